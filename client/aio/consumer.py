@@ -102,7 +102,7 @@ class Consumer:
             raise errors.exceptions[0] from None
 
     async def commit(self, timeout: float | None = None) -> None:
-        """Commits what was handled until now, and waits until the node has it.
+        """Commits what was handled until now, and waits until the gateway has it.
 
         Raises RequestTimeout, ClientClosed.
         """

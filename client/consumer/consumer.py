@@ -96,8 +96,11 @@ class Consumer:
             raise errors[0]
 
     def commit(self, timeout: float | None = None) -> None:
-        """Commits what was handled until now, and waits until the node has it: with
-        `auto_commit=False` nothing else does. Raises RequestTimeout, ClientClosed."""
+        """Commits what was handled until now, and waits until the gateway has it, which gives it to
+        the writer within a moment. With `auto_commit=False` nothing else commits.
+
+        Raises RequestTimeout, ClientClosed.
+        """
         if timeout is not None:
             check_seconds("timeout", timeout)
         done = self._member.begin_commit()

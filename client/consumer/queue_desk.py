@@ -107,6 +107,7 @@ class QueueDesk:
         for owned in self.owned.values():
             owned.is_starting = owned.is_pulling = owned.is_committing = False
             owned.not_before = 0.0
+            owned.committed = None  # a gateway that died may not have passed it on
         self._lock_at = 0.0
 
     # Messages

@@ -38,7 +38,7 @@ def test_a_group_goes_on_after_what_was_printed(node: RunningNode) -> None:
         node.client.send("orders", b"%d" % number, queue_id=0, tags="odd" if number % 2 else "even")
     first = keelog(node, "consume", "orders", "--group", "billing", "-n", "3", "-f", r"%v\n")
     assert (first.returncode, first.stdout.split()) == (0, ["0", "1", "2"]), first.stderr
-    assert node.client.cursor("orders", "billing")[0] == 3
+    wait_until(lambda: node.client.cursor("orders", "billing").get(0) == 3, "not committed")
     rest = keelog(node, "consume", "orders", "--group", "billing", "-n", "2", "--jsonl")
     assert [json.loads(line)["body"] for line in rest.stdout.splitlines()] == ["3", "4"]
     some = ["--tags", "odd", "-n", "2", "-f", r"%v\n"]

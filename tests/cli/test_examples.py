@@ -68,9 +68,9 @@ class Part(NamedTuple):
 
 
 def examples() -> list[str]:
-    """Each once. A removal comes last: others need what it removes."""
+    """Each once. A removal comes last: others need what it removes. A topic takes groups along."""
     found = dict.fromkeys(text for one in commands().values() for text in one.examples)
-    return sorted(found, key=lambda text: " rm " in text)
+    return sorted(found, key=lambda text: (" rm " in text, "topic rm" in text))
 
 
 def parts(line: str) -> list[Part]:

@@ -440,6 +440,19 @@ def test_what_is_held_stays_when_the_connection_is_lost() -> None:
     assert wire.offsets() == [(0, 1), (0, 2)]
 
 
+def test_a_place_is_committed_again_after_the_connection_was_lost() -> None:
+    wire = Wire(start="earliest")
+    wire.turns()
+    wire.found(wire.pulls()[0], 0)
+    wire.take()[0][2].ack()
+    wire.turns(COMMIT_EVERY_S)
+    wire.places.clear()  # a gateway that died had not passed it on
+    wire.engine.lost(wire.now)
+    wire.connect()
+    wire.turns(COMMIT_EVERY_S)
+    assert wire.places == {0: 1, 1: 0}
+
+
 def test_a_member_that_closes_commits_first_and_leaves_then() -> None:
     wire = Wire(start="earliest")
     wire.turns()

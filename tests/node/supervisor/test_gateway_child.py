@@ -31,17 +31,26 @@ from protocol.errors import BadRequest
 from tests.support.node import ANY_DISK
 
 CONTROL = parse_bind("tcp://127.0.0.1:7850")
+DELAYS = "--delays"
 NONE = BindAddress("", 0, any_port=False)
 
 
 def arguments_of(
     role: ChildRole, gateway: BindAddress, control: BindAddress = CONTROL, advertise: str = ""
 ) -> dict[str, str]:
-    """The options of a child, by name."""
+    """The options of a child that have a value, by name."""
     network = NetworkSettings(advertise)
     options = Options(Path("/s"), network=network, broker=BrokerSettings("c", "b"))
     words = child_command(Child(role, 0), options, NodePlaces(control, gateway), "1:2")[5:]
+    words = [word for word in words if word != DELAYS]
     return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def test_a_writer_takes_delays_where_a_gateway_brings_the_process_that_delivers() -> None:
+    for gateway, takes in ((remoting_place("h:9"), True), (NONE, False)):
+        places = NodePlaces(CONTROL, gateway)
+        words = child_command(Child(ChildRole.WRITER, 0), Options(Path("/s")), places, "1:2")
+        assert (DELAYS in words) == takes
 
 
 @pytest.mark.parametrize(

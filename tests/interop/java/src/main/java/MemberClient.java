@@ -1,4 +1,3 @@
-import java.util.List;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -15,7 +14,7 @@ public final class MemberClient {
         consumer.setNamesrvAddr(arguments[0]);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(arguments[2], "*");
-        consumer.registerMessageListener((MessageListenerConcurrently) (List<MessageExt> messages, var context) -> {
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             boolean fails = false;
             for (MessageExt message : messages) {
                 String body = new String(message.getBody());
