@@ -72,8 +72,8 @@ def _java(version: str) -> Callable[[Path], Program]:
         maven = ("mvn", "-q", "-B", f"-Dclient.version={version}", *goals)
         folder = _built(builds / f"java-{version}", "java", (maven,))
         libraries = (folder / "target" / "cp.txt").read_text().strip()
-        java = ("java", "-Xmx256m", "-Dfile.encoding=UTF-8", "-Duser.home=.")
-        java = (*java, "-cp", f"{folder}/target/classes:{libraries}")
+        options = ("-Xmx256m", "-Dfile.encoding=UTF-8", "-Duser.home=.")
+        java = ("java", *options, "-cp", f"{folder}/target/classes:{libraries}")
         return Program((*java, "Scenario"), (*java, "Member"))
 
     return build

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Self
@@ -121,12 +121,14 @@ def members_of(
     started: Mapping[str, Sequence[str]], home: Path
 ) -> Iterator[dict[str, MemberProcess]]:
     """All members, which are gone afterwards."""
-    with ExitStack() as stack:
-        members = {}
+    members: dict[str, MemberProcess] = {}
+    try:
         for name, command in started.items():
             members[name] = MemberProcess(command, home / name)
-            stack.callback(lambda name=name: members[name].kill())
         yield members
+    finally:
+        for member in members.values():
+            member.kill()
 
 
 def await_shared(members: Mapping[str, MemberProcess], feed: Feed) -> None:

@@ -23,19 +23,16 @@ TAGS = ("red", "green", "blue")
 RED_OR_BLUE = COUNT * 2 // len(TAGS)
 
 
-class Member(PushConsumer):
-    """A consumer whose listener says True for a message that it wants again.
+def subscribe(
+    consumer: Any, topic: str, callback: Callable[[RecvMessage], bool], expression: str
+) -> None:
+    """Subscribes with a listener that returns True for a message that it wants again.
 
     For a listener that raises, the package raises as well instead of giving its reply.
     """
-
-    def subscribe(
-        self, topic: str, callback: Callable[[RecvMessage], bool], expression: str = "*"
-    ) -> None:
-        """As the package's."""
-        super().subscribe(topic, callback, expression)
-        self._unregister_callback()
-        self._register_callback(lambda _, message: int(callback(RecvMessage(message))))
+    consumer.subscribe(topic, callback, expression)
+    consumer._unregister_callback()
+    consumer._register_callback(lambda _, message: int(callback(RecvMessage(message))))
 
 
 class Got(NamedTuple):
@@ -81,11 +78,14 @@ class Group:
 
     def join(self, member: str) -> Any:
         """Starts a member."""
-        consumer = Member(self._name)
+        consumer = PushConsumer(self._name)
         consumer.set_namesrv_addr(self._run.address)
         consumer.set_instance_name(member)
-        consumer.subscribe(
-            self._run.topic, lambda message: self._take(member, message), self._expression
+        subscribe(
+            consumer,
+            self._run.topic,
+            lambda message: self._take(member, message),
+            self._expression,
         )
         consumer.start()
         return consumer
