@@ -99,12 +99,6 @@ class Feed:
         self.stop()
 
 
-def has_group_consumer() -> bool:
-    """Whether `keelog consume` can be a member of a group."""
-    asked = [sys.executable, "-m", "keelog", "consume", "--help"]
-    return "--group" in subprocess.run(asked, capture_output=True, text=True, check=True).stdout
-
-
 def member_command(name: str, builds: Path, side: Side, node: RunningNode) -> Sequence[str]:
     """How a member is started that prints the body of each message, a line each."""
     if name == KEELOG:
@@ -152,8 +146,6 @@ def await_shared(members: Mapping[str, MemberProcess], feed: Feed) -> None:
 def test_whoever_is_killed_the_others_of_the_group_take_over_and_nothing_is_lost(
     python: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    if python == KEELOG and not has_group_consumer():
-        pytest.skip("keelog consume has no --group yet")
     builds = request.config.cache.mkdir("clients")
     with running_node(tmp_path / "store") as (side, node):
         node.client.create_topic(TOPIC, QUEUES)
