@@ -125,22 +125,27 @@ class Commits:
                 await self._sending
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_S):
-                while self._waiting and await self._round():
-                    pass
+                await self._round()
 
     async def _send(self) -> None:
         while self._waiting:
             # Also where nothing has to be waited for, so that the rest of the turn goes along.
             await asyncio.sleep(max(0.0, self._round_at + COMMIT_S - monotonic()))
-            while self._waiting and await self._round():
-                pass
+            is_reached = await self._round()
             self._round_at = monotonic()
-            if self._waiting:
+            if not is_reached:
                 await asyncio.sleep(RETRY_S)
 
     async def _round(self) -> bool:
-        """Sends some of what waits; False if the writer could not be reached."""
-        some = list(self._waiting)[:COMMITS_AT_ONCE]
+        """Sends what waits now; False if the writer could not be reached."""
+        now = list(self._waiting)
+        parts = [now[at : at + COMMITS_AT_ONCE] for at in range(0, len(now), COMMITS_AT_ONCE)]
+        for part in parts:
+            if not await self._send_part(part):
+                return False
+        return True
+
+    async def _send_part(self, some: list[TopicGroup]) -> bool:
         self._under_way = {key: self._waiting.pop(key) for key in some}
         try:
             return all(await asyncio.gather(*map(self._commit, some)))

@@ -60,6 +60,19 @@ def test_the_newest_offsets_of_a_moment_go_as_one_request(monkeypatch: pytest.Mo
     assert in_a_loop(monkeypatch, body).sent == [("t", "g", {0: 98, 1: 99}), ("t", "other", {0: 7})]
 
 
+def test_a_group_that_commits_without_a_pause_asks_the_writer_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def body(waiting: Commits, _: Writer) -> None:
+        monkeypatch.setattr(commits, "COMMIT_S", 60.0)
+        await waiting.commit("t", "g", 0, 1)
+        for offset in range(2, 100):
+            waiting.note("t", "g", 0, offset)
+            await asyncio.sleep(0)
+
+    assert in_a_loop(monkeypatch, body).sent == [("t", "g", {0: 1})]
+
+
 def test_offsets_wait_for_a_writer_that_is_away_and_newer_ones_win(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
