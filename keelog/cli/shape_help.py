@@ -103,6 +103,23 @@ STATUS: Shape = {
     "processes": [PROCESS],
     "log": fields_of(LogStatus),
     "disk": {"free_bytes": "integer", "used_ratio": "number: 0 to 1"},
+    "groups": {
+        "groups": "integer",
+        "members": "integer",
+        "lag": "integer: messages that groups have not committed",
+        "in_flight": "integer: of these, those that members hold",
+        "rows": [
+            {
+                "group": "text",
+                "topic": "text",
+                "queues": "integer",
+                "members": "integer",
+                "lag": "integer",
+                "in_flight": "integer",
+            }
+        ],
+        "others": {"lag": "integer", "in_flight": "integer"},
+    },
     "damage": {
         "places": [
             {

@@ -121,8 +121,6 @@ GATEWAY_CODES = (
     *(RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.GET_ALL_TOPIC_CONFIG),
     *(RequestCode.GET_TOPIC_CONFIG, RequestCode.GET_ROUTEINFO_BY_TOPIC),
     *(RequestCode.GET_BROKER_CLUSTER_INFO, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER),
-    *(RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID),
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
 )
 """Codes with counts of their own; all further ones share one."""
 GATEWAY_REFUSED = (
