@@ -1,10 +1,8 @@
 """A node as a subprocess of a load: started, looked at, killed in part or as a whole, stopped."""
 
 import os
-import random
 import re
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -17,6 +15,7 @@ import psutil
 from client.client import Client, connect
 from client.results import ProcessStatus
 from node.runtime.event_log import FORMAT_VARIABLE
+from node.supervisor.bind import free_ports
 from node.supervisor.child_process import command, environment
 from protocol.errors import RequestTimeout, ServiceNotAvailable
 from protocol.modules import module_name
@@ -35,8 +34,6 @@ _MODULES = {
     module_name("gateway.loop"): "gateway",
     module_name("gateway.tasks.loop"): "tasks",
 }
-_PORTS = range(20_000, 32_000)
-"""Below those that the system gives to others while a node is away."""
 
 
 class Node:
@@ -156,17 +153,6 @@ class Node:
         assert self._process is not None, "not started"
         self._process.terminate()
         return self._process.wait(STOP_S)
-
-
-def free_ports(count: int) -> int:
-    """The first of `count` neighbouring ports that nobody uses now."""
-    while True:
-        first = random.choice(_PORTS)
-        with suppress(OSError):
-            for port in range(first, first + count):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port))
-            return first
 
 
 def processes(client: Client) -> dict[tuple[str, int], ProcessStatus]:

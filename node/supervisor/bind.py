@@ -1,7 +1,9 @@
 """The addresses of a node: control at the port of --bind, the writer one above, then readers."""
 
+import random
 import re
 import socket
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from node.serving.host_address import first_address
@@ -12,6 +14,9 @@ _TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[^\[\]:/]+):([0-9]{1,5}|\*)")
 _HTTP = re.compile(r"(?:http://)?(?:(\[[0-9a-fA-F:.]+\]|[^\[\]:/]+):)?([0-9]{1,5})/?")
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?\.?")
 _PORT_MAX = 65_535
+FREE_PORTS = range(20_000, 32_000)
+"""Below those that the system gives to connections: one of these could take a port before the
+process for which it was chosen."""
 NAME_SERVERS_MAX = 16
 WILDCARDS = (ANY_HOST, "0.0.0.0", "[::]")
 
@@ -123,10 +128,17 @@ def remoting_place(text: str) -> BindAddress:
         return BindAddress("", 0, any_port=False)
     if place.port:
         return place
-    with socket.create_server(("127.0.0.1", 0)) as lower:
-        port = int(lower.getsockname()[1]) + VIP_DISTANCE
-        socket.create_server(("127.0.0.1", port)).close()
-    return replace(place, port=port)
+    return replace(place, port=free_ports(VIP_DISTANCE + 1) + VIP_DISTANCE)
+
+
+def free_ports(count: int) -> int:
+    """The first of `count` neighbouring ports that nobody uses now."""
+    while True:
+        first = random.choice(FREE_PORTS)
+        with suppress(OSError):
+            for port in range(first, first + count):
+                socket.create_server(("127.0.0.1", port)).close()
+            return first
 
 
 def parse_name_servers(text: str) -> tuple[str, ...]:

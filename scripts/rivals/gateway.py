@@ -16,7 +16,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from keelog.bench.node_process import Node, free_ports
+from keelog.bench.node_process import Node
+from node.supervisor.bind import free_ports
 from scripts.rivals.proc import family, private_mib
 from scripts.rivals.rest import stopped
 from scripts.rivals.rocketmq import (

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from keelog.bench.node_process import free_ports
+from node.supervisor.bind import free_ports
 from protocol.remoting.headers import RemotingHeader, decode_header
 from scripts.rivals.rocketmq import (
     Addresses,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from keelog.bench.load.pace import wake_up_in_time
-from keelog.bench.node_process import free_ports
+from node.supervisor.bind import free_ports
 from scripts.rivals.proc import die_with_parent
 
 JAVA = Path(__file__).parent / "java"

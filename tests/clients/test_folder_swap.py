@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from keelog.bench.node_process import ANY_DISK, Node, free_ports
+from keelog.bench.node_process import ANY_DISK, Node
 from node.runtime.settings import load_settings
+from node.supervisor.bind import free_ports
 from protocol.names import CONSUMER_OFFSETS_FILE, DELAY_OFFSETS_FILE
 from protocol.remoting.codes import RequestCode
 from protocol.remoting.java_json import parse_java_json

@@ -41,6 +41,25 @@ def run_client(home: Path, program: str, *arguments: str) -> dict[str, str]:
     return {name: value for name, _, value in lines}
 
 
+def good_facts(queues: int, brokers: int) -> dict[str, str]:
+    """What RemotingClient prints after its first line, where all goes well."""
+    return {
+        "answered": "true failed 0",
+        "batch": "SEND_OK",
+        "queues": str(queues),
+        "brokers": str(brokers),
+        "all": "true",
+        "shared": "true",
+        "taken over": "true",
+        "all after it": "true",
+        "goes on": "true",
+        "repeated": "0",
+        "by SQL": "true",
+        "by SQL in the end": str(COUNT),
+        "bad SQL": "true",
+    }
+
+
 def test_producer_and_push_consumers_share_take_over_and_go_on(tmp_path: Path) -> None:
     probe.build()
     root = tmp_path / "store"
@@ -49,21 +68,7 @@ def test_producer_and_push_consumers_share_take_over_and_go_on(tmp_path: Path) -
         found = run_client(tmp_path, "RemotingClient", f"{host}:{port}", "orders", str(COUNT))
         first = found.pop("first").split()
         assert first[0] == "SEND_OK"
-        assert found == {
-            "answered": "true failed 0",
-            "batch": "SEND_OK",
-            "queues": "4",
-            "brokers": "1",
-            "all": "true",
-            "shared": "true",
-            "taken over": "true",
-            "all after it": "true",
-            "goes on": "true",
-            "repeated": "0",
-            "by SQL": "true",
-            "by SQL in the end": str(COUNT),
-            "bad SQL": "true",
-        }
+        assert found == good_facts(queues=4, brokers=1)
         by_id = node.client.get(first[1])
         assert (by_id.body, by_id.keys) == (b"body 0", ["k0"])
     assert not verify(root).findings

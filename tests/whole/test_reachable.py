@@ -14,8 +14,8 @@ from typing import NamedTuple
 import pytest
 
 import keelog
-from keelog.bench.node_process import free_ports
 from node.runtime.state_page import LogPage
+from node.supervisor.bind import free_ports
 from protocol.message_id import parse_offset_message_id
 from tests.support.node import RunningNode, wait_until
 

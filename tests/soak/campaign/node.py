@@ -13,7 +13,8 @@ import psutil
 from client.client import Client, connect
 from client.results import NodeStatus
 from client.transport.request import Retry
-from keelog.bench.node_process import ANY_DISK, Node, free_ports
+from keelog.bench.node_process import ANY_DISK, Node
+from node.supervisor.bind import free_ports
 from protocol.errors import MqError
 from tests.soak.harness import LARGE_PULLS, OFTEN_SAVED, SMALL_FILES
 

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from keelog.bench.node_process import ANY_DISK, Node, free_ports
+from keelog.bench.node_process import ANY_DISK, Node
 from node.runtime.settings import Settings, load_settings
+from node.supervisor.bind import free_ports
 from scripts.rivals.rocketmq import Addresses, Jvm, RocketMQ, class_path, start_name_server
 from tests.soak.harness import OFTEN_SAVED, SMALL_FILES, KilledNode
 
