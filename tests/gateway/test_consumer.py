@@ -425,6 +425,7 @@ def test_a_consumer_that_nobody_has_any_more_leaves_its_group(
         wait_until(lambda: len(owned(other, topic)) == QUEUES // 2, "no shares")
         del consumer
         wait_until(lambda: len(owned(other, topic)) == QUEUES, "it did not take over", 10)
+        assert owned(other, topic) == set(range(QUEUES))
 
 
 def test_a_node_without_a_gateway_says_so(tmp_path: Path) -> None:
@@ -482,4 +483,5 @@ def test_no_message_is_skipped_while_members_are_killed_again_and_again(tmp_path
                     ends[queue] = max(ends.get(queue, 0), offset)
                 handled |= {line.split()[2].encode() for line in other}
         with node.client.consumer("g", "t", start="earliest") as consumer:
-            read(consumer, bodies - handled, 60)
+            rest = {message.body for message in read(consumer, bodies - handled, 60)}
+        assert handled | rest == bodies

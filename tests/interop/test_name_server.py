@@ -152,6 +152,7 @@ def test_a_route_is_back_soon_after_its_name_server_was_killed_and_goes_with_its
         wait_until(lambda: node.stderr.count("registered at a name server") == 3, node.stderr, 5)
         node.client.delete_topic("orders")
         wait_until(lambda: name_server.route("orders") is None, "the route stays", 10)
+        assert name_server.brokers("TBW102") == {"keel-a"}, "the node stays registered"
 
 
 def test_a_killed_gateway_is_gone_at_once_and_comes_back(
@@ -162,3 +163,4 @@ def test_a_killed_gateway_is_gone_at_once_and_comes_back(
         node.kill("gateway")
         wait_until(lambda: name_server.brokers("TBW102") == set(), "not gone", 5)
         wait_until(lambda: name_server.brokers("TBW102") == {"keel-a"}, "not back", 20)
+        assert len(node.pids()["gateway"]) == 1
