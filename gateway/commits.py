@@ -27,7 +27,7 @@ COMMIT_S = 0.1
 RETRY_S = 1.0
 """The pause after the writer could not be reached."""
 WAITING_MAX = 65_536
-"""Pairs of a topic and a group whose offsets the writer has not taken; more are refused as busy."""
+"""Offsets that the writer has not taken; further queues are refused as busy."""
 COMMITS_AT_ONCE = 16
 """Requests under way."""
 REPLY_S = 2.5
@@ -79,6 +79,8 @@ class Commits:
         self._under_way: dict[TopicGroup, _Unsent] = {}
         self._sending: asyncio.Task[None] | None = None
         self._round_at = 0.0
+        self._count = 0
+        """Offsets that wait or are under way; one that is both counts twice."""
 
     def note(self, topic: str, group: str, queue_id: int, offset: int) -> _Unsent | None:
         """Takes one offset; a negative one says nothing. Raises NodeBusy."""
@@ -86,9 +88,11 @@ class Commits:
             return None
         key = TopicGroup(topic, group)
         unsent = self._waiting.get(key)
+        if unsent is None or queue_id not in unsent.places:
+            if self._count >= WAITING_MAX:
+                raise NodeBusy(f"{WAITING_MAX} offsets wait for the writer")
+            self._count += 1
         if unsent is None:
-            if len(self._waiting) >= WAITING_MAX:
-                raise NodeBusy(f"the offsets of {WAITING_MAX} groups wait for the writer")
             unsent = self._waiting[key] = _Unsent()
         unsent.places[queue_id] = offset
         if self._sending is None or self._sending.done():
@@ -152,7 +156,10 @@ class Commits:
         finally:
             # Cancelled, or not reached.
             for key, unsent in self._under_way.items():
-                self._waiting[key] = unsent.put_back(self._waiting.get(key))
+                newer = self._waiting.get(key)
+                both = self._waiting[key] = unsent.put_back(newer)
+                if newer is not None:
+                    self._count -= len(unsent.places) + len(newer.places) - len(both.places)
             self._under_way = {}
 
     async def _commit(self, key: TopicGroup) -> bool:
@@ -168,6 +175,7 @@ class Commits:
             log.warning("offsets wait for the writer", extra=fields(why=error))
             return False
         del self._under_way[key]
+        self._count -= len(unsent.places)
         unsent.end(refused)
         return True
 

@@ -105,14 +105,27 @@ def test_offsets_that_the_writer_refuses_hold_up_nothing(monkeypatch: pytest.Mon
     assert in_a_loop(monkeypatch, body).sent == [("t", "g", {0: 5})]
 
 
-def test_one_group_too_many_is_refused_as_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def body(waiting: Commits, _: Writer) -> None:
-        monkeypatch.setattr(commits, "WAITING_MAX", 2)
-        waiting.note("t", "a", 0, 1)
-        waiting.note("t", "b", 0, 1)
-        waiting.note("t", "a", 1, 1)
+def test_one_offset_too_many_is_refused_as_busy_until_the_writer_has_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def body(waiting: Commits, writer: Writer) -> None:
+        monkeypatch.setattr(commits, "WAITING_MAX", 3)
+        writer.refuses = NodeBusy("it is away")
+        for group, queue in (("a", 0), ("b", 0), ("a", 1)):
+            waiting.note("t", group, queue, 1)
+        for group, queue in (("c", 0), ("a", 2)):
+            with pytest.raises(NodeBusy):
+                waiting.note("t", group, queue, 1)
+        await asyncio.sleep(0.05)
+        waiting.note("t", "a", 0, 2)
         with pytest.raises(NodeBusy):
-            waiting.note("t", "c", 0, 1)
+            waiting.note("t", "a", 2, 1)
+        writer.refuses = None
+        await asyncio.sleep(0.1)
+        for queue in range(3):
+            waiting.note("t", "c", queue, 1)
+        with pytest.raises(NodeBusy):
+            waiting.note("t", "c", 3, 1)
 
     in_a_loop(monkeypatch, body)
 
