@@ -23,7 +23,7 @@ from node.store.query.sql_filter import SqlFilter, sql_filter
 from node.store.query.tag_filter import TagFilter, parse_tags
 from node.store.running_store import RunningStore
 from protocol.errors import BadRequest, MqError, NotAllowed
-from protocol.ids import Queue
+from protocol.ids import queue_of
 from protocol.remoting.bodies import CheckClientBody
 from protocol.remoting.codes import ResponseCode
 from protocol.remoting.errors import BadCommand
@@ -112,7 +112,7 @@ class Pulls:
         held_ms = wanted.suspend_timeout_millis if may_hold else 0
         make = _pull_request if chars <= CACHED_CHARS_MAX else _pull_request.__wrapped__
         asked = Pull(
-            Queue(wanted.topic, wanted.queue_id),
+            queue_of(wanted.topic, wanted.queue_id),
             wanted.queue_offset,
             make(selection, wanted.max_msg_nums, wanted.max_msg_bytes, self._limits, self.settings),
             max(0, min(held_ms, HOLD_MS_MAX)),

@@ -10,6 +10,7 @@ from typing import TypeVar
 from node.reader.answers import Answer, is_waiting_status, look_again, pull, pull_answer
 from node.reader.growth_notices import News
 from node.reader.long_polls import Held, LongPolls, LookKey
+from node.reader.read_ahead import ReadAhead
 from node.reader.requests import Pull
 from node.reader.tail_pulls import AT_ONCE, Deliver, TailDesk, late
 from node.store.query.pull import nothing
@@ -41,6 +42,7 @@ class PullDesk:
         self.holds = LongPolls()
         self.at_end = TailDesk(self.holds, deliver)
         self.tail = self.at_end.tail
+        self._ahead = ReadAhead()
         self.trouble: MqError | None = None
         self.is_asked_for_end = False
         """Set when a request came for which the queues' files lag; the owner resets it."""
@@ -83,6 +85,10 @@ class PullDesk:
         what reading raises."""
         self.check_followed()
         held = Held(peer, number, wanted, now + wanted.wait_ms / 1000, wanted.offset)
+        found = self._ahead.answer(self.store, wanted, self.tail.end_of)
+        if found is not None:
+            self._deliver(held, found, AT_ONCE)
+            return
         self.see_end(now)
         if self.tail.follows and self.at_end.pull(self.store, held):
             return
@@ -95,6 +101,7 @@ class PullDesk:
         if wanted.wait_ms and is_waiting_status(result, wanted.offset):
             self.holds.add(held)
             return
+        self._ahead.note(wanted, result)
         self._deliver(held, pull_answer(result), AT_ONCE)
 
     def note_removals(self) -> None:

@@ -181,7 +181,7 @@ def _compiled_scan(
     compiled: loader.Kernel, log: LogReader, units: Units, request: PullRequest
 ) -> Scanned | None:
     """For pulls without a filter; None where the plain loop must decide."""
-    limits, count_max, bytes_max = request.limits, request.max_messages, _total_max(request)
+    limits, count_max, bytes_max = request.limits, request.max_messages, total_max(request)
     count = fitting_units(
         compiled,
         units,
@@ -199,7 +199,8 @@ def _compiled_scan(
     return Scanned(range(count), count, PullStatus.FOUND) if count > 0 else None
 
 
-def _total_max(request: PullRequest) -> int:
+def total_max(request: PullRequest) -> int:
+    """The bytes of records that a pull takes at most."""
     return min(max(request.total_bytes_max, TOTAL_BYTES_MIN), TOTAL_BYTES_MAX)
 
 
@@ -242,7 +243,7 @@ def _limits(
     else:
         hot = log_end - offset <= limits.memory_bytes
     count = np.minimum(np.where(hot, limits.count_max, limits.cold_count_max), request.max_messages)
-    size = np.minimum(np.where(hot, limits.bytes_max, limits.cold_bytes_max), _total_max(request))
+    size = np.minimum(np.where(hot, limits.bytes_max, limits.cold_bytes_max), total_max(request))
     return count, size
 
 
@@ -283,7 +284,7 @@ def plain_scan(log: LogReader, units: Units, request: PullRequest) -> Scanned:
     for row, (offset, size, _) in enumerate(units.tolist()):
         if rows and _is_full(len(rows), total, offset, size, log.end, request):
             break
-        if total >= _total_max(request):
+        if total >= total_max(request):
             break
         consumed = row + 1
         if 0 <= offset < skip_until:
@@ -328,7 +329,7 @@ def _is_full(
 ) -> bool:
     """DefaultMessageStore#isTheBatchFull, after its first test."""
     limits = request.limits
-    if count + 1 > request.max_messages or total + size > _total_max(request):
+    if count + 1 > request.max_messages or total + size > total_max(request):
         return True
     if limits.memory_bytes is None or log_end - offset <= limits.memory_bytes:
         return total + size > limits.bytes_max or count > limits.count_max - 1
