@@ -66,17 +66,29 @@ def _built(folder: Path, source: str, commands: Sequence[Sequence[str]]) -> Path
     return folder
 
 
+def _maven(builds: Path, folder: str, source: str, *options: str) -> Sequence[str]:
+    """The start of a command that runs a class of a Maven project."""
+    goals = ("package", "dependency:build-classpath", "-Dmdep.outputFile=target/cp.txt")
+    built = _built(builds / folder, source, (("mvn", "-q", "-B", *options, *goals),))
+    libraries = (built / "target" / "cp.txt").read_text().strip()
+    java = ("java", "-Xmx256m", "-Dfile.encoding=UTF-8", "-Duser.home=.")
+    return (*java, "-cp", f"{built}/target/classes:{libraries}")
+
+
 def _java(version: str) -> Callable[[Path], Program]:
     def build(builds: Path) -> Program:
-        goals = ("package", "dependency:build-classpath", "-Dmdep.outputFile=target/cp.txt")
-        maven = ("mvn", "-q", "-B", f"-Dclient.version={version}", *goals)
-        folder = _built(builds / f"java-{version}", "java", (maven,))
-        libraries = (folder / "target" / "cp.txt").read_text().strip()
-        options = ("-Xmx256m", "-Dfile.encoding=UTF-8", "-Duser.home=.")
-        java = ("java", *options, "-cp", f"{folder}/target/classes:{libraries}")
+        java = _maven(builds, f"java-{version}", "java", f"-Dclient.version={version}")
         return Program((*java, "Scenario"), (*java, "Member"))
 
     return build
+
+
+def _spring(builds: Path) -> Program:
+    return Program((*_maven(builds, "spring", "spring"), "scenario.SpringScenario"))
+
+
+def _openmessaging(builds: Path) -> Program:
+    return Program((*_maven(builds, "openmessaging", "openmessaging"), "OpenMessagingScenario"))
 
 
 def _go(builds: Path) -> Program:
@@ -102,6 +114,8 @@ def _python(builds: Path) -> Program:
 CLIENTS: Mapping[str, Client] = {
     "java-5.5.0": Client("java", ("java", "mvn"), _java("5.5.0")),
     "java-4.9.8": Client("java", ("java", "mvn"), _java("4.9.8")),
+    "spring-2.3.3": Client("spring", ("java", "mvn"), _spring),
+    "openmessaging-5.5.0": Client("openmessaging", ("java", "mvn"), _openmessaging),
     "go-2.1.2": Client("go", ("go",), _go),
     "ali-ons-3.12.0": Client("nodejs", ("node", "npm"), _nodejs, makes_topics=False),
     "rocketmq-0.4.4": Client("python", (), _python),

@@ -15,6 +15,8 @@ from tests.clients.sides import Side, running_broker, running_node
 
 RUN_S = 300
 QUEUES = 4
+DIRECT = {"OMS_RMQ_DIRECT_NAME_SRV": "true"}
+"""RocketMQ's OpenMessaging takes the address that it is given only then."""
 pytestmark = [
     pytest.mark.clients,
     pytest.mark.timeout(RUN_S + BUILD_S),
@@ -35,7 +37,7 @@ def transcript(program: Sequence[str], side: Side, topic: str, home: Path) -> st
     """What a scenario prints at one side. Clients leave their logs in `home`."""
     done = subprocess.run(
         [*program, side.name_server, topic], cwd=home, capture_output=True, text=True,
-        timeout=RUN_S, check=False, env={**os.environ, "HOME": str(home)},
+        timeout=RUN_S, check=False, env={**os.environ, **DIRECT, "HOME": str(home)},
     )  # fmt: skip
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-4000:]}"
     return done.stdout
