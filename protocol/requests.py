@@ -155,6 +155,8 @@ class AppendFields(NamedTuple):
         ),
     ] = None
     delay_level: DelayLevel = None
+    deliver_ms: DeliverMs = None
+    delay_ms: DelayMs = None
 
 
 class StageFields(NamedTuple):
