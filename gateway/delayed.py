@@ -36,6 +36,7 @@ from protocol.record.properties import (
 from protocol.record.scheduled import RealPlace, joined_properties, schedule_place, scheduled
 from protocol.record.timed import RecallHandle, Timed, recall_handle
 
+
 class DelayRules(NamedTuple):
     """What a node makes of delays: levels above `level_max` become it, a timer message may wait
     `timer_ms_max`. `broker`: the name in recall handles."""

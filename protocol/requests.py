@@ -24,6 +24,8 @@ from protocol.request_types import (
     BatchNumber,
     Crc,
     DelayLevel,
+    DelayMs,
+    DeliverMs,
     Group,
     Query,
     QueueId,

@@ -43,14 +43,15 @@ ROLL = 2
 DELETE = 4
 """Magic of a unit whose message takes another one back."""
 CHECK_FILE_BYTES = 4096
-_CHECK = struct.Struct(">7q")
+_CHECK = struct.Struct(">8q")
 
 
 class TimerCheck(NamedTuple):
     """`config/timercheck`: every message before `queue_offset` of the timer queue has a unit or is
     delivered, and all that was due before `read_ms` is delivered.
 
-    `flushed`: the position in the timer log below which it is synced.
+    `flushed`: the position in the timer log below which it is synced. `delivered_ms` is ours, a
+    broker ignores it: of the units below `flushed`, all that were due by then are delivered.
     """
 
     read_ms: int = 0
@@ -60,6 +61,7 @@ class TimerCheck(NamedTuple):
     state_version: int = 0
     timestamp: int = 0
     counter: int = 0
+    delivered_ms: int = 0
 
     @classmethod
     def parse(cls, data: bytes) -> Self:

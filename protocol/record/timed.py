@@ -172,6 +172,7 @@ def _number(name: bytes, text: bytes) -> int:
     """As Java reads a long."""
     if _LONG.fullmatch(text) is None or abs(int(text)) > _LONG_MAX:
         raise IllegalMessage(
-            f"{name.decode()} is {text[:40]!a}, not a whole number", "give ms, or s as the name says"
+            f"{name.decode()} is {text[:40]!a}, not a whole number",
+            "give ms, or s as the name says",
         )
     return int(text)

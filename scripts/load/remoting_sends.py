@@ -60,7 +60,7 @@ class PipelinedSends:
                 return
             if not size:
                 return
-            for header, _ in reader.received(size):
+            for header, _body in reader.received(size):
                 if header.code != ResponseCode.SUCCESS and not self._refusal:
                     self._refusal = f"refused with {header.code}: {header.remark}"
                 self._answered += 1
@@ -69,10 +69,10 @@ class PipelinedSends:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if kind is None:
             self._flush()
-            for _ in range(UNDER_WAY_MAX):
+            for _room in range(UNDER_WAY_MAX):
                 if not self._room.acquire(timeout=60.0):
                     raise RuntimeError(f"{self._sent - self._answered} sends got no answer")
             if self._refusal:

@@ -8,7 +8,6 @@ Sends over RocketMQ's protocol, as its clients do; then waits, and reads all tha
 import argparse
 import contextlib
 import json
-import random
 import struct
 import sys
 import tempfile
@@ -71,15 +70,15 @@ def send_all(place: tuple[str, int], due: Numbers) -> float:
     return time.monotonic() - began
 
 
-def kill_now_and_then(node: Node, every_s: float, until: float, rnd: random.Random) -> list[str]:
-    """SIGKILL to one process after the other; returns their roles."""
+def kill_now_and_then(node: Node, every_s: float, until: float) -> list[str]:
+    """SIGKILL to one process after the other; returns their roles. `every_s` 0: none."""
     killed: list[str] = []
-    while time.time() + every_s < until:
+    while every_s and time.time() + every_s < until:
         time.sleep(every_s)
         role = VICTIMS[len(killed) % len(VICTIMS)]
         victims = [process for its, process in node.children() if its == role]
         if victims:
-            rnd.choice(victims).kill()
+            victims[0].kill()
             killed.append(role)
     return killed
 
@@ -97,10 +96,15 @@ def delivered(endpoint: str) -> tuple[Numbers, Numbers]:
     return np.array(numbers, np.int64), np.array(late, np.int64)
 
 
-def stored_count(endpoint: str) -> int:
-    """The messages that were delivered so far."""
+def await_delivered(endpoint: str, count: int) -> None:
+    """Returns when so many messages are there, and the rest has had time to come."""
+    give_up = time.time() + PATIENCE_S
+    stored = 0
     with connect(endpoint, timeout=60.0) as client:
-        return sum(one.max_offset - one.min_offset for one in client.offsets(TOPIC))
+        while stored < count and time.time() < give_up:
+            time.sleep(0.5)
+            stored = sum(one.max_offset - one.min_offset for one in client.offsets(TOPIC))
+    time.sleep(SETTLE_S)
 
 
 def main() -> int:
@@ -123,7 +127,6 @@ def run(folder: Path, options: argparse.Namespace) -> dict[str, object]:
     port = free_ports(4) + 2
     node = Node(folder / "store", [*ANY_DISK, f"serve.remoting=127.0.0.1:{port}"], readers=1)
     node.talk = folder / "node.log"
-    rnd = random.Random(7)
     node.start()
     watch = Watch(node)
     try:
@@ -143,14 +146,9 @@ def run(folder: Path, options: argparse.Namespace) -> dict[str, object]:
         time.sleep(max(0.0, first / 1000 - time.time()))
         watch.phase = "delivering"
         until = first / 1000 + options.span
-        killed: list[str] = []
-        if options.kill_every:
-            killed = kill_now_and_then(node, options.kill_every, until, rnd)
+        killed = kill_now_and_then(node, options.kill_every, until)
         time.sleep(max(0.0, until - time.time()))
-        give_up = time.time() + PATIENCE_S
-        while stored_count(node.endpoint) < options.count and time.time() < give_up:
-            time.sleep(0.5)
-        time.sleep(SETTLE_S)
+        await_delivered(node.endpoint, options.count)
         took_late = time.time() - until - SETTLE_S
         numbers, late = delivered(node.endpoint)
     finally:

@@ -138,7 +138,7 @@ def test_a_node_that_delivers_nothing_takes_no_timed_message(tmp_path: Path) -> 
     with RunningNode(tmp_path / "store", queue_workers=1, readers=1) as node:
         for options in ({"delay": 1.0}, {"deliver_at": now_ms() + 1000}):
             with pytest.raises(NotAllowed, match="does not deliver delayed messages") as found:
-                node.client.send("t", b"x", **options)  # type: ignore[arg-type]
+                node.client.send("t", b"x", **options)
             assert "--remoting" in found.value.hint
         assert node.client.topics() == []
 

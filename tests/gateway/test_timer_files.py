@@ -55,8 +55,8 @@ def chain_of(files: TimerFiles, second: int) -> list[int]:
     """The log offsets of a second, first to last."""
     last, positions = files.last_of(second), []
     while last != NO_UNIT:
-        positions += files.log.chain(last, 2)
-        last = files.log.previous_of(positions[-1])
+        more, last = files.log.chain(last, 2)
+        positions += more
     units = files.log.gather(np.array(positions[::-1], np.int64))
     return [int(place) for place in units["physical_offset"]]
 
@@ -211,14 +211,16 @@ def test_the_files_have_rocketmqs_sizes_and_bytes(tmp_path: Path) -> None:
         value.to_bytes(size, "big", signed=True) for value, size in zip(fields, sizes, strict=True)
     )
     assert units[:UNIT_BYTES] == wanted
-    assert units[UNIT_BYTES : UNIT_BYTES + 16] == bytes.fromhex("00000034 0000000000000000 00000005")
+    assert units[UNIT_BYTES : UNIT_BYTES + 16] == bytes.fromhex(
+        "00000034 0000000000000000 00000005"
+    )
     assert not any(units[2 * UNIT_BYTES :])
     wheel = (tmp_path / "timerwheel").read_bytes()
     assert len(wheel) == WHEEL_BYTES == 38_707_200
     slot = wheel[(START + 5) % SLOTS * 32 :][:32]
-    assert slot == b"".join(
-        (value.to_bytes(8, "big") for value in (START + 5, 0, 52))
-    ) + bytes(8)  # a message, and one that takes it back: 0
+    assert slot == b"".join(value.to_bytes(8, "big") for value in (START + 5, 0, 52)) + bytes(
+        8
+    )  # a message, and one that takes it back: 0
     check = (tmp_path / "config" / "timercheck").read_bytes()
     assert len(check) == CHECK_FILE_BYTES
     assert TimerCheck.parse(check)[:4] == (START * 1000, 104, 2, 2)
@@ -256,5 +258,13 @@ def test_a_loaded_second_gives_out_what_is_due_in_order(tmp_path: Path) -> None:
     assert not loaded.is_done
     assert [one.physical_offset for one in loaded.take(START * 1000 + 999, 9)] == [900]
     assert [one.physical_offset for one in loaded.take((START + 1) * 1000, 9)] == [501]
-    loaded.under_way = 0
+    assert loaded.first_ms() == START * 1000 + 50
+    loaded.delivered(taken)
+    assert loaded.first_ms() == START * 1000 + 901
+    loaded.delivered([DueUnit(START * 1000 + 901, 0, 900, 0, 1)])
+    loaded.delivered([DueUnit((START + 1) * 1000, 0, 501, 0, 1)])
     assert loaded.is_done
+    assert loaded.first_ms() is None
+    again = LoadedSecond(START)
+    again.load(positions, files.log.gather(positions), START * 1000 + 501, int(positions[2]))
+    assert [one.physical_offset for one in again.take((START + 1) * 1000, 9)] == [500, 900, 501]

@@ -71,10 +71,10 @@ class Swapped:
 
     def end(self, is_killed: bool) -> None:
         """Ends whoever owns the directory."""
-        if self.broker.jvm is not None:
-            _ = self.broker.kill() if is_killed else self.broker.stop()
-        elif self.node.is_running:
-            _ = self.node.kill() if is_killed else self.node.stop()
+        owner = self.broker if self.broker.jvm is not None else self.node
+        if owner is self.broker or self.node.is_running:
+            end = owner.kill if is_killed else owner.stop
+            end()
 
 
 @pytest.fixture
@@ -138,12 +138,9 @@ def test_timer_messages_go_on_at_each_owner_of_a_folder(swapped: Swapped, is_kil
     found = delivered(swapped.node)
     assert {one.unique_key for one in found} == set(due), "those that were recalled never come"
     repeats = len(found) - len(due)
-    assert repeats == 0 or is_killed, sorted(one.unique_key for one in found)
-    assert repeats <= 12, "a kill repeats some seconds of deliveries"
+    assert repeats <= (12 if is_killed else 3), "those of some seconds, of the second of the stop"
     for one in found:
         assert one.head.store_timestamp >= due[one.unique_key]
-    at_broker = {one.unique_key for one in found if "INSTANCE_ID" not in one.properties}
-    assert at_broker
     waited = delivered(swapped.node, TIMER_TOPIC)
     assert len({one.unique_key for one in waited}) == len(due) + 2
     swapped.end(is_killed=False)

@@ -30,8 +30,9 @@ class LoadedSecond:
         self.second = second
         self.taken_back: set[str] = set()
         """The keys of messages that are not to be delivered."""
-        self.under_way = 0
-        """Messages that were taken, and have no outcome yet."""
+        self.under_way: dict[int, int] = {}
+        """How many messages were taken, and have no outcome yet, by the time when the first of
+        those that were taken with them was due."""
         self.is_loading = False
         self._due = self._positions = np.empty(0, np.int64)
         self._units: Units | None = None
@@ -43,16 +44,21 @@ class LoadedSecond:
         """The messages that nobody has taken."""
         return len(self._due) - self._at + len(self._late)
 
-    def load(self, positions: Positions, units: Units) -> list[int]:
-        """Takes the units of the second; returns the log offsets of those that take others back."""
+    def load(
+        self, positions: Positions, units: Units, delivered_ms: int = 0, delivered_end: int = 0
+    ) -> list[int]:
+        """Takes the units of the second, without those below `delivered_end` that were due by
+        `delivered_ms`; returns the log offsets of those that take others back."""
         magic = units["magic"]
         is_marker = ((magic & DELETE) != 0) & ((magic & ROLL) == 0)
-        markers = units["physical_offset"][is_marker].tolist()
+        markers: list[int] = units["physical_offset"][is_marker].tolist()
         positions, units = positions[~is_marker], units[~is_marker]
         due = units["due_ms"].astype(np.int64)
         due[due == 0] = (self.second + 1) * PRECISION_MS
         rolled = (units["magic"] & ROLL) != 0
         due[rolled] = self.second * PRECISION_MS
+        left = np.flatnonzero((due > delivered_ms) | (positions >= delivered_end))
+        due, positions, units = due[left], positions[left], units[left]
         order = np.lexsort((positions, due))
         self._due, self._positions, self._units = due[order], positions[order], units[order]
         self._at = 0
@@ -89,8 +95,24 @@ class LoadedSecond:
             self._at = end
         while self._late and self._late[0].due_ms <= now_ms and len(found) < count_max:
             found.append(heapq.heappop(self._late))
-        self.under_way += len(found)
+        found.sort()
+        if found:
+            due_ms = found[0].due_ms
+            self.under_way[due_ms] = self.under_way.get(due_ms, 0) + len(found)
         return found
+
+    def delivered(self, units: list[DueUnit]) -> None:
+        """What was taken has its outcome."""
+        due_ms = units[0].due_ms
+        self.under_way[due_ms] -= len(units)
+        if not self.under_way[due_ms]:
+            del self.under_way[due_ms]
+
+    def first_ms(self) -> int | None:
+        """When the first message was or is due that has no outcome; None without one."""
+        next_ms = self.next_ms()
+        waiting = [*self.under_way, *([] if next_ms is None else [next_ms])]
+        return min(waiting, default=None)
 
     @property
     def is_done(self) -> bool:

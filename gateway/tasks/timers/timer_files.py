@@ -59,8 +59,8 @@ class TimerFiles:
         now_ms: Callable[[], int],
         file_bytes: int = LOG_FILE_BYTES,
     ) -> None:
-        """`is_stored`: the queue offset of the timer message at a log offset; None without one, GONE
-        where the log begins later.
+        """`is_stored`: the queue offset of the timer message at a log offset; None without one,
+        GONE where the log begins later.
 
         Units at the end whose message the log has not got, as after a power loss, are cut off.
         Raises OSError.
@@ -84,12 +84,19 @@ class TimerFiles:
         disk.set_length(self._wheel, WHEEL_BYTES)
         self._map = mmap.mmap(self._wheel, WHEEL_BYTES, prot=mmap.PROT_READ)
         self._slots: NDArray[Any] = np.frombuffer(self._map, SLOT)
+        self.delivered_ms = self._check.delivered_ms
+        self.delivered_end = min(self.log.end, self._check.flushed)
+        """Of the units below this position, all that were due by `delivered_ms` are delivered."""
         self.read_second = self._check.read_ms // PRECISION_MS
         """All that is due in earlier seconds is delivered."""
         if not self.read_second:
             self.read_second = now_ms() // PRECISION_MS
         self._waiting = 0
         self._rebuild_wheel()
+        if self.log.end < self._check.flushed and not self.known_below:
+            check = self.check_now()
+            if check is not None:
+                self.save(check)
 
     def _resumed(self, is_stored: Callable[[int], int | None]) -> int:
         """Cuts off units without a message; returns the offset after the last one that has."""
@@ -226,8 +233,11 @@ class TimerFiles:
 
     # The check point
 
-    def check_now(self) -> TimerCheck | None:
-        """The check point as of now; None where the saved one says the same, or more."""
+    def check_now(self, delivered_ms: int = 0) -> TimerCheck | None:
+        """The check point as of now; None where the saved one says the same, or more.
+
+        `delivered_ms`: all units that were due by then are delivered.
+        """
         if self.queue_offset < self.known_below:
             return None
         check = self._check._replace(
@@ -236,6 +246,7 @@ class TimerFiles:
             queue_offset=self.queue_offset,
             master_offset=self.queue_offset,
         )
+        check = check._replace(delivered_ms=delivered_ms)
         if check == self._saved:
             return None
         self._check = check._replace(timestamp=self._now_ms(), counter=check.counter + 1)
@@ -251,9 +262,9 @@ class TimerFiles:
         disk.write_atomically(self._check_path, check.file())
         self._saved = check
 
-    def close(self) -> None:
+    def close(self, delivered_ms: int = 0) -> None:
         """Saves, and closes the files. Raises OSError."""
-        check = self.check_now()
+        check = self.check_now(delivered_ms)
         if check is not None:
             self.save(check)
         self.log.close()

@@ -64,8 +64,8 @@ class TimerLog:
         disk.make_durable_dir(folder)
         starts = sorted(
             start
-            for name in os.listdir(folder)
-            if (start := parse_offset_file_name(name)) is not None and start % file_bytes == 0
+            for path in folder.iterdir()
+            if (start := parse_offset_file_name(path.name)) is not None and start % file_bytes == 0
         )
         for start in starts:
             self._open(start)
@@ -140,8 +140,9 @@ class TimerLog:
             return position - UNIT_BYTES
         return start - self._file_bytes + (self._per_file - 1) * UNIT_BYTES
 
-    def chain(self, last: int, count_max: int) -> list[int]:
-        """The positions of units of one slot, from `last` backwards, at most so many."""
+    def chain(self, last: int, count_max: int) -> tuple[list[int], int]:
+        """The positions of units of one slot, from `last` backwards, at most so many; and that of
+        the next one, NO_UNIT without one."""
         found: list[int] = []
         file_bytes, files, head = self._file_bytes, self._files, UNIT_HEAD.unpack_from
         position = last
@@ -156,13 +157,10 @@ class TimerLog:
             if previous >= position:
                 break
             position = previous
-        return found
-
-    def previous_of(self, position: int) -> int:
-        """The position of the unit before one in its slot; NO_UNIT for the first."""
-        unit = self.unit_at(position)
-        previous = NO_UNIT if unit is None else int(unit["previous"])
-        return previous if 0 <= previous < position else NO_UNIT
+        else:
+            if 0 <= position < self.end:
+                return found, position
+        return found, NO_UNIT
 
     def gather(self, positions: Positions) -> Units:
         """The units at these positions, which must be there."""

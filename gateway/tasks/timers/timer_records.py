@@ -111,12 +111,16 @@ class TimerRecords:
         assert self._opened is not None, "wait_for_log comes first"
         return self._opened
 
-    def refresh(self) -> None:
-        """Takes in how far the log has grown. While its files change, it stays as it is."""
-        try:
-            self._store.refresh()
-        except StoreDamaged as error:
-            log.warning("the log cannot be followed", extra=fields(why=error))
+    async def refresh(self) -> None:
+        """Takes in how far the log has grown; waits while its files change."""
+        while True:
+            try:
+                self._store.refresh()
+            except StoreDamaged as error:
+                log.warning("timer messages wait", extra=fields(why=error))
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
 
     @property
     def begin(self) -> int:
@@ -166,9 +170,7 @@ class TimerRecords:
         return bool(key) and not loaded.taken_back.isdisjoint((key, f"{topic}+{key}"))
 
     @staticmethod
-    def delivery(
-        record: Record, written_ms: int, now_ms: int, is_rolled: bool
-    ) -> Delivery | None:
+    def delivery(record: Record, written_ms: int, now_ms: int, is_rolled: bool) -> Delivery | None:
         """What becomes of a message that is due; None for one that only takes another back.
 
         `is_rolled`: it waits on (TimerMessageStore#convert).

@@ -44,6 +44,8 @@ BATCHES_AT_ONCE = 8
 CHAIN_AT_ONCE = 5_000
 """Units that are followed before others get their turn."""
 SAVE_S = 1.0
+STOP_S = 3.0
+"""How long a stop waits for deliveries that are under way."""
 REMOVE_S = 30.0
 LOOK_S_MAX = 0.5
 ERROR_S = 10.0
@@ -88,7 +90,11 @@ class Timers:
             for one in done:
                 one.result()
         finally:
-            for task in (*working, *self._batches):
+            for task in working:
+                task.cancel()
+            if self._batches:
+                await asyncio.wait(self._batches, timeout=STOP_S)
+            for task in self._batches:
                 task.cancel()
 
     async def _open(self) -> TimerFiles:
@@ -105,7 +111,7 @@ class Timers:
     def close(self) -> None:
         """Saves what is not saved."""
         if self._opened is not None:
-            self._opened.close()
+            self._opened.close(self._delivered_ms())
         self._records.close()
 
     # From the queue to the log of units
@@ -164,9 +170,7 @@ class Timers:
             loaded.taken_back.add(self._records.taken_back_by(record))
         else:
             due_ms = unit.slot_ms if unit.magic & ROLL else unit.due_ms
-            loaded.add(
-                DueUnit(due_ms, position, unit.physical_offset, unit.written_ms, unit.magic)
-            )
+            loaded.add(DueUnit(due_ms, position, unit.physical_offset, unit.written_ms, unit.magic))
         self._changed.set()
 
     async def _deliver_late(self, records: list[Record]) -> None:
@@ -214,12 +218,16 @@ class Timers:
             self._loaded_to = second + 1
             last, positions = files.last_of(second), array("q")
             while last != NO_UNIT:
-                positions.extend(files.log.chain(last, CHAIN_AT_ONCE))
-                last = files.log.previous_of(positions[-1]) if positions else NO_UNIT
+                more, last = files.log.chain(last, CHAIN_AT_ONCE)
+                positions.extend(more)
                 if last != NO_UNIT:
                     await asyncio.sleep(0)
             found = np.frombuffer(positions, np.int64) if positions else np.empty(0, np.int64)
-            for marker in loaded.load(found, files.log.gather(found)):
+            units = files.log.gather(found)
+            markers = loaded.load(found, units, files.delivered_ms, files.delivered_end)
+            if markers:
+                await self._records.refresh()
+            for marker in markers:
                 record = self._records.at(marker)
                 if record is not None:
                     loaded.taken_back.add(self._records.taken_back_by(record))
@@ -243,7 +251,7 @@ class Timers:
 
     async def _deliver(self, loaded: LoadedSecond, due: list[DueUnit]) -> None:
         deliveries: list[Delivery] = []
-        self._records.refresh()
+        await self._records.refresh()
         now = self._now_ms()
         for unit in due:
             record = self._records.at(unit.physical_offset)
@@ -255,7 +263,7 @@ class Timers:
                 deliveries.append(delivery)
         self.delivered += await deliver_all(self._link, deliveries, self._tell)
         self._late_ms = max(self._late_ms, self._now_ms() - due[0].due_ms)
-        loaded.under_way -= len(due)
+        loaded.delivered(due)
         self._changed.set()
 
     def _look_at_batches(self) -> None:
@@ -302,13 +310,21 @@ class Timers:
             if files is None:
                 continue
             with disk.if_room():
-                check = files.check_now()
+                check = files.check_now(self._delivered_ms())
                 if check is not None:
                     await asyncio.to_thread(files.save, check)
                 if loop.time() >= remove_at:
                     remove_at = loop.time() + REMOVE_S
                     files.log.remove_before(self._records.begin)
                 self._show(files)
+
+    def _delivered_ms(self) -> int:
+        """Until when all that was due and has a unit is delivered."""
+        ends = [one.first_ms() for one in self._seconds.values() if not one.is_loading]
+        begins = [one.second * PRECISION_MS for one in self._seconds.values() if one.is_loading]
+        known = self._loaded_to * PRECISION_MS
+        first = min([*begins, known, *(end for end in ends if end is not None)])
+        return min(first - 1, self._now_ms())
 
     def _show(self, files: TimerFiles) -> None:
         late_ms, self._late_ms = self._late_ms, 0
