@@ -8,8 +8,8 @@ from protocol.remoting.codes import Language, RequestCode, ResponseCode
 from protocol.remoting.frame_reader import FrameReader, frame_head
 from protocol.remoting.headers import RemotingHeader, Serialization
 
-UNDER_WAY_MAX = 4_000
-BUFFER_BYTES = 128 * 1024
+UNDER_WAY_MAX = 1_000
+BUFFER_BYTES = 32 * 1024
 
 
 class PipelinedSends:

@@ -123,11 +123,13 @@ def test_timer_messages_go_on_at_each_owner_of_a_folder(swapped: Swapped, is_kil
     swapped.end(is_killed)
 
     swapped.broker.start()
+    began = now_ms()
     send_some("broker")
     for handle in recalled:
         swapped.recall(handle)
     time.sleep(8.0)
     swapped.end(is_killed)
+    ended = now_ms()
 
     swapped.node.start()
     wait_until(
@@ -139,8 +141,12 @@ def test_timer_messages_go_on_at_each_owner_of_a_folder(swapped: Swapped, is_kil
     assert {one.unique_key for one in found} == set(due), "those that were recalled never come"
     repeats = len(found) - len(due)
     assert repeats <= (12 if is_killed else 3), "those of some seconds, of the second of the stop"
+    times = {one.unique_key: one.head.store_timestamp for one in found}
     for one in found:
         assert one.head.store_timestamp >= due[one.unique_key]
+    at_broker = {key for key, one in times.items() if began < one < ended}
+    assert {key.partition("-")[0] for key in at_broker} == {"node", "broker"}
+    assert any(one > ended and key.startswith("broker") for key, one in times.items())
     waited = delivered(swapped.node, TIMER_TOPIC)
     assert len({one.unique_key for one in waited}) == len(due) + 2
     swapped.end(is_killed=False)
