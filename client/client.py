@@ -41,6 +41,7 @@ from client.results import (
     TopicInfo,
     TopicPurged,
 )
+from client.send.cancelling import cancelling
 from client.send.producer import Producer
 from client.subscription import Start, Subscription, TailOptions
 from client.transport.request import Arrival, Retry
@@ -142,6 +143,17 @@ class Client:
         receipt: Arrival[Receipt] = Arrival()
         self._core.send(topic, body, options, receipt, may_block=True)
         return receipt.wait()
+
+    def cancel(self, receipt: Receipt, timeout: float | None = None) -> None:
+        """Takes a message back that was sent with `delay` or `deliver_at`: nobody gets it.
+
+        Raises IllegalMessage where it is due already, BadRequest for the receipt of another kind
+        of message, and as `send`.
+
+        >>> receipt = client.send("pears", b"never mind", delay=3600.0)
+        >>> client.cancel(receipt)
+        """
+        self.send(receipt.topic, cancelling(receipt), timeout=timeout)
 
     def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
         """A producer, which gathers messages and sends them in batches while the caller goes on.

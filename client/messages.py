@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TypedDict
 
 from protocol.errors import BadRequest, StoreDamaged
@@ -51,6 +52,9 @@ class MessageOptions(TypedDict, total=False):
         same message again.
     `delay_level`: readers get it after this level of RocketMQ's delays: 1 is 1 s, 3 is 10 s, 18 is
         2 h, unless the node's `message_delay_level` says otherwise. 0: at once.
+    `delay`: readers get it after so many seconds, three days at most unless the node's
+        `timer_max_delay_sec` says otherwise.
+    `deliver_at`: readers get it at this time, a datetime or ms since 1970.
     """
 
     tags: str | None
@@ -65,6 +69,8 @@ class MessageOptions(TypedDict, total=False):
     reconsume_times: int
     unique_key: str | None
     delay_level: int
+    delay: float | None
+    deliver_at: datetime | int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,8 @@ class OutgoingMessage:
     reconsume_times: int = 0
     unique_key: str | None = None
     delay_level: int = 0
+    delay: float | None = None
+    deliver_at: datetime | int | None = None
 
     def __repr__(self) -> str:
         return f"OutgoingMessage(topic={self.topic!r}, body={shown_body(self.body)})"
@@ -129,6 +137,10 @@ class OutgoingMessage:
             check_type(name, getattr(self, name), int)
         if self.delay_level < 0:
             raise BadRequest(f"delay_level is {self.delay_level}", "use 1 and more, 0 for none")
+        if bool(self.delay_level) + (self.delay is not None) + (self.deliver_at is not None) > 1:
+            raise BadRequest(
+                "delay_level, delay and deliver_at exclude each other", "leave two of them out"
+            )
         if not isinstance(self.keys, Sequence):
             raise wrong_type("keys", self.keys, "a list of text", "keys=['order-17']")
         for key in self.keys:

@@ -23,6 +23,8 @@ class Receipt(NamedTuple):
     unique_key: str
     flushed: bool
     store_timestamp: int
+    deliver_ms: int = 0
+    """Of a message that waits for a time: that time, ms since 1970; 0 for others."""
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as a plain dict."""

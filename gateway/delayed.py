@@ -7,6 +7,10 @@ not handle goes to its group's retry topic by the same way
 (AbstractSendMessageProcessor#consumerSendMsgBack).
 """
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gateway.stored_properties import unique_key_of
 from protocol.errors import IllegalMessage
 from protocol.names import (
     DLQ_PREFIX,
@@ -30,6 +34,25 @@ from protocol.record.properties import (
     encode_properties,
 )
 from protocol.record.scheduled import RealPlace, joined_properties, schedule_place, scheduled
+from protocol.record.timed import RecallHandle, Timed, recall_handle
+
+
+class DelayRules(NamedTuple):
+    """What a node makes of delays: levels above `level_max` become it, a timer message may wait
+    `timer_ms_max`. `broker`: the name in recall handles."""
+
+    level_max: int
+    timer_ms_max: int
+    broker: str
+
+    def recall_handle(self, later: Timed, place: RealPlace) -> str:
+        """What takes a timer message for `place` back; empty for one of a retry topic
+        (SendMessageProcessor#attachRecallHandle)."""
+        if place.topic.startswith(RETRY_PREFIX):
+            return ""
+        key = unique_key_of(later.properties).decode("utf-8", "replace")
+        return recall_handle(RecallHandle(place.topic, self.broker, later.out_ms + 1, key))
+
 
 FIRST_RETRY_LEVEL = 3
 """Of a message that was never handed back: 10 s by the usual levels."""
@@ -56,24 +79,25 @@ def dead_letter(properties: bytes) -> bytes:
     return joined_properties({**decode_raw_properties(properties), DELAY.encode(): b"-1"})
 
 
-def real_place_of(record: Record) -> RealPlace | None:
-    """Where a message of the schedule topic is delivered; None where it does not say."""
-    topic, queue = (record.properties.get(name, "") for name in (REAL_TOPIC, REAL_QUEUE_ID))
-    is_queue = queue.isascii() and queue.isdigit() and len(queue) <= len(str(QUEUE_ID_MAX))
+def real_place_of(properties: Mapping[bytes, bytes]) -> RealPlace | None:
+    """Where a message that waits is delivered; None where it does not say."""
+    raw, queue = (properties.get(name.encode(), b"") for name in (REAL_TOPIC, REAL_QUEUE_ID))
+    topic = raw.decode("utf-8", "replace")
+    is_queue = queue.isdigit() and len(queue) <= len(str(QUEUE_ID_MAX))
     if not is_queue or int(queue) > QUEUE_ID_MAX or not is_folder_name(topic):
         return None
     return RealPlace(topic, int(queue))
 
 
-def delivered(record: Record, place: RealPlace, crc: bool) -> bytes:
-    """The record to append when a message of the schedule topic is due.
-
-    Its properties stay as they are, as those of a broker's do.
-    """
+def own_properties(record: Record) -> bytes:
+    """The stored properties without the checksum. A broker delivers them as they are, too."""
     raw = record.properties_raw
-    if has_crc_property(raw):
-        raw = raw[:-CRC_PROPERTY_BYTES]
-    return _copy(record, place, raw, record.head.reconsume_times, crc)
+    return raw[:-CRC_PROPERTY_BYTES] if has_crc_property(raw) else raw
+
+
+def delivered(record: Record, place: RealPlace, properties: bytes, crc: bool) -> bytes:
+    """The record to append when a message that waits is due."""
+    return _copy(record, place, properties, record.head.reconsume_times, crc)
 
 
 def handed_back(

@@ -12,7 +12,7 @@ from client.results import Receipt
 from client.send.record_batch import EncodedMessage
 from client.send.unique_key import UniqueKeys
 from gateway.connection import Reply, Request
-from gateway.delayed import dead_letter, dead_letter_topic, delay_level_of
+from gateway.delayed import DelayRules, dead_letter, dead_letter_topic, delay_level_of
 from gateway.groups import Groups
 from gateway.names import SEND_EXT
 from gateway.stored_properties import (
@@ -23,6 +23,7 @@ from gateway.stored_properties import (
 )
 from gateway.topics import Topics
 from gateway.writer_link import Slot, WriterLink
+from node.runtime.process import now_ms
 from node.store.config.topics_file import Topic
 from protocol.errors import (
     BadRequest,
@@ -42,6 +43,7 @@ from protocol.record.properties import (
     check_properties_length,
 )
 from protocol.record.scheduled import RealPlace, schedule_place, scheduled
+from protocol.record.timed import TIMER_PLACE, Timed, is_timed, timed
 from protocol.remoting.batch import BatchItem, batch_items
 from protocol.remoting.codes import ResponseCode
 from protocol.remoting.request_headers import SendMessageHeader, request_fields
@@ -59,12 +61,14 @@ class _Sent:
     """The messages of one request, until all have their outcome. `queue_id`: the one that its
     client gets to know."""
 
-    __slots__ = ("left", "queue_id", "receipts", "request")
+    __slots__ = ("left", "queue_id", "recall_handle", "receipts", "request")
 
     def __init__(self, request: Request, left: int, queue_id: int) -> None:
         self.request = request
         self.left = left
         self.queue_id = queue_id
+        self.recall_handle = ""
+        """Of a timer message: what takes it back."""
         self.receipts: list[Receipt] = []
 
     def refused(self, error: MqError) -> None:
@@ -75,19 +79,19 @@ class _Sent:
         """One of them was."""
         self.receipts.append(receipt)
         if len(self.receipts) == self.left:
-            self.request.answer(_answer(self.receipts, self.queue_id))
+            self.request.answer(_answer(self.receipts, self.queue_id, self.recall_handle))
 
 
 class Sends:
     """The sends of all connections, in the thread of the loop."""
 
     def __init__(
-        self, link: WriterLink, topics: Topics, groups: Groups, cluster: str, level_max: int
+        self, link: WriterLink, topics: Topics, groups: Groups, cluster: str, delays: DelayRules
     ) -> None:
         self._link = link
         self._topics = topics
         self._groups = groups
-        self._level_max = level_max
+        self._delays = delays
         self._keys = UniqueKeys(bytes(IPV4_BYTES))
         self._added = broker_properties(cluster)
         self._making_bytes = 0
@@ -185,11 +189,18 @@ class Sends:
         outcome. Raises IllegalMessage and its kinds."""
         properties = stored_properties(wanted.properties.encode(), added, self._keys.next())
         wait = None if waits_for_disk(properties) else WAIT_NONE
-        level = delay_level_of(properties, self._level_max)
+        level = delay_level_of(properties, self._delays.level_max)
+        later: Timed | None = None
         if level:
             properties, place = scheduled(properties, place, level), schedule_place(level)
+        else:
+            later = timed(properties, place, now_ms(), self._delays.timer_ms_max)
+        if later is not None:
+            if isinstance(slot, _Sent):
+                slot.recall_handle = self._delays.recall_handle(later, place)
+            properties, place = later.properties, TIMER_PLACE
         entry = self._entry(wanted, place, body, properties, wanted.flag, request, slot)
-        self._link.put(entry, wait, is_inner=level > 0)
+        self._link.put(entry, wait, is_inner=level > 0 or later is not None)
 
     def _send_batch(
         self, request: Request, wanted: SendMessageHeader, place: RealPlace, body: memoryview
@@ -211,8 +222,8 @@ class Sends:
     ) -> EncodedMessage:
         """One message of a batch: a broker adds nothing to it."""
         properties = stored_properties(bytes(item.properties), b"", self._keys.next())
-        if delay_level_of(properties, self._level_max):
-            raise IllegalMessage("a delay level in a batch", "send delayed messages one by one")
+        if delay_level_of(properties, self._delays.level_max) or is_timed(properties):
+            raise IllegalMessage("a delay in a batch", "send delayed messages one by one")
         return self._entry(wanted, place, item.body, properties, item.flag, request, sent)
 
     def _entry(
@@ -262,7 +273,7 @@ def _queue_of(topic: Topic, wanted: int) -> int:
     return wanted
 
 
-def _answer(receipts: Sequence[Receipt], queue_id: int) -> Reply:
+def _answer(receipts: Sequence[Receipt], queue_id: int, recall_handle: str) -> Reply:
     """Of one message, or of all those of a batch: their ids are joined by commas.
 
     A delayed message is in another queue than its client asked for, and hears of.
@@ -275,6 +286,8 @@ def _answer(receipts: Sequence[Receipt], queue_id: int) -> Reply:
         "queueOffset": str(first.queue_offset),
         "transactionId": first.unique_key,
     }
+    if recall_handle:
+        ext["recallHandle"] = recall_handle
     return Reply(_CODES.get(first.status, ResponseCode.SUCCESS), ext)
 
 

@@ -22,7 +22,7 @@ from gateway.connection import (
     Reply,
     Request,
 )
-from gateway.delayed import retry_topic
+from gateway.delayed import DelayRules, retry_topic
 from gateway.groups import Groups
 from gateway.members import Members
 from gateway.monitoring.gateway_stats import GatewayStats
@@ -31,6 +31,7 @@ from gateway.offsets import Offsets
 from gateway.pulls import COMMIT, Pulls
 from gateway.send_back import SendBack
 from gateway.sends import Sends, refusal_of_send
+from gateway.timers.recalls import Recalls
 from gateway.to_clients.client_requests import ClientRequests
 from gateway.to_clients.replies import Replies
 from gateway.topics import Topics
@@ -104,7 +105,9 @@ class GatewayService:
         self.pulls = Pulls(store, self.topics, self.members, self.groups, limits, shards)
         self._link = WriterLink(core, run_dir(store.root))
         levels = len(settings.delay_levels_ms)
-        self.sends = Sends(self._link, self.topics, self.groups, name.cluster, levels)
+        delays = DelayRules(levels, settings.timer_max_delay_sec * 1000, name.broker)
+        self.sends = Sends(self._link, self.topics, self.groups, name.cluster, delays)
+        self._recalls = Recalls(self.sends, self.topics, delays, settings.recall_message_enable)
         self._send_back = SendBack(self._link, self.topics, self.groups, self._look_up, levels)
         self._asked = ClientRequests()
         keeps = settings.store_reply_message_enable
@@ -128,6 +131,7 @@ class GatewayService:
             code.SEND_REPLY_MESSAGE: self._replies.take,
             code.SEND_REPLY_MESSAGE_V2: self._replies.take,
             code.CONSUMER_SEND_MSG_BACK: self._send_back.take,
+            code.RECALL_MESSAGE: self._recalls.take,
             code.PULL_MESSAGE: self._pull,
             code.LITE_PULL_MESSAGE: self._pull,
             code.QUERY_CONSUMER_OFFSET: lambda request: offsets.stored(request, self._now()),

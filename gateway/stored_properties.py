@@ -20,7 +20,7 @@ from protocol.record.scheduled import TIMERS
 
 CLUSTER, MSG_REGION, TRACE_ON, POP_CK = "CLUSTER", "MSG_REGION", "TRACE_ON", "POP_CK"
 _ADDED = (CLUSTER, MSG_REGION, TRACE_ON, POP_CK)
-_REFUSED = {name: what for name, what in NOT_OFFERED.items() if name != DELAY}
+_REFUSED = {name: what for name, what in NOT_OFFERED.items() if name not in (DELAY, *TIMERS)}
 _DROPPED = frozenset(name.encode() for name in (*_ADDED, CRC32))
 _SPECIAL = re.compile(
     b"(?:^|\x02)(?:"
@@ -72,11 +72,8 @@ def unique_key_of(properties: bytes) -> bytes:
 
 def _without_ours(given: bytes) -> bytes:
     found = decode_raw_properties(given)
-    is_delayed = found.get(DELAY.encode(), b"0") not in (b"0", b"-1")
     for name, what in _REFUSED.items():
         value = found.get(name.encode())
-        if is_delayed and name in TIMERS:
-            continue  # a delay level goes before them, and they vanish
         if value is not None and value != _NOTHING_ASKED.get(name):
             raise IllegalMessage(
                 f"property {name} asks for {what}, which this node does not offer",

@@ -55,6 +55,7 @@ from client.results import (
     TopicInfo,
     TopicPurged,
 )
+from client.send.cancelling import cancelling
 from client.send.producer import Producer as PlainProducer
 from client.send.receipts import BatchReceipt
 from client.subscription import Start, TailOptions
@@ -122,6 +123,10 @@ class Client:
             self._sends_of[loop] = AsyncioSendCoalescer(self._core, loop)
         self._sends = self._sends_of[loop]
         return self._sends_of[loop]
+
+    async def cancel(self, receipt: Receipt, timeout: float | None = None) -> None:
+        """Takes a message back that was sent with `delay` or `deliver_at`."""
+        await self.send(receipt.topic, cancelling(receipt), timeout=timeout)
 
     def producer(self, **options: Unpack[ProducerOptions]) -> "Producer":
         """A producer that sends in batches. `when_full` does not apply: see Producer."""

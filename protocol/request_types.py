@@ -48,6 +48,26 @@ DelayLevel = Annotated[
         absent="it is readable at once",
     ),
 ]
+DeliverMs = Annotated[
+    int | None,
+    RequestField(
+        "the one message is readable at this time, ms since 1970, `timer_max_delay_sec` ahead at"
+        " most; a time that has passed is now. The answer names its queue, and its offset among"
+        " those that wait",
+        0,
+        INT64_MAX,
+        absent="it is readable at once",
+    ),
+]
+DelayMs = Annotated[
+    int | None,
+    RequestField(
+        "as `deliver_ms`, so many ms after the node has the message",
+        0,
+        INT64_MAX // 1_000_000,
+        absent="it is readable at once",
+    ),
+]
 Query = Annotated[
     str,
     RequestField(

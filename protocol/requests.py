@@ -24,6 +24,8 @@ from protocol.request_types import (
     BatchNumber,
     Crc,
     DelayLevel,
+    DelayMs,
+    DeliverMs,
     Group,
     Query,
     QueueId,
@@ -155,6 +157,8 @@ class AppendFields(NamedTuple):
         ),
     ] = None
     delay_level: DelayLevel = None
+    deliver_ms: DeliverMs = None
+    delay_ms: DelayMs = None
 
 
 class StageFields(NamedTuple):

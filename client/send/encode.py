@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from client.messages import Body, MessageOptions, OutgoingMessage
-from client.options import BatchOptions, check_batch, check_names, plain_bodies
+from client.operations import milliseconds
+from client.options import BatchOptions, check_batch, check_names, check_seconds, plain_bodies
 from client.send.columns import MessageBatch, kind_of
-from client.send.record_batch import EncodedColumns, EncodedMessage
+from client.send.record_batch import EncodedColumns, EncodedMessage, Later
 from client.send.record_mould import SHORT, UNIQUE_KEY_START, keys_property, record_mould
 from client.send.unique_key import UniqueKeys
 from client.transport.io_thread import IoThread
@@ -56,6 +57,18 @@ def outgoing(body: Body | OutgoingMessage, options: MessageOptions) -> OutgoingM
     return OutgoingMessage(body, **options)
 
 
+def _later(message: OutgoingMessage) -> Later | None:
+    """When readers get the message. Raises BadRequest for what is no time."""
+    if message.delay_level:
+        return Later("delay_level", message.delay_level)
+    if message.delay is not None:
+        check_seconds("delay", message.delay)
+        return Later("delay_ms", round(message.delay * 1000))
+    if message.deliver_at is not None:
+        return Later("deliver_ms", max(0, milliseconds(message.deliver_at, 0)))
+    return None
+
+
 class Encoder:
     """Encodes for one client, as the node's routes say."""
 
@@ -93,7 +106,7 @@ class Encoder:
         record = encode_message(draft, routes.crc, routes.max_message_bytes)
         return EncodedMessage(
             record, draft.topic, draft.queue_id, message.order_by, draft.unique_key, slot,
-            message.delay_level,
+            _later(message),
         )  # fmt: skip
 
     def _short_way(

@@ -40,6 +40,13 @@ _QUEUE_ID = struct.Struct(">i")
 _QUEUE_ID_AT = SHORT_HEAD.offsets["queue_id"]
 
 
+class Later(NamedTuple):
+    """The field of an append by which a message comes later, and its value."""
+
+    field: str
+    value: int
+
+
 class EncodedMessage(NamedTuple):
     """One encoded message. `slot` is for the caller: where its outcome goes."""
 
@@ -49,7 +56,7 @@ class EncodedMessage(NamedTuple):
     order_by: str | None
     unique_key: str
     slot: Any
-    delay_level: int = 0
+    later: Later | None = None
 
 
 Deliver = Callable[[Sequence[EncodedMessage], Results], None]
@@ -101,7 +108,7 @@ class BatchRequest(NamedTuple):
     any_queue: bool
     entries: Sequence[EncodedMessage] = ()
     queue_ids: Sequence[int] = ()
-    delay_level: int = 0
+    later: Later | None = None
 
     def call(self, batch: "RecordBatch", done: Callable[[Outcome], None]) -> Call:
         """The request of a batch as a call."""
@@ -116,8 +123,8 @@ class BatchRequest(NamedTuple):
             fields["wait"] = batch.wait
         if batch.right is not None:
             fields["right"] = batch.right
-        if self.delay_level:
-            fields["delay_level"] = self.delay_level
+        if self.later is not None:
+            fields[self.later.field] = self.later.value
         return Call(
             NodeRole.WRITER, "append", fields, batch.deadline,
             payload=self.records, repeatable=False, done=done,
@@ -170,6 +177,7 @@ def _lone_receipt(entry: EncodedMessage, header: Mapping[str, Any]) -> Receipt:
         header["status"], topic, queue_id, queue_offset, physical,
         f"{id_start(header['store_host'])}{physical:0{OFFSET_HEX_CHARS}X}",
         entry.unique_key, header["flushed"], header["store_timestamp"],
+        header.get("deliver_ms", 0),
     )  # fmt: skip
 
 
@@ -248,7 +256,7 @@ class EntryBatch(RecordBatch):
         any_queue = queue_id == ANY_QUEUE
         return BatchRequest(
             record, (len(record),), zlib.crc32(record), any_queue, entries, (queue_id,),
-            entries[0].delay_level,
+            entries[0].later,
         )  # fmt: skip
 
     def _topics_left_to_node(self) -> AbstractSet[str]:
@@ -273,10 +281,10 @@ class EntryBatch(RecordBatch):
         lone = self.lone_request()
         if lone is not None:
             return [lone]
-        late = [one for one in self.entries if one.delay_level]
+        late = [one for one in self.entries if one.later]
         if late and len(self.entries) > 1:
             # Each delayed message is a request of its own.
-            now = [one for one in self.entries if not one.delay_level]
+            now = [one for one in self.entries if not one.later]
             parts = [*([now] if now else []), *([one] for one in late)]
             return [
                 request
@@ -359,7 +367,7 @@ def _request(
     any_queue = queue_ids[0] == ANY_QUEUE
     return BatchRequest(
         records, sizes, zlib.crc32(records), any_queue, entries, queue_ids,
-        entries[0].delay_level,
+        entries[0].later,
     )  # fmt: skip
 
 

@@ -11,35 +11,24 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from client import operations
-from client.aio.run import run
 from client.core import ClientCore
-from client.pull_result import PullResult
-from client.results import Receipt
-from client.send.record_batch import EncodedMessage
-from gateway.delayed import delivered, real_place_of
+from gateway.delayed import own_properties, real_place_of
 from gateway.tasks.delay_offsets import DelayOffsets
+from gateway.tasks.delivery import RETRY_S, Delivery, deliver_all
+from gateway.tasks.waiting_queue import WaitingQueue
 from gateway.writer_link import WriterLink
 from node.runtime.event_log import fields
-from protocol.errors import BadRequest, MessageDamaged, MqError, RefusedError, StoreDamaged
-from protocol.record.codec import Record, decode
-from protocol.record.encode import ANY_QUEUE
-from protocol.record.scheduled import RealPlace, schedule_place
+from protocol.errors import MqError
+from protocol.record.codec import Record
+from protocol.record.properties import decode_raw_properties
+from protocol.record.scheduled import schedule_place
 
 log = logging.getLogger("keelog.tasks")
 
-WAIT_S_MAX = 30.0
-"""How long a reader holds a pull of a level without messages, if `long_polling_ms_max` lets it."""
-PULL_BYTES_MAX = 256 * 1024
-PULL_MESSAGES_MAX = 1_000
-"""What a level holds in memory."""
 LOOK_S_MAX = 5.0
 """The longest sleep before a due time: the clock may be set."""
-RETRY_S = 1.0
 ERROR_S = 10.0
 """Between two lines of the log about one trouble."""
-_HELD = ("OFFSET_OVERFLOW_ONE", "NO_MESSAGE_IN_QUEUE")
-"""The outcomes for which a reader holds a pull."""
 
 
 class DelayLevel(NamedTuple):
@@ -48,25 +37,6 @@ class DelayLevel(NamedTuple):
     level: int
     delay_ms: int
     wait_s: float
-
-
-class _Outcome:
-    """Where the outcome of a delivery goes."""
-
-    __slots__ = ("done",)
-
-    def __init__(self) -> None:
-        self.done: asyncio.Future[MqError | None] = asyncio.get_running_loop().create_future()
-
-    def stored(self, _: Receipt) -> None:
-        """It is delivered."""
-        if not self.done.done():
-            self.done.set_result(None)
-
-    def refused(self, error: MqError) -> None:
-        """It is not, or nobody knows."""
-        if not self.done.done():
-            self.done.set_result(error)
 
 
 class DelayQueue:
@@ -81,11 +51,10 @@ class DelayQueue:
         now_ms: Callable[[], int],
     ) -> None:
         self._level = level
-        self._core = core
+        self._queue = WaitingQueue(core, schedule_place(level.level), level.wait_s)
         self._link = link
         self._offsets = offsets
         self._now_ms = now_ms
-        self._place = schedule_place(level.level)
         self.delivered = 0
         self._told_at = -ERROR_S
 
@@ -103,31 +72,12 @@ class DelayQueue:
 
     async def _pull(self) -> deque[Record]:
         """The next messages, none after a while without one. Raises what a reader refuses."""
-        level, wait_s = self._level.level, self._level.wait_s
+        level = self._level.level
         offset = self._offsets.get(level)
-        fields_ = {
-            "topic": self._place.topic,
-            "queue": self._place.queue_id,
-            "offset": offset,
-            "max_messages": PULL_MESSAGES_MAX,
-            "max_bytes": PULL_BYTES_MAX,
-        }
-        try:
-            found = await run(self._core, operations.pull(fields_, wait_s, 2 * WAIT_S_MAX))
-        except MessageDamaged as damage:
-            why = fields(level=level, why=damage)
-            log.error("a delayed message is damaged, and not delivered", extra=why)  # noqa: TRY400
-            self._offsets.note(level, damage.next_offset)
-            return deque()
-        if not found.count:
-            if found.next_begin_offset != offset:
-                # Retention took the messages in between, or the table is of another log.
-                extra = fields(level=level, before=offset, now=found.next_begin_offset)
-                log.warning("a delay level goes on elsewhere", extra=extra)
-                self._offsets.note(level, found.next_begin_offset)
-            elif wait_s < RETRY_S or found.status not in _HELD:
-                await asyncio.sleep(RETRY_S)
-        return deque(_records(found))
+        found = await self._queue.pull(offset)
+        if not found.records and found.next_offset != offset:
+            self._offsets.note(level, found.next_offset)
+        return deque(found.records)
 
     def _due_ms(self, record: Record) -> int:
         """When a message is due: never later than its level's delay from now."""
@@ -148,41 +98,11 @@ class DelayQueue:
 
     async def _deliver(self, records: list[Record]) -> None:
         """Delivers all of them, as often as it takes, and notes that."""
-        left = [(record, real_place_of(record)) for record in records]
-        while left:
-            outcomes = [self._put(record, place) for record, place in left]
-            errors = await asyncio.gather(*outcomes)
-            again: list[tuple[Record, RealPlace | None]] = []
-            for (record, place), error in zip(left, errors, strict=True):
-                if error is None:
-                    self.delivered += 1
-                elif isinstance(error, BadRequest) and place and place.queue_id != ANY_QUEUE:
-                    # The topic has fewer queues than it had.
-                    again.append((record, place._replace(queue_id=ANY_QUEUE)))
-                elif isinstance(error, RefusedError):
-                    self._give_up(record, error)
-                else:
-                    self._tell("delayed messages wait", error)
-                    again.append((record, place))
-            if len(again) == len(left):
-                await asyncio.sleep(RETRY_S)
-            left = again
+        self.delivered += await deliver_all(self._link, map(_delivery, records), self._told)
         self._offsets.note(self._level.level, records[-1].head.queue_offset + 1)
 
-    async def _put(self, record: Record, place: RealPlace | None) -> MqError | None:
-        if place is None:
-            return BadRequest("it names no real topic and queue")
-        outcome = _Outcome()
-        copy = delivered(record, place, self._link.routes.crc)
-        self._link.put(EncodedMessage(copy, *place, None, record.unique_key, outcome))
-        return await outcome.done
-
-    def _give_up(self, record: Record, error: MqError) -> None:
-        """A message that no node takes must not hold up those behind it: it stays in the log."""
-        extra = fields(
-            msg_id=record.message_id, topic=record.properties.get("REAL_TOPIC", ""), why=error
-        )
-        log.error("a delayed message cannot be delivered", extra=extra)
+    def _told(self, error: MqError) -> None:
+        self._tell("delayed messages wait", error)
 
     def _tell(self, event: str, error: MqError) -> None:
         now = asyncio.get_running_loop().time()
@@ -191,14 +111,7 @@ class DelayQueue:
             log.warning(event, extra=fields(level=self._level.level, why=error))
 
 
-def _records(found: PullResult) -> list[Record]:
-    """Raises StoreDamaged for anything but whole records."""
-    records: list[Record] = []
-    position = 0
-    for size in found.sizes.tolist():
-        record = decode(found.payload, position)
-        if not isinstance(record, Record) or record.size != size:
-            raise StoreDamaged("commitlog", position, "a reader sent no record")
-        records.append(record)
-        position += size
-    return records
+def _delivery(record: Record) -> Delivery:
+    properties = own_properties(record)
+    place = real_place_of(decode_raw_properties(properties))
+    return Delivery(record, place, properties)

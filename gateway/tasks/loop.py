@@ -1,5 +1,5 @@
-"""The process that does what a broker does by itself: it delivers delayed messages, and looks at
-the lag of groups.
+"""The process that does what a broker does by itself: it delivers delayed messages and timer
+messages, and looks at the lag of groups.
 
 It is a client of its own node: it pulls from a reader, and appends at the writer. Run it as
 `python -m gateway.tasks.loop DIR --node URL`.
@@ -10,9 +10,11 @@ import time
 from functools import partial
 
 from client.core import ClientCore
-from gateway.tasks.delay_level import WAIT_S_MAX, DelayLevel, DelayQueue
+from gateway.tasks.delay_level import DelayLevel, DelayQueue
 from gateway.tasks.delay_offsets import DelayOffsets
 from gateway.tasks.group_lags import GroupLags
+from gateway.tasks.timers.timers import Timers, timer_queue
+from gateway.tasks.waiting_queue import WAIT_S_MAX
 from gateway.writer_link import WriterLink
 from node.runtime.held_store import check_held
 from node.runtime.locks import FileLock
@@ -46,6 +48,8 @@ class Tasks:
             )
             for number, delay_ms in enumerate(settings.delay_levels_ms, 1)
         ]
+        queue = timer_queue(core, wait_s)
+        self._timers = Timers(child.root, self._link, settings, queue, now_ms)
 
     async def run(self, stop: StopFlag) -> None:
         """Delivers until the flag is set. Raises StoreMoved, and what a level did not foresee."""
@@ -53,6 +57,7 @@ class Tasks:
         asyncio.get_running_loop().add_reader(stop.fd, ended.set)
         working = [asyncio.ensure_future(level.run()) for level in self._levels]
         working.append(asyncio.ensure_future(self._lags.run()))
+        working.append(asyncio.ensure_future(self._timers.run()))
         beating = asyncio.ensure_future(self._beat())
         stopping = asyncio.ensure_future(ended.wait())
         self._page.publish(state=RUNNING)
@@ -63,6 +68,8 @@ class Tasks:
         for task in all_of_them:
             task.cancel()
         self._offsets.close()
+        await asyncio.wait(working)
+        self._timers.close()
         for task in done:
             task.result()
         self._page.publish(state=STOPPED)

@@ -36,6 +36,8 @@ SIZE_FORMS = "bytes, or a size such as 16MB or 1GiB"
 SEGMENT_BYTES_MIN = 1024
 """A message must fit into a segment."""
 _MIB = 1024 * 1024
+_TIMER_S_MAX = 7 * 86_400 - 60
+"""What RocketMQ's wheel has slots for."""
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DELAY = re.compile(r"([0-9]+)([smhd])")
 
@@ -187,6 +189,19 @@ class Settings:
     message_delay_level: str = setting(
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
         "delays of the levels of DELAY",
+    )
+    timer_max_delay_sec: int = setting(
+        259_200, "seconds that a timer message may wait at most", most=_TIMER_S_MAX
+    )
+    timer_roll_window_slot: int = setting(
+        172_800,
+        "seconds after which a timer message that waits on is stored anew, so that retention spares"
+        " it",
+        least=2,
+        most=_TIMER_S_MAX,
+    )
+    recall_message_enable: bool = setting(
+        False, "let RocketMQ's clients take timer messages back (code 370)"
     )
     max_transfer_bytes_on_message_in_memory: int = setting(
         262_144, "bytes of one pull, recent messages", is_size=True

@@ -30,6 +30,7 @@ from node.runtime.stats.page import read_stats
 from node.serving.unix_server import bulk_socket
 from node.store import staging_files
 from node.store.group_lags_file import read_group_lags
+from node.store.timer_state import read_timer_state
 from node.supervisor.monitoring.damage import DamageList
 from node.supervisor.operations import operations
 from node.supervisor.plan import (
@@ -153,6 +154,7 @@ def status(view: NodeView) -> Fields:
         "damage": view.damage.shape(view.store),
         "operations": operations(read_stats(view.root)),
         "groups": _groups(view.root),
+        "timers": read_timer_state(view.root)._asdict(),
         "supervisor": {
             "pid": os.getpid(),
             "state": "stopping" if view.stopping else "running",

@@ -1,9 +1,13 @@
-"""A send with a delay level becomes a message of the schedule topic, as a broker stores it.
+"""A send with a delay becomes a message of the schedule or the timer topic, as a broker stores it.
 
-The process that delivers it (`gateway.tasks`) reads that topic. Without one a message would never
+The process that delivers it (`gateway.tasks`) reads those topics. Without one a message would never
 arrive, so that such a send is refused.
 """
 
+from collections.abc import Callable
+from typing import NamedTuple
+
+from node.runtime.settings import Settings
 from node.writer.append_request import AppendRequest, check_crc, check_sizes
 from node.writer.topic_table import TopicTable
 from protocol.errors import BadRequest, NotAllowed
@@ -13,53 +17,106 @@ from protocol.record.patch import AppendRules, check_plain
 from protocol.record.properties import (
     CRC_PROPERTY_BYTES,
     EMPTY_CRC_PROPERTY,
+    TIMER_DELAY_MS,
+    TIMER_DELIVER_MS,
     check_properties_length,
 )
 from protocol.record.scheduled import RealPlace, schedule_place, scheduled
+from protocol.record.timed import TIMER_PLACE, asked_ms, timed
+
+
+class HeldAppend(NamedTuple):
+    """The append of a message that waits, where it goes when it is due, and, for one that waits for
+    a time, that time in ms since 1970."""
+
+    append: AppendRequest
+    place: RealPlace
+    deliver_ms: int | None
 
 
 class Delays:
-    """What a writer does with delay levels; those above `level_max` become it."""
+    """What a writer does with delays. `now_ms` returns the wall clock."""
 
-    def __init__(self, topics: TopicTable, rules: AppendRules, level_max: int) -> None:
+    def __init__(
+        self,
+        topics: TopicTable,
+        rules: AppendRules,
+        settings: Settings,
+        now_ms: Callable[[], int],
+    ) -> None:
         self._topics = topics
         self._rules = rules
-        self._level_max = level_max
+        self._level_max = len(settings.delay_levels_ms)
+        self._delay_ms_max = settings.timer_max_delay_sec * 1000
+        self._now_ms = now_ms
         self.delivers = False
         """Whether the node has a process that delivers; its owner sets it."""
 
-    def schedule(self, request: AppendRequest, level: int) -> tuple[AppendRequest, RealPlace]:
-        """The append of a message that waits, and where it goes when it is due.
+    def hold(
+        self,
+        request: AppendRequest,
+        level: int | None,
+        deliver_ms: int | None,
+        delay_ms: int | None,
+    ) -> HeldAppend:
+        """What becomes of an append with a delay level, or with one of the two times.
 
-        Raises NotAllowed for a node that does not deliver, BadRequest for more than one message,
-        and as any append.
+        Raises NotAllowed for a node that does not deliver, BadRequest for more than one message or
+        delay, IllegalMessage for a time that is too far away, and as any append.
         """
         if not self.delivers:
             raise NotAllowed(
                 "this node does not deliver delayed messages",
                 "start the node with --remoting 127.0.0.1:10911",
             )
+        if [level, deliver_ms, delay_ms].count(None) != 2:
+            raise BadRequest("several delays for one message", "give one of them")
         check_crc(request)
         rows = check_plain(request.records, self._rules)
         check_sizes(request, [row.size for row in rows])
         if len(rows) != 1:
-            raise BadRequest(f"{len(rows)} messages with a delay level", "send them one by one")
+            raise BadRequest(f"{len(rows)} messages with a delay", "send them one by one")
         record = decode(request.records, 0, sealed=False)
         assert isinstance(record, Record), "it was checked"
-        level = min(level, self._level_max)
         place = self._place(record)
         raw = record.properties_raw
         if has_crc_property(raw):
             raw = raw[:-CRC_PROPERTY_BYTES]
-        raw = scheduled(raw, place, level) + (EMPTY_CRC_PROPERTY if self._rules.crc else b"")
+        if level is not None:
+            level = min(level, self._level_max)
+            held = self._append(record, schedule_place(level), scheduled(raw, place, level))
+            return HeldAppend(held, place, None)
+        return self._until(record, place, raw, deliver_ms, delay_ms)
+
+    def _until(
+        self,
+        record: Record,
+        place: RealPlace,
+        raw: bytes,
+        deliver_ms: int | None,
+        delay_ms: int | None,
+    ) -> HeldAppend:
+        name = TIMER_DELIVER_MS if deliver_ms is not None else TIMER_DELAY_MS
+        asked = deliver_ms if deliver_ms is not None else delay_ms
+        text = f"{asked}".encode()
+        raw += b"%s\x01%s\x02" % (name.encode(), text)
+        now = self._now_ms()
+        later = timed(raw, place, now, self._delay_ms_max)
+        if later is None:  # it is due
+            return HeldAppend(self._append(record, place, raw), place, 0)
+        held = self._append(record, TIMER_PLACE, later.properties)
+        return HeldAppend(held, place, asked_ms({name.encode(): text}, now))
+
+    def _append(self, record: Record, place: RealPlace, properties: bytes) -> AppendRequest:
+        raw = properties + (EMPTY_CRC_PROPERTY if self._rules.crc else b"")
         check_properties_length(len(raw))
-        head, waits_at = record.head, schedule_place(level)
+        head = record.head
         data = pack_fields(
-            waits_at.topic, record.body, waits_at.queue_id, raw,
+            place.topic, record.body, place.queue_id, raw,
             head.born_timestamp, record.born_host,
             head.flag, head.sys_flag, head.reconsume_times,
         )  # fmt: skip
-        return AppendRequest(data, 1, is_inner=True), place
+        return AppendRequest(data, 1, is_inner=True)
 
     def _place(self, record: Record) -> RealPlace:
         topics, queue_id = self._topics, record.head.queue_id

@@ -39,6 +39,8 @@ _HOST_BITS = BORN_HOST_V6 | STORE_HOST_V6
 Turn = tuple[int, int, int]
 """When a turn of the writer's loop began, had read its requests, had appended them; in ns."""
 NO_TURN: Turn = (0, 0, 0)
+NOW = [None, None, None]
+"""The delay level and the two times of an append that does not wait."""
 
 
 @dataclass(slots=True)
@@ -57,6 +59,8 @@ class PendingRequest:
     """Set for a request that waits for the disk."""
     real_place: RealPlace | None = None
     """Of a message that waits for its delivery: where it goes then."""
+    deliver_ms: int | None = None
+    """Of one that waits for a time: that time, in ms since 1970."""
 
     def answer(self, store_host: Host, epoch: int, status: str, flushed: bool) -> Header:
         """The header of the answer to an append that succeeded."""
@@ -82,6 +86,8 @@ class PendingRequest:
             fields["queues"] = done.queues
             if self.real_place is not None:
                 fields["queues"] = [(*self.real_place, *done.queues[0][2:])]
+            if self.deliver_ms is not None:
+                fields["deliver_ms"] = self.deliver_ms
             fields["store_host"] = _text_of(store_host)
         return fields
 
@@ -98,15 +104,15 @@ def pending_append(
     payload = received.payload
     if payload is None or len(payload) > PAYLOAD_BYTES_MAX:
         refuse_payload(payload)
-    records, size, crc, sizes, queue_id, wait, right, level = APPEND.values(header)
+    records, size, crc, sizes, queue_id, wait, right, *later = APPEND.values(header)
     append = batch_of(payload, records, size, crc, sizes, queue_id is not None)
     if right is not None:
         if not compare_digest(right.encode(), inner_right.encode()):
             raise NotAllowed("the right is not this node's", "leave the field out")
         append.is_inner = True
     pending = PendingRequest(received.peer, header["id"], append, wait, False)
-    if level is not None:
-        pending.append, pending.real_place = delays.schedule(append, level)
+    if later != NOW:
+        pending.append, pending.real_place, pending.deliver_ms = delays.hold(append, *later)
     return pending
 
 

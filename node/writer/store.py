@@ -81,7 +81,7 @@ class WriterStore:
         self.rules = AppendRules(settings.max_message_size, settings.enabled_append_prop_crc)
         self.removed, interrupted = self._without_entries_of_removed(found)
         self.topics = TopicTable(TopicsFile(self.root), settings, found.tails, now_ms)
-        self.delays = Delays(self.topics, self.rules, len(settings.delay_levels_ms))
+        self.delays = Delays(self.topics, self.rules, settings, now_ms)
         pool = make_pool(settings)
         ahead: Ahead | None = None
         if pool is None:

@@ -30,6 +30,9 @@ from protocol.record.properties import (
     KEY_SEPARATOR,
     KEYS,
     TAGS,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
     TRANSACTION,
     UNIQUE_KEY,
     WAIT,
@@ -48,13 +51,14 @@ _PROPERTIES = struct.Struct(">h").pack
 FORBIDDEN_SYS_FLAGS = 0xC | INNER_BATCH | NEED_UNWRAP
 NOT_OFFERED = {
     DELAY: "delayed delivery",
-    "TIMER_DELAY_SEC": "delayed delivery",
-    "TIMER_DELAY_MS": "delayed delivery",
-    "TIMER_DELIVER_MS": "delayed delivery",
+    TIMER_DELAY_SEC: "delayed delivery",
+    TIMER_DELAY_MS: "delayed delivery",
+    TIMER_DELIVER_MS: "delayed delivery",
     "INNER_NUM": "inner batches",
     TRANSACTION: "transactions",
 }
 """Properties by which a broker would do more than store the message."""
+_TIMERS = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,11 @@ def message_properties(message: NewMessage) -> bytes:
             raise NotAllowed(
                 "property DELAY is for the node to set",
                 "give a delay level: delay_level=3, or keelog produce --delay-level 3",
+            )
+        if name in _TIMERS:
+            raise NotAllowed(
+                f"property {name} is for the node to set",
+                "give a time: delay=90.0 or deliver_at=..., or keelog produce --delay 90s",
             )
         if name in NOT_OFFERED and (name != TRANSACTION or value == "true"):
             raise NotAllowed(

@@ -12,10 +12,13 @@ from protocol.record.properties import (
     DELAY,
     REAL_QUEUE_ID,
     REAL_TOPIC,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
     decode_raw_properties,
 )
 
-TIMERS = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+TIMERS = (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS)
 
 
 class RealPlace(NamedTuple):

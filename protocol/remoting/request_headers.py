@@ -132,6 +132,14 @@ class ConsumerSendMsgBackHeader(NamedTuple):
     max_reconsume_times: Int32 | None = None
 
 
+class RecallMessageHeader(NamedTuple):
+    """A timer message to take back."""
+
+    topic: str
+    producer_group: str = ""
+    recall_handle: str = ""
+
+
 class ConsumerGroupHeader(NamedTuple):
     """One group."""
 
@@ -185,6 +193,7 @@ REQUEST_HEADERS: Mapping[int, JavaClass[Any]] = {
     RequestCode.VIEW_MESSAGE_BY_ID: JavaClass(ViewMessageHeader),
     RequestCode.UNREGISTER_CLIENT: JavaClass(UnregisterClientHeader),
     RequestCode.CONSUMER_SEND_MSG_BACK: JavaClass(ConsumerSendMsgBackHeader),
+    RequestCode.RECALL_MESSAGE: JavaClass(RecallMessageHeader),
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: _GROUP,
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: _GROUP,
     RequestCode.UPDATE_AND_CREATE_TOPIC: JavaClass(CreateTopicHeader),

@@ -17,6 +17,7 @@ import click
 import keelog
 from keelog.cli.completion import complete_topics
 from keelog.cli.failures import OK, Partial, doing
+from keelog.cli.messages.selectors import TIME, TIMES, SecondsType
 from keelog.cli.options import command, format_option, node_option, progress_option
 from keelog.cli.output import Output, say
 from keelog.cli.shapes import receipt_shape
@@ -37,6 +38,9 @@ LINE_BYTES_MAX = 16 * 1024 * 1024
 BATCH_BYTES_MAX = 8 * 1024 * 1024
 
 
+SECONDS = SecondsType()
+
+
 class Defaults(NamedTuple):
     """Values for messages that do not have their own."""
 
@@ -50,6 +54,9 @@ class Defaults(NamedTuple):
     is_any_topic: bool = False
     """Objects of other topics are sent to `topic`, too."""
     delay_level: int = 0
+    delay: float | None = None
+    """Seconds."""
+    deliver_at: int | None = None
 
 
 @command("produce")
@@ -78,6 +85,13 @@ class Defaults(NamedTuple):
     "--delay-level", type=click.IntRange(0), default=0, metavar="N",
     help="Readers get the messages after this level of RocketMQ's delays: 1 is 1 s, 3 is 10 s.",
 )  # fmt: skip
+@click.option(
+    "--delay", type=SECONDS, metavar="TIME", help="Readers get the messages after it: 90s, 10m, 2h."
+)
+@click.option(
+    "--deliver-at", type=TIME, metavar="TIME",
+    help=f"Readers get the messages at this time: {TIMES}.",
+)  # fmt: skip
 @click.option("--sync", is_flag=True, help="Each receipt waits until the message is on disk.")
 @click.option("--timeout", default=30.0, show_default=True, metavar="SECONDS")
 @node_option
@@ -101,6 +115,8 @@ def produce(
 
     Example: keelog produce orders 'pay by now' --delay-level 5
 
+    Example: keelog produce orders 'pay by now' --delay 90s
+
     Example: keelog store dump ./store --jsonl | keelog produce - --jsonl
     """
     _check_source(topic, bodies, objects, options)
@@ -114,6 +130,8 @@ def produce(
         separator.encode() if separator else b"",
         options["any_topic"],
         options["delay_level"],
+        options["delay"],
+        options["deliver_at"],
     )
     progress: CommandProgress = options["progress"]
     advance: Callable[[], None] = lambda: None  # noqa: E731
@@ -154,6 +172,8 @@ def _check_source(
         raise click.UsageError("--jsonl reads stdin: leave out MESSAGE, --file and -K")
     if separator is not None and (not separator or bodies or files):
         raise click.UsageError("-K SEP is for lines of stdin")
+    if [options["delay"], options["deliver_at"], options["delay_level"] or None].count(None) < 2:
+        raise click.UsageError("--delay-level, --delay and --deliver-at exclude each other")
     if options["any_topic"] and not objects:
         raise click.UsageError("--any-topic needs --jsonl")
     if topic == TOPIC_FROM_OBJECT and not objects:
@@ -316,6 +336,8 @@ def message_of(
             properties=defaults.properties,
             queue_id=defaults.queue_id,
             delay_level=defaults.delay_level,
+            delay=defaults.delay,
+            deliver_at=defaults.deliver_at,
         )
     try:
         return _from_object(json.loads(line), defaults)
@@ -363,6 +385,8 @@ def _from_object(fields: Any, defaults: Defaults) -> keelog.OutgoingMessage:
         born_host=_take(fields, "born_host", str) or None,
         reconsume_times=_take(fields, "reconsume_times", int, 0),
         delay_level=defaults.delay_level,
+        delay=defaults.delay,
+        deliver_at=defaults.deliver_at,
     )
 
 

@@ -12,6 +12,8 @@ from typing import Any, Literal
 import click
 
 from keelog.cli.failures import BadValue
+from protocol.errors import BadRequest
+from protocol.quantities import seconds_of
 
 Kind = Literal["start", "end", "offset", "from_start", "from_end", "time"]
 
@@ -61,6 +63,23 @@ class TimeType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     ) -> int:
         """A default is ms already."""
         return value if isinstance(value, int) else parse_time(value, datetime.now().astimezone())
+
+
+class SecondsType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """The type of an option that takes a duration: seconds."""
+
+    name = "duration"
+
+    def convert(
+        self, value: Any, _param: click.Parameter | None, _ctx: click.Context | None
+    ) -> float:
+        """A default is seconds already. Raises BadParameter."""
+        if isinstance(value, float):
+            return value
+        try:
+            return seconds_of(value)
+        except BadRequest as error:
+            raise BadValue(error.reason, "write it as 30s, 10m or 2h") from None
 
 
 TIME = TimeType()

@@ -110,6 +110,7 @@ def _title(answer: dict[str, Any]) -> str:
         f"flushed {log['flushed']}, readable {log['readable']}\n"
         f"disk: {size_text(disk['free_bytes'])} free, {disk['used_ratio']:.1%} used\n"
         f"{_groups_text(answer)}"
+        f"{_timers_text(answer)}"
         f"{_damage_text(answer)}"
     )
 
@@ -130,6 +131,12 @@ def _groups_text(answer: dict[str, Any]) -> str:
     if len(late) > _GROUPS_SHOWN:
         lines.append("groups: all of them with keelog group ls")
     return "".join(f"{line}\n" for line in lines)
+
+
+def _timers_text(answer: dict[str, Any]) -> str:
+    """The messages that wait for their time; empty without any, and of an older node."""
+    found = answer.get("timers") or {"pending": 0}
+    return f"timers: {found['pending']} messages wait\n" if found["pending"] else ""
 
 
 def _damage_text(answer: dict[str, Any]) -> str:

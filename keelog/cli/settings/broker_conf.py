@@ -23,7 +23,7 @@ _NO_USERS = "there are no users and no TLS; bind to loopback or a network you tr
 _THREADS = "processes take the place of thread pools: keelog serve --readers, --queue-workers"
 _WHERE = "the directory is the argument of keelog serve"
 _BIND = "use keelog serve --remoting HOST:PORT; --bind is for clients of Keelog"
-_TIMERS = "delayed messages can be read, nothing delivers them"
+_TIMERS = "a node with --remoting delivers delayed messages and timer messages in its own way"
 
 REASONS: tuple[tuple[str, str], ...] = (
     (r"storePath.*|commitLogDir|.*StorePath.*", _WHERE),

@@ -1,0 +1,346 @@
+"""Delivers timer messages, each at its time (RocketMQ: TimerMessageStore).
+
+A message is read from the one queue of rmq_sys_wheel_timer, and gets a unit in the timer log. When
+its second comes near, the units of that second are loaded; when it is due, its record is read and
+a copy appended at its real place. A second is passed when all its messages have their outcome. So
+a crash repeats the deliveries of a second or two, and loses none.
+"""
+
+import asyncio
+import logging
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from client.core import ClientCore
+from gateway.tasks.delivery import RETRY_S, Delivery, deliver_all
+from gateway.tasks.timers.loaded_seconds import DueUnit, LoadedSecond
+from gateway.tasks.timers.timer_files import TimerFiles, WaitingUnit
+from gateway.tasks.timers.timer_records import NEVER_WAITED, TimerRecords, waiting_unit
+from gateway.tasks.waiting_queue import WaitingQueue
+from gateway.writer_link import WriterLink
+from node.runtime import disk
+from node.runtime.event_log import fields
+from node.runtime.settings import Settings
+from node.store.timer_state import TimerState, write_timer_state
+from protocol.derived.timer_units import DELETE, NO_UNIT, ROLL
+from protocol.errors import MqError
+from protocol.names import TIMER_CHECK_FILE
+from protocol.record.codec import Record
+from protocol.record.timed import PRECISION_MS, TIMER_PLACE
+
+log = logging.getLogger("keelog.tasks")
+
+LEAD_MS = 500
+"""How long before its begin a second is loaded."""
+LOADED_MAX = 50_000
+"""Messages of loaded seconds, as numbers; one second is loaded however many it has."""
+SECONDS_AT_ONCE = 8
+BATCH_MAX = 250
+BATCHES_AT_ONCE = 8
+"""Batches of messages that are read, and have no outcome yet."""
+CHAIN_AT_ONCE = 5_000
+"""Units that are followed before others get their turn."""
+SAVE_S = 1.0
+STOP_S = 3.0
+"""How long a stop waits for deliveries that are under way."""
+REMOVE_S = 30.0
+LOOK_S_MAX = 0.5
+ERROR_S = 10.0
+
+
+class Timers:
+    """The timer messages of one node. `now_ms` returns the wall clock."""
+
+    def __init__(
+        self,
+        root: Path,
+        link: WriterLink,
+        settings: Settings,
+        queue: WaitingQueue,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._root = root
+        self._link = link
+        self._queue = queue
+        self._now_ms = now_ms
+        self._window_ms = settings.timer_roll_window_slot * PRECISION_MS
+        self._records = TimerRecords(root, settings)
+        self._opened: TimerFiles | None = None
+        self._seconds: dict[int, LoadedSecond] = {}
+        self._loaded_to = 0
+        """The first second that nobody has looked at."""
+        self._batches: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+        self.delivered = 0
+        self._late_ms = 0
+        """The latest delivery since the state was last shown."""
+        self._told_at = -ERROR_S
+
+    async def run(self) -> None:
+        """Delivers until it is cancelled. Raises StoreMoved, and errors of the disk."""
+        if (self._root / TIMER_CHECK_FILE).exists():
+            await self._open()
+        parts = [self._enqueue(), self._deliver_due(), self._save_now_and_then()]
+        working = [asyncio.ensure_future(part) for part in parts]
+        try:
+            done, _ = await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
+            for one in done:
+                one.result()
+        finally:
+            for task in working:
+                task.cancel()
+            if self._batches:
+                await asyncio.wait(self._batches, timeout=STOP_S)
+            for task in self._batches:
+                task.cancel()
+
+    async def _open(self) -> TimerFiles:
+        """The files; made only for a node that has timer messages."""
+        if self._opened is None:
+            await self._records.wait_for_log()
+            is_stored = self._records.queue_offset_of
+            files = await asyncio.to_thread(TimerFiles, self._root, is_stored, self._now_ms)
+            self._loaded_to = files.read_second
+            self._opened = files
+            self._changed.set()
+        return self._opened
+
+    def close(self) -> None:
+        """Saves what is not saved."""
+        if self._opened is not None:
+            self._opened.close(self._delivered_ms())
+        self._records.close()
+
+    # From the queue to the log of units
+
+    async def _enqueue(self) -> None:
+        while True:
+            try:
+                offset = 0 if self._opened is None else self._opened.queue_offset
+                found = await self._queue.pull(offset)
+            except MqError as error:
+                self._tell(error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            if found.records or found.next_offset != offset:
+                files = await self._open()
+                if files.queue_offset == offset:
+                    await self._take_in(files, found.records, found.next_offset)
+
+    async def _take_in(self, files: TimerFiles, records: list[Record], next_offset: int) -> None:
+        now = self._now_ms()
+        waiting = [
+            (record, unit)
+            for record in records
+            if (unit := waiting_unit(record, now, self._window_ms)) is not None
+        ]
+        while True:
+            passed = files.read_second
+            late = [pair for pair in waiting if _second(pair[1]) < passed]
+            if late:
+                waiting = [pair for pair in waiting if _second(pair[1]) >= passed]
+                known = files.known_below
+                await self._deliver_late(
+                    [record for record, _ in late if record.head.queue_offset >= known]
+                )
+            elif not all(files.has_room(_second(unit)) for _, unit in waiting):
+                await asyncio.sleep(RETRY_S)
+            else:
+                try:
+                    positions = files.add([unit for _, unit in waiting], next_offset)
+                except OSError as error:
+                    if not disk.is_passing(error):
+                        raise
+                    await asyncio.sleep(RETRY_S)
+                else:
+                    break
+        for (record, unit), position in zip(waiting, positions.tolist(), strict=True):
+            if _second(unit) < self._loaded_to:
+                self._add_to_loaded(record, unit, position)
+
+    def _add_to_loaded(self, record: Record, unit: WaitingUnit, position: int) -> None:
+        second = _second(unit)
+        loaded = self._seconds.get(second)
+        if loaded is None:
+            loaded = self._seconds[second] = LoadedSecond(second)
+        if unit.magic & DELETE and not unit.magic & ROLL:
+            loaded.taken_back.add(self._records.taken_back_by(record))
+        else:
+            due_ms = unit.slot_ms if unit.magic & ROLL else unit.due_ms
+            loaded.add(DueUnit(due_ms, position, unit.physical_offset, unit.written_ms, unit.magic))
+        self._changed.set()
+
+    async def _deliver_late(self, records: list[Record]) -> None:
+        """Their second had passed when they were read from the queue."""
+        now = self._now_ms()
+        deliveries = [
+            delivery
+            for record in records
+            if (delivery := self._records.delivery(record, NEVER_WAITED, now, False)) is not None
+        ]
+        self.delivered += await deliver_all(self._link, deliveries, self._tell)
+
+    # From the log of units to the real places
+
+    async def _deliver_due(self) -> None:
+        while True:
+            files = self._opened
+            if files is None:
+                await self._sleep(None)
+                continue
+            now = self._now_ms()
+            await self._load(files, now)
+            took = self._start_batch(self._now_ms())
+            self._pass(files)
+            if len(self._batches) >= BATCHES_AT_ONCE:
+                await asyncio.wait(self._batches, return_when=asyncio.FIRST_COMPLETED)
+            elif took:
+                await asyncio.sleep(0)
+            else:
+                await self._sleep(files)
+            self._look_at_batches()
+
+    async def _load(self, files: TimerFiles, now: int) -> None:
+        """Loads the seconds that have begun, or begin soon."""
+        end = (now + LEAD_MS) // PRECISION_MS + 1
+        while self._loaded_to < end:
+            if self._is_full():
+                return
+            second = files.next_second(self._loaded_to, end)
+            if second is None:
+                self._loaded_to = end
+                return
+            loaded = self._seconds.setdefault(second, LoadedSecond(second))
+            loaded.is_loading = True
+            self._loaded_to = second + 1
+            last, positions = files.last_of(second), array("q")
+            while last != NO_UNIT:
+                more, last = files.log.chain(last, CHAIN_AT_ONCE)
+                positions.extend(more)
+                if last != NO_UNIT:
+                    await asyncio.sleep(0)
+            found = np.frombuffer(positions, np.int64) if positions else np.empty(0, np.int64)
+            units = files.log.gather(found)
+            markers = loaded.load(found, units, files.delivered_ms, files.delivered_end)
+            if markers:
+                await self._records.refresh()
+            for marker in markers:
+                record = self._records.at(marker)
+                if record is not None:
+                    loaded.taken_back.add(self._records.taken_back_by(record))
+            loaded.is_loading = False
+
+    def _is_full(self) -> bool:
+        """Whether no further second is loaded until messages of others are delivered."""
+        waiting = sum(map(len, self._seconds.values()))
+        return bool(waiting >= LOADED_MAX or len(self._seconds) >= SECONDS_AT_ONCE)
+
+    def _start_batch(self, now: int) -> bool:
+        """Takes messages that are due, of one second; False where none is."""
+        for second in sorted(self._seconds):
+            loaded = self._seconds[second]
+            due = loaded.take(now, BATCH_MAX)
+            if due:
+                batch = asyncio.ensure_future(self._deliver(loaded, due))
+                self._batches.add(batch)
+                return True
+        return False
+
+    async def _deliver(self, loaded: LoadedSecond, due: list[DueUnit]) -> None:
+        deliveries: list[Delivery] = []
+        await self._records.refresh()
+        now = self._now_ms()
+        for unit in due:
+            record = self._records.at(unit.physical_offset)
+            is_rolled = bool(unit.magic & ROLL)
+            if record is None or (not is_rolled and self._records.is_taken_back(record, loaded)):
+                continue
+            delivery = self._records.delivery(record, unit.written_ms, now, is_rolled)
+            if delivery is not None:
+                deliveries.append(delivery)
+        self.delivered += await deliver_all(self._link, deliveries, self._tell)
+        self._late_ms = max(self._late_ms, self._now_ms() - due[0].due_ms)
+        loaded.delivered(due)
+        self._changed.set()
+
+    def _look_at_batches(self) -> None:
+        """Raises what a batch did not foresee."""
+        for batch in [one for one in self._batches if one.done()]:
+            self._batches.discard(batch)
+            batch.result()
+
+    def _pass(self, files: TimerFiles) -> None:
+        """Notes how far all is delivered: whole seconds that are over."""
+        now_second = self._now_ms() // PRECISION_MS
+        for second in sorted(self._seconds):
+            if not self._seconds[second].is_done or second >= now_second:
+                files.pass_to(second)
+                return
+            del self._seconds[second]
+            files.pass_to(second + 1)
+        files.pass_to(min(now_second, self._loaded_to))
+
+    async def _sleep(self, files: TimerFiles | None) -> None:
+        """Until the next message is due, a second has to be loaded, or something changes."""
+        sleep_s = LOOK_S_MAX
+        if files is not None:
+            now = self._now_ms()
+            events = [one.next_ms() for one in self._seconds.values()]
+            if not self._is_full():
+                events.append(self._loaded_to * PRECISION_MS - LEAD_MS)
+            sleep_s = min([LOOK_S_MAX, *((at - now) / 1000 for at in events if at is not None)])
+        self._changed.clear()
+        if sleep_s > 0:
+            try:
+                await asyncio.wait_for(self._changed.wait(), sleep_s)
+            except TimeoutError:
+                return
+
+    # Saving
+
+    async def _save_now_and_then(self) -> None:
+        remove_at = 0.0
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(SAVE_S)
+            files = self._opened
+            if files is None:
+                continue
+            with disk.if_room():
+                check = files.check_now(self._delivered_ms())
+                if check is not None:
+                    await asyncio.to_thread(files.save, check)
+                if loop.time() >= remove_at:
+                    remove_at = loop.time() + REMOVE_S
+                    files.log.remove_before(self._records.begin)
+                self._show(files)
+
+    def _delivered_ms(self) -> int:
+        """Until when all that was due and has a unit is delivered."""
+        ends = [one.first_ms() for one in self._seconds.values() if not one.is_loading]
+        begins = [one.second * PRECISION_MS for one in self._seconds.values() if one.is_loading]
+        known = self._loaded_to * PRECISION_MS
+        first = min([*begins, known, *(end for end in ends if end is not None)])
+        return min(first - 1, self._now_ms())
+
+    def _show(self, files: TimerFiles) -> None:
+        late_ms, self._late_ms = self._late_ms, 0
+        write_timer_state(self._root, TimerState(files.pending, self.delivered, late_ms))
+
+    def _tell(self, error: MqError) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._told_at + ERROR_S:
+            self._told_at = now
+            log.warning("timer messages wait", extra=fields(why=error))
+
+
+def _second(unit: WaitingUnit) -> int:
+    return unit.slot_ms // PRECISION_MS
+
+
+def timer_queue(core: ClientCore, wait_s: float) -> WaitingQueue:
+    """The one queue of timer messages."""
+    return WaitingQueue(core, TIMER_PLACE, wait_s)

@@ -1,0 +1,82 @@
+"""One queue of messages that wait, read as any consumer would."""
+
+import asyncio
+import logging
+from typing import NamedTuple
+
+from client import operations
+from client.aio.run import run
+from client.core import ClientCore
+from client.pull_result import PullResult
+from gateway.tasks.delivery import RETRY_S
+from node.runtime.event_log import fields
+from protocol.errors import MessageDamaged, StoreDamaged
+from protocol.record.codec import Record, decode
+from protocol.record.scheduled import RealPlace
+
+log = logging.getLogger("keelog.tasks")
+
+WAIT_S_MAX = 30.0
+"""How long a reader holds a pull of a queue without messages, if `long_polling_ms_max` lets it."""
+PULL_BYTES_MAX = 256 * 1024
+PULL_MESSAGES_MAX = 1_000
+"""What one queue holds in memory."""
+_HELD = ("OFFSET_OVERFLOW_ONE", "NO_MESSAGE_IN_QUEUE")
+"""The outcomes for which a reader holds a pull."""
+
+
+class Pulled(NamedTuple):
+    """Messages, none after a while without one, and where the queue goes on."""
+
+    records: list[Record]
+    next_offset: int
+
+
+class WaitingQueue:
+    """A queue of the system's. `wait_s`: how long a pull is held."""
+
+    def __init__(self, core: ClientCore, place: RealPlace, wait_s: float) -> None:
+        self._core = core
+        self._place = place
+        self._wait_s = wait_s
+
+    async def pull(self, offset: int) -> Pulled:
+        """The next messages. Raises what a reader refuses, StoreDamaged."""
+        asked = {
+            "topic": self._place.topic,
+            "queue": self._place.queue_id,
+            "offset": offset,
+            "max_messages": PULL_MESSAGES_MAX,
+            "max_bytes": PULL_BYTES_MAX,
+        }
+        try:
+            found = await run(self._core, operations.pull(asked, self._wait_s, 2 * WAIT_S_MAX))
+        except MessageDamaged as damage:
+            why = fields(topic=self._place.topic, queue=self._place.queue_id, why=damage)
+            log.error("a delayed message is damaged, and not delivered", extra=why)  # noqa: TRY400
+            return Pulled([], damage.next_offset)
+        next_offset = found.next_begin_offset
+        if not found.count:
+            if next_offset != offset:
+                # Retention took the messages in between, or the offset is of another log.
+                extra = fields(
+                    topic=self._place.topic, queue=self._place.queue_id,
+                    before=offset, now=next_offset,
+                )  # fmt: skip
+                log.warning("a queue of delayed messages goes on elsewhere", extra=extra)
+            elif self._wait_s < RETRY_S or found.status not in _HELD:
+                await asyncio.sleep(RETRY_S)
+        return Pulled(_records(found), next_offset)
+
+
+def _records(found: PullResult) -> list[Record]:
+    """Raises StoreDamaged for anything but whole records."""
+    records: list[Record] = []
+    position = 0
+    for size in found.sizes.tolist():
+        record = decode(found.payload, position)
+        if not isinstance(record, Record) or record.size != size:
+            raise StoreDamaged("commitlog", position, "a reader sent no record")
+        records.append(record)
+        position += size
+    return records

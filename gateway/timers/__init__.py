@@ -1,0 +1,1 @@
+"""Timer messages at the gateway, beside their sends."""

@@ -1,0 +1,270 @@
+"""The files of timer messages against a plain model, through stops, kills and lost ends."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.tasks.timers.loaded_seconds import DueUnit, LoadedSecond
+from gateway.tasks.timers.timer_files import GONE, TimerFiles, WaitingUnit
+from gateway.tasks.timers.timer_log import TimerLog
+from protocol.derived.timer_units import (
+    BLANK_BYTES,
+    CHECK_FILE_BYTES,
+    DELETE,
+    NO_UNIT,
+    SLOTS,
+    UNIT_BYTES,
+    WHEEL_BYTES,
+    TimerCheck,
+    units_of_file,
+)
+
+START = 1_700_000_000
+FILE_BYTES = 5 * UNIT_BYTES + BLANK_BYTES + 7
+"""Five units, a blank, and what is no unit."""
+
+
+class Waiting:
+    """The model: the units of each second, by their messages."""
+
+    def __init__(self) -> None:
+        self.units: list[tuple[int, int, int]] = []
+        """Second, magic, log offset."""
+        self.read = START
+
+    def of(self, second: int) -> list[int]:
+        return [place for when, _, place in self.units if when == second]
+
+    @property
+    def pending(self) -> int:
+        waiting = [magic for when, magic, _ in self.units if when >= self.read]
+        return sum(-1 if magic & DELETE else 1 for magic in waiting)
+
+
+def unit(second: int, magic: int, place: int) -> WaitingUnit:
+    return WaitingUnit(
+        slot_ms=second * 1000, magic=magic, written_ms=START * 1000, physical_offset=place,
+        record_bytes=100, topic_hash=7, due_ms=second * 1000 + 1 + place % 1000,
+    )  # fmt: skip
+
+
+def chain_of(files: TimerFiles, second: int) -> list[int]:
+    """The log offsets of a second, first to last."""
+    last, positions = files.last_of(second), []
+    while last != NO_UNIT:
+        more, last = files.log.chain(last, 2)
+        positions += more
+    units = files.log.gather(np.array(positions[::-1], np.int64))
+    return [int(place) for place in units["physical_offset"]]
+
+
+class Files:
+    """The files under test, opened again and again. A message's log offset is 10 x its number."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.stored = 10**9
+        self.open()
+
+    def open(self) -> None:
+        self.files = TimerFiles(self.root, self._is_stored, lambda: START * 1000, FILE_BYTES)
+
+    def _is_stored(self, place: int) -> int | None:
+        return place // 10 if place < self.stored else None
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("add"), st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=9)),
+    st.tuples(st.just("pass"), st.integers(0, 4)),
+    st.tuples(st.just("save"), st.none()),
+    st.tuples(st.just("stop"), st.none()),
+    st.tuples(st.just("kill"), st.none()),
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(STEPS, max_size=12))
+def test_the_files_say_what_waits_after_any_history(
+    steps: list[tuple[str, object]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    real, model = Files(tmp_path_factory.mktemp("timers")), Waiting()
+    saved = START
+    for step, value in steps:
+        files = real.files
+        if step == "add":
+            assert isinstance(value, list)
+            first = len(model.units)
+            new = [
+                (model.read + ahead, 1 | DELETE * taken_back, 10 * (first + row))
+                for row, (ahead, taken_back) in enumerate(value)
+            ]
+            files.add([unit(*one) for one in new], first + len(new))
+            model.units += new
+        elif step == "pass":
+            assert isinstance(value, int)
+            model.read += value
+            files.pass_to(model.read)
+        elif step == "save":
+            check = files.check_now()
+            if check is not None:
+                files.save(check)
+            saved = model.read
+        else:
+            if step == "stop":
+                files.close()
+                saved = model.read
+            real.open()
+            model.read = saved
+        check_same(real.files, model)
+
+
+def check_same(files: TimerFiles, model: Waiting) -> None:
+    assert files.queue_offset == len(model.units)
+    assert files.read_second == model.read
+    assert files.pending == max(0, model.pending)
+    ahead = range(model.read, model.read + 12)
+    for second in ahead:
+        assert chain_of(files, second) == model.of(second)
+    seconds = sorted({when for when, _, _ in model.units if when in ahead})
+    assert files.next_second(model.read, model.read + 12) == next(iter(seconds), None)
+
+
+def test_units_whose_messages_a_power_loss_took_are_cut_off(tmp_path: Path) -> None:
+    real = Files(tmp_path)
+    real.files.add([unit(START + 5, 1, 10 * row) for row in range(13)], 13)
+    real.files.close()
+    real.stored = 70
+    real.open()
+    assert real.files.queue_offset == 7
+    assert chain_of(real.files, START + 5) == [10 * row for row in range(7)]
+    real.files.add([unit(START + 5, 1, 70)], 8)
+    real.stored = 10**9
+    real.open()
+    assert chain_of(real.files, START + 5) == [10 * row for row in range(8)]
+
+
+def test_a_message_that_retention_took_ends_no_log(tmp_path: Path) -> None:
+    files = TimerFiles(tmp_path, lambda _: GONE, lambda: START * 1000, FILE_BYTES)
+    files.add([unit(START + 5, 1, 10 * row) for row in range(3)], 9)
+    files.close()
+    files = TimerFiles(tmp_path, lambda _: GONE, lambda: START * 1000, FILE_BYTES)
+    assert (files.queue_offset, files.pending) == (9, 3)
+
+
+def test_without_its_log_the_queue_is_read_again_and_what_is_delivered_is_known(
+    tmp_path: Path,
+) -> None:
+    real = Files(tmp_path)
+    real.files.add([unit(START + row, 1, 10 * row) for row in range(9)], 9)
+    real.files.pass_to(START + 4)
+    real.files.close()
+    for path in (tmp_path / "timerlog").iterdir():
+        path.unlink()
+    (tmp_path / "timerwheel").unlink()
+    real.open()
+    files = real.files
+    assert (files.queue_offset, files.known_below, files.read_second) == (0, 9, START + 4)
+    files.add([unit(START + 4, 1, 40)], 5)
+    assert files.check_now() is None, "a crash begins again"
+    files.add([unit(START + row, 1, 10 * row) for row in range(5, 9)], 9)
+    check = files.check_now()
+    assert check is not None
+    assert (check.queue_offset, check.read_ms) == (9, (START + 4) * 1000)
+
+
+def test_files_go_with_their_messages(tmp_path: Path) -> None:
+    real = Files(tmp_path)
+    real.files.add([unit(START + 5, 1, 10 * row) for row in range(13)], 13)
+    folder = tmp_path / "timerlog"
+    assert len(list(folder.iterdir())) == 3
+    real.files.log.remove_before(41)
+    assert [int(path.name) for path in sorted(folder.iterdir())] == [FILE_BYTES, 2 * FILE_BYTES]
+    assert all(path.stat().st_size == FILE_BYTES for path in folder.iterdir())
+    assert chain_of(real.files, START + 5) == [10 * row for row in range(5, 13)]
+    real.files.close()
+    real.open()
+    assert chain_of(real.files, START + 5) == [10 * row for row in range(5, 13)]
+
+
+def test_an_overdue_slot_is_not_given_away(tmp_path: Path) -> None:
+    files = Files(tmp_path).files
+    assert files.has_room(START + SLOTS - 1)
+    assert not files.has_room(START + SLOTS)
+    files.pass_to(START + 1)
+    assert files.has_room(START + SLOTS)
+
+
+def test_the_files_have_rocketmqs_sizes_and_bytes(tmp_path: Path) -> None:
+    files = TimerFiles(tmp_path, lambda place: place, lambda: START * 1000)
+    files.add([unit(START + 5, 1, 0), unit(START + 5, 1 | DELETE, 100)], 2)
+    files.close()
+    (log,) = (tmp_path / "timerlog").iterdir()
+    assert (log.name, log.stat().st_size) == ("0" * 20, 104_857_600)
+    with log.open("rb") as file:
+        units = file.read(3 * UNIT_BYTES)
+    fields = (52, -1, 1, START * 1000, 5000, 0, 100, 7, (START + 5) * 1000 + 1)
+    sizes = (4, 8, 4, 8, 4, 8, 4, 4, 8)
+    wanted = b"".join(
+        value.to_bytes(size, "big", signed=True) for value, size in zip(fields, sizes, strict=True)
+    )
+    assert units[:UNIT_BYTES] == wanted
+    assert units[UNIT_BYTES : UNIT_BYTES + 16] == bytes.fromhex(
+        "00000034 0000000000000000 00000005"
+    )
+    assert not any(units[2 * UNIT_BYTES :])
+    wheel = (tmp_path / "timerwheel").read_bytes()
+    assert len(wheel) == WHEEL_BYTES == 38_707_200
+    slot = wheel[(START + 5) % SLOTS * 32 :][:32]
+    assert slot == b"".join(value.to_bytes(8, "big") for value in (START + 5, 0, 52)) + bytes(
+        8
+    )  # a message, and one that takes it back: 0
+    check = (tmp_path / "config" / "timercheck").read_bytes()
+    assert len(check) == CHECK_FILE_BYTES
+    assert TimerCheck.parse(check)[:4] == (START * 1000, 104, 2, 2)
+
+
+def test_a_log_ends_at_the_first_bytes_that_are_no_unit(tmp_path: Path) -> None:
+    folder = tmp_path / "timerlog"
+    files = TimerFiles(tmp_path, lambda place: place, lambda: START * 1000, FILE_BYTES)
+    files.add([unit(START + 5, 1, row) for row in range(7)], 7)
+    files.close()
+    (first, second) = sorted(folder.iterdir())
+    data = bytearray(first.read_bytes())
+    data[3 * UNIT_BYTES + 3] = 51
+    first.write_bytes(data)
+    log = TimerLog(folder, FILE_BYTES)
+    assert log.end == 3 * UNIT_BYTES
+    assert not second.exists()
+    assert units_of_file(FILE_BYTES) == 5
+    assert log.positions(3).tolist() == [3 * UNIT_BYTES, 4 * UNIT_BYTES, FILE_BYTES]
+
+
+def test_a_loaded_second_gives_out_what_is_due_in_order(tmp_path: Path) -> None:
+    files = Files(tmp_path).files
+    rows = [unit(START, 1, place) for place in (900, 100, 500)]
+    rows += [unit(START, 1 | DELETE, 300), unit(START, 1, 501)._replace(due_ms=0)]
+    positions = files.add(rows, 5)
+    loaded = LoadedSecond(START)
+    assert loaded.load(positions, files.log.gather(positions)) == [300]
+    assert (len(loaded), loaded.next_ms()) == (4, START * 1000 + 101)
+    loaded.add(DueUnit(START * 1000 + 50, 999, 50, 0, 1))
+    assert loaded.next_ms() == START * 1000 + 50
+    assert loaded.take(START * 1000 + 49, 9) == []
+    taken = loaded.take(START * 1000 + 501, 9)
+    assert sorted(one.physical_offset for one in taken) == [50, 100, 500]
+    assert not loaded.is_done
+    assert [one.physical_offset for one in loaded.take(START * 1000 + 999, 9)] == [900]
+    assert [one.physical_offset for one in loaded.take((START + 1) * 1000, 9)] == [501]
+    assert loaded.first_ms() == START * 1000 + 50
+    loaded.delivered(taken)
+    assert loaded.first_ms() == START * 1000 + 901
+    loaded.delivered([DueUnit(START * 1000 + 901, 0, 900, 0, 1)])
+    loaded.delivered([DueUnit((START + 1) * 1000, 0, 501, 0, 1)])
+    assert loaded.is_done
+    assert loaded.first_ms() is None
+    again = LoadedSecond(START)
+    again.load(positions, files.log.gather(positions), START * 1000 + 501, int(positions[2]))
+    assert [one.physical_offset for one in again.take((START + 1) * 1000, 9)] == [500, 900, 501]
