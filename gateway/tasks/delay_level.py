@@ -14,15 +14,15 @@ from typing import NamedTuple
 from client import operations
 from client.aio.run import run
 from client.core import ClientCore
-from client.pull_result import PullResult
 from client.results import Receipt
 from client.send.record_batch import EncodedMessage
-from gateway.delayed import delivered, real_place_of
+from gateway.delayed import delivered, is_committed, real_place_of
 from gateway.tasks.delay_offsets import DelayOffsets
+from gateway.transactions.queue_pages import records_of
 from gateway.writer_link import WriterLink
 from node.runtime.event_log import fields
-from protocol.errors import BadRequest, MessageDamaged, MqError, RefusedError, StoreDamaged
-from protocol.record.codec import Record, decode
+from protocol.errors import BadRequest, MessageDamaged, MqError, RefusedError
+from protocol.record.codec import Record
 from protocol.record.encode import ANY_QUEUE
 from protocol.record.scheduled import RealPlace, schedule_place
 
@@ -127,7 +127,7 @@ class DelayQueue:
                 self._offsets.note(level, found.next_begin_offset)
             elif wait_s < RETRY_S or found.status not in _HELD:
                 await asyncio.sleep(RETRY_S)
-        return deque(_records(found))
+        return deque(records_of(found))
 
     def _due_ms(self, record: Record) -> int:
         """When a message is due: never later than its level's delay from now."""
@@ -174,7 +174,8 @@ class DelayQueue:
             return BadRequest("it names no real topic and queue")
         outcome = _Outcome()
         copy = delivered(record, place, self._link.routes.crc)
-        self._link.put(EncodedMessage(copy, *place, None, record.unique_key, outcome))
+        entry = EncodedMessage(copy, *place, None, record.unique_key, outcome)
+        self._link.put(entry, is_inner=is_committed(record))
         return await outcome.done
 
     def _give_up(self, record: Record, error: MqError) -> None:
@@ -189,16 +190,3 @@ class DelayQueue:
         if now >= self._told_at + ERROR_S:
             self._told_at = now
             log.warning(event, extra=fields(level=self._level.level, why=error))
-
-
-def _records(found: PullResult) -> list[Record]:
-    """Raises StoreDamaged for anything but whole records."""
-    records: list[Record] = []
-    position = 0
-    for size in found.sizes.tolist():
-        record = decode(found.payload, position)
-        if not isinstance(record, Record) or record.size != size:
-            raise StoreDamaged("commitlog", position, "a reader sent no record")
-        records.append(record)
-        position += size
-    return records
