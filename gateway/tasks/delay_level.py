@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from client.core import ClientCore
-from gateway.delayed import own_properties, real_place_of
+from gateway.delayed import is_committed, own_properties, real_place_of
 from gateway.tasks.delay_offsets import DelayOffsets
 from gateway.tasks.delivery import RETRY_S, Delivery, deliver_all
 from gateway.tasks.waiting_queue import WaitingQueue
@@ -114,4 +114,4 @@ class DelayQueue:
 def _delivery(record: Record) -> Delivery:
     properties = own_properties(record)
     place = real_place_of(decode_raw_properties(properties))
-    return Delivery(record, place, properties)
+    return Delivery(record, place, properties, is_inner=is_committed(record))
