@@ -34,7 +34,7 @@ from protocol.errors import (
     OutcomeUnknownError,
 )
 from protocol.message_id import IPV4_BYTES
-from protocol.names import RETRY_PREFIX, check_topic_for_send
+from protocol.names import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, check_topic_for_send
 from protocol.record.encode import ANY_QUEUE, FORBIDDEN_SYS_FLAGS, pack_fields
 from protocol.record.properties import (
     CRC_PROPERTY_BYTES,
@@ -82,12 +82,20 @@ class Sends:
     """The sends of all connections, in the thread of the loop."""
 
     def __init__(
-        self, link: WriterLink, topics: Topics, groups: Groups, cluster: str, level_max: int
+        self,
+        link: WriterLink,
+        topics: Topics,
+        groups: Groups,
+        cluster: str,
+        level_max: int,
+        once: bool,
     ) -> None:
+        """`once`: the writer is asked to store each unique key once."""
         self._link = link
         self._topics = topics
         self._groups = groups
         self._level_max = level_max
+        self._once = once
         self._keys = UniqueKeys(bytes(IPV4_BYTES))
         self._added = broker_properties(cluster)
         self._making_bytes = 0
@@ -189,7 +197,11 @@ class Sends:
         if level:
             properties, place = scheduled(properties, place, level), schedule_place(level)
         entry = self._entry(wanted, place, body, properties, wanted.flag, request, slot)
-        self._link.put(entry, wait, is_inner=level > 0)
+        self._link.put(entry, wait, is_inner=level > 0, once=self._asks_once(wanted.topic))
+
+    def _asks_once(self, topic: str) -> bool:
+        """Not for retry topics: a message that fails again comes with the key that it had."""
+        return self._once and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
 
     def _send_batch(
         self, request: Request, wanted: SendMessageHeader, place: RealPlace, body: memoryview
@@ -199,7 +211,7 @@ class Sends:
         items = batch_items(body)
         sent = _Sent(request, len(items), place.queue_id)
         for entry in [self._item(wanted, place, item, request, sent) for item in items]:
-            self._link.put(entry)
+            self._link.put(entry, once=self._asks_once(wanted.topic))
 
     def _item(
         self,
@@ -265,9 +277,12 @@ def _queue_of(topic: Topic, wanted: int) -> int:
 def _answer(receipts: Sequence[Receipt], queue_id: int) -> Reply:
     """Of one message, or of all those of a batch: their ids are joined by commas.
 
-    A delayed message is in another queue than its client asked for, and hears of.
+    A delayed message is in another queue than its client asked for, and hears of. A repeated one
+    is where the first one is.
     """
     first = receipts[0]
+    if first.topic != SCHEDULE_TOPIC:
+        queue_id = first.queue_id
     ext = {
         **SEND_EXT,
         "msgId": ",".join(receipt.msg_id for receipt in receipts),

@@ -104,7 +104,8 @@ class GatewayService:
         self.pulls = Pulls(store, self.topics, self.members, self.groups, limits, shards)
         self._link = WriterLink(core, run_dir(store.root))
         levels = len(settings.delay_levels_ms)
-        self.sends = Sends(self._link, self.topics, self.groups, name.cluster, levels)
+        once = settings.idempotent_remoting and settings.idempotent_window > 0
+        self.sends = Sends(self._link, self.topics, self.groups, name.cluster, levels, once)
         self._send_back = SendBack(self._link, self.topics, self.groups, self._look_up, levels)
         self._asked = ClientRequests()
         keeps = settings.store_reply_message_enable

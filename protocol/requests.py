@@ -25,6 +25,7 @@ from protocol.request_types import (
     Crc,
     DelayLevel,
     Group,
+    Once,
     Query,
     QueueId,
     Records,
@@ -127,6 +128,7 @@ class SendFields(NamedTuple):
         ),
     ] = 0
     wait: Wait = None
+    once: Once = False
 
 
 class AppendFields(NamedTuple):
@@ -155,6 +157,7 @@ class AppendFields(NamedTuple):
         ),
     ] = None
     delay_level: DelayLevel = None
+    once: Once = False
 
 
 class StageFields(NamedTuple):
