@@ -113,7 +113,7 @@ class ClientCore:
         )
         ip = local_ip(self.endpoint)
         self.encoder = Encoder(self.io, UniqueKeys(ip), Host(ip, 0))
-        self.sender = BatchSender(self.io)
+        self.sender = BatchSender(self.io, self.retry.once)
         self._sends = SendCoalescer(self.io, self.sender, self._direct)
 
     @property

@@ -36,7 +36,14 @@ from protocol.errors import (
     OutcomeUnknownError,
 )
 from protocol.message_id import IPV4_BYTES
-from protocol.names import HALF_TOPIC, RETRY_PREFIX, check_topic_for_send
+from protocol.names import (
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    check_topic_for_send,
+)
 from protocol.record.codec import TRANSACTION_MASK
 from protocol.record.encode import ANY_QUEUE, FORBIDDEN_SYS_FLAGS, pack_fields
 from protocol.record.properties import (
@@ -84,6 +91,10 @@ class _Sent:
             self.request.answer(_answer(self.receipts, self.queue_id, self.recall_handle))
 
 
+_WAITING = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
+"""The topics of messages that consumers get later, elsewhere."""
+
+
 class Sends:
     """The sends of all connections, in the thread of the loop."""
 
@@ -96,12 +107,15 @@ class Sends:
         delays: DelayRules,
         *,
         rejects_halves: bool,
+        once: bool,
     ) -> None:
+        """`once`: the writer is asked to store each unique key once."""
         self._link = link
         self._topics = topics
         self._groups = groups
         self._delays = delays
         self._rejects_halves = rejects_halves
+        self._once = once
         self._keys = UniqueKeys(bytes(IPV4_BYTES))
         self._added = broker_properties(cluster)
         self._making_bytes = 0
@@ -240,7 +254,12 @@ class Sends:
                 slot.recall_handle = self._delays.recall_handle(later, place)
             properties, place = later.properties, TIMER_PLACE
         entry = self._entry(wanted, place, body, properties, wanted.flag, request, slot)
-        self._link.put(entry, wait, is_inner=level > 0 or later is not None)
+        is_inner = level > 0 or later is not None
+        self._link.put(entry, wait, is_inner=is_inner, once=self._asks_once(wanted.topic))
+
+    def _asks_once(self, topic: str) -> bool:
+        """Not for retry topics: a message that fails again comes with the key that it had."""
+        return self._once and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
 
     def _send_batch(
         self, request: Request, wanted: SendMessageHeader, place: RealPlace, body: memoryview
@@ -250,7 +269,7 @@ class Sends:
         items = batch_items(body)
         sent = _Sent(request, len(items), place.queue_id)
         for entry in [self._item(wanted, place, item, request, sent) for item in items]:
-            self._link.put(entry)
+            self._link.put(entry, once=self._asks_once(wanted.topic))
 
     def _item(
         self,
@@ -319,9 +338,12 @@ def _queue_of(topic: Topic, wanted: int) -> int:
 def _answer(receipts: Sequence[Receipt], queue_id: int, recall_handle: str) -> Reply:
     """Of one message, or of all those of a batch: their ids are joined by commas.
 
-    A delayed message is in another queue than its client asked for, and hears of.
+    A delayed message is in another queue than its client asked for, and hears of. A repeated one
+    is where the first one is.
     """
     first = receipts[0]
+    if first.topic not in _WAITING:
+        queue_id = first.queue_id
     ext = {
         **SEND_EXT,
         "msgId": ",".join(receipt.msg_id for receipt in receipts),

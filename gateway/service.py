@@ -115,6 +115,7 @@ class GatewayService:
             name.cluster,
             delays,
             rejects_halves=settings.reject_transaction_message,
+            once=settings.idempotent_remoting and settings.idempotent_window > 0,
         )
         self._recalls = Recalls(self.sends, self.topics, delays, settings.recall_message_enable)
         self._ends = Ends(self._link, self.topics, self._look_up, settings)

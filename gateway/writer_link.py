@@ -37,10 +37,12 @@ class Slot(Protocol):
 
 
 class _Kind(NamedTuple):
-    """Records of one kind can share a request. `is_inner`: they are for the system's topics."""
+    """Records of one kind can share a request. `is_inner`: they are for the system's topics.
+    `once`: the node stores each unique key once."""
 
     wait: str | None
     is_inner: bool
+    once: bool
 
 
 class WriterLink:
@@ -64,9 +66,15 @@ class WriterLink:
         """What the node asks of records, as last heard."""
         return self._core.io.routes or NO_ROUTES
 
-    def put(self, entry: EncodedMessage, wait: str | None = None, is_inner: bool = False) -> None:
+    def put(
+        self,
+        entry: EncodedMessage,
+        wait: str | None = None,
+        is_inner: bool = False,
+        once: bool = False,
+    ) -> None:
         """Takes a record, whose slot gets the outcome. It goes at the end of the turn."""
-        self._waiting.setdefault(_Kind(wait, is_inner), deque()).append(entry)
+        self._waiting.setdefault(_Kind(wait, is_inner, once), deque()).append(entry)
         self.waiting_bytes += len(entry.record)
         if not self._is_due:
             self._is_due = True
@@ -109,7 +117,7 @@ class WriterLink:
 
         deadline = monotonic() + TIMEOUT_S
         right = self._own_right() if kind.is_inner else None
-        batch = EntryBatch(kind.wait, deadline, deliver, True, entries, right=right)
+        batch = EntryBatch(kind.wait, deadline, deliver, True, entries, right=right, once=kind.once)
         if not sender.carry(batch, self._link.carry):
             sender.send(batch)
 

@@ -68,6 +68,13 @@ DelayMs = Annotated[
         absent="it is readable at once",
     ),
 ]
+Once = Annotated[
+    bool,
+    RequestField(
+        "a message whose topic and unique key were stored within `idempotent_window` is not stored"
+        " again: the answer names the first one, see [once](#stored-once)"
+    ),
+]
 Query = Annotated[
     str,
     RequestField(

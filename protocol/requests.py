@@ -27,6 +27,7 @@ from protocol.request_types import (
     DelayMs,
     DeliverMs,
     Group,
+    Once,
     Query,
     QueueId,
     Records,
@@ -129,6 +130,7 @@ class SendFields(NamedTuple):
         ),
     ] = 0
     wait: Wait = None
+    once: Once = False
 
 
 class AppendFields(NamedTuple):
@@ -159,6 +161,7 @@ class AppendFields(NamedTuple):
     delay_level: DelayLevel = None
     deliver_ms: DeliverMs = None
     delay_ms: DelayMs = None
+    once: Once = False
 
 
 class StageFields(NamedTuple):

@@ -17,8 +17,10 @@ TOPICS_TIMEOUT_S = 2.0
 class BatchSender:
     """One for each client. All but `send` and `carry` runs on the I/O thread."""
 
-    def __init__(self, io: IoThread) -> None:
+    def __init__(self, io: IoThread, once: bool = False) -> None:
+        """`once`: the node is asked to store each unique key once."""
         self._io = io
+        self._once = once
         self._queues = WriteQueues()
         self._waiting: deque[tuple[RecordBatch, Action | None]] = deque()
         self._is_asking = False
@@ -34,6 +36,7 @@ class BatchSender:
 
         False, at once, when the batch has to be sent by `send`; nothing was done then.
         """
+        batch.once |= self._once
         request = batch.lone_request()
         if request is None:
             if not self._queues.know(batch.open_topics()):
@@ -56,6 +59,7 @@ class BatchSender:
 
         Batches keep their order, also while one of them waits for the topics.
         """
+        batch.once |= self._once
         if self._waiting or not self._queues.know(batch.open_topics()):
             self._waiting.append((batch, then))
             self._ask()

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from itertools import repeat
-from typing import Any, TypeVar, cast, overload
+from typing import Any, NamedTuple, TypeVar, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,34 @@ _UNREADABLE = (MqError, LookupError, ValueError, TypeError)
 """Raised by reading an answer of another shape than expected."""
 
 
+class FirstMessage(NamedTuple):
+    """Where the first message with the unique key of a repeated one is stored."""
+
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    store_timestamp: int
+
+    def receipt(self, topic: str, unique_key: str, answer: Mapping[str, Any]) -> Receipt:
+        """The receipt of the repeated one."""
+        start, physical = id_start(answer["store_host"]), self.physical_offset
+        return Receipt(
+            answer["status"], topic, self.queue_id, self.queue_offset, physical,
+            f"{start}{physical:0{OFFSET_HEX_CHARS}X}", unique_key,
+            answer["flushed"], self.store_timestamp,
+        )  # fmt: skip
+
+
+def repeats_of(answer: Mapping[str, Any]) -> dict[int, FirstMessage]:
+    """By row, the messages that were stored before; see docs/protocol.md, 'Stored once'."""
+    return {row: FirstMessage(*place) for row, *place in answer.get("repeated", ())}
+
+
 class BatchReceipt(Sequence[Receipt]):
     """The receipt of a batch: its fields, and as a sequence each message's `Receipt`.
 
-    All messages lie in one queue from `queue_offset` on, and in the log from `physical_offset` on.
+    All messages lie in one queue from `queue_offset` on, and in the log from `physical_offset` on;
+    but a repeated one, which was not stored again, lies where the first one is.
     """
 
     def __init__(
@@ -37,16 +61,26 @@ class BatchReceipt(Sequence[Receipt]):
         """`sizes`: the bytes of each record. Raises BadRequest when the answer is not about this
         batch, and whatever reading a field raises that is missing."""
         ((self.topic, self.queue_id, self.queue_offset, rows),) = answer["queues"]
-        check_count(rows, len(sizes))
+        self._repeats = repeats_of(answer)
+        new = len(sizes) - len(self._repeats)
+        check_count(rows, new or 1)  # of a first message, where none is new
         if self.topic != topic:
             raise BadRequest(f"the answer to append is about {self.topic}, not {topic}")
         self.status: str = answer["status"]
         self.flushed: bool = answer["flushed"]
         self.physical_offset: int = answer["physical_offset"]
         self.store_timestamp: int = answer["store_timestamp"]
+        if self._repeats and not new:
+            first = self._repeats[0]
+            self.queue_id, self.queue_offset = first.queue_id, first.queue_offset
+            self.physical_offset, self.store_timestamp = (
+                first.physical_offset,
+                first.store_timestamp,
+            )
         self._sizes = sizes
         self._unique_keys = unique_keys
         self._id_start = id_start(answer["store_host"])
+        self._answer = answer if self._repeats else {}
 
     def __len__(self) -> int:
         return len(self._sizes)
@@ -56,6 +90,8 @@ class BatchReceipt(Sequence[Receipt]):
     @overload
     def __getitem__(self, index: slice) -> list[Receipt]: ...
     def __getitem__(self, index: int | slice) -> Receipt | list[Receipt]:
+        if self._repeats:
+            return list(self)[index]
         rows = range(len(self))[index]
         return (
             [self._receipt(row) for row in rows] if isinstance(rows, range) else self._receipt(rows)
@@ -63,6 +99,8 @@ class BatchReceipt(Sequence[Receipt]):
 
     def __iter__(self) -> Iterator[Receipt]:
         """As by index, but for all of them at a quarter of the cost: column by column."""
+        if self._repeats:
+            return self._mixed()
         first, places = self.queue_offset, self.physical_offsets.tolist()
         return map(
             _receipt_of,
@@ -78,11 +116,28 @@ class BatchReceipt(Sequence[Receipt]):
     def physical_offsets(self) -> NDArray[np.int64]:
         """Where each message begins in the log."""
         sizes = np.asarray(self._sizes, np.int64)
-        return self.physical_offset + np.cumsum(sizes) - sizes
+        if self._repeats:
+            sizes = sizes.copy()
+            sizes[list(self._repeats)] = 0
+        places = self.physical_offset + np.cumsum(sizes) - sizes
+        for row, first in self._repeats.items():
+            places[row] = first.physical_offset
+        return places
 
     def unique_key(self, index: int) -> str:
         """The unique key of one message."""
         return self._unique_keys[index]
+
+    def _mixed(self) -> Iterator[Receipt]:
+        """Message by message, of a batch with repeated ones."""
+        queue_offset, places = self.queue_offset, self.physical_offsets.tolist()
+        for row, key in enumerate(self._unique_keys):
+            if (first := self._repeats.get(row)) is not None:
+                yield first.receipt(self.topic, key, self._answer)
+                continue
+            new = FirstMessage(self.queue_id, queue_offset, places[row], self.store_timestamp)
+            yield new.receipt(self.topic, key, self._answer)
+            queue_offset += 1
 
     def _receipt(self, row: int) -> Receipt:
         physical = int(self.physical_offsets[row])

@@ -26,6 +26,7 @@ from client.send.receipts import (
     check_count,
     id_start,
     read_receipts,
+    repeats_of,
 )
 from client.send.unique_key import KeyRun
 from client.transport.request import Call, NodeRole, Outcome
@@ -125,6 +126,8 @@ class BatchRequest(NamedTuple):
             fields["right"] = batch.right
         if self.later is not None:
             fields[self.later.field] = self.later.value
+        if batch.once:
+            fields["once"] = True
         return Call(
             NodeRole.WRITER, "append", fields, batch.deadline,
             payload=self.records, repeatable=False, done=done,
@@ -143,16 +146,22 @@ class BatchRequest(NamedTuple):
             # Not the entries: these hold the records.
             keys = [entry.unique_key for entry in entries]
             return BatchReceipt(entries[0].topic, self.sizes, keys, header)
+        repeated = repeats_of(header)
         next_offset: dict[tuple[str, int], int] = {}
-        count = 0
+        count = len(repeated)
         for topic, queue_id, queue_offset, rows in header["queues"]:
             next_offset[topic, queue_id] = queue_offset
             count += rows
+        if len(repeated) == len(entries):
+            count = len(repeated)  # the queue is that of a first message
         check_count(count, len(entries))
         host, status, flushed = id_start(header["store_host"]), header["status"], header["flushed"]
         time, physical = header["store_timestamp"], header["physical_offset"]
         found: list[Receipt] = []
         for entry, size, queue_id in zip(entries, self.sizes, self.queue_ids, strict=True):
+            if (first := repeated.get(len(found))) is not None:
+                found.append(first.receipt(entry.topic, entry.unique_key, header))
+                continue
             queue = entry.topic, queue_id
             queue_offset = next_offset[queue]
             next_offset[queue] = queue_offset + 1
@@ -170,7 +179,8 @@ def _lone_receipt(entry: EncodedMessage, header: Mapping[str, Any]) -> Receipt:
     """As `BatchRequest.receipts`, for one entry: most waiting sends are."""
     ((topic, queue_id, queue_offset, rows),) = header["queues"]
     check_count(rows, 1)
-    if topic != entry.topic or entry.queue_id not in (ANY_QUEUE, queue_id):
+    is_there = entry.queue_id in (ANY_QUEUE, queue_id) or "repeated" in header
+    if topic != entry.topic or not is_there:
         raise BadRequest(f"the answer to append is about {topic}, not {entry.topic}")
     physical = header["physical_offset"]
     return Receipt(
@@ -185,12 +195,14 @@ def _lone_receipt(entry: EncodedMessage, header: Mapping[str, Any]) -> Receipt:
 class RecordBatch(ABC):
     """Records that are sent together. `wait` is the field of that name; `deadline` is in seconds of
     the monotonic clock. `has_relearned`: its queues were asked for again after a refusal. `right`:
-    of a process of the node, which may append to the system's topics."""
+    of a process of the node, which may append to the system's topics. `once`: the node stores each
+    unique key once."""
 
     wait: str | None
     deadline: float
     has_relearned: bool = field(default=False, kw_only=True)
     right: str | None = field(default=None, kw_only=True)
+    once: bool = field(default=False, kw_only=True)
 
     def lone_request(self) -> BatchRequest | None:
         """The only request of a batch that needs no look at the queues of topics; None for others.

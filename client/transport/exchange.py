@@ -124,7 +124,7 @@ def lost(
     """The connection went away after the request was sent, before its answer."""
     call.sent = False
     call.maybe_done = not call.repeatable
-    if call.repeatable or retry.duplicates_ok:
+    if call.repeatable or retry.duplicates_ok or call.fields.get("once"):
         delay = _jitter(call.attempts, retry, chance)
         if call.attempts < retry.max_attempts and now + delay < call.deadline:
             return RepeatAfter(delay)

@@ -40,15 +40,17 @@ class Retry:
     """When and how often a request is repeated; the call's timeout caps it all.
 
     The wait before attempt n is random in [0, min(backoff_max, backoff * 2**n)] seconds (full
-    jitter). `duplicates_ok` repeats sends whose outcome is unknown: a message may then be stored
-    twice, with the same unique key. `max_attempts=1` repeats nothing, so that the order of sends
-    is kept even when the node is busy.
+    jitter). `once` repeats sends whose outcome is unknown, and asks the node to store each unique
+    key once; its `idempotent_window` has to be longer than the call's timeout. `duplicates_ok`
+    repeats them without asking: a message may then be stored twice, with the same unique key.
+    `max_attempts=1` repeats nothing, so that the order of sends is kept even when the node is busy.
     """
 
     max_attempts: int = 5
     backoff: float = 0.05
     backoff_max: float = 1.0
     duplicates_ok: bool = False
+    once: bool = False
 
     def __post_init__(self) -> None:
         waits = self.backoff, self.backoff_max

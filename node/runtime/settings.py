@@ -244,6 +244,18 @@ class Settings:
     waiting_bytes_max: int = setting(
         64 * _MIB, "bytes of records that may wait for the disk; then SYSTEM_BUSY", is_size=True
     )
+    idempotent_window: int = setting(
+        0,
+        "seconds in which a unique key that is sent again may be [stored once]"
+        "(client.md#stored-once), where a sender asks for that; 0: nobody may ask",
+        least=0,
+    )
+    idempotent_keys_max: int = setting(
+        1_000_000, "the newest unique keys that are looked for, 35 bytes each", least=32_768
+    )
+    idempotent_remoting: bool = setting(
+        False, "whether RocketMQ's clients ask for it with every send"
+    )
     long_polling_ms_max: int = setting(30_000, "longest wait of a pull that finds nothing")
     staging_retention_hours: int = setting(
         24, "hours that staged batches are kept which nobody publishes"
@@ -263,6 +275,11 @@ class Settings:
         if self.flush_disk_type not in (SYNC_FLUSH, ASYNC_FLUSH):
             raise BadRequest(
                 f"flush_disk_type is {self.flush_disk_type!r}", f"use {SYNC_FLUSH} or {ASYNC_FLUSH}"
+            )
+        if self.idempotent_window and self.is_pool_enabled:
+            raise BadRequest(
+                "idempotent_window does not go with transient_store_pool_enable",
+                "set one of them",
             )
         check_bounds(self)
         self.delete_hours  # noqa: B018  (a bad text is refused at the start)

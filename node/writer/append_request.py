@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +17,15 @@ from protocol.record.properties import EMPTY_CRC_PROPERTY
 
 FEW_QUEUES_MAX = 4
 """Where a group has records of more queues, most likely every queue worker has some."""
+
+
+class RepeatedMessage(NamedTuple):
+    """Where the first message with the unique key of a repeated one is stored."""
+
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    store_timestamp: int
 
 
 @dataclass(slots=True)
@@ -40,6 +50,9 @@ class AppendRequest:
     """A message that the node still has to encode: `records` is empty until then."""
     draft_bytes: int = 0
     """The size of the record that a draft becomes."""
+    repeats: dict[int, RepeatedMessage] | None = None
+    """Of a request that asks for each unique key to be stored once: its messages, by their place
+    in it, that were stored before. None for one that does not ask."""
     error: MqError | None = None
     physical_offset: int = -1
     store_timestamp: int = 0

@@ -147,6 +147,7 @@ class Writer:
             self.staging.step(now, self.stopping)
         self._serve_waiting(now)
         self.removals.step()
+        self.store.read_on()
         if now - self.last_heartbeat >= HEARTBEAT_S:
             check_held()
             self.store.page.publish(flush_began_ms=self.flushing.flush_began_ms)
@@ -176,7 +177,7 @@ class Writer:
         # While appends come, a request ends most sleeps: the clock decides after other turns.
         if self._is_busy or self.server.has_unsent or self.removals.is_active:
             return WATCH_MS
-        if self._is_watched():
+        if self._is_watched() or self.store.is_reading:
             return WATCH_MS
         turns_at = self.flushing.turns_at
         if turns_at == _NEVER:
@@ -225,10 +226,9 @@ class Writer:
                 if self.stopping or self.waiting.is_full or self.store.retention.full is not None:
                     self._refuse_append()
                 if operation == "append":
-                    right, delays = self.store.inner_right, self.store.delays
-                    pending = pending_append(received, header, right, delays)
+                    pending = pending_append(received, header, self.store)
                 else:
-                    pending = pending_send(received, header, self.store.topics, self.store.rules)
+                    pending = pending_send(received, header, self.store)
                 if self._refuses_when_pool_is_full:
                     self._check_pool(group_bytes + pending.append.size)
                 return pending
@@ -326,11 +326,11 @@ class Writer:
         for pending in group:
             if pending.append.error is not None:
                 self._refuse(pending.peer, pending.request_id, pending.append.error, True)
-            elif self._waits(pending):
+            elif (waits := self._waits(pending)) and pending.append.end > self.flushing.flushed:
                 pending.turn = turn
                 self.waiting.put(pending, now)
             else:
-                self._answer(pending, PUT_OK, flushed=False)
+                self._answer(pending, PUT_OK, flushed=waits)
                 answered += 1
         replied = monotonic_ns()
         if grew and is_lone:
@@ -365,7 +365,7 @@ class Writer:
             size = sum(request.size for request in requests)
             self._publish(self.flushing.wait_for_buffer(size, now))
         before = log.end
-        store.appender.append(requests, now_ms())
+        store.append(requests, now_ms())
         if log.end == before:
             return False
         if self._shows_at_once:

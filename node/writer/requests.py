@@ -9,7 +9,8 @@ from node.runtime.process import now_ms
 from node.serving.request_server import Received
 from node.store.config.consumer_offsets import ConsumerOffsets
 from node.writer.append_request import AppendRequest
-from node.writer.delayed_append import Delays
+from node.writer.repeats.stored_once import check_asked
+from node.writer.store import WriterStore
 from node.writer.topic_table import TopicTable
 from protocol.errors import BadRequest, MessageTooLarge, NotAllowed, UnknownOperation
 from protocol.message_id import Host, offset_message_id
@@ -92,41 +93,68 @@ class PendingRequest:
         return fields
 
 
+class PendingOnce(PendingRequest):
+    """One whose messages are stored once: the answer names those that were stored before."""
+
+    __slots__ = ()
+
+    def answer(self, store_host: Host, epoch: int, status: str, flushed: bool) -> Header:
+        """As `PendingRequest.answer`. Where nothing new was stored, the log's place in it is that
+        of the last of the first ones."""
+        # Not super(): a dataclass with slots is another class than the one that it was made of.
+        fields = PendingRequest.answer(self, store_host, epoch, status, flushed)
+        repeats = self.append.repeats
+        if repeats:
+            fields["repeated"] = [[row, *repeats[row]] for row in sorted(repeats)]
+            if self.real_place is not None:
+                first = repeats[0]
+                fields["queues"] = [(self.real_place.topic, first.queue_id, first.queue_offset, 1)]
+        return fields
+
+
 @lru_cache(maxsize=8)
 def _text_of(host: Host) -> str:
     return str(host)
 
 
-def pending_append(
-    received: Received, header: Header, inner_right: str, delays: Delays
-) -> PendingRequest:
+def pending_append(received: Received, header: Header, store: WriterStore) -> PendingRequest:
     """The operation `append`. Raises BadRequest, MessageTooLarge, NotAllowed."""
     payload = received.payload
     if payload is None or len(payload) > PAYLOAD_BYTES_MAX:
         refuse_payload(payload)
-    records, size, crc, sizes, queue_id, wait, right, *later = APPEND.values(header)
+    records, size, crc, sizes, queue_id, wait, right, *later, once = APPEND.values(header)
     append = batch_of(payload, records, size, crc, sizes, queue_id is not None)
     if right is not None:
-        if not compare_digest(right.encode(), inner_right.encode()):
+        if not compare_digest(right.encode(), store.inner_right.encode()):
             raise NotAllowed("the right is not this node's", "leave the field out")
         append.is_inner = True
-    pending = PendingRequest(received.peer, header["id"], append, wait, False)
+    kind: type[PendingRequest] = PendingRequest
+    if once:
+        check_asked(records, store.settings)
+        kind = PendingOnce
+    pending = kind(received.peer, header["id"], append, wait, False)
     if later != NOW:
-        pending.append, pending.real_place, pending.deliver_ms = delays.hold(append, *later)
+        held = store.delays.hold(append, *later)
+        pending.append, pending.real_place, pending.deliver_ms = held
+    if once:
+        pending.append.repeats = {}
     return pending
 
 
-def pending_send(
-    received: Received, header: Header, topics: TopicTable, rules: AppendRules
-) -> PendingRequest:
+def pending_send(received: Received, header: Header, store: WriterStore) -> PendingRequest:
     """The operation `send`. Raises as `draft_of`."""
     if received.payload is not None:
         raise BadRequest("send is one frame, two came", "put the body into the header")
     asked = SEND.parse(header)
-    append, message = draft_of(asked, topics, rules, received.sender(), now_ms())
+    append, message = draft_of(asked, store.topics, store.rules, received.sender(), now_ms())
     wait = asked.wait if message.wait else WAIT_NONE
     names = message.topic, message.unique_key
-    return PendingRequest(received.peer, header["id"], append, wait, True, *names)
+    kind: type[PendingRequest] = PendingRequest
+    if asked.once:
+        check_asked(1, store.settings)
+        append.repeats = {}
+        kind = PendingOnce
+    return kind(received.peer, header["id"], append, wait, True, *names)
 
 
 def draft_of(

@@ -41,6 +41,8 @@ from node.writer.log.transient_store_pool import make_pool
 from node.writer.log.zero_prefill import make_ahead
 from node.writer.placement import Placement
 from node.writer.recovery.recovery import Recovery, Tell, carry_out, examine, tell_nobody
+from node.writer.repeats.key_window import KeyWindow
+from node.writer.repeats.stored_once import StoredOnce
 from node.writer.retention import Retention, Spared
 from node.writer.topic_table import TopicTable
 from protocol.derived.removed import Removed
@@ -98,6 +100,8 @@ class WriterStore:
         for name in interrupted:
             self.offsets.forget(name)
         self.appender = Appender(self.placement, self.topics, self.rules, store_host.to_bytes())
+        self.stored_once = self._stored_once(found)
+        self.append = (self.stored_once or self.appender).append
         self.floor = Floor(self.root)
         self.floor.save(found.end)
         self.checkpoint = BrokerCheckpoint(self.root, settings)
@@ -116,6 +120,37 @@ class WriterStore:
         self.needed_from: Callable[[int], int] = lambda offset: offset
         """Returns the lesser of an offset and of that from which unfinished publications need the
         log."""
+
+    def _stored_once(self, found: Recovery) -> StoredOnce | None:
+        """None where nobody looks for repeated keys."""
+        settings = self.settings
+        if not settings.idempotent_window:
+            return None
+        window = KeyWindow(
+            self.root,
+            settings.idempotent_window * 1000,
+            settings.idempotent_keys_max,
+            found.min_offset,
+            found.end,
+            now_ms(),
+        )
+        return StoredOnce(
+            window,
+            self.appender.append,
+            lambda: (self.min_offset, self.log.end),
+            lambda: self.removed,
+            self.rules.crc,
+        )
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether `read_on` has something to read."""
+        return self.stored_once is not None and self.stored_once.is_behind
+
+    def read_on(self) -> None:
+        """Reads of the log what repeated keys are looked for in, a part of it at a time."""
+        if self.stored_once is not None:
+            self.stored_once.turn()
 
     @property
     def run_dir(self) -> Path:
@@ -310,6 +345,8 @@ class WriterStore:
         end = self.log.end
         self.offsets.close()
         self.retention.close()
+        if self.stored_once is not None:
+            self.stored_once.close()
         self.floor.save(end)
         self.floor.close()
         save_tails(self.root, self.placement.snapshot())
