@@ -182,6 +182,11 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._reader = FrameReader(shared=self.handler.buffers.room)
 
     @property
+    def is_unread(self) -> bool:
+        """Whether the client does not read what was sent."""
+        return self._is_paused
+
+    @property
     def buffered_bytes(self) -> int:
         """What it holds: a frame that has begun, and unsent replies."""
         transport = self._transport

@@ -18,7 +18,7 @@ from protocol.names import (
     RETRY_PREFIX,
     is_folder_name,
 )
-from protocol.record.codec import Record, has_crc_property
+from protocol.record.codec import TRANSACTION_MASK, Record, has_crc_property
 from protocol.record.encode import pack_fields
 from protocol.record.properties import (
     CRC32,
@@ -87,6 +87,12 @@ def real_place_of(properties: Mapping[bytes, bytes]) -> RealPlace | None:
     if not is_queue or int(queue) > QUEUE_ID_MAX or not is_folder_name(topic):
         return None
     return RealPlace(topic, int(queue))
+
+
+def is_committed(record: Record) -> bool:
+    """Whether a message is of a transaction: a copy of it says so too, which the node alone may
+    write."""
+    return bool(record.head.sys_flag & TRANSACTION_MASK)
 
 
 def own_properties(record: Record) -> bytes:

@@ -108,6 +108,7 @@ class Gateway:
         self._loop.add_reader(self._follower.bell_fd, self._turn, True)
         self._turn()
         self._registrar.start(self._fail)
+        self.service.start(self._fail)
         await ended.wait()
         if not self._failed.done():
             await self._registrar.stop()

@@ -51,6 +51,9 @@ LOCK_S = 60.0
 """A queue that a member locked is free again after this time without a renewal."""
 PULLED_QUEUES_MAX = 65_536
 """Of all groups: queues of which is known who pulled last, and from where."""
+ASKED_MAX = 3
+"""Connections of a group of producers that are looked at for one that can be asked
+(ProducerManager#getAvailableChannel)."""
 BROADCASTING = "BROADCASTING"
 _BEAT_EXT = {"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"}
 _OPAQUES = count(1)
@@ -114,7 +117,7 @@ class Members:
         """Whether a group's members hear of changes; its owner sets it."""
         self.changes = self.pulls = 0
         """They rise when `shown` has something else to say: of members, and of what they pulled."""
-        self._pulled_queues = 0
+        self._pulled_queues = self._turn = 0
         self.groups: dict[str, Group] = {}
         self.producers: dict[str, dict[RemotingConnection, GroupMember]] = {}
         self._producers_by_id: dict[str, RemotingConnection] = {}
@@ -137,6 +140,16 @@ class Members:
     def producer(self, client_id: str) -> RemotingConnection | None:
         """The connection of a client that is a producer: the one that beat last."""
         return self._producers_by_id.get(client_id)
+
+    def producer_of(self, group: str) -> RemotingConnection | None:
+        """A connection of a group of producers: each in turn, first those whose client reads."""
+        members = list(self.producers.get(group, ()))
+        if not members:
+            return None
+        self._turn += 1
+        turns = (members[(self._turn + n) % len(members)] for n in range(ASKED_MAX))
+        here = [one for one in turns if not one.is_closed]
+        return next((one for one in here if not one.is_unread), here[0] if here else None)
 
     # Requests
 

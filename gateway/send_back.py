@@ -13,6 +13,7 @@ from gateway.connection import Reply, Request
 from gateway.delayed import (
     dead_letter_topic,
     handed_back,
+    is_committed,
     is_dead,
     retry_level,
     retry_topic,
@@ -90,7 +91,8 @@ class SendBack:
         place, again = handed_back(record, place, level, self._level_max, crc)
         slot = _HandedBack(request)
         entry = EncodedMessage(again, *place, None, record.unique_key, slot)
-        self._link.put(entry, WAIT_NONE, is_inner=level > 0)
+        is_inner = level > 0 or is_committed(record)
+        self._link.put(entry, WAIT_NONE, is_inner=is_inner)
         return None
 
     async def _writable(self, name: str, queues: int) -> Topic:

@@ -22,6 +22,7 @@ from gateway.stored_properties import (
     waits_for_disk,
 )
 from gateway.topics import Topics
+from gateway.transactions.half import HALF_QUEUE, asks_for_transaction, half_properties
 from gateway.writer_link import Slot, WriterLink
 from node.runtime.process import now_ms
 from node.store.config.topics_file import Topic
@@ -35,7 +36,8 @@ from protocol.errors import (
     OutcomeUnknownError,
 )
 from protocol.message_id import IPV4_BYTES
-from protocol.names import RETRY_PREFIX, check_topic_for_send
+from protocol.names import HALF_TOPIC, RETRY_PREFIX, check_topic_for_send
+from protocol.record.codec import TRANSACTION_MASK
 from protocol.record.encode import ANY_QUEUE, FORBIDDEN_SYS_FLAGS, pack_fields
 from protocol.record.properties import (
     CRC_PROPERTY_BYTES,
@@ -86,12 +88,20 @@ class Sends:
     """The sends of all connections, in the thread of the loop."""
 
     def __init__(
-        self, link: WriterLink, topics: Topics, groups: Groups, cluster: str, delays: DelayRules
+        self,
+        link: WriterLink,
+        topics: Topics,
+        groups: Groups,
+        cluster: str,
+        delays: DelayRules,
+        *,
+        rejects_halves: bool,
     ) -> None:
         self._link = link
         self._topics = topics
         self._groups = groups
         self._delays = delays
+        self._rejects_halves = rejects_halves
         self._keys = UniqueKeys(bytes(IPV4_BYTES))
         self._added = broker_properties(cluster)
         self._making_bytes = 0
@@ -160,8 +170,8 @@ class Sends:
         queue_id = _queue_of(topic, wanted.queue_id)
         if wanted.sys_flag & FORBIDDEN_SYS_FLAGS:
             raise IllegalMessage(
-                f"sysFlag {wanted.sys_flag:#x} marks a transaction or an inner batch, which this"
-                " node does not offer",
+                f"sysFlag {wanted.sys_flag:#x} marks an inner batch, which this node does not"
+                " offer, or a transaction that no property names",
                 "send plain messages",
             )
         return RealPlace(topic.name, queue_id)
@@ -170,11 +180,40 @@ class Sends:
         self, topic: Topic, request: Request, wanted: SendMessageHeader, body: memoryview
     ) -> None:
         """Raises NodeBusy, NotAllowed, BadRequest, IllegalMessage and its kinds."""
+        is_half = self._is_half(wanted)
+        if is_half:
+            wanted = wanted._replace(sys_flag=wanted.sys_flag & ~TRANSACTION_MASK)
         place = self._place_in(topic, wanted)
         if wanted.batch:
             self._send_batch(request, wanted, place, body)
+        elif is_half:
+            self._put_half(request, wanted, place, body)
         else:
             self.put(request, wanted, place, body, self._added, _Sent(request, 1, place.queue_id))
+
+    def _is_half(self, wanted: SendMessageHeader) -> bool:
+        """Whether a message is the half of a transaction; one that is handed back keeps the
+        property, and is none (SendMessageProcessor). Raises NotAllowed."""
+        if wanted.batch or not asks_for_transaction(wanted.properties):
+            return False
+        if wanted.reconsume_times > 0 and delay_level_of(wanted.properties.encode(), 1):
+            return False
+        if self._rejects_halves:
+            raise NotAllowed("this node refuses messages of transactions")
+        return True
+
+    def _put_half(
+        self, request: Request, wanted: SendMessageHeader, place: RealPlace, body: memoryview
+    ) -> None:
+        """Raises as `put`. The answer names the queue of the message, not that of the half."""
+        given = wanted.properties.encode()
+        properties = stored_properties(given, self._added, self._keys.next())
+        wait = None if waits_for_disk(properties) else WAIT_NONE
+        timed(properties, place, now_ms(), self._delays.timer_ms_max)  # refuses what cannot be
+        properties = half_properties(properties, place)
+        waits_at, sent = RealPlace(HALF_TOPIC, HALF_QUEUE), _Sent(request, 1, place.queue_id)
+        entry = self._entry(wanted, waits_at, body, properties, wanted.flag, request, sent)
+        self._link.put(entry, wait, is_inner=True)
 
     def put(
         self,
@@ -221,7 +260,10 @@ class Sends:
         sent: _Sent,
     ) -> EncodedMessage:
         """One message of a batch: a broker adds nothing to it."""
-        properties = stored_properties(bytes(item.properties), b"", self._keys.next())
+        given = bytes(item.properties)
+        if asks_for_transaction(given.decode("utf-8", "replace")):
+            raise IllegalMessage("a transaction in a batch", "send such messages one by one")
+        properties = stored_properties(given, b"", self._keys.next())
         if delay_level_of(properties, self._delays.level_max) or is_timed(properties):
             raise IllegalMessage("a delay in a batch", "send delayed messages one by one")
         return self._entry(wanted, place, item.body, properties, item.flag, request, sent)

@@ -35,6 +35,8 @@ from gateway.timers.recalls import Recalls
 from gateway.to_clients.client_requests import ClientRequests
 from gateway.to_clients.replies import Replies
 from gateway.topics import Topics
+from gateway.transactions.checks import Checks
+from gateway.transactions.ends import Ends
 from gateway.writer_link import WriterLink
 from node.runtime import disk
 from node.runtime.event_log import fields
@@ -106,7 +108,24 @@ class GatewayService:
         self._link = WriterLink(core, run_dir(store.root))
         levels = len(settings.delay_levels_ms)
         delays = DelayRules(levels, settings.timer_max_delay_sec * 1000, name.broker)
-        self.sends = Sends(self._link, self.topics, self.groups, name.cluster, delays)
+        self.sends = Sends(
+            self._link,
+            self.topics,
+            self.groups,
+            name.cluster,
+            delays,
+            rejects_halves=settings.reject_transaction_message,
+        )
+        self._ends = Ends(self._link, self.topics, self._look_up, settings, delays)
+        self.checks = Checks(
+            core,
+            self._link,
+            self.topics,
+            self._ends,
+            self.members.producer_of,
+            name.broker,
+            settings,
+        )
         self._recalls = Recalls(self.sends, self.topics, delays, settings.recall_message_enable)
         self._send_back = SendBack(self._link, self.topics, self.groups, self._look_up, levels)
         self._asked = ClientRequests()
@@ -116,6 +135,7 @@ class GatewayService:
         self._offsets = Offsets(core, self.topics, self.commits, self.pulls.desk)
         self._look_ups = LookUps(core, store.root, self._look_up, self._readable)
         self._tasks: set[asyncio.Future[Any]] = set()
+        self._own_tasks: list[asyncio.Future[Any]] = []
         self.before_reading: Callable[[float], None] = lambda now: None
         """Takes in how far the log has grown; its owner sets it."""
         self._handlers = self._declared()
@@ -132,6 +152,7 @@ class GatewayService:
             code.SEND_REPLY_MESSAGE_V2: self._replies.take,
             code.CONSUMER_SEND_MSG_BACK: self._send_back.take,
             code.RECALL_MESSAGE: self._recalls.take,
+            code.END_TRANSACTION: self._ends.take,
             code.PULL_MESSAGE: self._pull,
             code.LITE_PULL_MESSAGE: self._pull,
             code.QUERY_CONSUMER_OFFSET: lambda request: offsets.stored(request, self._now()),
@@ -313,15 +334,27 @@ class GatewayService:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def start(self, fail: Callable[[BaseException], None]) -> None:
+        """Begins what the gateway does by itself; `fail` is called with an unexpected error."""
+
+        def ended(task: asyncio.Future[Any]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                fail(error)
+
+        task = asyncio.ensure_future(self.checks.run())
+        task.add_done_callback(ended)
+        self._own_tasks.append(task)
+
     async def stop(self) -> None:
         """Serves the held pulls, and closes all connections."""
         self.pulls.desk.stop()
         await asyncio.sleep(0)
         for connection in list(self.connections):
             connection.close()
-        for task in list(self._tasks):
+        for task in [*self._tasks, *self._own_tasks]:
             task.cancel()
         await self.commits.close()
+        await self._ends.close()
         self._link.close()
         self.groups.close()
         self.stats.close(self)

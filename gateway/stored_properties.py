@@ -20,7 +20,9 @@ from protocol.record.scheduled import TIMERS
 
 CLUSTER, MSG_REGION, TRACE_ON, POP_CK = "CLUSTER", "MSG_REGION", "TRACE_ON", "POP_CK"
 _ADDED = (CLUSTER, MSG_REGION, TRACE_ON, POP_CK)
-_REFUSED = {name: what for name, what in NOT_OFFERED.items() if name not in (DELAY, *TIMERS)}
+_REFUSED = {
+    name: what for name, what in NOT_OFFERED.items() if name not in (DELAY, *TIMERS, TRANSACTION)
+}
 _DROPPED = frozenset(name.encode() for name in (*_ADDED, CRC32))
 _SPECIAL = re.compile(
     b"(?:^|\x02)(?:"
@@ -30,8 +32,6 @@ _SPECIAL = re.compile(
 _KEY_START = f"{UNIQUE_KEY}\x01".encode()
 _PAIR_END = b"\x02"
 _NO_WAIT = f"{WAIT}\x01false\x02".encode()
-_NOTHING_ASKED = {TRANSACTION: b"false"}
-"""Values of these names that ask for nothing."""
 
 
 def broker_properties(cluster: str) -> bytes:
@@ -74,7 +74,7 @@ def _without_ours(given: bytes) -> bytes:
     found = decode_raw_properties(given)
     for name, what in _REFUSED.items():
         value = found.get(name.encode())
-        if value is not None and value != _NOTHING_ASKED.get(name):
+        if value is not None:
             raise IllegalMessage(
                 f"property {name} asks for {what}, which this node does not offer",
                 "leave the property out, and send the message when it is due",

@@ -27,6 +27,14 @@ TIMER_LOG_DIR = "timerlog"
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+"""Of the messages of transactions that are open, or were."""
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+"""Of the offsets of half messages whose transactions have ended."""
+UNDECIDED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+"""Of half messages that were asked for too often."""
+TRANSACTIONS_GROUP = "CID_RMQ_SYS_TRANS"
+"""The group whose offsets say how far half messages and their ends are checked."""
 DEFAULT_TOPIC = "TBW102"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
@@ -49,9 +57,9 @@ SYSTEM_PREFIX = "rmq_sys_"
 NOT_FOR_CLIENTS = frozenset(
     {
         SCHEDULE_TOPIC,
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
+        HALF_TOPIC,
+        OP_TOPIC,
+        UNDECIDED_TOPIC,
         "SELF_TEST_TOPIC",
         "OFFSET_MOVED_EVENT",
     }

@@ -7,11 +7,11 @@ from typing import NamedTuple
 from client import operations
 from client.aio.run import run
 from client.core import ClientCore
-from client.pull_result import PullResult
 from gateway.tasks.delivery import RETRY_S
+from gateway.transactions.queue_pages import records_of
 from node.runtime.event_log import fields
-from protocol.errors import MessageDamaged, StoreDamaged
-from protocol.record.codec import Record, decode
+from protocol.errors import MessageDamaged
+from protocol.record.codec import Record
 from protocol.record.scheduled import RealPlace
 
 log = logging.getLogger("keelog.tasks")
@@ -66,17 +66,4 @@ class WaitingQueue:
                 log.warning("a queue of delayed messages goes on elsewhere", extra=extra)
             elif self._wait_s < RETRY_S or found.status not in _HELD:
                 await asyncio.sleep(RETRY_S)
-        return Pulled(_records(found), next_offset)
-
-
-def _records(found: PullResult) -> list[Record]:
-    """Raises StoreDamaged for anything but whole records."""
-    records: list[Record] = []
-    position = 0
-    for size in found.sizes.tolist():
-        record = decode(found.payload, position)
-        if not isinstance(record, Record) or record.size != size:
-            raise StoreDamaged("commitlog", position, "a reader sent no record")
-        records.append(record)
-        position += size
-    return records
+        return Pulled(records_of(found), next_offset)

@@ -186,6 +186,24 @@ class Settings:
     store_reply_message_enable: bool = setting(
         True, "store replies to requests of RocketMQ's clients, too"
     )
+    reject_transaction_message: bool = setting(
+        False, "refuse messages of transactions, which only RocketMQ's clients send"
+    )
+    transaction_time_out: int = setting(
+        6_000, "ms after its birth in which nobody asks for an open transaction", least=0
+    )
+    transaction_check_interval: int = setting(
+        30_000, "ms between two rounds that ask producers for open transactions"
+    )
+    transaction_check_max: int = setting(
+        15, "how often a transaction is asked for before it is given up"
+    )
+    transaction_op_batch_interval: int = setting(
+        3_000, "ms for which ends of transactions are gathered before they are written"
+    )
+    transaction_op_msg_max_size: int = setting(
+        4_096, "bytes of gathered ends that are written at once"
+    )
     message_delay_level: str = setting(
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
         "delays of the levels of DELAY",

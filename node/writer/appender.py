@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 
+from node.store.config.topics_file import Topic
 from node.writer.append_request import AppendRequest
 from node.writer.append_ways import (
     CheckedBatch,
@@ -168,28 +169,32 @@ class Appender:
         """
         topics = self._topics
         if batch.requests[0].is_inner:
-            for part in (part for parts in batch.parts for part in parts):
-                topics.check_queue(topics.for_inner(part.topic), part.queue_id)
+            for request, parts in zip(batch.requests, batch.parts, strict=True):
+                if request.any_queue:
+                    self._choose_queue(parts, topics.for_inner)
+                    continue
+                for part in parts:
+                    topics.check_queue(topics.for_inner(part.topic), part.queue_id)
             return batch
         names = {part.topic for parts in batch.parts for part in parts}
         if len(names) > 1:
             topics.make(names)
         for request, parts in zip(batch.requests, batch.parts, strict=True):
             if request.any_queue:
-                self._choose_queue(parts)
+                self._choose_queue(parts, topics.for_send)
                 continue
             for part in parts:
                 topics.check_queue(topics.for_send(part.topic), part.queue_id)
         return batch
 
-    def _choose_queue(self, parts: list[QueueRows]) -> None:
+    def _choose_queue(self, parts: list[QueueRows], find: Callable[[str], Topic]) -> None:
         """Names the queue of a request that names none. Raises BadRequest for many topics."""
         if len(parts) != 1:
             raise BadRequest(
                 f"queue -1 with {len(parts)} topics", "send one topic a batch, or name the queues"
             )
         topic, _, rows = parts[0]
-        queue_id = self._topics.choose_queue(self._topics.for_send(topic))
+        queue_id = self._topics.choose_queue(find(topic))
         parts[0] = QueueRows(topic, queue_id, rows)
 
 

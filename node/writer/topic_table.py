@@ -11,9 +11,18 @@ from node.runtime.settings import Settings
 from node.store.config.topics_file import PERM_DEFAULT, PERM_READ, PERM_WRITE, Topic, TopicsFile
 from protocol.errors import BadRequest, MqError, NotAllowed, UnknownTopic
 from protocol.ids import Queue
-from protocol.names import QUEUE_ID_MAX, SCHEDULE_TOPIC, TIMER_TOPIC, check_topic_for_send
+from protocol.names import (
+    HALF_TOPIC,
+    OP_TOPIC,
+    QUEUE_ID_MAX,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    UNDECIDED_TOPIC,
+    check_topic_for_send,
+)
 from protocol.record.encode import ANY_QUEUE
 
+_TOPICS_OF_ONE_QUEUE = frozenset((TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, UNDECIDED_TOPIC))
 TOPIC_QUEUES_MAX = 1024
 """Each queue is a folder and a file: a topic with more is refused."""
 TOPICS_MAX = 20_000
@@ -44,9 +53,12 @@ class TopicTable:
         """The topic that a process of the node writes to: one of the system's is created, and a
         permission counts for clients alone. Raises as `for_send`."""
         topic = self._file.topics.get(name)
-        if name not in (SCHEDULE_TOPIC, TIMER_TOPIC):
+        if name == SCHEDULE_TOPIC:
+            queues = len(self._settings.delay_levels_ms)
+        elif name in _TOPICS_OF_ONE_QUEUE:
+            queues = 1
+        else:
             return topic or self._adopt(name)
-        queues = 1 if name == TIMER_TOPIC else len(self._settings.delay_levels_ms)
         if topic is None or topic.write_queues < queues:
             topic = Topic(name, queues, queues, PERM_DEFAULT)
             self._put([topic])

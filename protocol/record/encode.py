@@ -161,6 +161,7 @@ def pack_fields(  # noqa: PLR0913 (the fields of a record)
     flag: int = 0,
     sys_flag: int = 0,
     reconsume_times: int = 0,
+    prepared_transaction_offset: int = 0,
 ) -> bytes:
     """As `pack_record`, from the fields alone: each send of RocketMQ's clients waits for it."""
     sys_flag &= ~_HOST_BITS
@@ -175,7 +176,7 @@ def pack_fields(  # noqa: PLR0913 (the fields of a record)
     head = layout.struct.pack(
         total, MAGIC_V2 if long_topic else MAGIC_V1, zlib.crc32(body) & CRC_MASK, queue_id, flag,
         0, 0, sys_flag, born_timestamp, born_host.ip, born_host.port,
-        0, _NO_IP, 0, reconsume_times, 0, body_bytes,
+        0, _NO_IP, 0, reconsume_times, prepared_transaction_offset, body_bytes,
     )  # fmt: skip
     return b"".join((head, body, length, name, _PROPERTIES(len(properties)), properties))
 

@@ -18,6 +18,7 @@ from protocol.record.codec import (
     CRC_MASK,
     SHORT_HEAD,
     STORE_HOST_V6,
+    TRANSACTION_COMMIT,
     Filler,
     Record,
     Torn,
@@ -66,7 +67,13 @@ class AppendRules(NamedTuple):
     crc: bool
     """Whether every record must leave room for the whole-record checksum."""
     inner: bool = False
-    """Whether the records are of the node's own processes, which write to the system's topics."""
+    """Whether the records are of the node's own processes, which write to the system's topics, and
+    the messages of transactions that were committed."""
+
+    @property
+    def forbidden_sys_flags(self) -> int:
+        """The bits of sysFlag that no record may have."""
+        return FORBIDDEN_SYS_FLAGS & ~TRANSACTION_COMMIT if self.inner else FORBIDDEN_SYS_FLAGS
 
     def check_topic(self, topic: str) -> None:
         """Raises IllegalMessage for a name that RocketMQ does not allow, NotAllowed for a topic of
@@ -125,7 +132,7 @@ def check_columns(frame: Bytes, rules: AppendRules) -> CheckedColumns:
     found = scan(frame, base=None, sealed=False)
     columns = found.columns
     suspect = (columns.queue_id < ANY_QUEUE) | (columns.queue_id > QUEUE_ID_MAX)
-    suspect |= (columns.sys_flag & (FORBIDDEN_SYS_FLAGS | STORE_HOST_V6)) != 0
+    suspect |= (columns.sys_flag & (rules.forbidden_sys_flags | STORE_HOST_V6)) != 0
     suspect |= columns.body_length > rules.max_message_bytes
     last = frame[columns.start + columns.size - 1]
     suspect |= (columns.properties_length > 0) & (last != PAIR_END)
@@ -215,7 +222,7 @@ def _check_record(row: int, record: Record, rules: AppendRules) -> None:
         raise BadRequest(
             f"{where}: queue {head.queue_id} is outside [0, {QUEUE_ID_MAX}]", "see keelog topic ls"
         )
-    if head.sys_flag & FORBIDDEN_SYS_FLAGS:
+    if head.sys_flag & rules.forbidden_sys_flags:
         raise IllegalMessage(
             f"{where}: sysFlag {head.sys_flag:#x} marks a transaction or an inner batch",
             "send plain messages",

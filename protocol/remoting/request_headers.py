@@ -140,6 +140,20 @@ class RecallMessageHeader(NamedTuple):
     recall_handle: str = ""
 
 
+class EndTransactionHeader(NamedTuple):
+    """The end of a transaction. `commit_or_rollback` is the transaction type of a sysFlag: 8, 12,
+    or 0 while the producer does not know."""
+
+    producer_group: str
+    tran_state_table_offset: int
+    commit_log_offset: int
+    commit_or_rollback: Int32
+    msg_id: str = ""
+    from_transaction_check: bool = False
+    transaction_id: str | None = None
+    topic: str | None = None
+
+
 class ConsumerGroupHeader(NamedTuple):
     """One group."""
 
@@ -194,6 +208,7 @@ REQUEST_HEADERS: Mapping[int, JavaClass[Any]] = {
     RequestCode.UNREGISTER_CLIENT: JavaClass(UnregisterClientHeader),
     RequestCode.CONSUMER_SEND_MSG_BACK: JavaClass(ConsumerSendMsgBackHeader),
     RequestCode.RECALL_MESSAGE: JavaClass(RecallMessageHeader),
+    RequestCode.END_TRANSACTION: JavaClass(EndTransactionHeader),
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: _GROUP,
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: _GROUP,
     RequestCode.UPDATE_AND_CREATE_TOPIC: JavaClass(CreateTopicHeader),

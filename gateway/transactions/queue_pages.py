@@ -1,0 +1,57 @@
+"""A queue of the system's as a reader gives it: records in order, page by page."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from client import operations
+from client.aio.run import run
+from client.core import ClientCore
+from client.pull_result import PullResult
+from protocol.errors import MessageDamaged, StoreDamaged
+from protocol.record.codec import Record, decode
+
+PAGE_BYTES_MAX = 256 * 1024
+PAGE_MESSAGES_MAX = 1_000
+REQUEST_S = 10.0
+
+
+class QueuePage(NamedTuple):
+    """Some records, and the offset after them. `is_end`: the queue has no more for now."""
+
+    records: Sequence[Record]
+    next_offset: int
+    is_end: bool
+
+
+async def read_page(core: ClientCore, topic: str, queue_id: int, offset: int) -> QueuePage:
+    """The records of a queue from an offset on; those that are damaged or gone are passed over.
+
+    Raises what a reader refuses.
+    """
+    wanted = {
+        "topic": topic,
+        "queue": queue_id,
+        "offset": offset,
+        "max_messages": PAGE_MESSAGES_MAX,
+        "max_bytes": PAGE_BYTES_MAX,
+    }
+    try:
+        found = await run(core, operations.pull(wanted, 0.0, REQUEST_S))
+    except MessageDamaged as damage:
+        return QueuePage((), damage.next_offset, False)
+    records = records_of(found)
+    following = records[-1].head.queue_offset + 1 if records else found.next_begin_offset
+    return QueuePage(records, following, not records and following == offset)
+
+
+def records_of(found: PullResult) -> list[Record]:
+    """Raises StoreDamaged for anything but whole records."""
+    records: list[Record] = []
+    position = 0
+    for size in found.sizes.tolist():
+        record = decode(found.payload, position)
+        if not isinstance(record, Record) or record.size != size:
+            raise StoreDamaged("commitlog", position, "a reader sent no record")
+        records.append(record)
+        position += size
+    return records
