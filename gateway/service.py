@@ -117,7 +117,7 @@ class GatewayService:
             rejects_halves=settings.reject_transaction_message,
         )
         self._ends = Ends(self._link, self.topics, self._look_up, settings, delays)
-        self.checks = Checks(
+        self._checks = Checks(
             core,
             self._link,
             self.topics,
@@ -252,6 +252,16 @@ class GatewayService:
         """Requests to clients without an answer yet."""
         return len(self._asked)
 
+    @property
+    def open_transactions(self) -> int:
+        """Those that the last round of checks found open for long."""
+        return self._checks.open
+
+    @property
+    def transaction_checks(self) -> int:
+        """Questions to producers about them."""
+        return self._checks.asked
+
     def take(self, request: Request) -> None:
         """Serves a request, at once or later."""
         self.requests += 1
@@ -341,7 +351,7 @@ class GatewayService:
             if not task.cancelled() and (error := task.exception()) is not None:
                 fail(error)
 
-        task = asyncio.ensure_future(self.checks.run())
+        task = asyncio.ensure_future(self._checks.run())
         task.add_done_callback(ended)
         self._own_tasks.append(task)
 

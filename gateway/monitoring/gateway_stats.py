@@ -8,6 +8,7 @@ from gateway.members import Members
 from node.runtime.stats.page import StatsPage
 from node.runtime.stats.series import (
     GATEWAY,
+    GATEWAY_CHECKS,
     GATEWAY_CODES,
     GATEWAY_ENDED,
     GATEWAY_GAUGES,
@@ -46,6 +47,14 @@ class WatchedService(Protocol):
     def client_requests(self) -> int:
         """Requests to clients without an answer yet."""
 
+    @property
+    def open_transactions(self) -> int:
+        """Those that the last round of checks found open for long."""
+
+    @property
+    def transaction_checks(self) -> int:
+        """Questions to producers about them."""
+
 
 class GatewayStats:
     """For the gateway's one thread."""
@@ -65,6 +74,7 @@ class GatewayStats:
         }
         self._other_refusal = counts.place(GATEWAY_REFUSALS, response_code=OTHER)
         self._ends = {one: counts.place(GATEWAY_ENDED, reason=one) for one in EndReason}
+        self._checks = counts.place(GATEWAY_CHECKS)
         self._gauges = [counts.place(family) for family in GATEWAY_GAUGES]
 
     def answered(self, code: int, outcome: int) -> None:
@@ -87,9 +97,11 @@ class GatewayStats:
             service.buffers.held,
             service.client_requests,
             service.members.producer_count,
+            service.open_transactions,
         )
         for place, value in zip(self._gauges, now, strict=True):
             self._numbers[place] = value
+        self._numbers[self._checks] = service.transaction_checks
         self._page.publish()
 
     def close(self, service: WatchedService) -> None:

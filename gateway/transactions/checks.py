@@ -58,7 +58,7 @@ REQUEST_S = 10.0
 _HOUR_MS = 3_600_000
 
 
-class Verdict(Enum):
+class HalfVerdict(Enum):
     """What becomes of a half message that no op message resolves."""
 
     STOP = auto()
@@ -70,7 +70,7 @@ class Verdict(Enum):
     GIVE_UP = auto()
 
 
-class Bounds(NamedTuple):
+class CheckBounds(NamedTuple):
     """When a producer is asked; the settings of RocketMQ's names."""
 
     timeout_ms: int
@@ -78,18 +78,18 @@ class Bounds(NamedTuple):
     age_ms_max: int
 
 
-def judge(half: Record, bounds: Bounds, round_ms: int, now: int) -> Verdict:
+def judge(half: Record, bounds: CheckBounds, round_ms: int, now: int) -> HalfVerdict:
     """What a round that began at `round_ms` does with an open half message. Pure."""
     head = half.head
     age = now - head.born_timestamp
     if (number_in(half, CHECK_TIMES) or 0) >= bounds.times_max or age > bounds.age_ms_max:
-        return Verdict.GIVE_UP
+        return HalfVerdict.GIVE_UP
     if head.store_timestamp >= round_ms:
-        return Verdict.STOP
+        return HalfVerdict.STOP
     immune = immunity_ms(half, bounds.timeout_ms)
     if immune is None:
-        return Verdict.STOP if 0 <= age <= bounds.timeout_ms else Verdict.ASK
-    return Verdict.IMMUNE if age <= immune else Verdict.ASK
+        return HalfVerdict.STOP if 0 <= age <= bounds.timeout_ms else HalfVerdict.ASK
+    return HalfVerdict.IMMUNE if age <= immune else HalfVerdict.ASK
 
 
 class _Put:
@@ -131,7 +131,7 @@ class Checks:
         self._producer = producer
         self._broker = broker
         self._interval_s = settings.transaction_check_interval / 1000
-        self._bounds = Bounds(
+        self._bounds = CheckBounds(
             settings.transaction_time_out,
             settings.transaction_check_max,
             settings.file_reserved_time * _HOUR_MS,
@@ -214,15 +214,15 @@ class Checks:
 
     async def _deal_with(self, halves: list[Record], ops: OpView, round_ms: int) -> Record | None:
         """Returns the half message before which the round ends; None where it goes on."""
-        puts: list[tuple[Record, Verdict, asyncio.Future[Receipt | MqError]]] = []
+        puts: list[tuple[Record, HalfVerdict, asyncio.Future[Receipt | MqError]]] = []
         stop: Record | None = None
         now = now_ms()
         for half in halves:
             verdict = self._verdict(half, ops, round_ms, now)
-            if verdict is Verdict.STOP:
+            if verdict is HalfVerdict.STOP:
                 stop = half
                 break
-            if verdict is not Verdict.PASS:
+            if verdict is not HalfVerdict.PASS:
                 puts.append((half, verdict, self._put(half, verdict)))
         failed: Record | None = None
         outcomes = await asyncio.gather(*(done for _, _, done in puts))
@@ -237,23 +237,23 @@ class Checks:
                 self._stored(half, verdict, outcome)
         return failed or stop
 
-    def _verdict(self, half: Record, ops: OpView, round_ms: int, now: int) -> Verdict:
+    def _verdict(self, half: Record, ops: OpView, round_ms: int, now: int) -> HalfVerdict:
         offset, chains = half.head.queue_offset, self._ends.chains
         first = chains.first_of(half)
         before = number_in(half, FIRST_OFFSET)
         if offset in ops.resolved or chains.has_ended(first):
-            return Verdict.PASS
+            return HalfVerdict.PASS
         if before is not None and (before in ops.resolved or before in ops.earlier):
-            return Verdict.PASS
+            return HalfVerdict.PASS
         if chains.newest_of(first) > offset:
-            return Verdict.PASS  # it was stored again before the writer lost where a round was
-        return Verdict.STOP if chains.is_ending(first) else judge(half, self._bounds, round_ms, now)
+            return HalfVerdict.PASS  # it was stored again before the writer lost where a round was
+        return HalfVerdict.STOP if chains.is_ending(first) else judge(half, self._bounds, round_ms, now)
 
-    def _put(self, half: Record, verdict: Verdict) -> "asyncio.Future[Receipt | MqError]":
+    def _put(self, half: Record, verdict: HalfVerdict) -> "asyncio.Future[Receipt | MqError]":
         crc, topic, queue_id = self._link.routes.crc, HALF_TOPIC, half.head.queue_id
-        if verdict is Verdict.ASK:
+        if verdict is HalfVerdict.ASK:
             record = asked_again(half, crc)
-        elif verdict is Verdict.IMMUNE:
+        elif verdict is HalfVerdict.IMMUNE:
             record = immune_again(half, crc)
         else:
             record, topic, queue_id = undecided(half, crc), UNDECIDED_TOPIC, 0
@@ -262,15 +262,15 @@ class Checks:
         self._link.put(entry, WAIT_NONE, is_inner=True)
         return put.done
 
-    def _stored(self, half: Record, verdict: Verdict, receipt: Receipt) -> None:
+    def _stored(self, half: Record, verdict: HalfVerdict, receipt: Receipt) -> None:
         """A half message was stored again, or moved where those are that nobody decided."""
-        if verdict is Verdict.GIVE_UP:
+        if verdict is HalfVerdict.GIVE_UP:
             extra = fields(msg_id=half.message_id, unique_key=half.unique_key)
             log.error("a transaction was given up", extra=extra)
             return
         self.open += 1
         self._ends.chains.stored_again(half, receipt.queue_offset)
-        if verdict is Verdict.ASK:
+        if verdict is HalfVerdict.ASK:
             self._ask(half, receipt)
 
     def _ask(self, half: Record, again: Receipt) -> None:

@@ -1,7 +1,7 @@
 """Op messages: the offsets of half messages whose transactions have ended, gathered for a while.
 
-RocketMQ: TransactionalOpBatchService, TransactionalMessageServiceImpl#getOpMessage. What is not
-written when the gateway is killed is asked for again.
+RocketMQ: TransactionalOpBatchService, TransactionalMessageServiceImpl#getOpMessage. A gateway that
+is killed before it has written an end asks the producer again.
 """
 
 import asyncio

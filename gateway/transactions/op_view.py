@@ -12,7 +12,7 @@ from protocol.record.codec import Record
 OPS_MAX = 200_000
 """Op messages that a round reads; if there are more, a transaction may be asked for in vain."""
 RESOLVED_MAX = 1_000_000
-"""Half messages that a round knows to be resolved: those from its begin on, so many offsets."""
+"""Offsets from a round's begin on: it ends after them, and knows which of them are resolved."""
 
 
 class _Op(NamedTuple):

@@ -1,7 +1,7 @@
 """One directory goes from a node to a real broker and back, in the middle of a group's work."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ from tests.soak.clients.check import (
     read_kept,
 )
 from tests.soak.clients.programs import JavaLoad
-from tests.soak.clients.servers import BROKER, BROKER_HEAP, BROKER_SETTINGS
+from tests.soak.clients.servers import BROKER, BROKER_HEAP, BROKER_SETTINGS, NO_SETTINGS
 from tests.soak.harness import KilledNode
 from tests.support.node import wait_until
 from tests.support.remoting import RemotingPeer
@@ -67,17 +67,23 @@ class Positions(NamedTuple):
 class SwappedFolder:
     """A directory and its two possible owners, at one address and under one name."""
 
-    def __init__(self, home: Path, name_server: str) -> None:
+    def __init__(
+        self, home: Path, name_server: str, more: Mapping[str, object] = NO_SETTINGS
+    ) -> None:
         home.mkdir()
         port = free_ports(4) + 2
         self.place = ("127.0.0.1", port)
         named = {"brokerName": BROKER, "brokerClusterName": CLUSTER}
         addresses = Addresses(name_server, f"127.0.0.1:{port}")
         self.broker = RocketMQ(
-            class_path(), home, addresses, {**BROKER_SETTINGS, **SIZES, **named}, BROKER_HEAP
+            class_path(),
+            home,
+            addresses,
+            {**BROKER_SETTINGS, **SIZES, **named, **more},
+            BROKER_HEAP,
         )
         self.root = self.broker.store
-        files = [*settings_of(SIZES), *ANY_DISK]
+        files = [*settings_of({**SIZES, **more}), *ANY_DISK]
         self.settings = load_settings(files)
         pairs = [
             *files, f"serve.remoting=127.0.0.1:{port}", f"broker.broker_name={BROKER}",

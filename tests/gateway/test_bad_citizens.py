@@ -324,13 +324,17 @@ def test_nothing_that_expires_looks_at_the_wall_clock() -> None:
     assert "time.time" not in sources
     assert "datetime" not in sources
     # Times that are shown, or that a file keeps; and delays, which are of the wall clock: a jump
-    # back makes none longer (DelayLevel), a jump forward delivers early, as at a broker.
+    # back makes none longer (DelayLevel), a jump forward delivers early, as at a broker. The ages
+    # of open transactions are of the wall clock too, as their births are (judge).
     assert users == {
         "gateway/groups.py",
         "gateway/tasks/delay_level.py",
         "gateway/tasks/delay_offsets.py",
         "gateway/tasks/loop.py",
         "gateway/to_clients/replies.py",
+        "gateway/transactions/checks.py",
+        "gateway/transactions/ends.py",
+        "gateway/transactions/op_log.py",
     }
 
 

@@ -105,11 +105,22 @@ GATEWAY_GAUGES = (
         "Requests to clients without an answer yet.",
     ),
     Family("keelog_gateway_producers", SeriesKind.GAUGE, "Clients that are producers."),
+    Family(
+        "keelog_gateway_open_transactions",
+        SeriesKind.GAUGE,
+        "Transactions that the last round of checks found open for long.",
+    ),
+)
+GATEWAY_CHECKS = Family(
+    "keelog_gateway_transaction_checks",
+    SeriesKind.COUNTER,
+    "Questions to producers about open transactions.",
 )
 GATEWAY_CODES = (
     *(RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE),
     *(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2),
-    *(RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE),
+    *(RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION),
+    *(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE),
     *(RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET),
     *(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, RequestCode.GET_MAX_OFFSET),
     *(RequestCode.GET_MIN_OFFSET, RequestCode.GET_EARLIEST_MSG_STORETIME),
@@ -164,6 +175,7 @@ def _gateway() -> tuple[Series, ...]:
         *(series(GATEWAY_REFUSALS, response_code=one) for one in refusals),
         *(series(GATEWAY_ENDED, reason=one) for one in GATEWAY_ENDS),
         *map(series, GATEWAY_GAUGES),
+        series(GATEWAY_CHECKS),
     )
 
 

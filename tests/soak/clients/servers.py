@@ -3,7 +3,7 @@
 import random
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from keelog.bench.node_process import ANY_DISK, Node
@@ -18,6 +18,7 @@ LEVELS = "1s 2s 3s 5s 10s"
 """Delayed messages take the first two, those that are handed back the third."""
 LEVELS_SETTING = f"message_delay_level={LEVELS}"
 BROKER_HEAP = ("-Xms512m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=1g")
+NO_SETTINGS: Mapping[str, object] = {}
 BROKER_SETTINGS: dict[str, object] = {
     "messageDelayLevel": LEVELS,
     "diskMaxUsedSpaceRatio": 99,
@@ -64,16 +65,17 @@ class KilledKeelog(KilledServer):
 
     def __init__(
         self, folder: Path, rnd: random.Random, tell: Callable[[str], None] = lambda _: None,
-        broker: str = BROKER, name_servers: str = "",
+        broker: str = BROKER, name_servers: str = "", more: Mapping[str, object] = NO_SETTINGS,
     ) -> None:  # fmt: skip
-        """`name_servers`: where it registers; else it is its own."""
+        """`name_servers`: where it registers; else it is its own. `more`: RocketMQ's settings."""
         super().__init__()
         self._rnd = rnd
         self.root = folder / "store"
         self.place = ("127.0.0.1", free_ports(4) + 3)
         own = "{}:{}".format(*self.place)
         self.name_server = name_servers or own
-        files = (*SMALL_FILES, *OFTEN_SAVED, *ANY_DISK, LEVELS_SETTING)
+        own_settings = [f"store.{name}={value}" for name, value in more.items()]
+        files = (*SMALL_FILES, *OFTEN_SAVED, *ANY_DISK, LEVELS_SETTING, *own_settings)
         pairs = [*files, f"serve.remoting={own}", f"broker.broker_name={broker}"]
         if name_servers:
             pairs.append(f"broker.namesrv_addr={name_servers}")
@@ -116,7 +118,9 @@ class KilledBroker(KilledServer):
     name = "RocketMQ"
     kinds = ("broker",)
 
-    def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, folder: Path, tell: Callable[[str], None], more: Mapping[str, object] = NO_SETTINGS
+    ) -> None:
         super().__init__()
         self._folder, self._tell = folder, tell
         self._classes = class_path()
@@ -124,7 +128,7 @@ class KilledBroker(KilledServer):
         self.name_server = addresses.name_server
         host, _, port = addresses.broker.partition(":")
         self.place = host, int(port)
-        settings = {**BROKER_SETTINGS, "brokerName": BROKER}
+        settings = {**BROKER_SETTINGS, "brokerName": BROKER, **more}
         self._broker = RocketMQ(self._classes, folder / "broker", addresses, settings, BROKER_HEAP)
         self.root = self._broker.store
         self.settings = load_settings([LEVELS_SETTING])
