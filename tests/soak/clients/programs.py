@@ -24,19 +24,24 @@ CONSUMED, HANDED_BACK = 0, 1
 FOREVER = 2**63 - 1
 LIMITLESS = 2**31 - 1
 _JAVA = Path(probe.RUN).parent
-_HEAP = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _QUIET = "-Dprobe.log=ERROR"
 """A warning with its stack for each send that fails would be most of the work."""
+QUIET_HEAP = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", _QUIET)
 _STOP_S = 120.0
 _LOOK_S = 0.1
+
+
+def java_classes() -> str:
+    """The class path of the programs in tests/interop/java, which are built."""
+    libraries = (_JAVA / "target" / "cp.txt").read_text().strip()
+    return f"{_JAVA}/target/classes:{libraries}"
 
 
 class JavaClient(Jvm):
     """One process of Sequences."""
 
     def __init__(self, name: str, home: Path, arguments: list[object]) -> None:
-        libraries = (_JAVA / "target" / "cp.txt").read_text().strip()
-        command = [*_HEAP, _QUIET, "-cp", f"{_JAVA}/target/classes:{libraries}", "Sequences"]
+        command = [*QUIET_HEAP, "-cp", java_classes(), "Sequences"]
         super().__init__(name, home, [*command, *map(str, arguments)], talks=True)
 
     def await_ready(self) -> None:

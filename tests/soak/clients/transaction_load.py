@@ -11,15 +11,13 @@ from typing import NamedTuple
 
 from scripts.rivals.rocketmq import Jvm
 from tests.interop import probe
-from tests.soak.clients.programs import FOREVER
+from tests.soak.clients.programs import FOREVER, QUIET_HEAP, java_classes
 
 GROUP = "deciders"
 KINDS = 5
 _COMMITTED = frozenset((0, 1, 3))
 _ASKED = frozenset((3, 4))
 """Kinds that are open until the broker asks."""
-_JAVA = Path(probe.RUN).parent
-_HEAP = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dprobe.log=ERROR")
 _STOP_S = 120.0
 
 
@@ -47,23 +45,37 @@ class Outcome(NamedTuple):
     """Further questions about what was answered before."""
 
 
+class TransactionLoad(NamedTuple):
+    """What a process sends. `decides`: it answers what it is asked; else it says "unknown"."""
+
+    threads: int = 4
+    pause_ms: int = 5
+    first: int = 0
+    messages: int = FOREVER
+    decides: bool = True
+
+
+ALWAYS = TransactionLoad()
+
+
 class JavaTransactions(Jvm):
     """One process of Transactions."""
 
     def __init__(
-        self, name: str, folder: Path, name_server: str, topic: str, *,
-        threads: int = 4, pause_ms: int = 5, first: int = 0, count: int = FOREVER,
-        decides: bool = True,
-    ) -> None:  # fmt: skip
-        """`decides`: it answers what it is asked; else it says "unknown"."""
+        self,
+        name: str,
+        folder: Path,
+        name_server: str,
+        topic: str,
+        load: TransactionLoad = ALWAYS,
+    ) -> None:
         probe.build()
-        libraries = (_JAVA / "target" / "cp.txt").read_text().strip()
         arguments = [
-            name_server, topic, GROUP, folder / f"{name}.told", threads, pause_ms, first, count,
-            "decides" if decides else "waits",
+            name_server, topic, GROUP, folder / f"{name}.told",
+            load.threads, load.pause_ms, load.first, load.messages,
+            "decides" if load.decides else "waits",
         ]  # fmt: skip
-        classes = f"{_JAVA}/target/classes:{libraries}"
-        command = [*_HEAP, "-cp", classes, "Transactions", *map(str, arguments)]
+        command = [*QUIET_HEAP, "-cp", java_classes(), "Transactions", *map(str, arguments)]
         super().__init__(name, folder, command, talks=True)
         self.hear()
 
