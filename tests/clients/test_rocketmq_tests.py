@@ -57,6 +57,7 @@ QUICK = (
 )
 OTHERS = (
     # Those that take long come first.
+    "client.producer.transaction.TransactionalMsgIT",
     "delay.NormalMsgDelayIT",
     "client.consumer.balance.NormalMsgDynamicBalanceIT",
     "client.consumer.filter.SqlFilterIT",
