@@ -204,7 +204,7 @@ class Supervisor:
         self._manager = ServiceManager.from_environment(os.environ)
         self._was_ready = False
         self._stopping_since: float | None = None
-        self._stops_others = False
+        self._stops_writer = self._stops_others = False
         self._killed = False
 
     def run(self, stop: StopFlag) -> int:
@@ -383,11 +383,19 @@ class Supervisor:
     # -- stopping -----------------------------------------------------------------------------
 
     def _stop_step(self, now: float) -> int | None:
-        """Stops the writer first, which flushes and waits for the workers, then all others."""
+        """Stops the gateway first, which sends the writer what it has gathered, then the writer,
+        which flushes and waits for the workers, then all others."""
         for child in self.children:
             if not child.is_alive and child.state in (ChildState.WAITING, *TRIED_AGAIN):
                 child.state = ChildState.STOPPED
-        self._ask_to_stop(0)
+        gateways = [n for n, one in enumerate(self.children) if one.role is ChildRole.GATEWAY]
+        for number in gateways:
+            self._ask_to_stop(number)
+        if not self._stops_writer and not any(self.children[n].is_alive for n in gateways):
+            self._stops_writer = True
+            self._stopping_since = now
+        if self._stops_writer:
+            self._ask_to_stop(0)
         if not self.children[0].is_alive and not self._stops_others:
             self._stops_others = True
             self._stopping_since = now

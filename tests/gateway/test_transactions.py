@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from keelog import UnknownTopic
+from node.store.opening import open_store
 from protocol.names import CONSUMER_OFFSETS_FILE
 from protocol.record.codec import Record, decode
 from protocol.remoting.bodies import HeartbeatData, ProducerData
@@ -350,3 +351,25 @@ def test_a_node_can_refuse_transactions(tmp_path: Path) -> None:
         refused = peer.ask(SEND, half_fields("t", "g", "K"), b"x")
         assert refused.code == ResponseCode.NO_PERMISSION
         assert json.dumps(dict(refused.ext)), "a Java client reads its fields"
+
+
+def test_an_orderly_stop_writes_the_ends_that_were_gathered(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    settings = (REMOTING, "transaction_op_batch_interval=600000")
+    with (
+        RunningNode(root, settings, queue_workers=1, readers=1) as node,
+        closing(RemotingPeer(remoting_place(node.stderr))) as peer,
+    ):
+        offsets = set()
+        for key, outcome in (("K1", COMMIT), ("K2", ROLLBACK), ("K3", UNKNOWN)):
+            sent = send_half(peer, "t", "g", key)
+            assert end(peer, sent, "g", outcome).code == ResponseCode.SUCCESS
+            if outcome != UNKNOWN:
+                offsets.add(sent.ext["queueOffset"])
+        assert stored(node, OP) == []
+    with open_store(root) as store:
+        queue = store.queue(OP, 0)
+        assert queue is not None
+        unit = queue.unit(0)
+        assert unit is not None
+        assert set(store.look_up(unit.physical_offset).body.decode()[:-1].split(",")) == offsets
