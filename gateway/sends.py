@@ -222,9 +222,8 @@ class Sends:
         """Raises as `put`. The answer names the queue of the message, not that of the half."""
         given = wanted.properties.encode()
         properties = stored_properties(given, self._added, self._keys.next())
-        if is_timed(properties):
-            raise IllegalMessage("a timer in a transaction", "send it without one of both")
         wait = None if waits_for_disk(properties) else WAIT_NONE
+        timed(properties, place, now_ms(), self._delays.timer_ms_max)  # refuses what cannot be
         properties = half_properties(properties, place)
         waits_at, sent = RealPlace(HALF_TOPIC, HALF_QUEUE), _Sent(request, 1, place.queue_id)
         entry = self._entry(wanted, waits_at, body, properties, wanted.flag, request, sent)

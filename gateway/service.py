@@ -118,7 +118,7 @@ class GatewayService:
             once=settings.idempotent_remoting and settings.idempotent_window > 0,
         )
         self._recalls = Recalls(self.sends, self.topics, delays, settings.recall_message_enable)
-        self._ends = Ends(self._link, self.topics, self._look_up, settings)
+        self._ends = Ends(self._link, self.topics, self._look_up, settings, delays)
         self._checks = Checks(
             core,
             self._link,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from client.results import Receipt
 from client.send.record_batch import EncodedMessage
-from gateway.delayed import delivered
+from gateway.delayed import delivered, is_committed
 from gateway.writer_link import WriterLink
 from node.runtime.event_log import fields
 from protocol.errors import BadRequest, MqError, RefusedError
@@ -106,7 +106,8 @@ def _put(link: WriterLink, one: Delivery, outcome: _Outcome) -> None:
         outcome.refused(_NOWHERE)
         return
     copy = delivered(one.record, one.place, one.properties, link.routes.crc)
-    link.put(EncodedMessage(copy, *one.place, None, "", outcome), is_inner=one.is_inner)
+    is_inner = one.is_inner or is_committed(one.record)
+    link.put(EncodedMessage(copy, *one.place, None, "", outcome), is_inner=is_inner)
 
 
 def _give_up(one: Delivery, error: MqError) -> None:

@@ -247,11 +247,9 @@ class Checks:
             return HalfVerdict.PASS
         if chains.newest_of(first) > offset:
             return HalfVerdict.PASS  # it was stored again before the writer lost where a round was
-        return (
-            HalfVerdict.STOP
-            if chains.is_ending(first)
-            else judge(half, self._bounds, round_ms, now)
-        )
+        if chains.is_ending(first):
+            return HalfVerdict.STOP
+        return judge(half, self._bounds, round_ms, now)
 
     def _put(self, half: Record, verdict: HalfVerdict) -> "asyncio.Future[Receipt | MqError]":
         crc, topic, queue_id = self._link.routes.crc, HALF_TOPIC, half.head.queue_id

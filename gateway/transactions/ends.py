@@ -10,7 +10,7 @@ from collections.abc import Callable
 from client.results import Receipt
 from client.send.record_batch import EncodedMessage
 from gateway.connection import Reply, Request
-from gateway.delayed import delay_level_of
+from gateway.delayed import DelayRules, delay_level_of
 from gateway.sends import WAITING_BYTES_MAX
 from gateway.topics import Topics
 from gateway.transactions.chains import Chains
@@ -34,6 +34,7 @@ from protocol.names import HALF_TOPIC
 from protocol.record.codec import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, Record
 from protocol.record.encode import ANY_QUEUE
 from protocol.record.scheduled import RealPlace, schedule_place, scheduled
+from protocol.record.timed import TIMER_PLACE, timed
 from protocol.remoting.codes import ResponseCode
 from protocol.remoting.request_headers import EndTransactionHeader, request_fields
 from protocol.request_checks import WAIT_NONE
@@ -70,6 +71,7 @@ class Ends:
         topics: Topics,
         look_up: Callable[[int], Record],
         settings: Settings,
+        delays: DelayRules,
     ) -> None:
         self.chains = Chains()
         self.ops = OpLog(link, settings)
@@ -77,7 +79,7 @@ class Ends:
         self._topics = topics
         self._look_up = look_up
         self._timeout_ms = settings.transaction_time_out
-        self._level_max = len(settings.delay_levels_ms)
+        self._delays = delays
 
     def take(self, request: Request) -> Reply | None:
         """37. Replies at once, or when the message is stored. Raises NodeBusy, StoreDamaged."""
@@ -133,9 +135,11 @@ class Ends:
             raise NotFound("the half message names no topic and queue")
         place = self._fitting(place)
         properties = committed_properties(half)
-        level = delay_level_of(properties, self._level_max)
+        level = delay_level_of(properties, self._delays.level_max)
         if level:
             properties, place = scheduled(properties, place, level), schedule_place(level)
+        elif later := timed(properties, place, now_ms(), self._delays.timer_ms_max):
+            properties, place = later.properties, TIMER_PLACE
         record = committed(half, place, properties, self._link.routes.crc)
         slot = _Commit(self, request, half, first)
         entry = EncodedMessage(record, *place, None, half.unique_key, slot)

@@ -204,7 +204,7 @@ class Supervisor:
         self._manager = ServiceManager.from_environment(os.environ)
         self._was_ready = False
         self._stopping_since: float | None = None
-        self._stops_others = False
+        self._stop_turn = 0
         self._killed = False
 
     def run(self, stop: StopFlag) -> int:
@@ -383,17 +383,11 @@ class Supervisor:
     # -- stopping -----------------------------------------------------------------------------
 
     def _stop_step(self, now: float) -> int | None:
-        """Stops the writer first, which flushes and waits for the workers, then all others."""
+        """Asks the processes to stop, in turn; returns the exit code when all have ended."""
         for child in self.children:
             if not child.is_alive and child.state in (ChildState.WAITING, *TRIED_AGAIN):
                 child.state = ChildState.STOPPED
-        self._ask_to_stop(0)
-        if not self.children[0].is_alive and not self._stops_others:
-            self._stops_others = True
-            self._stopping_since = now
-        if self._stops_others:
-            for number in range(1, len(self.children)):
-                self._ask_to_stop(number)
+        self._ask_in_turn(now)
         since = self._stopping_since
         if since is not None and now - since > self.options.limits.stop_s_max:
             self._kill_late()
@@ -401,6 +395,19 @@ class Supervisor:
             return None
         log.info("stopped")
         return 1 if self._killed else 0
+
+    def _ask_in_turn(self, now: float) -> None:
+        """The gateway first, which sends the writer what it has gathered, then the writer, which
+        flushes and waits for the workers, then all others."""
+        everyone = range(len(self.children))
+        gateways = [n for n in everyone if self.children[n].role is ChildRole.GATEWAY]
+        for turn, numbers in enumerate((gateways, [0], everyone)):
+            if turn > self._stop_turn:
+                self._stop_turn, self._stopping_since = turn, now
+            for number in numbers:
+                self._ask_to_stop(number)
+            if any(self.children[number].is_alive for number in numbers):
+                return
 
     def _ask_to_stop(self, number: int) -> None:
         child = self.children[number]

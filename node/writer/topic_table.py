@@ -22,7 +22,7 @@ from protocol.names import (
 )
 from protocol.record.encode import ANY_QUEUE
 
-_OF_ONE_QUEUE = frozenset((HALF_TOPIC, OP_TOPIC, UNDECIDED_TOPIC, TIMER_TOPIC))
+_TOPICS_OF_ONE_QUEUE = frozenset((TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, UNDECIDED_TOPIC))
 TOPIC_QUEUES_MAX = 1024
 """Each queue is a folder and a file: a topic with more is refused."""
 TOPICS_MAX = 20_000
@@ -55,7 +55,7 @@ class TopicTable:
         topic = self._file.topics.get(name)
         if name == SCHEDULE_TOPIC:
             queues = len(self._settings.delay_levels_ms)
-        elif name in _OF_ONE_QUEUE:
+        elif name in _TOPICS_OF_ONE_QUEUE:
             queues = 1
         else:
             return topic or self._adopt(name)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from keelog import UnknownTopic
+from node.store.opening import open_store
 from protocol.names import CONSUMER_OFFSETS_FILE
 from protocol.record.codec import Record, decode
 from protocol.remoting.bodies import HeartbeatData, ProducerData
@@ -350,3 +351,50 @@ def test_a_node_can_refuse_transactions(tmp_path: Path) -> None:
         refused = peer.ask(SEND, half_fields("t", "g", "K"), b"x")
         assert refused.code == ResponseCode.NO_PERMISSION
         assert json.dumps(dict(refused.ext)), "a Java client reads its fields"
+
+
+def test_an_orderly_stop_writes_the_ends_that_were_gathered(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    settings = (REMOTING, "transaction_op_batch_interval=600000")
+    with (
+        RunningNode(root, settings, queue_workers=1, readers=1) as node,
+        closing(RemotingPeer(remoting_place(node.stderr))) as peer,
+    ):
+        offsets = set()
+        for key, outcome in (("K1", COMMIT), ("K2", ROLLBACK), ("K3", UNKNOWN)):
+            sent = send_half(peer, "t", "g", key)
+            assert end(peer, sent, "g", outcome).code == ResponseCode.SUCCESS
+            if outcome != UNKNOWN:
+                offsets.add(sent.ext["queueOffset"])
+        assert stored(node, OP) == []
+    with open_store(root) as store:
+        queue = store.queue(OP, 0)
+        assert queue is not None
+        unit = queue.unit(0)
+        assert unit is not None
+        assert set(store.look_up(unit.physical_offset).body.decode()[:-1].split(",")) == offsets
+
+
+def test_a_killed_gateway_loses_no_transaction_and_shows_none_that_was_rolled_back(
+    tmp_path: Path,
+) -> None:
+    settings = (*SETTINGS[:-1], "transaction_op_batch_interval=600000")
+    with RunningNode(tmp_path / "store", settings, queue_workers=1, readers=1) as node:
+        with closing(producer(node, "g")) as peer:
+            for key, outcome in (("K1", COMMIT), ("K2", ROLLBACK), ("K3", UNKNOWN)):
+                assert end(peer, send_half(peer, "t", "g", key), "g", outcome).code == 0
+        killed = {node.kill("gateway"), node.kill("writer")}
+        wait_until(
+            lambda: not killed & {pid for some in node.pids().values() for pid in some}, "not ended"
+        )
+        node.wait_all_run()
+        decisions = {"K1": COMMIT, "K2": ROLLBACK, "K3": COMMIT}
+        with closing(producer(node, "g")) as peer:
+            while decisions:
+                asked = peer.request(ASK)
+                if (decision := decisions.pop(asked.ext["msgId"], None)) is not None:
+                    answer_question(peer, asked, "g", decision)
+            arrived(node, "t", 1, "K3")
+            found = [one.unique_key for one in stored(node, "t")]
+        assert set(found) == {"K1", "K3"}
+        assert found.count("K1") == 2, "its op message was not written: as at a broker"
