@@ -1,10 +1,11 @@
-"""`keelog consume --group` and `keelog produce --delay-level` at a node with a gateway."""
+"""`keelog consume --group` and `keelog produce --delay…` at a node with a gateway."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,11 +91,37 @@ def test_a_message_of_produce_comes_after_its_delay_level(node: RunningNode) -> 
     assert sorted(keelog(node, *words).stdout.split()) == ["one", "two"]
 
 
+def test_messages_of_produce_come_at_their_time(node: RunningNode) -> None:
+    began = time.time()
+    at = str(int(began * 1000) + 1500)
+    for words in (["after", "--delay", "1500ms"], ["at", "--deliver-at", at]):
+        done = keelog(node, "produce", "timed", *words, "--format", "jsonl")
+        assert json.loads(done.stdout)["status"] == "PUT_OK", done.stderr
+    words = ["consume", "timed", "--group", "timed", "-n", "2", "-f", r"%v\n"]
+    assert sorted(keelog(node, *words).stdout.split()) == ["after", "at"]
+    assert time.time() - began >= 1.5
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--delay", "soon"],
+        ["--deliver-at", "soon"],
+        ["--delay", "5s", "--delay-level", "1"],
+        ["--delay", "5s", "--deliver-at", "2030-01-01"],
+    ],
+)
+def test_what_is_no_time_is_refused(node: RunningNode, words: list[str]) -> None:
+    done = keelog(node, "produce", "timed", "x", *words)
+    assert done.returncode == 2, done.stderr
+
+
 def test_without_a_gateway_both_say_what_to_start(tmp_path: Path) -> None:
     with RunningNode(tmp_path / "store", queue_workers=1, readers=1) as plain:
         for words in (
             ["consume", "t", "--group", "g"],
             ["produce", "t", "x", "--delay-level", "1"],
+            ["produce", "t", "x", "--delay", "1s"],
         ):
             done = keelog(plain, *words)
             assert done.returncode == 1, done.stderr

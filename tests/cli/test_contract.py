@@ -20,7 +20,7 @@ serve DIR --bind --queue-workers --readers -X --config
 health --wait --json --node
 status --json --node
 top --once --node
-produce TOPIC --file --quiet --key-separator --any-topic --delay-level
+produce TOPIC --file --quiet --key-separator --any-topic --delay-level --delay --deliver-at
 produce TOPIC --queue --tags --key -p --jsonl --batch --sync --node
 consume TOPIC --from --count --until-end --template --merge --cursor --group --on-damage
 consume TOPIC -o -n -e --queue --tags -f --raw-body --no-body --node --format --json --jsonl

@@ -52,6 +52,7 @@ ELSEWHERE = {
         "a gateway: test_consume_group.py"
     ),
     "keelog produce orders 'pay by now' --delay-level 5": "a gateway: test_consume_group.py",
+    "keelog produce orders 'pay by now' --delay 90s": "a gateway: test_consume_group.py",
     "keelog demo --from /var/lib/rocketmq/store": "test_node_commands.py",
     "keelog spark rebuild /mnt/store --master spark://host:7077 --out /mnt/derived": "a cluster",
     "keelog spark rebuild s3://bucket/store --plan shuffle --out s3://bucket/derived": "a bucket",

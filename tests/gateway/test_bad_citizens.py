@@ -328,9 +328,14 @@ def test_nothing_that_expires_looks_at_the_wall_clock() -> None:
     # of open transactions are of the wall clock too, as their births are (judge).
     assert users == {
         "gateway/groups.py",
+        "gateway/sends.py",
         "gateway/tasks/delay_level.py",
         "gateway/tasks/delay_offsets.py",
         "gateway/tasks/loop.py",
+        "gateway/tasks/timers/timer_files.py",
+        "gateway/tasks/timers/timer_records.py",
+        "gateway/tasks/timers/timers.py",
+        "gateway/timers/recalls.py",
         "gateway/to_clients/replies.py",
         "gateway/transactions/checks.py",
         "gateway/transactions/ends.py",

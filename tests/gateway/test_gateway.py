@@ -165,7 +165,7 @@ def test_a_one_way_message_is_stored_and_gets_no_answer(
         ({"b": "SCHEDULE_TOPIC_XXXX"}, ResponseCode.NO_PERMISSION, "reserved"),
         ({"b": "none", "c": "other"}, ResponseCode.TOPIC_NOT_EXIST, "does not exist"),
         ({"i": "DELAY\x01soon\x02"}, ResponseCode.MESSAGE_ILLEGAL, "delay level"),
-        ({"i": "TIMER_DELAY_SEC\x013\x02"}, ResponseCode.MESSAGE_ILLEGAL, "delayed"),
+        ({"i": "TIMER_DELAY_SEC\x01soon\x02"}, ResponseCode.MESSAGE_ILLEGAL, "whole number"),
         ({"f": 4}, ResponseCode.MESSAGE_ILLEGAL, "transaction"),
         ({"i": "p\x01" + "x" * 32_800}, ResponseCode.MESSAGE_ILLEGAL, "properties"),
         ({"m": True}, ResponseCode.SYSTEM_ERROR, "batch"),

@@ -49,7 +49,7 @@ def test_a_batchs_message_gets_nothing_but_a_key(pairs: dict[str, str]) -> None:
     assert key == pairs.get("UNIQ_KEY", "KEY") == decode_properties(stored)["UNIQ_KEY"]
 
 
-@pytest.mark.parametrize("pair", ["TIMER_DELAY_SEC\x011", "INNER_NUM\x012"])
+@pytest.mark.parametrize("pair", ["INNER_NUM\x012"])
 def test_what_asks_for_more_than_storing_is_refused(pair: str) -> None:
     for sent in (pair, f"a\x01b\x02{pair}\x02"):
         with pytest.raises(IllegalMessage, match="which this node does not offer"):
