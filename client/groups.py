@@ -60,39 +60,48 @@ class GroupInfo:
         return sum(queue.lag for queue in self.queues)
 
 
+Committed = Mapping[str, Mapping[str, Mapping[int, int]]]
+"""By group, topic and queue: the next offset to consume."""
+
+
 def groups(name: str | None, deadline: float) -> Operation[list[GroupInfo]]:
     """All groups, or the one of this name, by name."""
-    wanted = {} if name is None else {"group": name}
-    answer = yield Call(NodeRole.WRITER, "groups", wanted, deadline)
-    committed: dict[str, dict[str, dict[int, int]]] = {}
-    for row in answer.header["groups"]:
-        of_group = committed.setdefault(row["group"], {})
-        of_group[row["topic"]] = dict(row["offsets"])
+    known = yield from committed(name, deadline)
     answer = yield Call(NodeRole.CONTROL, "members", {}, deadline)
     here: Mapping[str, Any] = answer.header["groups"]
-    names = {*committed, *here} if name is None else {name} & {*committed, *here}
-    return (yield from described(names, committed, here, deadline))
+    names = {*known, *here} if name is None else {name} & {*known, *here}
+    return (yield from described(names, known, here, deadline))
+
+
+def committed(name: str | None, deadline: float) -> Operation[Committed]:
+    """The offsets of all groups, or of the one of this name."""
+    wanted = {} if name is None else {"group": name}
+    answer = yield Call(NodeRole.WRITER, "groups", wanted, deadline)
+    found: dict[str, dict[str, dict[int, int]]] = {}
+    for row in answer.header["groups"]:
+        of_group = found.setdefault(row["group"], {})
+        of_group[row["topic"]] = dict(row["offsets"])
+    return found
 
 
 def described(
     names: Iterable[str],
-    committed: Mapping[str, Mapping[str, Mapping[int, int]]],
+    known: Committed,
     here: Mapping[str, Any],
     deadline: float,
 ) -> Operation[list[GroupInfo]]:
-    """These groups, by name. `committed` has offsets by group, topic and queue, `here` the members
-    and what they read."""
+    """These groups, by name. `known` has their offsets, `here` the members and what they read."""
     ends: dict[str, list[Any]] = {}
     found: list[GroupInfo] = []
     for group in sorted(names):
-        known, now = committed.get(group, {}), here.get(group, {})
+        places, now = known.get(group, {}), here.get(group, {})
         queues: list[GroupQueue] = []
-        for topic in sorted({*known, *now.get("topics", ())}):
+        for topic in sorted({*places, *now.get("topics", ())}):
             if topic not in ends:
                 ends[topic] = yield from _ends(topic, deadline)
             owners = now.get("queues", {}).get(topic, {})
             pulled = now.get("pulled", {}).get(topic, {})
-            queues += _queues(topic, ends[topic], known.get(topic, {}), owners, pulled)
+            queues += _queues(topic, ends[topic], places.get(topic, {}), owners, pulled)
         members = tuple(GroupMemberInfo(**member) for member in now.get("members", ()))
         found.append(GroupInfo(group, members, tuple(queues)))
     return found

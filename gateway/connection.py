@@ -76,8 +76,10 @@ class RequestHandler(Protocol):
     def take(self, request: "Request") -> None:
         """Serves a request, at once or later. Its body is valid only until the return."""
 
-    def answered(self, connection: "RemotingConnection", header: RemotingHeader) -> None:
-        """A client's answer to what it was asked."""
+    def answered(
+        self, connection: "RemotingConnection", header: RemotingHeader, body: memoryview
+    ) -> None:
+        """A client's answer to what it was asked. Its body is valid only until the return."""
 
     def came(self, connection: "RemotingConnection") -> None:
         """A client has connected."""
@@ -252,7 +254,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         try:
             for header, body in self._reader.received(nbytes):
                 if header.flag & ANSWER:
-                    self.handler.answered(self, header)
+                    self.handler.answered(self, header, body)
                 else:
                     self._take(Request(self, header, body))
                 taken = True

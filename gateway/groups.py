@@ -16,6 +16,7 @@ from node.runtime.process import now_ms
 from node.store.config.config_table import ConfigTable
 from protocol.errors import NotAllowed
 from protocol.names import SUBSCRIPTION_GROUPS_FILE, is_group_name
+from protocol.remoting.admin_bodies import GroupConfigs
 from protocol.remoting.bodies import SubscriptionGroupConfig
 from protocol.remoting.errors import BadCommand
 from protocol.remoting.java_class import read_body, write_body
@@ -26,6 +27,8 @@ KNOWN_GROUPS_MAX = 20_000
 """In the file. Further ones are refused; those that are there already stay."""
 CONFIG_BYTES_MAX = 16 * 1024
 """The settings of one group, as a tool sends them."""
+CONFIGS_BYTES_MAX = 512 * 1024
+"""The settings of several groups."""
 _NEW_ENTRY: dict[str, Any] = {
     "attributes": {},
     "brokerId": 0,
@@ -90,6 +93,27 @@ class Groups:
         """All groups."""
         return sorted(self._file.entries)
 
+    def has(self, name: str) -> bool:
+        """Whether there is such a group. It is not created."""
+        return name in self._file.entries
+
+    def entry(self, name: str) -> Mapping[str, Any] | None:
+        """All settings of a group as the file has them, also those that the node does not know."""
+        found = self._file.entries.get(name)
+        return None if found is None else {**_NEW_ENTRY, **found}
+
+    @property
+    def version(self) -> Mapping[str, int]:
+        """How new the table is: RocketMQ's DataVersion."""
+        return self._file.version
+
+    def remove(self, name: str) -> None:
+        """Removes a group's settings, where it has any."""
+        if self._file.entries.pop(name, None) is not None:
+            self._settings.pop(name, None)
+            self._file.touch()
+            log.info("group removed", extra=fields(group=name))
+
     def configure(self, request: Request) -> Reply:
         """200: makes a group, or changes it; fields that are not named get their usual values.
 
@@ -97,7 +121,22 @@ class Groups:
         """
         if len(request.body) > CONFIG_BYTES_MAX:
             raise BadCommand(f"settings of {len(request.body)} bytes", f"send {CONFIG_BYTES_MAX}")
-        wanted = read_body(SubscriptionGroupConfig, request.body)
+        self._configure(read_body(SubscriptionGroupConfig, request.body))
+        return Reply()
+
+    def configure_all(self, request: Request) -> Reply:
+        """225: as 200, for several groups; those before one that is refused are made."""
+        if len(request.body) > CONFIGS_BYTES_MAX:
+            raise BadCommand(f"settings of {len(request.body)} bytes", f"send {CONFIGS_BYTES_MAX}")
+        for wanted in read_body(GroupConfigs, request.body).group_config_list:
+            self._configure(wanted)
+        return Reply()
+
+    def allow_creation(self, may_create: bool) -> None:
+        """Whether a group exists from when a client names it."""
+        self._may_create = may_create
+
+    def _configure(self, wanted: SubscriptionGroupConfig) -> None:
         name = wanted.group_name
         old = self._file.entries.get(name, _NEW_ENTRY)
         attributes = _changed(old.get("attributes") or {}, wanted.attributes)
@@ -109,7 +148,6 @@ class Groups:
         self._settings.pop(name, None)
         self._file.touch()
         log.info("group configured", extra=fields(group=name))
-        return Reply()
 
     def _create(self, name: str) -> dict[str, Any]:
         if not is_group_name(name):

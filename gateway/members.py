@@ -80,6 +80,8 @@ class Group:
     consume_from_where: str = ""
     pulled: dict[str, dict[int, tuple[str, int]]] = field(default_factory=dict)
     """By topic and queue: the client that pulled last, and from which offset."""
+    begun: dict[tuple[str, int], int] = field(default_factory=dict)
+    """By topic and queue, of those in `pulled`: the offset of the first pull."""
     chars: int = 0
     """Of its subscriptions."""
 
@@ -95,6 +97,17 @@ class Group:
         }
         self.chars = _chars(self.subscriptions.values())
         return before.keys() != self.subscriptions.keys()
+
+    def forget_pulls(self) -> int:
+        """Forgets the queues of topics that it does not subscribe; returns how many."""
+        gone = [
+            (topic, queue)
+            for topic in self.pulled.keys() - self.subscriptions.keys()
+            for queue in self.pulled.pop(topic)
+        ]
+        for place in gone:
+            self.begun.pop(place, None)
+        return len(gone)
 
 
 def _chars(subscriptions: Iterable[SubscriptionData]) -> int:
@@ -158,10 +171,10 @@ class Members:
         data = read_body(HeartbeatData, request.body)
         if len(data.client_id) > CLIENT_ID_CHARS_MAX:
             raise BadRequest(f"a client id of more than {CLIENT_ID_CHARS_MAX} characters")
-        connection, fresh = request.connection, []
+        fresh = []
         for producer in data.producer_data_set:
             if producer.group_name:
-                self._beat_of_producer(_checked(producer.group_name), connection, data, now)
+                self._beat_of_producer(_checked(producer.group_name), request, data, now)
         for consumer in data.consumer_data_set:
             name = consumer.group_name
             if not name:
@@ -173,8 +186,9 @@ class Members:
         return fresh
 
     def _beat_of_producer(
-        self, name: str, connection: RemotingConnection, data: HeartbeatData, now: float
+        self, name: str, request: Request, data: HeartbeatData, now: float
     ) -> None:
+        connection, header = request.connection, request.header
         members = self.producers.get(name, {})
         if not members and len(self.producers) >= GROUPS_MAX:
             raise NotAllowed(f"{GROUPS_MAX} groups of producers are there already")
@@ -182,7 +196,7 @@ class Members:
             if len(members) >= MEMBERS_MAX:
                 raise NotAllowed(f"group {name} has {MEMBERS_MAX} producers already")
             self._join(self._produces, connection, name)
-        members[connection] = GroupMember(data.client_id, now)
+        members[connection] = GroupMember(data.client_id, now, header.language.name, header.version)
         self.producers[name] = members
         self._producers_by_id[data.client_id] = connection
 
@@ -220,8 +234,7 @@ class Members:
         has_changed = group.take(consumer, data.without_sub)
         self._chars += group.chars - chars
         if has_changed or is_new:
-            for topic in group.pulled.keys() - group.subscriptions.keys():
-                self._pulled_queues -= len(group.pulled.pop(topic))
+            self._pulled_queues -= group.forget_pulls()
             self.changes += 1
             self._ring(name, group)
 
@@ -315,6 +328,7 @@ class Members:
             if self._pulled_queues >= PULLED_QUEUES_MAX:
                 return
             self._pulled_queues += 1
+            group.begun[topic, queue] = offset
         if before is None or before[0] != member.client_id:
             self.changes += 1
         pulled[queue] = member.client_id, offset

@@ -8,8 +8,10 @@ from typing import Any
 from client import operations
 from client.aio.run import run
 from client.core import ClientCore
+from gateway.admin.resets import WaitingResets
 from gateway.commits import Commits
 from gateway.connection import Reply, Request
+from gateway.groups import Groups
 from gateway.topics import Topics
 from node.reader.answers import bounds_of, look_again
 from node.reader.pull_desk import PullDesk
@@ -17,6 +19,7 @@ from node.store.query.record_of_unit import store_time
 from node.store.query.seek import Boundary, offset_by_time
 from protocol.errors import NotFound
 from protocol.ids import Queue
+from protocol.remoting.codes import ResponseCode
 from protocol.remoting.errors import BadCommand
 from protocol.remoting.request_headers import (
     QueryConsumerOffsetHeader,
@@ -31,8 +34,18 @@ _BOUNDARIES = {one.value: one for one in Boundary}
 class Offsets:
     """One for each gateway, in the thread of its loop."""
 
-    def __init__(self, core: ClientCore, topics: Topics, commits: Commits, desk: PullDesk) -> None:
+    def __init__(
+        self,
+        core: ClientCore,
+        topics: Topics,
+        commits: Commits,
+        desk: PullDesk,
+        resets: WaitingResets,
+        groups: Groups,
+    ) -> None:
         self._core = core
+        self._resets = resets
+        self._groups = groups
         self._commits = commits
         self._topics = topics
         self._desk = desk
@@ -95,7 +108,9 @@ class Offsets:
         """
         wanted: QueryConsumerOffsetHeader = request_fields(request.header)
         topic, group = wanted.topic, wanted.consumer_group
-        found = self._commits.waiting(topic, group).get(wanted.queue_id)
+        found = self._resets.find(topic, group, wanted.queue_id)
+        if found is None:
+            found = self._commits.waiting(topic, group).get(wanted.queue_id)
         if found is None:
             asked = operations.cursor_places(topic, group, self._core.deadline(None))
             found = (await run(self._core, asked)).get(wanted.queue_id)
@@ -109,13 +124,19 @@ class Offsets:
         )
 
     async def commit(self, request: Request) -> Reply:
-        """15: notes the next offset that a group consumes. A negative one is ignored.
+        """15: notes the next offset that a group consumes. A negative one is ignored, and each
+        while the group shall go on from another one.
 
         Raises UnknownTopic, NodeBusy, and what the writer refuses.
         """
         wanted: UpdateConsumerOffsetHeader = request_fields(request.header)
+        if not self._groups.has(wanted.consumer_group):
+            text = f"Group {wanted.consumer_group} not exist!"
+            return Reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=text)
         self._topics.need(wanted.topic)
         place = wanted.topic, wanted.consumer_group, wanted.queue_id, wanted.commit_offset
+        if self._resets.find(*place[:3]) is not None:
+            return Reply()
         if request.header.is_one_way:
             self._commits.note(*place)
         else:

@@ -211,6 +211,14 @@ class Pulls:
             self._close(held.request_id, len(held.pull.tags))
 
 
+def moved_reply(offset: int) -> Reply:
+    """Of a pull whose group shall go on from an offset that a tool has set."""
+    ext = {
+        **_ALWAYS, "nextBeginOffset": str(offset), "minOffset": "0", "maxOffset": str(offset),
+    }  # fmt: skip
+    return Reply(ResponseCode.PULL_OFFSET_MOVED, ext, remark="OFFSET_RESET")
+
+
 def _reply(held: Held, found: Answer) -> Reply:
     status = PullStatus(found.fields["status"])
     code = _CODES[status]

@@ -9,11 +9,14 @@ import logging
 import resource
 from collections.abc import Awaitable, Callable, Coroutine
 from inspect import iscoroutine
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from client.core import ClientCore
+from gateway.admin.desk import AdminDesk, AdminParts
 from gateway.admin.look_ups import LookUps
+from gateway.admin.resets import WaitingResets
 from gateway.commits import Commits
 from gateway.connection import (
     ConnectionBuffers,
@@ -28,7 +31,7 @@ from gateway.members import Members
 from gateway.monitoring.gateway_stats import GatewayStats
 from gateway.names import BrokerName
 from gateway.offsets import Offsets
-from gateway.pulls import COMMIT, Pulls
+from gateway.pulls import COMMIT, Pulls, moved_reply
 from gateway.send_back import SendBack
 from gateway.sends import Sends, refusal_of_send
 from gateway.timers.recalls import Recalls
@@ -133,13 +136,35 @@ class GatewayService:
         keeps = settings.store_reply_message_enable
         self._replies = Replies(self.sends, self.members, self._asked, name.address, keeps)
         self.commits = Commits(core)
-        self._offsets = Offsets(core, self.topics, self.commits, self.pulls.desk)
+        self._resets = WaitingResets()
+        self._offsets = Offsets(
+            core, self.topics, self.commits, self.pulls.desk, self._resets, self.groups
+        )
         self._look_ups = LookUps(core, store.root, self._look_up, self._readable)
         self._tasks: set[asyncio.Future[Any]] = set()
         self._own_tasks: list[asyncio.Future[Any]] = []
+        self._admin = AdminDesk(self._admin_parts(store.root, core, settings))
         self.before_reading: Callable[[float], None] = lambda now: None
         """Takes in how far the log has grown; its owner sets it."""
         self._handlers = self._declared()
+
+    def _admin_parts(self, root: Path, core: ClientCore, settings: Settings) -> AdminParts:
+        return AdminParts(
+            root=root,
+            core=core,
+            desk=self.pulls.desk,
+            topics=self.topics,
+            groups=self.groups,
+            members=self.members,
+            commits=self.commits,
+            resets=self._resets,
+            asked=self._asked,
+            settings=settings,
+            look_up=self._look_up,
+            now=self._now,
+            waiting=lambda: len(self._tasks),
+            keep_replies=self._replies.keep,
+        )
 
     def _declared(self) -> dict[int, Handle]:
         """Each replies at once (Reply), by itself (None), or later (an awaitable of either)."""
@@ -173,12 +198,12 @@ class GatewayService:
             code.CHECK_CLIENT_CONFIG: self.pulls.check,
             code.LOCK_BATCH_MQ: lambda request: members.lock(request, monotonic()),
             code.UNLOCK_BATCH_MQ: members.unlock,
-            code.UPDATE_AND_CREATE_TOPIC: topics.create,
             code.GET_ALL_TOPIC_CONFIG: topics.configs,
             code.GET_TOPIC_CONFIG: topics.config,
             code.GET_ROUTEINFO_BY_TOPIC: topics.route,
             code.GET_BROKER_CLUSTER_INFO: topics.cluster,
             code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: topics.names,
+            **self._admin.handlers(),
         }
 
     def _look_up(self, offset: int) -> Record:
@@ -217,6 +242,7 @@ class GatewayService:
         """Ends what is silent. Call it each second or so."""
         self.members.drop_silent(now)
         self.groups.turn(now)
+        self._admin.turn(now)
         self._show_members(now)
         self.buffers.count_anew()
         self.stats.publish(self)
@@ -235,9 +261,11 @@ class GatewayService:
 
     # Requests
 
-    def answered(self, connection: RemotingConnection, header: RemotingHeader) -> None:
+    def answered(
+        self, connection: RemotingConnection, header: RemotingHeader, body: memoryview
+    ) -> None:
         """A client's answer to what it was asked."""
-        self._asked.answered(connection, header)
+        self._asked.answered(connection, header, body)
 
     def count_end(self, reason: EndReason) -> None:
         """A connection was ended."""
@@ -308,6 +336,9 @@ class GatewayService:
 
     def _pull(self, request: Request) -> None:
         wanted: PullMessageHeader = request_fields(request.header)
+        if self._resets and (moved := self._resets.taken(wanted)) is not None:
+            request.answer(moved_reply(moved))
+            return
         if wanted.sys_flag & COMMIT:
             self.commits.note(
                 wanted.topic, wanted.consumer_group, wanted.queue_id, wanted.commit_offset
@@ -368,6 +399,7 @@ class GatewayService:
         await self._ends.close()
         self._link.close()
         self.groups.close()
+        self._admin.close()
         self.stats.close(self)
 
 

@@ -5,12 +5,13 @@ changes.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from time import monotonic
 
 from client.aio.run import run
 from client.core import ClientCore
-from client.options import CreateTopicOptions
 from gateway.connection import Reply, Request
 from gateway.names import (
     PERM_INHERIT,
@@ -19,10 +20,18 @@ from gateway.names import (
     TBW102_QUEUES,
     BrokerName,
 )
+from node.runtime.event_log import fields
 from node.runtime.settings import Settings
-from node.store.config.topics_file import PERM_DEFAULT, RESERVE_TIME, Topic, TopicsFile
+from node.store.config.topics_file import (
+    PERM_DEFAULT,
+    PERM_WRITE,
+    RESERVE_TIME,
+    Topic,
+    TopicsFile,
+)
 from protocol.errors import UnknownTopic
 from protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_topic_for_send
+from protocol.remoting.admin_headers import PagedTopicsHeader
 from protocol.remoting.bodies import (
     BrokerData,
     ClusterInfo,
@@ -33,11 +42,16 @@ from protocol.remoting.bodies import (
     TopicList,
     TopicRouteData,
 )
-from protocol.remoting.errors import BadCommand
 from protocol.remoting.java_class import write_body
 from protocol.remoting.request_headers import request_fields, wants_standard_json
 
+log = logging.getLogger("keelog.gateway")
+
 RELOAD_S = 1.0
+COMPACTION = ("cleanup.policy", "COMPACTION")
+"""The attribute of topics of which a broker keeps the newest message of each key."""
+NO_ROUTE = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+"""With the refusal of a route: RocketMQ's tools print it."""
 _OF_GROUPS = (RETRY_PREFIX, DLQ_PREFIX)
 
 
@@ -64,12 +78,16 @@ class Topics:
         self._file = file
         self._core = core
         self._settings = settings
-        self._name = name
+        self.name = name
+        self.is_wiped = False
+        """Whether routes say that nothing can be sent: 205, as of a name server."""
         self._standard = standard_topics(name, settings.auto_create_topic_enable)
         self._reload_at = 0.0
         self.when_changed: Callable[[], None] = lambda: None
         """Is called after the table was read anew; its owner sets it."""
         self._making: dict[str, asyncio.Task[None]] = {}
+        self._warned: frozenset[str] = frozenset()
+        self._warn()
 
     def find(self, name: str) -> Topic | None:
         """The topic; looks into the table again for one that is not known, and each RELOAD_S.
@@ -88,8 +106,17 @@ class Topics:
         """Reads the table again if it has changed, and says so. Raises StoreDamaged."""
         if not self._file.reload():
             return False
+        self._warn()
         self.when_changed()
         return True
+
+    def _warn(self) -> None:
+        """Logs topics that a broker would keep in another way."""
+        topics = self._file.topics.values()
+        found = frozenset(one.name for one in topics if COMPACTION in one.attributes)
+        for name in sorted(found - self._warned):
+            log.warning("not compacted: kept by age and size", extra=fields(topic=name))
+        self._warned = found
 
     def announced(self) -> TopicConfigTable:
         """103: the topics that a name server gets, as they are known."""
@@ -124,7 +151,7 @@ class Topics:
 
     def _is_always_made(self, name: str) -> bool:
         """A group's own topic, and that of replies."""
-        return name.startswith(_OF_GROUPS) or name == self._name.reply_topic
+        return name.startswith(_OF_GROUPS) or name == self.name.reply_topic
 
     async def make(self, name: str, queues: int) -> Topic:
         """Creates a topic; waits for the one who does it already.
@@ -146,29 +173,17 @@ class Topics:
 
     # Requests
 
-    async def create(self, request: Request) -> Reply:
-        """17: makes a topic, or changes it."""
-        wanted = request_fields(request.header)
-        if wanted.read_queue_nums != wanted.write_queue_nums:
-            raise BadCommand(
-                f"{wanted.read_queue_nums} queues to read and {wanted.write_queue_nums} to write:"
-                " a node has as many of one as of the other"
-            )
-        options: CreateTopicOptions = {"perm": wanted.perm}
-        options["retention_hours"] = _retention_hours(wanted.attributes or "")
-        await run(
-            self._core, self._core.create_topic(wanted.topic, wanted.write_queue_nums, options)
-        )
-        self.look()
-        return Reply()
-
     def route(self, request: Request) -> Reply:
         """105: the one broker of a topic, and its queues."""
         wanted = request_fields(request.header)
         known = self.find(wanted.topic) or self._standard.get(wanted.topic)
         if known is None:
-            raise UnknownTopic(f"No topic route info in name server for the topic: {wanted.topic}")
-        queues = QueueData(self._name.broker, known.read_queues, known.write_queues, known.perm)
+            text = f"No topic route info in name server for the topic: {wanted.topic}"
+            raise UnknownTopic(f"{text}\n{NO_ROUTE}")
+        perm = known.perm & ~PERM_WRITE if self.is_wiped else known.perm
+        queues = QueueData(
+            self.name.broker, known.read_queues, known.write_queues, perm, known.sys_flag
+        )
         route = TopicRouteData((self._broker(request),), (queues,))
         standard = wants_standard_json(request.header, wanted.accept_standard_json_only)
         return Reply(body=write_body(route, standard=standard))
@@ -176,7 +191,7 @@ class Topics:
     def cluster(self, request: Request) -> Reply:
         """106: all brokers: this one."""
         broker = self._broker(request)
-        info = ClusterInfo({self._name.broker: broker}, {self._name.cluster: (self._name.broker,)})
+        info = ClusterInfo({self.name.broker: broker}, {self.name.cluster: (self.name.broker,)})
         return Reply(body=write_body(info, standard=wants_standard_json(request.header, False)))
 
     def names(self, _: Request) -> Reply:
@@ -186,44 +201,48 @@ class Topics:
 
     def config(self, request: Request) -> Reply:
         """351: the settings of one topic."""
-        name = request.header.ext.get("topic", "")
+        name = request_fields(request.header).topic
         return Reply(body=write_body(_config(self.need(name)), standard=True))
 
-    def configs(self, _: Request) -> Reply:
-        """21: the settings of all topics."""
+    def configs(self, request: Request) -> Reply:
+        """21: the settings of all topics, or of a page of them."""
+        wanted: PagedTopicsHeader = request_fields(request.header)
         self.look()
-        table = {name: _config(topic) for name, topic in sorted(self._file.topics.items())}
-        return Reply(body=write_body(TopicConfigTable(table, self._version()), standard=True))
+        known = sorted(self._file.topics.items())
+        first = max(0, wanted.topic_seq)
+        page = known[first : first + max(0, wanted.max_topic_num)]
+        table = {name: _config(topic) for name, topic in page}
+        body = write_body(TopicConfigTable(table, self._version()), standard=True)
+        return Reply(ext={"totalTopicNum": str(len(known))}, body=body)
+
+    @property
+    def creates(self) -> bool:
+        """Whether a topic is created by the first send to it."""
+        return self._settings.auto_create_topic_enable
+
+    def allow_creation(self, may_create: bool) -> None:
+        """Whether a topic is created by the first send to it."""
+        self._settings = replace(self._settings, auto_create_topic_enable=may_create)
+        self._standard = standard_topics(self.name, may_create)
+        self.when_changed()
 
     def _version(self) -> DataVersion:
         return DataVersion(counter=self._file.version)
 
     def _broker(self, request: Request) -> BrokerData:
-        address = self._name.address or request.connection.address
-        addresses: Mapping[int, str] = {self._name.broker_id: address}
-        return BrokerData(self._name.broker, addresses, self._name.cluster)
-
-
-def _retention_hours(changes: str) -> int | None:
-    """The retention that changes of attributes set, `+name=value,-name`; None where they do not.
-
-    Raises BadCommand. Other attributes change nothing here.
-    """
-    for change in filter(None, changes.split(",")):
-        name, _, value = change.partition("=")
-        if name.lstrip("+-") != RESERVE_TIME:
-            continue
-        if name.startswith("-"):
-            return 0
-        if not value.strip().lstrip("-").isdecimal():
-            raise BadCommand(f"attribute {RESERVE_TIME} is {value[:40]!a}: name a number of hours")
-        return max(0, int(value))
-    return None
+        address = self.name.address or request.connection.address
+        addresses: Mapping[int, str] = {self.name.broker_id: address}
+        return BrokerData(self.name.broker, addresses, self.name.cluster)
 
 
 def _config(topic: Topic) -> TopicConfig:
     hours = topic.retention_hours
-    attributes = {RESERVE_TIME: str(hours)} if hours else {}
     return TopicConfig(
-        topic.name, topic.read_queues, topic.write_queues, topic.perm, attributes=attributes
+        topic.name,
+        topic.read_queues,
+        topic.write_queues,
+        topic.perm,
+        topic_sys_flag=topic.sys_flag,
+        order=topic.is_ordered,
+        attributes={**dict(topic.attributes), **({RESERVE_TIME: str(hours)} if hours else {})},
     )

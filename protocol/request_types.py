@@ -8,6 +8,7 @@ from protocol.record.codec import RECORD_BYTES_MIN
 from protocol.request_fields import INT32_MAX, INT64_MAX, RequestField
 from protocol.wire.frames import PAYLOAD_BYTES_MAX
 
+RETENTION_HOURS_MAX = 1_000_000
 _CRC_MAX = 2**32 - 1
 _RECORDS_MAX = PAYLOAD_BYTES_MAX // RECORD_BYTES_MIN
 
@@ -82,3 +83,35 @@ Query = Annotated[
     ),
 ]
 BatchNumber = Annotated[int, RequestField("number of the batch", 0, INT64_MAX)]
+RetentionHours = Annotated[
+    int | None,
+    RequestField(
+        "hours that its messages are kept; 0: as `file_reserved_time` says",
+        0,
+        RETENTION_HOURS_MAX,
+        absent="as it was",
+    ),
+]
+ReadQueues = Annotated[
+    int | None,
+    RequestField(
+        "how many of the queues RocketMQ's clients read; `queues` are then those that they write"
+        " to",
+        1,
+        INT32_MAX,
+        range="from 1",
+        absent="all",
+    ),
+]
+Order = Annotated[bool | None, RequestField("RocketMQ's `order`", absent="as it was")]
+SysFlag = Annotated[
+    int | None, RequestField("RocketMQ's `topicSysFlag`", 0, INT32_MAX, absent="as it was")
+]
+TopicAttributes = Annotated[
+    dict[str, str] | None,
+    RequestField(
+        "RocketMQ's attributes, all but `reserve.time`",
+        check=checks.properties,
+        absent="as they were",
+    ),
+]

@@ -28,12 +28,17 @@ from protocol.request_types import (
     DeliverMs,
     Group,
     Once,
+    Order,
     Query,
     QueueId,
+    ReadQueues,
     Records,
+    RetentionHours,
     Size,
     Sizes,
+    SysFlag,
     Topic,
+    TopicAttributes,
     TopicName,
     Wait,
 )
@@ -54,7 +59,6 @@ PARTS_MAX = 10_000
 """Stages of one `publish`."""
 _PERM_MAX = 15
 _PERM_HELP = "2 write, 4 read, 6 both. It holds for the writer: readers serve every topic"
-RETENTION_HOURS_MAX = 1_000_000
 
 # -- the writer -----------------------------------------------------------------------------------
 
@@ -212,15 +216,11 @@ class CreateTopicFields(NamedTuple):
     topic: TopicName
     queues: Annotated[int, RequestField("how many queues", 1, INT32_MAX, range="from 1")]
     perm: Annotated[int, RequestField(_PERM_HELP, 0, _PERM_MAX)] = 6
-    retention_hours: Annotated[
-        int | None,
-        RequestField(
-            "hours that its messages are kept; 0: as `file_reserved_time` says",
-            0,
-            RETENTION_HOURS_MAX,
-            absent="as it was",
-        ),
-    ] = None
+    retention_hours: RetentionHours = None
+    read_queues: ReadQueues = None
+    order: Order = None
+    sys_flag: SysFlag = None
+    attributes: TopicAttributes = None
 
 
 class DeleteTopicFields(NamedTuple):

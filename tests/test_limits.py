@@ -68,6 +68,7 @@ QUEUES = {
     "gateway/tasks/delay_level.py": "gateway/tasks/waiting_queue.py::PULL_MESSAGES_MAX",
     "node/writer/removal/expiry.py": "node/writer/topic_table.py::TOPICS_MAX",
     "node/writer/removal/removals.py": "node/writer/removal/removals.py::WAITING_MAX",
+    "gateway/admin/counts.py": "gateway/admin/counts.py::KEYS_MAX",
     "client/send/unique_key.py": "client/transport/io_thread.py::CALLS_MAX",
 }
 """Files with queues (deques, sockets, heaps of work), and the limit that holds for them."""

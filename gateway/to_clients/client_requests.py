@@ -7,6 +7,7 @@ nobody asked for, or comes too late, is ignored (RocketMQ: NettyRemotingAbstract
 import asyncio
 from collections.abc import Mapping
 from itertools import count
+from typing import NamedTuple
 
 from gateway.connection import Body, RemotingConnection
 from protocol.errors import NodeBusy
@@ -20,12 +21,19 @@ ANSWER_S_MAX = 10.0
 """How long a client may take, as at a broker (Broker2Client#callClient)."""
 
 
+class ClientAnswer(NamedTuple):
+    """What a client has answered."""
+
+    header: RemotingHeader
+    body: bytes
+
+
 class ClientRequests:
     """One for each gateway, in the thread of its loop."""
 
     def __init__(self) -> None:
         self._numbers = count(1)
-        self._waiting: dict[int, tuple[RemotingConnection, asyncio.Future[RemotingHeader]]] = {}
+        self._waiting: dict[int, tuple[RemotingConnection, asyncio.Future[ClientAnswer]]] = {}
 
     def __len__(self) -> int:
         """How many have no answer yet."""
@@ -38,8 +46,8 @@ class ClientRequests:
         ext: Mapping[str, str],
         body: Body,
         timeout_s: float = ANSWER_S_MAX,
-    ) -> RemotingHeader:
-        """Sends a request, and returns the header of its answer.
+    ) -> ClientAnswer:
+        """Sends a request, and returns its answer.
 
         Raises NodeBusy beyond CLIENT_REQUESTS_MAX, TimeoutError, and ConnectionResetError when the
         connection has ended.
@@ -49,7 +57,7 @@ class ClientRequests:
         if connection.is_closed:
             raise ConnectionResetError("the client is gone")
         opaque = next(self._numbers) % INT32_MAX
-        coming: asyncio.Future[RemotingHeader] = asyncio.get_running_loop().create_future()
+        coming: asyncio.Future[ClientAnswer] = asyncio.get_running_loop().create_future()
         self._waiting[opaque] = connection, coming
         try:
             connection.send(RemotingHeader(code, opaque, ext=ext), body)
@@ -58,11 +66,13 @@ class ClientRequests:
         finally:
             del self._waiting[opaque]
 
-    def answered(self, connection: RemotingConnection, header: RemotingHeader) -> None:
+    def answered(
+        self, connection: RemotingConnection, header: RemotingHeader, body: Body = b""
+    ) -> None:
         """Takes an answer that came over a connection."""
         asked, coming = self._waiting.get(header.opaque, (None, None))
         if asked is connection and coming is not None and not coming.done():
-            coming.set_result(header)
+            coming.set_result(ClientAnswer(header, bytes(body)))
 
     def went(self, connection: RemotingConnection) -> None:
         """A connection is gone: what it was asked fails at once."""

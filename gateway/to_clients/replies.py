@@ -75,6 +75,10 @@ class Replies:
         self._keeps = keeps
         self._pushed_bytes = 0
 
+    def keep(self, keeps: bool) -> None:
+        """Whether replies are stored from now on."""
+        self._keeps = keeps
+
     def take(self, request: Request) -> Coroutine[Any, Any, Reply]:
         """324, 325: pushes a reply, then stores it. Raises BadCommand."""
         wanted: SendMessageHeader = request_fields(request.header)
@@ -111,7 +115,7 @@ class Replies:
         ext = self._pushed_fields(one)
         code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
         try:
-            answer = await self._asked.ask(connection, code, ext, one.body)
+            answer, _ = await self._asked.ask(connection, code, ext, one.body)
         except (TimeoutError, ConnectionError) as error:
             why: object = str(error) or "it does not answer"
         else:

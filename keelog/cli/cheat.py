@@ -14,8 +14,19 @@ class Subject(NamedTuple):
 
     what: str
     commands: tuple[str, ...]
+    others: str = ""
+    """Lines that are no commands of ours."""
 
 
+MQADMIN = """\
+# RocketMQ's own mqadmin, at a node that is its own name server
+keelog serve ./store --remoting 127.0.0.1:10911
+mqadmin clusterList -n 127.0.0.1:10911
+mqadmin brokerStatus -b 127.0.0.1:10911
+mqadmin topicStatus -n 127.0.0.1:10911 -t orders
+mqadmin consumerProgress -n 127.0.0.1:10911 -g billing
+mqadmin resetOffsetByTime -n 127.0.0.1:10911 -g billing -t orders -s now
+mqadmin queryMsgByKey -n 127.0.0.1:10911 -t orders -k order-17"""
 SUBJECTS = {
     "node": Subject("start a node, see how it is", ("serve", "health", "status", "top", "diag")),
     "messages": Subject("send, read, find messages", ("produce", "consume", "msg")),
@@ -24,7 +35,7 @@ SUBJECTS = {
     "settings": Subject("settings files, and names for nodes", ("config", "context")),
     "load": Subject("put a node under load", ("bench",)),
     "spark": Subject("Spark jobs on a store", ("spark",)),
-    "rocketmq": Subject("for hands that know mqadmin, and a broker's files", ("mqadmin", "demo")),
+    "rocketmq": Subject("for hands that know mqadmin, and a broker's files", ("demo",), MQADMIN),
     "help": Subject("help, examples, completion", ("help", "cheat", "completion", "version")),
 }
 
@@ -45,7 +56,9 @@ def cheat(subject: str | None) -> int:
         for name, entry in SUBJECTS.items():
             click.echo(f"keelog cheat {name.ljust(width)}  {entry.what}")
         return OK
-    blocks = [
+    others = SUBJECTS[subject].others
+    blocks = [others] if others else []
+    blocks += [
         "\n".join((f"# keelog {path}: {one.get_short_help_str(1_000)}", *one.examples))
         for name in SUBJECTS[subject].commands
         for path, one in _leaves(name)

@@ -55,9 +55,6 @@ COMMANDS = {
 }
 HIDDEN = {
     "version": Lazy("keelog.cli.help", "version_", "Prints the version."),
-    "mqadmin": Lazy(
-        "keelog.cli.mqadmin.command", "mqadmin", "RocketMQ's mqadmin commands, as ours."
-    ),
 }
 """Commands that no list shows."""
 

@@ -248,7 +248,7 @@ def answer_other(
         ]
         return answer(number, topics=rows)
     if operation == "create_topic":
-        topic, created = table.create(*CREATE_TOPIC.parse(header))
+        topic, created = table.create(CREATE_TOPIC.parse(header))
         return answer(number, topic=topic.name, queues=topic.write_queues, created=created)
     if operation == "groups":
         rows = [

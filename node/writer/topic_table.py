@@ -6,6 +6,7 @@ Creating topics follows `TopicConfigManager#createTopicInSendMessageMethod`.
 import random
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
 from node.runtime.settings import Settings
 from node.store.config.topics_file import PERM_DEFAULT, PERM_READ, PERM_WRITE, Topic, TopicsFile
@@ -21,6 +22,9 @@ from protocol.names import (
     check_topic_for_send,
 )
 from protocol.record.encode import ANY_QUEUE
+from protocol.requests import CreateTopicFields
+
+Value = TypeVar("Value")
 
 _TOPICS_OF_ONE_QUEUE = frozenset((TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, UNDECIDED_TOPIC))
 TOPIC_QUEUES_MAX = 1024
@@ -160,23 +164,34 @@ class TopicTable:
         self._turn[name] = turn + 1
         return turn % topic.write_queues
 
-    def create(
-        self, name: str, queues: int, perm: int, retention_hours: int | None = None
-    ) -> tuple[Topic, bool]:
-        """Makes a topic or changes it; True when it is new. `retention_hours`: None as it was."""
-        check_topic_for_send(name)
+    def create(self, wanted: CreateTopicFields) -> tuple[Topic, bool]:
+        """Makes a topic or changes it; True when it is new. What is not named stays as it was."""
+        check_topic_for_send(wanted.topic)
         limit = min(TOPIC_QUEUES_MAX, QUEUE_ID_MAX)
-        if not 1 <= queues <= limit:
-            raise BadRequest(f"{queues} queues are outside [1, {limit}]")
-        if perm not in (PERM_WRITE, PERM_READ, PERM_DEFAULT):
-            raise BadRequest(f"perm is {perm}", "use 2 (write), 4 (read) or 6 (both)")
-        known = self._file.topics.get(name)
-        if retention_hours is None:
-            retention_hours = 0 if known is None else known.retention_hours
-        wanted = Topic(name, queues, queues, perm, retention_hours)
-        if known != wanted:
-            self._put([wanted])
-        return wanted, known is None
+        read_queues = wanted.queues if wanted.read_queues is None else wanted.read_queues
+        for queues in (wanted.queues, read_queues):
+            if not 1 <= queues <= limit:
+                raise BadRequest(f"{queues} queues are outside [1, {limit}]")
+        if wanted.perm not in (PERM_WRITE, PERM_READ, PERM_DEFAULT):
+            raise BadRequest(f"perm is {wanted.perm}", "use 2 (write), 4 (read) or 6 (both)")
+        known = self._file.topics.get(wanted.topic)
+        before = known or Topic(wanted.topic, read_queues, wanted.queues)
+        attributes = before.attributes
+        if wanted.attributes is not None:
+            attributes = tuple(sorted(wanted.attributes.items()))
+        topic = Topic(
+            wanted.topic,
+            read_queues,
+            wanted.queues,
+            wanted.perm,
+            _or(wanted.retention_hours, before.retention_hours),
+            _or(wanted.order, before.is_ordered),
+            _or(wanted.sys_flag, before.sys_flag),
+            attributes,
+        )
+        if known != topic:
+            self._put([topic])
+        return topic, known is None
 
     @property
     def version(self) -> int:
@@ -200,3 +215,7 @@ class TopicTable:
     def all(self) -> list[Topic]:
         """Every topic, by name."""
         return [self._file.topics[name] for name in sorted(self._file.topics)]
+
+
+def _or(given: Value | None, before: Value) -> Value:
+    return before if given is None else given

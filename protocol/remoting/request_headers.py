@@ -7,6 +7,7 @@ Others may be there and are ignored: `lo`, `ns`, `nsd`, `bname`, `oway` of 5.x, 
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
 
+from protocol.remoting.admin_headers import ADMIN_HEADERS
 from protocol.remoting.codes import STANDARD_JSON_VERSION, RequestCode
 from protocol.remoting.headers import RemotingHeader
 from protocol.remoting.java_class import INT32_MAX, Int32, JavaClass
@@ -213,6 +214,8 @@ REQUEST_HEADERS: Mapping[int, JavaClass[Any]] = {
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: _GROUP,
     RequestCode.UPDATE_AND_CREATE_TOPIC: JavaClass(CreateTopicHeader),
     RequestCode.GET_ROUTEINFO_BY_TOPIC: JavaClass(GetRouteInfoHeader),
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: _GROUP,
+    **ADMIN_HEADERS,
 }
 """34, 41, 42, 46 and 200 have bodies alone."""
 

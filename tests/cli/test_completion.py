@@ -63,7 +63,6 @@ def test_commands_and_options_are_completed(
     assert completed("keelog store ver", monkeypatch, capsys) == ["verify"]
     assert "--no-progress" in completed("keelog store verify --no", monkeypatch, capsys)
     assert completed("keelog --cont", monkeypatch, capsys) == ["--context"]
-    assert completed("keelog mqadmin topicS", monkeypatch, capsys) == ["topicStatus"]
 
 
 def test_commands_are_completed_without_importing_one() -> None:

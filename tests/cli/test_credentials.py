@@ -96,12 +96,6 @@ def test_a_context_keeps_its_address_and_shows_it_without_credentials(
         assert "tcp://***@127.0.0.1:1" in text
 
 
-def test_mqadmins_address_is_shown_without_credentials(capfd: pytest.CaptureFixture[str]) -> None:
-    text = shown(capfd, "mqadmin", "clusterList", "-n", NODE.removeprefix("tcp://"))[1]
-    assert "this is: keelog status --node" in text
-    assert SECRET not in text
-
-
 def test_an_export_says_where_it_went_without_credentials(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,7 +129,9 @@ class Handler:
     def count_end(self, reason: EndReason) -> None:
         self.ends.append(reason)
 
-    def answered(self, connection: RemotingConnection, header: RemotingHeader) -> None: ...
+    def answered(
+        self, connection: RemotingConnection, header: RemotingHeader, body: memoryview
+    ) -> None: ...
 
     def came(self, connection: RemotingConnection) -> None: ...
 

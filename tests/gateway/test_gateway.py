@@ -321,6 +321,9 @@ def test_offsets_of_groups_are_kept_in_rocketmqs_file(
     none = peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, {**place, "setZeroIfNotFound": False})
     assert none.code == ResponseCode.QUERY_NOT_FOUND
     commit = RequestCode.UPDATE_CONSUMER_OFFSET
+    unknown = peer.ask(commit, {**place, "commitOffset": 3})
+    assert unknown.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"g2"}')
     assert peer.ask(commit, {**place, "commitOffset": 3}).code == ResponseCode.SUCCESS
     assert peer.ask(commit, {**place, "commitOffset": -1}).code == ResponseCode.SUCCESS
     assert peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, place).ext["offset"] == "3"

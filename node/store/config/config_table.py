@@ -49,6 +49,11 @@ class ConfigTable:
         self._load()
         self.entries: dict[str, Any] = self._document.pop(name, {})
 
+    @property
+    def version(self) -> dict[str, int]:
+        """The version of the table, which rises with each save."""
+        return dict(self._document.get("dataVersion") or {})
+
     def touch(self) -> None:
         """Has the table saved, within about SAVE_EVERY_S."""
         self._is_dirty = True

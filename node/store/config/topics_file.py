@@ -32,13 +32,20 @@ _RESTORE_HINT = "restore it from topics.json.bak, or remove it"
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic's settings. `retention_hours`: 0 where the node's `file_reserved_time` counts."""
+    """One topic's settings. `retention_hours`: 0 where the node's `file_reserved_time` counts.
+
+    The rest is RocketMQ's: the node keeps it for clients, and does nothing by it. `attributes` are
+    pairs of a name and a value, sorted, without RESERVE_TIME.
+    """
 
     name: str
     read_queues: int
     write_queues: int
     perm: int = PERM_DEFAULT
     retention_hours: int = 0
+    is_ordered: bool = False
+    sys_flag: int = 0
+    attributes: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_writable(self) -> bool:
@@ -94,11 +101,13 @@ class TopicsFile:
             known = table.get(topic.name, _NEW_ENTRY)
             table[topic.name] = {
                 **known,
-                "attributes": _attributes(known, topic.retention_hours),
+                "attributes": _attributes(topic),
                 "topicName": topic.name,
                 "perm": topic.perm,
                 "readQueueNums": topic.read_queues,
                 "writeQueueNums": topic.write_queues,
+                "order": topic.is_ordered,
+                "topicSysFlag": topic.sys_flag,
             }
         self._save(table, timestamp_ms)
         self.topics.update((topic.name, topic) for topic in topics)
@@ -136,10 +145,9 @@ class TopicsFile:
         self._stamp = (status.st_mtime_ns, status.st_size)
 
 
-def _attributes(entry: dict[str, Any], retention_hours: int) -> dict[str, Any]:
-    attributes = dict(entry.get("attributes") or {})
-    attributes.pop(RESERVE_TIME, None)
-    return {**attributes, RESERVE_TIME: str(retention_hours)} if retention_hours else attributes
+def _attributes(topic: Topic) -> dict[str, str]:
+    hours = topic.retention_hours
+    return {**dict(topic.attributes), **({RESERVE_TIME: str(hours)} if hours else {})}
 
 
 def unreadable_tables(root: Path) -> Iterator[StoreDamaged]:
@@ -185,16 +193,22 @@ def _parse(path: Path, text: str) -> dict[str, Any]:
 
 def _topic(path: Path, name: str, entry: Any) -> Topic:
     try:
+        attributes = {
+            str(key): str(value) for key, value in (entry.get("attributes") or {}).items()
+        }
         topic = Topic(
             name,
             int(entry.get("readQueueNums", 0)),
             int(entry.get("writeQueueNums", 0)),
             int(entry.get("perm", PERM_DEFAULT)),
-            max(0, int((entry.get("attributes") or {}).get(RESERVE_TIME, 0))),
+            max(0, int(attributes.pop(RESERVE_TIME, 0))),
+            entry.get("order") is True,
+            int(entry.get("topicSysFlag", 0)),
+            tuple(sorted(attributes.items())),
         )
     except (AttributeError, TypeError, ValueError, OverflowError):
-        found = f"the entry of topic {name[:80]!a} is no topic"
-        raise StoreDamaged(str(path), 0, found, _RESTORE_HINT) from None
+        text = f"the entry of topic {name[:80]!a} is no topic"
+        raise StoreDamaged(str(path), 0, text, _RESTORE_HINT) from None
     for count in (topic.read_queues, topic.write_queues):
         if not 0 <= count <= QUEUE_ID_MAX + 1:
             found = f"topic {name[:80]!a} has {count} queues"

@@ -37,6 +37,7 @@ from protocol.names import (
     CONSUMER_OFFSETS_FILE,
     DELAY_OFFSETS_FILE,
     KEELOG_DIR,
+    KV_CONFIG_FILE,
     LOCK_FILE,
     SUBSCRIPTION_GROUPS_FILE,
     TOPICS_FILE,
@@ -52,7 +53,12 @@ _BESIDE = {
     f"{TOPICS_FILE}.new": TOPICS_FILE_BYTES_MAX,
     **{
         f"{table}{end}": OFFSETS_FILE_BYTES_MAX
-        for table in (CONSUMER_OFFSETS_FILE, SUBSCRIPTION_GROUPS_FILE, DELAY_OFFSETS_FILE)
+        for table in (
+            CONSUMER_OFFSETS_FILE,
+            SUBSCRIPTION_GROUPS_FILE,
+            DELAY_OFFSETS_FILE,
+            KV_CONFIG_FILE,
+        )
         for end in ("", ".bak", ".new")
     },
 }

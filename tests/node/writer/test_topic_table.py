@@ -20,6 +20,7 @@ from protocol.errors import (
     UnknownTopic,
 )
 from protocol.ids import Queue
+from protocol.requests import CreateTopicFields
 
 
 def table(root: Path, *stored: Queue, **settings: bool) -> TopicTable:
@@ -47,8 +48,8 @@ def test_without_room_a_topic_is_neither_made_nor_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     topics = table(tmp_path)
-    topics.create("old", 4, 6)
-    topics.create("other", 4, 6)
+    topics.create(CreateTopicFields("old", 4, 6))
+    topics.create(CreateTopicFields("other", 4, 6))
     before = (tmp_path / "config/topics.json").read_bytes()
 
     def no_room(*_: object) -> None:
@@ -58,7 +59,7 @@ def test_without_room_a_topic_is_neither_made_nor_removed(
         patch.setattr(os, call, no_room)
         for change in (
             lambda: topics.for_send("new"),
-            lambda: topics.create("old", 8, 6),
+            lambda: topics.create(CreateTopicFields("old", 8, 6)),
             lambda: topics.forget("other"),
         ):
             with pytest.raises(ServiceNotAvailable, match=r"disk_full: no room for .*topics.json"):
@@ -97,16 +98,16 @@ def test_topics_and_queues_are_bounded_and_those_that_are_there_stay(
     with pytest.raises(NotAllowed, match="3 topics with 24 queues are there already"):
         topics.for_send("d")
     with pytest.raises(NotAllowed):
-        topics.create("d", 1, 6)
+        topics.create(CreateTopicFields("d", 1, 6))
     with pytest.raises(NotAllowed, match="24 are allowed"):
-        topics.create("c", 9, 6)
+        topics.create(CreateTopicFields("c", 9, 6))
     assert (tmp_path / "config/topics.json").read_bytes() == before
     assert topics.for_send("c").write_queues == 8
     topics.forget("a")
-    assert topics.create("c", 9, 6)[0].write_queues == 9
+    assert topics.create(CreateTopicFields("c", 9, 6))[0].write_queues == 9
     with pytest.raises(NotAllowed):
         topics.for_send("d")
-    assert topics.create("d", 7, 6)[1]
+    assert topics.create(CreateTopicFields("d", 7, 6))[1]
 
 
 def test_a_topic_without_a_write_queue_takes_no_messages(tmp_path: Path) -> None:
@@ -117,7 +118,7 @@ def test_a_topic_without_a_write_queue_takes_no_messages(tmp_path: Path) -> None
 
 def test_reserved_and_read_only_topics_take_no_messages(tmp_path: Path) -> None:
     topics = table(tmp_path)
-    topics.create("closed", 4, 4)
+    topics.create(CreateTopicFields("closed", 4, 4))
     for name in ("closed", "SCHEDULE_TOPIC_XXXX"):
         with pytest.raises(NotAllowed):
             topics.for_send(name)
@@ -126,7 +127,7 @@ def test_reserved_and_read_only_topics_take_no_messages(tmp_path: Path) -> None:
 @pytest.mark.parametrize("perm", [0, 1, 3, 9])
 def test_a_topic_is_made_to_be_written_or_read(tmp_path: Path, perm: int) -> None:
     with pytest.raises(BadRequest, match="perm"):
-        table(tmp_path).create("orders", 4, perm)
+        table(tmp_path).create(CreateTopicFields("orders", 4, perm))
     assert not (tmp_path / "config").exists()
 
 
@@ -152,7 +153,7 @@ def test_what_a_broker_wrote_and_we_do_not_know_stays(tmp_path: Path) -> None:
         '{"dataVersion":{"counter":41,"stateVersion":7},"extra":{1:"{2:",3:[4]},"topicConfigTable":'
         '{"T":{"attributes":{"+queue.type":"SimpleCQ"},"perm":6,"readQueueNums":4,"writeQueueNums":4}}}'
     )
-    table(tmp_path).create("T", 6, 6)
+    table(tmp_path).create(CreateTopicFields("T", 6, 6))
     document = json.loads(path.read_text())
     assert document["extra"] == {"1": "{2:", "3": [4]}
     assert document["dataVersion"]["counter"] == 42
@@ -164,8 +165,8 @@ def test_what_a_broker_wrote_and_we_do_not_know_stays(tmp_path: Path) -> None:
 
 def test_the_backup_serves_when_the_file_is_gone(tmp_path: Path) -> None:
     topics = table(tmp_path)
-    topics.create("one", 1, 6)
-    topics.create("two", 1, 6)
+    topics.create(CreateTopicFields("one", 1, 6))
+    topics.create(CreateTopicFields("two", 1, 6))
     (tmp_path / "config/topics.json").unlink()
     assert list(TopicsFile(tmp_path).topics) == ["one"]
 
@@ -180,7 +181,7 @@ def test_a_file_that_is_no_json_is_damage_with_its_place(tmp_path: Path) -> None
 
 def test_a_deleted_topic_is_gone_from_the_file(tmp_path: Path) -> None:
     topics = table(tmp_path)
-    topics.create("one", 1, 6)
+    topics.create(CreateTopicFields("one", 1, 6))
     assert topics.has("one")
     topics.forget("one")
     assert not topics.has("one")

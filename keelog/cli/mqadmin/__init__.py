@@ -1,1 +1,0 @@
-"""RocketMQ's mqadmin commands, as ours."""

@@ -1,0 +1,40 @@
+"""RocketMQ's admin tools print the same at a node as at a broker with the same store."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+
+import pytest
+
+from scripts.rivals.mqadmin.cases import CASES, MOST_USED
+from scripts.rivals.mqadmin.sides import AdminSide, start_sides
+from scripts.rivals.mqadmin.table import difference, run_cases
+from scripts.rivals.mqadmin.verdicts import DIFFERENCES, EQUAL
+from scripts.rivals.rocketmq import class_path, missing
+
+pytestmark = [
+    pytest.mark.clients,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(bool(missing()), reason=missing()),
+]
+
+
+@pytest.fixture
+def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[AdminSide]]:
+    with ExitStack() as ends:
+        yield start_sides(ends, class_path(), tmp_path_factory.mktemp("mqadmin"))
+
+
+def test_the_commands_that_operators_use_most_print_what_they_print_at_a_broker(
+    sides: Sequence[AdminSide],
+) -> None:
+    cases = [case for case in CASES if case.command in MOST_USED]
+    runs = run_cases(sides, cases)
+    unequal = {
+        run.case.label: difference(run)
+        for run in runs
+        if run.verdict.kind != EQUAL and run.case.label not in DIFFERENCES
+    }
+    assert not unequal, "\n".join(f"== {label}\n{text}" for label, text in unequal.items())
+    assert {run.case.command for run in runs} == MOST_USED
+    said = " ".join(line for run in runs for line in run.ours)
+    assert "Orders broker-a 0" in said, "tools have printed something"
