@@ -111,15 +111,7 @@ class GatewayService:
         self._link = WriterLink(core, run_dir(store.root))
         levels = len(settings.delay_levels_ms)
         delays = DelayRules(levels, settings.timer_max_delay_sec * 1000, name.broker)
-        self.sends = Sends(
-            self._link,
-            self.topics,
-            self.groups,
-            name.cluster,
-            delays,
-            rejects_halves=settings.reject_transaction_message,
-            once=settings.idempotent_remoting and settings.idempotent_window > 0,
-        )
+        self.sends = self._make_sends(settings, name.cluster, delays)
         self._recalls = Recalls(self.sends, self.topics, delays, settings.recall_message_enable)
         self._ends = Ends(self._link, self.topics, self._look_up, settings, delays)
         self._checks = Checks(
@@ -147,6 +139,17 @@ class GatewayService:
         self.before_reading: Callable[[float], None] = lambda now: None
         """Takes in how far the log has grown; its owner sets it."""
         self._handlers = self._declared()
+
+    def _make_sends(self, settings: Settings, cluster: str, delays: DelayRules) -> Sends:
+        return Sends(
+            self._link,
+            self.topics,
+            self.groups,
+            cluster,
+            delays,
+            rejects_halves=settings.reject_transaction_message,
+            once=settings.idempotent_remoting and settings.idempotent_window > 0,
+        )
 
     def _admin_parts(self, root: Path, core: ClientCore, settings: Settings) -> AdminParts:
         return AdminParts(

@@ -9,6 +9,7 @@ from protocol.request_fields import INT32_MAX, INT64_MAX, RequestField
 from protocol.wire.frames import PAYLOAD_BYTES_MAX
 
 RETENTION_HOURS_MAX = 1_000_000
+_PERM_MAX = 15
 _CRC_MAX = 2**32 - 1
 _RECORDS_MAX = PAYLOAD_BYTES_MAX // RECORD_BYTES_MIN
 
@@ -83,6 +84,22 @@ Query = Annotated[
     ),
 ]
 BatchNumber = Annotated[int, RequestField("number of the batch", 0, INT64_MAX)]
+BeforeTime = Annotated[
+    int, RequestField("messages stored before this go, ms since 1970", 0, INT64_MAX)
+]
+OneQueue = Annotated[
+    int | None,
+    RequestField("only this queue", 0, QUEUE_ID_MAX, wire="queue", absent="all queues"),
+]
+OneStage = Annotated[
+    str | None, RequestField("only this one", check=checks.staging_id, absent="all of the batch")
+]
+Perm = Annotated[
+    int,
+    RequestField(
+        "2 write, 4 read, 6 both. It holds for the writer: readers serve every topic", 0, _PERM_MAX
+    ),
+]
 RetentionHours = Annotated[
     int | None,
     RequestField(

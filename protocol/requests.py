@@ -22,13 +22,17 @@ from protocol.request_fields import (
 from protocol.request_types import (
     GROUP_HELP,
     BatchNumber,
+    BeforeTime,
     Crc,
     DelayLevel,
     DelayMs,
     DeliverMs,
     Group,
     Once,
+    OneQueue,
+    OneStage,
     Order,
+    Perm,
     Query,
     QueueId,
     ReadQueues,
@@ -57,8 +61,6 @@ FETCH_BYTES_MAX = 4 * 1024 * 1024
 """Raw bytes of one answer to `fetch`."""
 PARTS_MAX = 10_000
 """Stages of one `publish`."""
-_PERM_MAX = 15
-_PERM_HELP = "2 write, 4 read, 6 both. It holds for the writer: readers serve every topic"
 
 # -- the writer -----------------------------------------------------------------------------------
 
@@ -204,10 +206,7 @@ class UnstageFields(NamedTuple):
 
     query: Query
     batch: BatchNumber
-    stage: Annotated[
-        str | None,
-        RequestField("only this one", check=checks.staging_id, absent="all of the batch"),
-    ] = None
+    stage: OneStage = None
 
 
 class CreateTopicFields(NamedTuple):
@@ -215,7 +214,7 @@ class CreateTopicFields(NamedTuple):
 
     topic: TopicName
     queues: Annotated[int, RequestField("how many queues", 1, INT32_MAX, range="from 1")]
-    perm: Annotated[int, RequestField(_PERM_HELP, 0, _PERM_MAX)] = 6
+    perm: Perm = 6
     retention_hours: RetentionHours = None
     read_queues: ReadQueues = None
     order: Order = None
@@ -233,10 +232,7 @@ class PurgeTopicFields(NamedTuple):
     """A topic, or one of its queues, whose older messages go."""
 
     topic: TopicName
-    queue_id: Annotated[
-        int | None,
-        RequestField("only this queue", 0, QUEUE_ID_MAX, wire="queue", absent="all queues"),
-    ] = None
+    queue_id: OneQueue = None
 
 
 class PurgeBeforeOffset(NamedTuple):
@@ -250,9 +246,7 @@ class PurgeBeforeOffset(NamedTuple):
 class PurgeBeforeTime(NamedTuple):
     """The first message that stays, by its store time."""
 
-    timestamp: Annotated[
-        int, RequestField("messages stored before this go, ms since 1970", 0, INT64_MAX)
-    ]
+    timestamp: BeforeTime
 
 
 class CursorGetFields(NamedTuple):

@@ -36,6 +36,7 @@ LEFT_OUT = (
     (r"python -m scripts\.", "measures for minutes, or starts a broker"),
     (r"keelog bench ", "measures for minutes"),
     (r"keelog serve ", "stays in the foreground; the README's is run"),
+    (r"mqadmin clusterList ", "needs RocketMQ's tools: tests/clients/test_mqadmin.py"),
     (r"keelog group ", "needs RocketMQ's clients: tests/cli/test_group.py"),
     (r"keelog spark ", "a Spark job: tests/cli/test_examples.py, tests/pipeline run them"),
     (r"pip (install|wheel) ", "asks a package index; tests/whole/test_wheel.py builds the wheel"),

@@ -53,7 +53,7 @@ class ClientCalls:
         )
 
     async def consume(self, request: Request) -> Reply:
-        """309: a client gets a message outside of the order, and tells what became of it.
+        """309: a client gets a message outside of the order, and reports what became of it.
 
         Raises BadRequest for what is no message id, NotFound.
         """
@@ -100,8 +100,8 @@ class ClientCalls:
             for connection, member in group.members.items()
             if wants_all or wanted.client_addr == member.client_id
         }
-        answers = await asyncio.gather(*(self._status_of(one, ext) for one in asked))
-        for member, found in zip(asked.values(), answers, strict=True):
+        replies = await asyncio.gather(*(self._status_of(one, ext) for one in asked))
+        for member, found in zip(asked.values(), replies, strict=True):
             if found is not None and not found.header.code and found.body:
                 body = read_body(GetConsumerStatusBody, found.body)
                 table[member.client_id] = body.message_queue_table

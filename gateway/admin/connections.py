@@ -17,7 +17,7 @@ from protocol.remoting.codes import ResponseCode
 from protocol.remoting.java_class import write_body
 from protocol.remoting.request_headers import request_fields
 
-CLIENTS_TOLD_MAX = 50_000
+CLIENTS_SHOWN_MAX = 50_000
 """Producers of one reply to 328; further ones are left out."""
 
 
@@ -54,7 +54,7 @@ class Connections:
 
     def all_producers(self, _: Request) -> Reply:
         """328: the producers of all groups."""
-        table, left, wall = {}, CLIENTS_TOLD_MAX, now_ms() - int(monotonic() * 1000)
+        table, left, wall = {}, CLIENTS_SHOWN_MAX, now_ms() - int(monotonic() * 1000)
         for name, members in sorted(self._members.producers.items()):
             rows = [
                 ProducerInfo(

@@ -27,7 +27,7 @@ from protocol.remoting.bodies import (
 from protocol.remoting.java_class import write_body
 from protocol.remoting.request_headers import request_fields
 
-QUEUES_TOLD_MAX = 50_000
+QUEUES_SHOWN_MAX = 50_000
 """Queues of all groups in one reply, which has up to 16 MiB: about 200 bytes each."""
 
 
@@ -76,7 +76,7 @@ class GroupReports:
         is_order = request_fields(request.header).is_order
         known = await self._offsets.all()
         rows: list[Mapping[str, tuple[ConsumeStats, ...]]] = []
-        count = behind = in_flight = 0
+        count = lag = in_flight = 0
         for group in self._groups.names():
             self._facts.look()
             stats = []
@@ -84,9 +84,7 @@ class GroupReports:
                 stats.append(one)
                 count += len(one.offset_table)
                 _check_room(count)
-                behind += sum(
-                    w.broker_offset - w.consumer_offset for w in one.offset_table.values()
-                )
+                lag += sum(w.broker_offset - w.consumer_offset for w in one.offset_table.values())
                 # A broker fills no pullOffset here, so that the sum is below zero.
                 in_flight += sum(
                     w.pull_offset - w.consumer_offset for w in one.offset_table.values()
@@ -94,7 +92,7 @@ class GroupReports:
             rows.append({group: tuple(stats)})
             await asyncio.sleep(0)
         address = self._topics.name.address or request.connection.address
-        body = ConsumeStatsList(tuple(rows), address, behind, in_flight)
+        body = ConsumeStatsList(tuple(rows), address, lag, in_flight)
         return Reply(body=write_body(body, standard=True))
 
     def _stats_of(self, group: str, known: OfTopics, is_order: bool) -> Iterable[ConsumeStats]:
@@ -152,5 +150,5 @@ class GroupReports:
 
 
 def _check_room(queues: int) -> None:
-    if queues > QUEUES_TOLD_MAX:
-        raise NotAllowed(f"more than {QUEUES_TOLD_MAX} queues: ask for one group and topic")
+    if queues > QUEUES_SHOWN_MAX:
+        raise NotAllowed(f"more than {QUEUES_SHOWN_MAX} queues: ask for one group and topic")

@@ -1,7 +1,7 @@
 """Groups that go on from another place: 222, and offsets that another group gets (314).
 
 A member has its place in memory, and would commit over a new one. So the new place waits here until
-the member pulls: it is told then to go on from there (ConsumerOffsetManager#assignResetOffset).
+the member pulls: the reply says then to go on from there (ConsumerOffsetManager#assignResetOffset).
 """
 
 import asyncio
