@@ -70,8 +70,8 @@ class RecallHandle(NamedTuple):
 def timed(properties: bytes, place: RealPlace, now_ms: int, delay_ms_max: int) -> Timed | None:
     """The waiting form of a message for `place` that is sent now; None for one that does not wait.
 
-    Raises IllegalMessage for a time that is not a number or too far away, and for one that would take
-    a message back too late; PropertiesTooLarge where a delivery would need more room.
+    Raises IllegalMessage for a time that is not a number or too far away, and for one that would
+    take a message back too late; PropertiesTooLarge where a delivery would need more room.
     """
     if _START not in properties:
         return None

@@ -141,8 +141,8 @@ class TimerLog:
         return start - self._file_bytes + (self._per_file - 1) * UNIT_BYTES
 
     def chain(self, last: int, count_max: int) -> tuple[list[int], int]:
-        """The positions of units of one slot, from `last` backwards, `count_max` at most; and that of
-        the next one, NO_UNIT without one."""
+        """The positions of units of one slot, from `last` backwards, `count_max` at most; and that
+        of the next one, NO_UNIT without one."""
         found: list[int] = []
         file_bytes, files, head = self._file_bytes, self._files, UNIT_HEAD.unpack_from
         position = last
