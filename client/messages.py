@@ -52,7 +52,7 @@ class MessageOptions(TypedDict, total=False):
         same message again.
     `delay_level`: readers get it after this level of RocketMQ's delays: 1 is 1 s, 3 is 10 s, 18 is
         2 h, unless the node's `message_delay_level` says otherwise. 0: at once.
-    `delay`: readers get it after so many seconds, three days at most unless the node's
+    `delay`: readers get it after this number of seconds, three days at most unless the node's
         `timer_max_delay_sec` says otherwise.
     `deliver_at`: readers get it at this time, a datetime or ms since 1970.
     """

@@ -38,7 +38,7 @@ from protocol.record.timed import RecallHandle, Timed, recall_handle
 
 
 class DelayRules(NamedTuple):
-    """What a node makes of delays: levels above `level_max` become it, a timer message may wait
+    """The bounds of delays: levels above `level_max` become it, a timer message may wait
     `timer_ms_max`. `broker`: the name in recall handles."""
 
     level_max: int
@@ -46,7 +46,7 @@ class DelayRules(NamedTuple):
     broker: str
 
     def recall_handle(self, later: Timed, place: RealPlace) -> str:
-        """What takes a timer message for `place` back; empty for one of a retry topic
+        """Returns the handle of a timer message for `place`; empty for one of a retry topic
         (SendMessageProcessor#attachRecallHandle)."""
         if place.topic.startswith(RETRY_PREFIX):
             return ""

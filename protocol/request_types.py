@@ -39,6 +39,13 @@ Sizes = Annotated[
         absent="the node walks",
     ),
 ]
+InnerRight = Annotated[
+    str | None,
+    RequestField(
+        "for the node's own processes: the text of `keelog/run/right`. It lets records into the"
+        " system's topics"
+    ),
+]
 DelayLevel = Annotated[
     int | None,
     RequestField(
@@ -64,7 +71,7 @@ DeliverMs = Annotated[
 DelayMs = Annotated[
     int | None,
     RequestField(
-        "as `deliver_ms`, so many ms after the node has the message",
+        "as `deliver_ms`, in ms after the node has the message",
         0,
         INT64_MAX // 1_000_000,
         absent="it is readable at once",

@@ -28,6 +28,7 @@ from protocol.request_types import (
     DelayMs,
     DeliverMs,
     Group,
+    InnerRight,
     Once,
     OneQueue,
     OneStage,
@@ -157,13 +158,7 @@ class AppendFields(NamedTuple):
         ),
     ] = None
     wait: Wait = None
-    right: Annotated[
-        str | None,
-        RequestField(
-            "for the node's own processes: the text of `keelog/run/right`. It lets records into the"
-            " system's topics"
-        ),
-    ] = None
+    right: InnerRight = None
     delay_level: DelayLevel = None
     deliver_ms: DeliverMs = None
     delay_ms: DelayMs = None

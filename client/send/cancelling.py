@@ -1,4 +1,4 @@
-"""What takes a message back that waits for its time."""
+"""Takes a message back that waits for its time."""
 
 from client.messages import OutgoingMessage
 from client.results import Receipt

@@ -58,7 +58,7 @@ def outgoing(body: Body | OutgoingMessage, options: MessageOptions) -> OutgoingM
 
 
 def _later(message: OutgoingMessage) -> Later | None:
-    """When readers get the message. Raises BadRequest for what is no time."""
+    """When readers get the message. Raises BadRequest for what is not a time."""
     if message.delay_level:
         return Later("delay_level", message.delay_level)
     if message.delay is not None:

@@ -98,10 +98,10 @@ class DelayQueue:
 
     async def _deliver(self, records: list[Record]) -> None:
         """Delivers all of them, as often as it takes, and notes that."""
-        self.delivered += await deliver_all(self._link, map(_delivery, records), self._told)
+        self.delivered += await deliver_all(self._link, map(_delivery, records), self._warn)
         self._offsets.note(self._level.level, records[-1].head.queue_offset + 1)
 
-    def _told(self, error: MqError) -> None:
+    def _warn(self, error: MqError) -> None:
         self._tell("delayed messages wait", error)
 
     def _tell(self, event: str, error: MqError) -> None:

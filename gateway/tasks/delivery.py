@@ -37,7 +37,7 @@ class Delivery(NamedTuple):
 
 
 class _Round:
-    """What becomes of messages that were put together."""
+    """The outcomes of messages that were put together."""
 
     __slots__ = ("done", "errors", "left")
 
@@ -72,10 +72,10 @@ class _Outcome:
 
 
 async def deliver_all(
-    link: WriterLink, deliveries: Iterable[Delivery], tell: Callable[[MqError], None]
+    link: WriterLink, deliveries: Iterable[Delivery], warn: Callable[[MqError], None]
 ) -> int:
     """Delivers all of them, as often as it takes; returns how many, without those that no node
-    takes: they stay in the log. `tell` hears of what makes it wait."""
+    takes: they stay in the log. `warn` hears of what makes it wait."""
     left = list(deliveries)
     count = len(left)
     while left:
@@ -93,7 +93,7 @@ async def deliver_all(
                 _give_up(one, error)
                 count -= 1
             else:
-                tell(error)
+                warn(error)
                 again.append(one)
         if len(again) == len(left):
             await asyncio.sleep(RETRY_S)

@@ -13,7 +13,7 @@ from client.core import ClientCore
 from gateway.tasks.delay_level import DelayLevel, DelayQueue
 from gateway.tasks.delay_offsets import DelayOffsets
 from gateway.tasks.group_lags import GroupLags
-from gateway.tasks.timers.timers import Timers, timer_queue
+from gateway.tasks.timers.timers import TimerDeliverer, timer_queue
 from gateway.tasks.waiting_queue import WAIT_S_MAX
 from gateway.writer_link import WriterLink
 from node.runtime.held_store import check_held
@@ -49,7 +49,7 @@ class Tasks:
             for number, delay_ms in enumerate(settings.delay_levels_ms, 1)
         ]
         queue = timer_queue(core, wait_s)
-        self._timers = Timers(child.root, self._link, settings, queue, now_ms)
+        self._timers = TimerDeliverer(child.root, self._link, settings, queue, now_ms)
 
     async def run(self, stop: StopFlag) -> None:
         """Delivers until the flag is set. Raises StoreMoved, and what a level did not foresee."""

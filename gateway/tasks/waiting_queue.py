@@ -20,7 +20,7 @@ WAIT_S_MAX = 30.0
 """How long a reader holds a pull of a queue without messages, if `long_polling_ms_max` lets it."""
 PULL_BYTES_MAX = 256 * 1024
 PULL_MESSAGES_MAX = 1_000
-"""What one queue holds in memory."""
+"""In memory, of one queue."""
 _HELD = ("OFFSET_OVERFLOW_ONE", "NO_MESSAGE_IN_QUEUE")
 """The outcomes for which a reader holds a pull."""
 

@@ -1,7 +1,7 @@
 """370: a client takes a timer message back, by the handle that its send returned.
 
-The rules and their order are those of RocketMQ's RecallMessageProcessor. What takes a message back
-is a timer message itself, of the same second; nobody looks whether the other one is there.
+The rules and their order are those of RocketMQ's RecallMessageProcessor. A message of the same
+second takes the other one back; nobody looks whether that one is there.
 """
 
 from client.results import Receipt

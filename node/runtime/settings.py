@@ -37,7 +37,7 @@ SEGMENT_BYTES_MIN = 1024
 """A message must fit into a segment."""
 _MIB = 1024 * 1024
 _TIMER_S_MAX = 7 * 86_400 - 60
-"""What RocketMQ's wheel has slots for."""
+"""RocketMQ's wheel has slots for this time."""
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DELAY = re.compile(r"([0-9]+)([smhd])")
 

@@ -27,10 +27,10 @@ from node.runtime.state_page import (
     WorkerState,
 )
 from node.runtime.stats.page import read_stats
+from node.runtime.stats.timer_state import read_timer_state
 from node.serving.unix_server import bulk_socket
 from node.store import staging_files
 from node.store.group_lags_file import read_group_lags
-from node.store.timer_state import read_timer_state
 from node.supervisor.monitoring.damage import DamageList
 from node.supervisor.operations import operations
 from node.supervisor.plan import (

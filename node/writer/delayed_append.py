@@ -35,7 +35,7 @@ class HeldAppend(NamedTuple):
 
 
 class Delays:
-    """What a writer does with delays. `now_ms` returns the wall clock."""
+    """Holds messages with delays. `now_ms` returns the wall clock."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Delays:
         deliver_ms: int | None,
         delay_ms: int | None,
     ) -> HeldAppend:
-        """What becomes of an append with a delay level, or with one of the two times.
+        """Returns the append of a message with a delay level, or with one of the two times.
 
         Raises NotAllowed for a node that does not deliver, BadRequest for more than one message or
         delay, IllegalMessage for a time that is too far away, and as any append.

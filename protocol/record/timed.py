@@ -59,7 +59,7 @@ class Timed(NamedTuple):
 
 
 class RecallHandle(NamedTuple):
-    """What takes a message back: where it is, when it is due, and its unique key."""
+    """Names a message that may be taken back: where it is, when it is due, and its unique key."""
 
     topic: str
     broker: str
@@ -68,10 +68,10 @@ class RecallHandle(NamedTuple):
 
 
 def timed(properties: bytes, place: RealPlace, now_ms: int, delay_ms_max: int) -> Timed | None:
-    """What becomes of a message for `place` that is sent now; None for one that does not wait.
+    """The waiting form of a message for `place` that is sent now; None for one that does not wait.
 
-    Raises IllegalMessage for a time that is no number or too far away, and for one that would take
-    a message back too late; PropertiesTooLarge where a delivery would need more room.
+    Raises IllegalMessage for a time that is not a number or too far away, and for one that would
+    take a message back too late; PropertiesTooLarge where a delivery would need more room.
     """
     if _START not in properties:
         return None
@@ -111,7 +111,7 @@ def is_timed(properties: bytes) -> bool:
 def asked_ms(properties: Mapping[bytes, bytes], now_ms: int) -> int | None:
     """The time that properties ask for, in ms since 1970; None where they ask for none.
 
-    `now_ms`: the begin of a delay. Raises IllegalMessage for what is no number.
+    `now_ms`: the begin of a delay. Raises IllegalMessage for other text than a number.
     """
     for name, unit_ms in _ASKS:
         delay = properties.get(name)
@@ -142,7 +142,7 @@ def recall_handle(handle: RecallHandle) -> str:
 
 
 def parse_recall_handle(text: str) -> RecallHandle | None:
-    """The handle of a text; None for anything else. A time that is no number is -1."""
+    """The handle of a text; None for anything else. A time in other text than digits is -1."""
     try:
         padded = text.encode() + b"=" * (-len(text) % 4)
         raw = base64.b64decode(padded, b"-_", validate=True)

@@ -15,8 +15,8 @@ BUFFER_BYTES = 32 * 1024
 class PipelinedSends:
     """A producer. Leaving it waits for the answers, and raises RuntimeError for a refusal."""
 
-    def __init__(self, place: tuple[str, int], topic: str) -> None:
-        self._socket = socket.create_connection(place, timeout=60.0)
+    def __init__(self, host: str, port: int, topic: str) -> None:
+        self._socket = socket.create_connection((host, port), timeout=60.0)
         self._topic = topic
         self._room = threading.Semaphore(UNDER_WAY_MAX)
         self._unsent = bytearray()

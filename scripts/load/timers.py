@@ -60,10 +60,10 @@ class Watch:
         self._thread.join()
 
 
-def send_all(place: tuple[str, int], due: Numbers) -> float:
+def send_all(port: int, due: Numbers) -> float:
     """Sends a message for each time; returns the seconds that it took."""
     began = time.monotonic()
-    with PipelinedSends(place, TOPIC) as sends:
+    with PipelinedSends("127.0.0.1", port, TOPIC) as sends:
         for number, when in enumerate(due.tolist()):
             text = f"UNIQ_KEY\x01{number:032X}\x02TIMER_DELIVER_MS\x01{when}\x02"
             sends.send(number % QUEUES, text, BODY.pack(number, when))
@@ -136,7 +136,7 @@ def run(folder: Path, options: argparse.Namespace) -> dict[str, object]:
         watch.phase = "sending"
         first = int((time.time() + options.lead) * 1000)
         due = np.random.default_rng(7).integers(0, int(options.span * 1000), options.count) + first
-        took = send_all(("127.0.0.1", port), due)
+        took = send_all(port, due)
         with connect(node.endpoint, timeout=60.0) as client:
             time.sleep(SETTLE_S)
             pending = client.status().raw["timers"]["pending"]

@@ -76,7 +76,7 @@ class LoadedSecond:
         return first
 
     def take(self, now_ms: int, count_max: int) -> list[DueUnit]:
-        """Takes messages that are due, at most so many."""
+        """Takes messages that are due, `count_max` at most."""
         end = min(int(np.searchsorted(self._due, now_ms, "right")), self._at + count_max)
         found: list[DueUnit] = []
         if end > self._at and self._units is not None:
@@ -102,7 +102,7 @@ class LoadedSecond:
         return found
 
     def delivered(self, units: list[DueUnit]) -> None:
-        """What was taken has its outcome."""
+        """These, which were taken together, have their outcome."""
         due_ms = units[0].due_ms
         self.under_way[due_ms] -= len(units)
         if not self.under_way[due_ms]:

@@ -33,7 +33,7 @@ _MAGICS = 16
 """A magic is below: a sum of ROLL, DELETE and 1."""
 
 
-class _File:
+class _TimerLogFile:
     """One open file."""
 
     def __init__(self, path: Path, file_bytes: int) -> None:
@@ -55,11 +55,11 @@ class TimerLog:
     """The files, for their one writing process. `file_bytes`: the length of each."""
 
     def __init__(self, folder: Path, file_bytes: int = LOG_FILE_BYTES) -> None:
-        """Opens what is there. What follows the last whole unit is cut off."""
+        """Opens what is there, and cuts off the bytes after the last whole unit."""
         self._folder = folder
         self._file_bytes = file_bytes
         self._per_file = units_of_file(file_bytes)
-        self._files: dict[int, _File] = {}
+        self._files: dict[int, _TimerLogFile] = {}
         self._unsynced: set[int] = set()
         disk.make_durable_dir(folder)
         starts = sorted(
@@ -134,15 +134,15 @@ class TimerLog:
         return file.units[position % self._file_bytes // UNIT_BYTES]
 
     def before(self, position: int) -> int:
-        """The position of the unit that stands before another one in the log."""
+        """The position of the unit before another one in the log."""
         start = position // self._file_bytes * self._file_bytes
         if position > start:
             return position - UNIT_BYTES
         return start - self._file_bytes + (self._per_file - 1) * UNIT_BYTES
 
     def chain(self, last: int, count_max: int) -> tuple[list[int], int]:
-        """The positions of units of one slot, from `last` backwards, at most so many; and that of
-        the next one, NO_UNIT without one."""
+        """The positions of units of one slot, from `last` backwards, `count_max` at most; and that
+        of the next one, NO_UNIT without one."""
         found: list[int] = []
         file_bytes, files, head = self._file_bytes, self._files, UNIT_HEAD.unpack_from
         position = last
@@ -194,16 +194,16 @@ class TimerLog:
         self._files.clear()
 
     def _count_in(self, start: int) -> int:
-        """The units of a file before the first that is none."""
+        """The units of a file before the first other bytes."""
         units = self._files[start].units
         magic = units["magic"]
         bad = (units["size"] != UNIT_BYTES) | (magic < 0) | (magic >= _MAGICS)
         return int(bad.argmax()) if bad.any() else len(units)
 
-    def _open(self, start: int) -> _File:
+    def _open(self, start: int) -> _TimerLogFile:
         path = self._folder / offset_file_name(start)
         is_new = not path.exists()
-        file = self._files[start] = _File(path, self._file_bytes)
+        file = self._files[start] = _TimerLogFile(path, self._file_bytes)
         if is_new:
             disk.sync_dir(self._folder)
         return file

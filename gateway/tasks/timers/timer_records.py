@@ -149,7 +149,7 @@ class TimerRecords:
             record = self._store.log.record_at(offset)
             if record.topic == TIMER_TOPIC:
                 return record
-            why: object = f"a message of {record.topic} stands there"
+            why: object = f"a message of {record.topic} is there"
         except (NotFound, StoreDamaged) as error:
             why = error
         extra = fields(offset=offset, why=why)
@@ -171,7 +171,7 @@ class TimerRecords:
 
     @staticmethod
     def delivery(record: Record, written_ms: int, now_ms: int, is_rolled: bool) -> Delivery | None:
-        """What becomes of a message that is due; None for one that only takes another back.
+        """The delivery of a message that is due; None for one that only takes another back.
 
         `is_rolled`: it waits on (TimerMessageStore#convert).
         """

@@ -24,7 +24,7 @@ from gateway.writer_link import WriterLink
 from node.runtime import disk
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
-from node.store.timer_state import TimerState, write_timer_state
+from node.runtime.stats.timer_state import TimerState, write_timer_state
 from protocol.derived.timer_units import DELETE, NO_UNIT, ROLL
 from protocol.errors import MqError
 from protocol.names import TIMER_CHECK_FILE
@@ -51,7 +51,7 @@ LOOK_S_MAX = 0.5
 ERROR_S = 10.0
 
 
-class Timers:
+class TimerDeliverer:
     """The timer messages of one node. `now_ms` returns the wall clock."""
 
     def __init__(
@@ -77,7 +77,7 @@ class Timers:
         self.delivered = 0
         self._late_ms = 0
         """The latest delivery since the state was last shown."""
-        self._told_at = -ERROR_S
+        self._warned_at = -ERROR_S
 
     async def run(self) -> None:
         """Delivers until it is cancelled. Raises StoreMoved, and errors of the disk."""
@@ -122,7 +122,7 @@ class Timers:
                 offset = 0 if self._opened is None else self._opened.queue_offset
                 found = await self._queue.pull(offset)
             except MqError as error:
-                self._tell(error)
+                self._warn(error)
                 await asyncio.sleep(RETRY_S)
                 continue
             if found.records or found.next_offset != offset:
@@ -181,7 +181,7 @@ class Timers:
             for record in records
             if (delivery := self._records.delivery(record, NEVER_WAITED, now, False)) is not None
         ]
-        self.delivered += await deliver_all(self._link, deliveries, self._tell)
+        self.delivered += await deliver_all(self._link, deliveries, self._warn)
 
     # From the log of units to the real places
 
@@ -261,7 +261,7 @@ class Timers:
             delivery = self._records.delivery(record, unit.written_ms, now, is_rolled)
             if delivery is not None:
                 deliveries.append(delivery)
-        self.delivered += await deliver_all(self._link, deliveries, self._tell)
+        self.delivered += await deliver_all(self._link, deliveries, self._warn)
         self._late_ms = max(self._late_ms, self._now_ms() - due[0].due_ms)
         loaded.delivered(due)
         self._changed.set()
@@ -330,10 +330,10 @@ class Timers:
         late_ms, self._late_ms = self._late_ms, 0
         write_timer_state(self._root, TimerState(files.pending, self.delivered, late_ms))
 
-    def _tell(self, error: MqError) -> None:
+    def _warn(self, error: MqError) -> None:
         now = asyncio.get_running_loop().time()
-        if now >= self._told_at + ERROR_S:
-            self._told_at = now
+        if now >= self._warned_at + ERROR_S:
+            self._warned_at = now
             log.warning("timer messages wait", extra=fields(why=error))
 
 

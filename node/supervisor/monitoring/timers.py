@@ -5,7 +5,7 @@ from pathlib import Path
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from node.store.timer_state import read_timer_state
+from node.runtime.stats.timer_state import read_timer_state
 
 
 def timer_families(root: Path, labels: Mapping[str, str]) -> Iterator[Metric]:
