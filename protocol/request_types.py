@@ -68,6 +68,13 @@ DelayMs = Annotated[
         absent="it is readable at once",
     ),
 ]
+Right = Annotated[
+    str | None,
+    RequestField(
+        "for the node's own processes: the text of `keelog/run/right`. It lets records into the"
+        " system's topics"
+    ),
+]
 Once = Annotated[
     bool,
     RequestField(

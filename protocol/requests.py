@@ -31,6 +31,7 @@ from protocol.request_types import (
     Query,
     QueueId,
     Records,
+    Right,
     Size,
     Sizes,
     Topic,
@@ -151,13 +152,7 @@ class AppendFields(NamedTuple):
         ),
     ] = None
     wait: Wait = None
-    right: Annotated[
-        str | None,
-        RequestField(
-            "for the node's own processes: the text of `keelog/run/right`. It lets records into the"
-            " system's topics"
-        ),
-    ] = None
+    right: Right = None
     delay_level: DelayLevel = None
     deliver_ms: DeliverMs = None
     delay_ms: DelayMs = None

@@ -260,7 +260,7 @@ class Stored(NamedTuple):
 
 
 class Model:
-    """What should be in the log, message by message."""
+    """The messages that should be in the log."""
 
     def __init__(self) -> None:
         self.stored: list[Stored] = []
