@@ -253,8 +253,8 @@ class Sends:
                 slot.recall_handle = self._delays.recall_handle(later, place)
             properties, place = later.properties, TIMER_PLACE
         entry = self._entry(wanted, place, body, properties, wanted.flag, request, slot)
-        is_inner = level > 0 or later is not None
-        self._link.put(entry, wait, is_inner=is_inner, once=self._asks_once(wanted.topic))
+        once = later is None and self._asks_once(wanted.topic)
+        self._link.put(entry, wait, is_inner=level > 0 or later is not None, once=once)
 
     def _asks_once(self, topic: str) -> bool:
         """Not for retry topics: a message that fails again comes with the key that it had."""

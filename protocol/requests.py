@@ -106,8 +106,7 @@ class SendFields(NamedTuple):
     unique_key: Annotated[
         str | None,
         RequestField(
-            "see [Unique keys](#unique-keys); give one, or nobody can distinguish a repeated send"
-            " from a new one"
+            "see [Unique keys](#unique-keys); without one a repeated send looks like a new one"
         ),
     ] = None
     flag: Annotated[int, RequestField("your own number", *INT32)] = 0

@@ -66,6 +66,7 @@ QUEUES = {
     "gateway/writer_link.py": "gateway/sends.py::WAITING_BYTES_MAX",
     "gateway/transactions/op_log.py": "gateway/transactions/op_log.py::OFFSETS_MAX",
     "gateway/tasks/delay_level.py": "gateway/tasks/waiting_queue.py::PULL_MESSAGES_MAX",
+    "node/writer/repeats/key_table.py": "idempotent_keys_max",
     "node/writer/removal/expiry.py": "node/writer/topic_table.py::TOPICS_MAX",
     "node/writer/removal/removals.py": "node/writer/removal/removals.py::WAITING_MAX",
     "gateway/admin/counts.py": "gateway/admin/counts.py::KEYS_MAX",

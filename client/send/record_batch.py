@@ -126,7 +126,8 @@ class BatchRequest(NamedTuple):
             fields["right"] = batch.right
         if self.later is not None:
             fields[self.later.field] = self.later.value
-        if batch.once:
+        if batch.once and (self.later is None or self.later.field == "delay_level"):
+            # A timer's answer names its time, which is another one with each attempt.
             fields["once"] = True
         return Call(
             NodeRole.WRITER, "append", fields, batch.deadline,

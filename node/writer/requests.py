@@ -130,7 +130,7 @@ def pending_append(received: Received, header: Header, store: WriterStore) -> Pe
         append.is_inner = True
     kind: type[PendingRequest] = PendingRequest
     if once:
-        check_asked(records, store.settings)
+        check_asked(records, store.settings, is_timer=later[1:] != NOW[1:])
         kind = PendingOnce
     pending = kind(received.peer, header["id"], append, wait, False)
     if later != NOW:

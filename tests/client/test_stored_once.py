@@ -100,6 +100,8 @@ def test_a_delayed_message_waits_once(node: RunningNode, mq: keelog.Client) -> N
     first = mq.send("late", b"x", unique_key="k", queue_id=3, delay_level=2)
     again = mq.send("late", b"x", unique_key="k", queue_id=4, delay_level=2)
     assert place_of(again) == place_of(first)
+    at_times = [mq.send("late", b"x", unique_key="k", delay=900) for _ in range(2)]
+    assert at_times[0].physical_offset != at_times[1].physical_offset
     other = mq.send("later", b"x", unique_key="k", queue_id=3, delay_level=2)
     assert other.queue_offset == first.queue_offset + 1
 

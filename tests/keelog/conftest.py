@@ -7,4 +7,4 @@ import pytest
 
 @pytest.fixture(scope="session")
 def keelog_settings() -> Mapping[str, object]:
-    return {"serve.remoting": "127.0.0.1:0"}
+    return {"idempotent_window": 600, "serve.remoting": "127.0.0.1:0"}

@@ -29,7 +29,7 @@ SERVERS = (
 )  # fmt: skip
 OPERATION = re.compile(r"^### ([a-z_]+)\n(.*?)(?=^##)", re.MULTILINE | re.DOTALL)
 FIELD = re.compile(r"^\| `([a-z_]+)`", re.MULTILINE)
-SOMETIMES = re.compile(r"^\| `([a-z_]+)` \| \w+ \| only ", re.MULTILINE)
+SOMETIMES = re.compile(r"^\| `([a-z_]+)` \| [^|]+ \| only ", re.MULTILINE)
 """A field whose meaning begins with the word need not be there."""
 DRAFT = NewMessage(
     topic="FooBar", body=b"hello", queue_id=3, tags="TagA", keys=("k1", "k2"),

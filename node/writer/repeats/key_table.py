@@ -1,6 +1,6 @@
 """Unique keys as hashes, with the log offsets of their records: the newest ones, in bounded memory.
 
-A hash names candidates only. Who asks compares them with the records in the log, so that two keys
+A hash names candidates only. The caller compares them with the records in the log, so that two keys
 of one hash cost a read and nothing else.
 """
 
@@ -25,7 +25,7 @@ RECENT_KEYS_MAX = 4_096
 """New keys wait in a dict, 150 bytes each, until a part takes all of them at once."""
 CHAIN_MAX = 256
 """Entries of one slot that a look-up follows, newest first, in each part."""
-PLAIN_HASHES_MAX = 32
+ONE_BY_ONE_MAX = 32
 """Up to here the plain look-up is the faster one."""
 
 
@@ -54,7 +54,7 @@ class TablePart:
 
     def find(self, hashes: Sequence[int]) -> list[FoundKey]:
         """The entries of each hash."""
-        if len(hashes) > PLAIN_HASHES_MAX:
+        if len(hashes) > ONE_BY_ONE_MAX:
             return self.find_many(np.array(hashes, np.int64))
         return self.find_few(hashes)
 

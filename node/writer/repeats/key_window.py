@@ -36,7 +36,7 @@ _UNIQUE_KEY, _REAL_TOPIC = UNIQUE_KEY.encode(), REAL_TOPIC.encode()
 
 
 class MessageKey(NamedTuple):
-    """What makes two messages the same. `real_topic`: of one that waits in a system's topic."""
+    """The identity of a message. `real_topic`: of one that waits in a system's topic."""
 
     topic: str
     unique_key: bytes

@@ -237,13 +237,16 @@ def _answer_with(request: AppendRequest, last: Record) -> None:
     request.queues = ((last.topic, head.queue_id, head.queue_offset, 1),)
 
 
-def check_asked(count: int, settings: Settings) -> None:
-    """Raises BadRequest for a request that may not ask."""
+def check_asked(count: int, settings: Settings, is_timer: bool = False) -> None:
+    """Raises BadRequest for a request that may not ask. `is_timer`: it is one of `deliver_ms` or
+    `delay_ms`, which can be taken back, so that its key may come again."""
     if not settings.idempotent_window:
         raise BadRequest(
             "once: this node does not look for repeated keys",
             "set store.idempotent_window to a number of seconds",
         )
+    if is_timer:
+        raise BadRequest("once with deliver_ms or delay_ms", "leave one of them out")
     if count > ASKED_RECORDS_MAX:
         raise BadRequest(
             f"{count} messages with once, {ASKED_RECORDS_MAX} are allowed", "send smaller batches"

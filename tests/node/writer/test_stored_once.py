@@ -248,6 +248,8 @@ def test_only_a_node_with_a_window_may_be_asked() -> None:
     check_asked(10_000, Settings(idempotent_window=1))
     with pytest.raises(BadRequest, match="10000 are allowed"):
         check_asked(10_001, Settings(idempotent_window=1))
+    with pytest.raises(BadRequest, match="deliver_ms or delay_ms"):
+        check_asked(1, Settings(idempotent_window=1), is_timer=True)
     with pytest.raises(BadRequest, match="transient_store_pool_enable"):
         Settings(idempotent_window=1, transient_store_pool_enable=True)
 
@@ -260,7 +262,7 @@ class Stored(NamedTuple):
 
 
 class Model:
-    """What should be in the log, message by message."""
+    """The messages that should be in the log."""
 
     def __init__(self) -> None:
         self.stored: list[Stored] = []
