@@ -1,6 +1,6 @@
 """The requests of RocketMQ's admin tools: which code goes where.
 
-What a node does not offer is refused with a code and the reason.
+A node refuses the rest with a code and the reason.
 """
 
 from collections.abc import Callable, Mapping

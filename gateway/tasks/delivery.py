@@ -1,6 +1,6 @@
 """Delivers messages that have waited, whatever they waited for: copies at their real places.
 
-A delivery that nobody answers is repeated. So a crash may repeat one, and loses none.
+A delivery without a reply is repeated. So a crash may repeat one, and loses none.
 """
 
 import asyncio
@@ -111,7 +111,7 @@ def _put(link: WriterLink, one: Delivery, outcome: _Outcome) -> None:
 
 
 def _give_up(one: Delivery, error: MqError) -> None:
-    """A message that no node takes must not hold up those behind it."""
+    """A message that no node takes must not hold up the next ones."""
     extra = fields(
         msg_id=one.record.message_id, topic=one.record.properties.get("REAL_TOPIC", ""), why=error
     )
