@@ -165,7 +165,7 @@ class TopicTable:
         return turn % topic.write_queues
 
     def create(self, wanted: CreateTopicFields) -> tuple[Topic, bool]:
-        """Makes a topic or changes it; True when it is new. What is not named stays as it was."""
+        """Makes a topic or changes it; True when it is new. The rest stays as it was."""
         check_topic_for_send(wanted.topic)
         limit = min(TOPIC_QUEUES_MAX, QUEUE_ID_MAX)
         read_queues = wanted.queues if wanted.read_queues is None else wanted.read_queues
