@@ -1,4 +1,4 @@
-"""What a broker says of itself: its state (28), its settings (25, 26), and its slaves (907).
+"""The node as a broker: its state (28), its settings (25, 26), and its slaves (907).
 
 The names are those of a broker 5.5; where a node has no such thing, the value is that of a broker
 that has nothing to do.
@@ -8,13 +8,14 @@ import logging
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import fields as dataclass_fields
-from time import localtime, monotonic, time
+from time import localtime, monotonic
 
 from gateway.admin.counts import GET_NUMS, PUT_NUMS, PUT_SIZE, BrokerCounts
 from gateway.admin.queue_facts import NO_TIME, QueueFacts
 from gateway.connection import Reply, Request
 from gateway.topics import Topics
 from node.runtime.event_log import fields
+from node.runtime.process import now_ms
 from node.runtime.regular_file import OFFSETS_FILE_BYTES_MAX, read_bounded
 from node.runtime.settings import Settings, snake_case
 from protocol.errors import CorruptError, NotAllowed, NotFound, StoreDamaged
@@ -51,7 +52,7 @@ class BrokerInfo:
         self._waiting = waiting
         self._settings = settings
         self._began_at = monotonic()
-        self._began_ms = int(time() * 1000)
+        self._began_ms = now_ms()
 
     def runtime(self, _: Request) -> Reply:
         """28: names and values."""

@@ -1,4 +1,4 @@
-"""What a tool asks of a client goes to it over the client's own connection: 223, 307, 309.
+"""Requests of tools to a client go to it over the client's own connection: 223, 307, 309.
 
 Their replies go back as they are: a stack of threads can be megabytes.
 """

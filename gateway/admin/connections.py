@@ -1,4 +1,4 @@
-"""Who is connected: the members of groups (203), and producers (204, 328)."""
+"""The connected clients: the members of groups (203), and producers (204, 328)."""
 
 from collections.abc import Mapping
 from time import monotonic

@@ -1,6 +1,6 @@
 """The requests of RocketMQ's admin tools: which code goes where.
 
-A node refuses the rest with a code and the reason.
+A code of which a node offers nothing is refused with the reason.
 """
 
 from collections.abc import Callable, Mapping
@@ -63,7 +63,7 @@ REFUSED: Mapping[int, str] = {
 
 
 class AdminParts(NamedTuple):
-    """What the desk looks at and changes: all of the gateway's own."""
+    """All that the desk looks at and changes: all of the gateway's own."""
 
     root: Path
     core: ClientCore

@@ -1,4 +1,4 @@
-"""What tools ask of groups: how far they have come (208, 317), and who reads what (300, 343, 345).
+"""Reports on groups: how far they have come (208, 317), and who reads what (300, 343, 345).
 
 As RocketMQ's AdminBrokerProcessor replies.
 """

@@ -1,4 +1,4 @@
-"""What a name server does beside routes, where the node is its own: 100 to 102, 205, 219, 224, 304,
+"""Of a name server, where the node is its own: 100 to 102, 205, 219, 224, 304,
 327.
 
 Values of names are kept in `config/kvConfig.json`, the file of a name server (KVConfigManager). As

@@ -24,7 +24,7 @@ class StoredOffsets(NamedTuple):
 
 
 class QueueFacts:
-    """What the store says now. `desk` follows the log, `now` makes it look."""
+    """Asks the store as it is now. `desk` follows the log, `now` makes it look."""
 
     def __init__(self, desk: PullDesk, now: Callable[[], float]) -> None:
         self.desk = desk

@@ -35,7 +35,7 @@ class GroupQueuePlace(NamedTuple):
 
 
 class WaitingResets:
-    """The places that groups shall go on from. Pulls and commits ask here first."""
+    """The places that groups shall go on from. Pulls and commits look here first."""
 
     def __init__(self) -> None:
         self._offsets: dict[GroupQueuePlace, int] = {}

@@ -1,4 +1,4 @@
-"""What tools ask of topics: their queues (202, 321), and how old messages are (303).
+"""Reports on topics for tools: their queues (202, 321), and how old messages are (303).
 
 As RocketMQ's AdminBrokerProcessor replies.
 """

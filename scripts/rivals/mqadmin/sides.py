@@ -146,6 +146,8 @@ def start_sides(ends: ExitStack, classes: str, home: Path) -> Sequence[AdminSide
 def _write(tool: AdminTool, addresses: Addresses) -> dict[str, Any]:
     """Topics, messages, and a group that has consumed a part of them."""
     target = ["-n", addresses.name_server, "-c", CLUSTER]
+    # Until the broker has registered, the tools know no cluster.
+    _await_routes(tool, addresses.name_server, ["TBW102"])
     for topic in (TOPIC, SIDE_TOPIC):
         queues = ["-r", str(QUEUES), "-w", str(QUEUES)]
         _must(tool, ["updateTopic", "-t", topic, *queues, *target], "success")
@@ -167,9 +169,11 @@ def _must(tool: AdminTool, words: list[str], said: str) -> None:
     assert said in text, text
 
 
-def _await_routes(tool: AdminTool, name_server: str) -> None:
+def _await_routes(
+    tool: AdminTool, name_server: str, topics: Sequence[str] = (TOPIC, SIDE_TOPIC)
+) -> None:
     deadline = time.monotonic() + 60.0
-    for topic in (TOPIC, SIDE_TOPIC):
+    for topic in topics:
         words = ["topicRoute", "-t", topic, "-n", name_server]
         while "brokerDatas" not in tool.ask("run", args=words, limit_s=20.0)["text"]:
             assert time.monotonic() < deadline, "no route"
