@@ -1,4 +1,4 @@
-"""What a gateway remembers of transactions, so that none is committed twice while it lives.
+"""A gateway remembers transactions, so that none is committed twice while it lives.
 
 A half message that is asked for is stored again, and its producer may end the older copy, the newer
 one, or both: the first end counts. A gateway that is killed forgets this, as a broker does.

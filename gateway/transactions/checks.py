@@ -59,7 +59,7 @@ _HOUR_MS = 3_600_000
 
 
 class HalfVerdict(Enum):
-    """What becomes of a half message that no op message resolves."""
+    """The fate of a half message that no op message resolves."""
 
     STOP = auto()
     """The round ends before it."""

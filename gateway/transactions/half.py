@@ -42,7 +42,7 @@ FIRST_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
 OP_TAG = "d"
 _TRANSACTION_START = f"{TRANSACTION}\x01"
 _GROWTH_BYTES = 128
-"""What the properties of a half message may grow by while it is asked for."""
+"""Room for what is added to the properties of a half message while it is asked for."""
 _TEXT_CHARS_MAX = 18
 """Of a number in a property."""
 

@@ -1,4 +1,4 @@
-"""What op messages say in one round of checks: which half messages are resolved."""
+"""The op messages of one round of checks: they name the half messages that are resolved."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple

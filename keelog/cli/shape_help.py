@@ -120,6 +120,11 @@ STATUS: Shape = {
         ],
         "others": {"lag": "integer", "in_flight": "integer"},
     },
+    "timers": {
+        "pending": "integer: timer messages that wait",
+        "delivered": "integer: since the tasks began",
+        "late_ms": "integer: of the latest one of the last second",
+    },
     "damage": {
         "places": [
             {
