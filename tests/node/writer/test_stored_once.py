@@ -77,10 +77,10 @@ class Once:
         found: list[Record] = []
         for path in sorted((self.root / "commitlog").iterdir()):
             data, base, position = path.read_bytes(), int(path.name), 0
-            while isinstance(stands := decode(data, position, base + position), Record):
-                found.append(stands)
-                position += stands.size
-            if not isinstance(stands, Filler):
+            while isinstance(here := decode(data, position, base + position), Record):
+                found.append(here)
+                position += here.size
+            if not isinstance(here, Filler):
                 break
         return found
 
