@@ -20,6 +20,8 @@ class AdminCase(NamedTuple):
     limit_s: float = LIMIT_S
     asks_name_server: bool = True
     """Whether it takes -n."""
+    after_s: float = 0.0
+    """The pause before it: a Java consumer commits each 5 s."""
 
     @property
     def words(self) -> Sequence[str]:
@@ -103,7 +105,7 @@ _SENDS = (
     AdminCase("clusterRT", "-a 2 -s 16 -i 1", numbers=True, limit_s=3.0),
 )
 _CHANGES = (
-    AdminCase("queryMsgByOffset", "-t {topic} -b {name} -i 1 -o 12"),
+    AdminCase("queryMsgByOffset", "-t {topic} -b {name} -i 1 -o 12", after_s=7.0),
     AdminCase("updateTopic", "-t Fresh -c {cluster} -r 3 -w 3"),
     AdminCase("topicRoute", "-t Fresh"),
     AdminCase("updateTopic", "-t Fresh2 -b {broker} -r 4 -w 2 -p 4"),
@@ -149,9 +151,9 @@ _CHANGES = (
     AdminCase("updateOrderConf", "-t {topic} -m get"),
     AdminCase("topicRoute", "-t {topic}"),
     AdminCase("updateOrderConf", "-t {topic} -m delete"),
-    AdminCase("wipeWritePerm", "-b {name}"),
+    AdminCase("wipeWritePerm", "-b {name}", numbers=True),
     AdminCase("topicRoute", "-t {topic}"),
-    AdminCase("addWritePerm", "-b {name}"),
+    AdminCase("addWritePerm", "-b {name}", numbers=True),
     AdminCase("topicRoute", "-t {topic}"),
     AdminCase("updateNamesrvConfig", "-k returnOrderTopicConfigToBroker -v true"),
     AdminCase("cleanExpiredCQ", "-b {broker}"),

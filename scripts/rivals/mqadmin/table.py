@@ -42,6 +42,7 @@ def run_cases(sides: Sequence[AdminSide], cases: Iterable[AdminCase]) -> list[Ad
     with ThreadPoolExecutor(2) as pool:
         for case in cases:
             print(case.label, file=sys.stderr, flush=True)
+            time.sleep(case.after_s)
             texts = list(pool.map(lambda side, one=case: side.run(one), sides))
             theirs, ours = (
                 _lines(case, text, side) for text, side in zip(texts, sides, strict=True)
