@@ -14,9 +14,9 @@ def timer_families(root: Path, labels: Mapping[str, str]) -> Iterator[Metric]:
     for name, text, value in (
         ("rocketmq_timing_messages", "Timer messages that wait.", found.pending),
         (
-            "keelog_timer_late_ms",
+            "keelog_timer_late_seconds",
             "By how much the latest delivery of the last second came late.",
-            found.late_ms,
+            found.late_ms / 1000,
         ),
     ):
         gauge = GaugeMetricFamily(name, text, labels=list(labels))
