@@ -46,7 +46,7 @@ class AdminTool(Jvm):
         may_exit = "-Djava.security.manager=allow"
         home_of_logs = f"-Drocketmq.home.dir={home}"
         command = [*TOOL_HEAP, may_exit, home_of_logs, "-cp", classes, "AdminTool"]
-        super().__init__("mqadmin", home, command, talks=True)
+        super().__init__("mqadmin", home, command, talks=True, folder=home)
         self.hear()
 
     def ask(self, do: str, **arguments: object) -> Answer:
