@@ -223,13 +223,14 @@ def test_a_message_of_a_far_time_is_stored_anew_while_it_waits(tmp_path: Path) -
         assert len({one.properties["TIMER_OUT_MS"] for one in waited}) == 1
 
 
-def test_status_and_metrics_say_how_many_wait(node: RunningNode, peer: RemotingPeer) -> None:
+def test_status_says_how_many_wait(node: RunningNode, peer: RemotingPeer) -> None:
     before = node.client.status().raw["timers"]["pending"]
     for _ in range(3):
         peer.ask(SEND, send_fields("hour", 0, i="TIMER_DELAY_SEC\x013600\x02"), b"x")
     wait_until(
-        lambda: node.client.status().raw["timers"]["pending"] == before + 3, "they are not counted"
+        lambda: node.client.status().raw["timers"]["pending"] > before + 2, "they are not counted"
     )
+    assert node.client.status().raw["timers"]["pending"] == before + 3
 
 
 @pytest.mark.parametrize("end", ["stop", pytest.param("kill", marks=pytest.mark.faults)])

@@ -340,6 +340,7 @@ def test_the_offsets_of_the_group_are_those_of_a_broker(node: RunningNode) -> No
         f"{OP}@CID_RMQ_SYS_TRANS": {"0": ops},
     }
     wait_until(lambda: positions() == wanted, f"not at {wanted}: {positions()}", 10)
+    assert positions() == wanted
 
 
 def test_a_node_can_refuse_transactions(tmp_path: Path) -> None:

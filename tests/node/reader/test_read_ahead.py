@@ -120,7 +120,10 @@ def test_a_filter_reads_by_itself(shop: Shop, reads: list[int]) -> None:
 
 
 def test_cold_records_have_their_own_limits(shop: Shop) -> None:
-    walk(shop, limits=TransferLimits(64, 1 << 20, 8, 1 << 20, memory_bytes=100_000))
+    hot_bytes = facts(NAME).state["maxPhyOffset"] - PLACES[600]
+    pulls = walk(shop, limits=TransferLimits(64, 1 << 20, 8, 1 << 20, memory_bytes=hot_bytes))
+    assert pulls[1] == 8, "cold ones come by eight"
+    assert pulls[-2] - pulls[-3] == 32, "hot ones do not"
 
 
 def test_what_is_kept_is_bounded(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,4 +190,5 @@ def test_no_answer_differs_whatever_is_pulled_while_the_log_is_cut_and_grows(
             count = data.draw(st.sampled_from((1, 8, 32, 32, 32, 64, 300)))
             size = data.draw(st.sampled_from((300, 5_000, 1 << 20, 1 << 20)))
             following = shop.pull(following, count, size).fields["next_begin_offset"]
+            assert not shop.answers
     shop.living.begin_epoch(whole)
