@@ -24,6 +24,9 @@ STOP_S = 60.0
 CATCH_UP_S = 60.0
 ANY_DISK = ("disk_space_warning_level_ratio=100", "clean_file_forcibly_enable=false")
 """A machine's disk may be 90 % full: that is not what most tests are about."""
+SEGMENT_SETTING = "mapped_file_size_commit_log"
+SEGMENT_BYTES = 16 * 1024 * 1024
+"""Of a new store whose test does not say: the default reserves 1 GiB of disk for each."""
 _LOOK_S = 0.02
 _ANY_PORT = "tcp://127.0.0.1:0"
 _READY = re.compile(r"^ready\b.*?(tcp://[^\s,;]+)")
@@ -66,7 +69,10 @@ class RunningNode:
         # Who kills the tests leaves no node behind.
         self._command += ["--while-pid", str(os.getpid())]
         self._command += ["--queue-workers", str(queue_workers), "--readers", str(readers)]
-        for pair in (*ANY_DISK, *settings):
+        chosen = [*ANY_DISK, *settings]
+        if not root.exists() and not any(pair.startswith(SEGMENT_SETTING) for pair in settings):
+            chosen.append(f"{SEGMENT_SETTING}={SEGMENT_BYTES}")
+        for pair in chosen:
             self._command += ["-X", pair]
         self._process: subprocess.Popen[str] | None = None
         self._talk: threading.Thread | None = None

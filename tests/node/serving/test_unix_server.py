@@ -3,7 +3,6 @@
 import itertools
 import os
 import resource
-import select
 import socket
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from node.serving import unix_server
 from node.serving.unix_server import ROOM_BYTES, LocalConnection, LocalEnd, Request
 from protocol.wire import zmtp
+from tests.support.single_process import is_readable
 
 NAME = f"keelog-test-{os.getpid()}-end"
 FRAME_BYTES_MAX = 1 << 20
@@ -51,7 +51,7 @@ def next_of(end: LocalEnd) -> Request:
     deadline = time.monotonic() + WAIT_S
     while (request := end.receive()) is None:
         assert time.monotonic() < deadline, "no request came"
-        select.select([end.fd], [], [], 0.1)
+        is_readable(end.fd, 0.1)
     return request
 
 
