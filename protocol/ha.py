@@ -1,8 +1,8 @@
 """RocketMQ's replication between a master and who follows it: bytes in, values out.
 
-The follower connects and sends *reports*: an i64, the end of its log. The master answers with
-*frames*: i64 log offset, i32 size, and so many bytes of its log; size 0 is a heart-beat that names
-the offset to be sent next. There is no greeting and no version (DefaultHAClient,
+The follower connects and sends *reports*: an i64, the end of its log. The master sends *frames*:
+i64 log offset, i32 size, then bytes of its log of that size; size 0 is a heart-beat that names the
+offset to be sent next. There is no greeting and no version (DefaultHAClient,
 DefaultHAConnection).
 """
 
