@@ -1,0 +1,1 @@
+"""RocketMQ's replication as pure code: bytes in, values out."""
