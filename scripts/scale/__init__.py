@@ -1,0 +1,1 @@
+"""What clusters of nodes carry, computed from measured costs and simulated on paper."""

@@ -1,0 +1,240 @@
+"""What one request costs a node's gateway and a real name server, in CPU time and bytes.
+
+`python -m scripts.scale.costs --json FILE` starts a node, and RocketMQ's name server where Java and
+Maven are found, and asks each kind of request many times over one connection. CPU time is that of
+the whole process, so it holds on a machine that others use too.
+"""
+
+import argparse
+import json
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+import psutil
+
+from keelog.bench.node_process import ANY_DISK, Node
+from node.supervisor.bind import free_ports
+from protocol.remoting.bodies import (
+    ConsumerData,
+    HeartbeatData,
+    RegisterBrokerBody,
+    SubscriptionData,
+    TopicConfig,
+    TopicConfigTable,
+)
+from protocol.remoting.codes import RequestCode
+from protocol.remoting.java_class import write_body
+from scripts.load.remoting_sends import PipelinedRequests
+from scripts.option_types import new_file, real_number
+from scripts.rivals.rocketmq import RivalMissing, class_path, start_name_server
+
+SUBSCRIPTIONS = 10
+"""Topics of the group that beats."""
+MEMBERS = 100
+TOPICS = 1_000
+BROKERS = 100
+QUEUES = 8
+TIMES = 20_000
+REGISTRATIONS = 20
+WARM = 500
+START_S = 30.0
+CRC_MASK = 0x7FFFFFFF
+
+
+class Cost(NamedTuple):
+    """Of one request: CPU time of the server, bytes of the request's body and of the reply's."""
+
+    server: str
+    request: str
+    cpu_us: float
+    body_bytes: int
+    reply_bytes: int
+
+
+class RepeatedRequest(NamedTuple):
+    """A request as it is sent."""
+
+    code: int
+    fields: dict[str, str]
+    body: bytes = b""
+
+
+def cpu_s(process: psutil.Process) -> float:
+    """CPU time that the process has used."""
+    times = process.cpu_times()
+    return times.user + times.system
+
+
+def cost_of(
+    server: str,
+    name: str,
+    process: psutil.Process,
+    port: int,
+    asked: RepeatedRequest,
+    times: int = TIMES,
+) -> Cost:
+    """Asks `times` times after some that do not count."""
+    with PipelinedRequests("127.0.0.1", port) as requests:
+        for number in range(WARM + times):
+            if number == WARM:
+                requests.wait()
+                began, bytes_before = cpu_s(process), requests.reply_bytes
+            requests.ask(*asked)
+        requests.wait()
+        used = cpu_s(process) - began
+        replied = (requests.reply_bytes - bytes_before) // times
+    return Cost(server, name, used / times * 1e6, len(asked.body), replied)
+
+
+def heart_beat(member: int, topics: int = SUBSCRIPTIONS) -> RepeatedRequest:
+    """34 of a client with one group."""
+    wanted = tuple(SubscriptionData(f"scale-{n}", "*") for n in range(topics))
+    group = ConsumerData("scale-group", subscription_data_set=wanted)
+    beat = HeartbeatData(f"127.0.0.1@{member:06d}", consumer_data_set=(group,))
+    return RepeatedRequest(RequestCode.HEART_BEAT, {}, write_body(beat, standard=True))
+
+
+def create_topic(topic: str) -> RepeatedRequest:
+    """17: eight queues."""
+    fields = {"topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(QUEUES)}
+    fields |= {"writeQueueNums": str(QUEUES), "perm": "6", "topicFilterType": "SINGLE_TAG"}
+    fields |= {"topicSysFlag": "0", "order": "false"}
+    return RepeatedRequest(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+
+
+def await_listening(port: int) -> None:
+    """A node is ready before its gateway is."""
+    until = time.monotonic() + START_S
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=START_S).close()
+        except ConnectionRefusedError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.05)
+        else:
+            return
+
+
+def gateway_costs(folder: Path) -> Iterator[Cost]:
+    """What a node's gateway takes for each request that clients repeat by the clock."""
+    port = free_ports(4) + 3
+    with ExitStack() as ends:
+        remoting = f"serve.remoting=127.0.0.1:{port}"
+        node = Node(folder / "node", [*ANY_DISK, remoting], readers=1).start()
+        ends.callback(node.kill)
+        await_listening(port)
+        gateway = dict(node.children())["gateway"]
+        with PipelinedRequests("127.0.0.1", port) as setup:
+            for number in range(SUBSCRIPTIONS):
+                setup.ask(*create_topic(f"scale-{number}"))
+        for member in range(MEMBERS):
+            setup = ends.enter_context(PipelinedRequests("127.0.0.1", port))
+            setup.ask(*heart_beat(member))
+            setup.wait()
+        commit = {"consumerGroup": "scale-group", "topic": "scale-0", "queueId": "0"}
+        commit |= {"commitOffset": "0"}
+        group = {"consumerGroup": "scale-group"}
+        for name, asked in {
+            f"heart-beat, {SUBSCRIPTIONS} topics": heart_beat(0),
+            f"members of a group of {MEMBERS}": RepeatedRequest(
+                RequestCode.GET_CONSUMER_LIST_BY_GROUP, group
+            ),
+            "route of a topic on one node": RepeatedRequest(
+                RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "scale-0"}
+            ),
+            "commit of a queue's offset": RepeatedRequest(
+                RequestCode.UPDATE_CONSUMER_OFFSET, commit
+            ),
+        }.items():
+            yield cost_of("gateway", name, gateway, port, asked)
+
+
+def registration(broker: int, topics: Iterable[str]) -> RepeatedRequest:
+    """103 of one of many brokers."""
+    table = {name: TopicConfig(name, QUEUES, QUEUES) for name in topics}
+    body = write_body(RegisterBrokerBody(TopicConfigTable(table)), standard=True)
+    fields = {
+        "brokerName": f"node-{broker:03d}",
+        "brokerAddr": f"127.0.0.1:{20_000 + broker}",
+        "clusterName": "scale",
+        "brokerId": "0",
+        "haServerAddr": f"127.0.0.1:{20_000 + broker}",
+        "compressed": "false",
+        "bodyCrc32": str(crc32(body) & CRC_MASK),
+    }
+    return RepeatedRequest(RequestCode.REGISTER_BROKER, fields, body)
+
+
+def name_server_costs(folder: Path) -> Iterator[Cost]:
+    """What RocketMQ's name server takes to register a node, and for a route over all nodes."""
+    port = free_ports(1)
+    with ExitStack() as ends:
+        jvm = start_name_server(class_path(), folder / "names", f"127.0.0.1:{port}")
+        ends.callback(jvm.kill)
+        process = psutil.Process(jvm.pid)
+        # Who ends a connection takes its brokers with it, so this one stays.
+        setup = ends.enter_context(PipelinedRequests("127.0.0.1", port))
+        for broker in range(BROKERS):
+            setup.ask(*registration(broker, ("wide", "other")))
+        setup.wait()
+        yield cost_of(
+            *("name server", f"route of a topic on {BROKERS} nodes", process, port),
+            RepeatedRequest(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "wide"}),
+        )
+        topics = [f"scale-{number}" for number in range(TOPICS)]
+        name = f"registration of a node with {TOPICS} topics"
+        yield registration_cost(name, process, port, registration(BROKERS, topics))
+
+
+def registration_cost(
+    name: str, process: psutil.Process, port: int, asked: RepeatedRequest
+) -> Cost:
+    """Registrations are large, and a few warm the name server."""
+    with PipelinedRequests("127.0.0.1", port) as requests:
+        for number in range(2 * REGISTRATIONS):
+            if number == REGISTRATIONS:
+                began = cpu_s(process)
+            requests.ask(*asked)
+            requests.wait()
+        used = cpu_s(process) - began
+    return Cost("name server", name, used / REGISTRATIONS * 1e6, len(asked.body), 0)
+
+
+def main() -> None:
+    """Measures, prints a table, and writes the file."""
+    parser = argparse.ArgumentParser("python -m scripts.scale.costs", description=__doc__)
+    parser.add_argument("--json", type=new_file, help="where the figures go")
+    parser.add_argument(
+        "--sends", type=real_number, required=True,
+        help="messages/s of a node with 64 callers, by scripts.rivals.gateway --loads 0",
+    )  # fmt: skip
+    options = parser.parse_args()
+    costs: list[Cost] = []
+    print("| server | request | CPU, us | body, bytes | reply, bytes |\n|---|---|---:|---:|---:|")
+    with tempfile.TemporaryDirectory(prefix="keelog-scale-") as name:
+        measures: tuple[Callable[[Path], Iterator[Cost]], ...] = (gateway_costs, name_server_costs)
+        for measure in measures:
+            try:
+                for cost in measure(Path(name)):
+                    costs.append(cost)
+                    print(
+                        f"| {cost.server} | {cost.request} | {cost.cpu_us:,.0f} "
+                        f"| {cost.body_bytes:,} | {cost.reply_bytes:,} |",
+                        flush=True,
+                    )
+            except RivalMissing as error:
+                raise SystemExit(f"error: {error}") from error
+    if options.json:
+        document = {"sends_per_s": options.sends, "costs": [cost._asdict() for cost in costs]}
+        options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
