@@ -176,6 +176,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
     _unsent_bytes: int = 0
     _is_paused: bool = False
     """The client does not read."""
+    _is_taking: bool = False
+    """Its requests are being taken: what is sent meanwhile goes out with their last reply."""
     _is_waiting: bool = False
     """Requests that were read wait until it does."""
     _transport: asyncio.Transport | None = None
@@ -251,6 +253,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     def _take_frames(self, nbytes: int) -> None:
         taken = False
+        self._is_taking = True
         try:
             for header, body in self._reader.received(nbytes):
                 if header.flag & ANSWER:
@@ -263,7 +266,11 @@ class RemotingConnection(asyncio.BufferedProtocol):
                     break
         except BrokenFrame as error:
             self.end(EndReason.BROKEN, error.reason)
+        finally:
+            self._is_taking = False
         self._reader.keep(nbytes)
+        if self._unsent:
+            self._flush()  # a turn of the loop for it would cost a bulk reader a tenth
         if not self._reader.has_begun:
             self._begun_at = None
         elif self._begun_at is None or taken:
@@ -290,7 +297,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         except BadCommand as error:
             refused = header._replace(code=error.code, ext=NO_EXT, remark=error.reason)
             head, body = frame_head(refused, 0), b""
-        if not self._unsent:
+        if not self._unsent and not self._is_taking:
             self.loop.call_soon(self._flush)
         self._unsent += (head, body) if body else (head,)
         self._unsent_bytes += len(head) + len(body)
