@@ -27,7 +27,7 @@ LIBRARY = "protocol/kernel/_kernel.so"
 FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-fvisibility=hidden")
 COMPILE_S_MAX = 120.0
 OUTER = ("keelog", "pyspark_keelog")
-INNER = ("protocol", "client", "node", "gateway", "workers", "pipeline")
+INNER = ("protocol", "client", "node", "gateway", "replication", "workers", "pipeline")
 """What a wheel has inside of `keelog`."""
 SUFFIXES = (".py", ".c", ".typed")
 DEMO_STORES = ("small-clean", "mixed-kinds")

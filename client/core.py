@@ -34,6 +34,7 @@ from client.options import (
     SeekOptions,
     SendOptions,
     Time,
+    check_acks,
     check_limit,
     check_names,
     check_seconds,
@@ -355,12 +356,11 @@ class ClientCore:
 
 
 def wait_field(acks: object, wait: object) -> str | None:
-    """The field `wait` of a send: None leaves it to the node's flush mode."""
-    if acks not in ("appended", "flushed"):
-        raise BadRequest(f"acks is {acks!r}", "use 'appended' or 'flushed'")
-    if acks == "flushed":
-        return "flushed"
-    return None if wait else "none"
+    """The field `wait` of a send: None leaves it to the node's settings."""
+    check_acks(acks)
+    if acks == "appended":
+        return None if wait else "none"
+    return str(acks)
 
 
 def _stop(

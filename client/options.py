@@ -25,15 +25,23 @@ TIMEOUT_S_MAX = 1_000_000.0
 PORT_MAX = 65_535
 _TCP = re.compile(r"tcp://.+:(\d+)")
 
-Acks = Literal["appended", "flushed"]
+Acks = Literal["appended", "flushed", "replicated"]
 Time = datetime | int
 """A datetime (without a zone: local time) or ms since 1970."""
+
+
+def check_acks(acks: object) -> None:
+    """Raises BadRequest for what no answer can wait for."""
+    if acks not in ("appended", "flushed", "replicated"):
+        raise BadRequest(f"acks is {acks!r}", "use 'appended', 'flushed' or 'replicated'")
 
 
 class SendOptions(MessageOptions, total=False):
     """The options of `send` beside topic and body.
 
-    `acks`: "flushed" returns when the message is on disk, "appended" as the node's flush mode says.
+    `acks`: "replicated" returns when the message is on the disks of the node and of those who
+    follow it, as many as `in_sync_replicas` says and one at least; "flushed" when it is on the
+    node's disk; "appended" as the node's settings say.
     `wait`: False returns after the append even where the node flushes synchronously.
     `timeout`: seconds for the whole call, all attempts together.
     """
@@ -149,7 +157,8 @@ class ProducerOptions(TypedDict, total=False):
     `batch_bytes`: a batch of this size goes at once, 256,000 unless given.
     `max_in_flight`: messages without an answer, 1024 unless given; beyond it the producer is full.
     `max_batches`: batches of `send_batch` without an answer, 64 unless given.
-    `acks`: "flushed" answers when they are on disk, "appended" as the node's flush mode says.
+    `acks`: "replicated" answers when they are on the disks of the node and of those who follow it,
+    "flushed" on that of the node, "appended" as the node's settings say.
     `when_full`: "block" makes `send_nowait` wait for room, "raise" raises NodeBusy.
     `timeout`: seconds that a batch may take.
     """
@@ -186,7 +195,8 @@ class ProducerSettings:
     once. `max_in_flight`: messages without an answer; beyond it `when_full` says whether
     `send_nowait` waits ("block") or raises NodeBusy ("raise"). `max_batches`: the same for batches
     of `send_batch`, which `max_in_flight` does not count. `acks`: "appended" answers as the
-    node's flush mode says, "flushed" only when the message is on disk. `timeout`: seconds from
+    node's settings say, "flushed" only when the message is on disk, "replicated" only when it is
+    on those of enough followers too. `timeout`: seconds from
     the sending of a batch to the end of its last attempt; a full producer waits as long for room.
     """
 
@@ -200,8 +210,7 @@ class ProducerSettings:
 
     def check(self) -> None:
         """Raises BadRequest for values that make no sense."""
-        if self.acks not in ("appended", "flushed"):
-            raise BadRequest(f"acks is {self.acks!r}", "use 'appended' or 'flushed'")
+        check_acks(self.acks)
         if self.when_full not in ("block", "raise"):
             raise BadRequest(f"when_full is {self.when_full!r}", "use 'block' or 'raise'")
         check_seconds("linger", self.linger)

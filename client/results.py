@@ -11,7 +11,8 @@ class Receipt(NamedTuple):
     """What the node says about one stored message.
 
     `status` is RocketMQ's PutMessageStatus; `flushed` whether it was on disk when it answered.
-    `FLUSH_DISK_TIMEOUT` means stored, flush not confirmed in time.
+    `FLUSH_DISK_TIMEOUT` means stored, flush not confirmed in time; `FLUSH_SLAVE_TIMEOUT` and
+    `SLAVE_NOT_AVAILABLE` stored, and not acknowledged by enough followers in time.
     """
 
     status: str

@@ -189,6 +189,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--address", default="", metavar="HOST:PORT", help="what clients are told")
     parser.add_argument("--namesrv", default="", metavar="HOST:PORT;HOST:PORT")
     parser.add_argument("--announce", default="", metavar="HOST:PORT", help="what name servers get")
+    parser.add_argument("--ha", default="", metavar="HOST:PORT", help="what followers get")
     parser.add_argument(
         "--shards", type=int, default=1, metavar="N", help="how many queue workers the node has"
     )
@@ -214,7 +215,12 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
     context: Context = zmq.Context()
     site = ReaderSite(root, slot, options.shards, settings)
     name = BrokerName(
-        options.cluster, options.broker, options.address, options.broker_id, options.announce
+        options.cluster,
+        options.broker,
+        options.address,
+        options.broker_id,
+        options.announce,
+        options.ha,
     )
     name_servers = tuple(filter(None, options.namesrv.split(";")))
     with WorkerPage.create(root, slot) as page:

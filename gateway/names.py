@@ -23,6 +23,8 @@ class BrokerName(NamedTuple):
     broker_id: int = MASTER
     announced: str = ""
     """The one address that name servers get."""
+    ha: str = ""
+    """Where followers connect, as name servers get it; empty: nobody may follow."""
 
     @property
     def reply_topic(self) -> str:

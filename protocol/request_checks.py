@@ -18,7 +18,7 @@ from protocol.names import (
 )
 from protocol.record.properties import PROPERTIES_BYTES_MAX, split_keys
 
-WAIT_NONE, WAIT_FLUSHED = "none", "flushed"
+WAIT_NONE, WAIT_FLUSHED, WAIT_REPLICATED = "none", "flushed", "replicated"
 TAGS_CHARS_MAX = 4_096
 KEY_CHARS_MAX = PROPERTIES_BYTES_MAX
 CURSOR_CHARS_MAX = 256
@@ -91,8 +91,9 @@ def born_host(name: str, text: str) -> Host | None:
 
 def wait(name: str, wait: str) -> str:
     """The event that an answer waits for."""
-    if wait not in (WAIT_NONE, WAIT_FLUSHED):
-        raise BadRequest(f"field {name} is {wait[:40]!a}", "use none, flushed, or leave it out")
+    if wait not in (WAIT_NONE, WAIT_FLUSHED, WAIT_REPLICATED):
+        hint = "use none, flushed, replicated, or leave it out"
+        raise BadRequest(f"field {name} is {wait[:40]!a}", hint)
     return wait
 
 

@@ -23,7 +23,7 @@ Wait = Annotated[
     RequestField(
         "what the answer waits for, see [send](#send)",
         check=checks.wait,
-        range=f"`{checks.WAIT_NONE}` `{checks.WAIT_FLUSHED}`",
+        range=f"`{checks.WAIT_NONE}` `{checks.WAIT_FLUSHED}` `{checks.WAIT_REPLICATED}`",
         absent="the flush mode decides",
     ),
 ]

@@ -12,7 +12,7 @@ import pytest
 from hatch_build import INNER
 
 ROOT = Path(__file__).resolve().parents[1]
-PRODUCT = ("protocol", "client", "node", "gateway", "workers", "pipeline", "keelog")
+PRODUCT = ("protocol", "client", "node", "gateway", "replication", "workers", "pipeline", "keelog")
 OURS = (*PRODUCT, "pyspark_keelog", "scripts", "tests")
 
 

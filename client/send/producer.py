@@ -52,7 +52,7 @@ class Producer:
         self._batch_bytes = min(settings.batch_bytes, PAYLOAD_BYTES_MAX)
         # Half of what may be in flight, so that one half is gathered while the other is sent.
         self._batch_count = max(1, settings.max_in_flight // 2)
-        self._wait = "flushed" if settings.acks == "flushed" else None
+        self._wait = None if settings.acks == "appended" else settings.acks
         self._batches = PendingBatches(
             encoder, sender.send, self._wait, settings.timeout, settings.max_batches
         )

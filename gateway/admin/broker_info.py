@@ -1,4 +1,4 @@
-"""The node as a broker: its state (28), its settings (25, 26), and its slaves (907).
+"""The node as a broker: its state (28), and its settings (25, 26).
 
 The names are those of a broker 5.5; where a node has no such thing, the value is that of a broker
 that has nothing to do.
@@ -20,7 +20,6 @@ from node.runtime.regular_file import OFFSETS_FILE_BYTES_MAX, read_bounded
 from node.runtime.settings import Settings, snake_case
 from protocol.errors import CorruptError, NotAllowed, NotFound, StoreDamaged
 from protocol.names import DELAY_OFFSETS_FILE, SCHEDULE_TOPIC
-from protocol.remoting.admin_bodies import HARuntimeInfo
 from protocol.remoting.bodies import KVTable
 from protocol.remoting.errors import BadCommand
 from protocol.remoting.java_class import write_body
@@ -190,11 +189,6 @@ class BrokerInfo:
         text = "".join(f"{key}={_property(value)}\n" for key, value in sorted(known.items()))
         version = '{"counter":0,"stateVersion":0,"timestamp":0}'
         return Reply(ext={"version": version}, body=text.encode())
-
-    def slaves(self, _: Request) -> Reply:
-        """907: a node has none."""
-        end = self._facts.desk.store.log.end
-        return Reply(body=write_body(HARuntimeInfo(True, end), standard=True))
 
 
 class LiveSettings:

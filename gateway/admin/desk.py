@@ -24,6 +24,7 @@ from gateway.commits import Commits
 from gateway.connection import Reply, Request
 from gateway.groups import Groups
 from gateway.members import Members
+from gateway.slaves.metadata import SlaveDesk
 from gateway.to_clients.client_requests import ClientRequests
 from gateway.topics import Topics
 from node.reader.pull_desk import PullDesk
@@ -51,7 +52,7 @@ REFUSED: Mapping[int, str] = {
     RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: "a node forbids no topic to a group",
     RequestCode.GET_NAMESRV_CONFIG: _NAME_SERVER,
     RequestCode.UPDATE_NAMESRV_CONFIG: _NAME_SERVER,
-    RequestCode.EXCHANGE_BROKER_HA_INFO: "a node has no slaves",
+    RequestCode.EXCHANGE_BROKER_HA_INFO: "a node has no acting masters",
     **dict.fromkeys((354, 355), _ROCKSDB),
     **dict.fromkeys(range(2001, 2005), _COLD),
     **dict.fromkeys(range(RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_LIST_ACL + 1), _ACL),
@@ -89,6 +90,7 @@ class AdminDesk:
         self._counts = counts = BrokerCounts(parts.root, members)
         facts = QueueFacts(parts.desk, parts.now)
         offsets = GroupOffsets(parts.core, parts.commits)
+        self._slaves = SlaveDesk(facts, offsets)
         self._topic_reports = TopicReports(facts, topics, members, offsets, counts)
         self._group_reports = GroupReports(facts, topics, groups, members, offsets, counts)
         self._topic_changes = TopicChanges(parts.core, topics, parts.resets)
@@ -122,7 +124,9 @@ class AdminDesk:
             code.GET_BROKER_RUNTIME_INFO: info.runtime,
             code.GET_BROKER_CONFIG: info.settings,
             code.UPDATE_BROKER_CONFIG: self._live.update,
-            code.GET_BROKER_HA_STATUS: info.slaves,
+            code.GET_BROKER_HA_STATUS: self._slaves.connections,
+            code.GET_ALL_CONSUMER_OFFSET: self._slaves.group_offsets,
+            code.GET_ALL_DELAY_OFFSET: self._slaves.delay_offsets,
             code.VIEW_BROKER_STATS_DATA: self._stats,
             code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self._names.own_system_topics,
             # Workers remove what a queue does not need any more, each time the log gets shorter.

@@ -71,6 +71,9 @@ class Registration:
             "brokerId": str(name.broker_id),
         }
         """The fields that say which broker it is: all of 104."""
+        # Without a port for slaves: Java's reads a host and a port. At the node's own its first
+        # bytes are a broken frame: it loses the connection, and tries again 5 s later.
+        self._ha = name.ha or name.announced
         self._topics = topics
         self._body = b""
         self._names: frozenset[str] = frozenset()
@@ -96,9 +99,7 @@ class Registration:
                 self._body = await asyncio.to_thread(write_body, body, standard=True)
         ext = {
             **self.broker,
-            # There is no port for slaves yet, and Java's reads a host and a port. At this one its
-            # first bytes are a broken frame: it loses the connection, and tries again 5 s later.
-            "haServerAddr": self.broker["brokerAddr"],
+            "haServerAddr": self._ha,
             "enableActingMaster": "false",
             "compressed": "false",
             "bodyCrc32": str(crc32(self._body) & CRC_MASK),

@@ -125,6 +125,28 @@ STATUS: Shape = {
         "delivered": "integer: since the tasks began",
         "late_ms": "integer: of the latest one of the last second",
     },
+    "followers": {
+        "needed": "integer: how many must acknowledge a replicated message",
+        "acknowledged": "integer: up to here so many have the log",
+        "followers": [
+            {
+                "address": "text",
+                "since_ms": "integer: ms since 1970",
+                **integers("sent", "acknowledged", "lag_bytes"),
+                "lag_s": "number",
+                "in_sync": _TRUTH,
+                "bytes_per_s": "integer",
+            }
+        ],
+        "ended": [
+            {
+                "address": "text",
+                "at_ms": "integer: ms since 1970",
+                "acknowledged": "integer",
+                "reason": "text",
+            }
+        ],
+    },
     "damage": {
         "places": [
             {

@@ -32,6 +32,7 @@ STORE = "store"
 """The table of a settings file, and the word before a name: `-X store.name=value`."""
 SYNC_FLUSH = "SYNC_FLUSH"
 ASYNC_FLUSH = "ASYNC_FLUSH"
+SYNC_MASTER, ASYNC_MASTER = "SYNC_MASTER", "ASYNC_MASTER"
 SIZE_FORMS = "bytes, or a size such as 16MB or 1GiB"
 SEGMENT_BYTES_MIN = 1024
 """A message must fit into a segment."""
@@ -98,6 +99,26 @@ class Settings:
     )
     sync_flush_timeout: int = setting(
         5_000, "ms that an answer waits for the disk; then `FLUSH_DISK_TIMEOUT`"
+    )
+    broker_role: str = setting(
+        ASYNC_MASTER,
+        "`ASYNC_MASTER`, or `SYNC_MASTER`: every answer waits for `in_sync_replicas` "
+        "([replication](replication.md#being-followed))",
+    )
+    in_sync_replicas: int = setting(
+        1, "SYNC_MASTER: copies that a message must have, this node's among them", most=64
+    )
+    slave_timeout: int = setting(
+        3_000, "ms that an answer waits for followers; then `FLUSH_SLAVE_TIMEOUT`"
+    )
+    ha_send_heartbeat_interval: int = setting(
+        5_000, "ms without a frame after which a follower gets a heart-beat"
+    )
+    ha_housekeeping_interval: int = setting(
+        20_000, "ms without a report after which a follower's connection is closed"
+    )
+    ha_max_gap_not_in_sync: int = setting(
+        256 * _MIB, "bytes by which a follower may be behind and count as in sync", is_size=True
     )
     transient_store_pool_enable: bool = setting(
         False,
@@ -276,6 +297,10 @@ class Settings:
             raise BadRequest(
                 f"flush_disk_type is {self.flush_disk_type!r}", f"use {SYNC_FLUSH} or {ASYNC_FLUSH}"
             )
+        if self.broker_role not in (ASYNC_MASTER, SYNC_MASTER):
+            raise BadRequest(
+                f"broker_role is {self.broker_role!r}", f"use {ASYNC_MASTER} or {SYNC_MASTER}"
+            )
         if self.idempotent_window and self.is_pool_enabled:
             raise BadRequest(
                 "idempotent_window does not go with transient_store_pool_enable",
@@ -301,6 +326,16 @@ class Settings:
     def is_sync_flush(self) -> bool:
         """Whether an answer waits for the disk."""
         return self.flush_disk_type == SYNC_FLUSH
+
+    @property
+    def waits_for_followers(self) -> bool:
+        """Whether an answer waits for followers: with one copy a broker does not wait either."""
+        return self.broker_role == SYNC_MASTER and self.in_sync_replicas > 1
+
+    @property
+    def followers_needed(self) -> int:
+        """How many followers must acknowledge a message that is to be replicated: at least one."""
+        return max(self.in_sync_replicas, 2) - 1
 
     @property
     def is_pool_enabled(self) -> bool:

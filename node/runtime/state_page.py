@@ -71,6 +71,9 @@ class LogState(NamedTuple):
     removals: int = 0
     """The number of the note of removed topics. It is read after `readable`: a process that sees
     records which follow a removal knows of the removal."""
+    wants_acknowledged: int = 0
+    """The log offset of which the writer wants to be rung once followers have acknowledged it; 0
+    while no request waits for them."""
 
 
 class WorkerState(NamedTuple):
@@ -80,7 +83,8 @@ class WorkerState(NamedTuple):
     progress file. `damaged_at` is the log offset where it stopped, or -1. `hints` is the number of
     the last hint that a queue worker sent: who has not got it knows that one was lost. A worker
     or reader that sleeps wants to be rung when the log reaches `wake_at`, a reader that `listens`
-    when queues grow.
+    when queues grow. Of the process that serves followers, `dispatched` is up to where enough of
+    them have acknowledged the log, and `held` how many are connected.
     """
 
     epoch: int
@@ -287,7 +291,7 @@ class LogPage(_Page):
         """For the writer: its predecessor's numbers, if there was one, and its own pid."""
         page = cls(page_path(root, LOG_SLOT), writable=True)
         page._begin()
-        page.publish(flush_began_ms=0)
+        page.publish(flush_began_ms=0, wants_acknowledged=0)
         return page
 
     @classmethod
@@ -304,6 +308,16 @@ class LogPage(_Page):
     def readable(self) -> int:
         """As `epoch`."""
         return self._numbers[_READABLE]
+
+    @property
+    def flushed(self) -> int:
+        """As `epoch`."""
+        return self._numbers[_FLUSHED]
+
+    @property
+    def wants_acknowledged(self) -> int:
+        """As `epoch`."""
+        return self._numbers[_WANTS_ACKNOWLEDGED]
 
     def show_append(self, records: int, end: int) -> None:
         """An append that is readable at once: as `publish` of the four numbers, for each group."""
@@ -429,4 +443,5 @@ class StatePages:
 _RECORDS, _APPENDED, _COMMITTED, _READABLE = (
     LogPage.places[name] for name in ("records", "appended", "committed", "readable")
 )
+_FLUSHED, _WANTS_ACKNOWLEDGED = (LogPage.places[name] for name in ("flushed", "wants_acknowledged"))
 _WAKE_AT, _LISTENS, _HINTS = (WorkerPage.places[name] for name in ("wake_at", "listens", "hints"))

@@ -30,6 +30,9 @@ RING_BYTES_MAX = 64 * 1024
 READER, GATEWAY = "reader-", "gateway-"
 READER_SLOTS = (READER, GATEWAY)
 """The prefixes of the slots whose bell is a `DatagramWakeup`: they answer pulls."""
+FOLLOWERS_SLOT, WRITER_SLOT = "followers-0", "writer"
+"""Their bells are `DatagramWakeup`s too: the first is rung when the log is flushed, the second when
+followers have acknowledged what a request waits for."""
 RINGS_HIGH_WATER_MARK = 1_000
 RECONNECT_MS = 10
 SLEEP_S_MAX = 0.5
@@ -173,7 +176,9 @@ class DatagramRinger:
 
 def ringer_of(context: Context, slot: str) -> ZmqRinger | DatagramRinger:
     """The end that rings the bell of a slot."""
-    return DatagramRinger(slot) if slot.startswith(READER_SLOTS) else ZmqRinger(context, slot)
+    if slot.startswith(READER_SLOTS) or slot == FOLLOWERS_SLOT:
+        return DatagramRinger(slot)
+    return ZmqRinger(context, slot)
 
 
 class Sleeper:

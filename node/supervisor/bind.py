@@ -118,6 +118,29 @@ def parse_remoting(text: str) -> BindAddress | None:
     return BindAddress(match[1] or "127.0.0.1", port, any_port=port == 0)
 
 
+def parse_ha(text: str) -> BindAddress | None:
+    """Reads `HOST:PORT`, or `PORT` on loopback, for followers; None for nothing.
+
+    Raises BadRequest for anything else.
+    """
+    if not text:
+        return None
+    match = _HTTP.fullmatch(text)
+    if match is None or "/" in text or int(match[2]) > _PORT_MAX:
+        raise BadRequest(f"ha {text[:80]!a} cannot be listened at", "write 127.0.0.1:10912")
+    port = int(match[2])
+    return BindAddress(match[1] or "127.0.0.1", port, any_port=port == 0)
+
+
+def ha_place(text: str) -> BindAddress:
+    """Where followers connect: port 0 becomes a free one, as name servers get it; without a text,
+    it stays 0."""
+    place = parse_ha(text)
+    if place is None:
+        return BindAddress("", 0, any_port=False)
+    return place if place.port else replace(place, port=free_ports(1))
+
+
 def remoting_place(text: str) -> BindAddress:
     """Where RocketMQ's clients connect: port 0 becomes a free one; without a text, it stays 0.
 
@@ -183,6 +206,16 @@ def announced_address(gateway: BindAddress, advertise: str) -> str:
                 "name the host with --advertise, as --advertise db7.example.org",
             )
     return f"{host}:{gateway.port}"
+
+
+def announced_ha(announced: str, ha: BindAddress, advertise: str) -> str:
+    """The address for followers that name servers get; empty where nobody may follow."""
+    if not announced or not ha.port:
+        return ""
+    host = parse_advertise(advertise) or ha.host
+    if host in WILDCARDS:
+        host = announced.rpartition(":")[0]
+    return f"{host}:{ha.port}"
 
 
 def parse_advertise(text: str) -> str:

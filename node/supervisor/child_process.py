@@ -18,6 +18,7 @@ from node.runtime.process import DamageReport
 from node.supervisor.bind import (
     WILDCARDS,
     BindAddress,
+    announced_ha,
     parse_advertise,
     parse_name_servers,
 )
@@ -44,11 +45,13 @@ class ChildReport(NamedTuple):
 
 
 class NodePlaces(NamedTuple):
-    """Where a node listens: its control socket, and its gateway (port 0: it has none)."""
+    """Where a node listens: its control socket, its gateway, and for followers (port 0: it does
+    not)."""
 
     control: BindAddress
     gateway: BindAddress
     announced: str = ""
+    ha: BindAddress = BindAddress("", 0, any_port=False)
     """What name servers get."""
 
 
@@ -74,7 +77,8 @@ def _arguments(child: Child, options: Options, places: NodePlaces) -> list[str]:
             port = places.gateway.port or place.port
             arguments = ["--bind", place.child(1, child.endpoint).bound, "--store-port", str(port)]
             arguments += ["--advertise", options.network.advertise]
-            return [*arguments, "--delays"] if places.gateway.port else arguments
+            arguments += ["--delays"] if places.gateway.port else []
+            return [*arguments, "--followers"] if places.ha.port else arguments
         case ChildRole.QUEUE:
             return ["--shard", str(child.index), "--shards", shards]
         case ChildRole.READER:
@@ -84,6 +88,8 @@ def _arguments(child: Child, options: Options, places: NodePlaces) -> list[str]:
             return ["--shards", shards, *_gateway_arguments(options, places)]
         case ChildRole.TASKS:
             return ["--node", _own_endpoint(place)]
+        case ChildRole.FOLLOWERS:
+            return ["--bind", f"{places.ha.host}:{places.ha.port}"]
     return []
 
 
@@ -102,6 +108,7 @@ def _gateway_arguments(options: Options, places: NodePlaces) -> list[str]:
     if places.announced:
         servers = ";".join(parse_name_servers(broker.namesrv_addr))
         arguments += ["--namesrv", servers, "--announce", places.announced]
+        arguments += ["--ha", announced_ha(places.announced, places.ha, options.network.advertise)]
     told = parse_advertise(options.network.advertise) or place.host
     if told not in WILDCARDS:
         arguments += ["--address", f"{told}:{place.port}"]

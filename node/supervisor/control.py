@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import zmq
 
+from node.runtime.settings import Settings
 from node.runtime.shortage import as_refusal
 from node.serving.request_server import BadFrames, Server
 from node.store.members_file import read_members
@@ -62,6 +63,16 @@ def check_remoting(place: BindAddress) -> None:
                 f"cannot listen at {place.host}:{port}: {error.strerror or error}",
                 "stop the process that listens there, or name another --remoting",
             ) from None
+
+
+def check_ha(place: BindAddress, settings: Settings) -> None:
+    """Raises BadRequest where messages must have copies and nobody may follow."""
+    if settings.waits_for_followers and not place.port:
+        raise BadRequest(
+            f"broker_role is {settings.broker_role} with in_sync_replicas"
+            f" {settings.in_sync_replicas}, and nobody may follow this node",
+            "add --ha HOST:PORT, as --ha 0.0.0.0:10912",
+        )
 
 
 def place_to_announce(options: Options, gateway: BindAddress) -> str:

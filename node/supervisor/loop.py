@@ -35,6 +35,7 @@ from node.runtime.settings import Settings, load_settings
 from node.serving.request_server import Server
 from node.store.identity.new_store import create_store
 from node.supervisor.bind import (
+    ha_place,
     parse_advertise,
     parse_bind,
     remoting_place,
@@ -43,6 +44,7 @@ from node.supervisor.child_process import NodePlaces, Process, child_command
 from node.supervisor.control import (
     answer_clients,
     bind,
+    check_ha,
     check_ports,
     check_remoting,
     place_to_announce,
@@ -111,7 +113,8 @@ def serve(options: Options) -> int:
     settings = load_settings(options.pairs)
     place = parse_bind(options.serve.bind).resolved()
     remoting = remoting_place(options.serve.remoting)
-    announced = place_to_announce(options, remoting)
+    announced, ha = place_to_announce(options, remoting), ha_place(options.serve.ha_listen)
+    check_ha(ha, settings)
     stop = begin_process("keelog-serve", "supervisor")
     threads = _watch_threads(stop)
     if options.while_pid is not None:
@@ -140,7 +143,7 @@ def serve(options: Options) -> int:
             options = replace(options, pairs=_all_pairs(options))
         server = bind(ends.enter_context(zmq.Context()), place)
         ends.callback(server.close)
-        places = NodePlaces(place, remoting, announced)
+        places = NodePlaces(place, remoting, announced, ha)
         node = Supervisor(options, settings, held, server, places, events, started_at)
         code = node.run(stop)
         return EXIT_UNEXPECTED if code == EXIT_OK and threads else code
@@ -189,6 +192,7 @@ class Supervisor:
             options.serve.readers,
             settings.message_index_enable,
             with_gateway=bool(options.serve.remoting),
+            with_followers=bool(places.ha.port),
         )
         self._places = places._replace(control=self.place)
         if self.place.takes_local:
@@ -371,6 +375,8 @@ class Supervisor:
         gateway = self._places.gateway
         if gateway.port:
             ends.append(f"remoting {gateway.host}:{gateway.port}")
+        if self._places.ha.port:
+            ends.append(f"followers at {self._places.ha.host}:{self._places.ha.port}")
         return ends if self.events.file is None else [*ends, f"log {self.events.file}"]
 
     def _is_ready(self, now: float) -> bool:

@@ -11,6 +11,7 @@ from node.runtime.settings import check_bounds, setting
 from node.supervisor.bind import (
     parse_advertise,
     parse_bind,
+    parse_ha,
     parse_http,
     parse_name_servers,
     parse_remoting,
@@ -50,6 +51,11 @@ class ServeSettings:
         "where RocketMQ's own clients connect, as 127.0.0.1:10911, and two ports below it; it is "
         "their `namesrvAddr` too; port 0 takes free ones; empty: nowhere",
     )
+    ha_listen: str = setting(
+        "",
+        "where slaves and replicas connect to follow this node, as 127.0.0.1:10912, which "
+        "[nobody checks](replication.md#being-followed); port 0 takes a free one; empty: nowhere",
+    )
     restart_limit: int = setting(
         5, "a process that ends so often within a minute is given up; 0: never", least=0
     )
@@ -58,6 +64,7 @@ class ServeSettings:
         parse_bind(self.bind)
         parse_http(self.http)
         parse_remoting(self.remoting)
+        parse_ha(self.ha_listen)
         check_bounds(self)
 
 
@@ -132,6 +139,7 @@ MODULES: Mapping[ChildRole, str] = {
     ChildRole.READER: module_name("node.reader.loop"),
     ChildRole.GATEWAY: module_name("gateway.loop"),
     ChildRole.TASKS: module_name("gateway.tasks.loop"),
+    ChildRole.FOLLOWERS: module_name("replication.followers.loop"),
 }
 
 

@@ -26,7 +26,7 @@ from node.runtime.process import (
 )
 from node.runtime.shortage import FREE_SPACE, FULL, MORE_RESOURCES, SHORT
 from node.runtime.state_page import LOG_SLOT, queue_slot
-from node.runtime.wakeup import GATEWAY, READER
+from node.runtime.wakeup import FOLLOWERS_SLOT, GATEWAY, READER
 
 
 class ChildRole(StrEnum):
@@ -38,6 +38,7 @@ class ChildRole(StrEnum):
     READER = "reader"
     GATEWAY = "gateway"
     TASKS = "tasks"
+    FOLLOWERS = "followers"
 
 
 class ChildState(StrEnum):
@@ -146,6 +147,7 @@ class Child:
             ChildRole.READER: f"reader {self.index}",
             ChildRole.GATEWAY: "gateway",
             ChildRole.TASKS: "tasks",
+            ChildRole.FOLLOWERS: "followers",
         }[self.role]
 
     @property
@@ -160,7 +162,11 @@ class Child:
 
 
 def plan_children(
-    queue_workers: int, readers: int, with_index: bool, with_gateway: bool = False
+    queue_workers: int,
+    readers: int,
+    with_index: bool,
+    with_gateway: bool = False,
+    with_followers: bool = False,
 ) -> list[Child]:
     """The children of a node: the writer first, then those that follow it."""
     return [
@@ -169,6 +175,7 @@ def plan_children(
         *([Child(ChildRole.INDEX, 0)] if with_index else []),
         *(Child(ChildRole.READER, index) for index in range(readers)),
         *([Child(ChildRole.GATEWAY, 0), Child(ChildRole.TASKS, 0)] if with_gateway else []),
+        *([Child(ChildRole.FOLLOWERS, 0)] if with_followers else []),
     ]
 
 
@@ -194,6 +201,8 @@ def page_slot(child: Child, shards: int) -> str:
         return "index"
     if child.role is ChildRole.TASKS:
         return "tasks-0"
+    if child.role is ChildRole.FOLLOWERS:
+        return FOLLOWERS_SLOT
     return f"{READER if child.role is ChildRole.READER else GATEWAY}{child.index}"
 
 
@@ -437,11 +446,12 @@ def summary(children: list[Child]) -> str:
         (ChildRole.READER, "reader"),
         (ChildRole.GATEWAY, ""),
         (ChildRole.TASKS, ""),
+        (ChildRole.FOLLOWERS, ""),
     ):
         count = counts[role]
         if role is ChildRole.INDEX:
             parts += ["index worker"] if count else []
-        elif role in (ChildRole.GATEWAY, ChildRole.TASKS):
+        elif role in (ChildRole.GATEWAY, ChildRole.TASKS, ChildRole.FOLLOWERS):
             parts += [str(role)] if count else []
         else:
             parts.append(f"{count} {text}{'' if count == 1 else 's'}")

@@ -30,8 +30,10 @@ from node.runtime.stats.page import read_stats
 from node.runtime.stats.timer_state import read_timer_state
 from node.serving.unix_server import bulk_socket
 from node.store import staging_files
+from node.store.followers_file import FollowersState
 from node.store.group_lags_file import read_group_lags
 from node.supervisor.monitoring.damage import DamageList
+from node.supervisor.monitoring.followers import followers_check, followers_of
 from node.supervisor.operations import operations
 from node.supervisor.plan import (
     Child,
@@ -155,6 +157,7 @@ def status(view: NodeView) -> Fields:
         "operations": operations(read_stats(view.root)),
         "groups": _groups(view.root),
         "timers": read_timer_state(view.root)._asdict(),
+        "followers": (followers_of(view.root, view.children) or FollowersState()).shape(),
         "supervisor": {
             "pid": os.getpid(),
             "state": "stopping" if view.stopping else "running",
@@ -199,6 +202,7 @@ def health(view: NodeView) -> Fields:
         _role_check(view, ChildRole.QUEUE, "queue_workers", needed=False),
         _role_check(view, ChildRole.INDEX, "index_worker", needed=False),
         *_gateway_check(view),
+        *_followers_checks(view),
         _check("heartbeat", not silent, silent or "every process gives its own", needed=True),
         _check("flush", not late, late or "none takes long", needed=view.settings.is_sync_flush),
         _check("publications", not problems, "; ".join(problems) or "none is stuck"),
@@ -279,6 +283,16 @@ def _gateway_check(view: NodeView) -> list[Fields]:
     ]
 
 
+def _followers_checks(view: NodeView) -> list[Fields]:
+    """None for a node that nobody may follow."""
+    state = followers_of(view.root, view.children)
+    if state is None:
+        return []
+    ok, text = followers_check(state, view.settings)
+    running = _role_check(view, ChildRole.FOLLOWERS, "followers_process", needed=False)
+    return [running, _check("followers", ok, text)]
+
+
 def _shown_state(child: Child) -> str:
     return child.state if child.recovered is None else f"recovering, {child.recovered:.0%} done"
 
@@ -297,6 +311,8 @@ def _process_row(view: NodeView, child: Child, log: LogState) -> Fields:
         own_state, offset, lag = worker.state, worker.dispatched, log.readable - worker.dispatched
         if child.role is ChildRole.TASKS:
             lag = 0  # it reads queues, as any consumer
+        if child.role is ChildRole.FOLLOWERS and not worker.held:
+            lag = 0  # nobody follows
     state: str = child.state
     if child.is_alive and own_state in _SHOWN_STATES:
         state = STATE_NAMES[own_state]

@@ -22,8 +22,8 @@ from node.runtime.shortage import as_refusal, is_disk_full, is_shortage
 from node.runtime.state_page import DISK_FULL, NO_RESOURCES, RUNNING, STOPPING
 from node.runtime.wakeup import READER_SLOTS, SLEEP_S_MAX, Context, Waiters
 from node.serving.request_server import BadFrames, Received, RequestWait, Server
+from node.writer.acknowledgements import Acknowledgements
 from node.writer.append_request import AppendRequest, queues_of
-from node.writer.broker_checkpoint import SAVE_EVERY_S
 from node.writer.group_commit import GroupCommit
 from node.writer.log.flush import NOTHING_MOVED, FlushServices, Moved
 from node.writer.recovery.progress import RecoveryProgress
@@ -59,7 +59,6 @@ WATCH_MS = 10
 IDLE_MS = int(SLEEP_S_MAX * 1000)
 """How long the loop sleeps at most, with and without something that goes on by the clock. Requests,
 ends of jobs and the wish to stop wake it."""
-DISK_RETRY_S = 1.0
 APPENDS = ("append", "send")
 FOLLOWERS = ("queue-", "index", *READER_SLOTS)
 """Slots of the processes that may sleep until the log grows."""
@@ -85,9 +84,10 @@ class Writer:
         self._is_sync = store.settings.is_sync_flush
         self._shows_at_once = store.log.pool is None and not self._is_sync
         """Whether an append is readable as soon as it is written."""
-        self._refuses_when_pool_is_full = (
-            store.log.pool is not None and self.settings.fast_fail_if_no_buffer_in_store_pool
-        )
+        refuses = self.settings.fast_fail_if_no_buffer_in_store_pool
+        self._checked_pool = store.log.pool if refuses else None
+        self.acknowledgements: Acknowledgements | None = None
+        """Of a node that may be followed; its owner sets it."""
         self.stopping = False
         self.lacks_room = False
         """Whether an append was refused for a shortage of room or descriptors, which lasts."""
@@ -96,15 +96,15 @@ class Writer:
         """Whether the last turn appended."""
         self._house_at = 0.0
         self._held_at = 0.0
-        self.last_disk_retry = 0.0
-        self.last_checkpoint = now
 
     def run(self, stop: StopFlag) -> None:
         """Serves until the flag is set, then stops in order.
 
         Raises OSError, and StoreMoved, with which it has refused the requests that wait.
         """
-        wait = RequestWait((*self.server.watched, *self.flushing.fds, self.staging.fd, stop.fd))
+        fds = [*self.flushing.fds, self.staging.fd, stop.fd]
+        fds += [] if self.acknowledgements is None else [self.acknowledgements.fd]
+        wait = RequestWait((*self.server.watched, *fds))
         self.store.page.publish(state=RUNNING)
         try:
             while not stop.is_set:
@@ -123,6 +123,8 @@ class Writer:
         self._is_busy = bool(group)
         if group:
             self._append(group, now, began)
+        if self.acknowledgements is not None:
+            self.acknowledgements.turn(now, self.flushing.flushed)
         if now >= self._house_at:
             self._keep_house(now)
         elif self.flushing.is_hasty or self._is_watched():
@@ -138,7 +140,7 @@ class Writer:
             self.staging.step(now, self.stopping)
         is_waited_for = len(self.waiting) > 0 or self.staging.waits_for_flush
         self.flushing.begin(now, self.stopping or is_waited_for)
-        self._answer_waiting(self.waiting.overdue(now), FLUSH_DISK_TIMEOUT, flushed=False)
+        self.answer_waiting(self.waiting.overdue(now), FLUSH_DISK_TIMEOUT, flushed=False)
 
     def _keep_house(self, now: float) -> None:
         """The work that not every turn has to do, so that appends do not pay for it."""
@@ -157,19 +159,11 @@ class Writer:
             self.workers.look()
             self.server.turn()
             self._look_for_room()
-        if now - self.last_checkpoint >= SAVE_EVERY_S:
-            self.last_checkpoint = now
-            with disk.if_room():
-                self.store.checkpoint.save_running()
-        self.store.offsets.turn(now)
+        self.store.save_what_is_due(now)
         if not self.stopping:
             with disk.if_room():
                 self.store.retain(now)
             self.expiry.turn(now)
-        if self.store.log.lacks_next and now - self.last_disk_retry >= DISK_RETRY_S:
-            self.last_disk_retry = now
-            if self.store.log.retry_next():
-                log.info("the next segment could be made")
 
     def _sleep_ms(self) -> int:
         if self.staging.has_work or self.server.has_requests:
@@ -229,8 +223,8 @@ class Writer:
                     pending = pending_append(received, header, self.store)
                 else:
                     pending = pending_send(received, header, self.store)
-                if self._refuses_when_pool_is_full:
-                    self._check_pool(group_bytes + pending.append.size)
+                if self._checked_pool is not None:
+                    self._checked_pool.check_fits(group_bytes + pending.append.size)
                 return pending
             if operation in STAGING_OPERATIONS:
                 self._check_runs()
@@ -269,13 +263,6 @@ class Writer:
         if self.waiting.is_full:
             raise NodeBusy(f"{len(self.waiting)} requests wait for the disk", "send it again later")
         self.store.retention.check_room()
-
-    def _check_pool(self, size: int) -> None:
-        """Raises NodeBusy where the buffer has no room for `size` bytes: nobody waits for it."""
-        pool = self.store.log.pool
-        if pool is not None and not pool.fits(size):
-            reason = f"transientStorePool: {pool.used_bytes} bytes wait for a commit"
-            raise NodeBusy(reason, "send it again later")
 
     def _answer_other(self, peer: bytes, answered: Header) -> None:
         self.server.send(peer, answered)
@@ -326,6 +313,8 @@ class Writer:
         for pending in group:
             if pending.append.error is not None:
                 self._refuse(pending.peer, pending.request_id, pending.append.error, True)
+            elif self.acknowledgements is not None and self.acknowledgements.take(pending, now):
+                pending.turn = turn
             elif (waits := self._waits(pending)) and pending.append.end > self.flushing.flushed:
                 pending.turn = turn
                 self.waiting.put(pending, now)
@@ -398,17 +387,20 @@ class Writer:
             return
         self.stats.flushed(moved.flush_ns)
         self.store.flushed_to(moved.flushed)
+        if self.acknowledgements is not None:
+            self.acknowledgements.flushed(moved.flushed)
         if self.settings.is_sync_flush:
             self._announce(moved.flushed)
-        self._answer_waiting(self.waiting.flushed(moved.flushed), PUT_OK, flushed=True)
+        self.answer_waiting(self.waiting.flushed(moved.flushed), PUT_OK, flushed=True)
 
-    def _answer_waiting(self, waited: list[PendingRequest], status: str, flushed: bool) -> None:
+    def answer_waiting(self, waited: list[PendingRequest], status: str, flushed: bool) -> None:
+        """Answers requests that waited for the disk or for followers."""
         if not waited:
             return
         ended = monotonic_ns()
         for pending in waited:
             self._answer(pending, status, flushed)
-        self.stats.waited(waited, ended, monotonic_ns(), is_late=not flushed)
+        self.stats.waited(waited, ended, monotonic_ns(), status)
 
     def _committed(self, offset: int) -> None:
         """All below is in the segments, and so readable; in SYNC_FLUSH only once it is flushed."""
@@ -436,13 +428,15 @@ class Writer:
         while True:
             now = time.monotonic()
             self.step(now)
-            waits = self.store.has_workers() and not self.store.workers_are_done()
-            if self.flushing.is_done and (not waits or now >= deadline):
+            workers_wait = self.store.has_workers() and not self.store.workers_are_done()
+            if self.flushing.is_done and (now >= deadline or not (workers_wait or self.waiting)):
                 break
             wait.poll(5)
         self.removals.close()
         self.staging.close()
         self.flushing.close()
+        if self.acknowledgements is not None:
+            self.acknowledgements.close()
         self.stats.close()
         try:
             self.store.close_cleanly(self.store.workers_are_done())
@@ -459,6 +453,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--local", default="", metavar="IPC", help="for clients of this machine")
     parser.add_argument("--store-port", type=int, default=7850)
     parser.add_argument("--advertise", default="", metavar="HOST", help="for the store host")
+    parser.add_argument("--followers", action="store_true", help="a process serves followers")
     parser.add_argument("--delays", action="store_true", help="a process delivers delayed messages")
     options = parser.parse_args(arguments)
     root = options.dir.resolve()
@@ -486,6 +481,10 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
     child.what = f"the writer of {root} stops, its log can no longer be trusted"
     writer = Writer(store, server, workers)
     store.delays.delivers = options.delays
+    if options.followers:
+        store.may_be_followed = True
+        answer = writer.answer_waiting
+        writer.acknowledgements = Acknowledgements(store, writer.waiting, context, answer)
     child.report_ready(server.endpoint)
     try:
         writer.run(stop)

@@ -20,7 +20,7 @@ from protocol.record.kernel_put import Put
 from protocol.record.patch import AppendRules
 from protocol.record.properties import UNIQUE_KEY, WAIT
 from protocol.record.scheduled import RealPlace
-from protocol.request_checks import WAIT_NONE
+from protocol.request_checks import WAIT_NONE, WAIT_REPLICATED
 from protocol.requests import (
     APPEND,
     CREATE_TOPIC,
@@ -35,6 +35,8 @@ from protocol.wire.frames import PAYLOAD_BYTES_MAX, VERSION, Header, answer
 
 PUT_OK = "PUT_OK"
 FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
 _HOST_BITS = BORN_HOST_V6 | STORE_HOST_V6
 
 Turn = tuple[int, int, int]
@@ -128,6 +130,8 @@ def pending_append(received: Received, header: Header, store: WriterStore) -> Pe
         if not compare_digest(right.encode(), store.inner_right.encode()):
             raise NotAllowed("the right is not this node's", "leave the field out")
         append.is_inner = True
+    if wait == WAIT_REPLICATED:
+        check_may_be_followed(store)
     kind: type[PendingRequest] = PendingRequest
     if once:
         check_asked(records, store.settings, is_timer=later[1:] != NOW[1:])
@@ -148,6 +152,8 @@ def pending_send(received: Received, header: Header, store: WriterStore) -> Pend
     asked = SEND.parse(header)
     append, message = draft_of(asked, store.topics, store.rules, received.sender(), now_ms())
     wait = asked.wait if message.wait else WAIT_NONE
+    if wait == WAIT_REPLICATED:
+        check_may_be_followed(store)
     names = message.topic, message.unique_key
     kind: type[PendingRequest] = PendingRequest
     if asked.once:
@@ -155,6 +161,12 @@ def pending_send(received: Received, header: Header, store: WriterStore) -> Pend
         append.repeats = {}
         kind = PendingOnce
     return kind(received.peer, header["id"], append, wait, True, *names)
+
+
+def check_may_be_followed(store: WriterStore) -> None:
+    """Raises NotAllowed for a request that would wait for followers in vain."""
+    if not store.may_be_followed:
+        raise NotAllowed("nobody may follow this node", "start it with --ha HOST:PORT")
 
 
 def draft_of(

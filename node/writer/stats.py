@@ -16,6 +16,7 @@ from node.runtime.stats.series import (
     DURATION,
     FLUSH_DISK_TIMEOUT,
     FLUSH_MODES,
+    FLUSH_SLAVE_TIMEOUT,
     IN_FLIGHT,
     LOG_APPEND,
     LOG_BATCH,
@@ -24,6 +25,7 @@ from node.runtime.stats.series import (
     OTHER,
     REJECTED,
     REQUESTS,
+    SLAVE_NOT_AVAILABLE,
     STAGE,
     WRITER,
 )
@@ -58,7 +60,10 @@ class WriterStats:
         mode = FLUSH_MODES[0] if is_sync_flush else FLUSH_MODES[1]
         self._log_flush = counts.place(LOG_FLUSH, mode=mode)
         self._ok = counts.place(REQUESTS, op=APPEND, code=OK)
-        self._late = counts.place(REQUESTS, op=APPEND, code=FLUSH_DISK_TIMEOUT)
+        self._late = {
+            code: counts.place(REQUESTS, op=APPEND, code=code)
+            for code in (FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT, SLAVE_NOT_AVAILABLE)
+        }
         self._other_ok = counts.place(REQUESTS, op=OTHER, code=OK)
         self._in_flight = counts.place(IN_FLIGHT, op=APPEND)
 
@@ -93,11 +98,12 @@ class WriterStats:
         numbers[self._duration + SUM] += took * requests
 
     def waited(
-        self, answered: Sequence[PendingRequest], ended: int, replied: int, is_late: bool
+        self, answered: Sequence[PendingRequest], ended: int, replied: int, status: str
     ) -> None:
-        """Counts answered requests that waited for the disk until `ended`, turn by turn."""
+        """Counts answered requests that waited for the disk, or followers, until `ended`, turn by
+        turn."""
         observe = self._counts.observe
-        self._numbers[self._late if is_late else self._ok] += len(answered)
+        self._numbers[self._late.get(status, self._ok)] += len(answered)
         for turn, group in groupby(answered, _BY_TURN):
             began, parsed, appended = turn
             count = sum(1 for _ in group)

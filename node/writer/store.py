@@ -33,7 +33,7 @@ from node.store.identity.own_places import check_own_files
 from node.store.identity.store_id import check_guards, ensure_id
 from node.store.identity.store_links import check_links
 from node.writer.appender import Appender
-from node.writer.broker_checkpoint import BrokerCheckpoint, live_workers
+from node.writer.broker_checkpoint import SAVE_EVERY_S, BrokerCheckpoint, live_workers
 from node.writer.delayed_append import Delays
 from node.writer.log.commit_log import Ahead, CommitLog
 from node.writer.log.page_prefetch import PagePrefetch
@@ -59,11 +59,18 @@ TAILS_EVERY_BYTES = 64 * 1024 * 1024
 TAILS_EVERY_RECORDS = 200_000
 """Whichever comes first: a start walks no more than this, well within a second."""
 LOCK_WAIT_S = 5.0
+DISK_RETRY_S = 1.0
 INDEX_SLOT = "index"
 
 
 class WriterStore:
     """The open store, for the writer's loop. `open_writer_store` makes it."""
+
+    may_be_followed = False
+    """Whether a process of the node serves followers; the store's owner sets it."""
+    _checkpoint_at = 0.0
+    _retried_at = 0.0
+    """When it was last tried to make a segment for which there was no room."""
 
     def __init__(
         self,
@@ -207,6 +214,18 @@ class WriterStore:
         self.log.flushed_to(target)
         self.page.publish(flushed=target)
         self._flushed = target
+
+    def save_what_is_due(self, now: float) -> None:
+        """The broker's checkpoint and the cursors; and tries again to make a segment."""
+        if now - self._checkpoint_at >= SAVE_EVERY_S:
+            self._checkpoint_at = now
+            with disk.if_room():
+                self.checkpoint.save_running()
+        self.offsets.turn(now)
+        if self.log.lacks_next and now - self._retried_at >= DISK_RETRY_S:
+            self._retried_at = now
+            if self.log.retry_next():
+                log.info("the next segment could be made")
 
     def retain(self, now: float) -> None:
         """Deletes old segments when they are due, after publishing where the log begins then."""

@@ -148,11 +148,22 @@ class HAClientInfo(NamedTuple):
     is_activated: Annotated[bool, "activated"] = False
 
 
+class HAConnectionInfo(NamedTuple):
+    """907: one connection of a slave, as its master sees it."""
+
+    addr: str = ""
+    slave_ack_offset: int = 0
+    diff: int = 0
+    in_sync: bool = False
+    transferred_byte_in_second: int = 0
+    transfer_from_where: int = 0
+
+
 class HARuntimeInfo(NamedTuple):
     """907: the slaves of a master."""
 
     master: bool = True
     master_commit_log_max_offset: int = 0
     in_sync_slave_nums: Int32 = 0
-    ha_connection_info: tuple[str, ...] = ()
+    ha_connection_info: tuple[HAConnectionInfo, ...] = ()
     ha_client_runtime_info: HAClientInfo = HAClientInfo()

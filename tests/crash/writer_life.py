@@ -6,6 +6,7 @@ What its threads do is done when a test says so, and other turns may come in the
 import itertools
 import logging
 import random
+import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -261,7 +262,7 @@ class WriterLife:
             self.store.lock.release()  # as the end of the process does
             raise
         self._jobs = list(HandJob.made)
-        self.now = self.writer.last_checkpoint
+        self.now = time.monotonic()
         self._answered = 0
         self._holds_lock = True
 

@@ -29,10 +29,11 @@ _METAVARS = {
     "readers": "M",
     "remoting": "HOST:PORT",
     "namesrv": "'HOST:PORT;…'",
+    "ha": "HOST:PORT",
     "broker_name": "NAME",
     "cluster": "NAME",
 }
-_SHORT = {"namesrv_addr": "namesrv", "broker_cluster_name": "cluster"}
+_SHORT = {"namesrv_addr": "namesrv", "broker_cluster_name": "cluster", "ha_listen": "ha"}
 """Settings with RocketMQ's names, whose options are shorter."""
 
 

@@ -18,6 +18,7 @@ _ASK_S = 2.0
 _PAUSE_S = 0.1
 _REACHABLE = "reachable"
 _WIDTH_FOR_ENDPOINTS = 110
+_ENDED_SHOWN = 3
 _PLACES_SHOWN = 5
 _GROUPS_SHOWN = 5
 
@@ -111,6 +112,7 @@ def _title(answer: dict[str, Any]) -> str:
         f"disk: {size_text(disk['free_bytes'])} free, {disk['used_ratio']:.1%} used\n"
         f"{_groups_text(answer)}"
         f"{_timers_text(answer)}"
+        f"{_followers_text(answer)}"
         f"{_damage_text(answer)}"
     )
 
@@ -137,6 +139,22 @@ def _timers_text(answer: dict[str, Any]) -> str:
     """The messages that wait for their time; empty without any, and of an older node."""
     found = answer.get("timers") or {"pending": 0}
     return f"timers: {found['pending']} messages wait\n" if found["pending"] else ""
+
+
+def _followers_text(answer: dict[str, Any]) -> str:
+    """Who follows the node, and who did last; empty where nobody may, and of an older node."""
+    found = answer.get("followers") or {"followers": [], "ended": []}
+    lines = [
+        f"follower {row['address']}: {'in sync' if row['in_sync'] else 'not in sync'},"
+        f" {row['lag_bytes']} bytes and {row['lag_s']:.1f} s behind, acknowledged"
+        f" {row['acknowledged']}"
+        for row in found["followers"]
+    ]
+    lines += (
+        f"follower {end['address']} is gone since {time_text(end['at_ms'])}: {end['reason']}"
+        for end in found["ended"][:_ENDED_SHOWN]
+    )
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _damage_text(answer: dict[str, Any]) -> str:

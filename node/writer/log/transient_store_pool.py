@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from node.runtime import disk
 from node.runtime.settings import Settings
+from protocol.errors import NodeBusy
 
 BUFFER_BYTES_MAX = 8 * 1024 * 1024
 _JOINED_BYTES_MAX = 64 * 1024
@@ -54,6 +55,12 @@ class TransientStorePool:
     def fits(self, size: int) -> bool:
         """Whether `size` more bytes stay below the limit; an empty buffer takes any size."""
         return not self.used_bytes or self.used_bytes + size <= self.limit_bytes
+
+    def check_fits(self, size: int) -> None:
+        """Raises NodeBusy where `size` bytes do not fit: nobody waits for room."""
+        if not self.fits(size):
+            reason = f"transientStorePool: {self.used_bytes} bytes wait for a commit"
+            raise NodeBusy(reason, "send it again later")
 
     def put(self, descriptor: int, position: int, data: bytes | bytearray | memoryview) -> None:
         """Keeps bytes for `position` of an open file. Small ones are copied, large ones kept."""

@@ -73,8 +73,8 @@ def test_who_waits_for_the_disk_is_counted_when_it_is_answered(tmp_path: Path) -
     first, second = (100, 110, 120), (200, 210, 220)
     stats.turn(first, replied=125, requests=0, records=2)
     assert sums(shown(stats, tmp_path))[-1] == (0, 0)
-    stats.waited([waited(first), waited(first), waited(second)], 500, 510, is_late=False)
-    stats.waited([waited(second)], 500, 510, is_late=True)
+    stats.waited([waited(first), waited(first), waited(second)], 500, 510, "PUT_OK")
+    stats.waited([waited(second)], 500, 510, FLUSH_DISK_TIMEOUT)
     stats.flushed(70)
     slot = shown(stats, tmp_path)
     assert sums(slot) == [(4, 40), (4, 40), (4, 2 * 380 + 2 * 280), (4, 40), (4, 2 * 410 + 2 * 310)]

@@ -1,0 +1,72 @@
+"""What a slave copies beside the log (SlaveSynchronize), and who follows the node.
+
+Topics (21), groups (201) and request modes (402) are asked by tools too, and answered elsewhere.
+"""
+
+import json
+
+from gateway.admin.group_offsets import GroupOffsets
+from gateway.admin.queue_facts import QueueFacts
+from gateway.connection import Reply, Request
+from node.runtime.process import now_ms
+from node.runtime.regular_file import OFFSETS_FILE_BYTES_MAX, read_bounded
+from node.store.followers_file import FollowerRow, read_followers
+from protocol.names import DELAY_OFFSETS_FILE
+from protocol.remoting.admin_bodies import HAConnectionInfo, HARuntimeInfo
+from protocol.remoting.bodies import DataVersion
+from protocol.remoting.java_class import write_body
+
+NO_DELAYS = b'{"dataVersion":{"counter":0,"stateVersion":0,"timestamp":0},"offsetTable":{}}'
+
+
+class SlaveDesk:
+    """One for each gateway, in the thread of its loop."""
+
+    def __init__(self, facts: QueueFacts, offsets: GroupOffsets) -> None:
+        self._facts = facts
+        self._root = facts.desk.store.root
+        self._offsets = offsets
+        self._version = 0
+
+    async def group_offsets(self, _: Request) -> Reply:
+        """43: how far all groups are. Raises what the writer refuses."""
+        known = await self._offsets.all()
+        table = {
+            f"{topic}@{group}": {str(queue): offset for queue, offset in sorted(places.items())}
+            for group, topics in sorted(known.items())
+            for topic, places in sorted(topics.items())
+        }
+        # A slave copies the version and compares nothing with it.
+        self._version += 1
+        version = DataVersion(0, now_ms(), self._version)
+        body = {"dataVersion": version, "offsetTable": table}
+        return Reply(body=write_body(body, standard=True))
+
+    def delay_offsets(self, _: Request) -> Reply:
+        """45: how far delay levels are delivered, as the file has it."""
+        try:
+            text = read_bounded(self._root / DELAY_OFFSETS_FILE, OFFSETS_FILE_BYTES_MAX)
+            json.loads(text)
+        except (OSError, ValueError):
+            return Reply(body=NO_DELAYS)
+        return Reply(body=text)
+
+    def connections(self, _: Request) -> Reply:
+        """907: who follows the node; as up to a second ago."""
+        state = read_followers(self._root)
+        self._facts.look()
+        end = self._facts.desk.store.log.end
+        rows = tuple(_connection(row, end) for row in state.followers)
+        found = HARuntimeInfo(True, end, state.in_sync, rows)
+        return Reply(body=write_body(found, standard=True))
+
+
+def _connection(row: FollowerRow, end: int) -> HAConnectionInfo:
+    return HAConnectionInfo(
+        row.address,
+        slave_ack_offset=row.acknowledged,
+        diff=max(0, end - row.acknowledged),
+        in_sync=row.in_sync,
+        transferred_byte_in_second=row.bytes_per_s,
+        transfer_from_where=row.sent,
+    )

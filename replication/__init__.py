@@ -1,0 +1,1 @@
+"""Copies of the log on other machines, by RocketMQ's replication."""

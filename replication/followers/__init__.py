@@ -1,0 +1,1 @@
+"""Serves those who follow the node: RocketMQ's slaves, and replicas of Keelog."""

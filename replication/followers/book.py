@@ -1,0 +1,114 @@
+"""What is known of all followers: how far they are, how late, and why others are gone."""
+
+import logging
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable
+
+from node.runtime.event_log import fields
+from node.runtime.process import now_ms
+from node.store.followers_file import ENDED_SHOWN_MAX, FollowerEnd, FollowerRow, FollowersState
+from replication.followers.connection import FollowerConnection, FollowerGone, Gone
+from replication.followers.flushed_log import FlushedLog
+
+log = logging.getLogger("keelog.followers")
+
+MOMENTS_MAX = 3_600
+"""Moments, a second apart at least, of which it is known how far the log was."""
+REPEAT_S = 60.0
+"""The same end of a follower of the same host is logged again after this time: one that cannot go
+on tries again each 5 s."""
+TOLD_HOSTS_MAX = 256
+_ORDERLY = (Gone.CLOSED, Gone.STOP)
+
+
+class FollowerBook:
+    """For one thread. Times are seconds of the monotonic clock."""
+
+    def __init__(self, needed: int, gap_max: int) -> None:
+        """`needed` followers must acknowledge; one is in sync if it is less than `gap_max` bytes
+        behind."""
+        self._needed = needed
+        self._gap_max = gap_max
+        self._moments: deque[tuple[float, int]] = deque(maxlen=MOMENTS_MAX)
+        """When the log was found to end where; both ascend."""
+        self._ended: deque[FollowerEnd] = deque(maxlen=ENDED_SHOWN_MAX)
+        self._told: dict[tuple[str, Gone], float] = {}
+        self._counted: dict[str, tuple[float, int]] = {}
+        """By address: when it was looked at, and what it had been sent then."""
+
+    def came(self, connection: FollowerConnection) -> None:
+        """Logs a connection."""
+        log.info("a follower connected", extra=fields(follower=connection.address))
+
+    def went(self, connection: FollowerConnection, gone: FollowerGone, now: float) -> None:
+        """Notes and logs an end."""
+        acknowledged = connection.acknowledged or 0
+        self._counted.pop(connection.address, None)
+        end = FollowerEnd(connection.address, now_ms(), acknowledged, gone.reason)
+        self._ended.appendleft(end)
+        key = connection.address.rpartition(":")[0], gone.kind
+        if now - self._told.get(key, -REPEAT_S) < REPEAT_S:
+            return
+        if len(self._told) >= TOLD_HOSTS_MAX:
+            self._told.clear()
+        self._told[key] = now
+        extra = fields(
+            follower=connection.address, acknowledged=acknowledged, kind=gone.kind, why=gone.reason
+        )
+        log.log(
+            logging.INFO if gone.kind in _ORDERLY else logging.WARNING,
+            "a follower's connection ended",
+            extra=extra,
+        )
+
+    def note_end(self, end: int, now: float) -> None:
+        """The log ends here now."""
+        if not self._moments or (end > self._moments[-1][1] and now - self._moments[-1][0] >= 1.0):
+            self._moments.append((now, end))
+
+    def lag_s(self, acknowledged: int, end: int, now: float) -> float:
+        """How long ago the log ended at what is acknowledged; a lag before the first moment that
+        is known counts from there."""
+        if acknowledged >= end or not self._moments:
+            return 0.0
+        after = bisect_right(self._moments, acknowledged, key=lambda moment: moment[1])
+        if after >= len(self._moments):
+            return 0.0
+        return max(0.0, now - self._moments[after][0])
+
+    def acknowledged(self, connections: Iterable[FollowerConnection]) -> int:
+        """The end of the log that enough followers have; each connection counts, as in a broker
+        (GroupTransferService)."""
+        ends = sorted(
+            (one.acknowledged for one in connections if one.acknowledged is not None), reverse=True
+        )
+        return ends[self._needed - 1] if len(ends) >= self._needed else 0
+
+    def state(
+        self, connections: Iterable[FollowerConnection], flushed: FlushedLog, now: float
+    ) -> FollowersState:
+        """All of it, for the file."""
+        all_of_them = list(connections)
+        return FollowersState(
+            self._needed,
+            self.acknowledged(all_of_them),
+            tuple(self._row(one, flushed.appended, now) for one in all_of_them),
+            tuple(self._ended),
+        )
+
+    def _row(self, one: FollowerConnection, end: int, now: float) -> FollowerRow:
+        acknowledged = one.acknowledged or 0
+        lag = max(0, end - acknowledged)
+        before, sent = self._counted.get(one.address, (now - 1.0, one.sent))
+        self._counted[one.address] = now, one.sent
+        return FollowerRow(
+            one.address,
+            one.since_ms,
+            one.sent,
+            acknowledged,
+            lag,
+            round(self.lag_s(acknowledged, end, now), 3),
+            one.acknowledged is not None and lag < self._gap_max,
+            int((one.sent - sent) / max(now - before, 0.001)),
+        )

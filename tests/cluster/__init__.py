@@ -1,0 +1,1 @@
+"""Tests of several nodes and brokers that copy each other's logs: `make cluster`."""

@@ -1,0 +1,1 @@
+"""Kills of nodes and brokers that copy each other."""
