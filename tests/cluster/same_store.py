@@ -38,7 +38,6 @@ def rebuilt_copy(root: Path, into: Path, settings: Settings) -> Path:
     """A copy of the store's log with queues and index as they follow from it."""
     copy = into / "rebuilt"
     shutil.copytree(root / COMMIT_LOG_DIR, copy / COMMIT_LOG_DIR)
-    shutil.copytree(root / "config", copy / "config")
     (copy / "lock").touch()
     rebuild(copy, settings=settings)
     return copy
