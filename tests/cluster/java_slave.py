@@ -7,14 +7,15 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from node.supervisor.bind import free_ports
+from protocol.addresses import VIP_DISTANCE
 from protocol.remoting.bodies import KVTable
 from protocol.remoting.codes import RequestCode
 from protocol.remoting.java_class import read_body
 from scripts.rivals.rocketmq import Addresses, Jvm, RocketMQ, class_path, start_name_server
 from tests.clients.sides import BROKER_OPTIONS
-from tests.support.follower import HA
 from tests.support.node import RunningNode, wait_until
-from tests.support.remoting import REMOTING, RemotingPeer
+from tests.support.remoting import RemotingPeer
 
 CLUSTER, BROKER = "keels", "keel-a"
 CATCH_UP_S = 180.0
@@ -29,6 +30,8 @@ class Site:
         self.classes = class_path()
         self.addresses = Addresses.free()
         self.name_server: Jvm | None = None
+        self.remoting = free_ports(VIP_DISTANCE + 1) + VIP_DISTANCE
+        self.ha = free_ports(1)
 
     def __enter__(self) -> "Site":
         home, address = self.home / "namesrv", self.addresses.name_server
@@ -39,13 +42,17 @@ class Site:
         if self.name_server is not None:
             self.name_server.kill()
 
-    def node(self, root: Path, settings: Sequence[str] = ()) -> RunningNode:
-        """A node that registers there as a master, and may be followed."""
-        named = (
-            REMOTING, HA, f"broker.namesrv_addr={self.addresses.name_server}",
+    def settings(self) -> tuple[str, ...]:
+        """Of a node that registers there as a master, and may be followed; always at one place."""
+        return (
+            f"serve.remoting=127.0.0.1:{self.remoting}", f"serve.ha_listen=127.0.0.1:{self.ha}",
+            f"broker.namesrv_addr={self.addresses.name_server}",
             f"broker.broker_name={BROKER}", f"broker.broker_cluster_name={CLUSTER}",
         )  # fmt: skip
-        return RunningNode(root, (*named, *settings), queue_workers=1, readers=1)
+
+    def node(self, root: Path, settings: Sequence[str] = ()) -> RunningNode:
+        """A node with these settings."""
+        return RunningNode(root, (*self.settings(), *settings), queue_workers=1, readers=1)
 
     def slave(self, settings: Mapping[str, object]) -> "JavaSlave":
         """A slave of that node; `settings` name the sizes of its files."""
