@@ -17,9 +17,10 @@ FAULTS_S := 1200
 SPARK_S := 1200
 SOAK_S := 14400
 CLIENTS_S := 1800
+CLUSTER_S := 1200
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lint test check interop clients crash faults spark soak clean
+.PHONY: help setup demo lint test check interop clients cluster crash faults spark soak clean
 
 help: ## prints this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,11 +55,11 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: lint ## format, lint, types and all tests but crash, faults, spark, soak, interop and clients
-	$(PYTEST) -m 'not crash and not faults and not spark_long and not soak and not interop and not clients'
+test: lint ## format, lint, types and all tests but crash, faults, spark, soak, interop, clients and cluster
+	$(PYTEST) -m 'not crash and not faults and not spark_long and not soak and not interop and not clients and not cluster'
 
 check: lint ## the same without marked tests: seconds
-	$(PYTEST) -m 'not process and not crash and not faults and not spark and not spark_long and not soak and not interop and not clients'
+	$(PYTEST) -m 'not process and not crash and not faults and not spark and not spark_long and not soak and not interop and not clients and not cluster'
 
 # One at a time: the first test builds the Java probe.
 interop: setup ## compares with RocketMQ's own store (needs java and mvn)
@@ -67,6 +68,11 @@ interop: setup ## compares with RocketMQ's own store (needs java and mvn)
 # One at a time: the tests share builds, and both brokers run beside the clients.
 clients: setup ## RocketMQ's clients and its own tests at a node and at a broker: half an hour at most
 	timeout $(CLIENTS_S) $(BIN)/python -m pytest -q -rs -m clients
+
+# The first line builds the Java program, so that several tests at a time find it built.
+cluster: setup ## slaves and masters of RocketMQ beside nodes, kills of either: twenty minutes at most
+	$(BIN)/python -c 'from scripts.rivals.rocketmq import class_path; class_path()'
+	timeout $(CLUSTER_S) $(PYTEST) -rs -m cluster
 
 crash: setup ## power losses on a simulated disk, over 100,000 images: ten minutes at most
 	timeout $(CRASH_S) $(PYTEST) -rs -m crash

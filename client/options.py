@@ -157,7 +157,7 @@ class ProducerOptions(TypedDict, total=False):
     `batch_bytes`: a batch of this size goes at once, 256,000 unless given.
     `max_in_flight`: messages without an answer, 1024 unless given; beyond it the producer is full.
     `max_batches`: batches of `send_batch` without an answer, 64 unless given.
-    `acks`: "replicated" answers when they are on the disks of the node and of those who follow it,
+    `acks`: "replicated" returns when they are on the disks of the node and of those who follow it,
     "flushed" on that of the node, "appended" as the node's settings say.
     `when_full`: "block" makes `send_nowait` wait for room, "raise" raises NodeBusy.
     `timeout`: seconds that a batch may take.

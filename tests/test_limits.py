@@ -53,6 +53,7 @@ QUEUES = {
     "client/transport/zmq_connection.py": "client/transport/io_thread.py::CALLS_MAX",
     "client/send/send_coalescer.py": "client/transport/io_thread.py::CALLS_MAX",
     "client/subscription.py": "client/subscription.py::PULLS_MAX",
+    "replication/followers/book.py": "replication/followers/book.py::MOMENTS_MAX",
     "node/writer/group_commit.py": "send_thread_pool_queue_capacity",
     "node/runtime/wakeup.py": "node/runtime/wakeup.py::RINGS_HIGH_WATER_MARK",
     "node/reader/tail_cache.py": "node/reader/tail_cache.py::TAIL_RECORDS_MAX",

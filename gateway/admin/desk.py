@@ -90,7 +90,7 @@ class AdminDesk:
         self._counts = counts = BrokerCounts(parts.root, members)
         facts = QueueFacts(parts.desk, parts.now)
         offsets = GroupOffsets(parts.core, parts.commits)
-        self._slaves = SlaveDesk(facts, offsets)
+        self._slaves = SlaveDesk(parts.root, offsets.all, facts.end)
         self._topic_reports = TopicReports(facts, topics, members, offsets, counts)
         self._group_reports = GroupReports(facts, topics, groups, members, offsets, counts)
         self._topic_changes = TopicChanges(parts.core, topics, parts.resets)

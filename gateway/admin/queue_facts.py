@@ -34,6 +34,11 @@ class QueueFacts:
         """Takes in how far the log has grown. Call it before questions that belong together."""
         self.desk.see_end(self._now())
 
+    def end(self) -> int:
+        """Where the log ends."""
+        self.look()
+        return self.desk.store.log.end
+
     def bounds(self, topic: str, queue_id: int) -> StoredOffsets:
         """Zeros for a queue that does not exist. Raises StoreDamaged."""
         desk, queue = self.desk, Queue(topic, queue_id)

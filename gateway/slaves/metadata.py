@@ -4,33 +4,36 @@ Topics (21), groups (201) and request modes (402) are asked by tools too, and an
 """
 
 import json
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 
-from gateway.admin.group_offsets import GroupOffsets
-from gateway.admin.queue_facts import QueueFacts
 from gateway.connection import Reply, Request
 from node.runtime.process import now_ms
 from node.runtime.regular_file import OFFSETS_FILE_BYTES_MAX, read_bounded
-from node.store.followers_file import FollowerRow, read_followers
+from node.runtime.stats.followers_state import FollowerRow, read_followers
 from protocol.names import DELAY_OFFSETS_FILE
 from protocol.remoting.admin_bodies import HAConnectionInfo, HARuntimeInfo
 from protocol.remoting.bodies import DataVersion
 from protocol.remoting.java_class import write_body
 
+OffsetsOfAll = Callable[[], Awaitable[Mapping[str, Mapping[str, Mapping[int, int]]]]]
+"""Returns the next offsets by group, topic and queue."""
 NO_DELAYS = b'{"dataVersion":{"counter":0,"stateVersion":0,"timestamp":0},"offsetTable":{}}'
 
 
 class SlaveDesk:
     """One for each gateway, in the thread of its loop."""
 
-    def __init__(self, facts: QueueFacts, offsets: GroupOffsets) -> None:
-        self._facts = facts
-        self._root = facts.desk.store.root
+    def __init__(self, root: Path, offsets: OffsetsOfAll, end: Callable[[], int]) -> None:
+        """`end` returns where the log ends now."""
+        self._root = root
         self._offsets = offsets
+        self._end = end
         self._version = 0
 
     async def group_offsets(self, _: Request) -> Reply:
         """43: how far all groups are. Raises what the writer refuses."""
-        known = await self._offsets.all()
+        known = await self._offsets()
         table = {
             f"{topic}@{group}": {str(queue): offset for queue, offset in sorted(places.items())}
             for group, topics in sorted(known.items())
@@ -54,8 +57,7 @@ class SlaveDesk:
     def connections(self, _: Request) -> Reply:
         """907: who follows the node; as up to a second ago."""
         state = read_followers(self._root)
-        self._facts.look()
-        end = self._facts.desk.store.log.end
+        end = self._end()
         rows = tuple(_connection(row, end) for row in state.followers)
         found = HARuntimeInfo(True, end, state.in_sync, rows)
         return Reply(body=write_body(found, standard=True))

@@ -32,6 +32,7 @@ _MODULES = {
     module_name("workers.index_file"): "index",
     module_name("node.reader.loop"): "reader",
     module_name("gateway.loop"): "gateway",
+    module_name("replication.followers.loop"): "followers",
     module_name("gateway.tasks.loop"): "tasks",
 }
 

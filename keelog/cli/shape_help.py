@@ -127,7 +127,7 @@ STATUS: Shape = {
     },
     "followers": {
         "needed": "integer: how many must acknowledge a replicated message",
-        "acknowledged": "integer: up to here so many have the log",
+        "acknowledged": "integer: up to here as many have the log",
         "followers": [
             {
                 "address": "text",

@@ -118,7 +118,7 @@ class Settings:
         20_000, "ms without a report after which a follower's connection is closed"
     )
     ha_max_gap_not_in_sync: int = setting(
-        256 * _MIB, "bytes by which a follower may be behind and count as in sync", is_size=True
+        256 * _MIB, "a follower whose lag is as many bytes, or more, is not in sync", is_size=True
     )
     transient_store_pool_enable: bool = setting(
         False,

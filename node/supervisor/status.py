@@ -26,11 +26,11 @@ from node.runtime.state_page import (
     WorkerPage,
     WorkerState,
 )
+from node.runtime.stats.followers_state import FollowersState
 from node.runtime.stats.page import read_stats
 from node.runtime.stats.timer_state import read_timer_state
 from node.serving.unix_server import bulk_socket
 from node.store import staging_files
-from node.store.followers_file import FollowersState
 from node.store.group_lags_file import read_group_lags
 from node.supervisor.monitoring.damage import DamageList
 from node.supervisor.monitoring.followers import followers_check, followers_of

@@ -64,7 +64,7 @@ class Acknowledgements:
         self._servers.wake(self._store.epoch, offset)
 
     def turn(self, now: float, flushed: int) -> None:
-        """Answers the requests that enough followers have, and those that have waited too long."""
+        """Replies to the requests that enough followers have, and those that have waited too long."""
         self._bell.hush()
         while True:
             self._want()
@@ -93,7 +93,7 @@ class Acknowledgements:
             self._store.page.publish(wants_acknowledged=wanted)
 
     def _give_up(self, now: float, flushed: int, connected: int) -> None:
-        """Answers what is overdue: all of it is stored."""
+        """Replies to overdue requests: all of them are stored."""
         late = self._waiting.unacknowledged(now)
         if not late:
             return

@@ -394,7 +394,7 @@ class Writer:
         self.answer_waiting(self.waiting.flushed(moved.flushed), PUT_OK, flushed=True)
 
     def answer_waiting(self, waited: list[PendingRequest], status: str, flushed: bool) -> None:
-        """Answers requests that waited for the disk or for followers."""
+        """Replies to requests that waited for the disk or for followers."""
         if not waited:
             return
         ended = monotonic_ns()

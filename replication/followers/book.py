@@ -7,7 +7,12 @@ from collections.abc import Iterable
 
 from node.runtime.event_log import fields
 from node.runtime.process import now_ms
-from node.store.followers_file import ENDED_SHOWN_MAX, FollowerEnd, FollowerRow, FollowersState
+from node.runtime.stats.followers_state import (
+    ENDED_SHOWN_MAX,
+    FollowerEnd,
+    FollowerRow,
+    FollowersState,
+)
 from replication.followers.connection import FollowerConnection, FollowerGone, Gone
 from replication.followers.flushed_log import FlushedLog
 
@@ -26,8 +31,8 @@ class FollowerBook:
     """For one thread. Times are seconds of the monotonic clock."""
 
     def __init__(self, needed: int, gap_max: int) -> None:
-        """`needed` followers must acknowledge; one is in sync if it is less than `gap_max` bytes
-        behind."""
+        """`needed` followers must acknowledge; one is in sync if its lag is less than `gap_max`
+        bytes."""
         self._needed = needed
         self._gap_max = gap_max
         self._moments: deque[tuple[float, int]] = deque(maxlen=MOMENTS_MAX)

@@ -62,7 +62,7 @@ class FlushedLog:
         return None
 
     def look_for_page(self) -> None:
-        """Lets go of a page whose name stands for another file. Call it now and then."""
+        """Lets go of a page whose name another file has by now. Call it now and then."""
         if self._page is not None and self._page.is_replaced:
             self.close()
 

@@ -14,6 +14,7 @@ from node.runtime.held_store import check_held
 from node.runtime.process import StopFlag, now_ms
 from node.runtime.settings import Settings
 from node.runtime.state_page import NEVER, RUNNING, STOPPED, STOPPING, WorkerPage
+from node.runtime.stats.followers_state import FollowersState, write_followers
 from node.runtime.wakeup import (
     FOLLOWERS_SLOT,
     SLEEP_S_MAX,
@@ -22,7 +23,6 @@ from node.runtime.wakeup import (
     DatagramWakeup,
     quiet_sleep_s,
 )
-from node.store.followers_file import FollowersState, write_followers
 from replication.followers.book import FollowerBook
 from replication.followers.connection import FollowerConnection, FollowerGone, FollowerPace, Gone
 from replication.followers.flushed_log import FlushedLog

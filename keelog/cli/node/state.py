@@ -146,7 +146,7 @@ def _followers_text(answer: dict[str, Any]) -> str:
     found = answer.get("followers") or {"followers": [], "ended": []}
     lines = [
         f"follower {row['address']}: {'in sync' if row['in_sync'] else 'not in sync'},"
-        f" {row['lag_bytes']} bytes and {row['lag_s']:.1f} s behind, acknowledged"
+        f" lag {row['lag_bytes']} bytes and {row['lag_s']:.1f} s, acknowledged"
         f" {row['acknowledged']}"
         for row in found["followers"]
     ]

@@ -6,7 +6,7 @@ from pathlib import Path
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from node.runtime.settings import Settings
-from node.store.followers_file import FollowersState, read_followers
+from node.runtime.stats.followers_state import FollowersState, read_followers
 from node.supervisor.plan import Child, ChildRole
 
 
@@ -28,14 +28,14 @@ def followers_check(state: FollowersState, settings: Settings) -> tuple[bool, st
     if needed:
         text += f", {needed} needed"
     if late is not None:
-        text += f"; the last one is {late.lag_bytes} bytes, {late.lag_s:.1f} s behind"
+        text += f"; the largest lag is {late.lag_bytes} bytes, {late.lag_s:.1f} s"
     elif state.ended:
         text += f"; the last one was {state.ended[0].address}: {state.ended[0].reason}"
     return state.in_sync >= needed, text
 
 
 def follower_families(root: Path, children: Sequence[Child]) -> Iterator[Metric]:
-    """Yields them for a node that may be followed. Addresses are no labels: the slowest counts."""
+    """Yields them for a node that may be followed. Addresses are not labels: the slowest counts."""
     state = followers_of(root, children)
     if state is None:
         return
@@ -48,7 +48,7 @@ def follower_families(root: Path, children: Sequence[Child]) -> Iterator[Metric]
             state.acknowledged,
         ),
         "keelog_followers_lag_bytes": (
-            "Of the follower that is furthest behind.",
+            "Of the slowest follower.",
             max((row.lag_bytes for row in rows), default=0),
         ),
         "keelog_followers_lag_seconds": (
