@@ -52,7 +52,7 @@ class Acknowledgements:
         self._servers = Waiters(context, store.root, FOLLOWERS_SLOT.__eq__)
 
     def take(self, pending: PendingRequest, now: float) -> bool:
-        """Lets an appended request wait if it has to; False: it need not."""
+        """Lets an appended request wait if it has to."""
         wait = pending.wait
         waits = wait == WAIT_REPLICATED or (self._is_usual and wait != WAIT_NONE)
         if waits:
@@ -64,7 +64,7 @@ class Acknowledgements:
         self._servers.wake(self._store.epoch, offset)
 
     def turn(self, now: float, flushed: int) -> None:
-        """Replies to the requests that enough followers have, and those that have waited too long."""
+        """Replies to the requests that enough followers have, and those that waited too long."""
         self._bell.hush()
         while True:
             self._want()

@@ -1,5 +1,6 @@
 """A follower of a node, as slaves of RocketMQ are: it speaks the protocol and keeps the bytes."""
 
+import os
 import re
 import socket
 import threading
@@ -54,6 +55,7 @@ class LogFollower:
         """The connection has ended."""
         self.keep: Keep = lambda offset, body: None
         """Is called with what comes, before it is reported."""
+        self.before_report: Callable[[], None] = lambda: None
         self._socket: socket.socket | None = None
         self._thread: threading.Thread | None = None
 
@@ -78,6 +80,7 @@ class LogFollower:
                     self._take(offset, body)
                 # A heart-beat is answered too: who says nothing is taken for dead.
                 if self.reports:
+                    self.before_report()
                     connected.sendall(encode_report(self.end))
         except OSError:
             pass
@@ -130,16 +133,29 @@ class SegmentWriter:
         self._folder = root / "commitlog"
         self._folder.mkdir(parents=True)
         self._size = segment_bytes
+        self._start = -1
+        self._file = -1
 
     def __call__(self, offset: int, body: memoryview) -> None:
         start = offset - offset % self._size
-        path = self._folder / offset_file_name(start)
-        if not path.exists():
-            with path.open("wb") as file:
-                file.truncate(self._size)
-        with path.open("r+b") as file:
-            file.seek(offset - start)
-            file.write(body)
+        if start != self._start:
+            self.close()
+            path = self._folder / offset_file_name(start)
+            self._file, self._start = os.open(path, os.O_RDWR | os.O_CREAT, 0o600), start
+            os.truncate(self._file, self._size)
+        os.pwrite(self._file, body, offset - start)
+
+    def sync(self) -> None:
+        """All that was written is on the disk afterwards; `follower.before_report`."""
+        if self._file >= 0:
+            os.fdatasync(self._file)
+
+    def close(self) -> None:
+        """Syncs and closes."""
+        if self._file >= 0:
+            self.sync()
+            os.close(self._file)
+            self._file = -1
 
 
 def raw_frames(place: tuple[str, int], sent: bytes, wait_s: float) -> bytes:

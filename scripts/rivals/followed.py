@@ -1,0 +1,178 @@
+"""What a follower costs: sends to a master with one Java slave beside sends to one without.
+
+`python -m scripts.rivals.followed` starts, one after the other, a node and a broker of RocketMQ
+5.5.0 as the master: alone, with a slave and ASYNC_MASTER, with a slave and SYNC_MASTER (2 copies).
+The slave is the same one for both, and so is the Java program that sends. It prints a row for each:
+messages a second, the 99th percentile of a send, and the lag of the slave right after the load.
+"""
+
+import argparse
+import json
+import socket
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from keelog.bench.node_process import Node
+from node.runtime.settings import snake_case
+from node.supervisor.bind import free_ports
+from protocol.addresses import VIP_DISTANCE
+from protocol.remoting.bodies import KVTable
+from protocol.remoting.codes import Language, RequestCode
+from protocol.remoting.frame_reader import FrameReader, frame_head
+from protocol.remoting.headers import RemotingHeader, Serialization
+from protocol.remoting.java_class import read_body
+from scripts.rivals.rocketmq import Addresses, Program, RocketMQ, class_path, start_name_server
+
+BODY = 1024
+QUEUES = 8
+WARM_S = 6
+NAME = "rival"
+"""Of cluster and broker, as BROKER of scripts/rivals/rocketmq.py has it."""
+SEGMENT = 256 << 20
+HEAP = (
+    "-Xms512m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m",
+    "-Drocketmq.broker.diskSpaceWarningLevelRatio=1.0",
+    "-Drocketmq.broker.diskSpaceCleanForciblyRatio=1.0",
+)  # fmt: skip
+OURS, THEIRS = "keelog", "rocketmq"
+MODES: Mapping[str, Mapping[str, object]] = {
+    "alone": {},
+    "async": {"brokerRole": "ASYNC_MASTER"},
+    "sync": {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2},
+}
+
+
+class FollowedRow(NamedTuple):
+    """One measurement."""
+
+    master: str
+    mode: str
+    threads: int
+    per_s: float
+    p99_us: float
+    failed: int
+    lag_bytes: int
+    """Of the slave's log when the load has ended; -1 without one."""
+
+
+def measure(folder: Path, seconds: int, threads: int) -> Iterator[FollowedRow]:
+    """A row for each mode and master."""
+    classes = class_path()
+    for mode in MODES:
+        for master in (OURS, THEIRS):
+            with ExitStack() as ends:
+                home = folder / f"{mode}-{master}"
+                yield _measure_one(ends, classes, home, master, mode, seconds, threads)
+
+
+def _measure_one(
+    ends: ExitStack,
+    classes: str,
+    home: Path,
+    master: str,
+    mode: str,
+    seconds: int,
+    threads: int,
+) -> FollowedRow:
+    addresses = replace(Addresses.free(), broker=f"127.0.0.1:{free_ports(5) + VIP_DISTANCE}")
+    names = start_name_server(classes, home / "names", addresses.name_server)
+    ends.callback(names.kill)
+    settings = MODES[mode]
+    if master == OURS:
+        _start_node(ends, home / "node", addresses, settings)
+    else:
+        sizes = {"mappedFileSizeCommitLog": SEGMENT, "brokerIP2": "127.0.0.1"}
+        broker = RocketMQ(classes, home / "broker", addresses, {**settings, **sizes}, HEAP)
+        ends.callback(broker.remove)
+        broker.start()
+    slave = ""
+    if settings:
+        slave = _start_slave(ends, classes, home / "slave", addresses)
+    program = Program(classes, home / "client", addresses.name_server)
+    ends.callback(program.kill)
+    if slave:
+        _await_slave(addresses.broker, slave, program)
+    program.ask("topic", topic="t", queues=QUEUES, broker=addresses.broker)
+    program.ask("send", topic="t", body=BODY, seconds=WARM_S, threads=threads)
+    sent = program.ask("send", topic="t", body=BODY, seconds=seconds, threads=threads)
+    lag = _log_end(addresses.broker) - _log_end(slave) if slave else -1
+    per_s = sent["messages"] / sent["seconds"]
+    return FollowedRow(master, mode, threads, per_s, sent["p99_us"], sent["failed"], lag)
+
+
+def _start_node(
+    ends: ExitStack, root: Path, addresses: Addresses, settings: Mapping[str, object]
+) -> None:
+    pairs = [f"{snake_case(name)}={value}" for name, value in settings.items()]
+    pairs += [
+        f"serve.remoting={addresses.broker}", f"broker.namesrv_addr={addresses.name_server}",
+        f"broker.broker_name={NAME}", f"broker.broker_cluster_name={NAME}",
+        f"mapped_file_size_commit_log={SEGMENT}", "disk_space_warning_level_ratio=100",
+        f"serve.ha_listen=127.0.0.1:{free_ports(1)}" if settings else "serve.ha_listen=",
+    ]  # fmt: skip
+    node = Node(root, pairs, readers=1).start()
+    ends.callback(node.kill)
+
+
+def _start_slave(ends: ExitStack, classes: str, home: Path, master: Addresses) -> str:
+    """Returns its address."""
+    addresses = replace(Addresses.free(), name_server=master.name_server)
+    settings = {
+        "brokerId": 1, "brokerRole": "SLAVE", "mappedFileSizeCommitLog": SEGMENT,
+        "timerWheelEnable": "false", "registerNameServerPeriod": 10_000,
+    }  # fmt: skip
+    slave = RocketMQ(classes, home, addresses, settings, HEAP)
+    ends.callback(slave.remove)
+    slave.start()
+    return addresses.broker
+
+
+def _await_slave(master: str, slave: str, program: Program) -> None:
+    """Returns when the slave has what the master has, which is not nothing."""
+    program.ask("topic", topic="first", queues=1, broker=master)
+    program.ask("send", topic="first", body=BODY, messages=1, threads=1)
+    deadline = time.monotonic() + 180
+    while not 0 < _log_end(master) == _log_end(slave):
+        if time.monotonic() > deadline:
+            raise AssertionError("the slave does not follow")
+        time.sleep(0.2)
+
+
+def _log_end(address: str) -> int:
+    """Where the log of a broker ends, by code 28; -1 while it does not answer."""
+    host, _, port = address.partition(":")
+    header = RemotingHeader(
+        RequestCode.GET_BROKER_RUNTIME_INFO, 1, 0, {},
+        language=Language.JAVA, serialization=Serialization.JSON,
+    )  # fmt: skip
+    with (
+        suppress(OSError),
+        socket.create_connection((host, int(port)), timeout=10) as connected,
+    ):
+        connected.sendall(frame_head(header, 0))
+        reader = FrameReader()
+        while count := connected.recv_into(reader.room()):
+            for _, body in reader.received(count):
+                return int(read_body(KVTable, bytes(body)).table["commitLogMaxOffset"])
+            reader.keep(count)
+    return -1
+
+
+def main() -> None:
+    """Prints the rows."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--seconds", type=int, default=10, help="of each load (default 10)")
+    parser.add_argument("--threads", type=int, default=64, help="that send (default 64)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="keelog-followed-") as folder:
+        for row in measure(Path(folder), options.seconds, options.threads):
+            print(json.dumps(row._asdict()), flush=True)
+
+
+if __name__ == "__main__":
+    main()
