@@ -90,7 +90,7 @@ class AdminDesk:
         self._counts = counts = BrokerCounts(parts.root, members)
         facts = QueueFacts(parts.desk, parts.now)
         offsets = GroupOffsets(parts.core, parts.commits)
-        self._slaves = SlaveDesk(parts.root, offsets.all, facts.end)
+        self._slaves = SlaveDesk(parts.root, topics.name, offsets.all, facts.end)
         self._topic_reports = TopicReports(facts, topics, members, offsets, counts)
         self._group_reports = GroupReports(facts, topics, groups, members, offsets, counts)
         self._topic_changes = TopicChanges(parts.core, topics, parts.resets)
@@ -127,6 +127,8 @@ class AdminDesk:
             code.GET_BROKER_HA_STATUS: self._slaves.connections,
             code.GET_ALL_CONSUMER_OFFSET: self._slaves.group_offsets,
             code.GET_ALL_DELAY_OFFSET: self._slaves.delay_offsets,
+            code.GET_TIMER_CHECK_POINT: self._slaves.timer_check,
+            code.GET_TIMER_METRICS: self._slaves.timer_metrics,
             code.VIEW_BROKER_STATS_DATA: self._stats,
             code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self._names.own_system_topics,
             # Workers remove what a queue does not need any more, each time the log gets shorter.

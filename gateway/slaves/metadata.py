@@ -5,28 +5,36 @@ Topics (21), groups (201) and request modes (402) are asked by tools too, and an
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from gateway.connection import Reply, Request
+from gateway.names import BrokerName
 from node.runtime.process import now_ms
 from node.runtime.regular_file import OFFSETS_FILE_BYTES_MAX, read_bounded
-from node.runtime.stats.followers_state import FollowerRow, read_followers
-from protocol.names import DELAY_OFFSETS_FILE
+from node.runtime.stats.followers_state import FollowerRow, FollowersState, read_followers
+from protocol.derived.timer_units import CHECK_FILE_BYTES
+from protocol.names import DELAY_OFFSETS_FILE, TIMER_CHECK_FILE
 from protocol.remoting.admin_bodies import HAConnectionInfo, HARuntimeInfo
 from protocol.remoting.bodies import DataVersion
 from protocol.remoting.java_class import write_body
 
 OffsetsOfAll = Callable[[], Awaitable[Mapping[str, Mapping[str, Mapping[int, int]]]]]
 """Returns the next offsets by group, topic and queue."""
+TIMER_CHECK_BYTES = 56
+"""Seven i64: three of the wheel, one of the master, three of a DataVersion."""
 NO_DELAYS = b'{"dataVersion":{"counter":0,"stateVersion":0,"timestamp":0},"offsetTable":{}}'
 
 
 class SlaveDesk:
     """One for each gateway, in the thread of its loop."""
 
-    def __init__(self, root: Path, offsets: OffsetsOfAll, end: Callable[[], int]) -> None:
+    def __init__(
+        self, root: Path, name: BrokerName, offsets: OffsetsOfAll, end: Callable[[], int]
+    ) -> None:
         """`end` returns where the log ends now."""
         self._root = root
+        self._may_be_followed = bool(name.ha)
         self._offsets = offsets
         self._end = end
         self._version = 0
@@ -54,9 +62,25 @@ class SlaveDesk:
             return Reply(body=NO_DELAYS)
         return Reply(body=text)
 
+    def timer_check(self, _: Request) -> Reply:
+        """60: how far timer messages are, in the form that the file begins with
+        (TimerCheckpoint#encode): zeros without one."""
+        found = b""
+        with suppress(OSError):
+            found = read_bounded(self._root / TIMER_CHECK_FILE, CHECK_FILE_BYTES)[
+                :TIMER_CHECK_BYTES
+            ]
+        return Reply(body=found.ljust(TIMER_CHECK_BYTES, b"\0"))
+
+    def timer_metrics(self, _: Request) -> Reply:
+        """61: how many timer messages wait by topic: a node counts none of them so."""
+        body = {"dataVersion": DataVersion(), "timingCount": {}}
+        return Reply(body=write_body(body, standard=True))
+
     def connections(self, _: Request) -> Reply:
         """907: who follows the node; as up to a second ago."""
-        state = read_followers(self._root)
+        # Without the process that writes it the file is that of an earlier node.
+        state = read_followers(self._root) if self._may_be_followed else FollowersState()
         end = self._end()
         rows = tuple(_connection(row, end) for row in state.followers)
         found = HARuntimeInfo(True, end, state.in_sync, rows)

@@ -209,11 +209,12 @@ def announced_address(gateway: BindAddress, advertise: str) -> str:
 
 
 def announced_ha(announced: str, ha: BindAddress, advertise: str) -> str:
-    """The address for followers that name servers get; empty where nobody may follow."""
-    if not announced or not ha.port:
+    """The address for followers that name servers get, with the host of `announced` where the node
+    listens everywhere; empty where nobody may follow."""
+    if not ha.port:
         return ""
     host = parse_advertise(advertise) or ha.host
-    if host in WILDCARDS:
+    if host in WILDCARDS and announced:
         host = announced.rpartition(":")[0]
     return f"{host}:{ha.port}"
 

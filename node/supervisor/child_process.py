@@ -108,7 +108,7 @@ def _gateway_arguments(options: Options, places: NodePlaces) -> list[str]:
     if places.announced:
         servers = ";".join(parse_name_servers(broker.namesrv_addr))
         arguments += ["--namesrv", servers, "--announce", places.announced]
-        arguments += ["--ha", announced_ha(places.announced, places.ha, options.network.advertise)]
+    arguments += ["--ha", announced_ha(places.announced, places.ha, options.network.advertise)]
     told = parse_advertise(options.network.advertise) or place.host
     if told not in WILDCARDS:
         arguments += ["--address", f"{told}:{place.port}"]

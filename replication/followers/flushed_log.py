@@ -27,6 +27,8 @@ class FlushedLog:
         """The end of what is flushed."""
         self.appended = 0
         self.segment_bytes = 0
+        self._is_current = False
+        """Whether the last look took in what the page says."""
 
     @property
     def is_known(self) -> bool:
@@ -36,7 +38,7 @@ class FlushedLog:
     @property
     def has_grown(self) -> bool:
         """Whether more is flushed than `look` has found."""
-        return self._page is not None and self._page.flushed > self.end
+        return self._is_current and self._page is not None and self._page.flushed > self.end
 
     @property
     def wants_acknowledged(self) -> int:
@@ -47,7 +49,10 @@ class FlushedLog:
         """Takes in what the writer says. Keeps what is known while the writer starts: until it
         has recovered the log, its page may say less than there is."""
         state = self._state()
-        if state is None or not state.epoch or state.state in (STARTING, RECOVERING):
+        self._is_current = (
+            state is not None and state.epoch > 0 and state.state not in (STARTING, RECOVERING)
+        )
+        if state is None or not self._is_current:
             return
         self.epoch, self.cut_at = state.epoch, state.epoch_start
         self.begin, self.end = state.min_offset, min(state.flushed, state.appended)

@@ -3,9 +3,11 @@
 Run it as `python -m replication.followers.loop DIR --bind HOST:PORT`.
 """
 
+import logging
 import os
 from functools import partial
 
+from node.runtime.event_log import fields
 from node.runtime.locks import FileLock
 from node.runtime.process import EXIT_OK, OOM_READER, StopFlag, leave
 from node.runtime.run_process import ChildProcess, child_parser, run_process
@@ -13,9 +15,12 @@ from node.runtime.settings import Settings
 from node.runtime.state_page import WorkerPage, run_dir
 from node.runtime.wakeup import FOLLOWERS_SLOT
 from node.store.identity.new_store import check_created
+from protocol.addresses import is_loopback
 from protocol.errors import BadRequest, ServiceNotAvailable
 from protocol.ha.stream import DEFAULT_HA_PORT
 from replication.followers.server import FollowerServer, listen
+
+log = logging.getLogger("keelog.followers")
 
 LOCK_WAIT_S = 2.0
 PORT_MAX = 65_535
@@ -60,6 +65,8 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
             f"cannot listen at {host}:{port}: {error.strerror or error}",
             "stop who listens there, or name another port",
         ) from None
+    if not is_loopback(host):
+        log.warning("everybody who reaches this address gets the log", extra=fields(address=host))
     with WorkerPage.create(root, FOLLOWERS_SLOT) as page:
         server = FollowerServer(root, settings, listener, page)
         try:

@@ -72,6 +72,13 @@ def test_a_slave_gets_how_far_delay_levels_are(node: RunningNode, peer: Remoting
     assert json.loads(found.body)["offsetTable"]["1"] >= 1
 
 
+def test_a_slave_with_a_timer_wheel_gets_where_the_masters_is(peer: RemotingPeer) -> None:
+    check = peer.ask(CODE.GET_TIMER_CHECK_POINT, {})
+    assert (check.code, len(check.body)) == (ResponseCode.SUCCESS, 7 * 8)
+    metrics = json.loads(peer.ask(CODE.GET_TIMER_METRICS, {}).body)
+    assert metrics["timingCount"] == {}
+
+
 def test_tools_see_who_follows(node: RunningNode, peer: RemotingPeer) -> None:
     with LogFollower(followers_place(node)) as follower:
         node.client.send("orders", b"x", acks="flushed")
