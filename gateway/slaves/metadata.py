@@ -10,7 +10,6 @@ from pathlib import Path
 
 from gateway.connection import Reply, Request
 from gateway.names import BrokerName
-from node.runtime.process import now_ms
 from node.runtime.regular_file import OFFSETS_FILE_BYTES_MAX, read_bounded
 from node.runtime.stats.followers_state import FollowerRow, FollowersState, read_followers
 from protocol.derived.timer_units import CHECK_FILE_BYTES
@@ -49,7 +48,7 @@ class SlaveDesk:
         }
         # A slave copies the version and compares nothing with it.
         self._version += 1
-        version = DataVersion(0, now_ms(), self._version)
+        version = DataVersion(counter=self._version)
         body = {"dataVersion": version, "offsetTable": table}
         return Reply(body=write_body(body, standard=True))
 

@@ -296,7 +296,8 @@ def test_a_brokers_properties_become_settings_and_the_rest_is_told_with_a_reason
         b"# comment \xe4\xb8\xad\nbrokerName=broker-a\nlistenPort: 10911\n! another\n\n"
         b"namesrvAddr=ns1:9876;ns2:9876\nbrokerId=0\nbrokerClusterName=c1\n"
         b"fileReservedTime = 48\ndeleteWhen 04\nmapedFileSizeCommitLog=1048576\n"
-        b"flushDiskType=SYNC_\\\n   FLUSH\nenabledAppendPropCRC=false\nbrokerRole=ASYNC_MASTER\n"
+        b"flushDiskType=SYNC_\\\n   FLUSH\nenabledAppendPropCRC=false\nbrokerRole=SYNC_MASTER\n"
+        b"haListenPort=1\n"
         b"noSuchThing=1\n"
     )
     assert run(["config", "import", str(conf)]) == 0
@@ -309,6 +310,7 @@ def test_a_brokers_properties_become_settings_and_the_rest_is_told_with_a_reason
             "broker_cluster_name": "c1",
         },
         "store": {
+            "broker_role": "SYNC_MASTER",
             "file_reserved_time": 48,
             "delete_when": "04",
             "mapped_file_size_commit_log": 1048576,
@@ -317,9 +319,9 @@ def test_a_brokers_properties_become_settings_and_the_rest_is_told_with_a_reason
         },
     }
     left = dict(line.removeprefix("left out ").split(": ", 1) for line in talk.err.splitlines())
-    assert list(left) == ["'listenPort'", "'brokerRole'", "'noSuchThing'"]
+    assert list(left) == ["'listenPort'", "'haListenPort'", "'noSuchThing'"]
     assert "--bind" in left["'listenPort'"]
-    assert "one copy" in left["'brokerRole'"]
+    assert "--ha" in left["'haListenPort'"]
     (tmp_path / "keelog.toml").write_text(talk.out)
     assert run(["config", "check", str(tmp_path / "keelog.toml")]) == 0
 

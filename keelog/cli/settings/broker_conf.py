@@ -15,7 +15,8 @@ OLD_NAMES = {
 }
 """As releases before 5 write them."""
 
-_NO_COPIES = "one node keeps one copy; back the directory up (docs/operations.md)"
+_HA = "use keelog serve --ha HOST:PORT (docs/replication.md)"
+_NO_COPIES = "a node has no such rule for its copies (docs/replication.md)"
 _NO_SERVERS = "name servers are those of namesrvAddr; a node registers every 30 s"
 _NO_GROUPS = "there are no consumer groups; a consumer keeps its own place"
 _NO_TRANSACTIONS = "transactions can be read, nothing makes them"
@@ -29,7 +30,8 @@ REASONS: tuple[tuple[str, str], ...] = (
     (r"storePath.*|commitLogDir|.*StorePath.*", _WHERE),
     (r"listenPort|bindAddress|fastListenPort", _BIND),
     (r"brokerIP[12]", "use keelog serve --advertise HOST"),
-    (r"brokerRole|haListenPort|ha[A-Z].*|slave.*|.*Slave.*|.*InSync.*|.*Replica.*", _NO_COPIES),
+    (r"haListenPort", _HA),
+    (r"brokerRole|ha[A-Z].*|slave.*|.*Slave.*|.*InSync.*|.*Replica.*", _NO_COPIES),
     (r"enableDLegerCommitLog|dLeger.*|duplicationEnable|.*[cC]ontroller.*", _NO_COPIES),
     (r"namesrv.*|.*NameServer.*|.*Namesrv.*|registerBroker.*|fetchNamesrv.*", _NO_SERVERS),
     (r"brokerPermission", "permissions are those of each topic"),
@@ -86,7 +88,7 @@ def import_conf(text: str) -> Imported:
     for number, name, value in properties(text):
         ours = OLD_NAMES.get(name) or snake_case(name)
         table = next((one for one in tables if ours in kind_of(one).__dataclass_fields__), None)
-        if table is None:
+        if table is None or (name, value) == ("brokerRole", "SLAVE"):
             imported.left_out[name] = reason(name)
             continue
         try:
