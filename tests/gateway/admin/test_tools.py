@@ -308,10 +308,12 @@ def test_times_of_messages_and_units_of_a_queue_are_shown(peer: RemotingPeer) ->
     assert 0 <= first["delayTime"] < 60_000
     assert (empty["minTimeStamp"], empty["maxTimeStamp"]) == (-1, -1)
     place = {"topic": "spans", "queueId": 0, "index": 1, "count": 5, "consumerGroup": "spanned"}
-    wait_until(
-        lambda: told(peer.ask(CODE.QUERY_CONSUME_QUEUE, place))["maxQueueIndex"] == 3,
-        "the queue's file lags",
-    )
+
+    def is_dispatched() -> bool:
+        found = peer.ask(CODE.QUERY_CONSUME_QUEUE, place)
+        return found.code == OUTCOME.SUCCESS and told(found)["maxQueueIndex"] == 3
+
+    wait_until(is_dispatched, "the queue's file lags")
     units = told(peer.ask(CODE.QUERY_CONSUME_QUEUE, place))
     assert units["filterData"] == "spanned@spans is not online!"
     assert len(units["queueData"]) == 2
