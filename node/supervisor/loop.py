@@ -85,6 +85,7 @@ from node.supervisor.plan import (
     summary,
     takes_appends_and_reads,
 )
+from node.supervisor.replica import as_replica
 from node.supervisor.silence import SilenceWatch, waits_for_disk
 from node.supervisor.status import NodeView
 from node.supervisor.systemd import ServiceManager
@@ -111,6 +112,7 @@ def serve(options: Options) -> int:
     """
     started_at = time.monotonic()
     settings = load_settings(options.pairs)
+    options = as_replica(options, settings)
     place = parse_bind(options.serve.bind).resolved()
     remoting = remoting_place(options.serve.remoting)
     announced, ha = place_to_announce(options, remoting), ha_place(options.serve.ha_listen)
@@ -193,6 +195,7 @@ class Supervisor:
             settings.message_index_enable,
             with_gateway=bool(options.serve.remoting),
             with_followers=bool(places.ha.port),
+            with_tasks=not settings.follow,
         )
         self._places = places._replace(control=self.place)
         if self.place.takes_local:

@@ -1,0 +1,1 @@
+"""What a node's processes tell each other when the node follows a master."""
