@@ -4,7 +4,6 @@ RocketMQ's replication has no check of its own: a master that lost its tail and 
 copied on, and nobody would notice. So a follower first asks for bytes that it has.
 """
 
-import os
 from collections.abc import Callable
 
 from protocol.ha.stream import LogFrame
@@ -14,6 +13,12 @@ from replication.replica.stops import REWIND, MasterShorter, MasterTrimmed, Othe
 OVERLAP_BYTES = 64 * 1024
 """What is compared; at least the last record."""
 Read = Callable[[int, int], bytes]
+
+
+def _same_bytes(ours: bytes, theirs: bytes) -> int:
+    """How many bytes at the begin of both are the same."""
+    pairs = enumerate(zip(ours, theirs, strict=False))
+    return next((at for at, (own, other) in pairs if own != other), min(len(ours), len(theirs)))
 
 
 class Overlap:
@@ -36,7 +41,7 @@ class Overlap:
         ours = self._read(self.wanted, self.wanted + size)
         theirs = bytes(frame.body[:size])
         if ours != theirs:
-            at = self.wanted + len(os.path.commonprefix([ours, theirs]))
+            at = self.wanted + _same_bytes(ours, theirs)
             raise OtherBytes(
                 f"the master's log differs from ours at offset {at}, {self._end - at} bytes before"
                 f" our end at {self._end}",
