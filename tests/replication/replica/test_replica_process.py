@@ -1,0 +1,258 @@
+"""The replica as a real process that follows a master of the tests: what it copies, when it
+stops, and what it says."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from node.runtime.following.state import (
+    FOLLOWING,
+    STOPPED,
+    WAITING,
+    FollowState,
+    read_follow_state,
+)
+from node.runtime.state_page import LogPage
+from node.store.identity.new_store import create_store
+from tests.support.ha_master import HaMaster
+from tests.support.master_log import SEGMENT_BYTES, MasterLog
+from tests.support.node import wait_until
+from tests.support.single_process import SingleProcess
+from tests.support.writer_process import RawClient
+
+pytestmark = pytest.mark.process
+
+OVERLAP_BYTES = 64 * 1024
+
+
+class ReplicaProcess(SingleProcess):
+    """A replica of the master at `place`, on the folder `root`."""
+
+    def __init__(self, root: Path, place: str, segment_bytes: int = SEGMENT_BYTES) -> None:
+        self.root = root
+        create_store(root)
+        pairs = (
+            f"follow={place}",
+            # Nobody listens there: the master of the tests is asked for nothing.
+            "follow_remoting=127.0.0.1:1",
+            f"mapped_file_size_commit_log={segment_bytes}",
+            "disk_space_warning_level_ratio=100",
+            "clean_file_forcibly_enable=false",
+        )
+        words = [word for pair in pairs for word in ("-X", pair)]
+        super().__init__("replication.replica.loop", root, "--bind", "tcp://127.0.0.1:0", *words)
+
+    @property
+    def state(self) -> FollowState:
+        return read_follow_state(self.root)
+
+    def wait_state(self, state: str) -> FollowState:
+        wait_until(lambda: self.state.state == state, f"not {state}: {self.state}", 20)
+        return self.state
+
+    def wait_end(self, end: int) -> None:
+        def is_there() -> bool:
+            with LogPage.open(self.root) as page:
+                return page.read().flushed >= end
+
+        wait_until(is_there, f"the log does not reach {end}: {self.state}", 20)
+
+
+def copied(root: Path, master: HaMaster) -> bytes:
+    """The bytes of the replica's segments up to the end of the master's log."""
+    names = sorted((root / "commitlog").iterdir())
+    data = b"".join(path.read_bytes() for path in names)
+    return data[: master.end - int(names[0].name)]
+
+
+def a_log(count: int = 300, garbage: bytes = b"\0") -> MasterLog:
+    log = MasterLog(garbage=garbage)
+    log.put_many(count)
+    return log
+
+
+def test_an_empty_replica_copies_all_segments_and_goes_on(tmp_path: Path) -> None:
+    log = a_log(garbage=b"what was there")
+    first = bytes(log.data)
+    log.put_many(200, "later")
+    with (
+        HaMaster(first, SEGMENT_BYTES, cuts=(1, 7, 12, 700, 32_768)) as master,
+        ReplicaProcess(tmp_path / "copy", master.place) as replica,
+    ):
+        replica.wait_end(master.end)
+        assert copied(replica.root, master) == first
+        master.grow(bytes(log.data[len(first) :]))
+        replica.wait_end(master.end)
+        assert copied(replica.root, master) == log.data
+        wait_until(lambda: replica.state.acknowledged == master.end, "nothing was acknowledged")
+        assert master.reports[0] == 1
+        assert master.reports == sorted(master.reports)
+        state = replica.wait_state(FOLLOWING)
+        assert (state.lag_bytes, state.connections) == (0, 1)
+        assert replica.stop() == 0
+
+
+def test_nothing_is_acknowledged_that_is_no_whole_record(tmp_path: Path) -> None:
+    log = a_log(20)
+    ends = MasterLog()
+    ends.put_many(19)
+    with (
+        HaMaster(bytes(log.data[:-5]), SEGMENT_BYTES) as master,
+        ReplicaProcess(tmp_path / "copy", master.place) as replica,
+    ):
+        replica.wait_end(len(ends.data))
+        wait_until(lambda: len(ends.data) in master.reports, f"reports: {master.reports}")
+        assert max(master.reports) == len(ends.data)
+        master.grow(bytes(log.data[-5:]))
+        replica.wait_end(len(log.data))
+
+
+def test_a_replica_that_is_killed_in_the_middle_resumes(tmp_path: Path) -> None:
+    log = a_log(600, garbage=b"\xff")
+    with HaMaster(b"", SEGMENT_BYTES, cuts=(900, 13)) as master:
+        for part in range(4):
+            size = len(log.data) * (part + 1) // 4
+            with ReplicaProcess(tmp_path / "copy", master.place) as replica:
+                master.grow(bytes(log.data[master.end : size]))
+                time.sleep(0.05 * part)
+                replica.kill()
+        with ReplicaProcess(tmp_path / "copy", master.place) as replica:
+            replica.wait_end(master.end)
+            assert copied(replica.root, master) == log.data
+
+
+def test_a_lost_connection_is_made_again_after_a_comparison(tmp_path: Path) -> None:
+    log = a_log(1500)
+    half = len(log.data) // 2
+    with (
+        HaMaster(bytes(log.data[:half]), SEGMENT_BYTES) as master,
+        ReplicaProcess(tmp_path / "copy", master.place) as replica,
+    ):
+        wait_until(lambda: replica.state.end > half - 1000, "it does not copy")
+        end = replica.state.end
+        master.reports.clear()
+        master.drop()
+        master.grow(bytes(log.data[half:]))
+        replica.wait_end(master.end)
+        assert copied(replica.root, master) == log.data
+        assert master.reports[0] == end - OVERLAP_BYTES
+        wait_until(lambda: replica.state.connections == 2, f"{replica.state}")
+        assert replica.state.state == FOLLOWING
+        assert "closed the connection" in replica.state.disconnected
+
+
+def _shorter(log: MasterLog) -> bytes:
+    return bytes(log.data[:-3000])
+
+
+def _shorter_than_what_is_compared(log: MasterLog) -> bytes:
+    return bytes(log.data[:-OVERLAP_BYTES][:-3000])
+
+
+def _overtook(log: MasterLog) -> bytes:
+    other = MasterLog()
+    other.put_many(1480)
+    assert log.data.startswith(other.data)
+    other.put_many(100, "another")
+    return bytes(other.data)
+
+
+@pytest.mark.parametrize(
+    ("become", "kind"),
+    [
+        (_shorter, "MasterShorter"),
+        (_shorter_than_what_is_compared, "MasterShorter"),
+        (_overtook, "OtherBytes"),
+    ],
+)
+def test_a_master_with_another_history_is_left_for_good(
+    tmp_path: Path, become: Callable[[MasterLog], bytes], kind: str
+) -> None:
+    log = a_log(1500)
+    with (
+        HaMaster(bytes(log.data), SEGMENT_BYTES) as master,
+        ReplicaProcess(tmp_path / "copy", master.place) as replica,
+    ):
+        replica.wait_end(master.end)
+        before = copied(replica.root, master)
+        wait_until(lambda: master.reports[-1] == master.end, "the end is not acknowledged")
+        master.reports.clear()
+        master.become(become(log))
+        state = replica.wait_state(STOPPED)
+        assert state.kind == kind
+        assert state.hint
+        assert max(master.reports) <= len(log.data) - OVERLAP_BYTES  # it acknowledged nothing
+        connections = master.connections
+        time.sleep(0.5)
+        assert master.connections == connections
+        end = len(before)
+        data = b"".join(p.read_bytes() for p in sorted((replica.root / "commitlog").iterdir()))
+        assert data[:end] == before
+        with RawClient(replica.endpoint) as client:
+            assert client.ask("ping")["ok"]
+        replica.stop()
+        assert kind in replica.stderr
+
+
+def test_a_master_that_deleted_what_follows_is_left_for_good(tmp_path: Path) -> None:
+    log = a_log(300)
+    part = SEGMENT_BYTES * 3
+    with (
+        HaMaster(bytes(log.data[:part]), SEGMENT_BYTES) as master,
+        ReplicaProcess(tmp_path / "copy", master.place) as replica,
+    ):
+        replica.wait_end(part)
+        begin = SEGMENT_BYTES * 5
+        master.become(bytes(log.data[begin:]), begin)
+        state = replica.wait_state(STOPPED)
+        assert state.kind == "MasterShorter"
+        assert "or begins after it" in state.reason
+
+
+def test_an_empty_replica_of_a_trimmed_master_waits_and_says_why(tmp_path: Path) -> None:
+    log, begin = a_log(300), SEGMENT_BYTES * 5
+    with (
+        HaMaster(bytes(log.data[begin:]), SEGMENT_BYTES, begin) as master,
+        ReplicaProcess(tmp_path / "copy", master.place) as replica,
+    ):
+        state = replica.wait_state(WAITING)
+        assert "no longer begins at 0" in state.reason
+        assert "follow_remoting" in state.hint
+
+
+def test_a_master_with_longer_segments_is_left_with_a_hint(tmp_path: Path) -> None:
+    log = a_log(300)
+    with (
+        HaMaster(bytes(log.data), SEGMENT_BYTES) as master,
+        ReplicaProcess(tmp_path / "copy", master.place, SEGMENT_BYTES * 2) as replica,
+    ):
+        state = replica.wait_state(STOPPED)
+        assert state.kind == "OtherSegments"
+        assert f"({SEGMENT_BYTES} bytes)" in state.hint
+
+
+def test_a_replica_takes_nothing_from_clients(tmp_path: Path) -> None:
+    with (
+        HaMaster(b"", SEGMENT_BYTES) as master,
+        ReplicaProcess(tmp_path / "copy", master.place) as replica,
+        RawClient(replica.endpoint) as client,
+    ):
+        for operation in ("send", "append", "create_topic", "stage", "delete_topic"):
+            answer = client.ask(operation, topic="orders", body=b"x")
+            error = answer["error"]
+            assert not answer["ok"]
+            assert (error["kind"], error["code"], error["retriable"]) == ("NodeFollows", 14, False)
+            assert master.place in error["reason"]
+
+
+def test_a_master_that_comes_later_is_found(tmp_path: Path) -> None:
+    log = a_log(50)
+    master = HaMaster(bytes(log.data), SEGMENT_BYTES)
+    place = master.place
+    master.close()
+    with ReplicaProcess(tmp_path / "copy", place) as replica:
+        wait_until(lambda: "cannot connect" in replica.state.disconnected, "it says nothing")
+        with HaMaster(bytes(log.data), SEGMENT_BYTES, port=int(place.rpartition(":")[2])):
+            replica.wait_end(len(log.data))
