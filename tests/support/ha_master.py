@@ -1,4 +1,4 @@
-"""A master's replication in the process of the tests: it serves a log of bytes, as RocketMQ does."""
+"""A master's replication in the process of the tests: serves a log of bytes, as RocketMQ does."""
 
 import select
 import socket

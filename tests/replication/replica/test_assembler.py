@@ -71,7 +71,7 @@ def test_a_segment_may_end_in_a_blank_of_any_size(left: int) -> None:
     for cut in (1, left, 4096):
         assembler, copied = LogAssembler(0, SEGMENT_BYTES), Copied()
         for position in range(0, len(log.data), cut):
-            assembler.feed(log.data[position : position + cut])
+            assembler.feed(bytes(log.data[position : position + cut]))
             copied.take(assembler)
         assert copied.data == log.data
     assert left == SEGMENT_BYTES - log.data.index(b"\xcb\xd4\x31\x94") + 4
