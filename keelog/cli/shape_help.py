@@ -146,6 +146,17 @@ STATUS: Shape = {
                 "reason": "text",
             }
         ],
+    "following": {
+        **texts("state", "source", "master", "remoting", "kind", "reason", "hint", "disconnected"),
+        "disconnected_ms": "integer: ms since 1970",
+        "connections": "integer: since the replica began",
+        "end": "integer: of the own log",
+        "acknowledged": "integer: up to here the master knows the log to be on this disk",
+        "master_end": "integer: of the master's log, as far as it is known",
+        "lag_bytes": "integer",
+        "lag_ms": "integer: the age of the newest record, while the master has more",
+        "metadata": {"topics, groups, offsets, delays": "text: why it was not taken over, or empty"},
+        "metadata_ms": "integer: ms since 1970",
     },
     "damage": {
         "places": [
