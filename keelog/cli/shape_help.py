@@ -93,7 +93,7 @@ PROCESS: Shape = {
 }
 STATUS: Shape = {
     "ready": _TRUTH,
-    "mode": "normal, read_only, disk_full or no_resources",
+    "mode": "normal, replica, read_only, disk_full or no_resources",
     "cause": "text, or null",
     **texts("store", "kernel"),
     "http": "text: where metrics and health pages are, or null",
@@ -146,6 +146,7 @@ STATUS: Shape = {
                 "reason": "text",
             }
         ],
+    },
     "following": {
         **texts("state", "source", "master", "remoting", "kind", "reason", "hint", "disconnected"),
         "disconnected_ms": "integer: ms since 1970",
@@ -155,7 +156,7 @@ STATUS: Shape = {
         "master_end": "integer: of the master's log, as far as it is known",
         "lag_bytes": "integer",
         "lag_ms": "integer: the age of the newest record, while the master has more",
-        "metadata": {"topics, groups, offsets, delays": "text: why it was not taken over, or empty"},
+        "metadata": {"TABLE": "text: why it was not taken over, or empty"},
         "metadata_ms": "integer: ms since 1970",
     },
     "damage": {
