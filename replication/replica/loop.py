@@ -121,7 +121,6 @@ class Replica:
         self.stats.publish(0)
         self.workers.look()
         self.server.turn()
-        self.follower.look(now)
         if now - self._checkpoint_at >= SAVE_EVERY_S:
             self._checkpoint_at = now
             with disk.if_room():
@@ -133,6 +132,7 @@ class Replica:
             store.log.retry_next()
         if now - self._state_at >= STATE_EVERY_S:
             self._state_at = now
+            self.follower.look(now)
             self._show()
 
     def _show(self) -> None:

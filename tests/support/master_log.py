@@ -34,7 +34,7 @@ class MasterLog:
         offset = self._next.get((topic, queue_id), 0)
         self._next[topic, queue_id] = offset + 1
         rules = AppendRules(4 << 20, crc=False)
-        (row,) = check_plain(raw, rules)
+        (row,) = check_plain(bytes(raw), rules)
         stamp = StoreStamp(_BORN_MS + len(self.data), _HOST.to_bytes())
         patch_plain(raw, row, offset, len(self.data), stamp, crc=False)
         self.data += raw
