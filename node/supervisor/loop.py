@@ -34,6 +34,7 @@ from node.runtime.run_process import begin_process
 from node.runtime.settings import Settings, load_settings
 from node.serving.request_server import Server
 from node.store.identity.new_store import create_store
+from node.store.identity.node_role import check_role
 from node.supervisor.bind import (
     ha_place,
     parse_advertise,
@@ -139,6 +140,7 @@ def serve(options: Options) -> int:
         lock = StoreLock.acquire(options.root, flock=True, record=False, create=False)
         ends.callback(lock.release)
         held.check()
+        check_role(options.root, settings.follow)
         warn_if_open_to_others(options.root)
         wait_for_orphans(options.root)
         if not is_new:

@@ -68,6 +68,8 @@ class MasterFollower:
         self.connections = 0
         self.acknowledged = 0
         self.master_end = 0
+        self.heard_ms = 0
+        """When the master was heard last."""
 
     # -- for the loop -------------------------------------------------------------------------
 
@@ -197,6 +199,7 @@ class MasterFollower:
             frames = link.receive(now)
             if not frames:
                 return False
+            self.heard_ms = now_ms()
             for frame in frames:
                 self._take(frame)
             self._write()

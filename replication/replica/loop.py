@@ -24,6 +24,7 @@ from node.runtime.settings import Settings
 from node.runtime.state_page import DISK_FULL, RUNNING, STOPPING
 from node.runtime.wakeup import SLEEP_S_MAX, Context, Waiters
 from node.serving.request_server import Server
+from node.store.identity.node_role import REPLICA, NodeRole, load_role, save_role
 from node.writer.broker_checkpoint import SAVE_EVERY_S
 from node.writer.loop import FOLLOWERS
 from node.writer.recovery.progress import RecoveryProgress
@@ -43,6 +44,7 @@ log = logging.getLogger("keelog.replica")
 HEARTBEAT_S = 0.1
 STATE_EVERY_S = 0.5
 """How often the file for the supervisor is written, while something changes."""
+ROLE_EVERY_S = 10.0
 STOP_WAIT_S = 5.0
 _SLEEP_MS = int(SLEEP_S_MAX * 1000)
 _SOON_MS = 20
@@ -71,6 +73,11 @@ class Replica:
         self.stats = WriterStats(store.root, True)
         self._beat_at = self._state_at = self._checkpoint_at = 0.0
         self._shown = FollowState()
+        before = load_role(store.root)
+        acknowledged = 0 if before is None else before.acknowledged
+        self._role = NodeRole(REPLICA, source, store.epoch, store.log.end, acknowledged)
+        self._role_at = now
+        save_role(store.root, self._role)
 
     def run(self, stop: StopFlag) -> None:
         """Follows until the flag is set, then stops in order. Raises OSError, StoreMoved and
@@ -128,12 +135,23 @@ class Replica:
         store.offsets.turn(now)
         with disk.if_room():
             store.retain(now)
+        if now - self._role_at >= ROLE_EVERY_S:
+            self._role_at = now
+            with disk.if_room():
+                self._note_role()
         if store.log.lacks_next:
             store.log.retry_next()
         if now - self._state_at >= STATE_EVERY_S:
             self._state_at = now
             self.follower.look(now)
             self._show()
+
+    def _note_role(self) -> None:
+        """Notes what was acknowledged, for who wants to promote this store."""
+        acknowledged = max(self._role.acknowledged, self.follower.acknowledged)
+        if acknowledged != self._role.acknowledged:
+            self._role = self._role._replace(acknowledged=acknowledged)
+            save_role(self.store.root, self._role)
 
     def _show(self) -> None:
         """Writes the state for the supervisor, where it has changed."""
@@ -156,6 +174,7 @@ class Replica:
             end=copy.end,
             acknowledged=follower.acknowledged,
             master_end=known,
+            contact_ms=follower.heard_ms,
             lag_bytes=lag,
             lag_ms=age_ms,
             metadata=dict(tables.why),
@@ -187,6 +206,7 @@ class Replica:
         self.copy.close()
         self.stats.close()
         try:
+            self._note_role()
             self.store.close_cleanly(self.store.workers_are_done())
         except OSError as error:
             if error.errno not in disk.PASSING:

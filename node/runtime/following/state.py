@@ -47,6 +47,8 @@ class FollowState(NamedTuple):
     """What the master was told to be on this disk."""
     master_end: int = 0
     """The end of the master's log, as far as it is known."""
+    contact_ms: int = 0
+    """When the master was heard last."""
     lag_bytes: int = 0
     lag_ms: int = 0
     """The age of the newest record here, while the master is known to have more."""
