@@ -111,9 +111,16 @@ class JavaMaster:
 
     def facts(self) -> MasterFacts:
         """Where its log begins and ends."""
-        found = ask_facts(self.addresses.broker)
-        assert found is not None, "the broker does not answer"
-        return found
+        found: list[MasterFacts] = []
+
+        def answers() -> bool:
+            said = ask_facts(self.addresses.broker)
+            if said is not None:
+                found.append(said)
+            return said is not None
+
+        wait_until(answers, "the broker does not answer", CATCH_UP_S)
+        return found[0]
 
     def restart(self) -> None:
         """Starts the broker again."""
