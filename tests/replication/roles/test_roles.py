@@ -37,12 +37,14 @@ def a_replica(root: Path, count: int = 300) -> MasterLog:
     """A stopped replica that has acknowledged all of a log."""
     log = MasterLog()
     log.put_many(count)
-    with HaMaster(bytes(log.data), SEGMENT_BYTES) as master:
-        with ReplicaProcess(root, master.place) as replica:
-            replica.wait_end(master.end)
-            wait_until(lambda: master.reports[-1] == master.end, "not acknowledged")
-            wait_until(lambda: replica.state.acknowledged == master.end, "not shown")
-            assert replica.stop() == 0
+    with (
+        HaMaster(bytes(log.data), SEGMENT_BYTES) as master,
+        ReplicaProcess(root, master.place) as replica,
+    ):
+        replica.wait_end(master.end)
+        wait_until(lambda: master.reports[-1] == master.end, "not acknowledged")
+        wait_until(lambda: replica.state.acknowledged == master.end, "not shown")
+        assert replica.stop() == 0
     return log
 
 
@@ -130,8 +132,10 @@ def test_a_rewound_replica_follows_a_master_that_lost_its_end(tmp_path: Path, pa
     assert stored(root) == log.data[:cut]
     assert rewind(root, cut, SETTINGS, apply=True).records == 0
     other.put_many(400, "another history")
-    with HaMaster(bytes(other.data), SEGMENT_BYTES) as master:
-        with ReplicaProcess(root, master.place) as replica:
-            replica.wait_end(master.end)
-            assert replica.stop() == 0
+    with (
+        HaMaster(bytes(other.data), SEGMENT_BYTES) as master,
+        ReplicaProcess(root, master.place) as replica,
+    ):
+        replica.wait_end(master.end)
+        assert replica.stop() == 0
     assert stored(root) == other.data
