@@ -55,7 +55,10 @@ class MasterFollower:
         self._link: MasterLink | None = None
         self._overlap: Overlap | None = None
         self._assembler: LogAssembler | None = None
-        self._is_first_frame = False
+        self._says_zero = False
+        """Whether an empty log says 0 at the next connection: in turn with 1."""
+        self._began_at = 0
+        """What this connection reported first."""
         self.state = CONNECTING
         self.address = MasterAddress()
         self.facts: MasterFacts | None = None
@@ -150,24 +153,32 @@ class MasterFollower:
         self.connections += 1
         self.lacks_room = False
         copy = self._copy
-        self._is_first_frame = True
         if copy.is_empty:
-            self._check_begin(outcome.facts)
-            starts_at_zero = copy.end == 0
-            self._overlap = None
-            self._assembler = copy.assembler(starts_at_zero)
-            self.state, self.waits_for = WAITING, NOTHING_SENT
-            self._link.report(ONE_BYTE_BEHIND if starts_at_zero else copy.end, now)
+            self._begin_empty(self._link, outcome.facts, now)
         else:
             self._check_segments(outcome.facts)
-            start = self._overlap_start(outcome.facts)
+            start = max(self._overlap_start(outcome.facts), ONE_BYTE_BEHIND)
             self._overlap = Overlap(start, copy.end, copy.read, outcome.facts)
             self._assembler = copy.assembler(starts_at_zero=False)
-            self.state = COMPARING
-            self._link.report(max(start, ONE_BYTE_BEHIND), now)
-            self._overlap.wanted = self._overlap.start = max(start, ONE_BYTE_BEHIND)
+            self.state, self._began_at = COMPARING, start
+            self._link.report(start, now)
         told = fields(master=self.address.ha, end=copy.end, state=self.state)
         log.info("connected to the master", extra=told)
+
+    def _begin_empty(self, link: MasterLink, facts: MasterFacts | None, now: float) -> None:
+        self._check_begin(facts)
+        begin = self._copy.end
+        if facts is not None and facts.end == 0:
+            self._says_zero = True
+        # RocketMQ takes a report of 0 for "the last segment", and 1 for "from 1 on". A node of ours
+        # that has nothing yet ends a connection that says 1.
+        says_one = begin == 0 and not self._says_zero
+        self._overlap = None
+        self._assembler = self._copy.assembler(starts_at_zero=says_one)
+        self.state, self.waits_for = WAITING, NOTHING_SENT
+        self._began_at = ONE_BYTE_BEHIND if says_one else begin
+        link.report(self._began_at, now)
+        self._says_zero = not self._says_zero
 
     def _overlap_start(self, facts: MasterFacts | None) -> int:
         start = self._copy.overlap_start(OVERLAP_BYTES)
@@ -244,8 +255,7 @@ class MasterFollower:
                 link.report(flushed or ONE_BYTE_BEHIND, now)
                 self.acknowledged = flushed
         elif link.is_report_due(now):
-            at = self._overlap.start if self._overlap is not None else self._copy.end
-            link.report(max(at, ONE_BYTE_BEHIND), now)
+            link.report(self._began_at, now)
 
     # -- ends ---------------------------------------------------------------------------------
 

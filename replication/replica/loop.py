@@ -221,7 +221,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--local", default="", metavar="IPC", help="for clients of this machine")
     parser.add_argument("--store-port", type=int, default=7850)
     parser.add_argument("--advertise", default="", metavar="HOST", help="for the store host")
-    parser.add_argument("--delays", action="store_true", help="of a writer; a replica ignores it")
+    for ignored in ("--delays", "--followers"):
+        parser.add_argument(ignored, action="store_true", help="of a writer; a replica ignores it")
     options = parser.parse_args(arguments)
     root = options.dir.resolve()
     child = ChildProcess(
