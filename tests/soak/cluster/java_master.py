@@ -79,8 +79,8 @@ class MasterRun:
         """Kills, then compares."""
         began = time.monotonic()
         with JavaMaster(self._folder / "master", MASTER_SIZES) as master:
-            node = self._node = replica_of(master, self._root, *SMALL_FILES)
-            node.start()
+            self._node = replica_of(master, self._root, *SMALL_FILES)
+            self._node.start()
             master.begin_load()
             for number in range(self._options.kills):
                 time.sleep(self._rnd.uniform(*PAUSE_S))
@@ -91,8 +91,9 @@ class MasterRun:
                 self._await_growth(master)
             time.sleep(2)
             master.end_load()
-            end = wait_copied(master, node)
-            node.stop()
+            end = wait_copied(master, self._node)
+            self.figures.connections += read_follow_state(self._root).connections
+            self._node.stop()
             master.broker.stop()
             self.figures.messages = master.sent
             self._compare(master.store, end)
