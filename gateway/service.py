@@ -94,8 +94,7 @@ class GatewayService:
         self.buffers = ConnectionBuffers()
         self.stats = GatewayStats(store.root)
         self.count = self.stats.answered
-        self._connections_max = connections_max()
-        self._is_slave = bool(settings.follow)
+        self._connections_max, self._is_slave = connections_max(), bool(settings.follow)
         self._root = store.root
         self._shown = self._shown_pulls = -1
         """The numbers of the changes that the file of the members has."""

@@ -125,12 +125,12 @@ class Registrar:
         self._tasks: list[asyncio.Task[None]] = []
         self._can_read = True
 
-    def follow(self, told: Callable[[MasterPlace], None]) -> None:
-        """The node is a replica. `told` gets where the master of its name is, with each answer
+    def follow(self, heard: Callable[[MasterPlace], None]) -> None:
+        """The node is a replica. `heard` gets where the master of its name is, with each answer
         that says so."""
         self.follows = True
         for link in self._links:
-            link.told = told
+            link.heard = heard
 
     def start(self, fail: Callable[[BaseException], None]) -> None:
         """Begins to register. `fail` is called with an unexpected error."""
@@ -198,7 +198,7 @@ class NameServerLink:
         self._caller: RemotingCaller | None = None
         self._known: frozenset[str] = frozenset()
         """The topics that it got over this connection."""
-        self.told: Callable[[MasterPlace], None] = lambda place: None
+        self.heard: Callable[[MasterPlace], None] = lambda place: None
         """Gets what the answer of a slave's registration says of the master."""
 
     def wake(self) -> None:
@@ -248,7 +248,7 @@ class NameServerLink:
             raise RegistrationRefused(f"its reply is code {reply.code}: {reply.remark[:200]}")
         place = MasterPlace(reply.ext.get("masterAddr", ""), reply.ext.get("haServerAddr", ""))
         if place.remoting and place.ha:
-            self.told(place)
+            self.heard(place)
         for topic in self._known - topics:
             await self._withdraw(caller, topic)
         self._known = topics

@@ -1,7 +1,7 @@
-"""What a replica's gateway answers in another way: as RocketMQ's broker does that is a slave.
+"""The replies of a replica's gateway that differ: as those of a broker that is a slave.
 
 Messages and changes are the master's. Pulls are served where `slave_read_enable` says so, and each
-tells the consumer to come back to the master (PullMessageProcessor#rejectRequest).
+sends the consumer back to the master (PullMessageProcessor#rejectRequest).
 """
 
 from collections.abc import Callable, Mapping

@@ -250,7 +250,7 @@ PROMOTION: Shape = {
     **texts("store", "role"),
     "epoch": "integer",
     "offset": "integer: log offset where its own log begins",
-    "acknowledged": "integer: what the master was told to be on this disk",
+    "acknowledged": "integer: up to here the master knew it to be on this disk",
     "source": "text: whom it followed",
     "master_end": "integer: of the master's log, when it was last known",
     "lacks_bytes": "integer",

@@ -35,12 +35,7 @@ from node.runtime.settings import Settings, load_settings
 from node.serving.request_server import Server
 from node.store.identity.new_store import create_store
 from node.store.identity.node_role import check_role
-from node.supervisor.bind import (
-    ha_place,
-    parse_advertise,
-    parse_bind,
-    remoting_place,
-)
+from node.supervisor.bind import ha_place, parse_advertise, parse_bind, remoting_place
 from node.supervisor.child_process import NodePlaces, Process, child_command
 from node.supervisor.control import (
     answer_clients,
@@ -60,7 +55,7 @@ from node.supervisor.exit_with import stop_at_end_of
 from node.supervisor.http import http_end
 from node.supervisor.monitoring.damage import DamageList
 from node.supervisor.node_log import NodeLog, node_log
-from node.supervisor.options import Options
+from node.supervisor.options import Options, as_replica
 from node.supervisor.plan import (
     TRIED_AGAIN,
     Child,
@@ -86,7 +81,6 @@ from node.supervisor.plan import (
     summary,
     takes_appends_and_reads,
 )
-from node.supervisor.replica import as_replica
 from node.supervisor.silence import SilenceWatch, waits_for_disk
 from node.supervisor.status import NodeView
 from node.supervisor.systemd import ServiceManager

@@ -47,7 +47,7 @@ class MasterFinder:
         return MasterAddress(found.ha, self._remoting or found.remoting)
 
 
-class _Job:
+class ConnectJob:
     """Asks for the facts, then connects."""
 
     def __init__(self, address: MasterAddress) -> None:
@@ -72,7 +72,7 @@ class Connector:
     """One try at a time. All methods are for the thread of the loop."""
 
     def __init__(self) -> None:
-        self._thread: JobThread[_Job] = JobThread("connect")
+        self._thread: JobThread[ConnectJob] = JobThread("connect")
 
     @property
     def fd(self) -> int:
@@ -86,7 +86,7 @@ class Connector:
 
     def begin(self, address: MasterAddress) -> None:
         """Starts a try."""
-        self._thread.start(_Job(address))
+        self._thread.start(ConnectJob(address))
 
     def collect(self) -> Connected | None:
         """The outcome of a try that has ended, once."""

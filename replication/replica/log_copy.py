@@ -78,7 +78,7 @@ class LogCopy:
             case BlankRest(offset=offset, data=data):
                 # The bytes behind our end are zeros already.
                 if data.strip(_FIRST_BYTE):
-                    log.write_behind(data, offset)
+                    log.write_after_end(data, offset)
                     self._has_rest = True
                 return
             case BlankHead(data=head):

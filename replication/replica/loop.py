@@ -24,7 +24,7 @@ from node.runtime.settings import Settings
 from node.runtime.state_page import DISK_FULL, RUNNING, STOPPING
 from node.runtime.wakeup import SLEEP_S_MAX, Context, Waiters
 from node.serving.request_server import Server
-from node.store.identity.node_role import REPLICA, NodeRole, load_role, save_role
+from node.store.identity.node_role import REPLICA, StoreRole, load_role, save_role
 from node.writer.broker_checkpoint import SAVE_EVERY_S
 from node.writer.loop import FOLLOWERS
 from node.writer.recovery.progress import RecoveryProgress
@@ -75,7 +75,7 @@ class Replica:
         self._shown = FollowState()
         before = load_role(store.root)
         acknowledged = 0 if before is None else before.acknowledged
-        self._role = NodeRole(REPLICA, source, store.epoch, store.log.end, acknowledged)
+        self._role = StoreRole(REPLICA, source, store.epoch, store.log.end, acknowledged)
         self._role_at = now
         save_role(store.root, self._role)
 

@@ -41,7 +41,7 @@ LOOK_EVERY_S = 2.0
 _NOT_ASKED = "not asked yet"
 
 
-class _Job:
+class TablesJob:
     """One round of questions. `with_tables`: else only for the end of the log."""
 
     def __init__(self, remoting: str, with_tables: bool) -> None:
@@ -66,7 +66,7 @@ class MasterTables:
         self._root = root
         self._topics = topics
         self._offsets = offsets
-        self._thread: JobThread[_Job] = JobThread("master-tables")
+        self._thread: JobThread[TablesJob] = JobThread("master-tables")
         self._fetch_at = self._look_at = now
         self.why = dict.fromkeys(PARTS, _NOT_ASKED)
         """By part: empty when the last try succeeded, else why it failed."""
@@ -87,7 +87,7 @@ class MasterTables:
                 self._take(job.tables, now)
         if remoting and not self._thread.is_busy and now >= min(self._look_at, self._fetch_at):
             self._look_at = now + LOOK_EVERY_S
-            self._thread.start(_Job(remoting, now >= self._fetch_at))
+            self._thread.start(TablesJob(remoting, now >= self._fetch_at))
 
     def fetch_soon(self, now: float) -> None:
         """Has the tables fetched with the next round."""

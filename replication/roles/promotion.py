@@ -9,7 +9,14 @@ from node.runtime.following.state import FollowState, read_follow_state
 from node.runtime.locks import StoreLock
 from node.runtime.settings import Settings
 from node.store.checkpoints import clear_clean
-from node.store.identity.node_role import MASTER, REPLICA, NodeRole, WrongRole, load_role, save_role
+from node.store.identity.node_role import (
+    MASTER,
+    REPLICA,
+    StoreRole,
+    WrongRole,
+    load_role,
+    save_role,
+)
 from node.store.identity.store_id import ensure_id
 from node.store.shutdown_state import check_is_store
 from node.writer.recovery.recovery import carry_out, examine
@@ -17,7 +24,7 @@ from protocol.errors import RefusedError
 from replication.replica.master_facts import ask_facts
 
 
-class Behind(RefusedError):
+class AcknowledgedLost(RefusedError):
     """The replica's log ends below what it has acknowledged: a promotion would lose that."""
 
 
@@ -57,8 +64,8 @@ def stopped_store(root: Path) -> Iterator[Path]:
 def promote(root: Path, settings: Settings, though_alive: bool = False) -> Promotion:
     """Ends the log where its last whole record ends, begins a new epoch, and notes the role.
 
-    Raises WrongRole for a store that is no replica, Behind, StoreDamaged for a log that ends below
-    what was durable, and MasterLives, unless `though_alive`. Nothing is changed then.
+    Raises WrongRole for a store that is no replica, AcknowledgedLost, StoreDamaged for a log that
+    ends below what was durable, and MasterLives, unless `though_alive`. Nothing is changed then.
     """
     with stopped_store(root) as place:
         role = load_role(place)
@@ -68,7 +75,7 @@ def promote(root: Path, settings: Settings, though_alive: bool = False) -> Promo
         found = examine(place, settings)
         acknowledged = max(role.acknowledged, state.acknowledged)
         if found.end < acknowledged:
-            raise Behind(
+            raise AcknowledgedLost(
                 f"the log ends at {found.end}, and {acknowledged} was acknowledged to {role.source}"
                 f": {acknowledged - found.end} bytes are missing",
                 "promote another replica; this one may follow it then",
@@ -76,7 +83,7 @@ def promote(root: Path, settings: Settings, though_alive: bool = False) -> Promo
         master_end = _master_end(state, though_alive)
         clear_clean(place)
         epoch = carry_out(found, settings.enabled_append_prop_crc)
-        save_role(place, NodeRole(MASTER, role.source, epoch, found.end, acknowledged))
+        save_role(place, StoreRole(MASTER, role.source, epoch, found.end, acknowledged))
         return Promotion(
             str(place),
             MASTER,
@@ -103,7 +110,7 @@ def _master_end(state: FollowState, though_alive: bool) -> int:
     return facts.end
 
 
-def demote(root: Path, source: str) -> NodeRole:
+def demote(root: Path, source: str) -> StoreRole:
     """Notes that the store follows `source` from now on: the next start compares both logs.
 
     Raises WrongRole for a store that is a replica already.
@@ -116,6 +123,6 @@ def demote(root: Path, source: str) -> NodeRole:
                 f"keelog serve {place} --follow {role.source}",
             )
         ensure_id(place)  # a note of a store without an id would not count once it has one
-        changed = NodeRole(REPLICA, source)
+        changed = StoreRole(REPLICA, source)
         save_role(place, changed)
         return changed

@@ -124,8 +124,8 @@ def _following_text(answer: dict[str, Any]) -> str:
     if not found:
         return ""
     master = found["master"] or found["source"]
-    behind = f"{size_text(found['lag_bytes'])} and {found['lag_ms'] / 1000:.1f} s behind"
-    lines = [f"replica of {master}: {found['state']}, {behind}, end {found['end']}"]
+    lag = f"lag {size_text(found['lag_bytes'])} and {found['lag_ms'] / 1000:.1f} s"
+    lines = [f"replica of {master}: {found['state']}, {lag}, end {found['end']}"]
     if found["reason"]:
         kind = f"{found['kind']}: " if found["kind"] else ""
         lines.append(f"replica: {kind}{found['reason']}. Try: {found['hint']}")

@@ -25,14 +25,14 @@ def replica() -> None:
 
 @replica.command("promote")
 @directory
-@click.option("--force", is_flag=True, help="Although the master answers.")
+@click.option("--force", is_flag=True, help="Although the master still runs.")
 @settings_options
 @output_options
 def promote(path: Path, force: bool, output: Output, pairs: tuple[str, ...]) -> int:
     """Makes a master of a replica, whose node has stopped.
 
     It says how much of the master's log is missing, as far as that is known. It refuses when the
-    log ends below what was acknowledged to the master, and while the master answers.
+    log ends below what was acknowledged to the master, and while the master runs.
 
     Example: keelog replica promote ./copy
     """

@@ -1,1 +1,1 @@
-"""What a node's processes tell each other when the node follows a master."""
+"""What the processes of a node that follows a master share."""

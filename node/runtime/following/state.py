@@ -44,7 +44,7 @@ class FollowState(NamedTuple):
     end: int = 0
     """The end of the own log."""
     acknowledged: int = 0
-    """What the master was told to be on this disk."""
+    """Up to here the master knows the log to be on this disk."""
     master_end: int = 0
     """The end of the master's log, as far as it is known."""
     contact_ms: int = 0

@@ -16,10 +16,10 @@ REPLICA, MASTER = "replica", "master"
 _NUMBERS = ("epoch", "offset", "acknowledged")
 
 
-class NodeRole(NamedTuple):
+class StoreRole(NamedTuple):
     """`epoch` and `offset`: the epoch and the end of the log when the role began. `source`: whom a
-    replica follows, or followed. `acknowledged`: the highest log offset that the master was told to
-    be on this disk, when the file was written last."""
+    replica follows, or followed. `acknowledged`: up to here the master knew the log to be
+    on this disk, when the file was written last."""
 
     role: str
     source: str = ""
@@ -32,7 +32,7 @@ class WrongRole(StoreError):
     """The store has another role than the one in which it was to be served."""
 
 
-def load_role(root: Path) -> NodeRole | None:
+def load_role(root: Path) -> StoreRole | None:
     """None for a store that never followed anybody. Raises StoreDamaged."""
     path = own_dir(root) / ROLE_FILE
     text = unseal(root, path)
@@ -40,7 +40,7 @@ def load_role(root: Path) -> NodeRole | None:
         return None
     try:
         found = json.loads(text)
-        role = NodeRole(
+        role = StoreRole(
             str(found["role"]), str(found["source"]), *(int(found[name]) for name in _NUMBERS)
         )
     except (ValueError, KeyError, TypeError) as error:
@@ -49,7 +49,7 @@ def load_role(root: Path) -> NodeRole | None:
     return role
 
 
-def save_role(root: Path, role: NodeRole) -> None:
+def save_role(root: Path, role: StoreRole) -> None:
     """Replaces the file, durably."""
     text = json.dumps(role._asdict(), separators=(",", ":")) + "\n"
     save_sealed(root, own_dir(root) / ROLE_FILE, text)

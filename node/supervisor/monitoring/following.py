@@ -41,8 +41,7 @@ def state_text(state: FollowState) -> str:
     """One line for people."""
     master = state.master or state.source or "its master"
     if state.state == FOLLOWING:
-        lag = f"{state.lag_bytes} bytes behind, {state.lag_ms / 1000:.1f} s"
-        return f"follows {master}, {lag if state.lag_bytes else 'nothing behind'}"
+        return f"follows {master}, lag {state.lag_bytes} bytes, {state.lag_ms / 1000:.1f} s"
     if state.state == STOPPED:
         return f"stopped following {master}: {state.kind}: {state.reason}"
     why = state.reason or state.disconnected

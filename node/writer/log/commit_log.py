@@ -200,8 +200,8 @@ class CommitLog:
         if self._current is None or self.end - self._current.base == self.segment_bytes:
             self.make_room(0)
 
-    def write_behind(self, data: bytes, offset: int) -> None:
-        """Writes bytes of the current segment behind the log's end, which stays where it is."""
+    def write_after_end(self, data: bytes, offset: int) -> None:
+        """Writes bytes of the current segment after the log's end, which does not move."""
         assert self._current is not None
         assert self.end <= offset
         position = offset - self._current.base
@@ -210,7 +210,7 @@ class CommitLog:
         disk.write_all(self._current.descriptor, data, position)
 
     def sync_current(self) -> None:
-        """Syncs the current segment, with what is behind the log's end."""
+        """Syncs the current segment, with what is after the log's end."""
         assert self._current is not None
         disk.sync(self._current.descriptor)
 

@@ -10,7 +10,7 @@ from node.store.checkpoints import load_epochs
 from node.store.identity.node_role import (
     MASTER,
     REPLICA,
-    NodeRole,
+    StoreRole,
     WrongRole,
     check_role,
     load_role,
@@ -19,7 +19,7 @@ from node.store.identity.node_role import (
 from node.store.opening import open_store
 from protocol.errors import BadRequest, StoreLocked
 from protocol.record.columns import scan
-from replication.roles.promotion import Behind, demote, promote
+from replication.roles.promotion import AcknowledgedLost, demote, promote
 from replication.roles.rewind import rewind
 from tests.support.ha_master import HaMaster
 from tests.support.master_log import SEGMENT_BYTES, MasterLog
@@ -81,7 +81,7 @@ def test_a_replica_behind_what_it_acknowledged_is_not_promoted(tmp_path: Path) -
     assert role is not None
     assert role.acknowledged == len(log.data)
     save_role(root, role._replace(acknowledged=len(log.data) + 100))
-    with pytest.raises(Behind, match="100 bytes are missing"):
+    with pytest.raises(AcknowledgedLost, match="100 bytes are missing"):
         promote(root, SETTINGS)
     found = load_role(root)
     assert found is not None
@@ -103,7 +103,7 @@ def test_a_demoted_master_follows_the_one_that_has_its_log(tmp_path: Path) -> No
     promote(root, SETTINGS)
     log.put_many(50, "of the other")
     with HaMaster(bytes(log.data), SEGMENT_BYTES) as master:
-        assert demote(root, master.place) == NodeRole(REPLICA, master.place)
+        assert demote(root, master.place) == StoreRole(REPLICA, master.place)
         with ReplicaProcess(root, master.place) as replica:
             replica.wait_end(master.end)
             assert replica.stop() == 0
