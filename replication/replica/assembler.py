@@ -27,7 +27,7 @@ class WholeRecords(NamedTuple):
 
 
 class BlankRest(NamedTuple):
-    """Bytes of a blank behind its head, which are no part of the log yet."""
+    """Bytes of a blank after its head, which do not belong to the log yet."""
 
     offset: int
     data: bytes

@@ -55,7 +55,7 @@ class ConnectJob:
         self.outcome: Connected | None = None
 
     def run(self) -> None:
-        """Never raises: a master that is away is no error of ours."""
+        """Never raises: a master may be away."""
         address = self._address
         facts = ask_facts(address.remoting) if address.remoting else None
         made, why = None, ""

@@ -162,8 +162,8 @@ class MasterFollower:
             self._assembler = copy.assembler(starts_at_zero=False)
             self.state, self._began_at = COMPARING, start
             self._link.report(start, now)
-        told = fields(master=self.address.ha, end=copy.end, state=self.state)
-        log.info("connected to the master", extra=told)
+        details = fields(master=self.address.ha, end=copy.end, state=self.state)
+        log.info("connected to the master", extra=details)
 
     def _begin_empty(self, link: MasterLink, facts: MasterFacts | None, now: float) -> None:
         self._check_begin(facts)
@@ -277,11 +277,11 @@ class MasterFollower:
             self._link.close()
             self._link = None
         self.stopped, self.state = stopped, STOPPED
-        told = fields(
+        details = fields(
             master=self.address.ha,
             kind=type(stopped).__name__,
             cause=stopped.reason,
             hint=stopped.hint,
             end=self._copy.end,
         )
-        log.error("stops following the master", extra=told)
+        log.error("stops following the master", extra=details)

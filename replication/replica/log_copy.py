@@ -58,7 +58,7 @@ class LogCopy:
         return self.store.placement.last_store_timestamp
 
     def assembler(self, starts_at_zero: bool) -> LogAssembler:
-        """For what follows the end. `starts_at_zero`: the master was told that byte 0 is here."""
+        """For what follows the end. `starts_at_zero`: the report said that byte 0 is here."""
         known = _FIRST_BYTE if starts_at_zero else b""
         return LogAssembler(self.end, self.store.log.segment_bytes, known)
 

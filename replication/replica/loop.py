@@ -243,13 +243,13 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
     source = parse_follow(settings.follow)
     finder = MasterFinder(root, source, settings.follow_remoting)
     store_host = store_host_of(options.bind, options.store_port, options.advertise)
-    tell = RecoveryProgress(partial(report_recovery, child.ready_fd))
+    progress = RecoveryProgress(partial(report_recovery, child.ready_fd))
     store = open_writer_store(
         root,
         settings_of_copy(settings),
         store_host,
         child.ready_fd is None,
-        tell,
+        progress,
         partial(_prepare, finder=finder, segment_bytes=settings.mapped_file_size_commit_log),
     )
     os.chdir(store.run_dir)

@@ -23,7 +23,7 @@ class MasterFacts(NamedTuple):
 
 
 def ask_facts(place: str, with_segments: bool = True) -> MasterFacts | None:
-    """Asks the master at HOST:PORT (28, and 26 `with_segments`); None where nobody answers so."""
+    """Asks the master at HOST:PORT (28, and 26 `with_segments`); None without such an answer."""
     with suppress(OSError, MqError, ValueError, KeyError), RemotingAsker(place, ANSWER_S) as asker:
         answer = asker.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
         if answer.code != ResponseCode.SUCCESS:

@@ -102,7 +102,7 @@ def _one(place: str, code: int, table: str) -> dict[str, Any]:
 
 
 def _document(answer: MasterAnswer, table: str) -> dict[str, Any]:
-    """Raises MasterSays for what is no such table."""
+    """Raises MasterSays for anything but such a table."""
     if answer.code != ResponseCode.SUCCESS:
         raise MasterSays(f"its reply is code {answer.code}: {answer.remark[:200]}")
     try:

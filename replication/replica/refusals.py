@@ -27,7 +27,7 @@ class Refusals:
         self._settle = settle
 
     def turn(self) -> None:
-        """Answers what waits, up to a number that does not delay the copy."""
+        """Serves the requests that wait, up to a number that does not delay the copy."""
         for _ in range(ANSWERS_AT_ONCE):
             received = self._server.receive()
             if received is None:

@@ -30,4 +30,4 @@ class OtherSegments(FollowStopped):
 
 
 class WrongRecord(FollowStopped):
-    """The master sent what is no whole record of its place."""
+    """The master sent something else than a whole record of its place."""

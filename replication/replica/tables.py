@@ -51,7 +51,7 @@ class TablesJob:
         self.tables: dict[str, MasterTable] = {}
 
     def run(self) -> None:
-        """Never raises: a master that is away is no error of ours."""
+        """Never raises: a master may be away."""
         self.facts = ask_facts(self._remoting, with_segments=False)
         if self.with_tables:
             self.tables = fetch_tables(self._remoting)

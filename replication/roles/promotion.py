@@ -29,7 +29,7 @@ class AcknowledgedLost(RefusedError):
 
 
 class MasterLives(RefusedError):
-    """The master answers: with a promotion there would be two."""
+    """The master still runs: with a promotion there would be two."""
 
 
 class Promotion(NamedTuple):
@@ -64,13 +64,13 @@ def stopped_store(root: Path) -> Iterator[Path]:
 def promote(root: Path, settings: Settings, though_alive: bool = False) -> Promotion:
     """Ends the log where its last whole record ends, begins a new epoch, and notes the role.
 
-    Raises WrongRole for a store that is no replica, AcknowledgedLost, StoreDamaged for a log that
+    Raises WrongRole for a store that is not a replica, AcknowledgedLost, StoreDamaged for a log that
     ends below what was durable, and MasterLives, unless `though_alive`. Nothing is changed then.
     """
     with stopped_store(root) as place:
         role = load_role(place)
         if role is None or role.role != REPLICA:
-            raise WrongRole(f"the store {place} is no replica", "keelog serve DIR runs it")
+            raise WrongRole(f"the store {place} is not a replica", "keelog serve DIR runs it")
         state = read_follow_state(place)
         found = examine(place, settings)
         acknowledged = max(role.acknowledged, state.acknowledged)
@@ -104,7 +104,7 @@ def _master_end(state: FollowState, though_alive: bool) -> int:
         return state.master_end
     if not though_alive:
         raise MasterLives(
-            f"the master at {state.remoting} answers, and its log ends at {facts.end}",
+            f"the master at {state.remoting} runs, and its log ends at {facts.end}",
             "stop it first, so that nobody sends to it any more; --force promotes all the same",
         )
     return facts.end

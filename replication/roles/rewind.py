@@ -47,7 +47,7 @@ class Rewind(NamedTuple):
     bytes: int
     records: int
     acknowledged: int
-    """What was told to a master to be on this disk; the rewind may go below it."""
+    """Up to here a master knew the log to be on this disk; the rewind may go below it."""
     kept_in: str = ""
 
 

@@ -93,7 +93,7 @@ def test_only_a_replica_is_promoted_and_only_when_it_has_stopped(tmp_path: Path)
         with pytest.raises(StoreLocked):
             promote(writer.root, SETTINGS)
         writer.stop()
-        with pytest.raises(WrongRole, match="is no replica"):
+        with pytest.raises(WrongRole, match="is not a replica"):
             promote(writer.root, SETTINGS)
 
 
