@@ -64,8 +64,9 @@ def stopped_store(root: Path) -> Iterator[Path]:
 def promote(root: Path, settings: Settings, though_alive: bool = False) -> Promotion:
     """Ends the log where its last whole record ends, begins a new epoch, and notes the role.
 
-    Raises WrongRole for a store that is not a replica, AcknowledgedLost, StoreDamaged for a log that
-    ends below what was durable, and MasterLives, unless `though_alive`. Nothing is changed then.
+    Raises WrongRole for a store that is not a replica, AcknowledgedLost, MasterLives unless
+    `though_alive`, and StoreDamaged for a log that ends below what was durable. Nothing is changed
+    then.
     """
     with stopped_store(root) as place:
         role = load_role(place)
