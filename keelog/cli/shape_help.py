@@ -157,7 +157,7 @@ STATUS: Shape = {
         "contact_ms": "integer: when the master was heard last, ms since 1970",
         "lag_bytes": "integer",
         "lag_ms": "integer: the age of the newest record, while the master has more",
-        "metadata": {"TABLE": "text: why it was not taken over, or empty"},
+        "metadata": texts("topics", "groups", "offsets", "delays"),
         "metadata_ms": "integer: ms since 1970",
     },
     "damage": {
