@@ -57,7 +57,6 @@ class MasterFigures:
     bytes: int = 0
     segments: int = 0
     messages: int = 0
-    records: int = 0
     connections: int = 0
     index_files_that_differ: int = 0
     back_s_max: float = 0.0
