@@ -77,12 +77,14 @@ def test_offsets_of_consumers_come_from_the_master(master: JavaMaster, tmp_path:
     assert read["messages"] == 400
     with replica_of(master, tmp_path / "copy", *SMALL_FILES) as node:
 
-        def total() -> int:
-            found = read_group_offsets(node.root).get("readers", {}).get(TOPIC, {})
-            return sum(found.values())
+        def places(root: Path) -> dict[int, int]:
+            return read_group_offsets(root).get("readers", {}).get(TOPIC, {})
 
-        # The client commits every 5 s, the replica asks every 60 s.
-        wait_until(lambda: total() == 400, "the offsets did not come", 150)
+        # The broker saves them every 5 s, the replica asks every 60 s.
+        wait_until(lambda: sum(places(master.store).values()) > 0, "nothing was committed", 30)
+        wait_until(
+            lambda: places(node.root) == places(master.store), "the offsets did not come", 150
+        )
         groups = (node.root / "config" / "subscriptionGroup.json").read_text()
         assert '"readers"' in groups
 
@@ -126,8 +128,10 @@ def test_a_replica_registers_as_a_slave_and_finds_its_master(
     settings = (f"follow={source}", REMOTING, f"broker.broker_cluster_name={BROKER}", *SMALL_FILES)
     with RunningNode(tmp_path / "copy", settings, queue_workers=1, readers=1) as node:
         wait_copied(master, node)
+        expected = (master.ha, master.addresses.broker)
+        wait_until(lambda: read_follow_state(node.root).connections > 0, "no state is shown")
         state = read_follow_state(node.root)
-        assert (state.master, state.remoting) == (master.ha, master.addresses.broker)
+        assert (state.master, state.remoting) == expected
         refused = master.producer.ask("send", topic=TOPIC, body=10, messages=20, threads=1, batch=1)
         assert refused["failed"] == 0  # a producer goes to the master alone
 
