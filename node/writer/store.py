@@ -179,17 +179,17 @@ class WriterStore:
             segment_bytes=self.log.segment_bytes,
         )
 
-    @property
-    def is_snapshot_due(self) -> bool:
-        """Whether `snapshot_if_due` would take one."""
+    def snapshot_if_due(self, settle: Callable[[], None] | None = None) -> None:
+        """Copies the queues' ends now and then, to be saved once the log is flushed up to there.
+
+        `settle` is called before, where the ends may not be up to date.
+        """
         new_bytes = self.log.end - self._snapshot_at
         new_records = self.placement.records - self._snapshot_records
         is_due = new_bytes >= TAILS_EVERY_BYTES or new_records >= TAILS_EVERY_RECORDS
-        return self._snapshot is None and is_due
-
-    def snapshot_if_due(self) -> None:
-        """Copies the queues' ends now and then, to be saved once the log is flushed up to there."""
-        if self.is_snapshot_due:
+        if self._snapshot is None and is_due:
+            if settle is not None:
+                settle()
             self._snapshot = self.placement.snapshot()
             self._snapshot_at = self.log.end
             self._snapshot_records = self.placement.records

@@ -93,9 +93,7 @@ class LogCopy:
         store = self.store
         store.page.show_append(store.placement.records, store.log.end)
         self._workers.wake(store.epoch, store.log.end)
-        if store.is_snapshot_due:
-            self.settle()
-            store.snapshot_if_due()
+        store.snapshot_if_due(self.settle)
 
     def settle(self) -> None:
         """Brings the queues' ends up to date."""

@@ -133,6 +133,7 @@ class Replica:
             with disk.if_room():
                 store.checkpoint.save_running()
         store.offsets.turn(now)
+        self.copy.settle()  # retention may save the ends of queues
         with disk.if_room():
             store.retain(now)
         if now - self._role_at >= ROLE_EVERY_S:

@@ -1,5 +1,6 @@
 """A real replica process on a folder."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from node.runtime.following.state import FollowState, read_follow_state
@@ -13,7 +14,13 @@ from tests.support.single_process import SingleProcess
 class ReplicaProcess(SingleProcess):
     """A replica of the master at `place`, on the folder `root`."""
 
-    def __init__(self, root: Path, place: str, segment_bytes: int = SEGMENT_BYTES) -> None:
+    def __init__(
+        self,
+        root: Path,
+        place: str,
+        segment_bytes: int = SEGMENT_BYTES,
+        settings: Sequence[str] = (),
+    ) -> None:
         self.root = root
         create_store(root)
         pairs = (
@@ -23,6 +30,7 @@ class ReplicaProcess(SingleProcess):
             f"mapped_file_size_commit_log={segment_bytes}",
             "disk_space_warning_level_ratio=100",
             "clean_file_forcibly_enable=false",
+            *settings,
         )
         words = [word for pair in pairs for word in ("-X", pair)]
         super().__init__("replication.replica.loop", root, "--bind", "tcp://127.0.0.1:0", *words)

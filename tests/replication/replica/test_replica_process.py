@@ -12,6 +12,9 @@ from node.runtime.following.state import (
     STOPPED,
     WAITING,
 )
+from node.store.checkpoints import load_tails
+from protocol.ids import Queue
+from protocol.record.columns import scan
 from tests.support.ha_master import HaMaster
 from tests.support.master_log import SEGMENT_BYTES, MasterLog
 from tests.support.node import wait_until
@@ -219,3 +222,35 @@ def test_a_master_that_comes_later_is_found(tmp_path: Path) -> None:
         wait_until(lambda: "cannot connect" in replica.state.disconnected, "it says nothing")
         with HaMaster(bytes(log.data), SEGMENT_BYTES, port=int(place.rpartition(":")[2])):
             replica.wait_end(len(log.data))
+
+
+def test_saved_ends_of_queues_are_those_of_the_log(tmp_path: Path) -> None:
+    log = a_log(900)
+    # Retention looks each second, and saves the ends of queues before it deletes anything.
+    looks = ("retention_bytes=1000000000", "clean_resource_interval=100")
+    with HaMaster(b"", SEGMENT_BYTES) as master:
+        with ReplicaProcess(tmp_path / "copy", master.place, settings=looks) as replica:
+            for part in range(6):
+                master.grow(bytes(log.data[master.end : len(log.data) * (part + 1) // 6]))
+                time.sleep(0.3)
+
+            def is_saved() -> bool:
+                tails = load_tails(replica.root)
+                return tails is not None and tails.at > SEGMENT_BYTES
+
+            wait_until(is_saved, "no snapshot was saved", 20)
+            replica.kill()
+        tails = load_tails(tmp_path / "copy")
+        assert tails is not None
+        ends: dict[Queue, int] = {}
+        position = 0
+        while position < tails.at:
+            left = SEGMENT_BYTES - position % SEGMENT_BYTES
+            found = scan(bytes(log.data[position : position + left]), position)
+            for row in range(len(found.columns)):
+                record = found.columns.record(row)
+                if record.physical_offset < tails.at:
+                    queue = Queue(record.topic, record.head.queue_id)
+                    ends[queue] = record.head.queue_offset + 1
+            position += left
+        assert tails.next_offset == ends
