@@ -24,6 +24,7 @@ from tests.cluster.java_master import (
 from tests.cluster.same_store import differing_index, differing_log, differing_queues
 from tests.soak.cluster.java_master import MASTER_SIZES
 from tests.soak.harness import SMALL_FILES
+from tests.support.follower import HA, followers_place
 from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import REMOTING
 
@@ -47,7 +48,7 @@ def check_equal(master: JavaMaster, node: RunningNode) -> None:
     begin = master.facts().begin
     node.stop()
     master.broker.stop()
-    assert end - begin > 1 << 20
+    assert end - begin > 1 << 20, "more than a segment"
     assert differing_log(node.root, master.store, begin, end) == []
     assert differing_queues(node.root, master.store) == []
     assert differing_index(node.root, master.store) == []
@@ -145,3 +146,21 @@ def test_a_replica_of_an_empty_master_waits_for_its_first_message(
         master.send(50)
         time.sleep(0.5)
         wait_copied(master, node)
+
+
+def test_a_replica_of_a_replica_has_the_masters_store(master: JavaMaster, tmp_path: Path) -> None:
+    first = RunningNode(
+        tmp_path / "first", (f"follow={master.ha}", HA, *SMALL_FILES), queue_workers=1, readers=1
+    )
+    with first:
+        host, port = followers_place(first)
+        second = RunningNode(
+            tmp_path / "second",
+            (f"follow={host}:{port}", f"follow_remoting={master.addresses.broker}", *SMALL_FILES),
+            queue_workers=1,
+            readers=1,
+        )
+        with second:
+            master.send(6_000)
+            wait_copied(master, first)
+            check_equal(master, second)
