@@ -27,10 +27,12 @@ from node.store.identity.node_role import load_role, save_role
 from node.store.log.reader import Bounds, LogReader
 from node.store.log.segment_list import SegmentList, list_folder
 from node.store.quarantine import keep_bytes
+from node.store.shutdown_state import read_checkpoint
 from node.writer.recovery.recovery import examine
 from node.writer.recovery.tail import LogEnd, drop_segments_behind, zero_behind
+from protocol.checkpoint import encode_checkpoint
 from protocol.errors import BadRequest
-from protocol.names import COMMIT_LOG_DIR
+from protocol.names import CHECKPOINT_FILE, COMMIT_LOG_DIR
 from protocol.record.codec import Record
 from replication.roles.promotion import stopped_store
 
@@ -105,6 +107,7 @@ def _carry_out(root: Path, plan: Rewind, segment_bytes: int) -> Path:
     }
     kept = keep_bytes(root, plan.offset, _pieces(end, plan.end), report)
     _lower(root, plan.offset)
+    _lower_checkpoint(root, end)
     drop_segments_behind(end)
     zero_behind(end)
     return kept
@@ -141,3 +144,33 @@ def _lower(root: Path, offset: int) -> None:
     floor = Floor(root)
     floor.save(offset)
     floor.close()
+
+
+def _lower_checkpoint(root: Path, end: LogEnd) -> None:
+    """RocketMQ's checkpoint says no more than the log holds; a broker then looks for itself."""
+    found, last_ms = read_checkpoint(root), _last_time(end)
+    offsets = {
+        name: 0
+        for name in ("confirm_physical_offset", "logics_physical_offset")
+        if getattr(found, name) > end.offset
+    }
+    times = {
+        name: min(getattr(found, name), last_ms)
+        for name in ("physic_msg_timestamp", "logics_msg_timestamp", "index_msg_timestamp")
+    }
+    path = root / CHECKPOINT_FILE
+    if path.exists():
+        disk.write_atomically(path, encode_checkpoint(found._replace(**offsets, **times)))
+
+
+def _last_time(end: LogEnd) -> int:
+    """The store time of the last record before the cut, of the segment that it is in; else 0."""
+    files = OpenFiles()
+    try:
+        segments = SegmentList(end.folder, list_folder(end.folder), files)
+        begin = max(end.offset - 1 - (end.offset - 1) % end.segment_bytes, segments.start)
+        reader = LogReader(segments, Bounds(segments.start, end.offset))
+        times = [int(found.store_timestamp[-1]) for found in reader.columns(begin, end.offset)]
+        return times[-1] if times else 0
+    finally:
+        files.close()

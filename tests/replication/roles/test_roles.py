@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from keelog.bench.queue_checks import verify_deep
 from node.runtime.settings import load_settings
 from node.store.checkpoints import load_epochs
 from node.store.identity.node_role import (
@@ -23,7 +24,7 @@ from replication.roles.promotion import AcknowledgedLost, demote, promote
 from replication.roles.rewind import rewind
 from tests.support.ha_master import HaMaster
 from tests.support.master_log import SEGMENT_BYTES, MasterLog
-from tests.support.node import wait_until
+from tests.support.node import RunningNode, wait_until
 from tests.support.replica_process import ReplicaProcess
 from tests.support.writer_process import RawClient, WriterProcess
 
@@ -139,3 +140,29 @@ def test_a_rewound_replica_follows_a_master_that_lost_its_end(tmp_path: Path, pa
         replica.wait_end(master.end)
         assert replica.stop() == 0
     assert stored(root) == other.data
+
+
+def test_queues_and_index_of_a_rewound_store_follow_at_the_next_start(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with RunningNode(root, queue_workers=1, readers=1) as node:
+        for number in range(30):
+            receipt = node.client.send("orders", b"%d" % number, keys=f"k{number}")
+            if number == 20:
+                cut = receipt.physical_offset
+        node.wait_dispatched()
+    assert rewind(root, cut, load_settings([]), apply=True).records == 10
+    with RunningNode(root, queue_workers=1, readers=1) as node:
+        assert node.log_state().appended == cut
+        again = node.client.send("orders", b"again", keys="again")
+        assert again.physical_offset == cut
+        node.wait_dispatched()
+    with open_store(root, load_settings([])) as store:
+        records = sum(len(found) for found in store.log.columns(0))
+        units = sum(
+            found.max_offset - found.min_offset
+            for queue in store.queues()
+            if (found := store.queue(queue.topic, queue.queue_id)) is not None
+        )
+    assert (records, units) == (21, 21)
+    code, said = verify_deep(root)
+    assert code == 0, said
