@@ -72,7 +72,7 @@ class Connector:
     """One try at a time. All methods are for the thread of the loop."""
 
     def __init__(self) -> None:
-        self._thread: JobThread[ConnectJob] = JobThread("connect")
+        self._thread: JobThread[ConnectJob] = JobThread("connect", may_be_left=True)
 
     @property
     def fd(self) -> int:
@@ -94,9 +94,10 @@ class Connector:
         return None if job is None else job.outcome
 
     def close(self) -> None:
-        """Ends the thread; a socket that nobody collected is closed."""
-        self._thread.wait()
+        """Ends the thread; a socket that nobody collected is closed. A try that is under way, at a
+        master that says nothing, is left to the end of the process."""
         outcome = self.collect()
         if outcome is not None and outcome.socket is not None:
             outcome.socket.close()
-        self._thread.close()
+        if not self._thread.is_busy:
+            self._thread.close()

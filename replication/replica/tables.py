@@ -66,7 +66,7 @@ class MasterTables:
         self._root = root
         self._topics = topics
         self._offsets = offsets
-        self._thread: JobThread[TablesJob] = JobThread("master-tables")
+        self._thread: JobThread[TablesJob] = JobThread("master-tables", may_be_left=True)
         self._fetch_at = self._look_at = now
         self.why = dict.fromkeys(PARTS, _NOT_ASKED)
         """By part: empty when the last try succeeded, else why it failed."""
@@ -135,5 +135,7 @@ class MasterTables:
         disk.write_with_backup(path, new.encode())
 
     def close(self) -> None:
-        """Ends the thread, after a question that is under way."""
-        self._thread.close()
+        """Ends the thread; a question that is under way is left to the end of the process."""
+        self._thread.collect()
+        if not self._thread.is_busy:
+            self._thread.close()

@@ -1,6 +1,7 @@
 """The replica as a real process that follows a master of the tests: what it copies, when it
 stops, and what it says."""
 
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -254,3 +255,17 @@ def test_saved_ends_of_queues_are_those_of_the_log(tmp_path: Path) -> None:
                     ends[queue] = record.head.queue_offset + 1
             position += left
         assert tails.next_offset == ends
+
+
+def test_a_replica_stops_although_its_master_says_nothing(tmp_path: Path) -> None:
+    # Connections are taken by the system, and nobody ever reads from them.
+    with (
+        socket.create_server(("127.0.0.1", 0)) as mute,
+        HaMaster(b"", SEGMENT_BYTES) as master,
+    ):
+        place = f"127.0.0.1:{mute.getsockname()[1]}"
+        settings = (f"follow_remoting={place}",)
+        with ReplicaProcess(tmp_path / "copy", master.place, settings=settings) as replica:
+            began = time.monotonic()
+            assert replica.stop() == 0
+            assert time.monotonic() - began < 10
