@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from gateway.replica.rules import Handle, as_slave
-from node.runtime.following.state import read_follow_state
+from node.runtime.following.state import FOLLOWING, read_follow_state
 from node.runtime.settings import Settings
 from protocol.record.codec import Record, decode
 from protocol.remoting.codes import RequestCode, ResponseCode
@@ -127,6 +127,10 @@ def test_pulls_are_refused_unless_the_replica_may_be_read() -> None:
 def test_a_replica_runs_no_process_that_delivers(pair: Pair) -> None:
     assert "tasks" not in pair.replica.pids()
     assert "tasks" in pair.master.pids()
+    # The state is written each half second.
+    wait_until(
+        lambda: read_follow_state(pair.replica.root).state == FOLLOWING, "it does not follow"
+    )
     health = pair.replica.client.health()
     assert health.ready
     checks = {check.name: check for check in health.checks}
