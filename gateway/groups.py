@@ -61,9 +61,17 @@ class Groups:
     """The table in memory, in the thread of the loop. `has_locks`: whether a group has queues
     locked, as orderly groups have."""
 
-    def __init__(self, root: Path, may_create: bool, has_locks: Callable[[str], bool]) -> None:
-        """Raises StoreDamaged."""
+    def __init__(
+        self,
+        root: Path,
+        may_create: bool,
+        has_locks: Callable[[str], bool],
+        is_owner: bool = True,
+    ) -> None:
+        """`is_owner`: the gateway writes the file. Else it follows the file of a replica, and what
+        it creates is gone at its end. Raises StoreDamaged."""
         self.has_locks = has_locks
+        self._is_owner = is_owner
         self._may_create = may_create
         self._file = ConfigTable(root / SUBSCRIPTION_GROUPS_FILE, "subscriptionGroupTable", now_ms)
         self._file.check_readable()
@@ -160,12 +168,15 @@ class Groups:
         return entry
 
     def turn(self, now: float) -> None:
-        """Saves when that is due."""
-        self._file.turn(now)
+        """Saves when that is due; who does not own the file reads it where it has changed."""
+        if self._is_owner:
+            self._file.turn(now)
+        elif self._file.reload():
+            self._settings.clear()
 
     def close(self) -> None:
         """Saves what is not saved."""
-        self._file.close()
+        self._file.close(keeps=self._is_owner)
 
 
 def _changed(attributes: Mapping[str, Any], changes: Mapping[str, str]) -> dict[str, Any]:

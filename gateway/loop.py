@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 import zmq
 
@@ -21,6 +22,7 @@ from gateway.service import GatewayService
 from node.reader.follower import ReaderSite, StoreFollower, open_fitting, transfer_limits
 from node.runtime import disk
 from node.runtime.event_log import fields
+from node.runtime.following.state import MasterPlace, read_master_place, write_master_place
 from node.runtime.locks import FileLock
 from node.runtime.process import EXIT_OK, OOM_READER, StopFlag, leave
 from node.runtime.run_process import ChildProcess, child_parser, run_process
@@ -67,6 +69,8 @@ class Gateway:
             site.shards,
         )
         self._registrar = Registrar(name_servers, name, self.service.topics)
+        if site.settings.follow:
+            self._registrar.follow(partial(_note_master, site.root))
         self._follower = StoreFollower(site, self.service.pulls.desk, page, zmq_)
         self.service.before_reading = self._catch_up
         self.service.commits.fail = self._fail
@@ -168,6 +172,14 @@ class Gateway:
         """Closes pages and files, and the connection to the writer."""
         self._follower.close()
         self._core.close()
+
+
+def _note_master(root: Path, place: MasterPlace) -> None:
+    """For the replica, which follows whom the name servers name."""
+    if place != read_master_place(root):
+        log.info("master found", extra=fields(remoting=place.remoting, replication=place.ha))
+        with disk.if_room():
+            write_master_place(root, place)
 
 
 def parse_place(text: str) -> tuple[str, int]:

@@ -32,6 +32,7 @@ from gateway.monitoring.gateway_stats import GatewayStats
 from gateway.names import BrokerName
 from gateway.offsets import Offsets
 from gateway.pulls import COMMIT, Pulls, moved_reply
+from gateway.replica.rules import as_slave
 from gateway.send_back import SendBack
 from gateway.sends import Sends, refusal_of_send
 from gateway.timers.recalls import Recalls
@@ -93,7 +94,7 @@ class GatewayService:
         self.buffers = ConnectionBuffers()
         self.stats = GatewayStats(store.root)
         self.count = self.stats.answered
-        self._connections_max = connections_max()
+        self._connections_max, self._is_slave = connections_max(), bool(settings.follow)
         self._root = store.root
         self._shown = self._shown_pulls = -1
         """The numbers of the changes that the file of the members has."""
@@ -105,6 +106,7 @@ class GatewayService:
             store.root,
             settings.auto_create_subscription_group,
             lambda group: self.members.has_locks(group, monotonic()),
+            is_owner=not settings.follow,
         )
         self.members.may_ring = lambda group: self.groups.settings(group).rings
         self.pulls = Pulls(store, self.topics, self.members, self.groups, limits, shards)
@@ -138,7 +140,7 @@ class GatewayService:
         self._admin = AdminDesk(self._admin_parts(store.root, core, settings))
         self.before_reading: Callable[[float], None] = lambda now: None
         """Takes in how far the log has grown; its owner sets it."""
-        self._handlers = self._declared()
+        self._handlers = as_slave(self._declared(), settings)
 
     def _make_sends(self, settings: Settings, cluster: str, delays: DelayRules) -> Sends:
         return Sends(
@@ -358,7 +360,7 @@ class GatewayService:
     def _beat(self, request: Request) -> None:
         for group in self.members.beat(request, monotonic()):
             settings, name = self.groups.settings(group), retry_topic(group)
-            if self.topics.find(name) is None:
+            if self.topics.find(name) is None and not self._is_slave:
                 coming = self.topics.make(name, settings.retry_queues)
                 self._aside(coming, "a retry topic was not made")
 
@@ -386,6 +388,8 @@ class GatewayService:
             if not task.cancelled() and (error := task.exception()) is not None:
                 fail(error)
 
+        if self._is_slave:
+            return  # the master asks for open transactions
         task = asyncio.ensure_future(self._checks.run())
         task.add_done_callback(ended)
         self._own_tasks.append(task)

@@ -190,6 +190,13 @@ class OffsetOutOfRange(RefusedError):
         self.latest = latest
 
 
+class NodeFollows(RefusedError):
+    """The node is a replica: its messages come from its master alone."""
+
+    code = 14
+    status = "SERVICE_NOT_AVAILABLE"
+
+
 class ClientClosed(RefusedError):
     """This client, or producer, is closed: it sends nothing any more, however often it is asked."""
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from itertools import count
+from types import MappingProxyType
 from typing import NamedTuple, Self
 
 from protocol.remoting.errors import BrokenFrame
@@ -19,6 +20,7 @@ class CallerReply(NamedTuple):
     code: int
     remark: str
     body: bytes
+    ext: Mapping[str, str] = MappingProxyType({})
 
 
 class RemotingCaller(asyncio.BufferedProtocol):
@@ -94,7 +96,8 @@ class RemotingCaller(asyncio.BufferedProtocol):
             for header, body in self._reader.received(nbytes):
                 coming = self._waiting.get(header.opaque) if header.is_answer else None
                 if coming is not None and not coming.done():
-                    coming.set_result(CallerReply(header.code, header.remark or "", bytes(body)))
+                    remark = header.remark or ""
+                    coming.set_result(CallerReply(header.code, remark, bytes(body), header.ext))
         except BrokenFrame as error:
             self._end(f"it sent a broken frame: {error.reason}")
             self.close()

@@ -15,6 +15,7 @@ from gateway.name_servers.caller import RemotingCaller
 from gateway.names import MASTER, BrokerName
 from gateway.topics import Topics
 from node.runtime.event_log import fields
+from node.runtime.following.state import MasterPlace
 from protocol.addresses import is_loopback
 from protocol.errors import MqError, RefusedError
 from protocol.remoting.bodies import RegisterBrokerBody, TopicRouteData
@@ -119,8 +120,17 @@ class Registrar:
         self._topics = topics
         self._registration = Registration(name, topics)
         self._links = [NameServerLink(one, self._registration, self._pace) for one in servers]
+        self.follows = False
+        """Whether the node is a replica; its owner sets it."""
         self._tasks: list[asyncio.Task[None]] = []
         self._can_read = True
+
+    def follow(self, heard: Callable[[MasterPlace], None]) -> None:
+        """The node is a replica. `heard` gets where the master of its name is, with each answer
+        that says so."""
+        self.follows = True
+        for link in self._links:
+            link.heard = heard
 
     def start(self, fail: Callable[[BaseException], None]) -> None:
         """Begins to register. `fail` is called with an unexpected error."""
@@ -167,7 +177,7 @@ class Registrar:
                 "other machines cannot connect to the address that is registered",
                 extra=fields(address=announced, name_servers=";".join(far)),
             )
-        if name.broker_id != MASTER:
+        if name.broker_id != MASTER and not self.follows:
             log.warning(
                 "the node is registered as a slave, but follows no master",
                 extra=fields(broker=name.broker, broker_id=name.broker_id),
@@ -188,6 +198,8 @@ class NameServerLink:
         self._caller: RemotingCaller | None = None
         self._known: frozenset[str] = frozenset()
         """The topics that it got over this connection."""
+        self.heard: Callable[[MasterPlace], None] = lambda place: None
+        """Gets what the answer of a slave's registration says of the master."""
 
     def wake(self) -> None:
         """Registers again soon: topics have changed."""
@@ -234,6 +246,9 @@ class NameServerLink:
         reply = await caller.ask(RequestCode.REGISTER_BROKER, ext, body, self._pace.answer_s)
         if reply.code != ResponseCode.SUCCESS:
             raise RegistrationRefused(f"its reply is code {reply.code}: {reply.remark[:200]}")
+        place = MasterPlace(reply.ext.get("masterAddr", ""), reply.ext.get("haServerAddr", ""))
+        if place.remoting and place.ha:
+            self.heard(place)
         for topic in self._known - topics:
             await self._withdraw(caller, topic)
         self._known = topics

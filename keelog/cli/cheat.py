@@ -32,6 +32,7 @@ SUBJECTS = {
     "messages": Subject("send, read, find messages", ("produce", "consume", "msg")),
     "topics": Subject("list, make, remove topics", ("topic", "group")),
     "store": Subject("read, check, mend, export a directory, without a node", ("store",)),
+    "replica": Subject("promote, demote, rewind the store of a replica", ("replica",)),
     "settings": Subject("settings files, and names for nodes", ("config", "context")),
     "load": Subject("put a node under load", ("bench",)),
     "spark": Subject("Spark jobs on a store", ("spark",)),

@@ -41,6 +41,9 @@ COMMANDS = {
     "store": Lazy(
         "keelog.cli.store.group", "store", "Reads, checks and repairs a store directory."
     ),
+    "replica": Lazy(
+        "keelog.cli.replica.group", "replica", "Promotes, demotes and rewinds a replica's store."
+    ),
     "spark": Lazy("keelog.cli.spark.group", "spark", "Runs Spark jobs on a store directory."),
     "bench": Lazy("keelog.cli.bench.group", "bench", "Measures a node under load."),
     "diag": Lazy("keelog.cli.node.diag", "diag", "Gathers what helps to find out what is wrong."),

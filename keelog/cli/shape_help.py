@@ -93,7 +93,7 @@ PROCESS: Shape = {
 }
 STATUS: Shape = {
     "ready": _TRUTH,
-    "mode": "normal, read_only, disk_full or no_resources",
+    "mode": "normal, replica, read_only, disk_full or no_resources",
     "cause": "text, or null",
     **texts("store", "kernel"),
     "http": "text: where metrics and health pages are, or null",
@@ -146,6 +146,19 @@ STATUS: Shape = {
                 "reason": "text",
             }
         ],
+    },
+    "following": {
+        **texts("state", "source", "master", "remoting", "kind", "reason", "hint", "disconnected"),
+        "disconnected_ms": "integer: ms since 1970",
+        "connections": "integer: since the replica began",
+        "end": "integer: of the own log",
+        "acknowledged": "integer: up to here the master knows the log to be on this disk",
+        "master_end": "integer: of the master's log, as far as it is known",
+        "contact_ms": "integer: when the master was heard last, ms since 1970",
+        "lag_bytes": "integer",
+        "lag_ms": "integer: the age of the newest record, while the master has more",
+        "metadata": texts("topics", "groups", "offsets", "delays"),
+        "metadata_ms": "integer: ms since 1970",
     },
     "damage": {
         "places": [
@@ -233,6 +246,23 @@ INFO: Shape = {
     "keelog": "null for a broker's store, else epoch, floor, tails_at and progress",
     "disk_bytes": {"FOLDER": "integer"},
 }
+PROMOTION: Shape = {
+    **texts("store", "role"),
+    "epoch": "integer",
+    "offset": "integer: log offset where its own log begins",
+    "acknowledged": "integer: up to here the master knew it to be on this disk",
+    "source": "text: whom it followed",
+    "master_end": "integer: of the master's log, when it was last known",
+    "lacks_bytes": "integer",
+    "last_contact_ms": "integer: ms since 1970, or 0",
+}
+DEMOTION: Shape = {**texts("role", "source"), **integers("epoch", "offset", "acknowledged")}
+REWIND: Shape = {
+    "store": "text",
+    "applied": _TRUTH,
+    **integers("offset", "end", "bytes", "records", "acknowledged"),
+    "kept_in": "text: the folder with what was cut, or empty",
+}
 QUEUE: Shape = {
     "topic": "text",
     **integers("queue_id", "min_offset"),
@@ -305,6 +335,9 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
     "store backup": (BACKUP,),
     "store restore": (BACKUP,),
     "store repair": (REPAIR,),
+    "replica promote": (PROMOTION,),
+    "replica demote": (DEMOTION,),
+    "replica rewind": (REWIND,),
     "store rebuild": (
         {
             "start": "integer: log offset",

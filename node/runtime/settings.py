@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from node.runtime.following.source import check_place, parse_follow
 from protocol.errors import BadRequest
 from protocol.printable import size_text
 from protocol.quantities import bytes_of
@@ -119,6 +120,19 @@ class Settings:
     )
     ha_max_gap_not_in_sync: int = setting(
         256 * _MIB, "a follower whose lag is as many bytes, or more, is not in sync", is_size=True
+    )
+    follow: str = setting(
+        "",
+        "the master whose log this node copies ([replication](replication.md)): `HOST:PORT` of its "
+        "replication, or `namesrv:HOST:PORT;HOST:PORT/BROKERNAME`; empty: the node is a master",
+    )
+    follow_remoting: str = setting(
+        "",
+        "where that master takes requests, `HOST:PORT`: for topics, groups, offsets and the begin "
+        "of its log; empty: as the name servers say, else the port below that of `follow`",
+    )
+    slave_read_enable: bool = setting(
+        False, "whether a node that follows serves pulls of RocketMQ's clients"
     )
     transient_store_pool_enable: bool = setting(
         False,
@@ -307,6 +321,10 @@ class Settings:
                 "set one of them",
             )
         check_bounds(self)
+        if self.follow:
+            parse_follow(self.follow)
+        if self.follow_remoting:
+            check_place("follow_remoting", self.follow_remoting)
         self.delete_hours  # noqa: B018  (a bad text is refused at the start)
         self.delay_levels_ms  # noqa: B018  (a bad text is refused at the start)
 

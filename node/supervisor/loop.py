@@ -34,12 +34,8 @@ from node.runtime.run_process import begin_process
 from node.runtime.settings import Settings, load_settings
 from node.serving.request_server import Server
 from node.store.identity.new_store import create_store
-from node.supervisor.bind import (
-    ha_place,
-    parse_advertise,
-    parse_bind,
-    remoting_place,
-)
+from node.store.identity.node_role import check_role
+from node.supervisor.bind import ha_place, parse_advertise, parse_bind, remoting_place
 from node.supervisor.child_process import NodePlaces, Process, child_command
 from node.supervisor.control import (
     answer_clients,
@@ -59,7 +55,7 @@ from node.supervisor.exit_with import stop_at_end_of
 from node.supervisor.http import http_end
 from node.supervisor.monitoring.damage import DamageList
 from node.supervisor.node_log import NodeLog, node_log
-from node.supervisor.options import Options
+from node.supervisor.options import Options, as_replica
 from node.supervisor.plan import (
     TRIED_AGAIN,
     Child,
@@ -111,6 +107,7 @@ def serve(options: Options) -> int:
     """
     started_at = time.monotonic()
     settings = load_settings(options.pairs)
+    options = as_replica(options, settings)
     place = parse_bind(options.serve.bind).resolved()
     remoting = remoting_place(options.serve.remoting)
     announced, ha = place_to_announce(options, remoting), ha_place(options.serve.ha_listen)
@@ -137,6 +134,7 @@ def serve(options: Options) -> int:
         lock = StoreLock.acquire(options.root, flock=True, record=False, create=False)
         ends.callback(lock.release)
         held.check()
+        check_role(options.root, settings.follow)
         warn_if_open_to_others(options.root)
         wait_for_orphans(options.root)
         if not is_new:
@@ -193,6 +191,7 @@ class Supervisor:
             settings.message_index_enable,
             with_gateway=bool(options.serve.remoting),
             with_followers=bool(places.ha.port),
+            with_tasks=not settings.follow,
         )
         self._places = places._replace(control=self.place)
         if self.place.takes_local:

@@ -4,10 +4,11 @@ Options, settings files and environment variables have their names and defaults 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from node.runtime.settings import check_bounds, setting
+from node.runtime.following.source import parse_follow
+from node.runtime.settings import Settings, check_bounds, setting
 from node.supervisor.bind import (
     parse_advertise,
     parse_bind,
@@ -143,6 +144,11 @@ MODULES: Mapping[ChildRole, str] = {
 }
 
 
+REPLICA = module_name("replication.replica.loop")
+"""In the place of the writer, at a node that follows a master."""
+FIRST_SLAVE = 1
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """`pairs`: settings as `name=value`; `modules`: tests alone replace them."""
@@ -159,3 +165,21 @@ class Options:
     while_pid: int | None = None
     """The node stops when this process ends."""
     modules: Mapping[ChildRole, str] = field(default_factory=lambda: MODULES)
+
+
+def as_replica(options: Options, settings: Settings) -> Options:
+    """The options of a node that follows, where the settings say so: another process in the place
+    of the writer, and at the name servers the place of a slave. Raises BadRequest."""
+    if not settings.follow:
+        return options
+    source, broker = parse_follow(settings.follow), options.broker
+    if source.broker:
+        broker = replace(
+            broker,
+            broker_name=source.broker,
+            namesrv_addr=broker.namesrv_addr or ";".join(source.name_servers),
+        )
+    if broker.namesrv_addr and not broker.broker_id:
+        broker = replace(broker, broker_id=FIRST_SLAVE)
+    modules = {**options.modules, ChildRole.WRITER: REPLICA}
+    return replace(options, broker=broker, modules=modules)

@@ -167,14 +167,17 @@ def plan_children(
     with_index: bool,
     with_gateway: bool = False,
     with_followers: bool = False,
+    with_tasks: bool = True,
 ) -> list[Child]:
-    """The children of a node: the writer first, then those that follow it."""
+    """The children of a node: the writer first, then those that follow it. Tasks run beside a
+    gateway alone."""
     return [
         Child(ChildRole.WRITER, 0),
         *(Child(ChildRole.QUEUE, index) for index in range(queue_workers)),
         *([Child(ChildRole.INDEX, 0)] if with_index else []),
         *(Child(ChildRole.READER, index) for index in range(readers)),
-        *([Child(ChildRole.GATEWAY, 0), Child(ChildRole.TASKS, 0)] if with_gateway else []),
+        *([Child(ChildRole.GATEWAY, 0)] if with_gateway else []),
+        *([Child(ChildRole.TASKS, 0)] if with_gateway and with_tasks else []),
         *([Child(ChildRole.FOLLOWERS, 0)] if with_followers else []),
     ]
 

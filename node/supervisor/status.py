@@ -34,6 +34,7 @@ from node.store import staging_files
 from node.store.group_lags_file import read_group_lags
 from node.supervisor.monitoring.damage import DamageList
 from node.supervisor.monitoring.followers import followers_check, followers_of
+from node.supervisor.monitoring.following import following, following_check
 from node.supervisor.operations import operations
 from node.supervisor.plan import (
     Child,
@@ -134,7 +135,7 @@ def status(view: NodeView) -> Fields:
     refused = _refused(view, log)
     return {
         "ready": _is_ready(view, refused, late_flush(view, log)),
-        "mode": "normal" if refused is None else refused.reason,
+        "mode": usual_mode(view.settings) if refused is None else refused.reason,
         "cause": None if refused is None else refused.cause,
         "store": str(view.store),
         "kernel": _kernel(),
@@ -158,6 +159,7 @@ def status(view: NodeView) -> Fields:
         "groups": _groups(view.root),
         "timers": read_timer_state(view.root)._asdict(),
         "followers": (followers_of(view.root, view.children) or FollowersState()).shape(),
+        "following": following(view.root, view.settings),
         "supervisor": {
             "pid": os.getpid(),
             "state": "stopping" if view.stopping else "running",
@@ -165,6 +167,11 @@ def status(view: NodeView) -> Fields:
             **usage(os.getpid()),
         },
     }
+
+
+def usual_mode(settings: Settings) -> str:
+    """`normal`, or `replica` for a node that takes its messages from a master."""
+    return "replica" if settings.follow else "normal"
 
 
 def _groups(root: Path) -> Fields:
@@ -194,7 +201,7 @@ def health(view: NodeView) -> Fields:
     silent = silence(view.children, view.limits)
     problems = publication_problems(view.root)
     damage = view.damage.text(view.store)
-    appends = "accepted" if refused is None else f"refused, {refused.reason}: {refused.cause}"
+    appends = _appends(view) if refused is None else f"refused, {refused.reason}: {refused.cause}"
     checks = [
         _role_check(view, ChildRole.WRITER, "writer", needed=True),
         _check("appends", refused is None, appends, needed=True),
@@ -203,6 +210,7 @@ def health(view: NodeView) -> Fields:
         _role_check(view, ChildRole.INDEX, "index_worker", needed=False),
         *_gateway_check(view),
         *_followers_checks(view),
+        *_following_check(view),
         _check("heartbeat", not silent, silent or "every process gives its own", needed=True),
         _check("flush", not late, late or "none takes long", needed=view.settings.is_sync_flush),
         _check("publications", not problems, "; ".join(problems) or "none is stuck"),
@@ -279,7 +287,12 @@ def _gateway_check(view: NodeView) -> list[Fields]:
         return []
     return [
         _role_check(view, ChildRole.GATEWAY, "gateway", needed=False),
-        _role_check(view, ChildRole.TASKS, "tasks", needed=False),
+        # A replica has none: the master delivers what is delayed.
+        *(
+            [_role_check(view, ChildRole.TASKS, "tasks", needed=False)]
+            if not view.settings.follow
+            else []
+        ),
     ]
 
 
@@ -291,6 +304,18 @@ def _followers_checks(view: NodeView) -> list[Fields]:
     ok, text = followers_check(state, view.settings)
     running = _role_check(view, ChildRole.FOLLOWERS, "followers_process", needed=False)
     return [running, _check("followers", ok, text)]
+
+
+def _appends(view: NodeView) -> str:
+    master = view.settings.follow
+    return f"none are taken, the node follows {master}" if master else "accepted"
+
+
+def _following_check(view: NodeView) -> list[Fields]:
+    """None for a node that follows nobody."""
+    if not view.settings.follow:
+        return []
+    return [_check("following", *following_check(view.root))]
 
 
 def _shown_state(child: Child) -> str:

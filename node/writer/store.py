@@ -179,12 +179,17 @@ class WriterStore:
             segment_bytes=self.log.segment_bytes,
         )
 
-    def snapshot_if_due(self) -> None:
-        """Copies the queues' ends now and then, to be saved once the log is flushed up to there."""
+    def snapshot_if_due(self, settle: Callable[[], None] | None = None) -> None:
+        """Copies the queues' ends now and then, to be saved once the log is flushed up to there.
+
+        `settle` is called before, where the ends may not be up to date.
+        """
         new_bytes = self.log.end - self._snapshot_at
         new_records = self.placement.records - self._snapshot_records
         is_due = new_bytes >= TAILS_EVERY_BYTES or new_records >= TAILS_EVERY_RECORDS
         if self._snapshot is None and is_due:
+            if settle is not None:
+                settle()
             self._snapshot = self.placement.snapshot()
             self._snapshot_at = self.log.end
             self._snapshot_records = self.placement.records
@@ -385,12 +390,18 @@ class WriterStore:
 
 
 def open_writer_store(
-    root: Path, settings: Settings, store_host: Host, alone: bool, tell: Tell = tell_nobody
+    root: Path,
+    settings: Settings,
+    store_host: Host,
+    alone: bool,
+    tell: Tell = tell_nobody,
+    prepare: Callable[[Path], None] = lambda _root: None,
 ) -> WriterStore:
     """Locks, recovers and opens a store, which `node.store.identity.new_store` has made.
 
     `alone`: no supervisor holds the store, so `flock` is taken here. `tell` gets the recovery's
-    progress, as in `node.writer.recovery.recovery.examine`.
+    progress, as in `node.writer.recovery.recovery.examine`. `prepare` is called with the lock held,
+    before anything is read.
 
     Raises StoreLocked, NotAStore, StorePermission, StoreDamaged, StoreMoved, and changes nothing.
     """
@@ -402,6 +413,7 @@ def open_writer_store(
         check_created(root)
         lock = StoreLock.acquire(root, flock=alone, wait_s=LOCK_WAIT_S, create=False)
         try:
+            prepare(root)
             return _open_locked(lock, root, settings, store_host, tell)
         except BaseException:
             lock.release()

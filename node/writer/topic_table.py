@@ -6,7 +6,7 @@ Creating topics follows `TopicConfigManager#createTopicInSendMessageMethod`.
 import random
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from node.runtime.settings import Settings
 from node.store.config.topics_file import PERM_DEFAULT, PERM_READ, PERM_WRITE, Topic, TopicsFile
@@ -211,6 +211,10 @@ class TopicTable:
         self._stored_queues.pop(name, None)
         self._turn.pop(name, None)
         self._file.remove(name, self._now_ms())
+
+    def adopt(self, document: dict[str, Any]) -> bool:
+        """Replaces the table by a master's. Raises as `TopicsFile.adopt`."""
+        return self._file.adopt(document)
 
     def all(self) -> list[Topic]:
         """Every topic, by name."""

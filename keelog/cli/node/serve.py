@@ -106,8 +106,20 @@ def origins(given: Sequence[Given], options: Iterable[str]) -> list[dict[str, st
     metavar="PID",
     help="Stops in order when this process ends, however it does.",
 )
+@click.option(
+    "--follow",
+    metavar="HOST:PORT",
+    help="Copies the log of this master, whose replication is there, instead of taking appends; "
+    "or namesrv:HOST:PORT/BROKERNAME.",
+)
 @settings_given_options
-def serve(directory: Path, given: tuple[Given, ...], while_pid: int | None, **options: Any) -> int:
+def serve(
+    directory: Path,
+    given: tuple[Given, ...],
+    while_pid: int | None,
+    follow: str | None,
+    **options: Any,
+) -> int:
     """Runs a node on the store in DIR, which is made when absent.
 
     It stays in the foreground; SIGTERM or Ctrl-C stops it in order. One line `ready …` on stderr
@@ -118,6 +130,8 @@ def serve(directory: Path, given: tuple[Given, ...], while_pid: int | None, **op
 
     Example: keelog serve ./store --http 7855
 
+    Example: keelog serve ./copy --follow 192.0.2.7:10912
+
     Example: keelog serve ./store --bind tcp://127.0.0.1:0 -X store.flush_disk_type=SYNC_FLUSH
     """
     from node.supervisor.loop import serve
@@ -125,6 +139,8 @@ def serve(directory: Path, given: tuple[Given, ...], while_pid: int | None, **op
     from node.supervisor.plan import RestartLimits
 
     with doing(f"cannot serve {directory}"):
+        if follow is not None:
+            given = (*given, Given(f"follow={follow}", "option", "--follow"))
         said = {name: value for name, value in options.items() if value is not None}
         tables = {
             table: replace(

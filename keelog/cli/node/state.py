@@ -105,7 +105,8 @@ def _title(answer: dict[str, Any]) -> str:
     refused = f"{mode}: appends are refused, reads go on. {answer['cause']}\n"
     return (
         f"{answer['store']}: {ready}, epoch {log['epoch']}\n"
-        f"{'' if mode == 'normal' else refused}"
+        f"{'' if mode in ('normal', 'replica') else refused}"
+        f"{_following_text(answer)}"
         f"{unfit if ': ' in kernel else ''}"
         f"log: min {log['min']}, appended {log['appended']}, committed {log['committed']}, "
         f"flushed {log['flushed']}, readable {log['readable']}\n"
@@ -115,6 +116,28 @@ def _title(answer: dict[str, Any]) -> str:
         f"{_followers_text(answer)}"
         f"{_damage_text(answer)}"
     )
+
+
+def _following_text(answer: dict[str, Any]) -> str:
+    """How a replica follows its master; empty for other nodes, and of an older one."""
+    found = answer.get("following")
+    if not found:
+        return ""
+    master = found["master"] or found["source"]
+    lag = f"lag {size_text(found['lag_bytes'])} and {found['lag_ms'] / 1000:.1f} s"
+    lines = [f"replica of {master}: {found['state']}, {lag}, end {found['end']}"]
+    if found["reason"]:
+        kind = f"{found['kind']}: " if found["kind"] else ""
+        lines.append(f"replica: {kind}{found['reason']}. Try: {found['hint']}")
+    if found["disconnected"]:
+        when = time_text(found["disconnected_ms"])
+        lines.append(f"replica: last without a connection {when}: {found['disconnected']}")
+    lines += [
+        f"replica: {part} of the master not taken over: {why}"
+        for part, why in found["metadata"].items()
+        if why
+    ]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _groups_text(answer: dict[str, Any]) -> str:

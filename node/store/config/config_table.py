@@ -8,6 +8,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,8 @@ class ConfigTable:
         self._is_dirty = False
         self._texts: dict[str, tuple[Any, str]] = {}
         """By key: the entry as it was saved last, and its text. The thread's alone."""
+        self._read_mark = 0
+        """The file's time of change when it was last read by `reload`."""
         self.damage: StoreDamaged | None = None
         """Why neither the file nor its copy could be read."""
         self._document: dict[str, Any] = {}
@@ -81,10 +84,26 @@ class ConfigTable:
             self._begin()
             self._collect()
 
-    def close(self) -> None:
-        """Saves what is not saved, and ends the thread."""
-        self.save()
+    def close(self, keeps: bool = True) -> None:
+        """Saves what is not saved, unless the file is another process's; ends the thread."""
+        if keeps:
+            self.save()
         self._saver.shutdown()
+
+    def reload(self) -> bool:
+        """For who does not own the file: reads it again where it is another one.
+
+        Entries that are not in it stay. A file that cannot be read changes nothing.
+        """
+        with suppress(FileNotFoundError):
+            mark = self.path.stat().st_mtime_ns
+            if mark != self._read_mark:
+                self._read_mark = mark
+                before = self.entries
+                self._load()
+                self.entries = {**before, **self._document.pop(self._name, {})}
+                return True
+        return False
 
     def _begin(self) -> None:
         self._is_dirty = False

@@ -76,6 +76,22 @@ class ConsumerOffsets:
         self._count += more
         self._file.touch()
 
+    def adopt(self, table: Mapping[str, Mapping[str, Any]]) -> None:
+        """Takes over a master's offsets: its places replace ours, and no entry goes away.
+
+        Raises StoreDamaged for our own file.
+        """
+        self._file.check_readable()
+        for key, theirs in table.items():
+            entry = self._file.entries.get(key, {})
+            sound = {queue: offset for queue, offset in theirs.items() if _is_offset(queue, offset)}
+            changed = {**entry, **sound}
+            if changed != entry or key not in self._file.entries:
+                self._check_room(key, len(changed) - len(entry))
+                self._count += len(changed) - len(entry)
+                self._file.entries[key] = changed
+                self._file.touch()
+
     def all_of(self, group: str | None) -> list[tuple[str, str, dict[int, int]]]:
         """Group, topic and offsets of each entry, those of one group or of all, in order."""
         self._file.check_readable()

@@ -112,6 +112,20 @@ class TopicsFile:
         self._save(table, timestamp_ms)
         self.topics.update((topic.name, topic) for topic in topics)
 
+    def adopt(self, document: dict[str, Any]) -> bool:
+        """Replaces the table by that of a master, version included; False where it is the same.
+
+        Raises StoreDamaged for one that makes no sense, and as `put` does.
+        """
+        known = {name: self._document.get(name) for name in document}
+        if known == document:
+            return False
+        table = document.get("topicConfigTable", {})
+        topics = {name: _topic(self.path, name, entry) for name, entry in table.items()}
+        self._save_document({**self._document, **document})
+        self.topics = topics
+        return True
+
     def remove(self, name: str, timestamp_ms: int) -> bool:
         """Takes a topic out and saves; False when there is none. Raises as `put` does."""
         if name not in self.topics:
@@ -126,7 +140,10 @@ class TopicsFile:
         version = dict(self._document.get("dataVersion", {"stateVersion": 0}))
         version["counter"] = self.version + 1
         version["timestamp"] = timestamp_ms
-        document = {**self._document, "dataVersion": version, "topicConfigTable": table}
+        self._save_document({**self._document, "dataVersion": version, "topicConfigTable": table})
+
+    def _save_document(self, document: dict[str, Any]) -> None:
+        """As `_save`, for the whole file."""
         try:
             self._write(document)
         except OSError as error:

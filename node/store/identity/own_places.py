@@ -70,6 +70,7 @@ _BELLS = re.compile(r"run/[^/]+\.bell")
 _FILES = (
     (re.compile(r"floor"), FLOOR_FILE_BYTES_MAX),
     (re.compile(r"epochs(\.new)?"), EPOCHS_FILE_BYTES_MAX),
+    (re.compile(r"role(\.new)?"), SMALL_FILE_BYTES_MAX),
     (re.compile(r"(tails|removed)(\.new)?|run/[^/]+\.rebuilding(\.new)?"), QUEUES_FILE_BYTES_MAX),
     (re.compile(r"run/members(\.new)?"), OFFSETS_FILE_BYTES_MAX),
     (re.compile(r"run/groups(\.new)?"), QUEUES_FILE_BYTES_MAX),

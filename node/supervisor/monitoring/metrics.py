@@ -23,6 +23,7 @@ from node.store.checkpoints import QUARANTINE_DIR, own_dir
 from node.store.config.topics_file import TopicsFile
 from node.supervisor.monitoring.families import TopicFamilies, stats_families
 from node.supervisor.monitoring.followers import follower_families
+from node.supervisor.monitoring.following import following_families
 from node.supervisor.monitoring.groups import group_families
 from node.supervisor.monitoring.timers import timer_families
 from node.supervisor.plan import ChildRole, ChildState, page_slot
@@ -179,6 +180,7 @@ class NodeCollector(Collector):
         yield from group_families(view.root, _NODE_LABELS)
         yield from timer_families(view.root, _NODE_LABELS)
         yield from follower_families(view.root, view.children)
+        yield from following_families(view.root, view.settings, _NODE_LABELS)
         yield from stats_families(read_stats(view.root))
 
     def _rocketmq(self, look: Scrape) -> Iterator[Metric]:

@@ -192,6 +192,34 @@ class CommitLog:
         self.end = start + len(data)
         return start
 
+    def turn_over(self) -> None:
+        """Goes on in the next segment where the current one is full.
+
+        Raises ServiceNotAvailable, and writes nothing, when the next one could not be made.
+        """
+        if self._current is None or self.end - self._current.base == self.segment_bytes:
+            self.make_room(0)
+
+    def write_after_end(self, data: bytes, offset: int) -> None:
+        """Writes bytes of the current segment after the log's end, which does not move."""
+        assert self._current is not None
+        assert self.end <= offset
+        position = offset - self._current.base
+        if self._ahead is not None:
+            self._ahead.claim(position + len(data))
+        disk.write_all(self._current.descriptor, data, position)
+
+    def sync_current(self) -> None:
+        """Syncs the current segment, with what is after the log's end."""
+        assert self._current is not None
+        disk.sync(self._current.descriptor)
+
+    def close_segment(self, head: bytes) -> None:
+        """Ends the current segment here, with the head of a blank; what follows it stays."""
+        assert self._current is not None
+        self._write(head)
+        self.end = self._current.base + self.segment_bytes
+
     def _write(self, data: memoryview | bytes | bytearray) -> None:
         assert self._current is not None
         position = self.end - self._current.base

@@ -33,10 +33,11 @@ AnyJob = TypeVar("AnyJob", bound=PeriodicJob)
 class JobThread(Generic[AnyJob]):
     """One thread, one job at a time. All methods are for the writer's own thread.
 
-    `fd` becomes readable when a job has ended: an eventfd for the writer's poll.
+    `fd` becomes readable when a job has ended: an eventfd for the writer's poll. `may_be_left`: the
+    end of the process waits for no job.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, may_be_left: bool = False) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._job: AnyJob | None = None
         self._after: Callable[[], None] | None = None
@@ -48,7 +49,7 @@ class JobThread(Generic[AnyJob]):
         """The thread sets it last, so that `collect` needs no lock while a job runs."""
         self._wake = threading.Condition()
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name=name)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=may_be_left)
         self._thread.start()
 
     @property

@@ -1,0 +1,1 @@
+"""A gateway at a node that follows a master."""

@@ -1,0 +1,287 @@
+"""Follows a master: connects, compares, copies, reports, and knows what state it is in.
+
+One object for the life of the process. `turn` does what is possible now and waits for nothing.
+"""
+
+import logging
+from collections.abc import Callable
+
+from node.runtime.event_log import fields
+from node.runtime.following.state import (
+    COMPARING,
+    CONNECTING,
+    FOLLOWING,
+    STOPPED,
+    WAITING,
+)
+from node.runtime.process import now_ms
+from protocol.errors import ServiceNotAvailable
+from protocol.ha.stream import ONE_BYTE_BEHIND, LogFrame
+from replication.replica.assembler import LogAssembler
+from replication.replica.connector import Connected, Connector, MasterAddress
+from replication.replica.log_copy import LogCopy
+from replication.replica.master_facts import MasterFacts
+from replication.replica.master_link import READS_AT_ONCE, LinkLost, MasterLink
+from replication.replica.overlap import OVERLAP_BYTES, Overlap
+from replication.replica.stops import FollowStopped, OtherSegments
+
+log = logging.getLogger("keelog.replica")
+
+PAUSE_S_MIN = 0.1
+PAUSE_S_MAX = 5.0
+"""Between two tries to connect; each failure doubles the pause (RocketMQ: always 5 s)."""
+NO_ROOM_S = 1.0
+"""The pause after the disk had no room for the next segment."""
+NOTHING_SENT = (
+    "the master sends nothing: its log is empty, or no longer begins at 0",
+    "for a log that begins later, name its port for requests: -X store.follow_remoting=HOST:10911",
+)
+
+
+class StartsElsewhere(Exception):
+    """An empty store has to be made anew: the master's log begins at another offset, or has
+    segments of another length."""
+
+
+class MasterFollower:
+    """`find` says where the master is."""
+
+    def __init__(self, copy: LogCopy, find: Callable[[], MasterAddress], now: float) -> None:
+        self._copy = copy
+        self._find = find
+        self._connector = Connector()
+        self._try_at = now
+        self._pause_s = PAUSE_S_MIN
+        self._link: MasterLink | None = None
+        self._overlap: Overlap | None = None
+        self._assembler: LogAssembler | None = None
+        self._says_zero = False
+        """Whether an empty log says 0 at the next connection: in turn with 1."""
+        self._began_at = 0
+        """What this connection reported first."""
+        self.state = CONNECTING
+        self.address = MasterAddress()
+        self.facts: MasterFacts | None = None
+        self.stopped: FollowStopped | None = None
+        self.lacks_room = False
+        """Whether the disk had no room at the last try."""
+        self.waits_for: tuple[str, str] = ("", "")
+        """Why it is `waiting`, and what to try."""
+        self.disconnected, self.disconnected_ms = "", 0
+        self.connections = 0
+        self.acknowledged = 0
+        self.master_end = 0
+        self.heard_ms = 0
+        """When the master was heard last."""
+
+    # -- for the loop -------------------------------------------------------------------------
+
+    @property
+    def watched(self) -> list[tuple[int, int]]:
+        """Descriptors to wait for, each with its events."""
+        found = [(self._connector.fd, 1)]
+        if self._link is not None:
+            found.append((self._link.fd, self._link.events))
+        return found
+
+    @property
+    def try_at(self) -> float:
+        """When `turn` is to be called again while nothing is connected."""
+        is_idle = self._link is None and self.stopped is None and not self._connector.is_busy
+        return self._try_at if is_idle else float("inf")
+
+    def turn(self, now: float) -> bool:
+        """Returns whether there may be more to do at once. Raises StartsElsewhere, OSError."""
+        if self.stopped is not None:
+            return False
+        try:
+            if self._link is None:
+                self._connect(now)
+                return False
+            has_more = self._receive(self._link, now)
+            self._report(self._link, now)
+        except LinkLost as lost:
+            self._lose(str(lost), now)
+            return False
+        except FollowStopped as stopped:
+            self._stop(stopped)
+            return False
+        except ServiceNotAvailable as full:
+            self.lacks_room = True
+            self._lose(full.reason, now)
+            self._try_at = now + NO_ROOM_S
+            return False
+        return has_more
+
+    def look(self, now: float) -> None:
+        """Now and then: leaves a master whose place is taken by another."""
+        if self._link is not None and self._find().ha != self.address.ha:
+            self._lose("the name servers name another master", now)
+
+    def close(self) -> None:
+        """Ends the connection."""
+        if self._link is not None:
+            self._link.close()
+        self._connector.close()
+
+    # -- connecting ---------------------------------------------------------------------------
+
+    def _connect(self, now: float) -> None:
+        outcome = self._connector.collect()
+        if outcome is not None:
+            self._connected(outcome, now)
+        elif now >= self._try_at and not self._connector.is_busy:
+            self.address = self._find()
+            if not self.address.ha:
+                self.state = WAITING
+                self.waits_for = (
+                    "no name server has said yet where the master is",
+                    "is the master registered, and this node (--remoting, --broker-name)?",
+                )
+                self._try_at = now + PAUSE_S_MAX / 5
+                return
+            self._connector.begin(self.address)
+
+    def _connected(self, outcome: Connected, now: float) -> None:
+        self.facts = outcome.facts or self.facts
+        if outcome.facts is not None:
+            self.master_end = outcome.facts.end
+        if outcome.socket is None:
+            self._lose(outcome.why, now)
+            return
+        self._link = MasterLink(outcome.socket, now)
+        self.connections += 1
+        self.lacks_room = False
+        copy = self._copy
+        if copy.is_empty:
+            self._begin_empty(self._link, outcome.facts, now)
+        else:
+            self._check_segments(outcome.facts)
+            start = max(self._overlap_start(outcome.facts), ONE_BYTE_BEHIND)
+            self._overlap = Overlap(start, copy.end, copy.read, outcome.facts)
+            self._assembler = copy.assembler(starts_at_zero=False)
+            self.state, self._began_at = COMPARING, start
+            self._link.report(start, now)
+        details = fields(master=self.address.ha, end=copy.end, state=self.state)
+        log.info("connected to the master", extra=details)
+
+    def _begin_empty(self, link: MasterLink, facts: MasterFacts | None, now: float) -> None:
+        self._check_begin(facts)
+        begin = self._copy.end
+        if facts is not None and facts.end == 0:
+            self._says_zero = True
+        # RocketMQ takes a report of 0 for "the last segment", and 1 for "from 1 on". A node of ours
+        # that has nothing yet ends a connection that says 1.
+        says_one = begin == 0 and not self._says_zero
+        self._overlap = None
+        self._assembler = self._copy.assembler(starts_at_zero=says_one)
+        self.state, self.waits_for = WAITING, NOTHING_SENT
+        self._began_at = ONE_BYTE_BEHIND if says_one else begin
+        link.report(self._began_at, now)
+        self._says_zero = not self._says_zero
+
+    def _overlap_start(self, facts: MasterFacts | None) -> int:
+        start = self._copy.overlap_start(OVERLAP_BYTES)
+        if facts is not None and start < facts.begin < self._copy.end:
+            return facts.begin
+        return start
+
+    def _check_begin(self, facts: MasterFacts | None) -> None:
+        """Raises StartsElsewhere unless the empty log can go on as the master's begins."""
+        if facts is None:
+            return
+        own_bytes = self._copy.store.log.segment_bytes
+        if facts.begin != self._copy.end or facts.segment_bytes not in (0, own_bytes):
+            raise StartsElsewhere
+
+    def _check_segments(self, facts: MasterFacts | None) -> None:
+        own_bytes = self._copy.store.log.segment_bytes
+        if facts is not None and facts.segment_bytes not in (0, own_bytes):
+            raise OtherSegments(
+                f"the master's segments have {facts.segment_bytes} bytes, ours {own_bytes}",
+                "follow with an empty directory: it takes over the master's length",
+            )
+
+    # -- copying ------------------------------------------------------------------------------
+
+    def _receive(self, link: MasterLink, now: float) -> bool:
+        """Takes what has come. Returns whether there may be more."""
+        for _ in range(READS_AT_ONCE):
+            frames = link.receive(now)
+            if not frames:
+                return False
+            self.heard_ms = now_ms()
+            for frame in frames:
+                self._take(frame)
+            self._write()
+        return True
+
+    def _take(self, frame: LogFrame) -> None:
+        assembler, overlap = self._assembler, self._overlap
+        assert assembler is not None
+        wanted = assembler.wanted if overlap is None else overlap.wanted
+        if frame.offset != wanted:
+            raise LinkLost(f"the master sent offset {frame.offset}, {wanted} was asked for")
+        self.master_end = max(self.master_end, frame.offset + len(frame.body))
+        if not frame.body and overlap is not None and not overlap.is_done:
+            overlap.heard_beat()
+        if not frame.body and overlap is None:
+            return
+        body = frame.body
+        if overlap is not None:
+            body = overlap.take(frame)
+            if not overlap.is_done:
+                return
+            self._overlap = None
+        if self.state != FOLLOWING:
+            self._follow()
+        assembler.feed(body)
+
+    def _follow(self) -> None:
+        self.state, self.waits_for, self._pause_s = FOLLOWING, ("", ""), PAUSE_S_MIN
+        self.acknowledged = 0  # the next report says what is on the disk
+        log.info("follows the master", extra=fields(master=self.address.ha, end=self._copy.end))
+
+    def _write(self) -> None:
+        assert self._assembler is not None
+        for piece in self._assembler.take():
+            self._copy.write(piece)
+
+    def _report(self, link: MasterLink, now: float) -> None:
+        """Tells the master what is on our disk; until the comparison has ended, where it began."""
+        if self.state == FOLLOWING:
+            flushed = self._copy.flushed
+            if flushed > self.acknowledged or link.is_report_due(now):
+                link.report(flushed or ONE_BYTE_BEHIND, now)
+                self.acknowledged = flushed
+        elif link.is_report_due(now):
+            link.report(self._began_at, now)
+
+    # -- ends ---------------------------------------------------------------------------------
+
+    def _lose(self, why: str, now: float) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+        if why != self.disconnected or self.state == FOLLOWING:
+            log.warning(
+                "not connected to the master", extra=fields(master=self.address.ha, why=why)
+            )
+        self.state = CONNECTING
+        self.disconnected, self.disconnected_ms = why, now_ms()
+        self._try_at = now + self._pause_s
+        self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
+
+    def _stop(self, stopped: FollowStopped) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+        self.stopped, self.state = stopped, STOPPED
+        details = fields(
+            master=self.address.ha,
+            kind=type(stopped).__name__,
+            cause=stopped.reason,
+            hint=stopped.hint,
+            end=self._copy.end,
+        )
+        log.error("stops following the master", extra=details)

@@ -1,0 +1,129 @@
+"""Makes a master of a replica, or a replica of a master. The node must have stopped."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from node.runtime.following.state import FollowState, read_follow_state
+from node.runtime.locks import StoreLock
+from node.runtime.settings import Settings
+from node.store.checkpoints import clear_clean
+from node.store.identity.node_role import (
+    MASTER,
+    REPLICA,
+    StoreRole,
+    WrongRole,
+    load_role,
+    save_role,
+)
+from node.store.identity.store_id import ensure_id
+from node.store.shutdown_state import check_is_store
+from node.writer.recovery.recovery import carry_out, examine
+from protocol.errors import RefusedError
+from replication.replica.master_facts import ask_facts
+
+
+class AcknowledgedLost(RefusedError):
+    """The replica's log ends below what it has acknowledged: a promotion would lose that."""
+
+
+class MasterLives(RefusedError):
+    """The master still runs: with a promotion there would be two."""
+
+
+class Promotion(NamedTuple):
+    """A store after its promotion, and what it may lack of the master's log."""
+
+    store: str
+    role: str
+    epoch: int
+    offset: int
+    """Where its own log begins."""
+    acknowledged: int
+    source: str
+    master_end: int
+    """The end of the master's log, when it was last known."""
+    lacks_bytes: int
+    last_contact_ms: int
+    """When that was, in ms since 1970; 0: not known."""
+
+
+@contextmanager
+def stopped_store(root: Path) -> Iterator[Path]:
+    """The store under its lock. Raises StoreLocked while a node runs, NotAStore."""
+    check_is_store(root)
+    root = root.resolve()
+    lock = StoreLock.acquire(root)
+    try:
+        yield root
+    finally:
+        lock.release()
+
+
+def promote(root: Path, settings: Settings, though_alive: bool = False) -> Promotion:
+    """Ends the log where its last whole record ends, begins a new epoch, and notes the role.
+
+    Raises WrongRole for a store that is not a replica, AcknowledgedLost, MasterLives unless
+    `though_alive`, and StoreDamaged for a log that ends below what was durable. Nothing is changed
+    then.
+    """
+    with stopped_store(root) as place:
+        role = load_role(place)
+        if role is None or role.role != REPLICA:
+            raise WrongRole(f"the store {place} is not a replica", "keelog serve DIR runs it")
+        state = read_follow_state(place)
+        found = examine(place, settings)
+        acknowledged = max(role.acknowledged, state.acknowledged)
+        if found.end < acknowledged:
+            raise AcknowledgedLost(
+                f"the log ends at {found.end}, and {acknowledged} was acknowledged to {role.source}"
+                f": {acknowledged - found.end} bytes are missing",
+                "promote another replica; this one may follow it then",
+            )
+        master_end = _master_end(state, though_alive)
+        clear_clean(place)
+        epoch = carry_out(found, settings.enabled_append_prop_crc)
+        save_role(place, StoreRole(MASTER, role.source, epoch, found.end, acknowledged))
+        return Promotion(
+            str(place),
+            MASTER,
+            epoch,
+            found.end,
+            acknowledged,
+            role.source,
+            master_end,
+            max(0, master_end - found.end),
+            state.contact_ms,
+        )
+
+
+def _master_end(state: FollowState, though_alive: bool) -> int:
+    """The end of the master's log. Raises MasterLives."""
+    facts = ask_facts(state.remoting, with_segments=False) if state.remoting else None
+    if facts is None:
+        return state.master_end
+    if not though_alive:
+        raise MasterLives(
+            f"the master at {state.remoting} runs, and its log ends at {facts.end}",
+            "stop it first, so that nobody sends to it any more; --force promotes all the same",
+        )
+    return facts.end
+
+
+def demote(root: Path, source: str) -> StoreRole:
+    """Notes that the store follows `source` from now on: the next start compares both logs.
+
+    Raises WrongRole for a store that is a replica already.
+    """
+    with stopped_store(root) as place:
+        role = load_role(place)
+        if role is not None and role.role == REPLICA:
+            raise WrongRole(
+                f"the store {place} is a replica of {role.source} already",
+                f"keelog serve {place} --follow {role.source}",
+            )
+        ensure_id(place)  # a note of a store without an id would not count once it has one
+        changed = StoreRole(REPLICA, source)
+        save_role(place, changed)
+        return changed

@@ -1,0 +1,168 @@
+"""A replica's store is promoted, demoted and rewound: what is noted, refused, kept and cut."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from keelog.bench.queue_checks import verify_deep
+from node.runtime.settings import load_settings
+from node.store.checkpoints import load_epochs
+from node.store.identity.node_role import (
+    MASTER,
+    REPLICA,
+    StoreRole,
+    WrongRole,
+    check_role,
+    load_role,
+    save_role,
+)
+from node.store.opening import open_store
+from protocol.errors import BadRequest, StoreLocked
+from protocol.record.columns import scan
+from replication.roles.promotion import AcknowledgedLost, demote, promote
+from replication.roles.rewind import rewind
+from tests.support.ha_master import HaMaster
+from tests.support.master_log import SEGMENT_BYTES, MasterLog
+from tests.support.node import RunningNode, wait_until
+from tests.support.replica_process import ReplicaProcess
+from tests.support.writer_process import RawClient, WriterProcess
+
+pytestmark = pytest.mark.process
+
+SETTINGS = load_settings([f"mapped_file_size_commit_log={SEGMENT_BYTES}"])
+SMALL = (f"mapped_file_size_commit_log={SEGMENT_BYTES}", "disk_space_warning_level_ratio=100")
+
+
+def a_replica(root: Path, count: int = 300) -> MasterLog:
+    """A stopped replica that has acknowledged all of a log."""
+    log = MasterLog()
+    log.put_many(count)
+    with (
+        HaMaster(bytes(log.data), SEGMENT_BYTES) as master,
+        ReplicaProcess(root, master.place) as replica,
+    ):
+        replica.wait_end(master.end)
+        wait_until(lambda: master.reports[-1] == master.end, "not acknowledged")
+        wait_until(lambda: replica.state.acknowledged == master.end, "not shown")
+        assert replica.stop() == 0
+    return log
+
+
+def stored(root: Path) -> bytes:
+    """The log of a stopped store up to its end."""
+    with open_store(root, SETTINGS) as store:
+        end = store.log.end
+    return b"".join(p.read_bytes() for p in sorted((root / "commitlog").iterdir()))[:end]
+
+
+def test_a_promoted_replica_takes_messages_after_the_masters(tmp_path: Path) -> None:
+    root = tmp_path / "copy"
+    log = a_replica(root)
+    with pytest.raises(WrongRole, match="is a replica of"):
+        check_role(root, follows="")
+    done = promote(root, SETTINGS)
+    assert (done.role, done.offset, done.lacks_bytes) == (MASTER, len(log.data), 0)
+    assert load_epochs(root)[-1].epoch == done.epoch
+    check_role(root, follows="")
+    with pytest.raises(WrongRole, match="was promoted"):
+        check_role(root, follows="127.0.0.1:10912")
+    with WriterProcess(root, SMALL) as writer, RawClient(writer.endpoint) as client:
+        receipt = client.ask("send", topic="orders", queue=0, body=b"of the new master")
+        assert receipt["ok"]
+        assert receipt["queue_offset"] == 300 // 4
+        assert receipt["physical_offset"] >= len(log.data)
+    assert stored(root).startswith(bytes(log.data))
+
+
+def test_a_replica_behind_what_it_acknowledged_is_not_promoted(tmp_path: Path) -> None:
+    root = tmp_path / "copy"
+    log = a_replica(root)
+    role = load_role(root)
+    assert role is not None
+    assert role.acknowledged == len(log.data)
+    save_role(root, role._replace(acknowledged=len(log.data) + 100))
+    with pytest.raises(AcknowledgedLost, match="100 bytes are missing"):
+        promote(root, SETTINGS)
+    found = load_role(root)
+    assert found is not None
+    assert found.role == REPLICA
+
+
+def test_only_a_replica_is_promoted_and_only_when_it_has_stopped(tmp_path: Path) -> None:
+    with WriterProcess(tmp_path / "store", SMALL) as writer:
+        with pytest.raises(StoreLocked):
+            promote(writer.root, SETTINGS)
+        writer.stop()
+        with pytest.raises(WrongRole, match="is not a replica"):
+            promote(writer.root, SETTINGS)
+
+
+def test_a_demoted_master_follows_the_one_that_has_its_log(tmp_path: Path) -> None:
+    root = tmp_path / "copy"
+    log = a_replica(root)
+    promote(root, SETTINGS)
+    log.put_many(50, "of the other")
+    with HaMaster(bytes(log.data), SEGMENT_BYTES) as master:
+        assert demote(root, master.place) == StoreRole(REPLICA, master.place)
+        with ReplicaProcess(root, master.place) as replica:
+            replica.wait_end(master.end)
+            assert replica.stop() == 0
+    assert stored(root) == log.data
+
+
+@pytest.mark.parametrize("part", [2, 3, 10])
+def test_a_rewound_replica_follows_a_master_that_lost_its_end(tmp_path: Path, part: int) -> None:
+    root = tmp_path / "copy"
+    log = a_replica(root)
+    columns = scan(bytes(log.data[:SEGMENT_BYTES]), 0).columns
+    starts = [int(at) for at in columns.physical_offset]
+    other = MasterLog()
+    other.put_many(300 - 300 // part)
+    cut = len(other.data)
+    with pytest.raises(BadRequest, match="no record begins"):
+        rewind(root, starts[1] + 1, SETTINGS)
+    before = stored(root)
+    plan = rewind(root, cut, SETTINGS)
+    assert (plan.applied, plan.records, plan.bytes) == (False, 300 // part, len(log.data) - cut)
+    assert stored(root) == before
+    done = rewind(root, cut, SETTINGS, apply=True)
+    kept = Path(done.kept_in)
+    assert b"".join(p.read_bytes() for p in sorted(kept.glob("0*"))) == log.data[cut:]
+    assert json.loads((kept / "report.json").read_text())["records"] == 300 // part
+    assert stored(root) == log.data[:cut]
+    assert rewind(root, cut, SETTINGS, apply=True).records == 0
+    other.put_many(400, "another history")
+    with (
+        HaMaster(bytes(other.data), SEGMENT_BYTES) as master,
+        ReplicaProcess(root, master.place) as replica,
+    ):
+        replica.wait_end(master.end)
+        assert replica.stop() == 0
+    assert stored(root) == other.data
+
+
+def test_queues_and_index_of_a_rewound_store_follow_at_the_next_start(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with RunningNode(root, queue_workers=1, readers=1) as node:
+        for number in range(30):
+            receipt = node.client.send("orders", b"%d" % number, keys=f"k{number}")
+            if number == 20:
+                cut = receipt.physical_offset
+        node.wait_dispatched()
+    assert rewind(root, cut, load_settings([]), apply=True).records == 10
+    with RunningNode(root, queue_workers=1, readers=1) as node:
+        assert node.log_state().appended == cut
+        again = node.client.send("orders", b"again", keys="again")
+        assert again.physical_offset == cut
+        node.wait_dispatched()
+    with open_store(root, load_settings([])) as store:
+        records = sum(len(found) for found in store.log.columns(0))
+        units = sum(
+            found.max_offset - found.min_offset
+            for queue in store.queues()
+            if (found := store.queue(queue.topic, queue.queue_id)) is not None
+        )
+    assert (records, units) == (21, 21)
+    code, said = verify_deep(root)
+    assert code == 0, said
