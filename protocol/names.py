@@ -36,6 +36,14 @@ UNDECIDED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 """Of half messages that were asked for too often."""
 TRANSACTIONS_GROUP = "CID_RMQ_SYS_TRANS"
 """The group whose offsets say how far half messages and their ends are checked."""
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+SYSTEM_GROUPS = frozenset(
+    {
+        *("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY"),
+        *("CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER"),
+    }
+)
+"""Groups that every broker has by itself (RocketMQ: MixAll), beside those with the prefix."""
 DEFAULT_TOPIC = "TBW102"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
@@ -139,6 +147,11 @@ def check_topic(topic: str) -> None:
         raise IllegalMessage(
             f"topic {shown} has {len(topic)} bytes, {limit} are allowed", "shorten the topic"
         )
+
+
+def is_system_group(name: str) -> bool:
+    """Whether a group is RocketMQ's own (MixAll#isSysConsumerGroup, and the standard ones)."""
+    return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def is_group_name(group: str) -> bool:

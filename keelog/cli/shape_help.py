@@ -125,6 +125,7 @@ STATUS: Shape = {
         "delivered": "integer: since the tasks began",
         "late_ms": "integer: of the latest one of the last second",
     },
+    "transactions": {"open": "integer: that the last round of checks found open for long"},
     "damage": {
         "places": [
             {

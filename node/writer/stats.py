@@ -23,6 +23,7 @@ from node.runtime.stats.series import (
     OK,
     OTHER,
     REJECTED,
+    REPEATED,
     REQUESTS,
     STAGE,
     WRITER,
@@ -47,7 +48,7 @@ class WriterStats:
         self._page = StatsPage(root, WRITER, 0)
         counts = self._counts = self._page.counts
         self._numbers = counts.numbers
-        self._records = 0
+        self._records = self._repeats = 0
         self._queue, self._append, self._flush, self._reply = (
             counts.place(STAGE, op=APPEND, stage=stage)
             for stage in ("queue", "append", "flush", "reply")
@@ -61,6 +62,7 @@ class WriterStats:
         self._late = counts.place(REQUESTS, op=APPEND, code=FLUSH_DISK_TIMEOUT)
         self._other_ok = counts.place(REQUESTS, op=OTHER, code=OK)
         self._in_flight = counts.place(IN_FLIGHT, op=APPEND)
+        self._repeated = counts.place(REPEATED)
 
     def turn(self, turn: Turn, replied: int, requests: int, records: int) -> None:
         """Counts a group that was appended, and the `requests` of it that were answered at once.
@@ -122,6 +124,11 @@ class WriterStats:
         self._numbers[self._counts.place(REQUESTS, op=op, code=code)] += 1
         if is_append:
             self._numbers[self._counts.place(REJECTED, reason=_reason(error))] += 1
+
+    def repeated(self, messages: int) -> None:
+        """Of so many messages this writer has found that they were stored before."""
+        self._numbers[self._repeated] += messages - self._repeats
+        self._repeats = messages
 
     def publish(self, waiting: int) -> None:
         """Publishes the counts; `waiting` appends wait for the disk now."""

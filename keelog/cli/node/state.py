@@ -111,6 +111,7 @@ def _title(answer: dict[str, Any]) -> str:
         f"disk: {size_text(disk['free_bytes'])} free, {disk['used_ratio']:.1%} used\n"
         f"{_groups_text(answer)}"
         f"{_timers_text(answer)}"
+        f"{_transactions_text(answer)}"
         f"{_damage_text(answer)}"
     )
 
@@ -137,6 +138,12 @@ def _timers_text(answer: dict[str, Any]) -> str:
     """The messages that wait for their time; empty without any, and of an older node."""
     found = answer.get("timers") or {"pending": 0}
     return f"timers: {found['pending']} messages wait\n" if found["pending"] else ""
+
+
+def _transactions_text(answer: dict[str, Any]) -> str:
+    """The transactions that stay open; empty without any, and of an older node."""
+    found = answer.get("transactions") or {"open": 0}
+    return f"transactions: {found['open']} are open for long\n" if found["open"] else ""
 
 
 def _damage_text(answer: dict[str, Any]) -> str:
