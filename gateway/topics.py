@@ -163,12 +163,17 @@ class Topics:
 
     async def make_for_send(self, wanted: SendMessageHeader) -> Topic:
         """As `make`: with at most as many queues as the topic that is named for it, and with its
-        perm; with one queue for a group's own topic."""
+        perm. Dead letters and replies have one queue, as has a retry topic without such a topic."""
         name, queues, perm = wanted.topic, 1, PERM_DEFAULT
-        if not self._is_always_made(name):
+        try:
             model = self._model_of(name, wanted.default_topic)
-            queues = min(wanted.default_topic_queue_nums, model.write_queues)
-            perm = model.perm & ~PERM_INHERIT
+        except UnknownTopic:
+            if not self._is_always_made(name):
+                raise
+        else:
+            if not name.startswith(DLQ_PREFIX) and name != self.name.reply_topic:
+                queues = min(wanted.default_topic_queue_nums, model.write_queues)
+                perm = model.perm & ~PERM_INHERIT
         return await self.make(name, max(queues, 1), perm, is_unit=wanted.unit_mode)
 
     def _is_always_made(self, name: str) -> bool:
@@ -252,7 +257,11 @@ class Topics:
     def allow_creation(self, may_create: bool) -> None:
         """Whether a topic is created by the first send to it."""
         self._settings = replace(self._settings, auto_create_topic_enable=may_create)
-        self._standard = standard_topics(self.name, may_create)
+        standard = standard_topics(self.name, may_create)
+        if not may_create and TBW102 in self._standard:
+            # As at a broker it keeps its route, and clients hear why a send is refused.
+            standard[TBW102] = Topic(TBW102, TBW102_QUEUES, TBW102_QUEUES)
+        self._standard = standard
         self.when_changed()
 
     def _version(self) -> DataVersion:

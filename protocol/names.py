@@ -63,6 +63,8 @@ _INDEX_TIME_MAX = 253_402_300_799_999
 """The last millisecond of the year 9999."""
 
 SYSTEM_PREFIX = "rmq_sys_"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+"""Clients send to it what became of messages, and a send may create it."""
 NOT_FOR_CLIENTS = frozenset(
     {
         SCHEDULE_TOPIC,
@@ -162,5 +164,6 @@ def is_group_name(group: str) -> bool:
 def check_topic_for_send(topic: str) -> None:
     """As `check_topic`; raises NotAllowed for the system's own topics."""
     check_topic(topic)
-    if topic in NOT_FOR_CLIENTS or topic.lower().startswith(SYSTEM_PREFIX):
+    is_reserved = topic in NOT_FOR_CLIENTS or topic.lower().startswith(SYSTEM_PREFIX)
+    if is_reserved and topic != TRACE_TOPIC:
         raise NotAllowed(f"topic {topic} is reserved for the system", "use a topic of your own")
