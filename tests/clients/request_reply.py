@@ -62,7 +62,7 @@ def facts(folder: Path, tell: Callable[[str], None]) -> None:
     probe.build()
     alone = Example("RequestProducer", folder / "alone")
     alone.wait(RUN_S)
-    timed_out = re.search(r"(\w+Exception).*?request timeout", alone.output())
+    timed_out = re.search(r"(\w+Exception): CODE: 10006 .*wait reply message", alone.output())
     tell(f"nobody replies: {timed_out[1] if timed_out else alone.output()[-500:]}")
 
     consumer = Example("ResponseConsumer", folder / "consumer")
@@ -81,8 +81,11 @@ def facts(folder: Path, tell: Callable[[str], None]) -> None:
 
         late = Example("AsyncRequestProducer", folder / "async")
         try:
-            late.await_line("request to .*\n")
-            tell(f"asynchronous: {replied(late.output())}")
+            # The client calls back when the send has its reply or the request has, with null then.
+            called = late.await_line(r"request to <\w+> (?=cost: \d+ replyMessage: (null|Message))")
+            tell(f"asynchronous: {called}")
+            consumer.await_line(r"(?s)(reply to \S+ , SendResult.*){2}")
+            tell("asynchronous: replied")
         finally:
             late.kill()
     finally:

@@ -65,8 +65,9 @@ def test_the_example_of_requests_and_replies_sees_at_a_node_what_it_sees_at_a_br
         found = {side: run.result() for side, run in runs.items()}
 
     assert found["node"] == found["broker"]
-    timed_out, _, request, reply, late = found["node"]
+    timed_out, refused, request, reply, called, _ = found["node"]
     assert timed_out == "nobody replies: RequestTimeoutException"
     assert "'reply message contents.'" in request
     assert "SEND_OK" in reply
-    assert "'reply message contents.'" in late
+    assert refused == "reply to one that is gone: MQBrokerException: CODE: 1"
+    assert called == "asynchronous: request to <RequestTopic> "
