@@ -125,19 +125,17 @@ class WriterStats:
         if is_append:
             self._numbers[self._counts.place(REJECTED, reason=_reason(error))] += 1
 
-    def repeated(self, messages: int) -> None:
-        """Of so many messages this writer has found that they were stored before."""
-        self._numbers[self._repeated] += messages - self._repeats
-        self._repeats = messages
-
-    def publish(self, waiting: int) -> None:
-        """Publishes the counts; `waiting` appends wait for the disk now."""
+    def publish(self, waiting: int, repeats: int) -> None:
+        """Publishes the counts; `waiting` appends wait for the disk now, and this writer has found
+        `repeats` messages that were stored before."""
+        self._numbers[self._repeated] += repeats - self._repeats
+        self._repeats = repeats
         self._numbers[self._in_flight] = waiting
         self._page.publish()
 
-    def close(self) -> None:
+    def close(self, repeats: int) -> None:
         """Publishes the last counts."""
-        self.publish(0)
+        self.publish(0, repeats)
         self._page.close()
 
 

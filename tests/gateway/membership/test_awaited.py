@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.members import Members
@@ -93,6 +93,7 @@ JSON = st.recursive(
 ENTRY = st.fixed_dictionaries({"members": JSON, "awaited": JSON})
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.dictionaries(st.text(max_size=3), JSON | ENTRY))
 def test_a_file_of_anything_at_all_awaits_nobody_or_texts(document: dict[str, Any]) -> None:
     awaited = AwaitedMembers(document, NOW_MS)

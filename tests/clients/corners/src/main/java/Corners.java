@@ -25,6 +25,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 public final class Corners {
     private static final String CLUSTER = "DefaultCluster";
     private static final int MANY = 40;
+    private static final int REQUEST_MS = 30_000;
     private static String address;
     private static String base;
     private static DefaultMQAdminExt admin;
@@ -68,6 +69,8 @@ public final class Corners {
         DefaultMQProducer made = new DefaultMQProducer(group + base);
         made.setNamesrvAddr(address);
         made.setInstanceName(group + base);
+        made.setMqClientApiTimeout(REQUEST_MS);
+        made.setSendMsgTimeout(REQUEST_MS);
         change.to(made);
         made.start();
         return made;
@@ -244,7 +247,8 @@ public final class Corners {
     public static void main(String[] args) throws Exception {
         address = args[0];
         base = args[1];
-        admin = new DefaultMQAdminExt();
+        admin = new DefaultMQAdminExt(REQUEST_MS);
+        admin.setMqClientApiTimeout(REQUEST_MS);
         admin.setNamesrvAddr(address);
         admin.setInstanceName("admin");
         admin.start();
