@@ -174,12 +174,14 @@ public final class Corners {
         refused.close();
     }
 
-    private static void units() throws Exception {
-        String name = base + "-unit";
-        Taker taker = new Taker(base + "-units", name, true, one -> {
+    private static Taker takesUnits() throws Exception {
+        return new Taker(base + "-units", base + "-unit", true, one -> {
             one.setUnitMode(true);
             one.setUnitName("east");
         });
+    }
+
+    private static void units(Taker taker) throws Exception {
         taker.await(2);
         Facts.print("unit taken", taker.taken);
         Facts.print("unit retry topic", topic("%RETRY%" + base + "-units"));
@@ -192,21 +194,34 @@ public final class Corners {
         taker.close();
     }
 
-    private static void namespaces(String what, Change ofProducer, ConsumerChange ofConsumer, String prefix) throws Exception {
-        String name = base + "-" + what;
-        String group = base + "-group-" + what;
-        DefaultMQProducer producer = producer("named-" + what, ofProducer);
-        SendResult sent = producer.send(new Message(name, "tag", "named".getBytes()));
-        Facts.print(what + " send", sent.getSendStatus() + " to " + masked(sent.getMessageQueue().getTopic()));
-        Taker taker = new Taker(group, name, true, ofConsumer);
-        taker.await(2);
-        Facts.print(what + " taken", taker.taken);
-        Facts.print(what + " topic", topic(prefix + name));
-        Facts.print(what + " plain topic", topic(name));
-        Facts.print(what + " group", group(prefix + group));
-        Facts.print(what + " retry topic", topic("%RETRY%" + prefix + group));
-        taker.close();
-        producer.shutdown();
+    /** A producer and a member of a group, both with a namespace. */
+    private static final class Named {
+        private final String what;
+        private final String name;
+        private final String group;
+        private final SendResult sent;
+        private final Taker taker;
+
+        Named(String what, Change ofProducer, ConsumerChange ofConsumer) throws Exception {
+            this.what = what;
+            name = base + "-" + what;
+            group = base + "-group-" + what;
+            DefaultMQProducer producer = producer("named-" + what, ofProducer);
+            sent = producer.send(new Message(name, "tag", "named".getBytes()));
+            producer.shutdown();
+            taker = new Taker(group, name, true, ofConsumer);
+        }
+
+        void report(String prefix) throws Exception {
+            taker.await(2);
+            Facts.print(what + " send", sent.getSendStatus() + " to " + masked(sent.getMessageQueue().getTopic()));
+            Facts.print(what + " taken", taker.taken);
+            Facts.print(what + " topic", topic(prefix + name));
+            Facts.print(what + " plain topic", topic(name));
+            Facts.print(what + " group", group(prefix + group));
+            Facts.print(what + " retry topic", topic("%RETRY%" + prefix + group));
+            taker.close();
+        }
     }
 
     private static void traces() throws Exception {
@@ -254,10 +269,13 @@ public final class Corners {
         admin.start();
         broker = admin.examineTopicRouteInfo(CLUSTER).getBrokerDatas().get(0).selectBrokerAddr();
         madeTopics();
+        Taker unit = takesUnits();
+        Named first = new Named("v1", one -> one.setNamespace("NS"), one -> one.setNamespace("NS"));
+        Named second = new Named("v2", one -> one.setNamespaceV2("NS"), one -> one.setNamespaceV2("NS"));
         madeGroups();
-        units();
-        namespaces("v1", one -> one.setNamespace("NS"), one -> one.setNamespace("NS"), "NS%");
-        namespaces("v2", one -> one.setNamespaceV2("NS"), one -> one.setNamespaceV2("NS"), "");
+        units(unit);
+        first.report("NS%");
+        second.report("");
         traces();
         noTopics();
         admin.shutdown();
