@@ -13,7 +13,6 @@ from typing import Any
 from gateway.connection import RemotingConnection, Reply, Request
 from gateway.membership.awaited import AwaitedMembers
 from node.runtime.event_log import fields
-from node.runtime.process import now_ms
 from protocol.errors import BadRequest, NotAllowed
 from protocol.names import is_group_name
 from protocol.remoting.bodies import (
@@ -357,7 +356,7 @@ class Members:
                     }
                     for connection, member in group.members.items()
                 ],
-                "awaited": dict(self._awaited.of(name)),
+                "awaited": self._awaited.left(name),
                 "queues": {
                     topic: {str(n): who for n, (who, _) in sorted(of.items()) if who in here}
                     for topic, of in sorted(group.pulled.items())
@@ -368,7 +367,7 @@ class Members:
                 },
             }  # fmt: skip
         for name in self._awaited.groups() - found.keys():
-            found[name] = {"members": [], "awaited": dict(self._awaited.of(name)), "queues": {}}
+            found[name] = {"members": [], "awaited": self._awaited.left(name), "queues": {}}
         return found
 
     # Ends
@@ -383,7 +382,7 @@ class Members:
     def drop_silent(self, now: float) -> None:
         """Drops the members that did not beat for SILENT_S_MAX, locks that have expired, and those
         who were awaited for long enough."""
-        for name in self._awaited.drop_due(now_ms()) if self._awaited else ():
+        for name in self._awaited.drop_due(now) if self._awaited else ():
             self._ring_anew(name)
         for name, group in list(self.groups.items()):
             for connection in _silent(group.members, now):

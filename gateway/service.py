@@ -44,7 +44,6 @@ from gateway.transactions.ends import Ends
 from gateway.writer_link import WriterLink
 from node.runtime import disk
 from node.runtime.event_log import fields
-from node.runtime.process import now_ms
 from node.runtime.settings import Settings
 from node.runtime.shortage import as_refusal
 from node.runtime.state_page import run_dir
@@ -101,7 +100,7 @@ class GatewayService:
         """The numbers of the changes that the file of the members has."""
         self._show_pulls_at = 0.0
         self.connections: set[RemotingConnection] = set()
-        self.members = Members(AwaitedMembers(read_members(store.root), now_ms()))
+        self.members = Members(AwaitedMembers(read_members(store.root), monotonic()))
         self.topics = Topics(TopicsFile(store.root), core, settings, name)
         self.groups = Groups(
             store.root,

@@ -22,21 +22,28 @@ AWAITED_MAX = 100_000
 
 
 class AwaitedMembers:
-    """Client ids by group, each with the moment until which it is awaited, in ms since 1970."""
+    """Client ids by group, each with the moment until which it is awaited. Times are seconds of the
+    caller's monotonic clock."""
 
-    def __init__(self, before: Mapping[str, Any] | None = None, now_ms: int = 0) -> None:
+    def __init__(self, before: Mapping[str, Any] | None = None, now: float = 0.0) -> None:
         """`before`: the file of the members as the last gateway left it; what it should not hold
         is passed over."""
-        self._groups: dict[str, dict[str, int]] = {}
-        for group, client_id, until in islice(_members(before or {}, now_ms), AWAITED_MAX):
-            self._groups.setdefault(group, {})[client_id] = until
+        self._now = now
+        self._groups: dict[str, dict[str, float]] = {}
+        for group, client_id, wait_s in islice(_members(before or {}), AWAITED_MAX):
+            self._groups.setdefault(group, {})[client_id] = now + wait_s
 
     def __bool__(self) -> bool:
         return bool(self._groups)
 
-    def of(self, group: str) -> Mapping[str, int]:
+    def of(self, group: str) -> Iterable[str]:
         """Those of one group."""
         return self._groups.get(group, {})
+
+    def left(self, group: str) -> dict[str, float]:
+        """For how many seconds each of a group is awaited still, as of the last look."""
+        awaited = self._groups.get(group, {})
+        return {one: round(max(0.0, until - self._now), 1) for one, until in awaited.items()}
 
     def forget(self, group: str, client_id: str) -> bool:
         """A member is back, or has left for good; whether it was awaited."""
@@ -47,11 +54,12 @@ class AwaitedMembers:
             del self._groups[group]
         return True
 
-    def drop_due(self, now_ms: int) -> list[str]:
+    def drop_due(self, now: float) -> list[str]:
         """Awaits those no longer whose time is over; returns their groups."""
+        self._now = now
         changed = []
         for group, awaited in list(self._groups.items()):
-            due = [client_id for client_id, until in awaited.items() if until <= now_ms]
+            due = [client_id for client_id, until in awaited.items() if until <= now]
             for client_id in due:
                 self.forget(group, client_id)
             changed += [group] if due else []
@@ -62,19 +70,19 @@ class AwaitedMembers:
         return self._groups
 
 
-def _members(before: Mapping[str, Any], now_ms: int) -> Iterable[tuple[str, str, int]]:
-    """Group, client id and last moment of those who were there, and of those awaited then."""
+def _members(before: Mapping[str, Any]) -> Iterable[tuple[str, str, float]]:
+    """Group, client id and seconds to wait of those who were there, and of those awaited then."""
     for group, entry in before.items():
         if not isinstance(entry, dict):
             continue
         awaited, members = entry.get("awaited"), entry.get("members")
-        for client_id, until in awaited.items() if isinstance(awaited, dict) else ():
-            if isinstance(until, int) and until > now_ms:
-                # No later than the first wait allowed, however often the gateway starts.
-                yield group, client_id, min(until, now_ms + _ms(BEAT_S))
+        for client_id, left_s in awaited.items() if isinstance(awaited, dict) else ():
+            # No longer than the first wait allowed, however often the gateway starts.
+            if isinstance(left_s, int | float) and left_s > 0:
+                yield group, client_id, min(float(left_s), BEAT_S)
         for member in members if isinstance(members, list) else ():
             if isinstance(member, dict) and isinstance(member.get("client_id"), str):
-                yield group, member["client_id"], now_ms + _ms(_wait_s(member))
+                yield group, member["client_id"], _wait_s(member)
 
 
 def _wait_s(member: Mapping[str, Any]) -> float:
@@ -83,7 +91,3 @@ def _wait_s(member: Mapping[str, Any]) -> float:
     is_java = language == Language.JAVA.name
     rejoins = language == Language.PYTHON.name or (is_java and number >= REJOINS_SINCE)
     return REJOIN_S if rejoins else BEAT_S
-
-
-def _ms(seconds: float) -> int:
-    return int(seconds * 1000)

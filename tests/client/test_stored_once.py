@@ -17,6 +17,7 @@ from client.send.receipts import BatchReceipt
 from keelog import BadRequest, MqError, OutcomeUnknownError, OutgoingMessage, Receipt, Retry
 from node.runtime.stats.page import read_stats
 from node.runtime.stats.series import REPEATED
+from node.writer.loop import HEARTBEAT_S
 from protocol.remoting.codes import RequestCode, ResponseCode
 from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import REMOTING, RemotingPeer, remoting_place, send_fields
@@ -71,6 +72,7 @@ def test_messages_that_were_stored_before_are_counted(node: RunningNode, mq: kee
             if one.family is REPEATED
         )
 
+    time.sleep(10 * HEARTBEAT_S)  # what other tests sent is counted
     before = counted()
     for _ in range(4):
         mq.send("counted", b"1", unique_key="k")

@@ -11,7 +11,7 @@ from gateway.membership.awaited import BEAT_S, REJOIN_S, AwaitedMembers
 from protocol.remoting.codes import RequestCode
 from tests.gateway.test_members import Peer, beat, ids, request
 
-NOW_MS = 1_000_000
+NOW = 1_000.0
 
 
 def member(client_id: str, language: str = "JAVA", version: int = 513) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def member(client_id: str, language: str = "JAVA", version: int = 513) -> dict[s
 
 
 def before(*members: dict[str, Any]) -> AwaitedMembers:
-    return AwaitedMembers({"g": {"members": list(members)}}, NOW_MS)
+    return AwaitedMembers({"g": {"members": list(members)}}, NOW)
 
 
 def test_the_first_member_that_comes_back_is_not_alone() -> None:
@@ -36,22 +36,20 @@ def test_the_first_member_that_comes_back_is_not_alone() -> None:
 def test_a_client_that_beats_on_a_new_connection_is_awaited_for_a_shorter_time() -> None:
     java, old = member("new", version=513), member("old", version=409)
     awaited = before(java, old, member("go", "GO", 317), member("py", "PYTHON"))
-    assert awaited.drop_due(NOW_MS + int(REJOIN_S * 1000) - 1) == []
-    assert awaited.drop_due(NOW_MS + int(REJOIN_S * 1000)) == ["g"]
+    assert awaited.drop_due(NOW + REJOIN_S - 0.1) == []
+    assert awaited.drop_due(NOW + REJOIN_S) == ["g"]
     assert sorted(awaited.of("g")) == ["go", "old"]
-    assert awaited.drop_due(NOW_MS + int(BEAT_S * 1000)) == ["g"]
+    assert awaited.drop_due(NOW + BEAT_S) == ["g"]
     assert not awaited
 
 
-def test_the_members_are_rung_when_one_is_awaited_no_more(monkeypatch: Any) -> None:
+def test_the_members_are_rung_when_one_is_awaited_no_more() -> None:
     members, one = Members(before(member("c1"), member("gone"))), Peer()
-    beat(members, one, "c1")
+    beat(members, one, "c1", NOW)
     one.rings()
-    monkeypatch.setattr("gateway.members.now_ms", lambda: NOW_MS + 1_000)
-    members.drop_silent(1.0)
+    members.drop_silent(NOW + 1.0)
     assert (one.rings(), sorted(ids(members))) == (0, ["c1", "gone"])
-    monkeypatch.setattr("gateway.members.now_ms", lambda: NOW_MS + int(REJOIN_S * 1000))
-    members.drop_silent(2.0)
+    members.drop_silent(NOW + REJOIN_S)
     assert (one.rings(), ids(members)) == (1, ["c1"])
 
 
@@ -66,21 +64,21 @@ def test_a_member_that_leaves_for_good_is_not_awaited() -> None:
 
 def test_a_gateway_that_starts_again_and_again_awaits_nobody_for_longer() -> None:
     first = Members(before(member("gone"), member("c1")))
-    beat(first, Peer(), "c1")
+    beat(first, Peer(), "c1", NOW)
+    first.drop_silent(NOW + 4.0)
     shown = json.loads(json.dumps(first.shown()))
-    assert shown["g"]["awaited"] == {"gone": NOW_MS + int(REJOIN_S * 1000)}
-    later_ms = NOW_MS + 9_000
-    second = AwaitedMembers(shown, later_ms)
+    assert shown["g"]["awaited"] == {"gone": REJOIN_S - 4.0}
+    second = AwaitedMembers(shown, 0.0)
     assert sorted(second.of("g")) == ["c1", "gone"]
-    second.drop_due(NOW_MS + int(REJOIN_S * 1000))
+    second.drop_due(REJOIN_S - 4.0)
     assert list(second.of("g")) == ["c1"], "one that was back is awaited anew"
-    far = {"g": {"awaited": {"gone": NOW_MS + 10**12}}}
-    assert AwaitedMembers(far, NOW_MS).of("g") == {"gone": NOW_MS + int(BEAT_S * 1000)}
+    far = AwaitedMembers({"g": {"awaited": {"gone": 1e9}}}, 0.0)
+    assert far.left("g") == {"gone": BEAT_S}
 
 
 def test_a_group_of_which_nobody_is_back_is_kept_for_the_next_gateway() -> None:
     shown = Members(before(member("c1"))).shown()
-    assert list(AwaitedMembers(shown, NOW_MS).of("g")) == ["c1"]
+    assert list(AwaitedMembers(shown, NOW).of("g")) == ["c1"]
 
 
 JSON = st.recursive(
@@ -96,5 +94,5 @@ ENTRY = st.fixed_dictionaries({"members": JSON, "awaited": JSON})
 @settings(max_examples=30, deadline=None)
 @given(st.dictionaries(st.text(max_size=3), JSON | ENTRY))
 def test_a_file_of_anything_at_all_awaits_nobody_or_texts(document: dict[str, Any]) -> None:
-    awaited = AwaitedMembers(document, NOW_MS)
+    awaited = AwaitedMembers(document, NOW)
     assert all(isinstance(one, str) for group in awaited.groups() for one in awaited.of(group))
