@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -71,6 +72,7 @@ def await_file(root: Path, group: str, members: int) -> None:
     )
 
 
+@pytest.mark.faults
 def test_the_first_that_comes_back_hears_of_the_others(node: RunningNode) -> None:
     place = remoting_place(node.stderr)
     with ExitStack() as ends:
@@ -87,6 +89,7 @@ def test_the_first_that_comes_back_hears_of_the_others(node: RunningNode) -> Non
         assert named(one, "awaited") == ["c1"]
 
 
+@pytest.mark.faults
 def test_no_message_comes_again_when_the_gateway_is_killed(node: RunningNode) -> None:
     """Nothing is settled, so whoever took a queue anew would get its messages again."""
     bodies = [b"%d" % number for number in range(COUNT)]
@@ -108,6 +111,25 @@ def test_no_message_comes_again_when_the_gateway_is_killed(node: RunningNode) ->
         again = [one.get(timeout=SETTLED_S) for one in members]
         assert again == [None, None]
         assert [of_topic(one) for one in members] == owned
+
+
+def test_a_member_keeps_to_its_queues_while_the_other_is_not_back(node: RunningNode) -> None:
+    place = remoting_place(node.stderr)
+    with ExitStack() as ends:
+        member = ends.enter_context(node.client.consumer("slow", "shared", start="latest"))
+        with closing(RemotingPeer(place)) as other:
+            beat(other, "slow one", "slow")
+            wait_until(lambda: len(of_topic(member)) == 2, "not shared")
+            await_file(node.root, "slow", 2)
+            owned = of_topic(member)
+            kill_gateway(node)
+        await_file(node.root, "slow", 1)
+        time.sleep(SETTLED_S)
+        assert of_topic(member) == owned
+        beat(ends.enter_context(closing(RemotingPeer(place))), "slow one", "slow")
+        await_file(node.root, "slow", 2)
+        time.sleep(SETTLED_S)
+        assert of_topic(member) == owned
 
 
 def of_topic(member: keelog.Consumer) -> list[tuple[str, int]]:
