@@ -15,7 +15,7 @@ from node.runtime.event_log import fields
 from node.runtime.process import now_ms
 from node.store.config.config_table import ConfigTable
 from protocol.errors import NotAllowed
-from protocol.names import SUBSCRIPTION_GROUPS_FILE, is_group_name
+from protocol.names import SUBSCRIPTION_GROUPS_FILE, SYSTEM_GROUP_PREFIX, is_group_name
 from protocol.remoting.admin_bodies import GroupConfigs
 from protocol.remoting.bodies import SubscriptionGroupConfig
 from protocol.remoting.errors import BadCommand
@@ -87,7 +87,7 @@ class Groups:
             return found
         entry = self._file.entries.get(name)
         if entry is None:
-            if not self._may_create:
+            if not self._may_create and not name.startswith(SYSTEM_GROUP_PREFIX):
                 return None
             entry = self._create(name)
         found = self._settings[name] = _settings(entry)

@@ -1,7 +1,7 @@
 """Who is there: the members of groups and what they subscribe, by heart-beats (34).
 
-In memory only. A member is a connection: when that goes, its memberships go at once. The clients of
-a group divide the queues among themselves; the node says who is there, and rings when that changes.
+A member is a connection: when that goes, its memberships go at once. The clients of a group divide
+the queues among themselves; the node says who is there, and rings when that changes.
 """
 
 import logging
@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any
 
 from gateway.connection import RemotingConnection, Reply, Request
+from gateway.membership.awaited import AwaitedMembers
 from node.runtime.event_log import fields
 from protocol.errors import BadRequest, NotAllowed
 from protocol.names import is_group_name
@@ -125,7 +126,9 @@ def _newer(known: SubscriptionData | None, found: SubscriptionData) -> Subscript
 class Members:
     """All groups of a node. Times are seconds of the caller's monotonic clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, awaited: AwaitedMembers | None = None) -> None:
+        """`awaited`: who was there before the gateway started."""
+        self._awaited = AwaitedMembers() if awaited is None else awaited
         self.may_ring: Callable[[str], bool] = lambda group: True
         """Whether a group's members hear of changes; its owner sets it."""
         self.changes = self.pulls = 0
@@ -166,7 +169,7 @@ class Members:
 
     # Requests
 
-    def beat(self, request: Request, now: float) -> Iterable[str]:
+    def beat(self, request: Request, now: float) -> Iterable[ConsumerData]:
         """34: takes a heart-beat, replies to it, and returns the consumer groups that are new."""
         data = read_body(HeartbeatData, request.body)
         if len(data.client_id) > CLIENT_ID_CHARS_MAX:
@@ -180,7 +183,7 @@ class Members:
             if not name:
                 continue
             if name not in self.groups:
-                fresh.append(name)
+                fresh.append(consumer)
             self._beat_of(request, data, consumer, now)
         request.answer(Reply(ext=_BEAT_EXT))
         return fresh
@@ -230,6 +233,8 @@ class Members:
         group.members[connection] = GroupMember(
             data.client_id, now, header.language.name, header.version
         )
+        if self._awaited:
+            self._awaited.forget(name, data.client_id)
         chars = group.chars
         has_changed = group.take(consumer, data.without_sub)
         self._chars += group.chars - chars
@@ -263,16 +268,19 @@ class Members:
             self._leave_producers(wanted.producer_group, request.connection)
         if wanted.consumer_group:
             self._leave(wanted.consumer_group, request.connection)
+            if self._awaited.forget(wanted.consumer_group, wanted.client_id):
+                self._ring_anew(wanted.consumer_group)
         return Reply()
 
     def members_of(self, request: Request) -> Reply:
-        """38: the ids of a group's members, one for each connection."""
+        """38: the ids of a group's members, one for each connection, and of those awaited."""
         name = request_fields(request.header).consumer_group
         group = self.groups.get(name)
-        if group is None:
+        here = () if group is None else group.members.values()
+        ids = (*(member.client_id for member in here), *self._awaited.of(name))
+        if not ids:
             text = f"no consumer for this group, {name}"
             return Reply(ResponseCode.SYSTEM_ERROR, remark=text)
-        ids = tuple(member.client_id for member in group.members.values())
         return Reply(body=write_body(ConsumerIdList(ids), standard=True))
 
     def lock(self, request: Request, now: float) -> Reply:
@@ -348,6 +356,7 @@ class Members:
                     }
                     for connection, member in group.members.items()
                 ],
+                "awaited": self._awaited.left(name),
                 "queues": {
                     topic: {str(n): who for n, (who, _) in sorted(of.items()) if who in here}
                     for topic, of in sorted(group.pulled.items())
@@ -357,6 +366,8 @@ class Members:
                     for topic, of in sorted(group.pulled.items())
                 },
             }  # fmt: skip
+        for name in self._awaited.groups() - found.keys():
+            found[name] = {"members": [], "awaited": self._awaited.left(name), "queues": {}}
         return found
 
     # Ends
@@ -369,7 +380,10 @@ class Members:
             self._leave_producers(name, connection)
 
     def drop_silent(self, now: float) -> None:
-        """Drops the members that did not beat for SILENT_S_MAX, and locks that have expired."""
+        """Drops the members that did not beat for SILENT_S_MAX, locks that have expired, and those
+        who were awaited for long enough."""
+        for name in self._awaited.drop_due(now) if self._awaited else ():
+            self._ring_anew(name)
         for name, group in list(self.groups.items()):
             for connection in _silent(group.members, now):
                 self._leave(name, connection)
@@ -406,6 +420,13 @@ class Members:
         if self._producers_by_id.get(member.client_id) is connection:
             # As at a broker also where it is a producer of another group: that beats again.
             del self._producers_by_id[member.client_id]
+
+    def _ring_anew(self, name: str) -> None:
+        """One that was awaited is so no more, and is not back."""
+        self.changes += 1
+        group = self.groups.get(name)
+        if group is not None:
+            self._ring(name, group)
 
     def _ring(self, name: str, group: Group) -> None:
         """40: tells all members that the group has changed."""

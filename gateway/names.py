@@ -5,8 +5,13 @@ from typing import NamedTuple
 TBW102 = "TBW102"
 """The topic whose settings a topic gets that a send creates (RocketMQ: TopicValidator)."""
 TBW102_QUEUES = 8
+CLUSTER_QUEUES = 16
+"""Of the topic with the name of the cluster, which new topics may follow too."""
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 PERM_INHERIT = 1
+UNIT_FLAG, UNIT_SUB_FLAG = 1, 2
+"""Of a topic that a producer in unit mode made, and of the retry topic of a group in unit mode
+(TopicSysFlag)."""
 MASTER = 0
 """The broker id of a master."""
 REGION = "DefaultRegion"

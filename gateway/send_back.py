@@ -73,7 +73,8 @@ class SendBack:
             return Reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=text)
         if settings.retry_queues <= 0:
             return Reply()
-        topic = await self._writable(retry_topic(wanted.group), settings.retry_queues)
+        name, is_unit = retry_topic(wanted.group), wanted.unit_mode
+        topic = await self._writable(name, settings.retry_queues, is_unit=is_unit)
         try:
             record = self._look_up(wanted.offset)
         except NotFound as error:
@@ -95,9 +96,11 @@ class SendBack:
         self._link.put(entry, WAIT_NONE, is_inner=is_inner)
         return None
 
-    async def _writable(self, name: str, queues: int) -> Topic:
+    async def _writable(self, name: str, queues: int, *, is_unit: bool = False) -> Topic:
         """The topic, made where it is missing. Raises NotAllowed, and what the writer refuses."""
-        topic = self._topics.find(name) or await self._topics.make(name, queues)
+        topic = self._topics.find(name)
+        if topic is None:
+            topic = await self._topics.make(name, queues, is_unit=is_unit)
         if not topic.is_writable:
             raise NotAllowed(f"the topic {name} does not take messages (perm {topic.perm})")
         return topic

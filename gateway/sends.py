@@ -155,7 +155,7 @@ class Sends:
         self._check_room(len(body))
         self._making_bytes += len(body)
         try:
-            topic = await self._topics.make_for_send(wanted.topic, wanted.default_topic_queue_nums)
+            topic = await self._topics.make_for_send(wanted)
         finally:
             self._making_bytes -= len(body)
         self._send_to(topic, request, wanted, memoryview(body))
@@ -174,7 +174,7 @@ class Sends:
         topic = self._topics.find(wanted.topic)
         if topic is None:
             self._topics.check_may_make(wanted.topic, wanted.default_topic)
-            topic = await self._topics.make_for_send(wanted.topic, wanted.default_topic_queue_nums)
+            topic = await self._topics.make_for_send(wanted)
         return self._place_in(topic, wanted)
 
     def _place_in(self, topic: Topic, wanted: SendMessageHeader) -> RealPlace:

@@ -28,6 +28,7 @@ from gateway.connection import (
 from gateway.delayed import DelayRules, retry_topic
 from gateway.groups import Groups
 from gateway.members import Members
+from gateway.membership.awaited import AwaitedMembers
 from gateway.monitoring.gateway_stats import GatewayStats
 from gateway.names import BrokerName
 from gateway.offsets import Offsets
@@ -48,7 +49,7 @@ from node.runtime.settings import Settings
 from node.runtime.shortage import as_refusal
 from node.runtime.state_page import run_dir
 from node.store.config.topics_file import TopicsFile
-from node.store.members_file import write_members
+from node.store.members_file import read_members, write_members
 from node.store.query.pull_types import TransferLimits
 from node.store.running_store import RunningStore
 from protocol.errors import MqError, NodeBusy
@@ -100,7 +101,7 @@ class GatewayService:
         """The numbers of the changes that the file of the members has."""
         self._show_pulls_at = 0.0
         self.connections: set[RemotingConnection] = set()
-        self.members = Members()
+        self.members = Members(AwaitedMembers(read_members(store.root), monotonic()))
         self.topics = Topics(TopicsFile(store.root), core, settings, name)
         self.groups = Groups(
             store.root,
@@ -359,9 +360,9 @@ class GatewayService:
 
     def _beat(self, request: Request) -> None:
         for group in self.members.beat(request, monotonic()):
-            settings, name = self.groups.settings(group), retry_topic(group)
-            if self.topics.find(name) is None and not self._is_slave:
-                coming = self.topics.make(name, settings.retry_queues)
+            settings, name = self.groups.find(group.group_name), retry_topic(group.group_name)
+            if settings is not None and self.topics.find(name) is None and not self._is_slave:
+                coming = self.topics.make(name, settings.retry_queues, is_unit=group.unit_mode)
                 self._aside(coming, "a retry topic was not made")
 
     def _aside(self, coming: Coroutine[Any, Any, Any], event: str) -> None:

@@ -9,15 +9,20 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from time import monotonic
+from typing import Any
 
+from client import operations
 from client.aio.run import run
 from client.core import ClientCore
 from gateway.connection import Reply, Request
 from gateway.names import (
+    CLUSTER_QUEUES,
     PERM_INHERIT,
     SELF_TEST_TOPIC,
     TBW102,
     TBW102_QUEUES,
+    UNIT_FLAG,
+    UNIT_SUB_FLAG,
     BrokerName,
 )
 from node.runtime.event_log import fields
@@ -43,7 +48,11 @@ from protocol.remoting.bodies import (
     TopicRouteData,
 )
 from protocol.remoting.java_class import write_body
-from protocol.remoting.request_headers import request_fields, wants_standard_json
+from protocol.remoting.request_headers import (
+    SendMessageHeader,
+    request_fields,
+    wants_standard_json,
+)
 
 log = logging.getLogger("keelog.gateway")
 
@@ -61,12 +70,12 @@ def standard_topics(name: BrokerName, with_default: bool) -> dict[str, Topic]:
     They are at least two: a name server refuses a broker that begins with a single topic.
     `with_default`: sends create topics, by the settings of TBW102.
     """
-    names = (SELF_TEST_TOPIC, name.cluster, name.broker, name.reply_topic)
-    found = {one: Topic(one, 1, 1, PERM_DEFAULT) for one in names}
+    found = {one: Topic(one, 1, 1) for one in (SELF_TEST_TOPIC, name.reply_topic)}
+    models = {name.cluster: CLUSTER_QUEUES, name.broker: 1}
     if with_default:
-        perm = PERM_DEFAULT | PERM_INHERIT
-        found[TBW102] = Topic(TBW102, TBW102_QUEUES, TBW102_QUEUES, perm)
-    return found
+        models[TBW102] = TBW102_QUEUES
+    perm = PERM_DEFAULT | PERM_INHERIT
+    return found | {one: Topic(one, queues, queues, perm) for one, queues in models.items()}
 
 
 class Topics:
@@ -137,38 +146,63 @@ class Topics:
         `model` is the topic whose settings it would get.
         """
         check_topic_for_send(name)
-        may_follow = model == TBW102 and self._settings.auto_create_topic_enable
-        if not self._is_always_made(name) and not may_follow:
+        if not self._is_always_made(name):
+            self._model_of(name, model)
+
+    def _model_of(self, name: str, model: str) -> Topic:
+        """The topic whose settings a new one gets: it is there, and lets others have them
+        (TopicConfigManager#createTopicInSendMessageMethod). Raises UnknownTopic."""
+        found = self.find(model) or self._standard.get(model)
+        may_follow = model != TBW102 or self._settings.auto_create_topic_enable
+        if found is None or not found.perm & PERM_INHERIT or not may_follow:
             raise UnknownTopic(
                 f"topic {name} does not exist, and is not created from {model[:80]!a}",
                 f"make it: keelog topic create {name} --queues 8",
             )
+        return found
 
-    async def make_for_send(self, name: str, queues: int) -> Topic:
-        """As `make`: with at most as many queues as TBW102, and one for a group's own topic."""
-        is_narrow = self._is_always_made(name)
-        return await self.make(name, 1 if is_narrow else min(max(queues, 1), TBW102_QUEUES))
+    async def make_for_send(self, wanted: SendMessageHeader) -> Topic:
+        """As `make`: with at most as many queues as the topic that is named for it, and with its
+        perm. Dead letters and replies have one queue, as has a retry topic without such a topic."""
+        name, queues, perm = wanted.topic, 1, PERM_DEFAULT
+        try:
+            model = self._model_of(name, wanted.default_topic)
+        except UnknownTopic:
+            if not self._is_always_made(name):
+                raise
+        else:
+            if not name.startswith(DLQ_PREFIX) and name != self.name.reply_topic:
+                queues = min(wanted.default_topic_queue_nums, model.write_queues)
+                perm = model.perm & ~PERM_INHERIT
+        return await self.make(name, max(queues, 1), perm, is_unit=wanted.unit_mode)
 
     def _is_always_made(self, name: str) -> bool:
         """A group's own topic, and that of replies."""
         return name.startswith(_OF_GROUPS) or name == self.name.reply_topic
 
-    async def make(self, name: str, queues: int) -> Topic:
-        """Creates a topic; waits for the one who does it already.
+    async def make(
+        self, name: str, queues: int, perm: int = PERM_DEFAULT, *, is_unit: bool = False
+    ) -> Topic:
+        """Creates a topic; waits for the one who does it already. `is_unit`: for a client in unit
+        mode, which the topic's flags say from then on.
 
         Raises what the writer refuses.
         """
         task = self._making.get(name)
         if task is None:
-            task = asyncio.ensure_future(self._make(name, queues, PERM_DEFAULT))
+            of_group = name.startswith(RETRY_PREFIX)
+            flag = (UNIT_SUB_FLAG if of_group else UNIT_FLAG) if is_unit else 0
+            wanted = {"topic": name, "queues": queues, "perm": perm, "sys_flag": flag}
+            task = asyncio.ensure_future(self._make(wanted))
             self._making[name] = task
             task.add_done_callback(lambda _: self._making.pop(name, None))
         await asyncio.shield(task)
         return self.need(name)
 
-    async def _make(self, name: str, queues: int, perm: int) -> None:
-        if self.find(name) is None:
-            await run(self._core, self._core.create_topic(name, queues, {"perm": perm}))
+    async def _make(self, wanted: dict[str, Any]) -> None:
+        if self.find(wanted["topic"]) is None:
+            asked = operations.create_topic(wanted, self._core.deadline(None))
+            await run(self._core, asked)
             self.look()
 
     # Requests
@@ -223,7 +257,11 @@ class Topics:
     def allow_creation(self, may_create: bool) -> None:
         """Whether a topic is created by the first send to it."""
         self._settings = replace(self._settings, auto_create_topic_enable=may_create)
-        self._standard = standard_topics(self.name, may_create)
+        standard = standard_topics(self.name, may_create)
+        if not may_create and TBW102 in self._standard:
+            # As at a broker it keeps its route, and clients hear why a send is refused.
+            standard[TBW102] = Topic(TBW102, TBW102_QUEUES, TBW102_QUEUES)
+        self._standard = standard
         self.when_changed()
 
     def _version(self) -> DataVersion:

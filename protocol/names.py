@@ -36,6 +36,14 @@ UNDECIDED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 """Of half messages that were asked for too often."""
 TRANSACTIONS_GROUP = "CID_RMQ_SYS_TRANS"
 """The group whose offsets say how far half messages and their ends are checked."""
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+SYSTEM_GROUPS = frozenset(
+    {
+        *("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY"),
+        *("CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER"),
+    }
+)
+"""Groups that every broker has by itself (RocketMQ: MixAll), beside those with the prefix."""
 DEFAULT_TOPIC = "TBW102"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
@@ -55,6 +63,8 @@ _INDEX_TIME_MAX = 253_402_300_799_999
 """The last millisecond of the year 9999."""
 
 SYSTEM_PREFIX = "rmq_sys_"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+"""Clients send to it what became of messages, and a send may create it."""
 NOT_FOR_CLIENTS = frozenset(
     {
         SCHEDULE_TOPIC,
@@ -141,6 +151,11 @@ def check_topic(topic: str) -> None:
         )
 
 
+def is_system_group(name: str) -> bool:
+    """Whether a group is RocketMQ's own (MixAll#isSysConsumerGroup, and the standard ones)."""
+    return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
+
+
 def is_group_name(group: str) -> bool:
     """Whether RocketMQ allows this name for a group; its characters are those of topics."""
     return _TOPIC.fullmatch(group) is not None and len(group) <= GROUP_CHARS_MAX
@@ -149,5 +164,6 @@ def is_group_name(group: str) -> bool:
 def check_topic_for_send(topic: str) -> None:
     """As `check_topic`; raises NotAllowed for the system's own topics."""
     check_topic(topic)
-    if topic in NOT_FOR_CLIENTS or topic.lower().startswith(SYSTEM_PREFIX):
+    is_reserved = topic in NOT_FOR_CLIENTS or topic.lower().startswith(SYSTEM_PREFIX)
+    if is_reserved and topic != TRACE_TOPIC:
         raise NotAllowed(f"topic {topic} is reserved for the system", "use a topic of your own")

@@ -66,7 +66,7 @@ QUEUES = {
     "node/store/buffers.py": "node/store/buffers.py::BUFFERS_BYTES_MAX",
     "gateway/writer_link.py": "gateway/sends.py::WAITING_BYTES_MAX",
     "gateway/transactions/op_log.py": "gateway/transactions/op_log.py::OFFSETS_MAX",
-    "gateway/tasks/delay_level.py": "gateway/tasks/waiting_queue.py::PULL_MESSAGES_MAX",
+    "gateway/tasks/delay_level.py": "gateway/transactions/queue_pages.py::PAGE_MESSAGES_MAX",
     "node/writer/repeats/key_table.py": "idempotent_keys_max",
     "node/writer/removal/expiry.py": "node/writer/topic_table.py::TOPICS_MAX",
     "node/writer/removal/removals.py": "node/writer/removal/removals.py::WAITING_MAX",

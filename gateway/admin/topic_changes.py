@@ -15,7 +15,7 @@ from gateway.names import SELF_TEST_TOPIC, TBW102
 from gateway.topics import Topics
 from node.store.config.topics_file import RESERVE_TIME, Topic
 from protocol.errors import BadRequest, IllegalMessage, UnknownTopic
-from protocol.names import NOT_FOR_CLIENTS, SYSTEM_PREFIX, check_topic
+from protocol.names import NOT_FOR_CLIENTS, SYSTEM_PREFIX, TRACE_TOPIC, check_topic
 from protocol.remoting.admin_bodies import TopicConfigs
 from protocol.remoting.bodies import TopicConfig
 from protocol.remoting.errors import BadCommand
@@ -128,7 +128,7 @@ class TopicChanges:
 
 def is_system_topic(name: str, topics: Topics) -> bool:
     """Whether clients may not make or remove a topic (TopicValidator#isSystemTopic)."""
-    own = (TBW102, SELF_TEST_TOPIC, "RMQ_SYS_TRACE_TOPIC", "CHECKPOINT_TOPIC")
+    own = (TBW102, SELF_TEST_TOPIC, TRACE_TOPIC, "CHECKPOINT_TOPIC")
     names = (*own, topics.name.cluster, topics.name.broker, topics.name.reply_topic)
     return name in NOT_FOR_CLIENTS or name in names or name.startswith(SYSTEM_PREFIX)
 

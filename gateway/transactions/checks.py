@@ -139,6 +139,8 @@ class Checks:
         self._opaque = 0
         self.asked = self.open = 0
         """Questions that were sent; half messages that the last round left open."""
+        self._left_open = 0
+        """By the round that is under way."""
 
     async def run(self) -> None:
         """Checks until it is cancelled."""
@@ -146,8 +148,10 @@ class Checks:
             await asyncio.sleep(self._interval_s)
             try:
                 topic = self._topics.find(HALF_TOPIC)
+                self._left_open = 0
                 for queue_id in range(topic.read_queues if topic else 0):
                     await self._round(queue_id)
+                self.open = self._left_open
             except MqError as error:
                 log.warning("transactions were not checked", extra=fields(why=error))
 
@@ -183,7 +187,6 @@ class Checks:
         """Goes through half messages; returns the offset before which all are passed, and where
         the message there is in the log. None: at the end of the queue."""
         offset = ops.first
-        self.open = 0
         while True:
             offset = await self._passed(offset, ops)
             page = await read_page(self._core, HALF_TOPIC, ops.queue_id, offset)
@@ -270,7 +273,7 @@ class Checks:
             extra = fields(msg_id=half.message_id, unique_key=half.unique_key)
             log.error("a transaction was given up", extra=extra)
             return
-        self.open += 1
+        self._left_open += 1
         self._ends.chains.stored_again(half, receipt.queue_offset)
         if verdict is HalfVerdict.ASK:
             self._ask(half, receipt)

@@ -16,17 +16,25 @@ REQUEST_S = 10.0
 
 
 class QueuePage(NamedTuple):
-    """Some records, and the offset after them. `is_end`: the queue has no more for now."""
+    """Some records, and the offset after them. `is_end`: the queue has no more for now.
+
+    `status` is the pull's, RocketMQ's GetMessageStatus; empty where a record was damaged.
+    """
 
     records: Sequence[Record]
     next_offset: int
     is_end: bool
+    status: str = ""
+    damage: MessageDamaged | None = None
 
 
-async def read_page(core: ClientCore, topic: str, queue_id: int, offset: int) -> QueuePage:
+async def read_page(
+    core: ClientCore, topic: str, queue_id: int, offset: int, wait_s: float = 0.0
+) -> QueuePage:
     """The records of a queue from an offset on; those that are damaged or gone are passed over.
 
-    Raises what a reader refuses.
+    `wait_s`: how long a reader holds the pull of a queue without more. Raises what a reader
+    refuses, StoreDamaged.
     """
     wanted = {
         "topic": topic,
@@ -36,15 +44,15 @@ async def read_page(core: ClientCore, topic: str, queue_id: int, offset: int) ->
         "max_bytes": PAGE_BYTES_MAX,
     }
     try:
-        found = await run(core, operations.pull(wanted, 0.0, REQUEST_S))
+        found = await run(core, operations.pull(wanted, wait_s, REQUEST_S + 2 * wait_s))
     except MessageDamaged as damage:
-        return QueuePage((), damage.next_offset, False)
-    records = records_of(found)
+        return QueuePage((), damage.next_offset, False, damage=damage)
+    records = _records_of(found)
     following = records[-1].head.queue_offset + 1 if records else found.next_begin_offset
-    return QueuePage(records, following, not records and following == offset)
+    return QueuePage(records, following, not records and following == offset, found.status)
 
 
-def records_of(found: PullResult) -> list[Record]:
+def _records_of(found: PullResult) -> list[Record]:
     """Raises StoreDamaged for anything but whole records."""
     records: list[Record] = []
     position = 0

@@ -160,6 +160,7 @@ STATUS: Shape = {
         "metadata": texts("topics", "groups", "offsets", "delays"),
         "metadata_ms": "integer: ms since 1970",
     },
+    "transactions": {"open": "integer: that the last round of checks found open for long"},
     "damage": {
         "places": [
             {

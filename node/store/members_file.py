@@ -1,6 +1,7 @@
 """`keelog/run/members`: who is in which group now, from the gateway for the supervisor, as JSON.
 
-The gateway replaces the file when something has changed; without a gateway it says nothing.
+The gateway replaces the file when something has changed; without a gateway it says nothing. The
+next gateway reads it when it starts: whom it awaits.
 """
 
 import json
@@ -20,7 +21,8 @@ def write_members(root: Path, groups: dict[str, Any]) -> None:
 
 
 def read_members(root: Path) -> dict[str, Any]:
-    """By group: `members`, `topics`, and `queues`, who pulled last. Empty without a file."""
+    """By group: `members`, `awaited`, `topics`, and `queues`, who pulled last. Empty without a
+    file."""
     try:
         found = json.loads(read_bounded(run_dir(root) / _FILE, OFFSETS_FILE_BYTES_MAX))
     except (FileNotFoundError, ValueError):

@@ -4,7 +4,7 @@ Offsets come from the pages that the processes publish, memory and CPU time from
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,7 +27,8 @@ from node.runtime.state_page import (
     WorkerState,
 )
 from node.runtime.stats.followers_state import FollowersState
-from node.runtime.stats.page import read_stats
+from node.runtime.stats.page import SlotStats, read_stats
+from node.runtime.stats.series import OPEN_TRANSACTIONS, series
 from node.runtime.stats.timer_state import read_timer_state
 from node.serving.unix_server import bulk_socket
 from node.store import staging_files
@@ -131,8 +132,9 @@ def _remoting(view: NodeView) -> str | None:
 
 def status(view: NodeView) -> Fields:
     """Everything about the processes, the log and the disk."""
-    log = read_log(view.root)
+    log, stats = read_log(view.root), read_stats(view.root)
     refused = _refused(view, log)
+    has_gateway = any(child.role is ChildRole.GATEWAY for child in view.children)
     return {
         "ready": _is_ready(view, refused, late_flush(view, log)),
         "mode": usual_mode(view.settings) if refused is None else refused.reason,
@@ -155,11 +157,12 @@ def status(view: NodeView) -> Fields:
         },
         "disk": disk(view.root),
         "damage": view.damage.shape(view.store),
-        "operations": operations(read_stats(view.root)),
+        "operations": operations(stats),
         "groups": _groups(view.root),
         "timers": read_timer_state(view.root)._asdict(),
         "followers": (followers_of(view.root, view.children) or FollowersState()).shape(),
         "following": following(view.root, view.settings),
+        "transactions": {"open": _open_transactions(stats) if has_gateway else 0},
         "supervisor": {
             "pid": os.getpid(),
             "state": "stopping" if view.stopping else "running",
@@ -172,6 +175,11 @@ def status(view: NodeView) -> Fields:
 def usual_mode(settings: Settings) -> str:
     """`normal`, or `replica` for a node that takes its messages from a master."""
     return "replica" if settings.follow else "normal"
+
+
+def _open_transactions(stats: Iterable[SlotStats]) -> int:
+    """As the gateway's last round of checks found them."""
+    return sum(slot.values.get(series(OPEN_TRANSACTIONS), 0) for slot in stats)
 
 
 def _groups(root: Path) -> Fields:

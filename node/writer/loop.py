@@ -154,7 +154,7 @@ class Writer:
             check_held()
             self.store.page.publish(flush_began_ms=self.flushing.flush_began_ms)
             self.store.page.beat(now_ms())
-            self.stats.publish(len(self.waiting))
+            self.stats.publish(len(self.waiting), self.store.repeats)
             self.last_heartbeat = now
             self.workers.look()
             self.server.turn()
@@ -437,7 +437,7 @@ class Writer:
         self.flushing.close()
         if self.acknowledgements is not None:
             self.acknowledgements.close()
-        self.stats.close()
+        self.stats.close(self.store.repeats)
         try:
             self.store.close_cleanly(self.store.workers_are_done())
         except OSError as error:

@@ -24,6 +24,7 @@ from node.runtime.stats.series import (
     OK,
     OTHER,
     REJECTED,
+    REPEATED,
     REQUESTS,
     SLAVE_NOT_AVAILABLE,
     STAGE,
@@ -49,7 +50,7 @@ class WriterStats:
         self._page = StatsPage(root, WRITER, 0)
         counts = self._counts = self._page.counts
         self._numbers = counts.numbers
-        self._records = 0
+        self._records = self._repeats = 0
         self._queue, self._append, self._flush, self._reply = (
             counts.place(STAGE, op=APPEND, stage=stage)
             for stage in ("queue", "append", "flush", "reply")
@@ -66,6 +67,7 @@ class WriterStats:
         }
         self._other_ok = counts.place(REQUESTS, op=OTHER, code=OK)
         self._in_flight = counts.place(IN_FLIGHT, op=APPEND)
+        self._repeated = counts.place(REPEATED)
 
     def turn(self, turn: Turn, replied: int, requests: int, records: int) -> None:
         """Counts a group that was appended, and the `requests` of it that were answered at once.
@@ -129,14 +131,17 @@ class WriterStats:
         if is_append:
             self._numbers[self._counts.place(REJECTED, reason=_reason(error))] += 1
 
-    def publish(self, waiting: int) -> None:
-        """Publishes the counts; `waiting` appends wait for the disk now."""
+    def publish(self, waiting: int, repeats: int) -> None:
+        """Publishes the counts; `waiting` appends wait for the disk now, and this writer has found
+        `repeats` messages that were stored before."""
+        self._numbers[self._repeated] += repeats - self._repeats
+        self._repeats = repeats
         self._numbers[self._in_flight] = waiting
         self._page.publish()
 
-    def close(self) -> None:
+    def close(self, repeats: int) -> None:
         """Publishes the last counts."""
-        self.publish(0)
+        self.publish(0, repeats)
         self._page.close()
 
 

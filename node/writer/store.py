@@ -150,6 +150,11 @@ class WriterStore:
         )
 
     @property
+    def repeats(self) -> int:
+        """Messages that were sent again with `once`, and not stored again, since the start."""
+        return 0 if self.stored_once is None else self.stored_once.taken_out
+
+    @property
     def is_reading(self) -> bool:
         """Whether `read_on` has something to read."""
         return self.stored_once is not None and self.stored_once.is_behind

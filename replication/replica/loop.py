@@ -125,7 +125,7 @@ class Replica:
             flush_began_ms=self.copy.flushing.flush_began_ms, state=DISK_FULL if lacks else RUNNING
         )
         store.page.beat(now_ms())
-        self.stats.publish(0)
+        self.stats.publish(0, 0)
         self.workers.look()
         self.server.turn()
         if now - self._checkpoint_at >= SAVE_EVERY_S:
@@ -205,7 +205,7 @@ class Replica:
         self.tables.close()
         self.copy.settle()
         self.copy.close()
-        self.stats.close()
+        self.stats.close(0)
         try:
             self._note_role()
             self.store.close_cleanly(self.store.workers_are_done())

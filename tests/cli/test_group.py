@@ -117,3 +117,13 @@ def test_a_name_that_no_group_has_is_refused(node: RunningNode) -> None:
         node.client.groups("a group")
     with pytest.raises(keelog.BadRequest):
         node.client.delete_group("")
+
+
+def test_groups_of_the_system_are_listed_on_demand(node: RunningNode, cli: Cli) -> None:
+    for name in ("CID_RMQ_SYS_TRANS", "TOOLS_CONSUMER", "CID_mine"):
+        node.client.commit_cursor("orders", name, {0: 1})
+    usual = {row["group"] for row in cli("ls")}
+    everything = {row["group"] for row in cli("ls", "--all")}
+    assert "CID_mine" in usual
+    assert everything - usual == {"CID_RMQ_SYS_TRANS", "TOOLS_CONSUMER"}
+    assert usual < everything

@@ -15,6 +15,9 @@ import keelog
 import keelog.aio
 from client.send.receipts import BatchReceipt
 from keelog import BadRequest, MqError, OutcomeUnknownError, OutgoingMessage, Receipt, Retry
+from node.runtime.stats.page import read_stats
+from node.runtime.stats.series import REPEATED
+from node.writer.loop import HEARTBEAT_S
 from protocol.remoting.codes import RequestCode, ResponseCode
 from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import REMOTING, RemotingPeer, remoting_place, send_fields
@@ -57,6 +60,24 @@ def test_a_repeated_send_gets_the_receipt_of_the_first(
     assert node.client.send("lone", b"4", unique_key="k", queue_id=3).queue_offset == 0
     assert keys_of(node, "lone") == ["k", "k"], "who does not ask is stored"
     assert mq.get(first.msg_id).body == b"1"
+
+
+@pytest.mark.process
+def test_messages_that_were_stored_before_are_counted(node: RunningNode, mq: keelog.Client) -> None:
+    def counted() -> int:
+        return sum(
+            count
+            for slot in read_stats(node.root)
+            for one, count in slot.values.items()
+            if one.family is REPEATED
+        )
+
+    time.sleep(10 * HEARTBEAT_S)  # what other tests sent is counted
+    before = counted()
+    for _ in range(4):
+        mq.send("counted", b"1", unique_key="k")
+    wait_until(lambda: counted() >= before + 3, "they are not counted")
+    assert counted() == before + 3
 
 
 @pytest.mark.process

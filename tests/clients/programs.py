@@ -91,6 +91,10 @@ def _openmessaging(builds: Path) -> Program:
     return Program((*_maven(builds, "openmessaging", "openmessaging"), "OpenMessagingScenario"))
 
 
+def _corners(builds: Path) -> Program:
+    return Program((*_maven(builds, "corners", "corners"), "Corners"))
+
+
 def _go(builds: Path) -> Program:
     folder = _built(builds / "go", "go", (("go", "build", "-o", "program", "."),))
     program = str(folder / "program")
@@ -119,4 +123,6 @@ CLIENTS: Mapping[str, Client] = {
     "go-2.1.2": Client("go", ("go",), _go),
     "ali-ons-3.12.0": Client("nodejs", ("node", "npm"), _nodejs, makes_topics=False),
     "rocketmq-0.4.4": Client("python", (), _python),
+    # The last: it has the broker make no more topics.
+    "corners-5.5.0": Client("corners", ("java", "mvn"), _corners),
 }

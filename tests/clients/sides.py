@@ -1,8 +1,9 @@
 """The two sides that a client is tried at: RocketMQ's broker with a name server, and a node."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from protocol.remoting.codes import RequestCode, ResponseCode
@@ -57,12 +58,16 @@ def _place(address: str) -> tuple[str, int]:
 
 
 @contextmanager
-def running_broker(home: Path) -> Iterator[Side]:
-    """A broker of RocketMQ 5.5.0 at a name server of its own."""
-    classes, addresses = class_path(), Addresses.free()
+def running_broker(
+    home: Path,
+    addresses: Addresses | None = None,
+    more: Mapping[str, object] = MappingProxyType({}),
+) -> Iterator[Side]:
+    """A broker of RocketMQ 5.5.0 at a name server of its own. `more`: RocketMQ's settings."""
+    classes, addresses = class_path(), addresses or Addresses.free()
     settings = {
         "brokerClusterName": CLUSTER, "brokerName": BROKER, "messageDelayLevel": DELAY_LEVELS,
-        "mappedFileSizeCommitLog": 64 << 20,
+        "mappedFileSizeCommitLog": 64 << 20, **more,
     }  # fmt: skip
     name_server = start_name_server(classes, home / "namesrv", addresses.name_server)
     try:
@@ -79,10 +84,13 @@ def running_broker(home: Path) -> Iterator[Side]:
 
 
 @contextmanager
-def running_node(root: Path) -> Iterator[tuple[Side, RunningNode]]:
-    """A node, which is its own name server."""
+def running_node(
+    root: Path, remoting: str = REMOTING, more: Mapping[str, object] = MappingProxyType({})
+) -> Iterator[tuple[Side, RunningNode]]:
+    """A node, which is its own name server. `more`: RocketMQ's settings."""
     settings = (
-        REMOTING, f"broker.broker_cluster_name={CLUSTER}", f"broker.broker_name={BROKER}",
+        remoting, *(f"store.{name}={value}" for name, value in more.items()),
+        f"broker.broker_cluster_name={CLUSTER}", f"broker.broker_name={BROKER}",
         f"message_delay_level={DELAY_LEVELS}",
     )  # fmt: skip
     with RunningNode(root, settings, queue_workers=1, readers=1) as node:

@@ -68,7 +68,7 @@ def beat(
     )
     data = ConsumerData("g", subscription_data_set=wanted)
     heartbeat = HeartbeatData(client, (ProducerData("p"),), (data,))
-    return list(members.beat(request(peer, heartbeat), now))
+    return [one.group_name for one in members.beat(request(peer, heartbeat), now)]
 
 
 def ids(members: Members) -> list[str]:

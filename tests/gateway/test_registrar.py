@@ -97,7 +97,7 @@ def test_all_topics_and_the_standard_ones_are_registered(tmp_path: Path) -> None
                 for name, topic in broker.topics.items()
             }
             assert shown == {
-                "first": (4, 4, 6), "b": (1, 1, 6), "c": (1, 1, 6), "c_REPLY_TOPIC": (1, 1, 6),
+                "first": (4, 4, 6), "b": (1, 1, 7), "c": (16, 16, 7), "c_REPLY_TOPIC": (1, 1, 6),
                 SELF_TEST_TOPIC: (1, 1, 6), TBW102: (8, 8, 7),
             }  # fmt: skip
 

@@ -204,6 +204,7 @@ def test_recall_is_off_unless_it_is_enabled(tmp_path: Path) -> None:
         assert recall(peer, "t", "x") == forbidden
 
 
+@pytest.mark.faults
 def test_a_message_of_a_far_time_is_stored_anew_while_it_waits(tmp_path: Path) -> None:
     settings = (*SETTINGS, "timer_roll_window_slot=2")
     with RunningNode(tmp_path / "store", settings, queue_workers=1, readers=1) as node:
@@ -233,15 +234,22 @@ def test_status_says_how_many_wait(node: RunningNode, peer: RemotingPeer) -> Non
     assert node.client.status().raw["timers"]["pending"] == before + 3
 
 
-@pytest.mark.parametrize("end", ["stop", pytest.param("kill", marks=pytest.mark.faults)])
-def test_timers_go_on_where_they_were_after_an_end(tmp_path: Path, end: str) -> None:
+@pytest.mark.parametrize(
+    ("end", "pause_ms"),
+    [
+        ("stop", 100),
+        pytest.param("stop", 600, marks=pytest.mark.faults),
+        pytest.param("kill", 600, marks=pytest.mark.faults),
+    ],
+)
+def test_timers_go_on_where_they_were_after_an_end(tmp_path: Path, end: str, pause_ms: int) -> None:
     root = tmp_path / "store"
     wanted = [b"%d" % number for number in range(10)]
     with RunningNode(root, SETTINGS, queue_workers=1, readers=1) as node:
         with closing(RemotingPeer(remoting_place(node.stderr))) as peer:
             began = now_ms()
             for body in wanted:
-                due = began + 1000 + 600 * int(body)
+                due = began + 1000 + pause_ms * int(body)
                 text = f"TIMER_DELIVER_MS\x01{due}\x02"
                 sent = peer.ask(SEND, send_fields("t", 0, i=text), body)
                 assert sent.code == ResponseCode.SUCCESS
@@ -257,7 +265,7 @@ def test_timers_go_on_where_they_were_after_an_end(tmp_path: Path, end: str) -> 
             assert lateness_ms(record, int(record.properties["TIMER_DELIVER_MS"])) >= 0
     check = TimerCheck.parse((root / TIMER_CHECK_FILE).read_bytes())
     assert (check.queue_offset, check.master_offset) == (10, 10)
-    assert check.read_ms > began + 6000
+    assert check.read_ms > began + 600 + 9 * pause_ms
 
 
 @pytest.mark.faults

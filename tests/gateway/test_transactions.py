@@ -327,6 +327,19 @@ def test_transactions_in_batches_and_bits_without_a_property_are_refused(
     assert stored(node, HALF, "K12") == []
 
 
+def test_status_says_how_many_transactions_are_open(node: RunningNode, peer: RemotingPeer) -> None:
+    def open_now() -> int:
+        return int(node.client.status().raw["transactions"]["open"])
+
+    wait_until(lambda: open_now() == 0, "others are open")
+    immune = "CHECK_IMMUNITY_TIME_IN_SECONDS\x0160\x02"
+    sent = [send_half(peer, "seen", "nobody", f"O{number}", immune) for number in range(2)]
+    wait_until(lambda: open_now() == 2, "they are not counted")
+    for one in sent:
+        end(peer, one, "nobody", ROLLBACK)
+    wait_until(lambda: open_now() == 0, "they are counted still")
+
+
 def test_the_offsets_of_the_group_are_those_of_a_broker(node: RunningNode) -> None:
     halves, ops = len(stored(node, HALF)), len(stored(node, OP))
 

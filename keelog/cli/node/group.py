@@ -12,6 +12,7 @@ from keelog.cli.node.topic import confirm, yes_option
 from keelog.cli.options import CliGroup, node_option, output_options
 from keelog.cli.output import Output
 from protocol.errors import BadRequest, NotFound
+from protocol.names import is_system_group
 
 
 @click.group("group", cls=CliGroup)
@@ -23,15 +24,16 @@ def group() -> None:
 
 
 @group.command("ls")
+@click.option("--all", "shows_all", is_flag=True, help="Also the groups of the system.")
 @node_option
 @output_options
-def ls(node: str, output: Output) -> int:
+def ls(shows_all: bool, node: str, output: Output) -> int:
     """Lists the groups and cursors, with their members and lag.
 
     Example: keelog group ls
     """
     with doing(f"cannot list the groups of {node}"), keelog.connect(node) as client:
-        found = client.groups()
+        found = [one for one in client.groups() if shows_all or not is_system_group(one.group)]
     output.rows(
         [{"group": one.group, "members": len(one.members), "lag": one.lag} for one in found]
     )

@@ -114,6 +114,7 @@ def _title(answer: dict[str, Any]) -> str:
         f"{_groups_text(answer)}"
         f"{_timers_text(answer)}"
         f"{_followers_text(answer)}"
+        f"{_transactions_text(answer)}"
         f"{_damage_text(answer)}"
     )
 
@@ -178,6 +179,12 @@ def _followers_text(answer: dict[str, Any]) -> str:
         for end in found["ended"][:_ENDED_SHOWN]
     )
     return "".join(f"{line}\n" for line in lines)
+
+
+def _transactions_text(answer: dict[str, Any]) -> str:
+    """The transactions that stay open; empty without any, and of an older node."""
+    found = answer.get("transactions") or {"open": 0}
+    return f"transactions: {found['open']} are open for long\n" if found["open"] else ""
 
 
 def _damage_text(answer: dict[str, Any]) -> str:

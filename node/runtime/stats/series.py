@@ -55,6 +55,11 @@ class Family(NamedTuple):
 
 REQUESTS = Family("keelog_requests", SeriesKind.COUNTER, "Requests answered, by the answer's code.")
 REJECTED = Family("keelog_send_rejected", SeriesKind.COUNTER, "Appends that were refused.")
+REPEATED = Family(
+    "keelog_send_repeated_messages",
+    SeriesKind.COUNTER,
+    "Messages that were sent again with once, and are stored once.",
+)
 IN_FLIGHT = Family("keelog_requests_in_flight", SeriesKind.GAUGE, "Appends that wait for the disk.")
 DURATION = Family(
     "keelog_request_duration_seconds", SeriesKind.SECONDS, "From the socket to the sent answer."
@@ -95,6 +100,11 @@ GATEWAY_REFUSALS = Family(
 GATEWAY_ENDED = Family(
     "keelog_gateway_ended_connections", SeriesKind.COUNTER, "Connections ended by the gateway."
 )
+OPEN_TRANSACTIONS = Family(
+    "keelog_gateway_open_transactions",
+    SeriesKind.GAUGE,
+    "Transactions that the last round of checks found open for long.",
+)
 GATEWAY_GAUGES = (
     Family("keelog_gateway_connections", SeriesKind.GAUGE, "Connections of RocketMQ's clients."),
     Family("keelog_gateway_held_pulls", SeriesKind.GAUGE, "Their pulls that wait for messages."),
@@ -109,11 +119,7 @@ GATEWAY_GAUGES = (
         "Requests to clients without an answer yet.",
     ),
     Family("keelog_gateway_producers", SeriesKind.GAUGE, "Clients that are producers."),
-    Family(
-        "keelog_gateway_open_transactions",
-        SeriesKind.GAUGE,
-        "Transactions that the last round of checks found open for long.",
-    ),
+    OPEN_TRANSACTIONS,
 )
 GATEWAY_CHECKS = Family(
     "keelog_gateway_transaction_checks",
@@ -189,6 +195,7 @@ SERIES: dict[str, tuple[Series, ...]] = {
     WRITER: (
         *_requests(WRITER_OPS),
         *(series(REJECTED, reason=reason) for reason in REASONS),
+        series(REPEATED),
         series(IN_FLIGHT, op=APPEND),
         series(DURATION, op=APPEND),
         *(series(STAGE, op=APPEND, stage=stage) for stage in STAGES),

@@ -88,6 +88,8 @@ class StoredOnce:
         self._bounds = bounds
         self._removed = removed
         self._crc = crc
+        self.taken_out = 0
+        """Messages that were not stored again."""
 
     @property
     def is_behind(self) -> bool:
@@ -182,6 +184,7 @@ class StoredOnce:
         asked = AskedRequest(request, rows, kept, again)
         if not out:
             return asked
+        self.taken_out += len(out)
         records = request.records
         request.count, request.crc, request.sizes = len(kept), None, b""
         request.checked_rows = None

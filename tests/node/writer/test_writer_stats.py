@@ -34,7 +34,7 @@ from protocol.errors import (
 
 
 def shown(stats: WriterStats, root: Path, waiting: int = 0) -> SlotStats:
-    stats.publish(waiting)
+    stats.publish(waiting, repeats=0)
     (slot,) = read_stats(root)
     return slot
 
@@ -64,7 +64,7 @@ def test_each_request_of_a_group_has_its_stages_and_the_log_has_one_write(tmp_pa
     writes, batches = of(slot, LOG_APPEND), of(slot, LOG_BATCH)
     assert (writes.total, writes.value_sum) == (2, 80)
     assert (batches.total, batches.value_sum) == (2, 13)
-    stats.close()
+    stats.close(0)
     assert read_stats(tmp_path)[0].values[series(IN_FLIGHT, op=APPEND)] == 0
 
 

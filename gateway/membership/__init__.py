@@ -1,0 +1,1 @@
+"""What a gateway knows of the members of groups beside their connections."""

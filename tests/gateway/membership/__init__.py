@@ -1,0 +1,1 @@
+"""What a gateway knows of members beside their connections."""
