@@ -4,7 +4,6 @@ import fcntl
 import json
 import os
 import pty
-import select
 import struct
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from click.testing import CliRunner
 
 from keelog.cli.main import cli
 from tests.support.node import RunningNode, wait_until
+from tests.support.single_process import is_readable
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("cli-node")]
 
@@ -106,7 +106,7 @@ class Terminal:
         deadline = time.monotonic() + PATIENCE_S
         while not done():
             assert time.monotonic() < deadline, self.text
-            if select.select([self._fd], [], [], 0.05)[0]:
+            if is_readable(self._fd, 0.05):
                 self.text += os.read(self._fd, 65536).decode(errors="replace")
 
     def press(self, key: str) -> None:

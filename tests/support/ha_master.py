@@ -1,12 +1,13 @@
 """A master's replication in the process of the tests: serves a log of bytes, as RocketMQ does."""
 
-import select
 import socket
 import struct
 import threading
 import time
 from collections.abc import Sequence
 from typing import Self
+
+from tests.support.single_process import is_readable
 
 _HEAD = struct.Struct(">qi")
 _REPORT = struct.Struct(">q")
@@ -102,7 +103,7 @@ class HaMaster:
         position, number, beat_at = -1, 0, time.monotonic() + self._beat_s
         rest = b""
         while True:
-            while select.select([found], [], [], 0 if 0 <= position < self.end else 0.01)[0]:
+            while is_readable(found.fileno(), 0 if 0 <= position < self.end else 0.01):
                 data = found.recv(4096)
                 if not data:
                     return
