@@ -41,6 +41,12 @@ def wait_until(done: Callable[[], bool], what: str, timeout_s: float = CATCH_UP_
         time.sleep(_LOOK_S)
 
 
+def _is_segment_size(pair: str) -> bool:
+    """Whether a setting is the length of a segment, by our name or by RocketMQ's."""
+    name = pair.partition("=")[0].rpartition(".")[2]
+    return name.replace("_", "").lower() == SEGMENT_SETTING.replace("_", "")
+
+
 class RunningNode:
     """A node on the folder `root`, as a context: started and ready inside, gone behind it.
 
@@ -70,7 +76,7 @@ class RunningNode:
         self._command += ["--while-pid", str(os.getpid())]
         self._command += ["--queue-workers", str(queue_workers), "--readers", str(readers)]
         chosen = [*ANY_DISK, *settings]
-        if not root.exists() and not any(pair.startswith(SEGMENT_SETTING) for pair in settings):
+        if not root.exists() and not any(_is_segment_size(pair) for pair in settings):
             chosen.append(f"{SEGMENT_SETTING}={SEGMENT_BYTES}")
         for pair in chosen:
             self._command += ["-X", pair]
