@@ -334,10 +334,11 @@ def test_status_says_how_many_transactions_are_open(node: RunningNode, peer: Rem
     wait_until(lambda: open_now() == 0, "others are open")
     immune = "CHECK_IMMUNITY_TIME_IN_SECONDS\x0160\x02"
     sent = [send_half(peer, "seen", "nobody", f"O{number}", immune) for number in range(2)]
-    wait_until(lambda: open_now() == 2, "they are not counted")
+    wait_until(lambda: open_now() == len(sent), "they are not counted")
     for one in sent:
         end(peer, one, "nobody", ROLLBACK)
     wait_until(lambda: open_now() == 0, "they are counted still")
+    assert node.client.status().raw["transactions"] == {"open": 0}
 
 
 def test_the_offsets_of_the_group_are_those_of_a_broker(node: RunningNode) -> None:

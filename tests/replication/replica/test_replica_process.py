@@ -221,8 +221,10 @@ def test_a_master_that_comes_later_is_found(tmp_path: Path) -> None:
     master.close()
     with ReplicaProcess(tmp_path / "copy", place) as replica:
         wait_until(lambda: "cannot connect" in replica.state.disconnected, "it says nothing")
-        with HaMaster(bytes(log.data), SEGMENT_BYTES, port=int(place.rpartition(":")[2])):
+        port = int(place.rpartition(":")[2])
+        with HaMaster(bytes(log.data), SEGMENT_BYTES, port=port) as later:
             replica.wait_end(len(log.data))
+            assert copied(replica.root, later) == log.data
 
 
 def test_saved_ends_of_queues_are_those_of_the_log(tmp_path: Path) -> None:
