@@ -57,9 +57,9 @@ class HaMaster:
         self._log += data
 
     def become(self, log: bytes, begin: int = 0) -> None:
-        """Has another log from now on, and drops all connections, as after a restart."""
+        """Drops all connections and has another log from now on, as after a restart."""
+        self.drop()  # first: an old connection would go on in the middle of the new log
         self._log, self.begin = bytearray(log), begin
-        self.drop()
 
     def drop(self) -> None:
         """Ends all connections."""
