@@ -29,11 +29,17 @@ _METAVARS = {
     "readers": "M",
     "remoting": "HOST:PORT",
     "namesrv": "'HOST:PORT;…'",
+    "controller": "'HOST:PORT;…'",
     "ha": "HOST:PORT",
     "broker_name": "NAME",
     "cluster": "NAME",
 }
-_SHORT = {"namesrv_addr": "namesrv", "broker_cluster_name": "cluster", "ha_listen": "ha"}
+_SHORT = {
+    "namesrv_addr": "namesrv",
+    "controller_addr": "controller",
+    "broker_cluster_name": "cluster",
+    "ha_listen": "ha",
+}
 """Settings with RocketMQ's names, whose options are shorter."""
 
 
@@ -132,6 +138,9 @@ def serve(
 
     Example: keelog serve ./copy --follow 192.0.2.7:10912
 
+    Example: keelog serve ./store --controller 'ns1:9878;ns2:9878;ns3:9878' --namesrv
+    'ns1:9876;ns2:9876;ns3:9876' --broker-name orders-a --remoting 0.0.0.0:10911 --ha 0.0.0.0:10912
+
     Example: keelog serve ./store --bind tcp://127.0.0.1:0 -X store.flush_disk_type=SYNC_FLUSH
     """
     from node.supervisor.loop import serve
@@ -154,20 +163,23 @@ def serve(
             for table in (SERVE, NETWORK, BROKER)
         }
         asked: ServeSettings = tables[SERVE]
-        _check_for_remoting(said, asked.remoting)
-        return serve(
-            Options(
-                root=directory.resolve(),
-                serve=asked,
-                network=tables[NETWORK],
-                broker=tables[BROKER],
-                pairs=store_pairs(given),
-                origins=origins(given, said),
-                limits=RestartLimits(
-                    crashes_max=asked.restart_limit,
-                    silence_s_max=settings_of(NODE, given).silence_limit_s,
-                ),
-                version=version(),
-                while_pid=while_pid,
-            )
+        _check_for_remoting((name for name, value in said.items() if value != ""), asked.remoting)
+        wanted = Options(
+            root=directory.resolve(),
+            serve=asked,
+            network=tables[NETWORK],
+            broker=tables[BROKER],
+            pairs=store_pairs(given),
+            origins=origins(given, said),
+            limits=RestartLimits(
+                crashes_max=asked.restart_limit,
+                silence_s_max=settings_of(NODE, given).silence_limit_s,
+            ),
+            version=version(),
+            while_pid=while_pid,
         )
+        if wanted.broker.controller_addr:
+            from keelog.cli.node.elected import serve_elected
+
+            return serve_elected(wanted)
+        return serve(wanted)
