@@ -129,7 +129,7 @@ class AdminDesk:
         return {
             RequestCode.EXCHANGE_BROKER_HA_INFO: self._elected.place,
             ControllerCode.GET_BROKER_EPOCH_CACHE: self._elected.epochs,
-            ControllerCode.NOTIFY_BROKER_ROLE_CHANGED: self._elected.told,
+            ControllerCode.NOTIFY_BROKER_ROLE_CHANGED: self._elected.role_changed,
         }
 
     def _of_broker(self) -> dict[int, Handle]:

@@ -59,6 +59,6 @@ class ElectedDesk:
         }
         return Reply(body=write_body(body, standard=True))
 
-    def told(self, _: Request) -> Reply:
+    def role_changed(self, _: Request) -> Reply:
         """1008: the keeper asks the controller by itself, twice a second."""
         return Reply()

@@ -142,7 +142,7 @@ class Settings:
     )
     ha_max_time_slave_not_catchup: int = setting(
         15_000,
-        "ms that a follower may be behind before the elected master takes it out of those in sync",
+        "ms that a follower may be late before the elected master takes it out of those in sync",
     )
     slave_read_enable: bool = setting(
         False, "whether a node that follows serves pulls of RocketMQ's clients"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from protocol.errors import BadRequest, MqError
 from protocol.ha.stream import FRAME_BODY_BYTES, REPORT_BYTES
 from replication.followers.flushed_log import FlushedLog
-from replication.followers.wire import PlainWire, Wire
+from replication.followers.wire import FollowerWire, PlainWire
 
 TURN_BYTES_MAX = 1024 * 1024
 """What one follower gets in a turn, so that others have theirs."""
@@ -59,7 +59,7 @@ class FollowerConnection:
         pace: FollowerPace,
         now: float,
         now_ms: int,
-        wire: Wire | None = None,
+        wire: FollowerWire | None = None,
     ) -> None:
         connected.setblocking(False)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

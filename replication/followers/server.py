@@ -29,7 +29,7 @@ from replication.followers.book import FollowerBook
 from replication.followers.connection import FollowerConnection, FollowerGone, FollowerPace, Gone
 from replication.followers.elected_rule import ElectedRule
 from replication.followers.flushed_log import FlushedLog
-from replication.followers.wire import PlainWire, SwitchWire, Wire
+from replication.followers.wire import FollowerWire, PlainWire, SwitchWire
 
 log = logging.getLogger("keelog.followers")
 
@@ -192,7 +192,7 @@ class FollowerServer:
         if len(self._connections) > FOLLOWERS_MAX:
             self._end(connection, FollowerGone(Gone.CROWD, f"{FOLLOWERS_MAX} are connected"))
 
-    def _new_wire(self) -> Wire:
+    def _new_wire(self) -> FollowerWire:
         if self._rule is None:
             return PlainWire()
         return SwitchWire(partial(load_master_epochs, self._root), self._confirmed)

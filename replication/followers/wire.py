@@ -14,7 +14,7 @@ from protocol.ha.epochs import MasterEpoch, MasterEpochs, epoch_at
 from protocol.ha.stream import ReportReader, encode_head
 
 
-class Wire(Protocol):
+class FollowerWire(Protocol):
     """One connection's bytes. `broker_id`: who follows, as it said; 0: it did not say."""
 
     @property
@@ -43,7 +43,7 @@ class PlainWire:
         self._reports = ReportReader()
 
     def feed(self, data: bytes) -> int | None:
-        """As Wire."""
+        """As FollowerWire."""
         return self._reports.feed(data)
 
     def greeting(self, end: int) -> bytes:
@@ -55,7 +55,7 @@ class PlainWire:
         return size
 
     def head(self, offset: int, size: int) -> bytes:
-        """As Wire."""
+        """As FollowerWire."""
         return encode_head(offset, size)
 
 
@@ -76,7 +76,7 @@ class SwitchWire:
         return self._reader.broker_id or 0
 
     def feed(self, data: bytes) -> int | None:
-        """As Wire. Raises BadRequest."""
+        """As FollowerWire. Raises BadRequest."""
         return self._reader.feed(data)
 
     def greeting(self, end: int) -> bytes:
@@ -93,7 +93,7 @@ class SwitchWire:
         return size if end is None else min(size, end - offset)
 
     def head(self, offset: int, size: int) -> bytes:
-        """As Wire."""
+        """As FollowerWire."""
         epoch, _ = epoch_at(self._epochs, offset)
         first = self._epochs[0] if self._epochs else MasterEpoch(-1, 0)
         return encode_switch_head(offset, size, epoch or first, self._confirmed())

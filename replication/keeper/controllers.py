@@ -20,7 +20,7 @@ Ext = Mapping[str, str]
 
 
 class ControllersAway(ServiceNotAvailable):
-    """No controller answers, or none leads."""
+    """No controller replies, or none leads."""
 
 
 class Controllers:

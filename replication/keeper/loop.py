@@ -1,6 +1,6 @@
 """The keeper: registers a store at RocketMQ's controllers, and has its node do what they say.
 
-It stands above the node, so that heart-beats go on while the node changes its role: for that it is
+It runs above the node, so that heart-beats go on while the node changes its role: for that it is
 stopped, and started again as what it is to be.
 """
 
@@ -43,7 +43,7 @@ from protocol.remoting.controller import (
 )
 from replication.keeper.controllers import Controllers, ControllersAway, HeartBeats
 from replication.keeper.node_process import NodeProcess
-from replication.keeper.registration import Member, register
+from replication.keeper.registration import NodeOfGroup, register
 from replication.keeper.sync_set import SyncSet
 from replication.replica.elected.greeting import LogsPart, ask_greeting
 from replication.replica.remoting_asker import RemotingAsker
@@ -52,7 +52,7 @@ from replication.roles.elected import follow, lead
 log = logging.getLogger("keelog.keeper")
 
 LOOK_EVERY_S = 0.5
-"""How often the controller is asked who is master (RocketMQ's brokers: 5 s, and when told)."""
+"""How often the controller is asked who is master (RocketMQ's brokers: 5 s, and after a notice)."""
 ELECT_EVERY_S = 1.0
 """How often a master is asked for while there is none."""
 JOIN_WAIT_S = 10.0
@@ -73,7 +73,7 @@ class KeeperOptions(NamedTuple):
 
     root: Path
     settings: Settings
-    member: Member
+    member: NodeOfGroup
     controllers: tuple[str, ...]
     command: Sequence[str]
     env: Mapping[str, str]

@@ -22,7 +22,7 @@ from replication.keeper.controllers import Controllers
 log = logging.getLogger("keelog.keeper")
 
 
-class Member(NamedTuple):
+class NodeOfGroup(NamedTuple):
     """A node of a group. `place`: where it takes requests, as others reach it."""
 
     cluster: str
@@ -34,7 +34,7 @@ class OtherIdentity(RefusedError):
     """The store's id is one of another group, or the controllers do not know it."""
 
 
-def register(root: Path, controllers: Controllers, member: Member) -> int:
+def register(root: Path, controllers: Controllers, member: NodeOfGroup) -> int:
     """Returns the id of the store, a new one if it has none yet.
 
     Raises OtherIdentity, StoreDamaged; ControllersAway and ServiceNotAvailable where a later try
@@ -65,7 +65,7 @@ def register(root: Path, controllers: Controllers, member: Member) -> int:
     return identity.broker_id
 
 
-def _apply(root: Path, controllers: Controllers, member: Member) -> BrokerIdentity:
+def _apply(root: Path, controllers: Controllers, member: NodeOfGroup) -> BrokerIdentity:
     asked = load_asked_identity(root)
     group = {"clusterName": member.cluster, "brokerName": member.broker}
     if asked is None:
@@ -91,7 +91,7 @@ def _apply(root: Path, controllers: Controllers, member: Member) -> BrokerIdenti
     return asked
 
 
-def _check_group(root: Path, identity: BrokerIdentity, member: Member) -> None:
+def _check_group(root: Path, identity: BrokerIdentity, member: NodeOfGroup) -> None:
     if (identity.cluster, identity.broker) != (member.cluster, member.broker):
         raise OtherIdentity(
             f"the store {root} is node {identity.broker_id} of {identity.cluster}/"
@@ -100,5 +100,5 @@ def _check_group(root: Path, identity: BrokerIdentity, member: Member) -> None:
         )
 
 
-def _said(member: Member) -> dict[str, object]:
+def _said(member: NodeOfGroup) -> dict[str, object]:
     return {"cluster": member.cluster, "broker": member.broker, "at": member.place}

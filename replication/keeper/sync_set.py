@@ -1,7 +1,6 @@
 """Decides who is in sync, as the master: whom the controller is asked to add, and whom to take out.
 
-What holds at each moment: all from whom the controller may elect are among `required`. So an
-addition is required before it is asked for, and one that may have been taken out stays required
+At each moment all from whom the controller may elect are among `required`. So an addition is required before it is asked for, and one that may have been taken out stays required
 until the controller has said so.
 """
 
@@ -14,7 +13,7 @@ from protocol.remoting.controller import SyncStateSet
 GONE_S = 1.0
 """A follower without a connection for so long is taken out: a killed one delays sends by that."""
 NEAR_S = 1.0
-"""A follower that is behind by less is added."""
+"""A follower that is late by less is added."""
 NEAR_BYTES = 8 * 1024 * 1024
 ADDING_S = 5.0
 """How long an addition is awaited, which delays all sends meanwhile."""
@@ -24,7 +23,7 @@ class SyncSet:
     """For one master's epoch. It has no clock, no files and no sockets."""
 
     def __init__(self, own_id: int, found: SyncStateSet, number: int, late_s: float) -> None:
-        """`number`: that of the first state. A follower that was behind for `late_s` goes."""
+        """`number`: that of the first state. A follower that was late for `late_s` goes."""
         self._own_id = own_id
         self.found = SyncStateSet(found.members | {own_id}, found.epoch)
         self._late_s = late_s
@@ -92,8 +91,8 @@ class SyncSet:
         others = self.found.members - {self._own_id}
         self._gone_at = {one: self._gone_at.get(one, now) for one in others if one not in rows}
         gone = {one for one, since in self._gone_at.items() if now - since >= GONE_S}
-        behind = {one for one in others if one in rows and rows[one].lag_s > self._late_s}
-        return frozenset(gone | behind)
+        slow = {one for one in others if one in rows and rows[one].lag_s > self._late_s}
+        return frozenset(gone | slow)
 
     def answered(self, found: SyncStateSet) -> None:
         """The controller has made the change."""

@@ -31,7 +31,7 @@ class OldEpoch(RefusedError):
 
 
 class Joined(NamedTuple):
-    """A store that is to follow: its end, and what was cut off behind that."""
+    """A store that is to follow: its end, and what was cut off after that."""
 
     end: int
     cut_bytes: int = 0

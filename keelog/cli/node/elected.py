@@ -19,7 +19,7 @@ from node.supervisor.options import Options
 from node.supervisor.systemd import ServiceManager
 from protocol.errors import BadRequest
 from replication.keeper.loop import KeeperOptions, keep
-from replication.keeper.registration import Member
+from replication.keeper.registration import NodeOfGroup
 
 USUAL = {"broker_role": "SYNC_MASTER", "in_sync_replicas": "2"}
 """Of a node with a controller, where nothing else is said: an answer waits for a copy."""
@@ -37,7 +37,7 @@ def serve_elected(options: Options) -> int:
     settings = load_settings((*options.pairs, *usual))
     _check(options, settings)
     broker = options.broker
-    member = Member(
+    member = NodeOfGroup(
         broker.broker_cluster_name,
         broker.broker_name or socket.gethostname(),
         place_to_announce(options, remoting_place(options.serve.remoting)),
@@ -49,7 +49,7 @@ def serve_elected(options: Options) -> int:
     stop = begin_process("keelog-keeper", "keeper")
     if options.while_pid is not None:
         stop_at_end_of(options.while_pid, stop)
-    # The node below starts and stops with each role, of which a service manager is told nothing.
+    # The node below starts and stops with each role, and a service manager hears nothing of that.
     manager = ServiceManager.from_environment(os.environ)
     telling = threading.Thread(target=_tell, args=(manager, options.root, stop), daemon=True)
     telling.start()

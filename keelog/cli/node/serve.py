@@ -19,7 +19,7 @@ from keelog.cli.settings.given import (
     settings_of,
     store_pairs,
 )
-from node.supervisor.options import BrokerSettings, NetworkSettings, ServeSettings
+from node.supervisor.options import BrokerSettings, NetworkSettings, Options, ServeSettings
 from protocol.errors import BadRequest
 
 _METAVARS = {
@@ -143,8 +143,6 @@ def serve(
 
     Example: keelog serve ./store --bind tcp://127.0.0.1:0 -X store.flush_disk_type=SYNC_FLUSH
     """
-    from node.supervisor.loop import serve
-    from node.supervisor.options import Options
     from node.supervisor.plan import RestartLimits
 
     with doing(f"cannot serve {directory}"):
@@ -164,22 +162,30 @@ def serve(
         }
         asked: ServeSettings = tables[SERVE]
         _check_for_remoting((name for name, value in said.items() if value != ""), asked.remoting)
-        wanted = Options(
-            root=directory.resolve(),
-            serve=asked,
-            network=tables[NETWORK],
-            broker=tables[BROKER],
-            pairs=store_pairs(given),
-            origins=origins(given, said),
-            limits=RestartLimits(
-                crashes_max=asked.restart_limit,
-                silence_s_max=settings_of(NODE, given).silence_limit_s,
-            ),
-            version=version(),
-            while_pid=while_pid,
+        return _run(
+            Options(
+                root=directory.resolve(),
+                serve=asked,
+                network=tables[NETWORK],
+                broker=tables[BROKER],
+                pairs=store_pairs(given),
+                origins=origins(given, said),
+                limits=RestartLimits(
+                    crashes_max=asked.restart_limit,
+                    silence_s_max=settings_of(NODE, given).silence_limit_s,
+                ),
+                version=version(),
+                while_pid=while_pid,
+            )
         )
-        if wanted.broker.controller_addr:
-            from keelog.cli.node.elected import serve_elected
 
-            return serve_elected(wanted)
-        return serve(wanted)
+
+def _run(options: Options) -> int:
+    """Runs the node, below a keeper where controllers elect the master."""
+    if options.broker.controller_addr:
+        from keelog.cli.node.elected import serve_elected
+
+        return serve_elected(options)
+    from node.supervisor.loop import serve
+
+    return serve(options)
