@@ -1,7 +1,8 @@
 """Decides who is in sync, as the master: whom the controller is asked to add, and whom to take out.
 
-At each moment all from whom the controller may elect are among `required`. So an addition is required before it is asked for, and one that may have been taken out stays required
-until the controller has said so.
+At each moment all from whom the controller may elect are among `required`. So an addition is
+required before it is asked for, and one that may have been taken out stays required until the
+controller has said so.
 """
 
 from collections.abc import Mapping
