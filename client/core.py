@@ -113,7 +113,7 @@ class ClientCore:
         if read_from is not None:
             check_endpoint(read_from)
         self.io = self.reading = IoThread(self.endpoint, self.retry)
-        """They carry what the writer answers, and what readers do."""
+        """They carry calls to the writer, and calls to readers."""
         if read_from is not None:
             try:
                 self.reading = IoThread(read_from, self.retry)
