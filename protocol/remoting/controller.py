@@ -41,7 +41,7 @@ class SyncStateSet(NamedTuple):
 
 
 class GroupView(NamedTuple):
-    """What a controller says of a group. `master_id` is 0 while there is no master."""
+    """What a controller says of a group. `master_id` is 0 while none leads."""
 
     master_id: int
     master: str

@@ -89,6 +89,7 @@ def await_members(nodes: Sequence[ElectedNode], count: int) -> None:
 def test_a_broker_follows_a_node_leads_nodes_and_follows_again(
     site: ControllerSite, tmp_path: Path
 ) -> None:
+    java = Program(site.classes, tmp_path / "java", site.name_servers)
     nodes = elected_nodes(tmp_path, 2, site.controllers, site.name_servers, SMALL_FILES)
     broker = java_broker(site, tmp_path / "broker")
     try:
@@ -98,7 +99,6 @@ def test_a_broker_follows_a_node_leads_nodes_and_follows_again(
         await_members(nodes[:1], 2)
         nodes[1].begin()
         await_members(nodes, 3)
-        java = Program(site.classes, tmp_path / "java", site.name_servers)
 
         def send() -> None:
             said = java.ask("send", topic=TOPIC, body=300, messages=COUNT, threads=4)
@@ -123,6 +123,7 @@ def test_a_broker_follows_a_node_leads_nodes_and_follows_again(
             if node.is_running:
                 node.kill()
         broker.kill()
+        java.kill()
 
 
 def await_sends(java: Program, send: Callable[[], None]) -> None:
