@@ -138,9 +138,6 @@ def serve(
 
     Example: keelog serve ./copy --follow 192.0.2.7:10912
 
-    Example: keelog serve ./store --controller 'ns1:9878;ns2:9878;ns3:9878' --namesrv
-    'ns1:9876;ns2:9876;ns3:9876' --broker-name orders-a --remoting 0.0.0.0:10911 --ha 0.0.0.0:10912
-
     Example: keelog serve ./store --bind tcp://127.0.0.1:0 -X store.flush_disk_type=SYNC_FLUSH
     """
     from node.supervisor.plan import RestartLimits
