@@ -54,7 +54,11 @@ TURN_S_MAX = 1.0
 
 
 def connect(
-    url: str | None = None, timeout: float | None = None, retry: Retry | None = None
+    url: str | None = None,
+    timeout: float | None = None,
+    retry: Retry | None = None,
+    *,
+    read_from: str | None = None,
 ) -> "Client":
     """A client of the node whose control socket listens at `url`.
 
@@ -62,8 +66,11 @@ def connect(
     `timeout` is the default for every call, in seconds, all attempts together. `retry` says how
     often what certainly was not stored is tried again. Raises NotConnected when nobody answers
     there, BadRequest for a bad address.
+
+    `read_from` is the control address of a replica of that node: pulls, look-ups and queue bounds
+    are answered there, and there alone. They show a message a moment after its send has returned.
     """
-    core = ClientCore(url, timeout, retry)
+    core = ClientCore(url, timeout, retry, read_from)
     try:
         run(core, core.open())
     except BaseException:

@@ -35,6 +35,7 @@ from client.options import (
     SendOptions,
     Time,
     check_acks,
+    check_endpoint,
     check_limit,
     check_names,
     check_seconds,
@@ -94,23 +95,45 @@ os.register_at_fork(after_in_child=_count_fork)
 class ClientCore:
     """One connection to one node, for any number of threads of one process."""
 
-    def __init__(self, url: str | None, timeout: float | None, retry: Retry | None) -> None:
-        """Starts the I/O thread. Raises BadRequest for an address that cannot be."""
+    def __init__(
+        self,
+        url: str | None,
+        timeout: float | None,
+        retry: Retry | None,
+        read_from: str | None = None,
+    ) -> None:
+        """Starts the I/O thread, and one more for `read_from`. Raises BadRequest for an address
+        that cannot be."""
         self.endpoint, self.timeout = settings_of(url, timeout)
         self.retry = Retry() if retry is None else retry
         if not isinstance(self.retry, Retry):
             raise BadRequest(f"retry is {retry!r}", "give a keelog.Retry")
         self._pid = os.getpid()
         self._forks = _forks
-        self.io = IoThread(self.endpoint, self.retry)
+        if read_from is not None:
+            check_endpoint(read_from)
+        self.io = self.reading = IoThread(self.endpoint, self.retry)
+        """They carry calls to the writer, and calls to readers."""
+        if read_from is not None:
+            try:
+                self.reading = IoThread(read_from, self.retry)
+            except BaseException:
+                self.io.stop(CLOSE_TIMEOUT_S)
+                raise
         self._direct = ChannelPool(self.io, NodeRole.WRITER)
-        self._reads = ChannelPool(self.io, NodeRole.READER)
+        self._reads = ChannelPool(self.reading, NodeRole.READER)
         # Without a call of `close` it runs at the collection, or at the end of the program.
         self._carriers: set[Channel | PullChannel] = {*self._direct.links, *self._reads.links}
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
         self._members: weakref.WeakSet[ClosesWithClient] = weakref.WeakSet()
         self._finalizer = weakref.finalize(
-            self, _stop, self.io, self._carriers, self._producers, self._members, self._pid
+            self,
+            _stop,
+            {self.io, self.reading},
+            self._carriers,
+            self._producers,
+            self._members,
+            self._pid,
         )
         ip = local_ip(self.endpoint)
         self.encoder = Encoder(self.io, UniqueKeys(ip), Host(ip, 0))
@@ -142,7 +165,7 @@ class ClientCore:
         """Starts a call."""
         self.check()
         future = future_of(call)
-        self.io.call(call)
+        self._io_of(call).call(call)
         return future
 
     def ask(self, call: Call) -> NodeAnswer:
@@ -151,19 +174,22 @@ class ClientCore:
         Raises the error that came instead.
         """
         self.check()
-        if self.io.on_thread():
+        if self.io.on_thread() or self.reading.on_thread():
             raise no_waiting_here()
         arrival: Arrival[NodeAnswer] = Arrival()
         call.done = arrival
         if call.role is not NodeRole.READER or not self._reads.carry(call):
-            self.io.call(call)
+            self._io_of(call).call(call)
         return arrival.wait()
+
+    def _io_of(self, call: Call) -> IoThread:
+        return self.reading if call.role is NodeRole.READER else self.io
 
     @contextmanager
     def pulls(self, takes_much: bool) -> Iterator[PullChannel]:
         """Opens the channel that carries the pulls of one follower, and closes it after it."""
         self.check()
-        pulls = PullChannel(self.io, takes_much)
+        pulls = PullChannel(self.reading, takes_much)
         self._carriers.add(pulls)
         if not self._finalizer.alive:
             pulls.close()  # A thread that closed the client just now may have missed this channel.
@@ -364,7 +390,7 @@ def wait_field(acks: object, wait: object) -> str | None:
 
 
 def _stop(
-    io: IoThread,
+    ios: set[IoThread],
     carriers: set[Channel | PullChannel],
     producers: Iterable[Producer],
     members: Iterable[ClosesWithClient],
@@ -374,11 +400,12 @@ def _stop(
         return
     for member in tuple(members):
         member.close_soon()
-    for member in () if io.on_thread() else tuple(members):
+    here = any(io.on_thread() for io in ios)
+    for member in () if here else tuple(members):
         member.close()
     try:
         # The caller means its messages to be stored. A done callback cannot wait for that.
-        for producer in () if io.on_thread() else tuple(producers):
+        for producer in () if here else tuple(producers):
             producer.close()
     finally:
         ending = tuple(carriers)
@@ -386,4 +413,5 @@ def _stop(
             carrier.give_way()
         for carrier in ending:
             carrier.close()
-        io.stop(CLOSE_TIMEOUT_S)
+        for io in ios:
+            io.stop(CLOSE_TIMEOUT_S)

@@ -82,6 +82,10 @@ class Pulls:
         self._members = members
         self._groups = groups
         self._limits = limits
+        self._scans = (
+            store.settings.max_filter_message_size,
+            store.settings.travel_cq_file_num_when_get_message,
+        )
         self._numbers = count(1)
         self._open: dict[int, Request] = {}
         self._open_chars = 0
@@ -114,7 +118,7 @@ class Pulls:
         asked = Pull(
             queue_of(wanted.topic, wanted.queue_id),
             wanted.queue_offset,
-            make(selection, wanted.max_msg_nums, wanted.max_msg_bytes, self._limits, self.settings),
+            make(selection, wanted.max_msg_nums, wanted.max_msg_bytes, self._limits, *self._scans),
             max(0, min(held_ms, HOLD_MS_MAX)),
             selection.expression,
             selection.kind,
@@ -122,13 +126,14 @@ class Pulls:
         number = next(self._numbers)
         self._open[number] = request
         self._open_chars += chars
-        # Its fields are read: a held pull costs no more than its expression.
-        request.header = request.header._replace(ext=NO_EXT, remark=None)
         try:
             self.desk.pull(request.connection.number, number, asked, now)
         except MqError:
             self._close(number, chars)
             raise
+        if request.is_open:
+            # Its fields are read: a held pull costs no more than its expression.
+            request.header = request.header._replace(ext=NO_EXT, remark=None)
 
     def _close(self, number: int, chars: int) -> Request | None:
         """Takes a pull out, with an expression of `chars` characters."""
@@ -259,9 +264,14 @@ def _filter_of(selection: Selection) -> TagFilter | SqlFilter | None:
 
 @lru_cache(maxsize=1024)
 def _pull_request(
-    selection: Selection, count: int, size: int, limits: TransferLimits, settings: Settings
+    selection: Selection,
+    count: int,
+    size: int,
+    limits: TransferLimits,
+    filter_bytes_max: int,
+    files_max: int,
 ) -> PullRequest:
-    """Cached, as consumers repeat their pulls."""
+    """Cached, as consumers repeat their pulls. The last two are those of PullRequest."""
     count = max(1, min(count, PULL_MESSAGES_MAX))
     size = max(1, min(size, PULL_BYTES_MAX))
     return PullRequest(
@@ -272,6 +282,6 @@ def _pull_request(
         ),
         tags=_filter(selection),
         exact=True,
-        filter_bytes_max=settings.max_filter_message_size,
-        files_max=settings.travel_cq_file_num_when_get_message,
+        filter_bytes_max=filter_bytes_max,
+        files_max=files_max,
     )

@@ -66,11 +66,15 @@ __all__ = ["Client", "Consumer", "Producer", "connect"]
 
 
 def connect(
-    url: str | None = None, timeout: float | None = None, retry: Retry | None = None
+    url: str | None = None,
+    timeout: float | None = None,
+    retry: Retry | None = None,
+    *,
+    read_from: str | None = None,
 ) -> "Client":
     """As `keelog.connect`: use it with `async with`, or await it. Until then nothing is reached,
     and nobody there is an error of the first call."""
-    return Client(ClientCore(url, timeout, retry))
+    return Client(ClientCore(url, timeout, retry, read_from))
 
 
 class Client:

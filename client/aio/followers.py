@@ -104,7 +104,7 @@ class PullResults:
         for queue_id, call in self._tail.due(now):
             call.done = partial(put, queue_id)
             self._core.check()
-            self._core.io.call(call)
+            self._core.reading.call(call)
 
     async def aclose(self) -> None:
         """Ends it, and commits its cursor. Harmless when repeated."""

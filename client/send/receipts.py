@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
-from itertools import repeat
+from itertools import accumulate, repeat
 from typing import Any, NamedTuple, TypeVar, cast, overload
 
 import numpy as np
@@ -101,7 +101,9 @@ class BatchReceipt(Sequence[Receipt]):
         """As by index, but for all of them at a quarter of the cost: column by column."""
         if self._repeats:
             return self._mixed()
-        first, places = self.queue_offset, self.physical_offsets.tolist()
+        # Of the few records that most batches have, this is faster than numpy.
+        sizes = np.asarray(self._sizes).tolist()[:-1]
+        first, places = self.queue_offset, list(accumulate(sizes, initial=self.physical_offset))
         return map(
             _receipt_of,
             zip(

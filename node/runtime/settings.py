@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from node.runtime.following.allowed_peers import AllowedPeers
 from node.runtime.following.source import check_place, parse_follow
 from protocol.errors import BadRequest
 from protocol.printable import size_text
@@ -120,6 +121,11 @@ class Settings:
     )
     ha_max_gap_not_in_sync: int = setting(
         256 * _MIB, "a follower whose lag is as many bytes, or more, is not in sync", is_size=True
+    )
+    ha_allowed_peers: str = setting(
+        "",
+        "the addresses and networks that followers may come from, as `192.0.2.7,10.1.0.0/16`; "
+        "empty: everybody",
     )
     follow: str = setting(
         "",
@@ -321,6 +327,7 @@ class Settings:
                 "set one of them",
             )
         check_bounds(self)
+        AllowedPeers(self.ha_allowed_peers)
         if self.follow:
             parse_follow(self.follow)
         if self.follow_remoting:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from protocol.errors import BadRequest, MessageTooLarge, MqError
 from protocol.kernel import loader
-from protocol.kernel.loader import Kernel
+from protocol.kernel.loader import Kernel, address
 from protocol.message_id import NO_HOST, Host
 from protocol.names import QUEUE_ID_MAX, check_topic_for_send
 from protocol.record.encode import ANY_QUEUE, NewMessage, encode_batch, pack_record
@@ -164,7 +164,8 @@ def _encode_compiled(compiled: Kernel, draft: BatchDraft, crc: bool) -> EncodedB
     head = 4 + 4 * rows
     out = np.empty(head + room, np.uint8)
     sizes = struct.pack(f"={rows}q", *draft.sizes)
-    size = compiled.call("encode_batch", numbers, shared, draft.bodies, sizes, out)
+    encode = compiled.function("encode_batch")
+    size = encode(numbers, shared, draft.bodies, sizes, address(out))
     if size < 0:
         return None
     found = out[:head].view(np.uint32)

@@ -27,6 +27,7 @@ class Gone(StrEnum):
     TOO_OLD = "too old"
     CUT = "log was cut"
     CROWD = "too many followers"
+    NOT_ALLOWED = "not allowed"
     STOP = "stop"
 
 

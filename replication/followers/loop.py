@@ -65,7 +65,7 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
             f"cannot listen at {host}:{port}: {error.strerror or error}",
             "stop who listens there, or name another port",
         ) from None
-    if not is_loopback(host):
+    if not is_loopback(host) and not settings.ha_allowed_peers:
         log.warning("everybody who reaches this address gets the log", extra=fields(address=host))
     with WorkerPage.create(root, FOLLOWERS_SLOT) as page:
         server = FollowerServer(root, settings, listener, page)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from node.runtime import disk
 from node.runtime.event_log import fields
+from node.runtime.following.allowed_peers import AllowedPeers
 from node.runtime.held_store import check_held
 from node.runtime.process import StopFlag, now_ms
 from node.runtime.settings import Settings
@@ -58,6 +59,7 @@ class FollowerServer:
         self._pace = FollowerPace(
             settings.ha_send_heartbeat_interval / 1000, settings.ha_housekeeping_interval / 1000
         )
+        self._allowed = AllowedPeers(settings.ha_allowed_peers)
         self._log = FlushedLog(root)
         self._book = FollowerBook(settings.followers_needed, settings.ha_max_gap_not_in_sync)
         self._connections: dict[int, FollowerConnection] = {}
@@ -173,7 +175,10 @@ class FollowerServer:
         self._connections[connection.fd] = connection
         self._epoll.register(connection.fd, select.EPOLLIN)
         self._book.came(connection)
-        if len(self._connections) > FOLLOWERS_MAX:
+        if not self._allowed.allow(host):
+            why = f"ha_allowed_peers does not name {host}"
+            self._end(connection, FollowerGone(Gone.NOT_ALLOWED, why))
+        elif len(self._connections) > FOLLOWERS_MAX:
             self._end(connection, FollowerGone(Gone.CROWD, f"{FOLLOWERS_MAX} are connected"))
 
     def _watch(self, connection: FollowerConnection) -> None:

@@ -3,16 +3,18 @@
 `python -m scripts.rivals.followed` starts, one after the other, a node and a broker of RocketMQ
 5.5.0 as the master: alone, with a slave and ASYNC_MASTER, with a slave and SYNC_MASTER (2 copies).
 The slave is the same one for both, and so is the Java program that sends. It prints a row for each:
-messages a second, the 99th percentile of a send, and the lag of the slave right after the load.
+messages a second, the 99th percentile of a send, and how late the slave was: its lag is asked for
+20 times a second while the load goes on, in bytes, and in ms at the mean rate of the load.
 """
 
 import argparse
 import json
 import socket
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -31,6 +33,7 @@ from scripts.rivals.rocketmq import Addresses, Program, RocketMQ, class_path, st
 BODY = 1024
 QUEUES = 8
 WARM_S = 6
+LOOK_S = 0.05
 NAME = "rival"
 """Of cluster and broker, as BROKER of scripts/rivals/rocketmq.py has it."""
 SEGMENT = 256 << 20
@@ -53,11 +56,14 @@ class FollowedRow(NamedTuple):
     master: str
     mode: str
     threads: int
-    per_s: float
+    per_s: int
     p99_us: float
+    """Of a send."""
     failed: int
-    lag_bytes: int
-    """Of the slave's log when the load has ended; -1 without one."""
+    lag_p50_bytes: int
+    lag_p99_bytes: int
+    """Of the slave's log during the load; 0 without one."""
+    lag_p99_ms: float
 
 
 def measure(folder: Path, seconds: int, threads: int) -> Iterator[FollowedRow]:
@@ -99,10 +105,40 @@ def _measure_one(
         _await_slave(addresses.broker, slave, program)
     program.ask("topic", topic="t", queues=QUEUES, broker=addresses.broker)
     program.ask("send", topic="t", body=BODY, seconds=WARM_S, threads=threads)
-    sent = program.ask("send", topic="t", body=BODY, seconds=seconds, threads=threads)
-    lag = _log_end(addresses.broker) - _log_end(slave) if slave else -1
-    per_s = sent["messages"] / sent["seconds"]
-    return FollowedRow(master, mode, threads, per_s, sent["p99_us"], sent["failed"], lag)
+    begin = _log_end(addresses.broker)
+    with watched_lags(addresses.broker, slave) as lags:
+        sent = program.ask("send", topic="t", body=BODY, seconds=seconds, threads=threads)
+    bytes_per_ms = (_log_end(addresses.broker) - begin) / sent["seconds"] / 1000
+    late = _percentile(lags, 99)
+    return FollowedRow(
+        master, mode, threads, round(sent["messages"] / sent["seconds"]), sent["p99_us"],
+        sent["failed"], _percentile(lags, 50), late, round(late / bytes_per_ms, 1),
+    )  # fmt: skip
+
+
+@contextmanager
+def watched_lags(master: str, slave: str) -> Iterator[list[int]]:
+    """What the slave's log lacks of the master's, in bytes, seen every LOOK_S; without a slave
+    nothing."""
+    found: list[int] = []
+    is_over = threading.Event()
+
+    def look() -> None:
+        while slave and not is_over.wait(LOOK_S):
+            # The slave first: what comes in between makes its lag look larger, not smaller.
+            end = _log_end(slave)
+            found.append(_log_end(master) - end)
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    yield found
+    is_over.set()
+    thread.join()
+
+
+def _percentile(values: Sequence[int], percent: int) -> int:
+    """0 without values."""
+    return sorted(values)[len(values) * percent // 100] if values else 0
 
 
 def _start_node(

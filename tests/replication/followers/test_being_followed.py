@@ -214,3 +214,20 @@ def test_the_process_may_be_killed_and_followers_go_on(
         end = fill(node, 5)
         follower.wait_for(end)
         assert bytes(follower.log) == log_bytes(node.root, 0, end)
+
+
+def test_who_is_not_named_gets_nothing_and_is_told_of(tmp_path: Path) -> None:
+    settings = (HA, *HASTY, "ha_allowed_peers=192.0.2.0/24,::1")
+    with RunningNode(tmp_path / "s", settings, queue_workers=1, readers=1) as node:
+        fill(node, 1)
+        with LogFollower(followers_place(node)) as stranger:
+            found = state_when(node, "ha_allowed_peers does not name 127.0.0.1")
+            assert (found.followers, stranger.end) == ((), 0)
+
+
+def test_who_is_in_a_network_that_is_named_gets_the_log(tmp_path: Path) -> None:
+    settings = (HA, *HASTY, "ha_allowed_peers=192.0.2.7, 127.0.0.0/8")
+    with RunningNode(tmp_path / "s", settings, queue_workers=1, readers=1) as node:
+        end = fill(node, 1)
+        with LogFollower(followers_place(node)) as follower:
+            follower.wait_for(end)
