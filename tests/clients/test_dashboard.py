@@ -36,7 +36,7 @@ def sides(jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seque
         yield start_dashboards(ends, jar, tmp_path_factory.mktemp("dashboard"))
 
 
-def test_every_address_of_the_dashboard_answers_what_it_answers_at_a_broker(
+def test_every_address_of_the_dashboard_replies_as_at_a_broker(
     sides: Sequence[PageSide],
 ) -> None:
     assert not not_asked(sides)

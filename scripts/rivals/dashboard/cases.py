@@ -1,6 +1,6 @@
 """Each address that the Dashboard 2.1.0 serves, with arguments that suit both sides, in order.
 
-Names in braces are filled in for each side (`AdminSide.names`, and what earlier answers had). What
+Names in braces are filled in for each side (`AdminSide.names`, and what earlier replies had). What
 changes something comes after what only looks.
 """
 
@@ -27,7 +27,7 @@ class PageCase(NamedTuple):
     after_s: float = 0.0
     """The pause before it: a Java consumer commits each 5 s."""
     is_own: bool = False
-    """Whether the Dashboard answers by itself, without a broker."""
+    """Whether the Dashboard replies by itself, without a broker."""
     is_chart: bool = False
     """It has points a minute after the start, and then one for each minute."""
     has_loads: bool = False
@@ -260,7 +260,7 @@ _OWN = tuple(case._replace(is_own=True) for case in (
 ))  # fmt: skip
 _LAST = (
     # By the port of old clients, two below the broker's.
-    _get("/topic/stats.query", topic="{side_topic}"),
+    _get("/topic/stats.query", topic="{topic}"),
     # It sends to TestTopic from then on.
     _get("/test/runTask.do"),
     _get("/topic/examineTopicConfig.query", topic="TestTopic")._replace(after_s=5.0),

@@ -1,4 +1,4 @@
-"""The Dashboard as a process, and what it answers."""
+"""The Dashboard as a process, and its replies."""
 
 import base64
 import json

@@ -31,7 +31,6 @@ DIFFERENCES: Mapping[str, str] = {
         "which settings there are: a node has its own"
     ),
     "/message/viewMessage.query?topic={topic}&msgId={unique_key}": OTHER_HOST,
-    "/message/viewMessage.query?topic={topic}&msgId={offset_id}": OTHER_HOST,
 }
 """By label: what a known difference is, for people."""
 
@@ -54,9 +53,17 @@ class PageRun(NamedTuple):
     def verdict(self) -> AdminVerdict:
         """Whether they are equal."""
         said = judged(self.theirs, self.ours, DIFFERENCES.get(self.case.label, ""))
-        if self.case.is_own and said.kind == EQUAL:
-            return AdminVerdict(EQUAL, "equal: the Dashboard answers by itself")
+        if said.text == EQUAL and self.case.is_own:
+            return AdminVerdict(EQUAL, "equal: the Dashboard replies by itself")
+        if said.text == EQUAL and (why := _failure(self.ours)):
+            return AdminVerdict(EQUAL, f"equal: {why}, at both")
         return said
+
+
+def _failure(found: Sequence[str]) -> str:
+    """What a page shows in the place of an answer."""
+    errors = [line.removeprefix("errMsg = ") for line in found if line.startswith("errMsg = ")]
+    return errors[0].partition(" See https:")[0] if errors and errors[0] != "None" else ""
 
 
 def start_dashboards(ends: ExitStack, jar: Path, home: Path) -> Sequence[PageSide]:

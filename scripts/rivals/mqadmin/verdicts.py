@@ -7,7 +7,7 @@ from typing import NamedTuple
 from scripts.rivals.mqadmin.cases import AdminCase
 
 EQUAL, DIFFERS, REFUSED = "equal", "differs", "refused"
-_REFUSAL = re.compile(r"CODE: (\d+) DESC: (.*?)(?:\s+For more information.*|BROKER:.*)?$")
+_REFUSAL = re.compile(r"CODE: (\d+) DESC: (.*?)(?:\s+(?:For more|See https:).*|BROKER:.*)?$")
 OTHER_HOST = (
     "the line of groups: the tool compares the broker's address with that in the message, and the"
     " broker of this test has written the message at another one"
