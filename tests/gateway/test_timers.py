@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.connection import UNDER_WAY_MAX
 from protocol.derived.timer_units import TimerCheck
 from protocol.names import TIMER_CHECK_FILE, TIMER_TOPIC
 from protocol.record.codec import Record
@@ -275,15 +276,16 @@ def test_killed_tasks_gateways_and_writers_lose_no_timer_message(tmp_path: Path)
         began = now_ms()
         sent: set[bytes] = set()
         with closing(RemotingPeer(remoting_place(node.stderr))) as peer:
-            opaques = {}
-            for number in range(count):
-                due = began + 3000 + (number * 7919) % 15_000
-                body = b"%d" % number
-                text = f"TIMER_DELIVER_MS\x01{due}\x02"
-                opaques[peer.send(SEND, send_fields("t", 0, i=text), body)] = body
-            for opaque, body in opaques.items():
-                if peer.answer_to(opaque).code == ResponseCode.SUCCESS:
-                    sent.add(body)
+            for first in range(0, count, UNDER_WAY_MAX):
+                opaques = {}
+                for number in range(first, min(first + UNDER_WAY_MAX, count)):
+                    due = began + 3000 + (number * 7919) % 15_000
+                    body = b"%d" % number
+                    text = f"TIMER_DELIVER_MS\x01{due}\x02"
+                    opaques[peer.send(SEND, send_fields("t", 0, i=text), body)] = body
+                for opaque, body in opaques.items():
+                    if peer.answer_to(opaque).code == ResponseCode.SUCCESS:
+                        sent.add(body)
         assert len(sent) == count
         for role in ("tasks", "writer", "tasks", "gateway", "reader", "tasks", "writer"):
             time.sleep(1.7)
