@@ -88,7 +88,7 @@ class SendBack:
         else:
             level = retry_level(wanted.delay_level, times)
         place = RealPlace(topic.name, random.randrange(max(topic.write_queues, 1)))
-        crc = self._link.routes.crc
+        crc = self._link.crc
         place, again = handed_back(record, place, level, self._level_max, crc)
         slot = _HandedBack(request)
         entry = EncodedMessage(again, *place, None, record.unique_key, slot)

@@ -299,13 +299,12 @@ class Sends:
         request: Request,
         slot: Slot,
     ) -> EncodedMessage:
-        routes = self._link.routes
-        if len(body) > routes.max_message_bytes:
+        if len(body) > self._link.body_bytes_max:
             raise MessageTooLarge(
-                f"the body has {len(body)} bytes, {routes.max_message_bytes} are allowed",
+                f"the body has {len(body)} bytes, {self._link.body_bytes_max} are allowed",
                 "split the body, or raise max_message_size",
             )
-        own = CRC_PROPERTY_BYTES if routes.crc else 0
+        own = CRC_PROPERTY_BYTES if self._link.crc else 0
         check_properties_length(len(properties) + own)
         if own:
             properties += EMPTY_CRC_PROPERTY

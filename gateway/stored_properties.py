@@ -29,7 +29,8 @@ _SPECIAL = re.compile(
     + b")\x01"
 )
 _KEY_START = f"{UNIQUE_KEY}\x01".encode()
-_PAIR_END = b"\x02"
+_NAME_END, _PAIR_END = b"\x01", b"\x02"
+_NO_VALUE, _NO_NAME = b"\x01\x02", b"\x02\x01"
 _NO_WAIT = f"{WAIT}\x01false\x02".encode()
 
 
@@ -41,11 +42,12 @@ def broker_properties(cluster: str) -> bytes:
 
 def stored_properties(given: bytes, added: bytes, key: str) -> bytes:
     """The properties of a message whose client sent `given`; with `added` at their end, and the
-    unique key `key` where the client made none.
+    unique key `key` where the client made none. A pair without a name or a value is left out, as
+    a broker does: clients with an empty namespace send one.
 
     Raises IllegalMessage for those by which a broker would do more than store the message.
     """
-    if _SPECIAL.search(given):
+    if _SPECIAL.search(given) or _has_half_pairs(given):
         given = _without_ours(given)
     elif given and not given.endswith(_PAIR_END):
         given += _PAIR_END
@@ -67,6 +69,18 @@ def unique_key_of(properties: bytes) -> bytes:
     at += len(_KEY_START)
     end = properties.find(_PAIR_END, at)
     return properties[at:] if end < 0 else properties[at:end]
+
+
+def _has_half_pairs(given: bytes) -> bool:
+    """Whether a pair may have no name, no value or no 0x01. For each message, so without a loop."""
+    pairs = given.count(_PAIR_END) + (not given.endswith(_PAIR_END) and given != b"")
+    return (
+        given.count(_NAME_END) != pairs
+        or _NO_VALUE in given
+        or _NO_NAME in given
+        or given.startswith(_NAME_END)
+        or given.endswith(_NAME_END)
+    )
 
 
 def _without_ours(given: bytes) -> bytes:

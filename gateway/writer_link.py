@@ -18,7 +18,7 @@ from client.results import Receipt
 from client.send.receipts import Results
 from client.send.record_batch import EncodedMessage, EntryBatch
 from client.send.send_coalescer import SEND_BYTES_MAX, SEND_RECORDS_MAX, UNDER_WAY_MAX
-from client.transport.routes import NO_ROUTES, Routes
+from node.runtime.settings import Settings
 from node.store.identity.inner_right import find_right
 from protocol.errors import MqError
 
@@ -48,10 +48,13 @@ class _Kind(NamedTuple):
 class WriterLink:
     """The way to the writer, in the thread of the loop. `run_dir` has the right of the node."""
 
-    def __init__(self, core: ClientCore, run_dir: Path) -> None:
+    def __init__(self, core: ClientCore, run_dir: Path, settings: Settings) -> None:
         self._core = core
         self._run_dir = run_dir
         self._right = ""
+        # As the writer, which has the same settings; the routes would say so too, but later.
+        self.crc = settings.enabled_append_prop_crc
+        self.body_bytes_max = settings.max_message_size
         self._loop = asyncio.get_running_loop()
         self._link = AsyncioChannel(core.io, self._loop)
         core.adopt(self._link)
@@ -60,11 +63,6 @@ class WriterLink:
         """Of all records that have no outcome yet."""
         self._under_way = 0
         self._is_due = False
-
-    @property
-    def routes(self) -> Routes:
-        """What the node asks of records, as last heard."""
-        return self._core.io.routes or NO_ROUTES
 
     def put(
         self,

@@ -7,7 +7,7 @@ there, unless `orderMessageEnable` is set, nothing heeds the order of topics in 
 
 from pathlib import Path
 
-from gateway.admin.topic_changes import is_system_topic
+from gateway.admin.topic_changes import SYSTEM_TOPICS, is_system_topic
 from gateway.connection import Reply, Request
 from gateway.topics import Topics
 from node.runtime.process import now_ms
@@ -102,10 +102,12 @@ class NameDesk:
         return Reply(body=write_body(TopicList(names, address), standard=True))
 
     def own_system_topics(self, _: Request) -> Reply:
-        """305: of a broker: the topics that clients may not make."""
+        """305: of a broker: the topics that clients may not make, also those that nobody has made:
+        tools show what is not among them as a topic of users."""
         known = self._topics.announced().topic_config_table
-        names = tuple(name for name in known if is_system_topic(name, self._topics))
-        return Reply(ResponseCode.SUCCESS, body=write_body(TopicList(names), standard=True))
+        names = SYSTEM_TOPICS.union(name for name in known if is_system_topic(name, self._topics))
+        body = write_body(TopicList(tuple(sorted(names))), standard=True)
+        return Reply(ResponseCode.SUCCESS, body=body)
 
     def turn(self, now: float) -> None:
         """Saves when that is due."""

@@ -42,6 +42,15 @@ _NOT_OFFERED = {
     (QUEUE_TYPE, "BatchCQ"): "queues have one unit for each message",
 }
 
+SYSTEM_TOPICS = frozenset(
+    {
+        *(TBW102, SELF_TEST_TOPIC, TRACE_TOPIC, "CHECKPOINT_TOPIC", "BenchmarkTest"),
+        *("RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"),
+        *NOT_FOR_CLIENTS,
+    }
+)
+"""Those of every broker, whether they exist or not."""
+
 
 class TopicChanges:
     """One for each gateway, in the thread of its loop. The writer makes and removes topics."""
@@ -128,9 +137,8 @@ class TopicChanges:
 
 def is_system_topic(name: str, topics: Topics) -> bool:
     """Whether clients may not make or remove a topic (TopicValidator#isSystemTopic)."""
-    own = (TBW102, SELF_TEST_TOPIC, TRACE_TOPIC, "CHECKPOINT_TOPIC")
-    names = (*own, topics.name.cluster, topics.name.broker, topics.name.reply_topic)
-    return name in NOT_FOR_CLIENTS or name in names or name.startswith(SYSTEM_PREFIX)
+    names = (topics.name.cluster, topics.name.broker, topics.name.reply_topic)
+    return name in SYSTEM_TOPICS or name in names or name.startswith(SYSTEM_PREFIX)
 
 
 def _parsed(changes: str) -> dict[str, str]:

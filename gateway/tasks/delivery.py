@@ -105,7 +105,7 @@ def _put(link: WriterLink, one: Delivery, outcome: _Outcome) -> None:
     if one.place is None:
         outcome.refused(_NOWHERE)
         return
-    copy = delivered(one.record, one.place, one.properties, link.routes.crc)
+    copy = delivered(one.record, one.place, one.properties, link.crc)
     is_inner = one.is_inner or is_committed(one.record)
     link.put(EncodedMessage(copy, *one.place, None, "", outcome), is_inner=is_inner)
 

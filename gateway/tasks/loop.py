@@ -39,7 +39,7 @@ class Tasks:
     ) -> None:
         self._page = page
         self._offsets = DelayOffsets(child.root, now_ms)
-        self._link = WriterLink(core, run_dir(child.root))
+        self._link = WriterLink(core, run_dir(child.root), settings)
         self._lags = GroupLags(child.root, core)
         wait_s = min(WAIT_S_MAX, settings.long_polling_ms_max / 1000)
         self._levels = [

@@ -255,7 +255,7 @@ class Checks:
         return judge(half, self._bounds, round_ms, now)
 
     def _put(self, half: Record, verdict: HalfVerdict) -> "asyncio.Future[Receipt | MqError]":
-        crc, topic, queue_id = self._link.routes.crc, HALF_TOPIC, half.head.queue_id
+        crc, topic, queue_id = self._link.crc, HALF_TOPIC, half.head.queue_id
         if verdict is HalfVerdict.ASK:
             record = asked_again(half, crc)
         elif verdict is HalfVerdict.IMMUNE:

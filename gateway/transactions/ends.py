@@ -140,7 +140,7 @@ class Ends:
             properties, place = scheduled(properties, place, level), schedule_place(level)
         elif later := timed(properties, place, now_ms(), self._delays.timer_ms_max):
             properties, place = later.properties, TIMER_PLACE
-        record = committed(half, place, properties, self._link.routes.crc)
+        record = committed(half, place, properties, self._link.crc)
         slot = _Commit(self, request, half, first)
         entry = EncodedMessage(record, *place, None, half.unique_key, slot)
         self._link.put(entry, WAIT_NONE, is_inner=True)

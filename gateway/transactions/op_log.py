@@ -118,7 +118,7 @@ class OpLog:
 
     def _send(self, queue_id: int, some: list[int]) -> None:
         self.under_way += len(some)
-        record = ended(queue_id, some, now_ms(), self._host, self._link.routes.crc)
+        record = ended(queue_id, some, now_ms(), self._host, self._link.crc)
         slot = _Written(self, queue_id, some)
         entry = EncodedMessage(record, OP_TOPIC, queue_id, None, "", slot)
         self._link.put(entry, WAIT_NONE, is_inner=True)

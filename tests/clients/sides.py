@@ -36,7 +36,7 @@ class Side(NamedTuple):
             "writeQueueNums": queues, "perm": 6, "topicFilterType": "SINGLE_TAG",
             "topicSysFlag": 0, "order": False,
         }  # fmt: skip
-        with closing(RemotingPeer(_place(self.broker))) as peer:
+        with closing(RemotingPeer(place_of(self.broker))) as peer:
             made = peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, wanted)
             assert made.code == ResponseCode.SUCCESS, made.header.remark
         self.await_route(name)
@@ -45,14 +45,15 @@ class Side(NamedTuple):
         """Waits until the name server has a topic's route."""
 
         def is_known() -> bool:
-            with closing(RemotingPeer(_place(self.name_server))) as peer:
+            with closing(RemotingPeer(place_of(self.name_server))) as peer:
                 found = peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
             return found.code == ResponseCode.SUCCESS
 
         wait_until(is_known, f"no route for {topic}")
 
 
-def _place(address: str) -> tuple[str, int]:
+def place_of(address: str) -> tuple[str, int]:
+    """Host and port."""
     host, _, port = address.partition(":")
     return host, int(port)
 

@@ -2,9 +2,10 @@
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import psutil
@@ -12,6 +13,7 @@ import pytest
 
 import keelog
 from node.store.members_file import read_members
+from node.supervisor.bind import free_ports
 from protocol.remoting.bodies import (
     ConsumerData,
     ConsumerIdList,
@@ -21,7 +23,7 @@ from protocol.remoting.bodies import (
 from protocol.remoting.codes import RequestCode, ResponseCode
 from protocol.remoting.java_class import read_body, write_body
 from tests.support.node import RunningNode, wait_until
-from tests.support.remoting import RemotingPeer, remoting_place
+from tests.support.remoting import RemotingPeer, remoting_place, send_fields
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("gateway_restarts")]
 COUNT = 40
@@ -142,3 +144,39 @@ def need(member: keelog.Consumer) -> keelog.GroupMessage:
     message = member.get(timeout=20)
     assert message is not None
     return message
+
+
+@pytest.mark.faults
+def test_a_send_fits_the_node_before_the_gateway_has_heard_from_the_supervisor(
+    tmp_path: Path,
+) -> None:
+    place = ("127.0.0.1", free_ports(3) + 2)
+    settings = ("serve.remoting={}:{}".format(*place), "enabled_append_prop_crc=false")
+    with RunningNode(tmp_path / "store", settings, queue_workers=1, readers=1) as node:
+        node.client.create_topic("early", 1)
+        old, supervisor = node.kill("gateway"), psutil.Process(node.pid)
+
+        def is_another() -> bool:
+            children = (one for one in supervisor.children() if one.pid != old)
+            return any("gateway.loop" in one.cmdline() for one in children)
+
+        wait_until(is_another, "no other gateway is started")
+        supervisor.suspend()
+        try:
+            wait_until(lambda: listens(place), "the gateway does not listen")
+            with closing(RemotingPeer(place)) as peer:
+                asked = peer.send(RequestCode.SEND_MESSAGE_V2, send_fields("early", 0), b"early")
+                # Long enough for the gateway to have made a record of it.
+                time.sleep(SETTLED_S)
+                supervisor.resume()
+                answer = peer.answer_to(asked)
+        finally:
+            supervisor.resume()
+        assert answer.code == ResponseCode.SUCCESS, answer.header.remark
+
+
+def listens(place: tuple[str, int]) -> bool:
+    """Whether somebody does."""
+    with suppress(OSError), socket.create_connection(place, timeout=1.0):
+        return True
+    return False

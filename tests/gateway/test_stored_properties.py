@@ -49,6 +49,23 @@ def test_a_batchs_message_gets_nothing_but_a_key(pairs: dict[str, str]) -> None:
     assert key == pairs.get("UNIQ_KEY", "KEY") == decode_properties(stored)["UNIQ_KEY"]
 
 
+@given(
+    pairs=st.lists(
+        st.sampled_from(
+            ["a\x01b", "TAGS\x01red", "INSTANCE_ID\x01", "\x01b", "\x01", "", "c", "d\x01e"]
+        ),
+        max_size=5,
+    ),
+    ends=st.booleans(),
+)
+def test_a_pair_without_a_name_or_a_value_is_left_out(pairs: list[str], ends: bool) -> None:
+    sent = ("\x02".join(pairs) + ("\x02" if ends else "")).encode()
+    stored = stored_properties(sent, ADDED, "KEY")
+    assert decode_properties(stored) == {**decode_properties(sent), "UNIQ_KEY": "KEY", **OURS}
+    kept = [pair.split(b"\x01") for pair in stored.removesuffix(b"\x02").split(b"\x02")]
+    assert all(len(pair) == 2 and all(pair) for pair in kept), "the writer takes no others"
+
+
 @pytest.mark.parametrize("pair", ["INNER_NUM\x012"])
 def test_what_asks_for_more_than_storing_is_refused(pair: str) -> None:
     for sent in (pair, f"a\x01b\x02{pair}\x02"):

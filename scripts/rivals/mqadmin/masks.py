@@ -37,12 +37,17 @@ def masked(text: str, names: Mapping[str, str]) -> list[str]:
     for line in text.splitlines():
         if _STACK.match(line):
             continue
-        for pattern, word in _MASKS:
-            line = pattern.sub(word, line)
-        line = " ".join(line.split())
+        line = masked_text(line)
         if line:
             lines.append(line)
     return lines
+
+
+def masked_text(text: str) -> str:
+    """A text without times, addresses, ids and decimals, with single spaces."""
+    for pattern, word in _MASKS:
+        text = pattern.sub(word, text)
+    return " ".join(text.split())
 
 
 def without_numbers(lines: list[str]) -> list[str]:

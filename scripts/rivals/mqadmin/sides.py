@@ -3,7 +3,7 @@
 import json
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,10 +102,15 @@ def _names(home: Path, addresses: Addresses, ids: Mapping[str, Any]) -> dict[str
     }
 
 
-def start_sides(ends: ExitStack, classes: str, home: Path) -> Sequence[AdminSide]:
+def start_sides(
+    ends: ExitStack,
+    classes: str,
+    home: Path,
+    prepare: Callable[[AdminTool, Addresses], Mapping[str, str]] = lambda *_: {},
+) -> Sequence[AdminSide]:
     """The broker's side and the node's: both run on the store that the broker has written.
 
-    What they started ends with `ends`.
+    `prepare` writes more to it, and returns more names. What they started ends with `ends`.
     """
     addresses = Addresses.free()
     names = start_name_server(classes, home / "names", addresses.name_server)
@@ -116,6 +121,7 @@ def start_sides(ends: ExitStack, classes: str, home: Path) -> Sequence[AdminSide
     tool = AdminTool(classes, home / "tools-of-broker")
     ends.callback(tool.kill)
     ids = _write(tool, addresses)
+    more = prepare(tool, addresses)
     broker.stop()
     store = home / "node" / "store"
     shutil.copytree(broker.store, store, ignore=shutil.ignore_patterns("lock", "abort"))
@@ -133,8 +139,8 @@ def start_sides(ends: ExitStack, classes: str, home: Path) -> Sequence[AdminSide
     node_tool = AdminTool(classes, home / "tools-of-node")
     ends.callback(node_tool.kill)
     sides = (
-        AdminSide(tool, _names(home / "broker", addresses, ids)),
-        AdminSide(node_tool, _names(home / "node", ours, ids)),
+        AdminSide(tool, {**_names(home / "broker", addresses, ids), **more}),
+        AdminSide(node_tool, {**_names(home / "node", ours, ids), **more}),
     )
     for side in sides:
         _await_routes(side.tool, side.names["name_server"])

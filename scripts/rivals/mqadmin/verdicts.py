@@ -7,8 +7,8 @@ from typing import NamedTuple
 from scripts.rivals.mqadmin.cases import AdminCase
 
 EQUAL, DIFFERS, REFUSED = "equal", "differs", "refused"
-_REFUSAL = re.compile(r"CODE: (\d+) DESC: (.*?)(?:\s+For more information.*|BROKER:.*)?$")
-_OTHER_HOST = (
+_REFUSAL = re.compile(r"CODE: (\d+) DESC: (.*?)(?:\s+(?:For more|See https:).*|BROKER:.*)?$")
+OTHER_HOST = (
     "the line of groups: the tool compares the broker's address with that in the message, and the"
     " broker of this test has written the message at another one"
 )
@@ -16,9 +16,9 @@ DIFFERENCES: Mapping[str, str] = {
     "getBrokerConfig -b {broker}": "which settings there are: those of a node",
     "getBrokerConfig -c {cluster}": "which settings there are: those of a node",
     "exportConfigs -c {cluster} -f {folder}": "which settings there are: those of a node",
-    "queryMsgById -t {topic} -i {offset_id}": _OTHER_HOST,
-    "queryMsgByUniqueKey -t {topic} -i {unique_key}": _OTHER_HOST,
-    "queryMsgByOffset -t {topic} -b {name} -i 1 -o 2": _OTHER_HOST,
+    "queryMsgById -t {topic} -i {offset_id}": OTHER_HOST,
+    "queryMsgByUniqueKey -t {topic} -i {unique_key}": OTHER_HOST,
+    "queryMsgByOffset -t {topic} -b {name} -i 1 -o 2": OTHER_HOST,
     "updateTopic -t Fresh4 -c {cluster} -a +cleanup.policy=COMPACTION": (
         "that it is refused: a node would keep the messages by age and size"
     ),
@@ -49,12 +49,16 @@ class AdminVerdict(NamedTuple):
 
 
 def verdict(case: AdminCase, theirs: Sequence[str], ours: Sequence[str]) -> AdminVerdict:
+    """Of one run of a command."""
+    return judged(theirs, ours, DIFFERENCES.get(case.label, ""))
+
+
+def judged(theirs: Sequence[str], ours: Sequence[str], known: str) -> AdminVerdict:
     """Compares the masked lines of a broker and of a node. The order of lines does not count:
-    tools print sets."""
+    tools print sets. `known` is what a known difference is."""
     refused = _refusal(ours)
     if sorted(theirs) == sorted(ours):
         return AdminVerdict(EQUAL, f"equal: both refuse it with {refused}" if refused else EQUAL)
-    known = DIFFERENCES.get(case.label)
     if known:
         return AdminVerdict(DIFFERS, f"differs in {known}")
     if refused and (refused.startswith("3,") or not _refusal(theirs)):

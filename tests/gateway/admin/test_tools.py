@@ -607,6 +607,15 @@ def test_a_request_without_its_fields_says_which_one_is_missing(peer: RemotingPe
         assert "is missing" in (refused.header.remark or "")
 
 
+def test_the_topics_of_the_system_are_those_of_a_broker_also_where_they_do_not_exist(
+    peer: RemotingPeer,
+) -> None:
+    found = told(peer.ask(CODE.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, {}))["topicList"]
+    ours = {"CHECKPOINT_TOPIC", "BenchmarkTest", "TRANS_CHECK_MAX_TIME_TOPIC", "TBW102", "b1"}
+    assert ours <= set(found)
+    assert make(peer, "BenchmarkTest").code == OUTCOME.INVALID_PARAMETER
+
+
 OF_THE_DASHBOARD = (
     *(11, 12, 17, 21, 26, 28, 29, 30, 31, 33, 105, 106, 200, 201, 202, 203, 204, 206, 207, 208),
     *(215, 216, 222, 300, 307, 309, 315, 351, 352),

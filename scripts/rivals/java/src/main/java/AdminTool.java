@@ -44,6 +44,7 @@ public final class AdminTool {
                 switch (command.getString("do")) {
                     case "run" -> run(command, answer);
                     case "fill" -> fill(command, answer);
+                    case "trace" -> trace(command, answer);
                     case "join" -> join(command, answer);
                     case "leave" -> leave();
                     default -> throw new IllegalArgumentException(line);
@@ -118,6 +119,44 @@ public final class AdminTool {
         producer.shutdown();
         answer.put("ids", ids);
         answer.put("offset_ids", offsetIds);
+    }
+
+    /** A traced producer sends, and a traced consumer gives each second message up: those are in the dead letters of its group then. */
+    private static void trace(JSONObject command, JSONObject answer) throws Exception {
+        String topic = command.getString("topic");
+        DefaultMQProducer producer = new DefaultMQProducer("traced-producers", true, null);
+        producer.setInstanceName("traced");
+        producer.setNamesrvAddr(command.getString("name_server"));
+        producer.start();
+        List<String> ids = new ArrayList<>();
+        int count = command.getIntValue("count");
+        for (int i = 0; i < count; i++) {
+            Message message = new Message(topic, "traced", "traced-" + i, ("traced " + i).getBytes(StandardCharsets.UTF_8));
+            ids.add(producer.send(message, 10_000).getMsgId());
+        }
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.getString("group"), true, null);
+        consumer.setInstanceName("traced");
+        consumer.setNamesrvAddr(command.getString("name_server"));
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, "*");
+        AtomicInteger consumed = new AtomicInteger();
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            consumed.addAndGet(messages.size());
+            context.setDelayLevelWhenNextConsume(-1);
+            boolean good = ids.indexOf(messages.get(0).getMsgId()) % 2 == 0;
+            return good ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS : ConsumeConcurrentlyStatus.RECONSUME_LATER;
+        });
+        consumer.start();
+        long deadline = System.currentTimeMillis() + 60_000;
+        while (consumed.get() < count && System.currentTimeMillis() < deadline) {
+            Thread.sleep(50);
+        }
+        // What is given up is still on its way. The end of a client sends the traces that wait.
+        Thread.sleep(2_000);
+        consumer.shutdown();
+        producer.shutdown();
+        answer.put("ids", ids);
+        answer.put("consumed", consumed.get());
     }
 
     /** A push consumer and a producer that stay, with fixed names; it returns when the consumer has had enough messages. */

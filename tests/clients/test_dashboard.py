@@ -1,0 +1,53 @@
+"""RocketMQ's Dashboard shows the same at a node as at a broker with the same store."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from scripts.rivals.dashboard.build import dashboard_jar
+from scripts.rivals.dashboard.cases import CASES
+from scripts.rivals.dashboard.table import (
+    DIFFERENCES,
+    PageSide,
+    difference,
+    not_asked,
+    run_cases,
+    start_dashboards,
+)
+from scripts.rivals.mqadmin.verdicts import EQUAL, REFUSED
+from scripts.rivals.rocketmq import RivalMissing
+
+pytestmark = [pytest.mark.clients, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def jar() -> Path:
+    try:
+        return dashboard_jar()
+    except RivalMissing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def sides(jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[PageSide]]:
+    with ExitStack() as ends:
+        yield start_dashboards(ends, jar, tmp_path_factory.mktemp("dashboard"))
+
+
+def test_every_address_of_the_dashboard_replies_as_at_a_broker(
+    sides: Sequence[PageSide],
+) -> None:
+    assert not not_asked(sides)
+    runs = run_cases(sides, CASES)
+    unequal = {
+        run.case.label: difference(run)
+        for run in runs
+        if run.verdict.kind not in (EQUAL, REFUSED) and run.case.label not in DIFFERENCES
+    }
+    assert not unequal, "\n".join(f"== {label}\n{text}" for label, text in unequal.items())
+    refused = {run.case.path for run in runs if run.verdict.kind == REFUSED}
+    assert all(path.startswith("/acl/") for path in refused), "a node has no access lists"
+    shown = " ".join(line for run in runs for line in run.ours)
+    assert "topic = Orders" in shown, "pages have shown something"
