@@ -30,9 +30,11 @@ from node.runtime.settings import Settings
 from node.runtime.shortage import is_shortage
 from node.runtime.state_page import RUNNING, STOPPING, WorkerPage, run_dir
 from node.runtime.wakeup import GATEWAY, Context
+from node.store.identity.master_epochs import load_master_epochs
 from node.store.identity.new_store import check_created
 from protocol.addresses import VIP_DISTANCE
 from protocol.errors import BadRequest, MqError, ServiceNotAvailable
+from protocol.ha.epochs import last_number
 
 log = logging.getLogger("keelog.gateway")
 
@@ -233,6 +235,7 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
         options.broker_id,
         options.announce,
         options.ha,
+        max(0, last_number(load_master_epochs(root))) if settings.controller_id else 0,
     )
     name_servers = tuple(filter(None, options.namesrv.split(";")))
     with WorkerPage.create(root, slot) as page:

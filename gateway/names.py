@@ -30,6 +30,8 @@ class BrokerName(NamedTuple):
     """The one address that name servers get."""
     ha: str = ""
     """Where followers connect, as name servers get it; empty: nobody may follow."""
+    epoch: int = 0
+    """Of the elected master: name servers let no master of an earlier one take its place."""
 
     @property
     def reply_topic(self) -> str:

@@ -36,6 +36,7 @@ LEFT_OUT = (
     (r"python -m scripts\.", "measures for minutes, or starts a broker"),
     (r"keelog bench ", "measures for minutes"),
     (r"follower 10\.", "shows lines of a status; tests/replication holds what is in them"),
+    (r"elected: node", "shows lines of a status; tests/replication holds what is in them"),
     (r"keelog serve ", "stays in the foreground; the README's is run"),
     (r"mqadmin clusterList ", "needs RocketMQ's tools: tests/clients/test_mqadmin.py"),
     (r"keelog group ", "needs RocketMQ's clients: tests/cli/test_group.py"),

@@ -24,6 +24,7 @@ from gateway.commits import Commits
 from gateway.connection import Reply, Request
 from gateway.groups import Groups
 from gateway.members import Members
+from gateway.slaves.elected import ElectedDesk
 from gateway.slaves.metadata import SlaveDesk
 from gateway.to_clients.client_requests import ClientRequests
 from gateway.topics import Topics
@@ -33,6 +34,7 @@ from protocol.errors import NotAllowed
 from protocol.record.codec import Record
 from protocol.remoting.admin_headers import RequestModeHeader, StatsHeader
 from protocol.remoting.codes import RequestCode, ResponseCode
+from protocol.remoting.controller import ControllerCode
 from protocol.remoting.java_class import read_body, write_body
 from protocol.remoting.request_headers import request_fields
 
@@ -43,8 +45,6 @@ _POP = "POP is not offered"
 _NAME_SERVER = "a node is its own name server, without settings of one"
 _COLD = "a node does not limit how cold messages are read"
 _ROCKSDB = "a node has no RocksDB"
-BROKER_EPOCHS = 1007
-"""GET_BROKER_EPOCH_CACHE, of brokers with a controller."""
 REFUSED: Mapping[int, str] = {
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: "a node has no static topics",
     RequestCode.DELETE_EXPIRED_COMMITLOG: _FILES,
@@ -99,6 +99,11 @@ class AdminDesk:
         self._calls = ClientCalls(members, parts.asked, topics.name.broker, parts.look_up)
         self._connections = Connections(members)
         self._names = NameDesk(parts.root, topics)
+        self._elected = (
+            ElectedDesk(parts.root, topics.name, parts.settings.controller_id, facts.end)
+            if parts.settings.controller_id
+            else None
+        )
         self._info = BrokerInfo(facts, topics, counts, parts.waiting, parts.settings)
         self._live = LiveSettings(
             {
@@ -110,7 +115,22 @@ class AdminDesk:
 
     def handlers(self) -> dict[int, Handle]:
         """What replies to each code."""
-        return {**self._of_broker(), **self._of_groups(), **self._of_names(), **_refusals()}
+        return {
+            **self._of_broker(),
+            **self._of_groups(),
+            **self._of_names(),
+            **_refusals(),
+            **self._of_controllers(),
+        }
+
+    def _of_controllers(self) -> dict[int, Handle]:
+        if self._elected is None:
+            return {ControllerCode.GET_BROKER_EPOCH_CACHE: _no_controller}
+        return {
+            RequestCode.EXCHANGE_BROKER_HA_INFO: self._elected.place,
+            ControllerCode.GET_BROKER_EPOCH_CACHE: self._elected.epochs,
+            ControllerCode.NOTIFY_BROKER_ROLE_CHANGED: self._elected.role_changed,
+        }
 
     def _of_broker(self) -> dict[int, Handle]:
         code, topics, info = RequestCode, self._topic_changes, self._info
@@ -138,7 +158,6 @@ class AdminDesk:
             code.RESET_MASTER_FLUSH_OFFSET: _nothing_to_do,
             # There are no records of POP to export.
             code.POP_ROLLBACK: _nothing_to_do,
-            BROKER_EPOCHS: _no_controller,
             code.SET_MESSAGE_REQUEST_MODE: _request_mode,
             code.GET_ALL_MESSAGE_REQUEST_MODE: _request_modes,
         }

@@ -76,6 +76,7 @@ class Registration:
         # bytes are a broken frame: it loses the connection, and tries again 5 s later.
         self._ha = name.ha or name.announced
         self._topics = topics
+        self._epoch = name.epoch
         self._body = b""
         self._names: frozenset[str] = frozenset()
         self._is_old = True
@@ -95,6 +96,8 @@ class Registration:
             if self._is_old:
                 self._is_old = False
                 topics = self._topics.announced()
+                version = topics.data_version._replace(state_version=self._epoch)
+                topics = topics._replace(data_version=version)
                 body, self._names = RegisterBrokerBody(topics), frozenset(topics.topic_config_table)
                 # 15 us a topic: in a thread, so that a thousand of them delay nobody's messages.
                 self._body = await asyncio.to_thread(write_body, body, standard=True)

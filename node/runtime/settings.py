@@ -137,6 +137,19 @@ class Settings:
         "where that master takes requests, `HOST:PORT`: for topics, groups, offsets and the begin "
         "of its log; empty: as the name servers say, else the port below that of `follow`",
     )
+    controller_id: int = setting(
+        0,
+        "the id that a controller gave this node, which `keelog serve --controller` sets by itself "
+        "([replication](replication.md#elected-masters)); 0: no controller",
+        least=0,
+    )
+    controller_heart_beat_timeout: int = setting(
+        10_000, "ms without a heart-beat after which a controller takes this node for dead"
+    )
+    ha_max_time_slave_not_catchup: int = setting(
+        15_000,
+        "ms that a follower may be late before the elected master takes it out of those in sync",
+    )
     slave_read_enable: bool = setting(
         False, "whether a node that follows serves pulls of RocketMQ's clients"
     )
@@ -356,6 +369,17 @@ class Settings:
     def waits_for_followers(self) -> bool:
         """Whether an answer waits for followers: with one copy a broker does not wait either."""
         return self.broker_role == SYNC_MASTER and self.in_sync_replicas > 1
+
+    @property
+    def shows_replicated(self) -> bool:
+        """Whether readers see a message once followers have it, and not before: where another
+        master may be elected, which lacks what they do not have."""
+        return self.controller_id > 0 and self.waits_for_followers
+
+    @property
+    def shows_late(self) -> bool:
+        """Whether an append has to wait for more before readers see it."""
+        return self.is_sync_flush or self.shows_replicated
 
     @property
     def followers_needed(self) -> int:

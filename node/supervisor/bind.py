@@ -169,6 +169,17 @@ def parse_name_servers(text: str) -> tuple[str, ...]:
 
     Raises BadRequest for anything else.
     """
+    said = "broker.namesrv_addr (--namesrv)"
+    return _parse_places(text, said, "name server", "--namesrv 'ns1:9876;ns2:9876'")
+
+
+def parse_controllers(text: str) -> tuple[str, ...]:
+    """As `parse_name_servers`, for the addresses of controllers. Raises BadRequest."""
+    said = "broker.controller_addr (--controller)"
+    return _parse_places(text, said, "controller", "--controller 'ns1:9878;ns2:9878;ns3:9878'")
+
+
+def _parse_places(text: str, said: str, what: str, example: str) -> tuple[str, ...]:
     places = [place for one in text.split(";") if (place := one.strip())]
     for place in places:
         match = _HTTP.fullmatch(place)
@@ -179,15 +190,9 @@ def parse_name_servers(text: str) -> tuple[str, ...]:
             or not _is_host(match[1])
             or not 0 < int(match[2]) <= _PORT_MAX
         ):
-            raise BadRequest(
-                f"broker.namesrv_addr (--namesrv) names {place[:80]!a}, not a name server",
-                "write --namesrv 'ns1:9876;ns2:9876'",
-            )
+            raise BadRequest(f"{said} names {place[:80]!a}, not a {what}", f"write {example}")
     if len(places) > NAME_SERVERS_MAX:
-        raise BadRequest(
-            f"broker.namesrv_addr (--namesrv) names {len(places)} name servers",
-            f"name up to {NAME_SERVERS_MAX}",
-        )
+        raise BadRequest(f"{said} names {len(places)} {what}s", f"name up to {NAME_SERVERS_MAX}")
     return tuple(dict.fromkeys(places))
 
 

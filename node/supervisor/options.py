@@ -12,6 +12,7 @@ from node.runtime.settings import Settings, check_bounds, setting
 from node.supervisor.bind import (
     parse_advertise,
     parse_bind,
+    parse_controllers,
     parse_ha,
     parse_http,
     parse_name_servers,
@@ -100,8 +101,16 @@ class BrokerSettings:
         "node is the name server of its clients",
     )
 
+    controller_addr: str = setting(
+        "",
+        "RocketMQ's controllers, as `ns1:9878;ns2:9878;ns3:9878`: they "
+        "[elect the master](replication.md#elected-masters) of all nodes with this broker name; "
+        "empty: none does",
+    )
+
     def __post_init__(self) -> None:
         parse_name_servers(self.namesrv_addr)
+        parse_controllers(self.controller_addr)
         for setting_name, option, name in (
             ("broker_cluster_name", "--cluster", self.broker_cluster_name),
             ("broker_name", "--broker-name", self.broker_name or "b"),

@@ -34,6 +34,7 @@ from node.serving.unix_server import bulk_socket
 from node.store import staging_files
 from node.store.group_lags_file import read_group_lags
 from node.supervisor.monitoring.damage import DamageList
+from node.supervisor.monitoring.elected import elected, elected_check
 from node.supervisor.monitoring.followers import followers_check, followers_of
 from node.supervisor.monitoring.following import following, following_check
 from node.supervisor.operations import operations
@@ -162,6 +163,7 @@ def status(view: NodeView) -> Fields:
         "timers": read_timer_state(view.root)._asdict(),
         "followers": (followers_of(view.root, view.children) or FollowersState()).shape(),
         "following": following(view.root, view.settings),
+        "elected": elected(view.root, view.settings),
         "transactions": {"open": _open_transactions(stats) if has_gateway else 0},
         "supervisor": {
             "pid": os.getpid(),
@@ -219,6 +221,7 @@ def health(view: NodeView) -> Fields:
         *_gateway_check(view),
         *_followers_checks(view),
         *_following_check(view),
+        *_elected_check(view),
         _check("heartbeat", not silent, silent or "every process gives its own", needed=True),
         _check("flush", not late, late or "none takes long", needed=view.settings.is_sync_flush),
         _check("publications", not problems, "; ".join(problems) or "none is stuck"),
@@ -324,6 +327,13 @@ def _following_check(view: NodeView) -> list[Fields]:
     if not view.settings.follow:
         return []
     return [_check("following", *following_check(view.root))]
+
+
+def _elected_check(view: NodeView) -> list[Fields]:
+    """None for a node without controllers."""
+    if not view.settings.controller_id:
+        return []
+    return [_check("controllers", *elected_check(view.root))]
 
 
 def _shown_state(child: Child) -> str:

@@ -30,16 +30,25 @@ _NOBODY = WorkerState(*(0 for _ in WorkerState._fields))
 class Acknowledgements:
     """One for each writer whose node may be followed. The current folder is `keelog/run`.
 
-    `answer` gets requests, their status, and whether they are flushed.
+    `answer` gets requests, their status, and whether they are flushed. `show` gets up to where
+    readers may see the log, where that waits for followers too.
     """
 
     def __init__(
-        self, store: WriterStore, waiting: GroupCommit, context: Context, answer: Answer
+        self,
+        store: WriterStore,
+        waiting: GroupCommit,
+        context: Context,
+        answer: Answer,
+        show: Callable[[int], None],
     ) -> None:
         settings = store.settings
         self._store = store
         self._waiting = waiting
         self._answer = answer
+        self._show = show
+        self._shows = settings.shows_replicated
+        self._shown = store.log.end
         self._needed = settings.followers_needed
         self._is_usual = settings.waits_for_followers
         self._is_sync_flush = settings.is_sync_flush
@@ -73,7 +82,11 @@ class Acknowledgements:
             state = self._state(now)
             # Of an earlier epoch: it speaks of a log that was perhaps longer.
             reached = state.dispatched if state.epoch == self._store.epoch else 0
-            done = self._waiting.acknowledged(min(reached, flushed))
+            safe = min(reached, flushed)
+            if self._shows and safe > self._shown:
+                self._shown = safe
+                self._show(safe)
+            done = self._waiting.acknowledged(safe)
             if not done:
                 self._give_up(now, flushed, state.held)
                 break
@@ -88,6 +101,8 @@ class Acknowledgements:
     def _want(self) -> None:
         """Asks for a ring before it looks: what is acknowledged in between is not missed."""
         wanted = self._waiting.wanted
+        if not wanted and self._shows and self._shown < self._store.log.end:
+            wanted = self._store.log.end  # nobody waits for an answer, but readers do
         if wanted != self._wanted:
             self._wanted = wanted
             self._store.page.publish(wants_acknowledged=wanted)

@@ -82,7 +82,7 @@ class Writer:
         self.removals = Removals(store, self._flush_all, self._answer_other, self._refuse_removal)
         self.expiry = Expiry(store, self.removals)
         self._is_sync = store.settings.is_sync_flush
-        self._shows_at_once = store.log.pool is None and not self._is_sync
+        self._shows_at_once = store.log.pool is None and not self.settings.shows_late
         """Whether an append is readable as soon as it is written."""
         refuses = self.settings.fast_fail_if_no_buffer_in_store_pool
         self._checked_pool = store.log.pool if refuses else None
@@ -389,8 +389,8 @@ class Writer:
         self.store.flushed_to(moved.flushed)
         if self.acknowledgements is not None:
             self.acknowledgements.flushed(moved.flushed)
-        if self.settings.is_sync_flush:
-            self._announce(moved.flushed)
+        if self.settings.is_sync_flush and not self.settings.shows_replicated:
+            self.announce(moved.flushed)
         self.answer_waiting(self.waiting.flushed(moved.flushed), PUT_OK, flushed=True)
 
     def answer_waiting(self, waited: list[PendingRequest], status: str, flushed: bool) -> None:
@@ -403,12 +403,12 @@ class Writer:
         self.stats.waited(waited, ended, monotonic_ns(), status)
 
     def _committed(self, offset: int) -> None:
-        """All below is in the segments, and so readable; in SYNC_FLUSH only once it is flushed."""
+        """All below is in the segments, and so readable, unless that has to wait for more."""
         self.store.page.publish(committed=offset)
-        if not self.settings.is_sync_flush:
-            self._announce(offset)
+        if not self.settings.shows_late:
+            self.announce(offset)
 
-    def _announce(self, readable: int) -> None:
+    def announce(self, readable: int) -> None:
         """Moves the page first, then wakes: a woken process finds the new end."""
         self.store.page.publish(readable=readable)
         self.workers.wake(self.store.epoch, readable)
@@ -483,8 +483,8 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
     store.delays.delivers = options.delays
     if options.followers:
         store.may_be_followed = True
-        answer = writer.answer_waiting
-        writer.acknowledgements = Acknowledgements(store, writer.waiting, context, answer)
+        answer, show = writer.answer_waiting, writer.announce
+        writer.acknowledgements = Acknowledgements(store, writer.waiting, context, answer, show)
     child.report_ready(server.endpoint)
     try:
         writer.run(stop)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from protocol.errors import BadRequest
+from protocol.ha.epochs import MasterEpoch
 
 DEFAULT_HA_PORT = 10_912
 FRAME_BODY_BYTES = 32 * 1024
@@ -34,11 +35,14 @@ HEAD_BYTES = _HEAD.size
 class LogFrame(NamedTuple):
     """Bytes of the master's log at `offset`, or a heart-beat without any.
 
-    `body` is a view that is valid until the reader gets the next bytes.
+    `body` is a view that is valid until the reader gets the next bytes. `epoch` and `confirmed` are
+    there where a controller elects the master.
     """
 
     offset: int
     body: memoryview
+    epoch: MasterEpoch | None = None
+    confirmed: int = 0
 
 
 def encode_report(end_offset: int) -> bytes:
@@ -74,14 +78,16 @@ class LogFrameReader:
     The owner puts received bytes where `room` says, then asks `take` for the frames among them.
     """
 
+    head_bytes = HEAD_BYTES
+
     def __init__(self) -> None:
-        self._buffer = bytearray(4 * (FRAME_BODY_BYTES + HEAD_BYTES))
+        self._buffer = bytearray(4 * (FRAME_BODY_BYTES + self.head_bytes))
         self._start = self._end = 0
 
     def room(self) -> memoryview:
         """Where the next bytes of the connection go. Never empty."""
         have = self._end - self._start
-        wanted = self._frame_bytes() if have >= HEAD_BYTES else HEAD_BYTES
+        wanted = self._frame_bytes() if have >= self.head_bytes else self.head_bytes
         if self._start and (wanted > len(self._buffer) - self._start or not have):
             self._buffer[:have] = self._buffer[self._start : self._end]
             self._start, self._end = 0, have
@@ -97,20 +103,28 @@ class LogFrameReader:
         Raises BadRequest for a size that no master sends.
         """
         self._end += received
-        while self._end - self._start >= HEAD_BYTES:
+        while self._end - self._start >= self.head_bytes:
             size = self._frame_bytes()
             if self._end - self._start < size:
                 return
-            offset: int = _HEAD.unpack_from(self._buffer, self._start)[0]
-            body = memoryview(self._buffer)[self._start + HEAD_BYTES : self._start + size]
+            body = memoryview(self._buffer)[self._start + self.head_bytes : self._start + size]
+            frame = self._frame(self._start, body)
             self._start += size
-            yield LogFrame(offset, body)
+            yield frame
+
+    def _size(self, at: int) -> tuple[int, int]:
+        """The offset and the size that the head at `at` names."""
+        offset, size = _HEAD.unpack_from(self._buffer, at)
+        return offset, size
+
+    def _frame(self, at: int, body: memoryview) -> LogFrame:
+        return LogFrame(self._size(at)[0], body)
 
     def _frame_bytes(self) -> int:
-        offset, size = _HEAD.unpack_from(self._buffer, self._start)
+        offset, size = self._size(self._start)
         if not 0 <= size <= FRAME_BODY_BYTES_MAX:
             raise BadRequest(
                 f"a master's frame at offset {offset} has {size} bytes, "
                 f"0 to {FRAME_BODY_BYTES_MAX} are possible: is this its replication port?"
             )
-        return HEAD_BYTES + int(size)
+        return self.head_bytes + size

@@ -14,6 +14,7 @@ from node.runtime.stats.followers_state import (
     FollowersState,
 )
 from replication.followers.connection import FollowerConnection, FollowerGone, Gone
+from replication.followers.elected_rule import ElectedRule
 from replication.followers.flushed_log import FlushedLog
 
 log = logging.getLogger("keelog.followers")
@@ -30,10 +31,11 @@ _ORDERLY = (Gone.CLOSED, Gone.STOP)
 class FollowerBook:
     """For one thread. Times are seconds of the monotonic clock."""
 
-    def __init__(self, needed: int, gap_max: int) -> None:
+    def __init__(self, needed: int, gap_max: int, rule: ElectedRule | None = None) -> None:
         """`needed` followers must acknowledge; one is in sync if its lag is less than `gap_max`
-        bytes."""
+        bytes. `rule`: who else must, where a controller elects the master."""
         self._needed = needed
+        self._rule = rule
         self._gap_max = gap_max
         self._moments: deque[tuple[float, int]] = deque(maxlen=MOMENTS_MAX)
         """When the log was found to end where; both ascend."""
@@ -85,6 +87,8 @@ class FollowerBook:
     def acknowledged(self, connections: Iterable[FollowerConnection]) -> int:
         """The end of the log that enough followers have; each connection counts, as in a broker
         (GroupTransferService)."""
+        if self._rule is not None:
+            return self._rule.acknowledged(connections, self._needed)
         ends = sorted(
             (one.acknowledged for one in connections if one.acknowledged is not None), reverse=True
         )
@@ -100,6 +104,7 @@ class FollowerBook:
             self.acknowledged(all_of_them),
             tuple(self._row(one, flushed.appended, now) for one in all_of_them),
             tuple(self._ended),
+            -1 if self._rule is None else self._rule.number,
         )
 
     def _row(self, one: FollowerConnection, end: int, now: float) -> FollowerRow:
@@ -116,4 +121,5 @@ class FollowerBook:
             round(self.lag_s(acknowledged, end, now), 3),
             one.acknowledged is not None and lag < self._gap_max,
             int((one.sent - sent) / max(now - before, 0.001)),
+            one.broker_id,
         )

@@ -8,9 +8,10 @@ import socket
 from enum import StrEnum
 from typing import NamedTuple
 
-from protocol.errors import MqError
-from protocol.ha.stream import FRAME_BODY_BYTES, REPORT_BYTES, ReportReader, encode_head
+from protocol.errors import BadRequest, MqError
+from protocol.ha.stream import FRAME_BODY_BYTES, REPORT_BYTES
 from replication.followers.flushed_log import FlushedLog
+from replication.followers.wire import FollowerWire, PlainWire
 
 TURN_BYTES_MAX = 1024 * 1024
 """What one follower gets in a turn, so that others have theirs."""
@@ -49,10 +50,17 @@ class FollowerPace(NamedTuple):
 
 
 class FollowerConnection:
-    """The master's end (DefaultHAConnection). Times are seconds of the monotonic clock."""
+    """The master's end (DefaultHAConnection, AutoSwitchHAConnection). Times are seconds of the
+    monotonic clock."""
 
     def __init__(
-        self, connected: socket.socket, address: str, pace: FollowerPace, now: float, now_ms: int
+        self,
+        connected: socket.socket,
+        address: str,
+        pace: FollowerPace,
+        now: float,
+        now_ms: int,
+        wire: FollowerWire | None = None,
     ) -> None:
         connected.setblocking(False)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -70,7 +78,7 @@ class FollowerConnection:
         self.is_blocked = False
         """Whether the system takes no more for now."""
         self._has_begun = False
-        self._reports = ReportReader()
+        self._wire = wire or PlainWire()
         self._head = b""
         self._left = 0
         """Bytes of the frame under way that are still in the segment."""
@@ -78,6 +86,11 @@ class FollowerConnection:
         self._segment_start = 0
         self._heard_at = now
         self._wrote_at = now
+
+    @property
+    def broker_id(self) -> int:
+        """Who follows, as it said; 0: it did not say."""
+        return self._wire.broker_id
 
     def receive(self, now: float) -> None:
         """Takes what has come. Raises FollowerGone."""
@@ -89,12 +102,17 @@ class FollowerConnection:
             raise FollowerGone(Gone.CLOSED, f"the connection broke: {error.strerror}") from None
         if not data:
             raise FollowerGone(Gone.CLOSED, "it closed the connection")
-        report = self._reports.feed(data)
+        try:
+            report = self._wire.feed(data)
+        except BadRequest as error:
+            raise FollowerGone(Gone.BAD_REPORT, error.reason) from None
         if report is not None:
             self._heard_at, self.reported = now, report
 
     def serve(self, log: FlushedLog, now: float) -> None:
         """Believes the last report, if it can be, then sends. Raises FollowerGone."""
+        if log.is_known and not self._has_begun:
+            self._greet(log)
         if self.reported is not None and log.is_known:
             if self._has_begun:
                 self._check(log, self.reported)
@@ -104,6 +122,16 @@ class FollowerConnection:
         silent_s = now - self._heard_at
         if silent_s > self._pace.silence_s:
             raise FollowerGone(Gone.SILENT, f"it gave no report for {silent_s:.0f} s")
+
+    def _greet(self, log: FlushedLog) -> None:
+        self._head += self._wire.greeting(log.end)
+        try:
+            while self._head:
+                self._go_on()
+        except BlockingIOError:
+            self.is_blocked = True
+        except OSError as error:
+            raise FollowerGone(Gone.CLOSED, f"the connection broke: {error.strerror}") from None
 
     def _begin(self, log: FlushedLog, report: int) -> None:
         """The first report says where to begin. An empty follower gets all that there is, where
@@ -162,11 +190,12 @@ class FollowerConnection:
         left = log.end - self.sent
         if left > 0:
             to_segment_end = self._in_segment(log)
-            self._left = min(left, FRAME_BODY_BYTES, to_segment_end)
-            self._head = encode_head(self.sent, self._left)
+            most = min(left, FRAME_BODY_BYTES, to_segment_end)
+            self._left = self._wire.piece(self.sent, most)
+            self._head = self._wire.head(self.sent, self._left)
             return True
         if now - self._wrote_at >= self._pace.heartbeat_s:
-            self._head = encode_head(self.sent, 0)
+            self._head = self._wire.head(self.sent, 0)
             return True
         return False
 

@@ -6,6 +6,7 @@ import select
 import socket
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from node.runtime import disk
@@ -24,9 +25,12 @@ from node.runtime.wakeup import (
     DatagramWakeup,
     quiet_sleep_s,
 )
+from node.store.identity.master_epochs import load_master_epochs
 from replication.followers.book import FollowerBook
 from replication.followers.connection import FollowerConnection, FollowerGone, FollowerPace, Gone
+from replication.followers.elected_rule import ElectedRule
 from replication.followers.flushed_log import FlushedLog
+from replication.followers.wire import FollowerWire, PlainWire, SwitchWire
 
 log = logging.getLogger("keelog.followers")
 
@@ -39,6 +43,8 @@ LOOK_S_MIN = 0.005
 HEARTBEAT_S = 0.1
 SHOW_S = 1.0
 """How often the file of the followers is written while something in it changes."""
+SHOW_ELECTED_S = 0.2
+"""The same where a controller elects the master: the keeper decides by it who is in sync."""
 STOP_S_MAX = 2.0
 """How long a stop waits for followers to get the end of the log and to acknowledge it."""
 SHORTAGE_S = 0.1
@@ -61,7 +67,12 @@ class FollowerServer:
         )
         self._allowed = AllowedPeers(settings.ha_allowed_peers)
         self._log = FlushedLog(root)
-        self._book = FollowerBook(settings.followers_needed, settings.ha_max_gap_not_in_sync)
+        controller_id = settings.controller_id
+        self._rule = ElectedRule(root, controller_id) if controller_id else None
+        self._show_s = SHOW_ELECTED_S if controller_id else SHOW_S
+        self._book = FollowerBook(
+            settings.followers_needed, settings.ha_max_gap_not_in_sync, self._rule
+        )
         self._connections: dict[int, FollowerConnection] = {}
         self._bell = DatagramWakeup(FOLLOWERS_SLOT)
         self._writer = DatagramRinger(WRITER_SLOT)
@@ -124,6 +135,9 @@ class FollowerServer:
         if self._listener.fileno() in events and now >= self._accept_at:
             self._accept(now)
         self._look(now)
+        is_due = now - self._heartbeat_at >= HEARTBEAT_S
+        if is_due and self._rule is not None:
+            self._rule.look()
         for fd, connection in list(self._connections.items()):
             try:
                 if events.get(fd, 0) & ~select.EPOLLOUT:
@@ -134,13 +148,13 @@ class FollowerServer:
             else:
                 self._watch(connection)
         self._publish(now)
-        if now - self._heartbeat_at >= HEARTBEAT_S:
+        if is_due:
             self._heartbeat_at = now
             check_held()
             self._page.beat(now_ms())
             self._log.look_for_page()
         if now >= self._show_at:
-            self._show_at = now + SHOW_S
+            self._show_at = now + self._show_s
             self._show(now)
 
     def _look(self, now: float) -> None:
@@ -171,7 +185,9 @@ class FollowerServer:
             log.warning("a connection was not taken", extra=fields(why=error))
             return
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        connection = FollowerConnection(connected, address, self._pace, now, now_ms())
+        connection = FollowerConnection(
+            connected, address, self._pace, now, now_ms(), self._new_wire()
+        )
         self._connections[connection.fd] = connection
         self._epoll.register(connection.fd, select.EPOLLIN)
         self._book.came(connection)
@@ -180,6 +196,15 @@ class FollowerServer:
             self._end(connection, FollowerGone(Gone.NOT_ALLOWED, why))
         elif len(self._connections) > FOLLOWERS_MAX:
             self._end(connection, FollowerGone(Gone.CROWD, f"{FOLLOWERS_MAX} are connected"))
+
+    def _new_wire(self) -> FollowerWire:
+        if self._rule is None:
+            return PlainWire()
+        return SwitchWire(partial(load_master_epochs, self._root), self._confirmed)
+
+    def _confirmed(self) -> int:
+        """For followers: the end of the log as it is confirmed."""
+        return max(0, self._acknowledged)
 
     def _watch(self, connection: FollowerConnection) -> None:
         """Hears when a blocked connection can be written to, and only then."""

@@ -16,9 +16,11 @@ from node.runtime.following.state import (
 )
 from node.runtime.process import now_ms
 from protocol.errors import ServiceNotAvailable
+from protocol.ha.epochs import MasterEpoch
 from protocol.ha.stream import ONE_BYTE_BEHIND, LogFrame
 from replication.replica.assembler import LogAssembler
 from replication.replica.connector import Connected, Connector, MasterAddress
+from replication.replica.elected.greeting import check_same, note_epoch
 from replication.replica.log_copy import LogCopy
 from replication.replica.master_facts import MasterFacts
 from replication.replica.master_link import READS_AT_ONCE, LinkLost, MasterLink
@@ -46,8 +48,14 @@ class StartsElsewhere(Exception):
 class MasterFollower:
     """`find` says where the master is."""
 
-    def __init__(self, copy: LogCopy, find: Callable[[], MasterAddress], now: float) -> None:
+    def __init__(
+        self, copy: LogCopy, find: Callable[[], MasterAddress], now: float, broker_id: int = 0
+    ) -> None:
+        """With a `broker_id`, which a controller gave, it follows an elected master."""
         self._copy = copy
+        self._broker_id = broker_id
+        self._epoch: MasterEpoch | None = None
+        """That of the last frame, which is in the file."""
         self._find = find
         self._connector = Connector()
         self._try_at = now
@@ -97,6 +105,9 @@ class MasterFollower:
         try:
             if self._link is None:
                 self._connect(now)
+                return False
+            if self._link.awaits_greeting:
+                self._hear_greeting(self._link, now)
                 return False
             has_more = self._receive(self._link, now)
             self._report(self._link, now)
@@ -149,29 +160,49 @@ class MasterFollower:
         if outcome.socket is None:
             self._lose(outcome.why, now)
             return
-        self._link = MasterLink(outcome.socket, now)
+        self._link = MasterLink(outcome.socket, now, self._broker_id)
         self.connections += 1
         self.lacks_room = False
+        if self._broker_id:
+            self.state, self._epoch = COMPARING, None
+            self._link.greet()
+        else:
+            self._begin(self._link, outcome.facts, now)
+
+    def _hear_greeting(self, link: MasterLink, now: float) -> None:
+        greeting = link.receive_greeting(now)
+        if greeting is None:
+            return
+        self.heard_ms = now_ms()
+        self.master_end = max(self.master_end, greeting.end)
+        copy = self._copy
+        if not copy.is_empty:
+            check_same(copy.store.root, copy.end, greeting)
+        self._begin(link, self.facts, now)
+        if copy.is_empty and greeting.end <= copy.end:
+            self._follow()  # there is nothing yet that could be compared
+
+    def _begin(self, link: MasterLink, facts: MasterFacts | None, now: float) -> None:
         copy = self._copy
         if copy.is_empty:
-            self._begin_empty(self._link, outcome.facts, now)
+            self._begin_empty(link, facts, now)
         else:
-            self._check_segments(outcome.facts)
-            start = max(self._overlap_start(outcome.facts), ONE_BYTE_BEHIND)
-            self._overlap = Overlap(start, copy.end, copy.read, outcome.facts)
+            self._check_segments(facts)
+            start = max(self._overlap_start(facts), ONE_BYTE_BEHIND)
+            self._overlap = Overlap(start, copy.end, copy.read, facts)
             self._assembler = copy.assembler(starts_at_zero=False)
             self.state, self._began_at = COMPARING, start
-            self._link.report(start, now)
+            link.report(start, now)
         details = fields(master=self.address.ha, end=copy.end, state=self.state)
         log.info("connected to the master", extra=details)
 
     def _begin_empty(self, link: MasterLink, facts: MasterFacts | None, now: float) -> None:
         self._check_begin(facts)
         begin = self._copy.end
-        if facts is not None and facts.end == 0:
+        if self._broker_id or (facts is not None and facts.end == 0):
             self._says_zero = True
         # RocketMQ takes a report of 0 for "the last segment", and 1 for "from 1 on". A node of ours
-        # that has nothing yet ends a connection that says 1.
+        # that has nothing yet ends a connection that says 1. An elected master takes 0 for all.
         says_one = begin == 0 and not self._says_zero
         self._overlap = None
         self._assembler = self._copy.assembler(starts_at_zero=says_one)
@@ -235,6 +266,9 @@ class MasterFollower:
             self._overlap = None
         if self.state != FOLLOWING:
             self._follow()
+        if frame.epoch is not None and frame.epoch != self._epoch:
+            note_epoch(self._copy.store.root, frame.epoch)
+            self._epoch = frame.epoch
         assembler.feed(body)
 
     def _follow(self) -> None:
@@ -252,7 +286,7 @@ class MasterFollower:
         if self.state == FOLLOWING:
             flushed = self._copy.flushed
             if flushed > self.acknowledged or link.is_report_due(now):
-                link.report(flushed or ONE_BYTE_BEHIND, now)
+                link.report(flushed or (0 if self._broker_id else ONE_BYTE_BEHIND), now)
                 self.acknowledged = flushed
         elif link.is_report_due(now):
             link.report(self._began_at, now)

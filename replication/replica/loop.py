@@ -37,7 +37,7 @@ from replication.replica.follower import MasterFollower, StartsElsewhere
 from replication.replica.log_copy import LogCopy, settings_of_copy
 from replication.replica.master_facts import ask_facts
 from replication.replica.refusals import Refusals
-from replication.replica.tables import MasterTables
+from replication.replica.tables import FETCH_ELECTED_EVERY_S, FETCH_EVERY_S, MasterTables
 
 log = logging.getLogger("keelog.replica")
 
@@ -67,8 +67,15 @@ class Replica:
         self.workers = workers
         self.source = source
         self.copy = LogCopy(store, workers, now)
-        self.follower = MasterFollower(self.copy, finder.find, now)
-        self.tables = MasterTables(store.root, store.topics, store.offsets, now)
+        broker_id = store.settings.controller_id
+        self.follower = MasterFollower(self.copy, finder.find, now, broker_id)
+        self.tables = MasterTables(
+            store.root,
+            store.topics,
+            store.offsets,
+            now,
+            FETCH_ELECTED_EVERY_S if broker_id else FETCH_EVERY_S,
+        )
         self.refusals = Refusals(server, store, source, self.copy.settle)
         self.stats = WriterStats(store.root, True)
         self._beat_at = self._state_at = self._checkpoint_at = 0.0

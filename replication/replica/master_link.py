@@ -2,10 +2,19 @@
 
 import select
 import socket
+from collections.abc import Callable
 
 from protocol.errors import BadRequest
+from protocol.ha.auto_switch import (
+    GreetingReader,
+    MasterGreeting,
+    SwitchFrameReader,
+    encode_greeting,
+    encode_switch_report,
+)
 from protocol.ha.stream import HEARTBEAT_S, SILENCE_S, LogFrame, LogFrameReader, encode_report
 
+_GREETING_BYTES_AT_ONCE = 64 * 1024
 READS_AT_ONCE = 16
 """Reads of one turn: then the loop looks at other things."""
 
@@ -15,11 +24,17 @@ class LinkLost(Exception):
 
 
 class MasterLink:
-    """A connected socket, which this object owns and never blocks on."""
+    """A connected socket, which this object owns and never blocks on.
 
-    def __init__(self, connected: socket.socket, now: float) -> None:
+    With a `broker_id` it speaks as where a controller elects the master: `greet` comes first then.
+    """
+
+    def __init__(self, connected: socket.socket, now: float, broker_id: int = 0) -> None:
         self._socket = connected
-        self._frames = LogFrameReader()
+        self._broker_id = broker_id
+        self._encode: Callable[[int], bytes] = encode_switch_report if broker_id else encode_report
+        self._frames: LogFrameReader = SwitchFrameReader() if broker_id else LogFrameReader()
+        self._greeting = GreetingReader() if broker_id else None
         self._heard_at = now
         self._reported_at = now
         self._unsent = b""
@@ -34,12 +49,49 @@ class MasterLink:
         """What to wait for."""
         return select.POLLIN | (select.POLLOUT if self._unsent else 0)
 
+    @property
+    def awaits_greeting(self) -> bool:
+        """Whether the master's greeting has not come yet."""
+        return self._greeting is not None
+
+    def greet(self) -> None:
+        """Says who follows. Raises LinkLost."""
+        self._unsent = encode_greeting(self._broker_id)
+        self._send()
+
+    def receive_greeting(self, now: float) -> MasterGreeting | None:
+        """The master's greeting, once it is whole. Raises LinkLost."""
+        assert self._greeting is not None
+        if self._unsent:
+            self._send()
+        try:
+            data = self._socket.recv(_GREETING_BYTES_AT_ONCE)
+        except BlockingIOError:
+            self._check_silence(now)
+            return None
+        except OSError as error:
+            raise LinkLost(f"the connection was lost: {error.strerror or error}") from None
+        if not data:
+            raise LinkLost("the master closed the connection")
+        self._heard_at = now
+        try:
+            greeting = self._greeting.feed(data)
+        except BadRequest as error:
+            raise LinkLost(error.reason) from None
+        if greeting is not None:
+            self._greeting = None
+        return greeting
+
+    def _check_silence(self, now: float) -> None:
+        if now - self._heard_at > SILENCE_S:
+            raise LinkLost(f"the master said nothing for {SILENCE_S:.0f} s")
+
     def report(self, end: int, now: float) -> None:
         """Tells the master that our log is durable below `end`. Raises LinkLost."""
         self._reported_at = now
         # Of reports that wait for room only the last says anything; one that is half sent stays.
-        begun = len(self._unsent) % len(encode_report(0))
-        self._unsent = self._unsent[:begun] + encode_report(end)
+        begun = len(self._unsent) % len(self._encode(0))
+        self._unsent = self._unsent[:begun] + self._encode(end)
         self._send()
 
     def is_report_due(self, now: float) -> bool:
@@ -63,8 +115,7 @@ class MasterLink:
         try:
             count = self._socket.recv_into(self._frames.room())
         except BlockingIOError:
-            if now - self._heard_at > SILENCE_S:
-                raise LinkLost(f"the master said nothing for {SILENCE_S:.0f} s") from None
+            self._check_silence(now)
             return []
         except OSError as error:
             raise LinkLost(f"the connection was lost: {error.strerror or error}") from None

@@ -34,6 +34,8 @@ log = logging.getLogger("keelog.replica")
 
 FETCH_EVERY_S = 60.0
 """As a Java slave (BrokerController: syncBrokerMemberGroup apart)."""
+FETCH_ELECTED_EVERY_S = 10.0
+"""Where a controller may make this node the master (ReplicasManager#handleSlaveSynchronize)."""
 RETRY_S = 5.0
 """After a round of which no part came: the master may have been starting."""
 LOOK_EVERY_S = 2.0
@@ -61,8 +63,14 @@ class MasterTables:
     """All methods are for the thread of the loop."""
 
     def __init__(
-        self, root: Path, topics: TopicTable, offsets: ConsumerOffsets, now: float
+        self,
+        root: Path,
+        topics: TopicTable,
+        offsets: ConsumerOffsets,
+        now: float,
+        every_s: float = FETCH_EVERY_S,
     ) -> None:
+        self._every_s = every_s
         self._root = root
         self._topics = topics
         self._offsets = offsets
@@ -109,7 +117,7 @@ class MasterTables:
         came = [part for part in PARTS if not self.why[part]]
         if len(came) == len(PARTS):
             self.fetched_ms = now_ms()
-        self._fetch_at = now + (FETCH_EVERY_S if came else RETRY_S)
+        self._fetch_at = now + (self._every_s if came else RETRY_S)
 
     def _put(self, part: str, document: dict[str, Any]) -> None:
         """Raises MqError, OSError."""

@@ -28,12 +28,12 @@ from node.store.log.reader import Bounds, LogReader
 from node.store.log.segment_list import SegmentList, list_folder
 from node.store.quarantine import keep_bytes
 from node.store.shutdown_state import read_checkpoint
-from node.writer.recovery.recovery import examine
+from node.writer.recovery.recovery import carry_out, examine
 from node.writer.recovery.tail import LogEnd, drop_segments_behind, zero_behind
 from protocol.checkpoint import encode_checkpoint
 from protocol.errors import BadRequest
 from protocol.names import CHECKPOINT_FILE, COMMIT_LOG_DIR
-from protocol.record.codec import Record
+from protocol.record.codec import Filler, Record
 from replication.roles.promotion import stopped_store
 
 _COPY_BYTES = 1 << 20
@@ -59,24 +59,30 @@ def rewind(root: Path, offset: int, settings: Settings, apply: bool = False) -> 
     Raises BadRequest for an offset at which no record begins, StoreLocked, StoreDamaged, OSError.
     """
     with stopped_store(root) as place:
-        found = examine(place, settings)
-        if not found.min_offset <= offset <= found.end:
-            raise BadRequest(
-                f"offset {offset} is outside of the log, [{found.min_offset}, {found.end}]",
-                "name the begin of a record: keelog store dump DIR shows them",
-            )
-        records = _records_from(place, offset, found.end)
-        role = load_role(place)
-        acknowledged = 0 if role is None else role.acknowledged
-        plan = Rewind(
-            str(place), apply, offset, found.end, found.end - offset, records, acknowledged
+        return rewind_held(place, offset, settings, apply)
+
+
+def rewind_held(place: Path, offset: int, settings: Settings, apply: bool) -> Rewind:
+    """As `rewind`, of a store whose lock is held."""
+    found = examine(place, settings)
+    if apply and found.cut is not None:
+        # What a kill left of a record goes to quarantine too, by itself.
+        carry_out(found, settings.enabled_append_prop_crc)
+    if not found.min_offset <= offset <= found.end:
+        raise BadRequest(
+            f"offset {offset} is outside of the log, [{found.min_offset}, {found.end}]",
+            "name the begin of a record: keelog store dump DIR shows them",
         )
-        if not apply or offset == found.end:
-            return plan
-        kept = _carry_out(place, plan, found.segment_bytes)
-        if role is not None:
-            save_role(place, role._replace(acknowledged=min(acknowledged, offset)))
-        return plan._replace(kept_in=str(kept))
+    records = _records_from(place, offset, found.end)
+    role = load_role(place)
+    acknowledged = 0 if role is None else role.acknowledged
+    plan = Rewind(str(place), apply, offset, found.end, found.end - offset, records, acknowledged)
+    if not apply or offset == found.end:
+        return plan
+    kept = _carry_out(place, plan, found.segment_bytes)
+    if role is not None:
+        save_role(place, role._replace(acknowledged=min(acknowledged, offset)))
+    return plan._replace(kept_in=str(kept))
 
 
 def _records_from(root: Path, offset: int, end: int) -> int:
@@ -86,7 +92,7 @@ def _records_from(root: Path, offset: int, end: int) -> int:
         listing = list_folder(root / COMMIT_LOG_DIR)
         segments = SegmentList(root / COMMIT_LOG_DIR, listing, files)
         reader = LogReader(segments, Bounds(segments.start, end))
-        if offset < end and not isinstance(reader.peek(offset), Record):
+        if offset < end and not isinstance(reader.peek(offset), Record | Filler):
             raise BadRequest(
                 f"no record begins at offset {offset}", "keelog store dump DIR shows where they do"
             )

@@ -223,11 +223,14 @@ class Addresses:
         return cls(f"127.0.0.1:{first}", f"127.0.0.1:{first + 3}")
 
 
-def start_name_server(classes: str, home: Path, address: str) -> Jvm:
+def start_name_server(
+    classes: str, home: Path, address: str, settings: Mapping[str, object] | None = None
+) -> Jvm:
     """One name server, which stays while brokers come and go."""
     home.mkdir(parents=True, exist_ok=True)
     config = home / "namesrv.conf"
-    config.write_text(f"listenPort={address.partition(':')[2]}\n")
+    said = {"listenPort": address.partition(":")[2], **(settings or {})}
+    config.write_text("".join(f"{name}={value}\n" for name, value in said.items()))
     main = "org.apache.rocketmq.namesrv.NamesrvStartup"
     command = ["-Xms256m", "-Xmx256m", "-cp", classes, main, "-c", str(config)]
     jvm = Jvm("namesrv", home, command, talks=False)

@@ -76,8 +76,8 @@ class LogFollower:
         reader = LogFrameReader()
         try:
             while count := connected.recv_into(reader.room()):
-                for offset, body in reader.take(count):
-                    self._take(offset, body)
+                for frame in reader.take(count):
+                    self._take(frame.offset, frame.body)
                 # A heart-beat is answered too: who says nothing is taken for dead.
                 if self.reports:
                     self.before_report()

@@ -19,7 +19,7 @@ from keelog.cli.settings.given import (
     settings_of,
     store_pairs,
 )
-from node.supervisor.options import BrokerSettings, NetworkSettings, ServeSettings
+from node.supervisor.options import BrokerSettings, NetworkSettings, Options, ServeSettings
 from protocol.errors import BadRequest
 
 _METAVARS = {
@@ -29,11 +29,17 @@ _METAVARS = {
     "readers": "M",
     "remoting": "HOST:PORT",
     "namesrv": "'HOST:PORT;…'",
+    "controller": "'HOST:PORT;…'",
     "ha": "HOST:PORT",
     "broker_name": "NAME",
     "cluster": "NAME",
 }
-_SHORT = {"namesrv_addr": "namesrv", "broker_cluster_name": "cluster", "ha_listen": "ha"}
+_SHORT = {
+    "namesrv_addr": "namesrv",
+    "controller_addr": "controller",
+    "broker_cluster_name": "cluster",
+    "ha_listen": "ha",
+}
 """Settings with RocketMQ's names, whose options are shorter."""
 
 
@@ -134,8 +140,6 @@ def serve(
 
     Example: keelog serve ./store --bind tcp://127.0.0.1:0 -X store.flush_disk_type=SYNC_FLUSH
     """
-    from node.supervisor.loop import serve
-    from node.supervisor.options import Options
     from node.supervisor.plan import RestartLimits
 
     with doing(f"cannot serve {directory}"):
@@ -154,8 +158,8 @@ def serve(
             for table in (SERVE, NETWORK, BROKER)
         }
         asked: ServeSettings = tables[SERVE]
-        _check_for_remoting(said, asked.remoting)
-        return serve(
+        _check_for_remoting((name for name, value in said.items() if value != ""), asked.remoting)
+        return _run(
             Options(
                 root=directory.resolve(),
                 serve=asked,
@@ -171,3 +175,14 @@ def serve(
                 while_pid=while_pid,
             )
         )
+
+
+def _run(options: Options) -> int:
+    """Runs the node, below a keeper where controllers elect the master."""
+    if options.broker.controller_addr:
+        from keelog.cli.node.elected import serve_elected
+
+        return serve_elected(options)
+    from node.supervisor.loop import serve
+
+    return serve(options)

@@ -106,6 +106,7 @@ def _title(answer: dict[str, Any]) -> str:
     return (
         f"{answer['store']}: {ready}, epoch {log['epoch']}\n"
         f"{'' if mode in ('normal', 'replica') else refused}"
+        f"{_elected_text(answer)}"
         f"{_following_text(answer)}"
         f"{unfit if ': ' in kernel else ''}"
         f"log: min {log['min']}, appended {log['appended']}, committed {log['committed']}, "
@@ -117,6 +118,23 @@ def _title(answer: dict[str, Any]) -> str:
         f"{_transactions_text(answer)}"
         f"{_damage_text(answer)}"
     )
+
+
+def _elected_text(answer: dict[str, Any]) -> str:
+    """What controllers have decided; empty for other nodes, and of an older one."""
+    found = answer.get("elected")
+    if not found:
+        return ""
+    ids = ", ".join(map(str, found["in_sync"])) or "nobody"
+    lines = [
+        f"elected: node {found['broker_id']} {found['role']}, epoch {found['epoch']}, master"
+        f" {found['master_id']} at {found['master'] or 'no place'}, in sync {ids}",
+        f"controllers: {found['controllers']} of {found['controllers_all']} hear the node,"
+        f" {found['leader'] or 'none'} leads them",
+    ]
+    if found["why"]:
+        lines.append(f"elected: {found['why']}")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _following_text(answer: dict[str, Any]) -> str:

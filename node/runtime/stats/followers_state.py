@@ -30,6 +30,8 @@ class FollowerRow(NamedTuple):
     """How long ago the log ended where the follower is."""
     in_sync: bool
     bytes_per_s: int
+    broker_id: int = 0
+    """The id that it said a controller gave it; 0: it said none."""
 
 
 class FollowerEnd(NamedTuple):
@@ -49,6 +51,8 @@ class FollowersState(NamedTuple):
     followers: tuple[FollowerRow, ...] = ()
     ended: tuple[FollowerEnd, ...] = ()
     """The latest first."""
+    sync_state: int = -1
+    """The number of the sync state that `acknowledged` follows; -1: of none."""
 
     @property
     def in_sync(self) -> int:
@@ -62,6 +66,7 @@ class FollowersState(NamedTuple):
             "acknowledged": self.acknowledged,
             "followers": [row._asdict() for row in self.followers],
             "ended": [end._asdict() for end in self.ended],
+            "sync_state": self.sync_state,
         }
 
 
@@ -79,18 +84,19 @@ def read_followers(root: Path) -> FollowersState:
             int(found["acknowledged"]),
             tuple(_row(row) for row in found["followers"]),
             tuple(_end(end) for end in found["ended"][:ENDED_SHOWN_MAX]),
+            int(found["sync_state"]),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return FollowersState()
 
 
 def _row(found: Mapping[str, Any]) -> FollowerRow:
-    since_ms, sent, acknowledged, lag, speed = (
+    since_ms, sent, acknowledged, lag, speed, broker_id = (
         int(found[name])
-        for name in ("since_ms", "sent", "acknowledged", "lag_bytes", "bytes_per_s")
+        for name in ("since_ms", "sent", "acknowledged", "lag_bytes", "bytes_per_s", "broker_id")
     )
     address, lag_s, in_sync = str(found["address"]), float(found["lag_s"]), bool(found["in_sync"])
-    return FollowerRow(address, since_ms, sent, acknowledged, lag, lag_s, in_sync, speed)
+    return FollowerRow(address, since_ms, sent, acknowledged, lag, lag_s, in_sync, speed, broker_id)
 
 
 def _end(found: Mapping[str, Any]) -> FollowerEnd:

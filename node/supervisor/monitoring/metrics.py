@@ -21,6 +21,7 @@ from node.runtime.state_page import LogState
 from node.runtime.stats.page import read_stats
 from node.store.checkpoints import QUARANTINE_DIR, own_dir
 from node.store.config.topics_file import TopicsFile
+from node.supervisor.monitoring.elected import elected_families
 from node.supervisor.monitoring.families import TopicFamilies, stats_families
 from node.supervisor.monitoring.followers import follower_families
 from node.supervisor.monitoring.following import following_families
@@ -181,6 +182,7 @@ class NodeCollector(Collector):
         yield from timer_families(view.root, _NODE_LABELS)
         yield from follower_families(view.root, view.children)
         yield from following_families(view.root, view.settings, _NODE_LABELS)
+        yield from elected_families(view.root, view.settings, _NODE_LABELS)
         yield from stats_families(read_stats(view.root))
 
     def _rocketmq(self, look: Scrape) -> Iterator[Metric]:

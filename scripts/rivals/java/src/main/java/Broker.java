@@ -68,6 +68,10 @@ final class Broker {
         }
     }
 
+    String nameServer() {
+        return nameServer;
+    }
+
     DefaultMQProducer producer(JSONObject command) throws MQClientException {
         boolean gathers = command.getBooleanValue("auto_batch");
         DefaultMQProducer known = producers.get(gathers);

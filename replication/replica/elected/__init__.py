@@ -1,0 +1,1 @@
+"""A replica whose master a controller elects."""
