@@ -65,9 +65,6 @@ def rewind(root: Path, offset: int, settings: Settings, apply: bool = False) -> 
 def rewind_held(place: Path, offset: int, settings: Settings, apply: bool) -> Rewind:
     """As `rewind`, of a store whose lock is held."""
     found = examine(place, settings)
-    if apply and found.cut is not None:
-        # What a kill left of a record goes to quarantine too, by itself.
-        carry_out(found, settings.enabled_append_prop_crc)
     if not found.min_offset <= offset <= found.end:
         raise BadRequest(
             f"offset {offset} is outside of the log, [{found.min_offset}, {found.end}]",
@@ -79,6 +76,9 @@ def rewind_held(place: Path, offset: int, settings: Settings, apply: bool) -> Re
     plan = Rewind(str(place), apply, offset, found.end, found.end - offset, records, acknowledged)
     if not apply or offset == found.end:
         return plan
+    if found.cut is not None:
+        # What a kill left of a record goes to quarantine too, by itself.
+        carry_out(found, settings.enabled_append_prop_crc)
     kept = _carry_out(place, plan, found.segment_bytes)
     if role is not None:
         save_role(place, role._replace(acknowledged=min(acknowledged, offset)))
