@@ -128,6 +128,7 @@ STATUS: Shape = {
     "followers": {
         "needed": "integer: how many must acknowledge a replicated message",
         "acknowledged": "integer: up to here as many have the log",
+        "sync_state": "integer: of the sync-state set that it follows; -1 without a controller",
         "followers": [
             {
                 "address": "text",
@@ -136,6 +137,7 @@ STATUS: Shape = {
                 "lag_s": "number",
                 "in_sync": _TRUTH,
                 "bytes_per_s": "integer",
+                "broker_id": "integer: as a controller gave it; 0 without one",
             }
         ],
         "ended": [
@@ -159,6 +161,17 @@ STATUS: Shape = {
         "lag_ms": "integer: the age of the newest record, while the master has more",
         "metadata": texts("topics", "groups", "offsets", "delays"),
         "metadata_ms": "integer: ms since 1970",
+    },
+    "elected": {
+        **texts("role", "master", "leader", "why"),
+        "broker_id": "integer: of this node in its group",
+        "epoch": "integer: of the master that it obeys, or is",
+        "master_id": "integer: 0 while there is no master",
+        "controllers": "integer: that took the last heart-beat",
+        "controllers_all": "integer",
+        "in_sync": ["integer: an id of the sync-state set"],
+        "in_sync_epoch": "integer: of that set",
+        "heard_ms": "integer: when a controller was heard last, ms since 1970",
     },
     "transactions": {"open": "integer: that the last round of checks found open for long"},
     "damage": {
