@@ -231,3 +231,4 @@ def test_who_is_in_a_network_that_is_named_gets_the_log(tmp_path: Path) -> None:
         end = fill(node, 1)
         with LogFollower(followers_place(node)) as follower:
             follower.wait_for(end)
+        assert bytes(follower.log) == log_bytes(node.root, 0, end)
