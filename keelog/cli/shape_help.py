@@ -166,7 +166,7 @@ STATUS: Shape = {
         **texts("role", "master", "leader", "why"),
         "broker_id": "integer: of this node in its group",
         "epoch": "integer: of the master that it obeys, or is",
-        "master_id": "integer: 0 while there is no master",
+        "master_id": "integer: 0 without a master",
         "controllers": "integer: that took the last heart-beat",
         "controllers_all": "integer",
         "in_sync": ["integer: an id of the sync-state set"],

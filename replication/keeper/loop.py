@@ -191,7 +191,7 @@ class Keeper:
         }
         answer = self._controllers.ask(ControllerCode.ELECT_MASTER, ext)
         if answer.code not in (ResponseCode.SUCCESS, ControllerReply.MASTER_STILL_EXIST):
-            raise ServiceNotAvailable(f"there is no master: {answer.remark[:200]}")
+            raise ServiceNotAvailable(f"no master is known: {answer.remark[:200]}")
 
     # -- roles ---------------------------------------------------------------------------------
 

@@ -11,13 +11,13 @@ from scripts.rivals.dashboard.cases import CASES
 from scripts.rivals.dashboard.table import (
     DIFFERENCES,
     PageSide,
-    difference,
     not_asked,
     run_cases,
     start_dashboards,
 )
 from scripts.rivals.mqadmin.verdicts import EQUAL, REFUSED
 from scripts.rivals.rocketmq import RivalMissing
+from scripts.rivals.side_by_side import unexpected
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(900)]
 
@@ -41,12 +41,7 @@ def test_every_address_of_the_dashboard_replies_as_at_a_broker(
 ) -> None:
     assert not not_asked(sides)
     runs = run_cases(sides, CASES)
-    unequal = {
-        run.case.label: difference(run)
-        for run in runs
-        if run.verdict.kind not in (EQUAL, REFUSED) and run.case.label not in DIFFERENCES
-    }
-    assert not unequal, "\n".join(f"== {label}\n{text}" for label, text in unequal.items())
+    assert not (said := unexpected(runs, DIFFERENCES, (EQUAL, REFUSED))), said
     refused = {run.case.path for run in runs if run.verdict.kind == REFUSED}
     assert all(path.startswith("/acl/") for path in refused), "a node has no access lists"
     shown = " ".join(line for run in runs for line in run.ours)

@@ -7,9 +7,10 @@ import pytest
 
 from scripts.rivals.mqadmin.cases import CASES, MOST_USED
 from scripts.rivals.mqadmin.sides import AdminSide, start_sides
-from scripts.rivals.mqadmin.table import difference, run_cases
-from scripts.rivals.mqadmin.verdicts import DIFFERENCES, EQUAL
+from scripts.rivals.mqadmin.table import run_cases
+from scripts.rivals.mqadmin.verdicts import DIFFERENCES
 from scripts.rivals.rocketmq import class_path, missing
+from scripts.rivals.side_by_side import unexpected
 
 pytestmark = [
     pytest.mark.clients,
@@ -29,12 +30,7 @@ def test_the_commands_that_operators_use_most_print_what_they_print_at_a_broker(
 ) -> None:
     cases = [case for case in CASES if case.command in MOST_USED]
     runs = run_cases(sides, cases)
-    unequal = {
-        run.case.label: difference(run)
-        for run in runs
-        if run.verdict.kind != EQUAL and run.case.label not in DIFFERENCES
-    }
-    assert not unequal, "\n".join(f"== {label}\n{text}" for label, text in unequal.items())
+    assert not (said := unexpected(runs, DIFFERENCES)), said
     assert {run.case.command for run in runs} == MOST_USED
     said = " ".join(line for run in runs for line in run.ours)
     assert "Orders broker-a 0" in said, "tools have printed something"

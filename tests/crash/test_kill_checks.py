@@ -18,7 +18,7 @@ from tests.soak.check import (
     check_prefix,
     check_seen,
 )
-from tests.soak.harness import shape
+from tests.soak.command import shape
 from tests.soak.kill.history import Figures
 from tests.soak.load import ACKNOWLEDGED, REFUSED, TRAFFIC, UNKNOWN, sender_of
 

@@ -5,14 +5,10 @@ Kills of a running query or of a disk's power are added by those who use it.
 
 import multiprocessing
 import random
-import shutil
-import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -210,24 +206,3 @@ def _await_rows(paths: list[Path]) -> None:
         if time.monotonic() > deadline:
             raise SystemExit(f"not all of {paths} begin")
         time.sleep(0.02)
-
-
-def shape(figures: Any) -> dict[str, Any]:
-    """A dataclass for `json.dumps(..., default=shape)`. (`asdict` cannot copy a Counter.)"""
-    return {field.name: getattr(figures, field.name) for field in fields(figures)}
-
-
-def folder_of(given: Path | None, name: str) -> Path:
-    """The folder of a run: the one that was asked for, or a temporary one."""
-    folder = given or Path(tempfile.mkdtemp(prefix=f"keelog-{name}-"))
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder.resolve()
-
-
-def leave(folder: Path, given: Path | None, faults: bool) -> int:
-    """Removes a temporary folder, or keeps what shows faults; returns the exit code."""
-    if faults:
-        print(f"everything is kept in {folder}", file=sys.stderr)
-    elif given is None:
-        shutil.rmtree(folder, ignore_errors=True)
-    return int(faults)

@@ -34,6 +34,11 @@ class PageCase(NamedTuple):
     """Whether it shows what a process does and has done: their names count."""
 
     @property
+    def subject(self) -> str:
+        """What the table is about."""
+        return self.path
+
+    @property
     def label(self) -> str:
         """Its address, and what it sends."""
         query = "&".join(f"{name}={value}" for name, value in self.query.items())

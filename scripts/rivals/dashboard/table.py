@@ -6,17 +6,14 @@ the Dashboard serves, and prints the table. Times, rates and network addresses a
 prints the lines that differ; paths choose some.
 """
 
-import argparse
-import difflib
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+from scripts.rivals import side_by_side
 from scripts.rivals.dashboard.build import dashboard_jar
 from scripts.rivals.dashboard.cases import CASES, TRACED, PageCase
 from scripts.rivals.dashboard.masks import drawn, lines, masked
@@ -42,22 +39,17 @@ class PageSide(NamedTuple):
     names: dict[str, str]
 
 
-class PageRun(NamedTuple):
-    """One case, and what both sides answered: the broker's and the node's masked lines."""
+PageRun = side_by_side.CasePair[PageCase]
 
-    case: PageCase
-    theirs: list[str]
-    ours: list[str]
 
-    @property
-    def verdict(self) -> AdminVerdict:
-        """Whether they are equal."""
-        said = judged(self.theirs, self.ours, DIFFERENCES.get(self.case.label, ""))
-        if said.text == EQUAL and self.case.is_own:
-            return AdminVerdict(EQUAL, "equal: the Dashboard replies by itself")
-        if said.text == EQUAL and (why := _failure(self.ours)):
-            return AdminVerdict(EQUAL, f"equal: {why}, at both")
-        return said
+def verdict(case: PageCase, theirs: Sequence[str], ours: Sequence[str]) -> AdminVerdict:
+    """Of one request."""
+    said = judged(theirs, ours, DIFFERENCES.get(case.label, ""))
+    if said.text == EQUAL and case.is_own:
+        return AdminVerdict(EQUAL, "equal: the Dashboard replies by itself")
+    if said.text == EQUAL and (why := _failure(ours)):
+        return AdminVerdict(EQUAL, f"equal: {why}, at both")
+    return said
 
 
 def _failure(found: Sequence[str]) -> str:
@@ -93,15 +85,8 @@ def _prepare(tool: AdminTool, addresses: Addresses) -> Mapping[str, str]:
 
 
 def run_cases(sides: Sequence[PageSide], cases: Iterable[PageCase]) -> list[PageRun]:
-    """Asks both Dashboards, the broker's and the node's, for each case at the same time."""
-    runs = []
-    with ThreadPoolExecutor(2) as pool:
-        for case in cases:
-            print(case.label, file=sys.stderr, flush=True)
-            time.sleep(case.after_s)
-            theirs, ours = pool.map(lambda side, one=case: _lines(side, one), sides)
-            runs.append(PageRun(case, theirs, ours))
-    return runs
+    """Asks both Dashboards, the broker's and the node's, for each case."""
+    return side_by_side.run_cases(sides, cases, _lines, verdict)
 
 
 def _lines(side: PageSide, case: PageCase) -> list[str]:
@@ -115,43 +100,17 @@ def not_asked(sides: Sequence[PageSide]) -> set[str]:
     return sides[0].dashboard.addresses() - {case.path for case in CASES} - {TOKENS}
 
 
-def table(runs: Sequence[PageRun]) -> str:
-    """The table in Markdown, a row for each run, with a count of verdicts at its end."""
-    rows = ["| address of the Dashboard | at a node |", "|---|---|"]
-    counts: dict[str, int] = {}
-    for run in runs:
-        said = run.verdict
-        counts[said.kind] = counts.get(said.kind, 0) + 1
-        rows.append(f"| `{run.case.label}` | {said.text} |")
-    total = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
-    return "\n".join([*rows, "", f"{len(runs)} requests to {len({r.case.path for r in runs})}"
-                      f" addresses: {total}."])  # fmt: skip
-
-
-def difference(run: PageRun) -> str:
-    """The lines that differ, as `diff` shows them."""
-    found = difflib.unified_diff(run.theirs, run.ours, "broker", "node", lineterm="", n=1)
-    return "\n".join(found)
-
-
 def main() -> None:
     """Runs the cases and prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("paths", nargs="*", help="these alone")
-    parser.add_argument("--show", action="store_true", help="print the lines that differ")
-    options = parser.parse_args()
-    wanted = set(options.paths)
-    cases = [case for case in CASES if not wanted or case.path in wanted]
+    cases, show = side_by_side.arguments(__doc__, CASES, "paths")
     begun, jar = time.monotonic(), dashboard_jar()
     with tempfile.TemporaryDirectory(prefix="dashboard-") as folder, ExitStack() as ends:
         sides = start_dashboards(ends, jar, Path(folder))
         missing = not_asked(sides)
         runs = run_cases(sides, cases)
-    if options.show:
-        for run in runs:
-            if run.verdict.kind != EQUAL:
-                print(f"== {run.case.label}\n{difference(run)}\n")
-    print(table(runs))
+    if show:
+        side_by_side.print_differences(runs)
+    print(side_by_side.table(runs, "address of the Dashboard", "requests to {} addresses"))
     print(f"not asked: {', '.join(sorted(missing)) or 'none'}")
     print(f"{time.monotonic() - begun:.0f} s")
 

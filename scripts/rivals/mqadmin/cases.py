@@ -30,6 +30,11 @@ class AdminCase(NamedTuple):
         return (self.command, *self.arguments.split(), *name_server)
 
     @property
+    def subject(self) -> str:
+        """What the table is about."""
+        return self.command
+
+    @property
     def label(self) -> str:
         """As an operator writes it, without addresses."""
         return f"{self.command} {self.arguments}".strip()

@@ -21,7 +21,7 @@ from keelog.progress import phases
 from scripts.rivals.rocketmq import missing
 from tests.soak.clients.history import Figures, History, shown
 from tests.soak.clients.servers import KilledBroker, KilledKeelog, KilledServer
-from tests.soak.harness import folder_of, leave, shape
+from tests.soak.command import folder_of, leave, shape, soak_parser
 
 
 def run(options: argparse.Namespace, folder: Path) -> dict[str, Figures]:
@@ -44,14 +44,11 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Figures]:
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = soak_parser(__doc__)
     add = parser.add_argument
     add("--kills", type=int, default=100, help="of the node, in turn (default 100)")
     add("--broker-kills", type=int, default=15, help="of RocketMQ's broker (default 15, 0: none)")
     add("--minutes", type=float, default=30.0, help="of each: no kill begins later (default 30)")
-    add("--seed", type=int, default=1, help="the pauses follow from it (default 1)")
-    add("--store", type=Path, help="an empty folder to work in, kept (default: temporary)")
-    add("--json", action="store_true", help="one JSON document on stdout")
     options = parser.parse_args()
     if options.kills < 0 or options.broker_kills < 0:
         parser.error("a count of kills is 0 or more")

@@ -13,7 +13,6 @@ Exit codes: 0 everything is accounted for, 1 something is not, 2 usage. It needs
 """
 
 import argparse
-import json
 import random
 import sys
 import time
@@ -24,7 +23,6 @@ from pathlib import Path
 import numpy as np
 
 from keelog.bench.queue_checks import Ints
-from keelog.progress import phases
 from node.runtime.settings import Settings
 from node.store.opening import open_store
 from protocol.names import DLQ_PREFIX
@@ -41,7 +39,7 @@ from tests.soak.clients.mixed_account import (
 from tests.soak.clients.mixed_opening import Ends, open_with_broker, open_with_store
 from tests.soak.clients.mixed_programs import GROUPS, MIXED_TOLD, TOPIC, MixedLoad
 from tests.soak.clients.servers import KilledKeelog
-from tests.soak.harness import folder_of, leave, shape
+from tests.soak.command import run_soak, soak_parser
 from tests.soak.load import ACKNOWLEDGED, sender_of
 
 SETTINGS: Mapping[str, object] = {"transactionCheckInterval": 5_000}
@@ -202,14 +200,11 @@ def shown(run: MixedRun) -> str:
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = soak_parser(__doc__)
     add = parser.add_argument
     add("--seconds", type=float, default=600.0, help="of load (default 600)")
     add("--every", type=float, default=30.0, help="seconds between two kills (default 30)")
     add("--pause-ms", type=int, default=10, help="of each producer after a send (default 10)")
-    add("--seed", type=int, default=1)
-    add("--store", type=Path, help="an empty folder to work in, kept (default: temporary)")
-    add("--json", action="store_true", help="one JSON document on stdout")
     options = parser.parse_args()
     if options.seconds <= 0 or options.every <= 0 or options.pause_ms < 0:
         parser.error("times are above 0")
@@ -221,11 +216,7 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Runs, prints, returns the exit code."""
     options = arguments()
-    folder = folder_of(options.store, "mixed")
-    with phases(options.json) as options.tell:
-        run = MixedHistory(folder, options).run()
-    print(json.dumps(run, default=shape) if options.json else shown(run))
-    return leave(folder, options.store, bool(run.faults))
+    return run_soak(options, "mixed", lambda folder: MixedHistory(folder, options).run(), shown)
 
 
 if __name__ == "__main__":

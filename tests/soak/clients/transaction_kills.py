@@ -30,7 +30,7 @@ from tests.interop import probe
 from tests.soak.clients.programs import QUIET_HEAP, java_classes
 from tests.soak.clients.servers import KilledBroker, KilledKeelog, KilledServer
 from tests.soak.clients.transaction_load import JavaTransactions, Outcome, judged, told
-from tests.soak.harness import folder_of, leave
+from tests.soak.command import folder_of, leave
 
 SETTINGS: Mapping[str, object] = {"transactionCheckInterval": 5_000}
 KILLED = ("gateway", "tasks", "writer")

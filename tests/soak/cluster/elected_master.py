@@ -12,7 +12,6 @@ Exit codes: 0 nothing is lost and all is equal, 1 something is not, 2 usage. Nee
 """
 
 import argparse
-import json
 import random
 import signal
 import statistics
@@ -24,13 +23,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from client.client import Client, connect
-from keelog.progress import phases
 from protocol.errors import MqError
 from scripts.rivals.rocketmq import Program, missing
 from tests.cluster.elected_site import ControllerSite
 from tests.cluster.same_store import differing_log
 from tests.soak.cluster.lost_master import bodies
-from tests.soak.harness import SMALL_FILES, folder_of, leave, shape
+from tests.soak.command import run_soak, soak_parser
+from tests.soak.harness import SMALL_FILES
 from tests.support.elected_node import ElectedNode, await_true, elected_nodes, master_of
 
 NODES = 3
@@ -258,14 +257,11 @@ def _median(found: list[float]) -> float:
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = soak_parser(__doc__)
     add = parser.add_argument
     add("--kills", type=int, default=20, help="of a master (default 20)")
     add("--freezes", type=int, default=0, help="of a master, after the kills (default 0)")
     add("--controller", choices=KINDS, default=KINDS[0], help="how controllers agree")
-    add("--seed", type=int, default=1, help="the times follow from it (default 1)")
-    add("--store", type=Path, help="an empty folder to work in, kept (default: temporary)")
-    add("--json", action="store_true", help="one JSON document on stdout")
     options = parser.parse_args()
     if why := missing():
         parser.error(why)
@@ -275,11 +271,7 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Runs, prints, returns the exit code."""
     options = arguments()
-    folder = folder_of(options.store, "elected")
-    with phases(options.json) as options.tell:
-        found = ElectedRun(folder, options).run()
-    print(json.dumps(shape(found)) if options.json else found)
-    return leave(folder, options.store, bool(found.faults))
+    return run_soak(options, "elected", lambda folder: ElectedRun(folder, options).run())
 
 
 if __name__ == "__main__":

@@ -12,13 +12,11 @@ Exit codes: 0 all is equal, 1 something is not, 2 usage. It needs Java and Maven
 """
 
 import argparse
-import json
 import random
 import sys
-import tempfile
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from keelog.bench.queue_checks import verify_deep
@@ -34,6 +32,7 @@ from tests.cluster.same_store import (
     differing_queues,
     rebuilt_copy,
 )
+from tests.soak.command import run_soak, soak_parser
 from tests.soak.harness import SMALL_FILES
 from tests.support.node import wait_until
 
@@ -161,21 +160,20 @@ class MasterRun:
             figures.faults.append(f"store verify ends with {code}: {said}")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Runs it."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--store", type=Path, help="a folder; a temporary one without it")
-    parser.add_argument("--json", action="store_true", help="one line of figures")
-    options = parser.parse_args(arguments)
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = soak_parser(__doc__)
+    parser.add_argument("--kills", type=int, default=50, help="of either side (default 50)")
+    options = parser.parse_args()
     if why := missing():
-        sys.stderr.write(f"{why}\n")
-        return 2
-    with tempfile.TemporaryDirectory(dir=options.store) as folder:
-        figures = MasterRun(Path(folder), options).run()
-    print(json.dumps(asdict(figures), indent=None if options.json else 1))
-    return 1 if figures.faults else 0
+        parser.error(why)
+    return options
+
+
+def main() -> int:
+    """Runs, prints, returns the exit code."""
+    options = arguments()
+    return run_soak(options, "master", lambda folder: MasterRun(folder, options).run())
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ Exit codes: 0 all is equal, 1 something is not, 2 usage. It needs Java and Maven
 """
 
 import argparse
-import json
 import random
 import sys
 import threading
@@ -22,7 +21,6 @@ from pathlib import Path
 
 from client.client import connect
 from keelog.bench.node_process import Node
-from keelog.progress import phases
 from node.runtime.settings import load_settings
 from node.runtime.state_page import LogPage, LogState
 from protocol.errors import MqError
@@ -34,7 +32,8 @@ from tests.cluster.same_store import (
     differing_queues,
     rebuilt_copy,
 )
-from tests.soak.harness import SMALL_FILES, KilledNode, folder_of, leave, shape
+from tests.soak.command import run_soak, soak_parser
+from tests.soak.harness import SMALL_FILES, KilledNode
 
 VICTIMS = ("writer", "followers", "node", "slave", "followers", "writer")
 BACK_S_MAX = 240.0
@@ -172,12 +171,9 @@ class SlaveRun:
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = soak_parser(__doc__)
     add = parser.add_argument
     add("--kills", type=int, default=20, help="of node and slave, in turn (default 20)")
-    add("--seed", type=int, default=1, help="pauses and messages follow from it (default 1)")
-    add("--store", type=Path, help="an empty folder to work in, kept (default: temporary)")
-    add("--json", action="store_true", help="one JSON document on stdout")
     options = parser.parse_args()
     if options.kills < 0:
         parser.error("a count of kills is 0 or more")
@@ -189,11 +185,12 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Runs, prints, returns the exit code."""
     options = arguments()
-    folder = folder_of(options.store, "slave")
-    with phases(options.json) as options.tell, Site(folder / "site") as site:
-        found = SlaveRun(site, folder, options).run()
-    print(json.dumps(shape(found)) if options.json else found)
-    return leave(folder, options.store, bool(found.faults))
+    return run_soak(options, "slave", lambda folder: _run(folder, options))
+
+
+def _run(folder: Path, options: argparse.Namespace) -> SlaveFigures:
+    with Site(folder / "site") as site:
+        return SlaveRun(site, folder, options).run()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ Exit codes: 0 nothing was lost that must not be, 1 something was, 2 usage.
 """
 
 import argparse
-import json
 import random
 import shutil
 import sys
@@ -24,13 +23,12 @@ from pathlib import Path
 from client.client import Client, connect
 from client.options import Acks
 from keelog.bench.node_process import Node
-from keelog.progress import phases
 from node.runtime.state_page import LogPage
 from node.runtime.stats.followers_state import read_followers
 from node.supervisor.bind import free_ports
 from protocol.errors import MqError
 from protocol.record.codec import Record, Torn, decode
-from tests.soak.harness import folder_of, leave, shape
+from tests.soak.command import run_soak, soak_parser
 from tests.support.follower import LogFollower, SegmentWriter
 from tests.support.node import wait_until
 
@@ -178,13 +176,10 @@ def bodies(root: Path) -> tuple[set[bytes], int]:
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = soak_parser(__doc__)
     add = parser.add_argument
     add("--losses", type=int, default=20, help="of a master (default 20)")
     add("--mode", choices=sorted(MODES), default="sync", help="what acknowledges (default sync)")
-    add("--seed", type=int, default=1, help="the times follow from it (default 1)")
-    add("--store", type=Path, help="an empty folder to work in, kept (default: temporary)")
-    add("--json", action="store_true", help="one JSON document on stdout")
     options = parser.parse_args()
     if options.losses < 1:
         parser.error("lose a master at least once")
@@ -194,11 +189,7 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Runs, prints, returns the exit code."""
     options = arguments()
-    folder = folder_of(options.store, "losses")
-    with phases(options.json) as options.tell:
-        found = LossRun(folder, options).run()
-    print(json.dumps(shape(found)) if options.json else found)
-    return leave(folder, options.store, bool(found.faults))
+    return run_soak(options, "losses", lambda folder: LossRun(folder, options).run())
 
 
 if __name__ == "__main__":

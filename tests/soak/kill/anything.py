@@ -25,7 +25,7 @@ from pathlib import Path
 
 from keelog.progress import phases
 from node.runtime.settings import ASYNC_FLUSH, SYNC_FLUSH
-from tests.soak.harness import folder_of, leave, shape
+from tests.soak.command import folder_of, leave, shape, soak_parser
 from tests.soak.kill.history import Figures, History, Plan
 from tests.soak.power_disk import power_disk, why_not
 
@@ -105,17 +105,14 @@ def show(found: dict[str, Figures]) -> None:
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = soak_parser(__doc__)
     add = parser.add_argument
     add("--kills", type=int, default=200, help="or power losses, all stores together (default 200)")
-    add("--seed", type=int, default=1, help="what is killed when follows from it (default 1)")
     add("--flush", choices=(ASYNC_FLUSH, SYNC_FLUSH), help="default: both in turn")
     add("--producers", type=int, default=3, help="processes that send (default 3)")
     add("--turns", type=int, default=0, help="kill only workers and readers, each so often")
     add("--power", action="store_true", help="cut the power of the disk instead (root)")
     add("--seconds", type=float, default=0, help="start no new store after so long")
-    add("--store", type=Path, help="an empty folder to work in, kept (default: temporary)")
-    add("--json", action="store_true", help="one JSON document on stdout")
     options = parser.parse_args()
     if options.kills < 1 or options.producers < 1:
         parser.error("there must be at least one kill and one producer")

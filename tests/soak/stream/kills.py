@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 from keelog.progress import phases
-from tests.soak.harness import folder_of, leave, shape
+from tests.soak.command import folder_of, leave, shape
 from tests.soak.stream.history import Figures, History, Plan
 
 
