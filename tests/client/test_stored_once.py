@@ -25,6 +25,8 @@ from tests.support.remoting import REMOTING, RemotingPeer, remoting_place, send_
 ONCE = Retry(once=True, max_attempts=100)
 WINDOW = ("idempotent_window=600", "idempotent_remoting=true", "message_delay_level=1s 1h")
 
+pytestmark = pytest.mark.xdist_group("stored_once")
+
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:

@@ -29,6 +29,8 @@ from tests.support.remoting import (
 REPLY, PUSH = RequestCode.SEND_REPLY_MESSAGE_V2, RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
 TOPIC = "DefaultCluster_REPLY_TOPIC"
 
+pytestmark = pytest.mark.xdist_group("replies")
+
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:

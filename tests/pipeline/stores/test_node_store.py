@@ -23,7 +23,7 @@ from tests.pipeline.stream.stream_engine import Engine
 from tests.support.golden import GetStore, Row, facts, unpack
 from tests.support.node import RunningNode, wait_until
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("spark")]
 
 NAMES = ("small-clean", "mixed-kinds")
 READS: tuple[dict[str, str], ...] = (
@@ -106,7 +106,6 @@ def test_times_and_offsets_choose_the_same_rows(
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(300)
 def test_spark_reads_a_node_and_its_folder_as_one_table(
     nodes: dict[str, RunningNode], spark: SparkSession

@@ -145,6 +145,8 @@ def check_status(endpoint: str) -> None:
     assert "node 1 follows, epoch 2" in said[1]
 
 
+# Long: half a minute.
+@pytest.mark.cluster
 def test_a_master_that_was_held_acknowledges_nothing_once_another_one_is_elected(
     controller: FakeController, tmp_path: Path
 ) -> None:
