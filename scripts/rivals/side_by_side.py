@@ -14,7 +14,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from scripts.rivals.mqadmin.verdicts import EQUAL, AdminVerdict
 
 
-class Case(Protocol):
+class SideCase(Protocol):
     """One request. `subject`: what a row of the table is about, a command or a path."""
 
     @property
@@ -30,7 +30,7 @@ class Case(Protocol):
         """The pause before it."""
 
 
-C = TypeVar("C", bound=Case)
+C = TypeVar("C", bound=SideCase)
 S = TypeVar("S")
 
 

@@ -361,7 +361,7 @@ def test_every_setting_has_the_name_that_rocketmq_writes() -> None:
 
 def test_a_setting_is_never_explained_away() -> None:
     assert reason("haMasterAddress") == broker_conf._NO_COPIES
-    assert reason("transactionTimeOut") == broker_conf._NO_TRANSACTIONS
+    assert reason("transactionTimeOut") == broker_conf._TRANSACTIONS
     assert reason("sendMessageThreadPoolNums") == broker_conf._THREADS
     assert reason("storePathRootDir") == broker_conf._WHERE
     assert reason("whatever") == "nothing here does what it says"

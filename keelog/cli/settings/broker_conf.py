@@ -18,8 +18,8 @@ OLD_NAMES = {
 _HA = "use keelog serve --ha HOST:PORT (docs/replication.md)"
 _NO_COPIES = "a node has no such rule for its copies (docs/replication.md)"
 _NO_SERVERS = "name servers are those of namesrvAddr; a node registers every 30 s"
-_NO_GROUPS = "there are no consumer groups; a consumer keeps its own place"
-_NO_TRANSACTIONS = "transactions can be read, nothing makes them"
+_GROUPS = "a node with --remoting runs groups in its own way (docs/rocketmq-clients.md)"
+_TRANSACTIONS = "a node with --remoting has other settings for them (docs/settings.md)"
 _NO_USERS = "there are no users and no TLS; bind to loopback or a network you trust"
 _THREADS = "processes take the place of thread pools: keelog serve --readers, --queue-workers"
 _WHERE = "the directory is the argument of keelog serve"
@@ -35,8 +35,8 @@ REASONS: tuple[tuple[str, str], ...] = (
     (r"enableDLegerCommitLog|dLeger.*|duplicationEnable|.*[cC]ontroller.*", _NO_COPIES),
     (r"namesrv.*|.*NameServer.*|.*Namesrv.*|registerBroker.*|fetchNamesrv.*", _NO_SERVERS),
     (r"brokerPermission", "permissions are those of each topic"),
-    (r".*[tT]ransaction.*", _NO_TRANSACTIONS),
-    (r".*(Subscription|[cC]onsumer|Group|[pP]op|[rR]ebalance).*", _NO_GROUPS),
+    (r".*[tT]ransaction.*", _TRANSACTIONS),
+    (r".*(Subscription|[cC]onsumer|Group|[pP]op|[rR]ebalance).*", _GROUPS),
     (r"acl.*|.*[aA]uth.*|.*[tT]ls.*", _NO_USERS),
     (r".*(ThreadPoolNums?|ThreadNums?)|server.*Threads?", _THREADS),
     (r".*(Timer|timer|Schedule|schedule).*", _TIMERS),
