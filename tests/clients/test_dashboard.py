@@ -15,9 +15,9 @@ from scripts.rivals.dashboard.table import (
     run_cases,
     start_dashboards,
 )
+from scripts.rivals.mqadmin.side_by_side import unexpected
 from scripts.rivals.mqadmin.verdicts import EQUAL, REFUSED
 from scripts.rivals.rocketmq import RivalMissing
-from scripts.rivals.side_by_side import unexpected
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(900)]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from scripts.rivals import side_by_side
+from scripts.rivals.mqadmin import side_by_side
 from scripts.rivals.mqadmin.cases import CASES, AdminCase
 from scripts.rivals.mqadmin.masks import masked, without_loads, without_numbers
 from scripts.rivals.mqadmin.sides import AdminSide, start_sides

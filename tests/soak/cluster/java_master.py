@@ -165,6 +165,8 @@ def arguments() -> argparse.Namespace:
     parser = soak_parser(__doc__)
     parser.add_argument("--kills", type=int, default=50, help="of either side (default 50)")
     options = parser.parse_args()
+    if options.kills < 0:
+        parser.error("a count of kills is 0 or more")
     if why := missing():
         parser.error(why)
     return options

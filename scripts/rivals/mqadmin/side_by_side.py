@@ -103,6 +103,8 @@ def arguments(doc: str, cases: Sequence[C], subjects: str) -> tuple[list[C], boo
     parser.add_argument("--show", action="store_true", help="print the lines that differ")
     options = parser.parse_args()
     wanted = set(getattr(options, subjects))
+    if unknown := wanted - {case.subject for case in cases}:
+        parser.error(f"no case has {', '.join(sorted(unknown))}: see {subjects} in the cases' file")
     return [case for case in cases if not wanted or case.subject in wanted], options.show
 
 
