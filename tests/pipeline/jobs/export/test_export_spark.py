@@ -64,6 +64,7 @@ def test_spark_reads_back_what_it_reads_from_the_store(
     assert dict(plain.dtypes)["date"] == "date"
 
 
+@pytest.mark.spark_long
 def test_topics_that_are_numbers_stay_texts_by_the_manifest(
     spark: SparkSession, store: Path, tmp_path: Path
 ) -> None:
