@@ -310,7 +310,7 @@ def test_times_of_messages_and_units_of_a_queue_are_shown(peer: RemotingPeer) ->
     place = {"topic": "spans", "queueId": 0, "index": 1, "count": 5, "consumerGroup": "spanned"}
 
     def is_dispatched() -> bool:
-        # Without a unit at the index yet, the node reports success without a body, as a broker does.
+        # Success without a body, as of a broker: no unit is at the index yet.
         found = peer.ask(CODE.QUERY_CONSUME_QUEUE, place)
         is_there = found.code == OUTCOME.SUCCESS and bool(found.body)
         return is_there and told(found)["maxQueueIndex"] == 3
