@@ -41,10 +41,9 @@ LOOK_S_MIN = 0.005
 """A lost ring delays a follower by this much while the log grows, and by more after a quiet time
 (`quiet_sleep_s`)."""
 HEARTBEAT_S = 0.1
-SHOW_S = 1.0
-"""How often the file of the followers is written while something in it changes."""
-SHOW_ELECTED_S = 0.2
-"""The same where a controller elects the master: the keeper decides by it who is in sync."""
+SHOW_S = 0.2
+"""How often the file of the followers is written while something in it changes: the lag in `status`
+is so old, and by it the keeper of an elected master decides who is in sync."""
 STOP_S_MAX = 2.0
 """How long a stop waits for followers to get the end of the log and to acknowledge it."""
 SHORTAGE_S = 0.1
@@ -69,7 +68,6 @@ class FollowerServer:
         self._log = FlushedLog(root)
         controller_id = settings.controller_id
         self._rule = ElectedRule(root, controller_id) if controller_id else None
-        self._show_s = SHOW_ELECTED_S if controller_id else SHOW_S
         self._book = FollowerBook(
             settings.followers_needed, settings.ha_max_gap_not_in_sync, self._rule
         )
@@ -154,7 +152,7 @@ class FollowerServer:
             self._page.beat(now_ms())
             self._log.look_for_page()
         if now >= self._show_at:
-            self._show_at = now + self._show_s
+            self._show_at = now + SHOW_S
             self._show(now)
 
     def _look(self, now: float) -> None:

@@ -85,8 +85,9 @@ class JavaMaster:
             raise RivalFailed(f"{said}")
         self.sent += count
 
-    def begin_load(self, body: int = 300) -> None:
-        """Sends without an end in a thread, whatever happens to the broker."""
+    def begin_load(self, body: int = 300, pause_s: float = 0.0) -> None:
+        """Sends without an end in a thread, whatever happens to the broker; two seconds each time,
+        then nothing for `pause_s`."""
 
         def send() -> None:
             while not self._is_over.is_set():
@@ -98,6 +99,7 @@ class JavaMaster:
                     self.sent += int(said["messages"]) - int(said["failed"])
                 except RivalFailed:
                     time.sleep(0.5)
+                self._is_over.wait(pause_s)
 
         self._load = threading.Thread(target=send, daemon=True)
         self._load.start()

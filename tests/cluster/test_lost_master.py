@@ -30,8 +30,9 @@ def test_lost_masters_take_nothing_that_was_replicated(
     assert lose(tmp_path, mode, losses)["lost"] == 0
 
 
-def test_what_is_lost_without_waiting_is_the_lag(tmp_path: Path) -> None:
+def test_what_is_lost_without_waiting_is_no_more_than_the_lag_that_was_shown(
+    tmp_path: Path,
+) -> None:
     found = lose(tmp_path, "async", 6)
     assert found["lost"] > 0, "the flush every 500 ms is too late for some"
-    assert found["lost_bytes"] > 0
-    assert found["shown_lag_bytes"] > 0
+    assert 0 < found["lost_bytes"] <= found["shown_lag_bytes"]

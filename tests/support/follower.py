@@ -1,6 +1,5 @@
 """A follower of a node, as slaves of RocketMQ are: it speaks the protocol and keeps the bytes."""
 
-import os
 import re
 import socket
 import threading
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Self
 
 from protocol.ha.stream import LogFrameReader, encode_report
-from protocol.names import offset_file_name
 from tests.support.node import RunningNode, wait_until
 
 HA = "serve.ha_listen=127.0.0.1:0"
@@ -55,7 +53,6 @@ class LogFollower:
         """The connection has ended."""
         self.keep: Keep = lambda offset, body: None
         """Is called with what comes, before it is reported."""
-        self.before_report: Callable[[], None] = lambda: None
         self._socket: socket.socket | None = None
         self._thread: threading.Thread | None = None
 
@@ -80,7 +77,6 @@ class LogFollower:
                     self._take(frame.offset, frame.body)
                 # A heart-beat is answered too: who says nothing is taken for dead.
                 if self.reports:
-                    self.before_report()
                     connected.sendall(encode_report(self.end))
         except OSError:
             pass
@@ -124,38 +120,6 @@ class LogFollower:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class SegmentWriter:
-    """Writes what a follower gets into segments of a folder, as a slave does; `follower.keep`."""
-
-    def __init__(self, root: Path, segment_bytes: int) -> None:
-        self._folder = root / "commitlog"
-        self._folder.mkdir(parents=True)
-        self._size = segment_bytes
-        self._start = -1
-        self._file = -1
-
-    def __call__(self, offset: int, body: memoryview) -> None:
-        start = offset - offset % self._size
-        if start != self._start:
-            self.close()
-            path = self._folder / offset_file_name(start)
-            self._file, self._start = os.open(path, os.O_RDWR | os.O_CREAT, 0o600), start
-            os.truncate(self._file, self._size)
-        os.pwrite(self._file, body, offset - start)
-
-    def sync(self) -> None:
-        """All that was written is on the disk afterwards; `follower.before_report`."""
-        if self._file >= 0:
-            os.fdatasync(self._file)
-
-    def close(self) -> None:
-        """Syncs and closes."""
-        if self._file >= 0:
-            self.sync()
-            os.close(self._file)
-            self._file = -1
 
 
 def raw_frames(place: tuple[str, int], sent: bytes, wait_s: float) -> bytes:

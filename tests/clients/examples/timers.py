@@ -34,6 +34,8 @@ def facts(side: str, folder: Path) -> None:
     """Runs producer and consumer until all is consumed."""
     with running_side(side, folder, {"mappedFileSizeCommitLog": SEGMENT}) as place:
         consumer = Example("benchmark.timer.TimerConsumer", folder / "consumer")
+        # Not beside the producer's start: its first send would be late, and is not tried again.
+        consumer.await_line("Consume TPS")
         arguments = ["-tc", THREADS, "-st", SECONDS, "-mt", EACH, "-ms", 128]
         producer = Example("benchmark.timer.TimerProducer", folder / "producer", arguments)
         try:
