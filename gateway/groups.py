@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gateway.connection import Reply, Request
+from gateway.settings.live import LiveSettings
 from node.runtime.event_log import fields
 from node.runtime.process import now_ms
 from node.store.config.config_table import ConfigTable
@@ -64,7 +65,7 @@ class Groups:
     def __init__(
         self,
         root: Path,
-        may_create: bool,
+        live: LiveSettings,
         has_locks: Callable[[str], bool],
         is_owner: bool = True,
     ) -> None:
@@ -72,7 +73,7 @@ class Groups:
         it creates is gone at its end. Raises StoreDamaged."""
         self.has_locks = has_locks
         self._is_owner = is_owner
-        self._may_create = may_create
+        self._live = live
         self._file = ConfigTable(root / SUBSCRIPTION_GROUPS_FILE, "subscriptionGroupTable", now_ms)
         self._file.check_readable()
         self._settings: dict[str, GroupSettings] = {}
@@ -87,7 +88,7 @@ class Groups:
             return found
         entry = self._file.entries.get(name)
         if entry is None:
-            if not self._may_create and not name.startswith(SYSTEM_GROUP_PREFIX):
+            if not self._may_create() and not name.startswith(SYSTEM_GROUP_PREFIX):
                 return None
             entry = self._create(name)
         found = self._settings[name] = _settings(entry)
@@ -140,9 +141,8 @@ class Groups:
             self._configure(wanted)
         return Reply()
 
-    def allow_creation(self, may_create: bool) -> None:
-        """Whether a group exists from when a client names it."""
-        self._may_create = may_create
+    def _may_create(self) -> bool:
+        return self._live.now.auto_create_subscription_group
 
     def _configure(self, wanted: SubscriptionGroupConfig) -> None:
         name = wanted.group_name

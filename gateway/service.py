@@ -36,6 +36,7 @@ from gateway.pulls import COMMIT, Pulls, moved_reply
 from gateway.replica.rules import as_slave
 from gateway.send_back import SendBack
 from gateway.sends import Sends, refusal_of_send
+from gateway.settings.live import LiveSettings
 from gateway.timers.recalls import Recalls
 from gateway.to_clients.client_requests import ClientRequests
 from gateway.to_clients.replies import Replies
@@ -102,10 +103,11 @@ class GatewayService:
         self._show_pulls_at = 0.0
         self.connections: set[RemotingConnection] = set()
         self.members = Members(AwaitedMembers(read_members(store.root), monotonic()))
-        self.topics = Topics(TopicsFile(store.root), core, settings, name)
+        self._live = live = LiveSettings(settings)
+        self.topics = Topics(TopicsFile(store.root), core, live, name)
         self.groups = Groups(
             store.root,
-            settings.auto_create_subscription_group,
+            live,
             lambda group: self.members.has_locks(group, monotonic()),
             is_owner=not settings.follow,
         )
@@ -128,8 +130,7 @@ class GatewayService:
         )
         self._send_back = SendBack(self._link, self.topics, self.groups, self._look_up, levels)
         self._asked = ClientRequests()
-        keeps = settings.store_reply_message_enable
-        self._replies = Replies(self.sends, self.members, self._asked, name.address, keeps)
+        self._replies = Replies(self.sends, self.members, self._asked, name.address, live)
         self.commits = Commits(core)
         self._resets = WaitingResets()
         self._offsets = Offsets(
@@ -138,7 +139,7 @@ class GatewayService:
         self._look_ups = LookUps(core, store.root, self._look_up, self._readable)
         self._tasks: set[asyncio.Future[Any]] = set()
         self._own_tasks: list[asyncio.Future[Any]] = []
-        self._admin = AdminDesk(self._admin_parts(store.root, core, settings))
+        self._admin = AdminDesk(self._admin_parts(store.root, core))
         self.before_reading: Callable[[float], None] = lambda now: None
         """Takes in how far the log has grown; its owner sets it."""
         self._handlers = as_slave(self._declared(), settings)
@@ -154,7 +155,7 @@ class GatewayService:
             once=settings.idempotent_remoting and settings.idempotent_window > 0,
         )
 
-    def _admin_parts(self, root: Path, core: ClientCore, settings: Settings) -> AdminParts:
+    def _admin_parts(self, root: Path, core: ClientCore) -> AdminParts:
         return AdminParts(
             root=root,
             core=core,
@@ -165,11 +166,10 @@ class GatewayService:
             commits=self.commits,
             resets=self._resets,
             asked=self._asked,
-            settings=settings,
+            live=self._live,
             look_up=self._look_up,
             now=self._now,
             waiting=lambda: len(self._tasks),
-            keep_replies=self._replies.keep,
         )
 
     def _declared(self) -> dict[int, Handle]:

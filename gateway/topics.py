@@ -7,7 +7,6 @@ changes.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from time import monotonic
 from typing import Any
 
@@ -25,8 +24,8 @@ from gateway.names import (
     UNIT_SUB_FLAG,
     BrokerName,
 )
+from gateway.settings.live import CREATES_TOPICS, LiveSettings
 from node.runtime.event_log import fields
-from node.runtime.settings import Settings
 from node.store.config.topics_file import (
     PERM_DEFAULT,
     PERM_WRITE,
@@ -82,15 +81,16 @@ class Topics:
     """One for each gateway, in the thread of its loop."""
 
     def __init__(
-        self, file: TopicsFile, core: ClientCore, settings: Settings, name: BrokerName
+        self, file: TopicsFile, core: ClientCore, live: LiveSettings, name: BrokerName
     ) -> None:
         self._file = file
         self._core = core
-        self._settings = settings
+        self._live = live
         self.name = name
         self.is_wiped = False
         """Whether routes say that nothing can be sent: 205, as of a name server."""
-        self._standard = standard_topics(name, settings.auto_create_topic_enable)
+        self._standard = standard_topics(name, self.creates)
+        live.when_changed(CREATES_TOPICS, self._creation_changed)
         self._reload_at = 0.0
         self.when_changed: Callable[[], None] = lambda: None
         """Is called after the table was read anew; its owner sets it."""
@@ -153,7 +153,7 @@ class Topics:
         """The topic whose settings a new one gets: it is there, and lets others have them
         (TopicConfigManager#createTopicInSendMessageMethod). Raises UnknownTopic."""
         found = self.find(model) or self._standard.get(model)
-        may_follow = model != TBW102 or self._settings.auto_create_topic_enable
+        may_follow = model != TBW102 or self.creates
         if found is None or not found.perm & PERM_INHERIT or not may_follow:
             raise UnknownTopic(
                 f"topic {name} does not exist, and is not created from {model[:80]!a}",
@@ -252,13 +252,11 @@ class Topics:
     @property
     def creates(self) -> bool:
         """Whether a topic is created by the first send to it."""
-        return self._settings.auto_create_topic_enable
+        return self._live.now.auto_create_topic_enable
 
-    def allow_creation(self, may_create: bool) -> None:
-        """Whether a topic is created by the first send to it."""
-        self._settings = replace(self._settings, auto_create_topic_enable=may_create)
-        standard = standard_topics(self.name, may_create)
-        if not may_create and TBW102 in self._standard:
+    def _creation_changed(self) -> None:
+        standard = standard_topics(self.name, self.creates)
+        if not self.creates and TBW102 in self._standard:
             # As at a broker it keeps its route, and clients hear why a send is refused.
             standard[TBW102] = Topic(TBW102, TBW102_QUEUES, TBW102_QUEUES)
         self._standard = standard

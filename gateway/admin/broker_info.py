@@ -4,7 +4,6 @@ The names are those of a broker 5.5; where a node has no such thing, the value i
 that has nothing to do.
 """
 
-import logging
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import fields as dataclass_fields
@@ -13,8 +12,8 @@ from time import localtime, monotonic
 from gateway.admin.counts import GET_NUMS, PUT_NUMS, PUT_SIZE, BrokerCounts
 from gateway.admin.queue_facts import NO_TIME, QueueFacts
 from gateway.connection import Reply, Request
+from gateway.settings.live import CHANGEABLE, LiveSettings
 from gateway.topics import Topics
-from node.runtime.event_log import fields
 from node.runtime.process import now_ms
 from node.runtime.regular_file import OFFSETS_FILE_BYTES_MAX, read_bounded
 from node.runtime.settings import Settings, snake_case
@@ -24,8 +23,6 @@ from protocol.remoting.bodies import KVTable
 from protocol.remoting.errors import BadCommand
 from protocol.remoting.java_class import write_body
 from protocol.remoting.java_json import parse_java_json
-
-log = logging.getLogger("keelog.gateway")
 
 _POOLS = ("send", "pull", "litePull", "query", "ack")
 VERSION_NAME = "V5_5_0"
@@ -43,13 +40,13 @@ class BrokerInfo:
         topics: Topics,
         counts: BrokerCounts,
         waiting: Callable[[], int],
-        settings: Settings,
+        live: LiveSettings,
     ) -> None:
         self._facts = facts
         self._topics = topics
         self._counts = counts
         self._waiting = waiting
-        self._settings = settings
+        self._live = live
         self._began_at = monotonic()
         self._began_ms = now_ms()
 
@@ -144,7 +141,7 @@ class BrokerInfo:
             "timerEnqueueTps": "0.0",
             "timerDequeueTps": "0.0",
         }
-        capacity = str(self._settings.send_thread_pool_queue_capacity)
+        capacity = str(self._live.now.send_thread_pool_queue_capacity)
         for pool in _POOLS:
             waiting = self._waiting() if pool == "send" else 0
             found |= {
@@ -173,33 +170,28 @@ class BrokerInfo:
 
     def settings(self, request: Request) -> Reply:
         """26: the settings of the node, under the names that a broker has for them."""
-        name = self._topics.name
+        broker = self._topics.name
         known: dict[str, object] = {
-            "brokerClusterName": name.cluster,
-            "brokerName": name.broker,
-            "brokerId": name.broker_id,
+            "brokerClusterName": broker.cluster,
+            "brokerName": broker.broker,
+            "brokerId": broker.broker_id,
             "brokerRole": "ASYNC_MASTER",
             "brokerPermission": 6,
             "listenPort": request.connection.address.rpartition(":")[2],
             "storePathRootDir": self._facts.desk.store.root,
         }
-        for one in dataclass_fields(self._settings):
-            known[camel_case(one.name)] = getattr(self._settings, one.name)
-        known["autoCreateTopicEnable"] = self._topics.creates
+        for name in _KNOWN:
+            known[camel_case(name)] = getattr(self._live.now, name)
         text = "".join(f"{key}={_property(value)}\n" for key, value in sorted(known.items()))
         version = '{"counter":0,"stateVersion":0,"timestamp":0}'
         return Reply(ext={"version": version}, body=text.encode())
 
 
-class LiveSettings:
-    """Settings that a tool changes while the node runs; all others are refused by name.
+class SettingChanges:
+    """Changes settings while the node runs, and refuses by name those that do not change."""
 
-    A change holds until the gateway ends, and is its own: the settings that the node starts with
-    stay. `changes` has for each setting that may change what does it, by its name.
-    """
-
-    def __init__(self, changes: Mapping[str, Callable[[bool], None]]) -> None:
-        self._changes = changes
+    def __init__(self, live: LiveSettings) -> None:
+        self._live = live
 
     def update(self, request: Request) -> Reply:
         """25: `name=value` lines, all or none. Raises NotAllowed, BadCommand."""
@@ -210,13 +202,12 @@ class LiveSettings:
         pairs = [line.partition("=") for line in lines if line and not line.startswith("#")]
         wanted = [self._checked(name.strip(), value.strip()) for name, _, value in pairs]
         for name, value in wanted:
-            self._changes[name](value)
-            log.warning("changed until the gateway ends", extra=fields(setting=name, value=value))
+            self._live.change(name, value)
         return Reply()
 
     def _checked(self, name: str, value: str) -> tuple[str, bool]:
         ours = snake_case(name)
-        if ours not in self._changes:
+        if ours not in CHANGEABLE:
             how = "start the node with it" if ours in _KNOWN else "a node has no such setting"
             raise NotAllowed(f"{name[:80]} cannot be changed while the node runs: {how}")
         if value not in _BOOLEANS:

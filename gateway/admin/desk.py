@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from client.core import ClientCore
-from gateway.admin.broker_info import BrokerInfo, LiveSettings
+from gateway.admin.broker_info import BrokerInfo, SettingChanges
 from gateway.admin.client_calls import ClientCalls
 from gateway.admin.connections import Connections
 from gateway.admin.counts import BrokerCounts
@@ -24,12 +24,12 @@ from gateway.commits import Commits
 from gateway.connection import Reply, Request
 from gateway.groups import Groups
 from gateway.members import Members
+from gateway.settings.live import LiveSettings
 from gateway.slaves.elected import ElectedDesk
 from gateway.slaves.metadata import SlaveDesk
 from gateway.to_clients.client_requests import ClientRequests
 from gateway.topics import Topics
 from node.reader.pull_desk import PullDesk
-from node.runtime.settings import Settings
 from protocol.errors import NotAllowed
 from protocol.record.codec import Record
 from protocol.remoting.admin_headers import RequestModeHeader, StatsHeader
@@ -75,11 +75,10 @@ class AdminParts(NamedTuple):
     commits: Commits
     resets: WaitingResets
     asked: ClientRequests
-    settings: Settings
+    live: LiveSettings
     look_up: Callable[[int], Record]
     now: Callable[[], float]
     waiting: Callable[[], int]
-    keep_replies: Callable[[bool], None]
 
 
 class AdminDesk:
@@ -100,18 +99,12 @@ class AdminDesk:
         self._connections = Connections(members)
         self._names = NameDesk(parts.root, topics)
         self._elected = (
-            ElectedDesk(parts.root, topics.name, parts.settings.controller_id, facts.end)
-            if parts.settings.controller_id
+            ElectedDesk(parts.root, topics.name, parts.live.now.controller_id, facts.end)
+            if parts.live.now.controller_id
             else None
         )
-        self._info = BrokerInfo(facts, topics, counts, parts.waiting, parts.settings)
-        self._live = LiveSettings(
-            {
-                "auto_create_topic_enable": topics.allow_creation,
-                "auto_create_subscription_group": groups.allow_creation,
-                "store_reply_message_enable": parts.keep_replies,
-            }
-        )
+        self._info = BrokerInfo(facts, topics, counts, parts.waiting, parts.live)
+        self._changes = SettingChanges(parts.live)
 
     def handlers(self) -> dict[int, Handle]:
         """What replies to each code."""
@@ -143,7 +136,7 @@ class AdminDesk:
             code.QUERY_CONSUME_QUEUE: self._topic_reports.units,
             code.GET_BROKER_RUNTIME_INFO: info.runtime,
             code.GET_BROKER_CONFIG: info.settings,
-            code.UPDATE_BROKER_CONFIG: self._live.update,
+            code.UPDATE_BROKER_CONFIG: self._changes.update,
             code.GET_BROKER_HA_STATUS: self._slaves.connections,
             code.GET_ALL_CONSUMER_OFFSET: self._slaves.group_offsets,
             code.GET_ALL_DELAY_OFFSET: self._slaves.delay_offsets,

@@ -15,6 +15,7 @@ from gateway.connection import Reply, Request
 from gateway.members import Members
 from gateway.names import SEND_EXT
 from gateway.sends import Sends
+from gateway.settings.live import LiveSettings
 from gateway.to_clients.client_requests import ClientRequests
 from node.runtime.event_log import fields
 from node.runtime.process import now_ms
@@ -63,21 +64,22 @@ class _Stored:
 
 
 class Replies:
-    """One for each gateway. `keeps`: whether replies are stored (storeReplyMessageEnable)."""
+    """One for each gateway. Replies are stored as well where `store_reply_message_enable` is on."""
 
     def __init__(
-        self, sends: Sends, members: Members, asked: ClientRequests, store_host: str, keeps: bool
+        self,
+        sends: Sends,
+        members: Members,
+        asked: ClientRequests,
+        store_host: str,
+        live: LiveSettings,
     ) -> None:
         self._sends = sends
         self._members = members
         self._asked = asked
         self._store_host = store_host
-        self._keeps = keeps
+        self._live = live
         self._pushed_bytes = 0
-
-    def keep(self, keeps: bool) -> None:
-        """Whether replies are stored from now on."""
-        self._keeps = keeps
 
     def take(self, request: Request) -> Coroutine[Any, Any, Reply]:
         """324, 325: pushes a reply, then stores it. Raises BadCommand."""
@@ -98,7 +100,7 @@ class Replies:
         finally:
             self._pushed_bytes -= len(body)
         ext = {**SEND_EXT, "msgId": NOT_STORED, "queueOffset": "0", "queueId": str(place.queue_id)}
-        if self._keeps:
+        if self._live.now.store_reply_message_enable:
             ext.update(await self._store(one))
         code = ResponseCode.SYSTEM_ERROR if failure else ResponseCode.SUCCESS
         return Reply(code, ext, remark=failure)

@@ -13,6 +13,7 @@ import pytest
 from client.core import ClientCore
 from gateway.name_servers.registrar import CRC_MASK, Pace, Registrar
 from gateway.names import SELF_TEST_TOPIC, TBW102, BrokerName
+from gateway.settings.live import LiveSettings
 from gateway.topics import Topics
 from node.runtime.settings import Settings
 from node.store.config.topics_file import Topic, TopicsFile
@@ -39,7 +40,7 @@ class Site:
         self.file = TopicsFile(root)
         self.file.put([Topic("first", 4, 4)], 1)
         # Only requests to make a topic would use the client.
-        topics = Topics(TopicsFile(root), cast(ClientCore, None), settings, NAME)
+        topics = Topics(TopicsFile(root), cast(ClientCore, None), LiveSettings(settings), NAME)
         self.registrar = Registrar(servers, NAME, topics, pace)
         self.failed: list[BaseException] = []
         self.registrar.start(self.failed.append)
@@ -136,7 +137,7 @@ def test_a_broker_without_topics_begins_with_more_than_one(tmp_path: Path) -> No
         (tmp_path / "config").mkdir()
         name = BrokerName("same", "same", announced="h:1")
         settings = Settings(auto_create_topic_enable=False)
-        topics = Topics(TopicsFile(tmp_path), cast(ClientCore, None), settings, name)
+        topics = Topics(TopicsFile(tmp_path), cast(ClientCore, None), LiveSettings(settings), name)
         async with FakeNameServer() as server:
             registrar = Registrar([server.place], name, topics, QUICK)
             registrar.start(lambda error: None)
@@ -341,7 +342,9 @@ def test_what_is_seldom_meant_is_said(
 ) -> None:
     async def scenario() -> None:
         name = BrokerName("c", "b", "", broker_id, announced)
-        topics = Topics(TopicsFile(tmp_path), cast(ClientCore, None), Settings(), name)
+        topics = Topics(
+            TopicsFile(tmp_path), cast(ClientCore, None), LiveSettings(Settings()), name
+        )
         registrar = Registrar([server], name, topics, QUICK)
         registrar.start(lambda error: None)
         await registrar.stop()

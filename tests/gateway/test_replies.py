@@ -135,17 +135,23 @@ def test_a_producer_that_fails_goes_or_answers_something_else_fails_the_reply(
 @pytest.mark.process
 def test_replies_are_not_stored_where_the_setting_says_so(tmp_path: Path) -> None:
     settings = (REMOTING, "store_reply_message_enable=false")
-    with RunningNode(tmp_path / "store", settings, queue_workers=1, readers=1) as node:
-        with (
-            closing(producer(node, "p")) as asker,
-            closing(RemotingPeer(remoting_place(node.stderr))) as consumer,
-        ):
-            opaque = consumer.send(REPLY, reply_fields("p", "K6"), b"x")
-            answer(asker, asker.request(PUSH))
-            answered = consumer.answer_to(opaque)
-            assert (answered.code, answered.ext["msgId"]) == (ResponseCode.SUCCESS, "0")
+    with (
+        RunningNode(tmp_path / "store", settings, queue_workers=1, readers=1) as node,
+        closing(producer(node, "p")) as asker,
+        closing(RemotingPeer(remoting_place(node.stderr))) as consumer,
+    ):
+        opaque = consumer.send(REPLY, reply_fields("p", "K6"), b"x")
+        answer(asker, asker.request(PUSH))
+        answered = consumer.answer_to(opaque)
+        assert (answered.code, answered.ext["msgId"]) == (ResponseCode.SUCCESS, "0")
         log = node.client.status().raw["log"]
         wait_until(lambda: log["records"] == 0, "something was stored")
+        changed = b"storeReplyMessageEnable=true"
+        assert consumer.ask(RequestCode.UPDATE_BROKER_CONFIG, {}, changed).code == 0
+        opaque = consumer.send(REPLY, reply_fields("p", "K7"), b"y")
+        answer(asker, asker.request(PUSH))
+        stored = consumer.answer_to(opaque).ext["msgId"]
+        assert node.client.get(stored).body == b"y"
 
 
 @dataclass(eq=False)

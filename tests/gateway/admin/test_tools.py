@@ -526,6 +526,33 @@ def test_settings_are_shown_under_a_brokers_names_and_few_change_while_it_runs(
     assert update("nosuchSetting=1").code == OUTCOME.NO_PERMISSION
 
 
+@pytest.mark.parametrize(
+    "name", ["autoCreateTopicEnable", "autoCreateSubscriptionGroup", "storeReplyMessageEnable"]
+)
+def test_a_setting_that_was_changed_is_shown_as_it_is_now(peer: RemotingPeer, name: str) -> None:
+    for value in ("false", "true"):
+        changed = peer.ask(CODE.UPDATE_BROKER_CONFIG, {}, f"{name}={value}".encode())
+        assert changed.code == OUTCOME.SUCCESS, changed.header.remark
+        shown = peer.ask(CODE.GET_BROKER_CONFIG, {}).body.decode().splitlines()
+        assert f"{name}={value}" in shown
+
+
+def test_a_group_is_not_made_while_a_tool_has_that_switched_off(peer: RemotingPeer) -> None:
+    make(peer, "unread", 1)
+    place = {**pull_fields("unread", 0, 0), "consumerGroup": "switched-off"}
+
+    def switch(value: str) -> None:
+        text = f"autoCreateSubscriptionGroup={value}".encode()
+        assert peer.ask(CODE.UPDATE_BROKER_CONFIG, {}, text).code == OUTCOME.SUCCESS
+
+    switch("false")
+    try:
+        assert peer.ask(CODE.PULL_MESSAGE, place).code == OUTCOME.SUBSCRIPTION_GROUP_NOT_EXIST
+    finally:
+        switch("true")
+    assert peer.ask(CODE.PULL_MESSAGE, place).code == OUTCOME.PULL_NOT_FOUND
+
+
 def test_names_have_values_that_a_killed_gateway_keeps(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with RunningNode(root, (REMOTING, BROKER), queue_workers=1, readers=1) as node:

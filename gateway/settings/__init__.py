@@ -1,0 +1,1 @@
+"""Settings that change while the gateway runs."""
