@@ -16,10 +16,12 @@ _MASKS = (
     (re.compile(r"@[0-9a-f]{6,8}\b|\$\$Lambda\$\d+/0x[0-9a-f]+"), "<object>"),
     (re.compile(r"\b20\d{12}\b|\b20\d{15}\b"), "<time>"),
     (re.compile(r"\bopaque=\d+"), "opaque=<n>"),
+    (re.compile(r"\bspentTimeMills=\d+"), "spentTimeMills=<ms>"),
     (re.compile(r"\b\d+\s?ms\b"), "<ms>ms"),
     (re.compile(r"-?\b\d+\.\d+(E-?\d+)?\b"), "<decimal>"),
 )
 _NUMBER = re.compile(r"\d+")
+_RATE = re.compile(r"\b\d+ (-?\d+)$")
 LOAD_KEYS = re.compile(
     r"^(boot|commitLog(Dir|Disk)|consumeQueueDisk|earliest|get|put(?!Message(Failed|Average|Size"
     r"|Times))|putMessage|msg(Get|Put)|dispatch|pageCache|remain|runtime|startAccept|timer"
@@ -53,6 +55,11 @@ def masked_text(text: str) -> str:
 def without_numbers(lines: list[str]) -> list[str]:
     """For commands whose numbers are of the process: how fast it is, how long it runs."""
     return [_NUMBER.sub("<n>", line) for line in lines]
+
+
+def without_rates(lines: list[str]) -> list[str]:
+    """For consumerProgress of all groups: the last column but one is messages a second."""
+    return [_RATE.sub(r"<tps> \1", line) for line in lines]
 
 
 def without_loads(lines: list[str]) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from scripts.rivals.mqadmin import side_by_side
 from scripts.rivals.mqadmin.cases import CASES, AdminCase
-from scripts.rivals.mqadmin.masks import masked, without_loads, without_numbers
+from scripts.rivals.mqadmin.masks import masked, without_loads, without_numbers, without_rates
 from scripts.rivals.mqadmin.sides import AdminSide, start_sides
 from scripts.rivals.mqadmin.verdicts import verdict
 from scripts.rivals.rocketmq import class_path
@@ -30,6 +30,8 @@ def _lines(side: AdminSide, case: AdminCase) -> list[str]:
     lines = masked(side.run(case), side.names)
     if case.command == "brokerStatus":
         return sorted(without_loads(lines))
+    if case.label == "consumerProgress":
+        return without_rates(lines)
     return without_numbers(lines) if case.numbers else lines
 
 
