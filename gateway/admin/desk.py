@@ -45,6 +45,7 @@ _POP = "POP is not offered"
 _NAME_SERVER = "a node is its own name server, without settings of one"
 _COLD = "a node does not limit how cold messages are read"
 _ROCKSDB = "a node has no RocksDB"
+_LITE = "a node has no lite topics"
 REFUSED: Mapping[int, str] = {
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: "a node has no static topics",
     RequestCode.DELETE_EXPIRED_COMMITLOG: _FILES,
@@ -53,7 +54,15 @@ REFUSED: Mapping[int, str] = {
     RequestCode.GET_NAMESRV_CONFIG: _NAME_SERVER,
     RequestCode.UPDATE_NAMESRV_CONFIG: _NAME_SERVER,
     RequestCode.EXCHANGE_BROKER_HA_INFO: "a node has no acting masters",
+    RequestCode.QUERY_CORRECTION_OFFSET: "a node compares no group's offsets with another's",
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: (
+        "a transaction that was given up after transaction_check_max rounds stays so"
+    ),
+    RequestCode.SWITCH_TIMER_ENGINE: "a node keeps timer messages in files of a time wheel alone",
     **dict.fromkeys((354, 355), _ROCKSDB),
+    **dict.fromkeys(
+        range(RequestCode.POP_LITE_MESSAGE, RequestCode.TRIGGER_LITE_DISPATCH + 1), _LITE
+    ),
     **dict.fromkeys(range(2001, 2005), _COLD),
     **dict.fromkeys(range(RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_LIST_ACL + 1), _ACL),
     **dict.fromkeys(range(RequestCode.POP_MESSAGE, RequestCode.POLLING_INFO + 1), _POP),
@@ -189,6 +198,9 @@ class AdminDesk:
             code.DELETE_TOPIC_IN_NAMESRV: self._topic_changes.forget_route,
             code.GET_TOPICS_BY_CLUSTER: names.topics_of_cluster,
             code.GET_SYSTEM_TOPIC_LIST_FROM_NS: names.system_topics,
+            code.GET_UNIT_TOPIC_LIST: names.unit_topics,
+            code.GET_HAS_UNIT_SUB_TOPIC_LIST: names.unit_retry_topics,
+            code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: names.unit_retry_topics_of_others,
         }
 
     def _stats(self, request: Request) -> Reply:

@@ -1,14 +1,15 @@
-"""Of a name server, where the node is its own: 100 to 102, 205, 219, 224, 304,
-327.
+"""Of a name server, where the node is its own: 100 to 102, 205, 219, 224, 304, 311 to 313, 327.
 
 Values of names are kept in `config/kvConfig.json`, the file of a name server (KVConfigManager). As
 there, unless `orderMessageEnable` is set, nothing heeds the order of topics in them.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 from gateway.admin.topic_changes import SYSTEM_TOPICS, is_system_topic
 from gateway.connection import Reply, Request
+from gateway.names import UNIT_FLAG, UNIT_SUB_FLAG
 from gateway.topics import Topics
 from node.runtime.process import now_ms
 from node.store.config.config_table import ConfigTable
@@ -100,6 +101,24 @@ class NameDesk:
         address = self._topics.name.address or request.connection.address
         names = (self._topics.name.cluster, self._topics.name.broker)
         return Reply(body=write_body(TopicList(names, address), standard=True))
+
+    def unit_topics(self, _: Request) -> Reply:
+        """311: the topics that producers in unit mode made."""
+        return self._flagged(lambda flag: bool(flag & UNIT_FLAG))
+
+    def unit_retry_topics(self, _: Request) -> Reply:
+        """312: the topics with a mark of groups in unit mode."""
+        return self._flagged(lambda flag: bool(flag & UNIT_SUB_FLAG))
+
+    def unit_retry_topics_of_others(self, _: Request) -> Reply:
+        """313: those of 312 that are not among those of 311."""
+        return self._flagged(lambda flag: bool(flag & UNIT_SUB_FLAG and not flag & UNIT_FLAG))
+
+    def _flagged(self, fits: Callable[[int], bool]) -> Reply:
+        """The topics whose flags fit."""
+        known = self._topics.announced().topic_config_table
+        names = tuple(name for name, one in known.items() if fits(one.topic_sys_flag))
+        return Reply(body=write_body(TopicList(names), standard=True))
 
     def own_system_topics(self, _: Request) -> Reply:
         """305: of a broker: the topics that clients may not make, also those that nobody has made:

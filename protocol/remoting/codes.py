@@ -33,7 +33,7 @@ LANGUAGES_BY_NAME: Mapping[str, Language] = {one.name: one for one in Language}
 
 
 class RequestCode(IntEnum):
-    """All codes of 5.5 but those of controllers, lite topics, cold data and RocksDB.
+    """All codes of 5.5 but those of controllers, cold data and RocksDB.
 
     A binary header holds 16 bits: there a code above them arrives as another number.
     """
@@ -164,6 +164,7 @@ class RequestCode(IntEnum):
     AUTH_DELETE_ACL = 3008
     AUTH_GET_ACL = 3009
     AUTH_LIST_ACL = 3010
+    SWITCH_TIMER_ENGINE = 5001
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052
@@ -171,6 +172,16 @@ class RequestCode(IntEnum):
     NOTIFICATION = 200054
     POLLING_INFO = 200055
     POP_ROLLBACK = 200056
+    POP_LITE_MESSAGE = 200070
+    LITE_SUBSCRIPTION_CTL = 200071
+    ACK_LITE_MESSAGE = 200072
+    NOTIFY_UNSUBSCRIBE_LITE = 200073
+    GET_BROKER_LITE_INFO = 200074
+    GET_PARENT_TOPIC_INFO = 200075
+    GET_LITE_TOPIC_INFO = 200076
+    GET_LITE_CLIENT_INFO = 200077
+    GET_LITE_GROUP_INFO = 200078
+    TRIGGER_LITE_DISPATCH = 200079
     BATCH_ACK_MESSAGE = 200151
 
 

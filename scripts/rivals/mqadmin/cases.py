@@ -101,6 +101,11 @@ _READS = (
     AdminCase("getNamesrvConfig"),
     AdminCase("startMonitoring", limit_s=4.0),
     AdminCase("getColdDataFlowCtrInfo", "-b {broker}"),
+    AdminCase("getBrokerLiteInfo", "-b {broker}"),
+    AdminCase("getParentTopicInfo", "-p {topic}"),
+    AdminCase("getLiteTopicInfo", "-p {topic} -l one"),
+    AdminCase("getLiteClientInfo", "-p {topic} -g {group} -c {client_id}"),
+    AdminCase("getLiteGroupInfo", "-p {topic} -g {group}"),
 )
 _SENDS = (
     AdminCase("sendMessage", "-t {topic} -p hello -k k-new -c tagA -b {name} -i 1"),
@@ -180,6 +185,8 @@ _REST = (
     AdminCase("updateColdDataFlowCtrGroupConfig", "-b {broker} -g {group} -v 10"),
     AdminCase("removeColdDataFlowCtrGroupConfig", "-b {broker} -g {group}"),
     AdminCase("setCommitLogReadAheadMode", "-b {broker} -m 1"),
+    AdminCase("triggerLiteDispatch", "-p {topic} -g {group}"),
+    AdminCase("switchTimerEngine", "-b {broker} -e F"),
     AdminCase("updateStaticTopic", "-t Fixed -qn 2 -c {cluster}"),
     AdminCase("remappingStaticTopic", "-t Fixed -c {cluster}"),
     AdminCase("createUser", "-b {broker} -u joe -p secret12 -t Normal"),

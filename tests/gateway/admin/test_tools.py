@@ -614,7 +614,22 @@ def test_figures_of_a_topic_and_a_group_come_from_what_went_in_and_out(
     assert set(found) == {"statsMinute", "statsHour", "statsDay"}
 
 
-@pytest.mark.parametrize("code", [513, 329, 319, 354, 2003, 3001, 200050, 400])
+def test_topics_of_units_are_listed_by_their_flags(peer: RemotingPeer) -> None:
+    for flag in range(4):
+        assert make(peer, f"unit-{flag}", 1, topicSysFlag=flag).code == OUTCOME.SUCCESS
+    lists = {
+        CODE.GET_UNIT_TOPIC_LIST: {"unit-1", "unit-3"},
+        CODE.GET_HAS_UNIT_SUB_TOPIC_LIST: {"unit-2", "unit-3"},
+        CODE.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: {"unit-2"},
+    }
+    for code, wanted in lists.items():
+        found = set(told(peer.ask(code, {}))["topicList"])
+        assert {name for name in found if name.startswith("unit-")} == wanted
+
+
+@pytest.mark.parametrize(
+    "code", [308, 323, 329, 319, 354, 400, 513, 2003, 3001, 5001, 200050, *range(200074, 200080)]
+)
 def test_what_is_not_offered_is_refused_with_the_reason(peer: RemotingPeer, code: int) -> None:
     refused = peer.ask(code, {})
     assert refused.code == OUTCOME.REQUEST_CODE_NOT_SUPPORTED
