@@ -19,6 +19,7 @@ from node.store.query.record_of_unit import store_time
 from node.store.query.seek import Boundary, offset_by_time
 from protocol.errors import NotFound
 from protocol.ids import Queue
+from protocol.names import RETRY_PREFIX
 from protocol.remoting.codes import ResponseCode
 from protocol.remoting.errors import BadCommand
 from protocol.remoting.request_headers import (
@@ -145,7 +146,12 @@ class Offsets:
 
     def _is_young(self, topic: str, queue_id: int, now: float) -> bool:
         """Whether the first message of a queue is there still, and within the newest part of the
-        log that is taken to be in memory. So for an empty queue."""
+        log that is taken to be in memory.
+
+        An empty queue counts as young, too: a client that asked where it ends would miss what is
+        sent meanwhile. Not so a retry queue, which clients begin at 0 in any case, as a broker
+        does: they would commit 0, and tools would show it.
+        """
         desk = self._desk
         desk.see_end(now)
 
@@ -154,7 +160,8 @@ class Offsets:
             queue = store.queue(topic, queue_id)
             unit = None if queue is None else queue.unit(0)
             if queue is None or unit is None:
-                return queue is None or queue.max_offset == 0
+                is_empty = queue is None or queue.max_offset == 0
+                return is_empty and not topic.startswith(RETRY_PREFIX)
             share = store.settings.access_message_in_memory_max_ratio
             return queue.min_offset == 0 and unit.physical_offset >= store.log.end - _memory(share)
 

@@ -320,6 +320,8 @@ def test_offsets_of_groups_are_kept_in_rocketmqs_file(
     assert (young.code, young.ext["offset"]) == (ResponseCode.SUCCESS, "0")
     none = peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, {**place, "setZeroIfNotFound": False})
     assert none.code == ResponseCode.QUERY_NOT_FOUND
+    retries = peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, {**place, "topic": "%RETRY%g2"})
+    assert retries.code == ResponseCode.QUERY_NOT_FOUND
     commit = RequestCode.UPDATE_CONSUMER_OFFSET
     unknown = peer.ask(commit, {**place, "commitOffset": 3})
     assert unknown.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
