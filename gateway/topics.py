@@ -5,7 +5,6 @@ changes.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any
@@ -25,11 +24,10 @@ from gateway.names import (
     BrokerName,
 )
 from gateway.settings.live import CREATES_TOPICS, LiveSettings
-from node.runtime.event_log import fields
+from node.store.config.topic_attributes import RESERVE_TIME
 from node.store.config.topics_file import (
     PERM_DEFAULT,
     PERM_WRITE,
-    RESERVE_TIME,
     Topic,
     TopicsFile,
 )
@@ -53,11 +51,7 @@ from protocol.remoting.request_headers import (
     wants_standard_json,
 )
 
-log = logging.getLogger("keelog.gateway")
-
 RELOAD_S = 1.0
-COMPACTION = ("cleanup.policy", "COMPACTION")
-"""The attribute of topics of which a broker keeps the newest message of each key."""
 NO_ROUTE = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 """With the refusal of a route: RocketMQ's tools print it."""
 _OF_GROUPS = (RETRY_PREFIX, DLQ_PREFIX)
@@ -95,8 +89,6 @@ class Topics:
         self.when_changed: Callable[[], None] = lambda: None
         """Is called after the table was read anew; its owner sets it."""
         self._making: dict[str, asyncio.Task[None]] = {}
-        self._warned: frozenset[str] = frozenset()
-        self._warn()
 
     def find(self, name: str) -> Topic | None:
         """The topic; looks into the table again for one that is not known, and each RELOAD_S.
@@ -115,17 +107,8 @@ class Topics:
         """Reads the table again if it has changed, and says so. Raises StoreDamaged."""
         if not self._file.reload():
             return False
-        self._warn()
         self.when_changed()
         return True
-
-    def _warn(self) -> None:
-        """Logs topics that a broker would keep in another way."""
-        topics = self._file.topics.values()
-        found = frozenset(one.name for one in topics if COMPACTION in one.attributes)
-        for name in sorted(found - self._warned):
-            log.warning("not compacted: kept by age and size", extra=fields(topic=name))
-        self._warned = found
 
     def announced(self) -> TopicConfigTable:
         """103: the topics that a name server gets, as they are known."""

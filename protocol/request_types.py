@@ -134,7 +134,8 @@ SysFlag = Annotated[
 TopicAttributes = Annotated[
     dict[str, str] | None,
     RequestField(
-        "RocketMQ's attributes, all but `reserve.time`",
+        "RocketMQ's attributes, all but `reserve.time`. One that a node does"
+        " not offer is refused: NotAllowed",
         check=checks.properties,
         absent="as they were",
     ),

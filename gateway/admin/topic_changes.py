@@ -13,7 +13,14 @@ from gateway.admin.resets import WaitingResets
 from gateway.connection import Reply, Request
 from gateway.names import SELF_TEST_TOPIC, TBW102
 from gateway.topics import Topics
-from node.store.config.topics_file import RESERVE_TIME, Topic
+from node.store.config.topic_attributes import (
+    CLEANUP,
+    LITE_EXPIRATION,
+    MESSAGE_TYPE,
+    QUEUE_TYPE,
+    RESERVE_TIME,
+)
+from node.store.config.topics_file import Topic
 from protocol.errors import BadRequest, IllegalMessage, UnknownTopic
 from protocol.names import NOT_FOR_CLIENTS, SYSTEM_PREFIX, TRACE_TOPIC, check_topic
 from protocol.remoting.admin_bodies import TopicConfigs
@@ -24,7 +31,6 @@ from protocol.remoting.request_headers import CreateTopicHeader, request_fields
 
 TOPICS_AT_ONCE_MAX = 1_000
 """Of one request to make several."""
-MESSAGE_TYPE, CLEANUP, QUEUE_TYPE = "message.type", "cleanup.policy", "queue.type"
 _MESSAGE_TYPES = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE")
 MIXED = "MIXED"
 _VALUES: Mapping[str, tuple[str, ...]] = {
@@ -32,15 +38,12 @@ _VALUES: Mapping[str, tuple[str, ...]] = {
     CLEANUP: ("COMPACTION", "DELETE"),
     MESSAGE_TYPE: (*_MESSAGE_TYPES, MIXED),
     RESERVE_TIME: (),
-    "lite.topic.expiration": (),
+    LITE_EXPIRATION: (),
 }
-"""What each attribute may be; without values it is a number."""
+"""What each attribute may be at a broker; without values it is a number. The writer refuses those
+that a node does not offer."""
 _FIXED = frozenset((QUEUE_TYPE, CLEANUP))
 """Attributes that a topic keeps for its life."""
-_NOT_OFFERED = {
-    (CLEANUP, "COMPACTION"): "messages are kept by age and size alone",
-    (QUEUE_TYPE, "BatchCQ"): "queues have one unit for each message",
-}
 
 SYSTEM_TOPICS = frozenset(
     {
@@ -156,7 +159,7 @@ def _parsed(changes: str) -> dict[str, str]:
 
 def _changed(known: Topic | None, changes: Mapping[str, str]) -> dict[str, str]:
     """Attributes of a topic after changes, as AttributeUtil#alterCurrentAttributes. Raises
-    BadCommand, also for attributes that a broker would act by and a node does not."""
+    BadCommand."""
     found = {} if known is None else dict(known.attributes)
     if known is not None and known.retention_hours:
         found[RESERVE_TIME] = str(known.retention_hours)
@@ -186,6 +189,3 @@ def _check_value(name: str, value: str) -> None:
         raise BadCommand(f"value is not in set: [{', '.join(values)}]")
     if not values and not value.removeprefix("-").isdecimal():
         raise BadCommand(f"attribute {name} is {value[:40]!a}: name a number")
-    why = _NOT_OFFERED.get((name, value))
-    if why:
-        raise BadCommand(f"a node does not offer {name}={value}: {why}", "leave the attribute out")

@@ -3,12 +3,15 @@
 Creating topics follows `TopicConfigManager#createTopicInSendMessageMethod`.
 """
 
+import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from node.runtime.event_log import fields
 from node.runtime.settings import Settings
+from node.store.config.topic_attributes import check_offered, reason_not_offered
 from node.store.config.topics_file import PERM_DEFAULT, PERM_READ, PERM_WRITE, Topic, TopicsFile
 from protocol.errors import BadRequest, MqError, NotAllowed, UnknownTopic
 from protocol.ids import Queue
@@ -23,6 +26,8 @@ from protocol.names import (
 )
 from protocol.record.encode import ANY_QUEUE
 from protocol.requests import CreateTopicFields
+
+log = logging.getLogger("keelog.writer")
 
 Value = TypeVar("Value")
 
@@ -52,6 +57,8 @@ class TopicTable:
             count = self._stored_queues.get(queue.topic, 0)
             self._stored_queues[queue.topic] = max(count, queue.queue_id + 1)
         self._turn: dict[str, int] = {}
+        self._warned: set[str] = set()
+        self._warn()
 
     def for_inner(self, name: str) -> Topic:
         """The topic that a process of the node writes to: one of the system's is created, and a
@@ -178,6 +185,7 @@ class TopicTable:
         before = known or Topic(wanted.topic, read_queues, wanted.queues)
         attributes = before.attributes
         if wanted.attributes is not None:
+            check_offered(wanted.attributes, dict(before.attributes))
             attributes = tuple(sorted(wanted.attributes.items()))
         topic = Topic(
             wanted.topic,
@@ -214,7 +222,19 @@ class TopicTable:
 
     def adopt(self, document: dict[str, Any]) -> bool:
         """Replaces the table by a master's. Raises as `TopicsFile.adopt`."""
-        return self._file.adopt(document)
+        is_changed = self._file.adopt(document)
+        self._warn()
+        return is_changed
+
+    def _warn(self) -> None:
+        """Logs, once each, topics that a broker would keep in another way."""
+        for topic in self._file.topics.values():
+            for name, value in topic.attributes:
+                why = reason_not_offered(name, value)
+                if why and topic.name not in self._warned:
+                    self._warned.add(topic.name)
+                    found = fields(topic=topic.name, attribute=f"{name}={value}", why=why)
+                    log.warning("a topic has an attribute that is not offered", extra=found)
 
     def all(self) -> list[Topic]:
         """Every topic, by name."""

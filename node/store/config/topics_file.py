@@ -16,6 +16,7 @@ from node.runtime import disk
 from node.runtime.held_store import check_held
 from node.runtime.regular_file import TOPICS_FILE_BYTES_MAX, read_bounded
 from node.runtime.shortage import refusal_for
+from node.store.config.topic_attributes import RESERVE_TIME
 from node.store.file_cache import refuse
 from protocol.errors import StoreDamaged
 from protocol.names import QUEUE_ID_MAX, TOPICS_FILE
@@ -24,8 +25,6 @@ from protocol.remoting.java_json import parse_java_json
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_DEFAULT = PERM_READ | PERM_WRITE
-RESERVE_TIME = "reserve.time"
-"""RocketMQ's attribute of a topic (TopicAttributes), in hours; its tiered store alone heeds it."""
 _NEW_ENTRY = {"attributes": {}, "order": False, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0}
 _RESTORE_HINT = "restore it from topics.json.bak, or remove it"
 

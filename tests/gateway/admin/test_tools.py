@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from client.client import run
+from client.operations import create_topic
 from gateway.admin.desk import REFUSED
+from protocol.errors import NotAllowed
 from protocol.names import SUBSCRIPTION_GROUPS_FILE, TOPICS_FILE
 from protocol.remoting.codes import RequestCode, ResponseCode
 from protocol.remoting.frame_reader import frame_head
@@ -146,17 +149,40 @@ def test_a_topic_keeps_its_numbers_of_queues_its_order_and_its_attributes(
 
 
 @pytest.mark.parametrize(
+    "attribute",
+    [
+        "cleanup.policy=COMPACTION",
+        "queue.type=BatchCQ",
+        "message.type=PRIORITY",
+        "message.type=LITE",
+        "lite.topic.expiration=60",
+    ],
+)
+def test_both_doors_refuse_an_attribute_that_is_not_offered(
+    node: RunningNode, peer: RemotingPeer, attribute: str
+) -> None:
+    refused = make(peer, "plainly", attributes=f"+{attribute}")
+    assert refused.code == OUTCOME.NO_PERMISSION
+    assert f"does not offer {attribute}" in (refused.header.remark or "")
+    core, name = node.client._core, attribute.partition("=")
+    fields = {"topic": "plainly", "queues": 1, "attributes": {name[0]: name[2]}}
+    with pytest.raises(NotAllowed, match="does not offer") as found:
+        run(core, create_topic(fields, core.deadline(None)))
+    assert found.value.hint == "leave the attribute out"
+    missing = peer.ask(CODE.GET_TOPIC_CONFIG, {"topic": "plainly"})
+    assert missing.code == OUTCOME.TOPIC_NOT_EXIST
+
+
+@pytest.mark.parametrize(
     ("attributes", "why"),
     [
-        ("+cleanup.policy=COMPACTION", "does not offer cleanup.policy=COMPACTION"),
-        ("+queue.type=BatchCQ", "does not offer queue.type=BatchCQ"),
         ("+nosuch=1", "unsupported key: nosuch"),
         ("+message.type=HUGE", "value is not in set"),
         ("-reserve.time", "only add attribute is supported"),
         ("+reserve.time=long", "name a number"),
     ],
 )
-def test_an_attribute_that_is_not_offered_is_refused_and_no_topic_is_made(
+def test_an_attribute_that_a_broker_refuses_is_refused_and_no_topic_is_made(
     peer: RemotingPeer, attributes: str, why: str
 ) -> None:
     refused = make(peer, "unmade", attributes=attributes)
@@ -180,7 +206,8 @@ def test_a_topic_that_a_broker_compacts_is_kept_plain_with_a_warning(tmp_path: P
     entry["attributes"] = {"cleanup.policy": "COMPACTION"}
     path.write_text(json.dumps(document))
     with RunningNode(root, settings, queue_workers=1, readers=1) as node:
-        wait_until(lambda: "not compacted: kept by age and size" in node.stderr, "no warning")
+        warning = "a topic has an attribute that is not offered"
+        wait_until(lambda: warning in node.stderr, "no warning")
         with closing(RemotingPeer(remoting_place(node.stderr))) as peer:
             for key in ("same", "same"):
                 sent = send_fields("compacted", i=f"KEYS\x01{key}\x02")
@@ -189,6 +216,11 @@ def test_a_topic_that_a_broker_compacts_is_kept_plain_with_a_warning(tmp_path: P
             assert by_queue(found["offsetTable"])[0]["maxOffset"] == 2
             config = told(peer.ask(CODE.GET_TOPIC_CONFIG, {"topic": "compacted"}))
             assert config["attributes"] == {"cleanup.policy": "COMPACTION"}
+            assert make(peer, "compacted", 3).code == OUTCOME.SUCCESS
+            config = told(peer.ask(CODE.GET_TOPIC_CONFIG, {"topic": "compacted"}))
+            assert config["attributes"] == {"cleanup.policy": "COMPACTION"}
+            assert config["writeQueueNums"] == 3
+        assert node.stderr.count(warning) == 1
 
 
 def test_a_policy_that_is_the_only_one_offered_is_taken(peer: RemotingPeer) -> None:

@@ -23,6 +23,24 @@ from protocol.ids import Queue
 from protocol.requests import CreateTopicFields
 
 
+def test_a_topic_with_an_attribute_that_is_not_offered_is_served_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    odd = (("message.type", "PRIORITY"),)
+    TopicsFile(tmp_path).put([Topic("odd", 1, 1, attributes=odd), Topic("plain", 1, 1)], 1)
+    topics = table(tmp_path)
+    assert topics.for_send("odd").attributes == odd
+    assert [one.getMessage() for one in caplog.records] == [
+        "a topic has an attribute that is not offered"
+    ]
+    kept, _ = topics.create(CreateTopicFields("odd", 2, attributes=dict(odd)))
+    assert (kept.write_queues, kept.attributes) == (2, odd)
+    with pytest.raises(NotAllowed, match="PRIORITY"):
+        topics.create(CreateTopicFields("plain", 2, attributes=dict(odd)))
+    with pytest.raises(NotAllowed, match="does not know it"):
+        topics.create(CreateTopicFields("plain", 2, attributes={"nosuch": "1"}))
+
+
 def table(root: Path, *stored: Queue, **settings: bool) -> TopicTable:
     return TopicTable(TopicsFile(root), Settings(**settings), stored, lambda: 1_700_000_000_000)  # type: ignore[arg-type]
 
