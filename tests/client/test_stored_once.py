@@ -240,6 +240,86 @@ def check_stored_once(root: Path, keys: int, threads: int, kills: int) -> int:
         return sum(one.sends for one in repeaters)
 
 
+class RemotingRepeater:
+    """As Repeater, over RocketMQ's protocol: it connects again, and sends again what got no good
+    answer."""
+
+    def __init__(self, place: tuple[str, int], keys: list[str], seed: int) -> None:
+        self._place = place
+        self._keys = keys
+        self._rng = random.Random(seed)
+        self._peer: RemotingPeer | None = None
+        self.places: dict[str, set[tuple[str, ...]]] = {}
+        self.sends = 0
+
+    def run(self) -> None:
+        sent: list[str] = []
+        for key in self._keys:
+            self._send(key)
+            sent.append(key)
+            if self._rng.random() < 0.5:
+                self._send(self._rng.choice(sent[-50:]))
+        if self._peer is not None:
+            self._peer.close()
+
+    def _send(self, key: str) -> None:
+        deadline = time.monotonic() + 30
+        while not self._is_stored(key):
+            assert time.monotonic() < deadline, f"{key} is not stored"
+            time.sleep(0.02)
+
+    def _is_stored(self, key: str) -> bool:
+        self.sends += 1
+        fields = send_fields("kept", self._rng.randrange(4), i=f"UNIQ_KEY\x01{key}\x02")
+        try:
+            if self._peer is None:
+                self._peer = RemotingPeer(self._place)
+            answer = self._peer.ask(RequestCode.SEND_MESSAGE_V2, fields, key.encode())
+        except OSError:
+            if self._peer is not None:
+                self._peer.close()
+            self._peer = None
+            return False
+        if answer.code != ResponseCode.SUCCESS:
+            return False
+        place = tuple(answer.ext[name] for name in ("msgId", "queueId", "queueOffset"))
+        self.places.setdefault(key, set()).add(place)
+        return True
+
+
+@pytest.mark.process
+def test_kills_of_gateway_and_writer_store_each_key_of_rocketmqs_clients_once(
+    tmp_path: Path,
+) -> None:
+    each, threads = 400, 3
+    with RunningNode(tmp_path / "store", (REMOTING, *WINDOW), queue_workers=1, readers=1) as node:
+        node.client.create_topic("kept", queues=4)
+        place = remoting_place(node.stderr)
+        repeaters = [
+            RemotingRepeater(place, [f"{number}-{row}" for row in range(each)], number)
+            for number in range(threads)
+        ]
+        with ThreadPoolExecutor(threads) as pool:
+            running = [pool.submit(one.run) for one in repeaters]
+            for kill, role in enumerate(("gateway", "writer", "gateway"), 1):
+                least = kill * each * threads // 4
+
+                def is_far(least: int = least) -> bool:
+                    return sum(len(one.places) for one in repeaters) >= least
+
+                wait_until(is_far, "the sends do not go on", 30)
+                node.kill(role)
+            for future in running:
+                future.result(60)
+        node.wait_all_run()
+        counts = Counter(keys_of(node, "kept"))
+    assert len(counts) == each * threads
+    assert counts.most_common(1)[0][1] == 1
+    for repeater in repeaters:
+        assert all(len(places) == 1 for places in repeater.places.values())
+        assert repeater.sends > each
+
+
 @pytest.mark.process
 def test_a_writer_that_is_killed_stores_each_key_once(tmp_path: Path) -> None:
     assert check_stored_once(tmp_path / "store", keys=3_000, threads=4, kills=3) > 4_000
