@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from node.runtime import disk
+from node.runtime.following.state import read_follow_state, write_follow_state
 from node.runtime.settings import Settings
 from node.store.checkpoints import (
     TAILS_FILE,
@@ -80,8 +81,6 @@ def rewind_held(place: Path, offset: int, settings: Settings, apply: bool) -> Re
         # What a kill left of a record goes to quarantine too, by itself.
         carry_out(found, settings.enabled_append_prop_crc)
     kept = _carry_out(place, plan, found.segment_bytes)
-    if role is not None:
-        save_role(place, role._replace(acknowledged=min(acknowledged, offset)))
     return plan._replace(kept_in=str(kept))
 
 
@@ -150,6 +149,16 @@ def _lower(root: Path, offset: int) -> None:
     floor = Floor(root)
     floor.save(offset)
     floor.close()
+    _lower_acknowledged(root, offset)
+
+
+def _lower_acknowledged(root: Path, offset: int) -> None:
+    """A promotion goes by what was acknowledged, as both of its notes say."""
+    role, state = load_role(root), read_follow_state(root)
+    if role is not None and role.acknowledged > offset:
+        save_role(root, role._replace(acknowledged=offset))
+    if state.acknowledged > offset:
+        write_follow_state(root, state._replace(acknowledged=offset))
 
 
 def _lower_checkpoint(root: Path, end: LogEnd) -> None:

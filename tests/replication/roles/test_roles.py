@@ -142,6 +142,18 @@ def test_a_rewound_replica_follows_a_master_that_lost_its_end(tmp_path: Path, pa
     assert stored(root) == other.data
 
 
+def test_a_rewound_replica_is_promoted_without_a_start_between(tmp_path: Path) -> None:
+    root = tmp_path / "copy"
+    a_replica(root)
+    kept = MasterLog()
+    kept.put_many(200)
+    cut = len(kept.data)
+    assert rewind(root, cut, SETTINGS, apply=True).records == 100
+    done = promote(root, SETTINGS)
+    assert (done.role, done.offset, done.acknowledged) == (MASTER, cut, cut)
+    assert stored(root) == kept.data
+
+
 def test_queues_and_index_of_a_rewound_store_follow_at_the_next_start(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with RunningNode(root, queue_workers=1, readers=1) as node:
