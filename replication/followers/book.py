@@ -54,7 +54,7 @@ class FollowerBook:
         self._counted.pop(connection.address, None)
         end = FollowerEnd(connection.address, now_ms(), acknowledged, gone.reason)
         self._ended.appendleft(end)
-        key = connection.address.rpartition(":")[0], gone.kind
+        key = connection.host, gone.kind
         if now - self._told.get(key, -REPEAT_S) < REPEAT_S:
             return
         if len(self._told) >= TOLD_HOSTS_MAX:

@@ -5,6 +5,7 @@ Bytes go from the page cache to the socket (sendfile); nothing of the log is in 
 
 import os
 import socket
+from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -61,7 +62,10 @@ class FollowerConnection:
         now: float,
         now_ms: int,
         wire: FollowerWire | None = None,
+        admit: Callable[["FollowerConnection", int], None] | None = None,
     ) -> None:
+        """`admit` is asked about the first report, and raises FollowerGone for one that is known
+        to be of another log."""
         connected.setblocking(False)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = connected
@@ -79,6 +83,7 @@ class FollowerConnection:
         """Whether the system takes no more for now."""
         self._has_begun = False
         self._wire = wire or PlainWire()
+        self._admit = admit
         self._head = b""
         self._left = 0
         """Bytes of the frame under way that are still in the segment."""
@@ -86,6 +91,11 @@ class FollowerConnection:
         self._segment_start = 0
         self._heard_at = now
         self._wrote_at = now
+
+    @property
+    def host(self) -> str:
+        """Where it comes from."""
+        return self.address.rpartition(":")[0]
 
     @property
     def broker_id(self) -> int:
@@ -138,6 +148,8 @@ class FollowerConnection:
         a broker gives it the last segment alone."""
         if report < 0:
             raise FollowerGone(Gone.BAD_REPORT, f"its first report is {report}, no log offset")
+        if self._admit is not None:
+            self._admit(self, report)
         if report > log.appended:
             reason = f"its log ends at {report}, beyond the end {log.appended} of this node's"
             raise FollowerGone(Gone.DIVERGED, f"{reason}: they are not the same log")

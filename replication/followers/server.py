@@ -26,6 +26,7 @@ from node.runtime.wakeup import (
     quiet_sleep_s,
 )
 from node.store.identity.master_epochs import load_master_epochs
+from replication.followers.ahead import AheadBefore
 from replication.followers.book import FollowerBook
 from replication.followers.connection import FollowerConnection, FollowerGone, FollowerPace, Gone
 from replication.followers.elected_rule import ElectedRule
@@ -71,6 +72,7 @@ class FollowerServer:
         self._book = FollowerBook(
             settings.followers_needed, settings.ha_max_gap_not_in_sync, self._rule
         )
+        self._ahead = AheadBefore()
         self._connections: dict[int, FollowerConnection] = {}
         self._bell = DatagramWakeup(FOLLOWERS_SLOT)
         self._writer = DatagramRinger(WRITER_SLOT)
@@ -170,6 +172,7 @@ class FollowerServer:
                 connection.forget_above(flushed.cut_at)
             except FollowerGone as gone:
                 self._end(connection, gone)
+        self._ahead.cut(flushed.cut_at)
         self._acknowledged = -1
 
     def _accept(self, now: float) -> None:
@@ -184,7 +187,13 @@ class FollowerServer:
             return
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         connection = FollowerConnection(
-            connected, address, self._pace, now, now_ms(), self._new_wire()
+            connected,
+            address,
+            self._pace,
+            now,
+            now_ms(),
+            self._new_wire(),
+            self._admit if self._rule is None else None,
         )
         self._connections[connection.fd] = connection
         self._epoll.register(connection.fd, select.EPOLLIN)
@@ -194,6 +203,15 @@ class FollowerServer:
             self._end(connection, FollowerGone(Gone.NOT_ALLOWED, why))
         elif len(self._connections) > FOLLOWERS_MAX:
             self._end(connection, FollowerGone(Gone.CROWD, f"{FOLLOWERS_MAX} are connected"))
+
+    def _admit(self, connection: FollowerConnection, report: int) -> None:
+        """Raises FollowerGone for a first report of somebody who was ahead before."""
+        host, end = connection.host, self._log.appended
+        if report > end:
+            self._ahead.note(host, report, end)
+            return
+        others = (one for one in self._connections.values() if one.host == host)
+        self._ahead.check(host, report, max(one.sent for one in others))
 
     def _new_wire(self) -> FollowerWire:
         if self._rule is None:
@@ -221,6 +239,8 @@ class FollowerServer:
         self._blocked.discard(connection.fd)
         self._epoll.unregister(connection.fd)
         self._book.went(connection, gone, time.monotonic())
+        if connection.sent and self._rule is None:
+            self._ahead.served(connection.host, connection.sent)
         connection.close()
 
     def _publish(self, now: float) -> None:

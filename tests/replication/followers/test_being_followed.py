@@ -138,6 +138,28 @@ def test_a_follower_that_cannot_follow_is_closed_with_the_reason(
     state_when(node, words)
 
 
+def test_a_follower_that_was_ahead_stays_refused_when_the_log_has_grown_past_it(
+    node: RunningNode, place: tuple[str, int]
+) -> None:
+    shorter = fill(node, 1)
+    ahead = shorter + 3_000
+    assert raw_frames(place, encode_report(ahead), 20) == b""
+    end = fill(node, 2)
+    assert end > ahead
+    torn = ahead - 100
+    for again in (ahead, ahead, torn):
+        assert raw_frames(place, encode_report(again), 20) == b"", again
+    found = state_when(node, f"its log ends at {torn}; a log of its host ended at {ahead}")
+    assert [one.reason for one in found.ended[:3] if "they are not the same log" in one.reason]
+    # Rewound, it is taken again, and so is who comes back with what it got since.
+    have = log_bytes(node.root, 0, shorter)
+    with LogFollower(place, have) as follower:
+        follower.wait_for(end)
+        assert bytes(follower.log) == log_bytes(node.root, 0, end)
+    with LogFollower(place, log_bytes(node.root, 0, ahead - 100)) as follower:
+        follower.wait_for(end)
+
+
 def test_an_acknowledgement_of_what_was_never_sent_ends_the_connection(
     node: RunningNode, place: tuple[str, int]
 ) -> None:
