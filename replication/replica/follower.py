@@ -73,6 +73,8 @@ class MasterFollower:
         self.stopped: FollowStopped | None = None
         self.lacks_room = False
         """Whether the disk had no room at the last try."""
+        self._is_halted = False
+        """Whether the last word was `wait_for_room`."""
         self.waits_for: tuple[str, str] = ("", "")
         """Why it is `waiting`, and what to try."""
         self.disconnected, self.disconnected_ms = "", 0
@@ -95,13 +97,21 @@ class MasterFollower:
     @property
     def try_at(self) -> float:
         """When `turn` is to be called again while nothing is connected."""
-        is_idle = self._link is None and self.stopped is None and not self._connector.is_busy
+        is_idle = (
+            self._link is None
+            and self.stopped is None
+            and not self._is_halted
+            and not self._connector.is_busy
+        )
         return self._try_at if is_idle else float("inf")
 
     def turn(self, now: float) -> bool:
         """Returns whether there may be more to do at once. Raises StartsElsewhere, OSError."""
         if self.stopped is not None:
             return False
+        if self._is_halted:
+            self._is_halted, self._try_at = False, now
+            self.state, self.waits_for = CONNECTING, ("", "")
         try:
             if self._link is None:
                 self._connect(now)
@@ -123,6 +133,22 @@ class MasterFollower:
             self._try_at = now + NO_ROOM_S
             return False
         return has_more
+
+    def wait_for_room(self, why: str, now: float) -> None:
+        """Instead of `turn` while the disk is too full to copy anything: ends the connection, whose
+        bytes would wait unread."""
+        if self.stopped is not None:
+            return
+        outcome = self._connector.collect()
+        if outcome is not None and outcome.socket is not None:
+            outcome.socket.close()
+        if self._is_halted:
+            return
+        if self._link is not None:
+            self._lose("the disk here has no room", now)
+        self._is_halted, self.state = True, WAITING
+        self.waits_for = f"disk_full: {why}", "free space; the copy then goes on by itself"
+        log.error("waits for room on the disk", extra=fields(why=why, end=self._copy.end))
 
     def look(self, now: float) -> None:
         """Now and then: leaves a master whose place is taken by another."""

@@ -111,7 +111,11 @@ class Replica:
 
     def step(self, now: float) -> bool:
         """One turn. Returns whether there is more to read at once."""
-        has_more = self.follower.turn(now) if self._has_room() else False
+        has_more, full = False, self.store.retention.full
+        if full is None:
+            has_more = self.follower.turn(now)
+        else:  # a writer would refuse appends
+            self.follower.wait_for_room(full, now)
         self.copy.turn(now)
         self.refusals.turn()
         self.tables.turn(now, self.follower.address.remoting)
@@ -119,15 +123,11 @@ class Replica:
             self._keep_house(now)
         return has_more
 
-    def _has_room(self) -> bool:
-        """False on a disk so full that a writer would refuse appends."""
-        return self.store.retention.full is None
-
     def _keep_house(self, now: float) -> None:
         self._beat_at = now
         check_held()
         store = self.store
-        lacks = self.follower.lacks_room or not self._has_room()
+        lacks = self.follower.lacks_room or store.retention.full is not None
         store.page.publish(
             flush_began_ms=self.copy.flushing.flush_began_ms, state=DISK_FULL if lacks else RUNNING
         )

@@ -20,6 +20,7 @@ class ReplicaProcess(SingleProcess):
         place: str,
         segment_bytes: int = SEGMENT_BYTES,
         settings: Sequence[str] = (),
+        module: str = "replication.replica.loop",
     ) -> None:
         self.root = root
         create_store(root)
@@ -33,7 +34,7 @@ class ReplicaProcess(SingleProcess):
             *settings,
         )
         words = [word for pair in pairs for word in ("-X", pair)]
-        super().__init__("replication.replica.loop", root, "--bind", "tcp://127.0.0.1:0", *words)
+        super().__init__(module, root, "--bind", "tcp://127.0.0.1:0", *words)
 
     @property
     def state(self) -> FollowState:

@@ -17,7 +17,7 @@ CONNECTING, COMPARING, FOLLOWING, WAITING, STOPPED = (
     "stopped",
 )
 """`comparing`: the last part of the log is held against the master's. `waiting`: the master sends
-nothing yet. `stopped`: what was found has to be decided by people."""
+nothing yet, or the disk has no room. `stopped`: what was found has to be decided by people."""
 _FILE = "following"
 _MASTER_FILE = "master"
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from node.runtime.following.state import (
@@ -257,6 +258,44 @@ def test_saved_ends_of_queues_are_those_of_the_log(tmp_path: Path) -> None:
                     ends[queue] = record.head.queue_offset + 1
             position += left
         assert tails.next_offset == ends
+
+
+def test_a_replica_on_a_full_disk_waits_quietly_and_goes_on_when_there_is_room(
+    tmp_path: Path,
+) -> None:
+    log, used = a_log(600), tmp_path / "percent"
+    half = len(log.data) // 2
+    used.write_text("50")
+    with (
+        HaMaster(bytes(log.data[:half]), SEGMENT_BYTES) as master,
+        ReplicaProcess(
+            tmp_path / "copy",
+            master.place,
+            settings=("disk_space_warning_level_ratio=90",),
+            module="tests.support.replica_on_a_full_disk",
+        ) as replica,
+    ):
+        replica.wait_state(FOLLOWING)
+        wait_until(lambda: replica.state.end > half - 1000, "it does not copy")
+        used.write_text("91")
+        state = replica.wait_state(WAITING)
+        assert state.reason == (
+            "disk_full: the disk is 91 % full, above disk_space_warning_level_ratio, 90 %"
+        )
+        assert "free space" in state.hint
+        master.grow(bytes(log.data[half:]))
+        process = psutil.Process(replica.process.pid)
+        before = process.cpu_times()
+        time.sleep(2)
+        after = process.cpu_times()
+        spent_s = after.user + after.system - before.user - before.system
+        assert spent_s < 0.5, f"{spent_s} s of CPU in 2 s"
+        assert replica.state.end == state.end
+        used.write_text("89")
+        replica.wait_end(master.end)
+        assert copied(replica.root, master) == log.data
+        assert replica.wait_state(FOLLOWING).reason == ""
+        assert replica.stop() == 0
 
 
 def test_a_replica_stops_although_its_master_says_nothing(tmp_path: Path) -> None:
