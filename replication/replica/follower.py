@@ -23,7 +23,7 @@ from replication.replica.connector import Connected, Connector, MasterAddress
 from replication.replica.elected.greeting import check_same, note_epoch
 from replication.replica.log_copy import LogCopy
 from replication.replica.master_facts import MasterFacts
-from replication.replica.master_link import READS_AT_ONCE, LinkLost, MasterLink
+from replication.replica.master_link import READS_AT_ONCE, LinkClosed, LinkLost, MasterLink
 from replication.replica.overlap import OVERLAP_BYTES, Overlap
 from replication.replica.stops import FollowStopped, OtherSegments
 
@@ -34,6 +34,9 @@ PAUSE_S_MAX = 5.0
 """Between two tries to connect; each failure doubles the pause (RocketMQ: always 5 s)."""
 NO_ROOM_S = 1.0
 """The pause after the disk had no room for the next segment."""
+TURNED_AWAY_MAX = 3
+"""Connections in a row that a master ended before it sent anything: then it is asked why. One that
+stops or starts may do so once, and not know yet where its log ends."""
 NOTHING_SENT = (
     "the master sends nothing: its log is empty, or no longer begins at 0",
     "for a log that begins later, name its port for requests: -X store.follow_remoting=HOST:10911",
@@ -65,6 +68,8 @@ class MasterFollower:
         self._assembler: LogAssembler | None = None
         self._says_zero = False
         """Whether an empty log says 0 at the next connection: in turn with 1."""
+        self._turned_away = 0
+        """How many connections in a row the master ended before it sent anything."""
         self._began_at = 0
         """What this connection reported first."""
         self.state = CONNECTING
@@ -122,7 +127,10 @@ class MasterFollower:
             has_more = self._receive(self._link, now)
             self._report(self._link, now)
         except LinkLost as lost:
+            overlap = self._overlap
             self._lose(str(lost), now)
+            if isinstance(lost, LinkClosed) and overlap is not None:
+                self._count_turned_away(overlap)
             return False
         except FollowStopped as stopped:
             self._stop(stopped)
@@ -184,6 +192,9 @@ class MasterFollower:
         if outcome.facts is not None:
             self.master_end = outcome.facts.end
         if outcome.socket is None:
+            if self._turned_away >= TURNED_AWAY_MAX:
+                self.waits_for = ("", "")
+            self._turned_away = 0
             self._lose(outcome.why, now)
             return
         self._link = MasterLink(outcome.socket, now, self._broker_id)
@@ -267,7 +278,7 @@ class MasterFollower:
             frames = link.receive(now)
             if not frames:
                 return False
-            self.heard_ms = now_ms()
+            self.heard_ms, self._turned_away = now_ms(), 0
             for frame in frames:
                 self._take(frame)
             self._write()
@@ -323,6 +334,7 @@ class MasterFollower:
         if self._link is not None:
             self._link.close()
             self._link = None
+        self._overlap = None
         if why != self.disconnected or self.state == FOLLOWING:
             log.warning(
                 "not connected to the master", extra=fields(master=self.address.ha, why=why)
@@ -331,6 +343,27 @@ class MasterFollower:
         self.disconnected, self.disconnected_ms = why, now_ms()
         self._try_at = now + self._pause_s
         self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
+
+    def _count_turned_away(self, overlap: Overlap) -> None:
+        """A connection has ended before the comparison. A node ends that of a follower whose log
+        it cannot go on with at once, where a broker sends heart-beats."""
+        self._turned_away += 1
+        if self._turned_away < TURNED_AWAY_MAX:
+            return
+        try:
+            overlap.check_trimmed()
+            if not self._broker_id:
+                # An elected master says what is confirmed; its greeting has told its end.
+                overlap.check_shorter()
+        except FollowStopped as stopped:
+            self._stop(stopped)
+            return
+        self.waits_for = (
+            f"the master ends each connection before it sends anything: its log begins after offset"
+            f" {overlap.start}, or ends before it, or did so when we connected first; or this"
+            " address is not allowed there",
+            "keelog status at the master shows its reason",
+        )
 
     def _stop(self, stopped: FollowStopped) -> None:
         if self._link is not None:

@@ -23,6 +23,10 @@ class LinkLost(Exception):
     """The connection has ended, or is of no use any more; a new one may do better."""
 
 
+class LinkClosed(LinkLost):
+    """The master ended it, or the network did."""
+
+
 class MasterLink:
     """A connected socket, which this object owns and never blocks on.
 
@@ -70,9 +74,9 @@ class MasterLink:
             self._check_silence(now)
             return None
         except OSError as error:
-            raise LinkLost(f"the connection was lost: {error.strerror or error}") from None
+            raise LinkClosed(f"the connection was lost: {error.strerror or error}") from None
         if not data:
-            raise LinkLost("the master closed the connection")
+            raise LinkClosed("the master closed the connection")
         self._heard_at = now
         try:
             greeting = self._greeting.feed(data)
@@ -105,7 +109,7 @@ class MasterLink:
         except BlockingIOError:
             pass
         except OSError as error:
-            raise LinkLost(f"the connection was lost: {error.strerror or error}") from None
+            raise LinkClosed(f"the connection was lost: {error.strerror or error}") from None
 
     def receive(self, now: float) -> list[LogFrame]:
         """The frames of one read, whose bodies are valid until the next; none when nothing is
@@ -118,9 +122,9 @@ class MasterLink:
             self._check_silence(now)
             return []
         except OSError as error:
-            raise LinkLost(f"the connection was lost: {error.strerror or error}") from None
+            raise LinkClosed(f"the connection was lost: {error.strerror or error}") from None
         if not count:
-            raise LinkLost("the master closed the connection")
+            raise LinkClosed("the master closed the connection")
         self._heard_at = now
         try:
             return list(self._frames.take(count))

@@ -57,20 +57,29 @@ class Overlap:
         """
         if self.wanted > self.start:
             self._shorter(self.wanted)
-        facts = self._facts
-        if facts is not None and facts.begin > self.start:
-            raise MasterTrimmed(
-                f"the master's log begins at {facts.begin}, ours ends at {self._end}",
-                "follow with an empty directory; keep this one as long as you need it",
-            )
-        if facts is not None and facts.end < self._end:
-            self._shorter(facts.end)
+        self.check_trimmed()
+        self.check_shorter()
         raise MasterShorter(
             f"the master has nothing at offset {self.start}, and our log ends at {self._end}: it "
             "ends before that, or begins after it",
             f"if it lost its end: {REWIND}; if it deleted old segments, follow with an empty"
             " directory",
         )
+
+    def check_trimmed(self) -> None:
+        """Raises MasterTrimmed where the master says that its log begins after our end."""
+        facts = self._facts
+        if facts is not None and facts.begin > self.start:
+            raise MasterTrimmed(
+                f"the master's log begins at {facts.begin}, ours ends at {self._end}",
+                "follow with an empty directory; keep this one as long as you need it",
+            )
+
+    def check_shorter(self) -> None:
+        """Raises MasterShorter where the master says that its log ends before ours."""
+        facts = self._facts
+        if facts is not None and facts.end < self._end:
+            self._shorter(facts.end)
 
     def _shorter(self, end: int) -> None:
         raise MasterShorter(
