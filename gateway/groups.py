@@ -56,6 +56,10 @@ class GroupSettings(NamedTuple):
     """Whether its members hear of others that come and go."""
     retry_queues: int = 1
     retry_times_max: int = 16
+    broker_id: int = 0
+    """From whom its consumers shall pull, where the node's slaves may be read."""
+    slow_broker_id: int = 1
+    """As `broker_id`, for those that are far behind."""
 
 
 class Groups:
@@ -204,4 +208,6 @@ def _settings(entry: dict[str, Any]) -> GroupSettings:
         rings=entry.get("notifyConsumerIdsChangedEnable") is not False,
         retry_queues=number("retryQueueNums", 1),
         retry_times_max=number("retryMaxTimes", 16),
+        broker_id=number("brokerId", 0),
+        slow_broker_id=number("whichBrokerWhenConsumeSlowly", 1),
     )

@@ -4,6 +4,7 @@ The rules and their order are those of RocketMQ's PullMessageProcessor.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from itertools import count
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ from node.store.query.tag_filter import TagFilter, parse_tags
 from node.store.running_store import RunningStore
 from protocol.errors import BadRequest, MqError, NotAllowed
 from protocol.ids import queue_of
+from protocol.record.codec import SHORT_HEAD
 from protocol.remoting.bodies import CheckClientBody
 from protocol.remoting.codes import ResponseCode
 from protocol.remoting.errors import BadCommand
@@ -55,7 +57,14 @@ _CODES = {
     PullStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     PullStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
-_ALWAYS = {"suggestWhichBrokerId": "0", "topicSysFlag": "0", "groupSysFlag": "0"}
+_MASTER = "0"
+_ALWAYS = {"suggestWhichBrokerId": _MASTER, "topicSysFlag": "0", "groupSysFlag": "0"}
+_SCANNED = (PullStatus.NO_MATCHED_MESSAGE, PullStatus.MESSAGE_WAS_REMOVING)
+"""Of a pull that went through messages and returns none."""
+_PLACE_AT = SHORT_HEAD.offsets["physical_offset"]
+_PLACE_BYTES = 8
+_SIZE_BYTES = 4
+"""Of each record in the field `sizes`, the lowest byte first."""
 
 
 class Selection(NamedTuple):
@@ -89,6 +98,12 @@ class Pulls:
         self._numbers = count(1)
         self._open: dict[int, Request] = {}
         self._open_chars = 0
+        self._far_bytes = limits.memory_bytes if store.settings.slave_read_enable else None
+        """A pull that ends so far before the log's end is one of a slow consumer; None: nobody
+        asks."""
+        self._follows = bool(store.settings.follow)
+        self._readers: dict[int, str] = {}
+        """The groups of open pulls, where it matters who is slow."""
 
     def pull(self, request: Request, wanted: PullMessageHeader, now: float) -> None:
         """Serves a pull, or holds it. Raises UnknownTopic, NotAllowed, BadRequest, BadCommand."""
@@ -126,6 +141,8 @@ class Pulls:
         number = next(self._numbers)
         self._open[number] = request
         self._open_chars += chars
+        if self._far_bytes is not None:
+            self._readers[number] = wanted.consumer_group
         try:
             self.desk.pull(request.connection.number, number, asked, now)
         except MqError:
@@ -138,6 +155,8 @@ class Pulls:
     def _close(self, number: int, chars: int) -> Request | None:
         """Takes a pull out, with an expression of `chars` characters."""
         request = self._open.pop(number, None)
+        if self._readers:
+            self._readers.pop(number, None)
         self._open_chars -= chars if request is not None else 0
         return request
 
@@ -201,14 +220,44 @@ class Pulls:
         return self._refusal(selection, bad_code) or selection
 
     def _deliver(self, held: Held, found: Answer | MqError, _: Mapping[str, Any]) -> bool:
+        group = self._readers.get(held.request_id)
         request = self._close(held.request_id, len(held.pull.tags))
         if request is None:
             return False
         if isinstance(found, MqError):
             request.answer(Reply(found.code, remark=found.reason))
         else:
-            request.answer(_reply(held, found))
+            which = _MASTER if group is None else self._suggested(group, held, found)
+            request.answer(_reply(held, found, which))
         return not request.connection.is_closed
+
+    def _suggested(self, group: str, held: Held, found: Answer) -> str:
+        """The id of the broker that the consumer shall ask next. The master's, from a replica,
+        unless the consumer is slow."""
+        settings, place = self._groups.settings(group), self._last_place(held, found)
+        assert self._far_bytes is not None
+        if place is not None and self.desk.store.log.end - place > self._far_bytes:
+            return str(settings.slow_broker_id)
+        return _MASTER if self._follows else str(settings.broker_id)
+
+    def _last_place(self, held: Held, found: Answer) -> int | None:
+        """The log offset of the last message that a pull took or went through, if there is one."""
+        if found.payload:
+            size = int.from_bytes(found.fields["sizes"][-_SIZE_BYTES:], "little")
+            at = len(found.payload) - size + _PLACE_AT
+            return int.from_bytes(found.payload[at : at + _PLACE_BYTES], "big")
+        last = found.fields["next_begin_offset"] - 1
+        if PullStatus(found.fields["status"]) not in _SCANNED or last < held.pull.offset:
+            return None
+
+        def look() -> int | None:
+            queue = self.desk.store.queue(*held.queue)
+            unit = None if queue is None else queue.unit(last)
+            return None if unit is None else unit.physical_offset
+
+        with suppress(MqError):
+            return self.desk.again(look)
+        return None
 
     def went(self, connection: RemotingConnection) -> None:
         """Drops the held pulls of a connection that is gone."""
@@ -224,13 +273,14 @@ def moved_reply(offset: int) -> Reply:
     return Reply(ResponseCode.PULL_OFFSET_MOVED, ext, remark="OFFSET_RESET")
 
 
-def _reply(held: Held, found: Answer) -> Reply:
+def _reply(held: Held, found: Answer, which_broker: str) -> Reply:
     status = PullStatus(found.fields["status"])
     code = _CODES[status]
     if status in _MOVED_AWAY_FROM_0 and held.pull.offset:
         code = ResponseCode.PULL_OFFSET_MOVED
     ext = {
         **_ALWAYS,
+        "suggestWhichBrokerId": which_broker,
         "nextBeginOffset": str(found.fields["next_begin_offset"]),
         "minOffset": str(found.fields["min_offset"]),
         "maxOffset": str(found.fields["max_offset"]),

@@ -151,7 +151,9 @@ class Settings:
         "ms that a follower may be late before the elected master takes it out of those in sync",
     )
     slave_read_enable: bool = setting(
-        False, "whether a node that follows serves pulls of RocketMQ's clients"
+        False,
+        "whether a node that follows serves pulls of RocketMQ's clients; a master sends consumers "
+        "that are far behind [to its slaves](replication.md#slow-consumers)",
     )
     transient_store_pool_enable: bool = setting(
         False,
@@ -286,7 +288,7 @@ class Settings:
     )
     max_transfer_count_on_message_in_disk: int = setting(8, "messages of one pull, old messages")
     access_message_in_memory_max_ratio: int = setting(
-        40, "% of memory; messages further back in the log are old"
+        40, "% of memory; messages further back in the log are old", least=0
     )
     max_filter_message_size: int = setting(
         16_000, "bytes of queue units that a pull with tags looks through", is_size=True

@@ -1,7 +1,9 @@
 """The gateway of a node that follows another one: it answers as a broker does that is a slave."""
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -136,3 +138,37 @@ def test_a_replica_runs_no_process_that_delivers(pair: Pair) -> None:
     checks = {check.name: check for check in health.checks}
     assert checks["following"].ok
     assert "none are taken" in checks["appends"].detail
+
+
+def test_slow_consumers_are_sent_to_a_slave_if_it_may_be_read(tmp_path: Path) -> None:
+    # With a share of 0 everything that is stored lies too far back.
+    readable = ("slave_read_enable=true", "access_message_in_memory_max_ratio=0")
+    with (
+        RunningNode(tmp_path / "s", (REMOTING, *readable), queue_workers=1, readers=1) as node,
+        closing(RemotingPeer(remoting_place(node.stderr))) as peer,
+    ):
+        peer.ask(RequestCode.SEND_MESSAGE_V2, send_fields("orders"), b"x")
+        groups = {"other": {"whichBrokerWhenConsumeSlowly": 3}, "moved": {"brokerId": 2}}
+        for name, settings in groups.items():
+            body = json.dumps({"groupName": name, **settings}).encode()
+            peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
+
+        def which(offset: int, group: str = "g", **others: object) -> tuple[int, str]:
+            fields = pull_fields("orders", 0, offset, consumerGroup=group, **others)
+            found = peer.ask(RequestCode.PULL_MESSAGE, fields)
+            return found.code, found.ext["suggestWhichBrokerId"]
+
+        assert which(0) == (ResponseCode.SUCCESS, "1")
+        assert which(0, "other") == (ResponseCode.SUCCESS, "3")
+        node.wait_dispatched()
+        refused = {"subscription": "no-such-tag"}
+        assert which(0, **refused) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "1")
+        # At the end of the queue nobody is slow.
+        assert which(1) == (ResponseCode.PULL_NOT_FOUND, "0")
+        assert which(1, "moved") == (ResponseCode.PULL_NOT_FOUND, "2")
+
+
+def test_near_the_end_or_without_readable_slaves_the_master_is_named(pair: Pair) -> None:
+    with closing(RemotingPeer(remoting_place(pair.master.stderr))) as peer:
+        found = peer.ask(RequestCode.PULL_MESSAGE, pull_fields("orders", 0, 0))
+    assert (found.code, found.ext["suggestWhichBrokerId"]) == (ResponseCode.SUCCESS, "0")
