@@ -59,7 +59,7 @@ class GroupSettings(NamedTuple):
     broker_id: int = 0
     """From whom its consumers shall pull, where the node's slaves may be read."""
     slow_broker_id: int = 1
-    """As `broker_id`, for those that are far behind."""
+    """As `broker_id`, for those that read old messages."""
 
 
 class Groups:

@@ -153,7 +153,7 @@ class Settings:
     slave_read_enable: bool = setting(
         False,
         "whether a node that follows serves pulls of RocketMQ's clients; a master sends consumers "
-        "that are far behind [to its slaves](replication.md#slow-consumers)",
+        "that read old messages [to its slaves](replication.md#slow-consumers)",
     )
     transient_store_pool_enable: bool = setting(
         False,
