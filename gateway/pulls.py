@@ -99,7 +99,7 @@ class Pulls:
         self._open: dict[int, Request] = {}
         self._open_chars = 0
         self._far_bytes = limits.memory_bytes if store.settings.slave_read_enable else None
-        """A pull that ends so far before the log's end is one of a slow consumer; None: nobody
+        """A pull that ends more bytes before the log's end is one of a slow consumer; None: nobody
         asks."""
         self._follows = bool(store.settings.follow)
         self._readers: dict[int, str] = {}

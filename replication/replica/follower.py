@@ -353,7 +353,7 @@ class MasterFollower:
         try:
             overlap.check_trimmed()
             if not self._broker_id:
-                # An elected master says what is confirmed; its greeting has told its end.
+                # An elected master says what is confirmed; its greeting named its end.
                 overlap.check_shorter()
         except FollowStopped as stopped:
             self._stop(stopped)
