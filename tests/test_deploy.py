@@ -64,6 +64,14 @@ def test_every_panel_of_the_board_has_a_query_and_a_place() -> None:
     assert len(set(places)) == len(set(ids)) == len(board["panels"])
 
 
+def watched_exprs() -> list[str]:
+    """All that the alerts and the panels of the board ask for."""
+    found = [rule["expr"] for rule in load(ALERTS)["groups"][0]["rules"]]
+    for panel in json.loads(BOARD.read_text())["panels"]:
+        found += [target["expr"] for target in panel.get("targets", [])]
+    return found
+
+
 def test_every_alert_says_what_is_wrong_and_how_bad_it_is() -> None:
     rules = load(ALERTS)["groups"][0]["rules"]
     assert len({rule["alert"] for rule in rules}) == len(rules) == 17

@@ -20,12 +20,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from keelog.cli.main import cli
 from tests.support.node import RunningNode, wait_until
-from tests.test_deploy import ALERTS, BOARD, load
+from tests.test_deploy import ALERTS, load, watched_exprs
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("http-node")]
 
-METRIC = re.compile(r"\b(?:keelog|rocketmq)_(?!replica|followers)[a-z_]+\b")
-"""Replication has a test of its own: only a master and its replica have those metrics."""
+METRIC = re.compile(r"\b(?:keelog|rocketmq)_(?!replica|followers|elected)[a-z_]+\b")
+"""Replication and elections have tests of their own: only a master and its replica have the metrics
+of the one, only nodes with controllers those of the other."""
 COMPARISON = re.compile(r"(\w+) (==|>) ([0-9.]+)")
 Sample = tuple[str, frozenset[tuple[str, str]]]
 
@@ -138,10 +139,7 @@ def test_a_node_that_runs_is_alive_ready_and_tells_each_check(watched: Watched) 
 
 def test_every_metric_of_the_board_and_the_alerts_is_scraped(watched: Watched) -> None:
     there = {name for name, _ in watched.scrape()}
-    exprs = [rule["expr"] for rule in load(ALERTS)["groups"][0]["rules"]]
-    for panel in json.loads(BOARD.read_text())["panels"]:
-        exprs += [target["expr"] for target in panel.get("targets", [])]
-    named = {name for expr in exprs for name in METRIC.findall(expr)}
+    named = {name for expr in watched_exprs() for name in METRIC.findall(expr)}
     assert len(named) > 20
     assert named <= there
 

@@ -21,6 +21,8 @@ def keelog(*words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
 
 
+# Long: a quarter of a minute.
+@pytest.mark.faults
 def test_a_node_refuses_is_repaired_and_serves_all_but_the_lost_message(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with RunningNode(root, SETTINGS, readers=1) as node:

@@ -1,6 +1,5 @@
 """A master and its replica tell the board and the alerts how replication goes."""
 
-import json
 import re
 import urllib.request
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.follower import HA, followers_place
 from tests.support.node import RunningNode, wait_until
-from tests.test_deploy import ALERTS, BOARD, load
+from tests.test_deploy import watched_exprs
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("replication_is_watched")]
 
@@ -45,10 +44,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningNode
 def test_every_metric_of_replication_on_the_board_and_in_the_alerts_is_scraped(
     pair: tuple[RunningNode, RunningNode],
 ) -> None:
-    exprs = [rule["expr"] for rule in load(ALERTS)["groups"][0]["rules"]]
-    for panel in json.loads(BOARD.read_text())["panels"]:
-        exprs += [target["expr"] for target in panel.get("targets", [])]
-    named = {name for expr in exprs for name in REPLICATION.findall(expr)}
+    named = {name for expr in watched_exprs() for name in REPLICATION.findall(expr)}
     there = {name for node in pair for name in scrape(node)}
     states = {name for name in there if name.startswith("keelog_replica_state")}
     assert len(named) > 5

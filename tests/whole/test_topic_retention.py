@@ -61,6 +61,7 @@ def test_a_topic_loses_what_is_past_its_own_retention_and_no_other_does(
     assert verify(root, deep=True).findings == []
 
 
+@pytest.mark.faults
 def test_a_topic_with_a_longer_retention_keeps_its_segments_until_it_is_taken_back(
     tmp_path: Path,
 ) -> None:

@@ -97,6 +97,8 @@ def send_one(node: ElectedNode) -> str:
     return send(node, "alone")[0]
 
 
+# Long: half a minute.
+@pytest.mark.cluster
 def test_another_node_leads_when_the_master_is_killed_and_the_old_one_follows_it(
     controller: FakeController, tmp_path: Path
 ) -> None:
