@@ -10,7 +10,7 @@ from pathlib import Path
 from node.supervisor.bind import free_ports
 from protocol.addresses import VIP_DISTANCE
 from protocol.remoting.bodies import KVTable
-from protocol.remoting.codes import RequestCode
+from protocol.remoting.codes import RequestCode, ResponseCode
 from protocol.remoting.java_class import read_body
 from scripts.rivals.rocketmq import Addresses, Jvm, RocketMQ, class_path, start_name_server
 from tests.clients.sides import BROKER_OPTIONS
@@ -81,10 +81,12 @@ class JavaSlave:
         return self.broker.store
 
     def runtime(self) -> Mapping[str, str]:
-        """What it says of itself; empty while it does not answer."""
+        """What it says of itself; empty while it does not answer, or cannot say it: in its first
+        second a broker fails to reckon its rates."""
         with suppress(OSError, EOFError), closing(RemotingPeer(self.place)) as peer:
             found = peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO, {})
-            return read_body(KVTable, found.body).table
+            if found.code == ResponseCode.SUCCESS:
+                return read_body(KVTable, found.body).table
         return {}
 
     def end(self) -> int:
