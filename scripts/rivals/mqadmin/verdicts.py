@@ -26,7 +26,7 @@ DIFFERENCES: Mapping[str, str] = {
         "that it is refused: the setting counts from the node's start"
     ),
     "consumerStatus -g {live} -i {client_id}": (
-        "the client's offset in its empty retry queue: 0, at a broker -1"
+        "the client's offset in its empty retry queue: -1 until its first pull there ends, then 0"
     ),
     "statsAll": "what was counted in the last minute",
     "statsAll -t {topic}": "what was counted in the last minute",
