@@ -48,7 +48,7 @@ class Acknowledgements:
         self._answer = answer
         self._show = show
         self._shows = settings.shows_replicated
-        self._shown = store.log.end
+        self._shown = store.page.read().readable
         self._needed = settings.followers_needed
         self._is_usual = settings.waits_for_followers
         self._is_sync_flush = settings.is_sync_flush

@@ -170,8 +170,10 @@ class WriterStore:
         return run_dir(self.root)
 
     def publish_start(self) -> None:
-        """Begins the epoch: everything that was recovered is readable from now on."""
-        end = self.log.end
+        """Begins the epoch: all that was recovered is readable from now on; where followers decide
+        what is, only what was readable before."""
+        end, before = self.log.end, self.page.read()
+        waits = self.settings.shows_replicated and before.epoch
         self.page.begin_epoch(
             self.epoch,
             epoch_start=end,
@@ -180,7 +182,7 @@ class WriterStore:
             appended=end,
             committed=end,
             flushed=end,
-            readable=end,
+            readable=min(before.readable, end) if waits else end,
             segment_bytes=self.log.segment_bytes,
         )
 

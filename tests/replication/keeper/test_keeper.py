@@ -4,12 +4,13 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from client.client import connect
+from node.runtime.state_page import LogPage
 from node.store.identity.broker_identity import load_identity
 from node.store.identity.master_epochs import load_master_epochs
 from node.supervisor.child_process import command, environment
@@ -95,6 +96,29 @@ def test_a_new_store_gets_an_id_and_leads_but_acknowledges_nothing_alone(
 
 def send_one(node: ElectedNode) -> str:
     return send(node, "alone")[0]
+
+
+def test_what_no_follower_has_stays_unseen_when_the_writer_alone_is_started_again(
+    controller: FakeController, tmp_path: Path
+) -> None:
+    with nodes_of(controller, tmp_path, 1) as [node]:
+        node.begin()
+        await_leads(node)
+        await_true(lambda: send_one(node) == "SLAVE_NOT_AVAILABLE", "no answer", [node], WAIT_S)
+        with LogPage.open(node.root) as page:
+            before = page.read()
+        assert (before.readable, before.appended > 0) == (0, True)
+        os.kill(before.pid, signal.SIGKILL)
+
+        def restarted() -> bool:
+            with suppress(OSError), LogPage.open(node.root) as page:
+                return page.read().epoch > before.epoch
+            return False
+
+        await_true(restarted, "no new writer", [node], WAIT_S)
+        with LogPage.open(node.root) as page:
+            assert (page.read().readable, page.read().appended) == (0, before.appended)
+        assert node.stop() == 0
 
 
 # Long: half a minute.
