@@ -259,8 +259,8 @@ def check_seconds(name: str, value: object) -> None:
 
 def check_names(what: str, options: Mapping[str, Any], known: type) -> None:
     """Raises BadRequest for an option that `known`, a TypedDict, does not have."""
-    names = list(known.__annotations__)
-    if unknown := sorted(options.keys() - set(names)):
+    if unknown := sorted(options.keys() - known.__annotations__.keys()):
+        names = list(known.__annotations__)
         near = difflib.get_close_matches(unknown[0], names, 1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(names)}"
         raise BadRequest(f"{what} has no option {', '.join(unknown)}", hint)
@@ -274,9 +274,11 @@ def check_limit(limit: object) -> None:
 
 def check_batch(topic: str, options: BatchOptions) -> None:
     """Raises BadRequest for options that the encoder would fail on with a TypeError."""
+    check_type("topic", topic, str)
+    if not options:
+        return
     check_names("a batch", options, BatchOptions)
     keys, queue_id, order_by = map(options.get, ("keys", "queue_id", "order_by"))
-    check_type("topic", topic, str)
     check_type("tags", options.get("tags"), str)
     check_type("queue_id", queue_id, int)
     check_type("order_by", order_by, str)

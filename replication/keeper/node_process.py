@@ -50,9 +50,11 @@ class NodeProcess:
             return 0
         process.send_signal(signal.SIGTERM)
         try:
-            return process.wait(STOP_WAIT_S)
+            code = process.wait(STOP_WAIT_S)
         except subprocess.TimeoutExpired:
             extra = fields(process_pid=process.pid)
             log.error("the node does not stop and is killed", extra=extra)  # noqa: TRY400
             process.kill()
             return process.wait()
+        # By the signal: it did not handle it yet, and has done nothing.
+        return 0 if code == -signal.SIGTERM else code
