@@ -69,10 +69,12 @@ interop: setup ## compares with RocketMQ's own store (needs java and mvn)
 clients: setup ## RocketMQ's clients and its own tests at a node and at a broker: half an hour at most
 	timeout $(CLIENTS_S) $(BIN)/python -m pytest -q -rs -m clients
 
-# The first line builds the Java program, so that several tests at a time find it built.
+# The first line builds the Java program, so that several tests at a time find it built. Its JVMs
+# live for seconds: what the second compiler makes of them would cost more than it gains.
 cluster: setup ## slaves and masters of RocketMQ beside nodes, kills of either: twenty minutes at most
 	$(BIN)/python -c 'from scripts.rivals.rocketmq import class_path; class_path()'
-	timeout $(CLUSTER_S) $(PYTEST) -rs -m cluster
+	JDK_JAVA_OPTIONS='-XX:TieredStopAtLevel=1 -XX:+UseSerialGC' \
+	  timeout $(CLUSTER_S) $(PYTEST) -rs --durations=12 -m cluster
 
 crash: setup ## power losses on a simulated disk, over 100,000 images: ten minutes at most
 	timeout $(CRASH_S) $(PYTEST) -rs -m crash
