@@ -1,5 +1,6 @@
 """What a queue worker tells of topics: how many messages came, from the ends of its queues."""
 
+import time
 from pathlib import Path
 
 from node.runtime.stats.topic_counts import Count, TopicCounts, read_topics
@@ -45,8 +46,22 @@ def test_queues_are_looked_at_now_and_then_and_only_when_something_came(tmp_path
     handler.sums = {"a": 2}
     growth.look(100.0 + TOPICS_EVERY_S / 2, 2)
     assert counted(tmp_path) == {"a": Count(1, 0)}
-    far = 1e9
-    growth.look(far, 1)
+    due = 100.0 + TOPICS_EVERY_S
+    growth.look(due, 1)
     assert counted(tmp_path) == {"a": Count(1, 0)}
-    growth.look(far, 2)
+    growth.look(due, 2)
     assert counted(tmp_path) == {"a": Count(2, 0)}
+
+
+def test_a_busy_machine_does_not_delay_the_counts(tmp_path: Path) -> None:
+    class HeldUp(Handler):
+        def messages_by_topic(self) -> dict[str, int]:
+            time.sleep(0.05)
+            return super().messages_by_topic()
+
+    handler = HeldUp(a=0)
+    growth = grow(tmp_path, handler)
+    for second in range(3):
+        handler.sums = {"a": second + 1}
+        growth.look(100.0 + second * 1.5 * TOPICS_EVERY_S, second + 1)
+    assert counted(tmp_path) == {"a": Count(3, 0)}
