@@ -16,7 +16,7 @@ from scripts.rivals.rocketmq import (
     class_path,
     start_name_server,
 )
-from tests.clients.sides import BROKER_OPTIONS
+from tests.clients.sides import BROKER_AT_REST, BROKER_OPTIONS
 from tests.support.node import RunningNode, wait_until
 
 BROKER = "rival"
@@ -48,7 +48,7 @@ class JavaMaster:
         classes = class_path()
         self.addresses = Addresses.free()
         self._name_server = start_name_server(classes, home / "namesrv", self.addresses.name_server)
-        found = {"brokerIP2": "127.0.0.1", **settings}
+        found = {"brokerIP2": "127.0.0.1", **BROKER_AT_REST, **settings}
         self.broker = RocketMQ(classes, home / "broker", self.addresses, found, BROKER_OPTIONS)
         self.broker.start()
         self.producer = Producer(classes, home / "producer", self.addresses.name_server)

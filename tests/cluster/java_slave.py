@@ -13,7 +13,7 @@ from protocol.remoting.bodies import KVTable
 from protocol.remoting.codes import RequestCode, ResponseCode
 from protocol.remoting.java_class import read_body
 from scripts.rivals.rocketmq import Addresses, Jvm, RocketMQ, class_path, start_name_server
-from tests.clients.sides import BROKER_OPTIONS
+from tests.clients.sides import BROKER_AT_REST, BROKER_OPTIONS
 from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import RemotingPeer
 
@@ -69,7 +69,7 @@ class JavaSlave:
         found = {
             "brokerClusterName": CLUSTER, "brokerName": BROKER, "brokerId": 1,
             "brokerRole": "SLAVE", "slaveReadEnable": "true", "brokerIP2": "127.0.0.1",
-            **settings,
+            **BROKER_AT_REST, **settings,
         }  # fmt: skip
         self.broker = RocketMQ(classes, home, addresses, found, BROKER_OPTIONS)
         host, _, port = addresses.broker.partition(":")

@@ -13,6 +13,8 @@ from scripts.rivals.rocketmq import missing
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.timeout(1200),
+    # One site at a time: three controllers at rest take a third of a core.
+    pytest.mark.xdist_group("controllers"),
     pytest.mark.skipif(bool(missing()), reason=missing()),
 ]
 

@@ -9,7 +9,7 @@ import pytest
 from protocol.remoting.controller import ControllerCode
 from replication.keeper.controllers import Controllers
 from scripts.rivals.rocketmq import Addresses, Program, RocketMQ, missing
-from tests.clients.sides import BROKER_OPTIONS
+from tests.clients.sides import BROKER_AT_REST, BROKER_OPTIONS
 from tests.cluster.elected_site import ControllerSite
 from tests.cluster.same_store import differing_log
 from tests.soak.harness import SMALL_FILES
@@ -25,6 +25,8 @@ from tests.support.elected_node import (
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.timeout(900),
+    # One site at a time: three controllers at rest take a third of a core.
+    pytest.mark.xdist_group("controllers"),
     pytest.mark.skipif(bool(missing()), reason=missing()),
 ]
 TOPIC = "mixed"
@@ -48,7 +50,7 @@ def site(tmp_path: Path) -> Iterator[ControllerSite]:
 def java_broker(site: ControllerSite, home: Path) -> RocketMQ:
     """A broker of the same group."""
     addresses = Addresses(site.name_servers, Addresses.free().broker)
-    settings = {**JAVA, "controllerAddr": site.controllers}
+    settings = {**BROKER_AT_REST, **JAVA, "controllerAddr": site.controllers}
     return RocketMQ(site.classes, home, addresses, settings, BROKER_OPTIONS)
 
 
