@@ -121,12 +121,18 @@ def test_a_replica_of_a_trimmed_master_begins_where_it_does(
         assert differing_log(node.root, master.store, begin, end) == []
 
 
-def test_a_replica_registers_as_a_slave_and_finds_its_master(
+def test_a_replica_finds_its_master_and_consumers_read_from_it_when_that_is_lost(
     master: JavaMaster, tmp_path: Path
 ) -> None:
     master.send(500)
     source = f"namesrv:{master.addresses.name_server}/{BROKER}"
-    settings = (f"follow={source}", REMOTING, f"broker.broker_cluster_name={BROKER}", *SMALL_FILES)
+    settings = (
+        f"follow={source}",
+        REMOTING,
+        f"broker.broker_cluster_name={BROKER}",
+        "slave_read_enable=true",
+        *SMALL_FILES,
+    )
     with RunningNode(tmp_path / "copy", settings, queue_workers=1, readers=1) as node:
         wait_copied(master, node)
         expected = (master.ha, master.addresses.broker)
@@ -135,6 +141,10 @@ def test_a_replica_registers_as_a_slave_and_finds_its_master(
         assert (state.master, state.remoting) == expected
         refused = master.producer.ask("send", topic=TOPIC, body=10, messages=20, threads=1, batch=1)
         assert refused["failed"] == 0  # a producer goes to the master alone
+        wait_copied(master, node)
+        master.broker.kill()
+        read = master.producer.ask("push", topic=TOPIC, group="late", messages=520, pull=32)
+        assert (read["messages"], read["failed"]) == (520, 0)
 
 
 def test_a_replica_of_an_empty_master_waits_for_its_first_message(
