@@ -5,6 +5,7 @@ replica, and from following again with a log that went its own way, without anyb
 """
 
 import json
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from protocol.errors import StoreDamaged, StoreError
 ROLE_FILE = "role"
 REPLICA, MASTER = "replica", "master"
 _NUMBERS = ("epoch", "offset", "acknowledged")
+_HINT = "move it aside, and start the node in the role it had: a replica with --follow"
 
 
 class StoreRole(NamedTuple):
@@ -33,10 +35,17 @@ class WrongRole(StoreError):
 
 
 def load_role(root: Path) -> StoreRole | None:
-    """None for a store that never followed anybody. Raises StoreDamaged."""
+    """None for a store that never followed anybody. Raises StoreDamaged.
+
+    Nothing else says that a store is a replica. So a file that cannot be trusted is refused: as if
+    there were none, the replica would take messages of its own.
+    """
     path = own_dir(root) / ROLE_FILE
     text = unseal(root, path)
     if text is None:
+        if os.path.lexists(path):
+            found = "its checksum does not agree, or it belongs to another store"
+            raise StoreDamaged(str(path), 0, found, _HINT)
         return None
     try:
         found = json.loads(text)
@@ -44,8 +53,7 @@ def load_role(root: Path) -> StoreRole | None:
             str(found["role"]), str(found["source"]), *(int(found[name]) for name in _NUMBERS)
         )
     except (ValueError, KeyError, TypeError) as error:
-        hint = "written by another version? remove it, and start the node in the role it had"
-        raise StoreDamaged(str(path), 0, f"makes no sense ({error})", hint) from None
+        raise StoreDamaged(str(path), 0, f"makes no sense ({error})", _HINT) from None
     return role
 
 

@@ -18,7 +18,7 @@ from node.store.identity.node_role import (
     save_role,
 )
 from node.store.opening import open_store
-from protocol.errors import BadRequest, StoreLocked
+from protocol.errors import BadRequest, StoreDamaged, StoreLocked
 from protocol.record.columns import scan
 from replication.roles.promotion import AcknowledgedLost, demote, promote
 from replication.roles.rewind import rewind
@@ -87,6 +87,34 @@ def test_a_replica_behind_what_it_acknowledged_is_not_promoted(tmp_path: Path) -
     found = load_role(root)
     assert found is not None
     assert found.role == REPLICA
+
+
+def test_a_store_whose_role_is_damaged_is_served_in_none_until_somebody_says_which(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "copy"
+    log = a_replica(root)
+    path = root / "keelog" / "role"
+    whole = path.read_bytes()
+    for damaged in (b"", b"garbage\0\1", whole[:-3], whole.replace(b"replica", b"master_")):
+        path.write_bytes(damaged)
+        for follows in ("", "127.0.0.1:10912"):
+            with pytest.raises(StoreDamaged, match="checksum does not agree"):
+                check_role(root, follows)
+        with pytest.raises(StoreDamaged, match="role"):
+            promote(root, SETTINGS)
+        assert path.read_bytes() == damaged
+    assert stored(root) == bytes(log.data)
+    path.rename(tmp_path / "aside")
+    log.put_many(10)
+    with (
+        HaMaster(bytes(log.data), SEGMENT_BYTES) as master,
+        ReplicaProcess(root, master.place) as replica,
+    ):
+        replica.wait_end(master.end)
+        assert replica.stop() == 0
+    with pytest.raises(WrongRole, match="is a replica of"):
+        check_role(root, follows="")
 
 
 def test_only_a_replica_is_promoted_and_only_when_it_has_stopped(tmp_path: Path) -> None:
