@@ -139,8 +139,8 @@ def test_a_replica_finds_its_master_and_consumers_read_from_it_when_that_is_lost
         wait_until(lambda: read_follow_state(node.root).connections > 0, "no state is shown")
         state = read_follow_state(node.root)
         assert (state.master, state.remoting) == expected
-        refused = master.producer.ask("send", topic=TOPIC, body=10, messages=20, threads=1, batch=1)
-        assert refused["failed"] == 0  # a producer goes to the master alone
+        sent = master.producer.ask("send", topic=TOPIC, body=10, messages=20, threads=1, batch=1)
+        assert sent["failed"] == 0  # a producer goes to the master alone
         wait_copied(master, node)
         master.broker.kill()
         read = master.producer.ask("push", topic=TOPIC, group="late", messages=520, pull=32)
