@@ -75,7 +75,7 @@ def test_a_message_that_the_node_refuses_takes_no_other_with_it(
     store = node.memory.store
 
     def picky(frame: bytes, queue: int | None) -> dict[str, object]:
-        if b"BAD" in frame:
+        if b"refused" in frame:
             raise IllegalMessage("I do not like it")
         return store(frame, queue)
 
@@ -83,7 +83,7 @@ def test_a_message_that_the_node_refuses_takes_no_other_with_it(
 
     async def main() -> list[Receipt | BaseException]:
         async with keelog.aio.connect(node.url, timeout=WAIT_S) as mq:
-            bodies = [b"BAD" if n in (3, 20) else b"%d" % n for n in range(32)]
+            bodies = [b"refused" if n in (3, 20) else b"%d" % n for n in range(32)]
             sends = (mq.send("orders", body) for body in bodies)
             found = await asyncio.gather(*sends, return_exceptions=True)
             assert (await mq.send("orders", b"later")).status == "PUT_OK"

@@ -138,12 +138,12 @@ def test_a_bad_message_that_the_node_refuses_takes_no_other_with_it(
     store = node.memory.store
 
     def picky(frame: bytes, queue: int | None) -> dict[str, object]:
-        if b"BAD" in frame:
+        if b"refused" in frame:
             raise IllegalMessage("I do not like it")
         return store(frame, queue)
 
     monkeypatch.setattr(node.memory, "store", picky)
-    bodies = [b"BAD" if n in (3, 20) else b"%d" % n for n in range(32)]
+    bodies = [b"refused" if n in (3, 20) else b"%d" % n for n in range(32)]
     told: list[int] = []
     with mq.producer(linger=60) as producer:
         futures = [producer.send_nowait("orders", body, queue_id=2) for body in bodies]
@@ -151,11 +151,11 @@ def test_a_bad_message_that_the_node_refuses_takes_no_other_with_it(
             future.add_done_callback(lambda _, row=row: told.append(row))  # type: ignore[misc]
     assert sorted(told) == list(range(32))
     assert producer.failed == 2
-    good = [body for body in bodies if body != b"BAD"]
+    good = [body for body in bodies if body != b"refused"]
     assert [record.body for record in node.stored()] == good
     keys = {record.body: record.unique_key for record in node.stored()}
     for body, future in zip(bodies, futures, strict=True):
-        if body == b"BAD":
+        if body == b"refused":
             assert isinstance(future.exception(0), IllegalMessage)
         else:
             assert future.result(0).unique_key == keys[body]
