@@ -4,18 +4,25 @@ The checks and their order are those of RocketMQ's SendMessageProcessor.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator
 from functools import lru_cache
+from itertools import chain
 from typing import Any
+from zlib import crc32
+
+import numpy as np
 
 from client.results import Receipt
-from client.send.record_batch import EncodedMessage
+from client.send.receipts import BatchReceipt
+from client.send.record_batch import EncodedColumns, EncodedMessage
+from client.send.send_coalescer import SEND_BYTES_MAX
 from client.send.unique_key import UniqueKeys
 from gateway.connection import Reply, Request
 from gateway.delayed import DelayRules, dead_letter, dead_letter_topic, delay_level_of
 from gateway.groups import Groups
 from gateway.names import SEND_EXT
 from gateway.stored_properties import (
+    SPECIAL_NAMES,
     broker_properties,
     stored_properties,
     unique_key_of,
@@ -46,6 +53,7 @@ from protocol.names import (
 )
 from protocol.record.codec import TRANSACTION_MASK
 from protocol.record.encode import ANY_QUEUE, FORBIDDEN_SYS_FLAGS, pack_fields
+from protocol.record.encode_batch import EncodedBatch
 from protocol.record.properties import (
     CRC_PROPERTY_BYTES,
     EMPTY_CRC_PROPERTY,
@@ -55,11 +63,13 @@ from protocol.record.scheduled import RealPlace, schedule_place, scheduled
 from protocol.record.timed import TIMER_PLACE, Timed, is_timed, timed
 from protocol.remoting.batch import BatchItem, batch_items
 from protocol.remoting.codes import ResponseCode
+from protocol.remoting.encode_items import RecordMould, encode_items, packed_names
 from protocol.remoting.request_headers import SendMessageHeader, request_fields
 from protocol.request_checks import WAIT_NONE
 
 WAITING_BYTES_MAX = 64 * 1024 * 1024
 """Of all clients' messages that the writer has not taken; beyond it, sends are refused as busy."""
+_SPECIAL = packed_names(SPECIAL_NAMES)
 _CODES = {
     "PUT_OK": ResponseCode.SUCCESS,
     "FLUSH_DISK_TIMEOUT": ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -69,28 +79,51 @@ _CODES = {
 
 
 class _Sent:
-    """The messages of one request, until all have their outcome. `queue_id`: the one that its
-    client gets to know."""
+    """The message of one request, until it has its outcome. `queue_id`: the one that its client
+    gets to know."""
 
-    __slots__ = ("left", "queue_id", "recall_handle", "receipts", "request")
+    __slots__ = ("queue_id", "recall_handle", "request")
+
+    def __init__(self, request: Request, queue_id: int) -> None:
+        self.request = request
+        self.queue_id = queue_id
+        self.recall_handle = ""
+        """Of a timer message: what takes it back."""
+
+    def refused(self, error: MqError) -> None:
+        """It was not stored."""
+        self.request.answer(refusal_of_send(error))
+
+    def stored(self, receipt: Receipt) -> None:
+        """It was."""
+        ext = _answer_fields(receipt, receipt.msg_id, self.queue_id)
+        if self.recall_handle:
+            ext["recallHandle"] = self.recall_handle
+        self.request.answer(Reply(_code(receipt), ext))
+
+
+class _SentBatch:
+    """The messages of one request, which go to the writer in `left` parts, until all have their
+    outcome."""
+
+    __slots__ = ("left", "parts", "queue_id", "request")
 
     def __init__(self, request: Request, left: int, queue_id: int) -> None:
         self.request = request
         self.left = left
         self.queue_id = queue_id
-        self.recall_handle = ""
-        """Of a timer message: what takes it back."""
-        self.receipts: list[Receipt] = []
+        self.parts: list[BatchReceipt] = []
 
-    def refused(self, error: MqError) -> None:
-        """One of them was not stored."""
-        self.request.answer(refusal_of_send(error))
-
-    def stored(self, receipt: Receipt) -> None:
-        """One of them was."""
-        self.receipts.append(receipt)
-        if len(self.receipts) == self.left:
-            self.request.answer(_answer(self.receipts, self.queue_id, self.recall_handle))
+    def done(self, found: BatchReceipt | MqError) -> None:
+        """A part has its outcome."""
+        if isinstance(found, MqError):
+            self.request.answer(refusal_of_send(found))
+            return
+        self.parts.append(found)
+        if len(self.parts) == self.left:
+            first = self.parts[0][0]
+            ids = ",".join(chain.from_iterable(part.message_ids() for part in self.parts))
+            self.request.answer(Reply(_code(first), _answer_fields(first, ids, self.queue_id)))
 
 
 _WAITING = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
@@ -205,7 +238,7 @@ class Sends:
         elif is_half:
             self._put_half(request, wanted, place, body)
         else:
-            self.put(request, wanted, place, body, self._added, _Sent(request, 1, place.queue_id))
+            self.put(request, wanted, place, body, self._added, _Sent(request, place.queue_id))
 
     def _is_half(self, wanted: SendMessageHeader) -> bool:
         """Whether a message is the half of a transaction; one that is handed back keeps the
@@ -227,7 +260,7 @@ class Sends:
         wait = None if waits_for_disk(properties) else WAIT_NONE
         timed(properties, place, now_ms(), self._delays.timer_ms_max)  # refuses what cannot be
         properties = half_properties(properties, place)
-        waits_at, sent = RealPlace(HALF_TOPIC, HALF_QUEUE), _Sent(request, 1, place.queue_id)
+        waits_at, sent = RealPlace(HALF_TOPIC, HALF_QUEUE), _Sent(request, place.queue_id)
         entry = self._entry(wanted, waits_at, body, properties, wanted.flag, request, sent)
         self._link.put(entry, wait, is_inner=True)
 
@@ -267,27 +300,34 @@ class Sends:
     ) -> None:
         if wanted.topic.startswith(RETRY_PREFIX):
             raise IllegalMessage("a batch to a retry topic", "send them one by one")
-        items = batch_items(body)
-        sent = _Sent(request, len(items), place.queue_id)
-        for entry in [self._item(wanted, place, item, request, sent) for item in items]:
-            self._link.put(entry, once=self._asks_once(wanted.topic))
+        parts = list(_parts(self._columns(request, wanted, place, body)))
+        sent, once = _SentBatch(request, len(parts), place.queue_id), self._asks_once(wanted.topic)
+        for part in parts:
+            self._link.put_batch(part, sent.done, once)
 
-    def _item(
-        self,
-        wanted: SendMessageHeader,
-        place: RealPlace,
-        item: BatchItem,
-        request: Request,
-        sent: _Sent,
-    ) -> EncodedMessage:
-        """One message of a batch: a broker adds nothing to it."""
+    def _columns(
+        self, request: Request, wanted: SendMessageHeader, place: RealPlace, body: memoryview
+    ) -> EncodedColumns:
+        """The records of a batch. Raises IllegalMessage and its kinds, BadCommand."""
+        mould = _mould(request, wanted, place)
+        found = encode_items(body, mould, _SPECIAL, self._link.body_bytes_max, self._link.crc)
+        if found is not None:
+            return EncodedColumns(place.topic, place.queue_id, *found)
+        items = [self._item(mould, item) for item in batch_items(body)]
+        records = b"".join(record for record, _ in items)
+        sizes = np.array([len(record) for record, _ in items], np.uint32)
+        encoded = EncodedBatch(np.frombuffer(records, np.uint8), sizes, crc32(records))
+        return EncodedColumns(place.topic, place.queue_id, encoded, [key for _, key in items])
+
+    def _item(self, mould: RecordMould, item: BatchItem) -> tuple[bytes, str]:
+        """The record of one message of a batch, and its unique key: a broker adds nothing to it."""
         given = bytes(item.properties)
         if asks_for_transaction(given.decode("utf-8", "replace")):
             raise IllegalMessage("a transaction in a batch", "send such messages one by one")
         properties = stored_properties(given, b"", self._keys.next())
         if delay_level_of(properties, self._delays.level_max) or is_timed(properties):
             raise IllegalMessage("a delay in a batch", "send delayed messages one by one")
-        return self._entry(wanted, place, item.body, properties, item.flag, request, sent)
+        return self._record(mould, item.body, properties, item.flag)
 
     def _entry(
         self,
@@ -299,6 +339,14 @@ class Sends:
         request: Request,
         slot: Slot,
     ) -> EncodedMessage:
+        mould = _mould(request, wanted, place)
+        record, key = self._record(mould, body, properties, flag)
+        return EncodedMessage(record, place.topic, place.queue_id, None, key, slot)
+
+    def _record(
+        self, mould: RecordMould, body: bytes | memoryview, properties: bytes, flag: int
+    ) -> tuple[bytes, str]:
+        """A record and its unique key. Raises MessageTooLarge, IllegalMessage."""
         if len(body) > self._link.body_bytes_max:
             raise MessageTooLarge(
                 f"the body has {len(body)} bytes, {self._link.body_bytes_max} are allowed",
@@ -309,12 +357,39 @@ class Sends:
         if own:
             properties += EMPTY_CRC_PROPERTY
         record = pack_fields(
-            place.topic, body, place.queue_id, properties,
-            wanted.born_timestamp, request.connection.peer,
-            flag, wanted.sys_flag, wanted.reconsume_times,
+            mould.topic, body, mould.queue_id, properties,
+            mould.born_timestamp, mould.born_host,
+            flag, mould.sys_flag, mould.reconsume_times,
         )  # fmt: skip
-        key = unique_key_of(properties).decode("utf-8", "replace")
-        return EncodedMessage(record, place.topic, place.queue_id, None, key, slot)
+        return record, unique_key_of(properties).decode("utf-8", "replace")
+
+
+def _mould(request: Request, wanted: SendMessageHeader, place: RealPlace) -> RecordMould:
+    return RecordMould(
+        place.topic,
+        place.queue_id,
+        wanted.born_timestamp,
+        request.connection.peer,
+        wanted.sys_flag,
+        wanted.reconsume_times,
+    )
+
+
+def _parts(columns: EncodedColumns) -> Iterator[EncodedColumns]:
+    """A batch as the requests that the writer takes: most are one."""
+    records, sizes = columns.encoded.records, columns.encoded.sizes
+    if len(records) <= SEND_BYTES_MAX:
+        yield columns
+        return
+    ends = np.cumsum(sizes, dtype=np.int64)
+    row = start = 0
+    while row < len(sizes):
+        stop = max(row + 1, int(np.searchsorted(ends, start + SEND_BYTES_MAX, "right")))
+        end = int(ends[stop - 1])
+        some = records[start:end]
+        encoded = EncodedBatch(some, sizes[row:stop], crc32(some.data))
+        yield columns._replace(encoded=encoded, unique_keys=columns.unique_keys[row:stop])
+        row, start = stop, end
 
 
 @lru_cache(maxsize=4096)
@@ -335,25 +410,25 @@ def _queue_of(topic: Topic, wanted: int) -> int:
     return wanted
 
 
-def _answer(receipts: Sequence[Receipt], queue_id: int, recall_handle: str) -> Reply:
+def _code(receipt: Receipt) -> int:
+    return _CODES.get(receipt.status, ResponseCode.SUCCESS)
+
+
+def _answer_fields(first: Receipt, msg_ids: str, queue_id: int) -> dict[str, str]:
     """Of one message, or of all those of a batch: their ids are joined by commas.
 
     A delayed message is in another queue than its client asked for, and hears of. A repeated one
     is where the first one is.
     """
-    first = receipts[0]
     if first.topic not in _WAITING:
         queue_id = first.queue_id
-    ext = {
+    return {
         **SEND_EXT,
-        "msgId": ",".join(receipt.msg_id for receipt in receipts),
+        "msgId": msg_ids,
         "queueId": str(queue_id),
         "queueOffset": str(first.queue_offset),
         "transactionId": first.unique_key,
     }
-    if recall_handle:
-        ext["recallHandle"] = recall_handle
-    return Reply(_CODES.get(first.status, ResponseCode.SUCCESS), ext)
 
 
 def refusal_of_send(error: MqError) -> Reply:

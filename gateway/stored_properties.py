@@ -28,6 +28,8 @@ _SPECIAL = re.compile(
     + b"|".join(re.escape(name.encode()) for name in (*_REFUSED, *_ADDED, CRC32))
     + b")\x01"
 )
+SPECIAL_NAMES = (*NOT_OFFERED, *_ADDED, CRC32)
+"""Of properties that are not stored as they are, or not of every message."""
 _KEY_START = f"{UNIQUE_KEY}\x01".encode()
 _NAME_END, _PAIR_END = b"\x01", b"\x02"
 _NO_VALUE, _NO_NAME = b"\x01\x02", b"\x02\x01"

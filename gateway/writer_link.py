@@ -6,17 +6,24 @@ append. Used by the gateway and by the process that delivers delayed messages.
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from client.aio.channel import AsyncioChannel
 from client.core import ClientCore
 from client.results import Receipt
-from client.send.receipts import Results
-from client.send.record_batch import EncodedMessage, EntryBatch
+from client.send.receipts import BatchReceipt, Results
+from client.send.record_batch import (
+    ColumnBatch,
+    EncodedColumns,
+    EncodedMessage,
+    EntryBatch,
+    RecordBatch,
+)
 from client.send.send_coalescer import SEND_BYTES_MAX, SEND_RECORDS_MAX, UNDER_WAY_MAX
 from node.runtime.settings import Settings
 from node.store.identity.inner_right import find_right
@@ -36,12 +43,23 @@ class Slot(Protocol):
         """It was not, or nobody knows."""
 
 
+BatchDone = Callable[[BatchReceipt | MqError], None]
+
+
 class _Kind(NamedTuple):
     """Records of one kind can share a request. `is_inner`: they are for the system's topics.
     `once`: the node stores each unique key once."""
 
     wait: str | None
     is_inner: bool
+    once: bool
+
+
+class _WaitingBatch(NamedTuple):
+    """Records that are a request of their own."""
+
+    columns: EncodedColumns
+    done: BatchDone
     once: bool
 
 
@@ -59,6 +77,8 @@ class WriterLink:
         self._link = AsyncioChannel(core.io, self._loop)
         core.adopt(self._link)
         self._waiting: dict[_Kind, deque[EncodedMessage]] = {}
+        self._batches: deque[_WaitingBatch] = deque()
+        self._is_batchs_turn = False
         self.waiting_bytes = 0
         """Of all records that have no outcome yet."""
         self._under_way = 0
@@ -73,32 +93,63 @@ class WriterLink:
     ) -> None:
         """Takes a record, whose slot gets the outcome. It goes at the end of the turn."""
         self._waiting.setdefault(_Kind(wait, is_inner, once), deque()).append(entry)
-        self.waiting_bytes += len(entry.record)
+        self._will_send(len(entry.record))
+
+    def put_batch(self, columns: EncodedColumns, done: BatchDone, once: bool) -> None:
+        """Takes records of one queue, which are stored together or not at all."""
+        self._batches.append(_WaitingBatch(columns, done, once))
+        self._will_send(len(columns.encoded.records))
+
+    def _will_send(self, size: int) -> None:
+        self.waiting_bytes += size
         if not self._is_due:
             self._is_due = True
             self._loop.call_soon(self._go)
 
     def _go(self) -> None:
-        """Sends what waits, unless enough is under way: the next answer does it then."""
-        while self._waiting and self._under_way < UNDER_WAY_MAX:
+        """Sends what waits, unless enough is under way: the next answer does it then. Batches and
+        single records have their turns, so that neither waits for ever."""
+        while (self._waiting or self._batches) and self._under_way < UNDER_WAY_MAX:
+            self._under_way += 1
+            self._is_batchs_turn = bool(self._batches) and not (
+                self._waiting and self._is_batchs_turn
+            )
+            if self._is_batchs_turn:
+                self._send_batch(self._batches.popleft())
+                continue
             kind, waiting = next(iter(self._waiting.items()))
             entries = _next_request(waiting)
             if not waiting:
                 del self._waiting[kind]
             self._send(kind, entries)
-        self._is_due = bool(self._waiting)
+        self._is_due = bool(self._waiting or self._batches)
+
+    def _in_loop(self, take: Callable[..., None], *found: Any) -> None:
+        """Calls `take` in the thread of the loop."""
+        if self._link.is_here():
+            take(*found)
+            return
+        with suppress(RuntimeError):  # the loop is closed: so are all connections
+            self._loop.call_soon_threadsafe(take, *found)
+
+    def _send_batch(self, waiting: _WaitingBatch) -> None:
+        def take(found: BatchReceipt | MqError) -> None:
+            self.waiting_bytes -= len(waiting.columns.encoded.records)
+            self._under_way -= 1
+            waiting.done(found)
+            self._go()
+
+        deadline = monotonic() + TIMEOUT_S
+        done = partial(self._in_loop, take)
+        self._carry(ColumnBatch(None, deadline, waiting.columns, done, once=waiting.once))
+
+    def _carry(self, batch: RecordBatch) -> None:
+        sender = self._core.sender
+        if not sender.carry(batch, self._link.carry):
+            sender.send(batch)
 
     def _send(self, kind: _Kind, entries: list[EncodedMessage]) -> None:
-        self._under_way += 1
         left = len(entries)
-        sender = self._core.sender
-
-        def deliver(some: Sequence[EncodedMessage], results: Results) -> None:
-            if self._link.is_here():
-                take(some, results)
-                return
-            with suppress(RuntimeError):  # the loop is closed: so are all connections
-                self._loop.call_soon_threadsafe(take, some, results)
 
         def take(some: Sequence[EncodedMessage], results: Results) -> None:
             nonlocal left
@@ -115,9 +166,10 @@ class WriterLink:
 
         deadline = monotonic() + TIMEOUT_S
         right = self._own_right() if kind.is_inner else None
-        batch = EntryBatch(kind.wait, deadline, deliver, True, entries, right=right, once=kind.once)
-        if not sender.carry(batch, self._link.carry):
-            sender.send(batch)
+        deliver = partial(self._in_loop, take)
+        self._carry(
+            EntryBatch(kind.wait, deadline, deliver, True, entries, right=right, once=kind.once)
+        )
 
     def _own_right(self) -> str:
         if not self._right:

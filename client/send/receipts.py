@@ -126,6 +126,11 @@ class BatchReceipt(Sequence[Receipt]):
             places[row] = first.physical_offset
         return places
 
+    def message_ids(self) -> list[str]:
+        """The id of each message, which names its place in the log."""
+        places = self.physical_offsets.tolist()
+        return list(hex_after(self._id_start, ">%dQ", places))
+
     def unique_key(self, index: int) -> str:
         """The unique key of one message."""
         return self._unique_keys[index]

@@ -28,7 +28,6 @@ from client.send.receipts import (
     read_receipts,
     repeats_of,
 )
-from client.send.unique_key import KeyRun
 from client.transport.request import Call, NodeRole, Outcome
 from protocol.errors import BadRequest, IllegalMessage, MqError, OutcomeUnknownError
 from protocol.record.codec import SHORT_HEAD
@@ -390,7 +389,7 @@ class EncodedColumns(NamedTuple):
     topic: str
     queue_id: int
     encoded: EncodedBatch
-    unique_keys: KeyRun
+    unique_keys: Sequence[str]
 
     def entries(self, slots: Iterable[Any]) -> list[EncodedMessage]:
         """The messages one by one, each with its slot."""

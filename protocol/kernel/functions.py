@@ -37,6 +37,9 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "append_run": (LONG, (POINTER,) * 4),
     "put_message": (LONG, (POINTER,) * 4),
     "encode_batch": (LONG, (POINTER,) * 5),
+    # kernel_items.c
+    "count_items": (LONG, (POINTER, LONG)),
+    "encode_items": (LONG, (POINTER,) * 4),
     # kernel_dispatch.c
     "wanted_columns": (ctypes.c_int32, ()),
     "group_queues": (LONG, (POINTER, LONG, LONG, *[POINTER] * 4, LONG)),
