@@ -7,7 +7,9 @@ replies go out in any order: those of one turn of the loop together.
 import asyncio
 import ipaddress
 import logging
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
@@ -109,10 +111,44 @@ class Request:
             self.connection.send(header, reply.body)
 
 
+class Gathering:
+    """What the requests of a read, or the writer's answer, give to send: it goes at their end.
+
+    A turn of the loop for each would cost a lone caller a tenth.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._depth = 0
+
+    def at_end(self, send: Callable[[], None]) -> None:
+        """Does it at the end of what is being taken, otherwise of this turn of the loop."""
+        if not self._depth and not self._waiting:
+            asyncio.get_running_loop().call_soon(self._send)
+        self._waiting.append(send)
+
+    @contextmanager
+    def taking(self) -> Iterator[None]:
+        """Around what takes requests or answers."""
+        self._depth += 1
+        try:
+            yield
+            self._send()
+        finally:
+            self._depth -= 1
+            if self._waiting and not self._depth:
+                asyncio.get_running_loop().call_soon(self._send)
+
+    def _send(self) -> None:
+        while self._waiting:
+            self._waiting.popleft()()
+
+
 class ConnectionBuffers:
     """The bytes that all connections hold: frames that have begun, and unsent replies."""
 
     def __init__(self, limit: int = BUFFERED_BYTES_MAX) -> None:
+        self.gathering = Gathering()
         self.room = memoryview(bytearray(ROOM_BYTES))
         """Where every connection reads to: idle ones cost no memory."""
         self.held = 0
@@ -176,8 +212,6 @@ class RemotingConnection(asyncio.BufferedProtocol):
     _unsent_bytes: int = 0
     _is_paused: bool = False
     """The client does not read."""
-    _is_taking: bool = False
-    """Its requests are being taken: what is sent meanwhile goes out with their last reply."""
     _is_waiting: bool = False
     """Requests that were read wait until it does."""
     _transport: asyncio.Transport | None = None
@@ -253,24 +287,20 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     def _take_frames(self, nbytes: int) -> None:
         taken = False
-        self._is_taking = True
-        try:
-            for header, body in self._reader.received(nbytes):
-                if header.flag & ANSWER:
-                    self.handler.answered(self, header, body)
-                else:
-                    self._take(Request(self, header, body))
-                taken = True
-                if self._is_paused or self.is_closed:
-                    self._is_waiting = True
-                    break
-        except BrokenFrame as error:
-            self.end(EndReason.BROKEN, error.reason)
-        finally:
-            self._is_taking = False
-        self._reader.keep(nbytes)
-        if self._unsent:
-            self._flush()  # a turn of the loop for it would cost a bulk reader a tenth
+        with self.handler.buffers.gathering.taking():
+            try:
+                for header, body in self._reader.received(nbytes):
+                    if header.flag & ANSWER:
+                        self.handler.answered(self, header, body)
+                    else:
+                        self._take(Request(self, header, body))
+                    taken = True
+                    if self._is_paused or self.is_closed:
+                        self._is_waiting = True
+                        break
+            except BrokenFrame as error:
+                self.end(EndReason.BROKEN, error.reason)
+            self._reader.keep(nbytes)
         if not self._reader.has_begun:
             self._begun_at = None
         elif self._begun_at is None or taken:
@@ -297,8 +327,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
         except BadCommand as error:
             refused = header._replace(code=error.code, ext=NO_EXT, remark=error.reason)
             head, body = frame_head(refused, 0), b""
-        if not self._unsent and not self._is_taking:
-            self.loop.call_soon(self._flush)
+        if not self._unsent:
+            self.handler.buffers.gathering.at_end(self._flush)
         self._unsent += (head, body) if body else (head,)
         self._unsent_bytes += len(head) + len(body)
         if self._unsent_bytes > PAUSE_BYTES:

@@ -113,7 +113,7 @@ class GatewayService:
         )
         self.members.may_ring = lambda group: self.groups.settings(group).rings
         self.pulls = Pulls(store, self.topics, self.members, self.groups, limits, shards)
-        self._link = WriterLink(core, run_dir(store.root), settings)
+        self._link = WriterLink(core, run_dir(store.root), settings, self.buffers.gathering)
         levels = len(settings.delay_levels_ms)
         delays = DelayRules(levels, settings.timer_max_delay_sec * 1000, name.broker)
         self.sends = self._make_sends(settings, name.cluster, delays)

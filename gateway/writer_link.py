@@ -25,6 +25,7 @@ from client.send.record_batch import (
     RecordBatch,
 )
 from client.send.send_coalescer import SEND_BYTES_MAX, SEND_RECORDS_MAX, UNDER_WAY_MAX
+from gateway.connection import Gathering
 from node.runtime.settings import Settings
 from node.store.identity.inner_right import find_right
 from protocol.errors import MqError
@@ -66,8 +67,11 @@ class _WaitingBatch(NamedTuple):
 class WriterLink:
     """The way to the writer, in the thread of the loop. `run_dir` has the right of the node."""
 
-    def __init__(self, core: ClientCore, run_dir: Path, settings: Settings) -> None:
+    def __init__(
+        self, core: ClientCore, run_dir: Path, settings: Settings, gathering: Gathering
+    ) -> None:
         self._core = core
+        self._gathering = gathering
         self._run_dir = run_dir
         self._right = ""
         # As the writer, which has the same settings; the routes would say so too, but later.
@@ -104,11 +108,12 @@ class WriterLink:
         self.waiting_bytes += size
         if not self._is_due:
             self._is_due = True
-            self._loop.call_soon(self._go)
+            self._gathering.at_end(self._go)
 
     def _go(self) -> None:
         """Sends what waits, unless enough is under way: the next answer does it then. Batches and
         single records have their turns, so that neither waits for ever."""
+        is_lone = False
         while (self._waiting or self._batches) and self._under_way < UNDER_WAY_MAX:
             self._under_way += 1
             self._is_batchs_turn = bool(self._batches) and not (
@@ -122,7 +127,10 @@ class WriterLink:
             if not waiting:
                 del self._waiting[kind]
             self._send(kind, entries)
+            is_lone = len(entries) == 1 and self._under_way == 1
         self._is_due = bool(self._waiting or self._batches)
+        if is_lone and not self._is_due:
+            self._link.look_awake()
 
     def _in_loop(self, take: Callable[..., None], *found: Any) -> None:
         """Calls `take` in the thread of the loop."""
@@ -136,8 +144,9 @@ class WriterLink:
         def take(found: BatchReceipt | MqError) -> None:
             self.waiting_bytes -= len(waiting.columns.encoded.records)
             self._under_way -= 1
-            waiting.done(found)
-            self._go()
+            with self._gathering.taking():
+                waiting.done(found)
+                self._go()
 
         deadline = monotonic() + TIMEOUT_S
         done = partial(self._in_loop, take)
@@ -154,15 +163,16 @@ class WriterLink:
         def take(some: Sequence[EncodedMessage], results: Results) -> None:
             nonlocal left
             left -= len(some)
-            for row, entry in enumerate(some):
-                self.waiting_bytes -= len(entry.record)
-                if isinstance(results, MqError):
-                    entry.slot.refused(results)
-                else:
-                    entry.slot.stored(results[row])
-            if not left:
-                self._under_way -= 1
-                self._go()
+            with self._gathering.taking():
+                for row, entry in enumerate(some):
+                    self.waiting_bytes -= len(entry.record)
+                    if isinstance(results, MqError):
+                        entry.slot.refused(results)
+                    else:
+                        entry.slot.stored(results[row])
+                if not left:
+                    self._under_way -= 1
+                    self._go()
 
         deadline = monotonic() + TIMEOUT_S
         right = self._own_right() if kind.is_inner else None

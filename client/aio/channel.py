@@ -46,6 +46,12 @@ class AsyncioChannel(Channel):
             self._wake_at(call.deadline)
         return True
 
+    def look_awake(self) -> None:
+        """Looks for the answer of a lone call before the loop goes on."""
+        if self._link is not None:
+            under_way = self._link.exchange.under_way
+            self._look_awake(self._link, lambda: under_way)
+
     def _begun(self, link: ZmtpConnection) -> None:
         self._loop.add_reader(link.fd, self._look, link)
         self._watch_room(link)

@@ -1,12 +1,9 @@
 """A connection to the writer, or a reader, by which a lone thread carries its request itself.
 
 Handing a request to the I/O thread and its answer back costs two changes of threads, much of what a
-lone send or look-up takes. Waking up a sleeping processor costs as much, so the thread spins for a
-moment before it sleeps.
+lone send or look-up takes.
 """
 
-import os
-import sys
 import threading
 from time import monotonic
 
@@ -15,10 +12,6 @@ from client.transport.io_thread import IoThread
 from client.transport.request import Call, NodeRole
 from client.transport.zmtp_connection import ZmtpConnection
 
-AWAKE_S = 0.0006
-"""The thread looks for the answer for this time before it sleeps."""
-ASLEEP_CALLS = 15
-"""After an answer that took longer, this number of calls sleep at once."""
 DIRECTS = 2
 """Threads that carry a request at the same time. Messages of further threads go in groups."""
 SLICE_S = 0.05
@@ -45,8 +38,6 @@ class BlockingChannel(Channel):
     def __init__(self, io: IoThread, role: NodeRole) -> None:
         super().__init__(io, role)
         self._lock = threading.Lock()
-        # On one processor a spinning client would keep the node from answering.
-        self._asleep_calls = 0 if len(os.sched_getaffinity(0)) > 1 else sys.maxsize
 
     @property
     def is_busy(self) -> bool:
@@ -76,7 +67,7 @@ class BlockingChannel(Channel):
             self._lock.release()
 
     def _wait(self, link: ZmtpConnection, call: Call) -> None:
-        self._look_awake(link, call)
+        self._look_awake(link, lambda: call.id in link.exchange.under_way)
         while call.id in link.exchange.under_way:
             now = monotonic()
             if call.deadline <= now:
@@ -88,19 +79,6 @@ class BlockingChannel(Channel):
             link.wait_at_most(min(call.deadline - now, SLICE_S))
             self._take_answers(link, wait=True)
             link.keep_alive(now)
-
-    def _look_awake(self, link: ZmtpConnection, call: Call) -> None:
-        """Looks for the answer for AWAKE_S, and lets other threads run first."""
-        if self._asleep_calls:
-            self._asleep_calls -= 1
-            return
-        end = monotonic() + AWAKE_S
-        while call.id in link.exchange.under_way:
-            os.sched_yield()
-            self._take_answers(link)
-            if monotonic() > end:
-                self._asleep_calls = ASLEEP_CALLS
-                return
 
     def close(self) -> None:
         """Ends the call that is under way, soon, and the connection. Harmless when repeated."""

@@ -10,6 +10,7 @@ import time
 from functools import partial
 
 from client.core import ClientCore
+from gateway.connection import Gathering
 from gateway.tasks.delay_level import DelayLevel, DelayQueue
 from gateway.tasks.delay_offsets import DelayOffsets
 from gateway.tasks.group_lags import GroupLags
@@ -39,7 +40,7 @@ class Tasks:
     ) -> None:
         self._page = page
         self._offsets = DelayOffsets(child.root, now_ms)
-        self._link = WriterLink(core, run_dir(child.root), settings)
+        self._link = WriterLink(core, run_dir(child.root), settings, Gathering())
         self._lags = GroupLags(child.root, core)
         wait_s = min(WAIT_S_MAX, settings.long_polling_ms_max / 1000)
         self._levels = [

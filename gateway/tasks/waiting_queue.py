@@ -15,6 +15,9 @@ log = logging.getLogger("keelog.tasks")
 
 WAIT_S_MAX = 30.0
 """How long a reader holds a pull of a queue without messages, if `long_polling_ms_max` lets it."""
+PATIENCE_MS = 50
+"""How late a message may be seen: delays are longer, and a reader that followed the log for these
+queues would read all that producers send to others."""
 _HELD = ("OFFSET_OVERFLOW_ONE", "NO_MESSAGE_IN_QUEUE")
 """The outcomes for which a reader holds a pull."""
 
@@ -37,7 +40,9 @@ class WaitingQueue:
     async def pull(self, offset: int) -> Pulled:
         """The next messages. Raises what a reader refuses, StoreDamaged."""
         place = self._place
-        found = await read_page(self._core, place.topic, place.queue_id, offset, self._wait_s)
+        found = await read_page(
+            self._core, place.topic, place.queue_id, offset, self._wait_s, PATIENCE_MS
+        )
         where = {"topic": place.topic, "queue": place.queue_id}
         if found.damage is not None:
             extra = fields(**where, why=found.damage)

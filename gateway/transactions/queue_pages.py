@@ -29,12 +29,17 @@ class QueuePage(NamedTuple):
 
 
 async def read_page(
-    core: ClientCore, topic: str, queue_id: int, offset: int, wait_s: float = 0.0
+    core: ClientCore,
+    topic: str,
+    queue_id: int,
+    offset: int,
+    wait_s: float = 0.0,
+    patience_ms: int = 0,
 ) -> QueuePage:
     """The records of a queue from an offset on; those that are damaged or gone are passed over.
 
-    `wait_s`: how long a reader holds the pull of a queue without more. Raises what a reader
-    refuses, StoreDamaged.
+    `wait_s`: how long a reader holds the pull of a queue without more; `patience_ms`: how late it
+    may then see one. Raises what a reader refuses, StoreDamaged.
     """
     wanted = {
         "topic": topic,
@@ -42,6 +47,7 @@ async def read_page(
         "offset": offset,
         "max_messages": PAGE_MESSAGES_MAX,
         "max_bytes": PAGE_BYTES_MAX,
+        "patience_ms": patience_ms,
     }
     try:
         found = await run(core, operations.pull(wanted, wait_s, REQUEST_S + 2 * wait_s))

@@ -108,6 +108,7 @@ class StoreFollower:
             desk.wake_all()
         elif self._news or desk.has_work:
             desk.wake(self._news)
+        desk.look_patiently(now)
         desk.settle()
         desk.time_out(now)
 
@@ -123,6 +124,8 @@ class StoreFollower:
             return True
         if deadline is None:
             return False
+        if desk.holds.patience_s and desk.patient_look_at <= now:
+            return True
         if deadline <= now or self._pages.epoch() != self._epoch:
             return True
         return not desk.tail.follows and not self._hints.are_up_to_date(self._pages.hints())
@@ -135,11 +138,14 @@ class StoreFollower:
         deadline = desk.holds.next_deadline()
         if deadline is None:
             return TICK_MS if has_unsent else IDLE_MS
+        due_at = deadline
         sleep_ms, quiet_s = TICK_MS, now - self._grew_at
         is_quiet = quiet_s > BUSY_S and desk.tail.follows
         if is_quiet and not has_unsent and not desk.is_unsettled:
             sleep_ms = int(quiet_sleep_s(quiet_s, TICK_MS / 1000) * 1000)
-        return min(sleep_ms, max(0, int((deadline - now) * 1000) + 1))
+        elif desk.holds.patience_s and not self._waits_until and not has_unsent:
+            sleep_ms, due_at = IDLE_MS, min(deadline, desk.patient_look_at)
+        return min(sleep_ms, max(0, int((due_at - now) * 1000) + 1))
 
     def ask_for_ring(self) -> bool:
         """Asks the writer to ring at the next record; False if that is there already."""
@@ -191,7 +197,8 @@ class StoreFollower:
     def _follow(self, now: float) -> None:
         """While pulls wait, follows the log itself, or the queue workers where that fails."""
         desk = self.desk
-        if len(desk.holds) or desk.is_asked_for_end:
+        is_awaited = len(desk.holds) and not desk.holds.patience_s
+        if is_awaited or desk.is_asked_for_end:
             desk.is_asked_for_end = False
             self._waits_until = now + WAITING_S
         elif now >= self._waits_until:

@@ -56,6 +56,8 @@ class Pull:
     """Its language, if it is not that of tags."""
     stream: bool = False
     """Whether it gets an answer each time when its queue grows; such a pull waits."""
+    patience_ms: int = 0
+    """How late its answer may come."""
 
 
 Get = GetByOffset | GetById | GetByKey | GetByQueue
@@ -80,7 +82,7 @@ def parse_pull(header: Header, settings: Settings, limits: TransferLimits) -> Pu
 
     `limits` apply where the request has none of its own.
     """
-    topic, queue_id, offset, count, size, tags, wait_ms, stream = PULL.values(header)
+    topic, queue_id, offset, count, size, tags, wait_ms, stream, patience_ms = PULL.values(header)
     if wait_ms > settings.long_polling_ms_max:
         raise out_of_range("wait_ms", wait_ms, 0, settings.long_polling_ms_max)
     request = _pull_request(
@@ -92,7 +94,8 @@ def parse_pull(header: Header, settings: Settings, limits: TransferLimits) -> Pu
         settings.travel_cq_file_num_when_get_message,
     )
     queue = Queue(topic, queue_id)
-    return Pull(queue, offset, request, wait_ms, tags, stream=stream and wait_ms > 0)
+    is_stream = stream and wait_ms > 0
+    return Pull(queue, offset, request, wait_ms, tags, stream=is_stream, patience_ms=patience_ms)
 
 
 @lru_cache(maxsize=256)
