@@ -129,7 +129,7 @@ class Gathering:
 
     @contextmanager
     def taking(self) -> Iterator[None]:
-        """Around what takes requests or answers."""
+        """Around what takes requests, or what the writer said of some."""
         self._depth += 1
         try:
             yield

@@ -140,3 +140,14 @@ TopicAttributes = Annotated[
         absent="as they were",
     ),
 ]
+PATIENCE_MS_MAX = 1_000
+Patience = Annotated[
+    int,
+    RequestField(
+        "how late a held pull may be answered: the reader looks this often, and does not follow the"
+        " log for it",
+        0,
+        PATIENCE_MS_MAX,
+        absent="at once",
+    ),
+]

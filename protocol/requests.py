@@ -33,6 +33,7 @@ from protocol.request_types import (
     OneQueue,
     OneStage,
     Order,
+    Patience,
     Perm,
     Query,
     QueueId,
@@ -52,7 +53,6 @@ BOUNDARY_LOWER, BOUNDARY_UPPER = "lower", "upper"
 FETCH_LOG, FETCH_QUEUE, FETCH_INDEX = "log", "queue", "index"
 
 PULL_MESSAGES_MAX = 10_000
-PATIENCE_MS_MAX = 1_000
 PULL_MESSAGES_DEFAULT = 32
 PULL_BYTES_DEFAULT = 262_144
 PULL_BYTES_MAX = 16 * 1024 * 1024
@@ -326,16 +326,7 @@ class PullFields(NamedTuple):
     stream: Annotated[
         bool, RequestField("true: with `wait_ms` the node may answer several times, see below")
     ] = False
-    patience_ms: Annotated[
-        int,
-        RequestField(
-            "how late a held pull may be answered: the reader looks this often, and does not follow"
-            " the log for it",
-            0,
-            PATIENCE_MS_MAX,
-            absent="at once",
-        ),
-    ] = 0
+    patience_ms: Patience = 0
 
 
 class GetByOffset(NamedTuple):

@@ -20,7 +20,7 @@ from client.transport.zmq_connection import RECONNECT_MS
 from client.transport.zmtp_connection import ZmtpConnection
 
 AWAKE_S = 0.0006
-"""A lone caller looks for its answer for this time before it sleeps: waking up costs as much as
+"""A lone caller looks at its connection for this time before it sleeps: waking up costs as much as
 the rest of a request."""
 ASLEEP_CALLS = 15
 """After an answer that took longer, this number of calls sleep at once."""
@@ -57,7 +57,7 @@ class Channel:
             self._lose_all(link)
 
     def _look_awake(self, link: ZmtpConnection, awaits: Callable[[], object]) -> None:
-        """Looks for answers for AWAKE_S, as long as `awaits` says so, and lets others run first."""
+        """Receives for AWAKE_S without sleep, as long as `awaits` is true; others run first."""
         if self._asleep_calls:
             self._asleep_calls -= 1
             return

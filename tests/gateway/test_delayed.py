@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from keelog import UnknownTopic
+from node.runtime.state_page import NEVER, WorkerPage
 from protocol.names import DELAY_OFFSETS_FILE, SUBSCRIPTION_GROUPS_FILE
 from protocol.record.codec import Record
 from protocol.remoting.codes import RequestCode, ResponseCode
@@ -76,6 +77,18 @@ def test_a_message_with_a_delay_level_is_delivered_when_it_is_due(
     assert waited.head.queue_id == 1
     assert plain(waited) == plain(record)
     assert waited.message_id == sent.ext["msgId"]
+
+
+def test_waiting_for_delayed_messages_does_not_make_the_reader_follow_the_log(
+    node: RunningNode, peer: RemotingPeer
+) -> None:
+    with closing(WorkerPage.open(node.root, "reader-0")) as page:
+        wait_until(lambda: page.read().held >= 6, "the pulls of levels and timers are not held")
+        wait_until(lambda: page.wake_at == NEVER, "the reader asks for rings")
+        for number in range(20):
+            peer.ask(SEND, send_fields("others", 0), b"%d" % number)
+            assert (page.wake_at, page.listens) == (NEVER, 0)
+        assert page.read().held >= 6
 
 
 def test_many_messages_of_a_level_keep_their_order(node: RunningNode, peer: RemotingPeer) -> None:

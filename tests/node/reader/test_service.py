@@ -530,6 +530,37 @@ def test_a_held_pull_is_found_when_every_hint_was_lost(waiting: tuple[Desk, Spot
     assert [reply.header["status"] for reply in reader.sent] == ["FOUND"]
 
 
+def test_a_patient_pull_is_looked_at_now_and_then(waiting: tuple[Desk, Spot]) -> None:
+    reader, where = waiting
+    desk, now = reader.service.desk, reader.now
+    hold(reader, where, patience_ms=50)
+    assert desk.holds.patience_s == 0.05
+    desk.look_patiently(now)
+    reader.living.publish(where.after)
+    reader.store.refresh()
+    desk.look_patiently(now + 0.04)
+    assert reader.sent == []
+    desk.look_patiently(now + 0.06)
+    assert [reply.header["status"] for reply in reader.sent] == ["FOUND"]
+    assert desk.holds.patience_s == 0
+
+
+def test_while_one_pull_has_no_patience_the_log_is_followed_for_all(
+    waiting: tuple[Desk, Spot],
+) -> None:
+    reader, where = waiting
+    desk = reader.service.desk
+    hold(reader, where, b"a", patience_ms=50)
+    hold(reader, where, b"b")
+    hold(reader, where, b"c", patience_ms=70)
+    assert desk.holds.patience_s == 0
+    for held in desk.holds.forget(b"b"):
+        assert held.is_over
+    assert desk.holds.patience_s == 0.05
+    reader.grow(where.after, where.queue)
+    assert sorted(reply.peer for reply in reader.sent) == [b"a", b"c"]
+
+
 def test_what_the_files_got_without_a_hint_before_the_log_was_followed_answers_a_held_pull(
     waiting: tuple[Desk, Spot],
 ) -> None:

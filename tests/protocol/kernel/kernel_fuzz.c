@@ -301,6 +301,49 @@ static void try_put(const uint8_t *from, int64_t length) {
     free(out), free(body), free(topic), free(properties);
 }
 
+/* A batch of messages, most of them whole, with what is damaged of it. */
+static void try_items(const uint8_t *from, int64_t length) {
+    static const char *const texts[] = {"UNIQ_KEY\1k\2", "UNIQ_KEY\1k", "a\1b\2UNIQ_KEY\1\2",
+                                        "DELAY\1" "1\2UNIQ_KEY\1k\2", ""};
+    static const uint8_t names[] = "\5DELAY\10TRAN_MSG";
+    int64_t rows = (int64_t)draw(6), bytes = 0, body_bytes = (int64_t)draw((uint64_t)length + 1);
+    uint8_t *items = block(rows * (length + 64));
+    for (int64_t row = 0; row < rows; row++) {
+        const char *text = texts[draw(5)];
+        int64_t size = (int64_t)strlen(text);
+        uint8_t *at = items + bytes;
+        memset(at, 0, 16);
+        put32(at + 16, (uint32_t)body_bytes);
+        memcpy(at + 20, from, body_bytes);
+        at[20 + body_bytes] = 0;
+        at[21 + body_bytes] = (uint8_t)size;
+        memcpy(at + 22 + body_bytes, text, size);
+        bytes += 22 + body_bytes + size;
+    }
+    uint8_t *data = block(bytes);
+    memcpy(data, items, bytes);
+    if (draw(2))
+        damage(data, bytes);
+    int64_t counted = keelog_count_items(data, bytes);
+    check(counted >= -1 && counted <= bytes / 22, "messages are counted once");
+    int64_t known = draw(5) && counted >= 0 ? counted : (int64_t)draw(8);
+    int64_t room = draw(5) ? bytes + known * 160 : (int64_t)draw(200);
+    uint8_t *out = block(4 + 12 * known + room), *shared = block(88 + 7 + sizeof names - 1);
+    memset(shared, 7, 88 + 7);
+    memcpy(shared + 88 + 7, names, sizeof names - 1);
+    items_draft draft = {known, bytes, 88, 7, sizeof names - 1, draw(3) ? length : 5,
+                         (int64_t)draw(2), room};
+    int64_t size = keelog_encode_items(&draft, shared, data, out);
+    check(size >= -1 && size <= room, "records have room");
+    for (int64_t row = 0; size > 0 && row < known; row++) {
+        uint32_t at, bytes_of_key;
+        memcpy(&at, out + 4 + 4 * (known + row), 4);
+        memcpy(&bytes_of_key, out + 4 + 4 * (2 * known + row), 4);
+        check(is_within(at, bytes_of_key, size), "keys lie within");
+    }
+    free(shared), free(out), free(data), free(items);
+}
+
 int main(int argc, char **argv) {
     if (argc != 4)
         return 2;
@@ -323,6 +366,7 @@ int main(int argc, char **argv) {
         try_append(data, length);
         try_run(data, length);
         try_put(data, length);
+        try_items(data, length);
         keelog_crc32(data, length);
         free(data);
     }
