@@ -6,8 +6,8 @@ append. Used by the gateway and by the process that delivers delayed messages.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -87,6 +87,8 @@ class WriterLink:
         """Of all records that have no outcome yet."""
         self._under_way = 0
         self._is_due = False
+        self._is_answered = False
+        """What the writer says is being taken: no look for more of it."""
 
     def put(
         self,
@@ -129,7 +131,7 @@ class WriterLink:
             self._send(kind, entries)
             is_lone = len(entries) == 1 and self._under_way == 1
         self._is_due = bool(self._waiting or self._batches)
-        if is_lone and not self._is_due:
+        if is_lone and not self._is_due and not self._is_answered:
             self._link.look_awake()
 
     def _in_loop(self, take: Callable[..., None], *found: Any) -> None:
@@ -140,11 +142,21 @@ class WriterLink:
         with suppress(RuntimeError):  # the loop is closed: so are all connections
             self._loop.call_soon_threadsafe(take, *found)
 
+    @contextmanager
+    def _answered(self) -> Iterator[None]:
+        """Around what the outcome of a request gives to do."""
+        self._is_answered = True
+        try:
+            with self._gathering.taking():
+                yield
+        finally:
+            self._is_answered = False
+
     def _send_batch(self, waiting: _WaitingBatch) -> None:
         def take(found: BatchReceipt | MqError) -> None:
             self.waiting_bytes -= len(waiting.columns.encoded.records)
             self._under_way -= 1
-            with self._gathering.taking():
+            with self._answered():
                 waiting.done(found)
                 self._go()
 
@@ -163,7 +175,7 @@ class WriterLink:
         def take(some: Sequence[EncodedMessage], results: Results) -> None:
             nonlocal left
             left -= len(some)
-            with self._gathering.taking():
+            with self._answered():
                 for row, entry in enumerate(some):
                     self.waiting_bytes -= len(entry.record)
                     if isinstance(results, MqError):

@@ -15,7 +15,7 @@ log = logging.getLogger("keelog.tasks")
 
 WAIT_S_MAX = 30.0
 """How long a reader holds a pull of a queue without messages, if `long_polling_ms_max` lets it."""
-PATIENCE_MS = 50
+PATIENCE_MS = 100
 """How late a message may be seen: delays are longer, and a reader that followed the log for these
 queues would read all that producers send to others."""
 _HELD = ("OFFSET_OVERFLOW_ONE", "NO_MESSAGE_IN_QUEUE")

@@ -80,6 +80,9 @@ class StoreFollower:
         self._unfit_since: float | None = None
         self._has_moved = False
         self._waits_until = 0.0
+        self._patient_look_at = 0.0
+        self._patient_hints: list[int] = []
+        """How many hints the workers had sent at the last look for patient pulls."""
         self._wake_at = NEVER
         self._end = 0
         self._grew_at = time.monotonic()
@@ -108,7 +111,10 @@ class StoreFollower:
             desk.wake_all()
         elif self._news or desk.has_work:
             desk.wake(self._news)
-        desk.look_patiently(now)
+        if self._is_patient_look_due(now):
+            self._patient_look_at = now + desk.holds.patience_s
+            self._patient_hints = self._pages.hints()
+            desk.wake_all()
         desk.settle()
         desk.time_out(now)
 
@@ -124,10 +130,10 @@ class StoreFollower:
             return True
         if deadline is None:
             return False
-        if desk.holds.patience_s and desk.patient_look_at <= now:
-            return True
         if deadline <= now or self._pages.epoch() != self._epoch:
             return True
+        if self._is_patient:
+            return self._is_patient_look_due(now)
         return not desk.tail.follows and not self._hints.are_up_to_date(self._pages.hints())
 
     def sleep_ms(self, now: float, has_unsent: bool) -> int:
@@ -138,14 +144,26 @@ class StoreFollower:
         deadline = desk.holds.next_deadline()
         if deadline is None:
             return TICK_MS if has_unsent else IDLE_MS
-        due_at = deadline
         sleep_ms, quiet_s = TICK_MS, now - self._grew_at
         is_quiet = quiet_s > BUSY_S and desk.tail.follows
         if is_quiet and not has_unsent and not desk.is_unsettled:
             sleep_ms = int(quiet_sleep_s(quiet_s, TICK_MS / 1000) * 1000)
-        elif desk.holds.patience_s and not self._waits_until and not has_unsent:
-            sleep_ms, due_at = IDLE_MS, min(deadline, desk.patient_look_at)
-        return min(sleep_ms, max(0, int((due_at - now) * 1000) + 1))
+        elif self._is_patient and not has_unsent and not desk.is_unsettled:
+            sleep_ms = int(desk.holds.patience_s * 1000)
+        return min(sleep_ms, max(0, int((deadline - now) * 1000) + 1))
+
+    @property
+    def _is_patient(self) -> bool:
+        """Whether pulls are held, and for none of them the log is followed."""
+        return bool(self.desk.holds.patience_s) and not self._waits_until
+
+    def _is_patient_look_due(self, now: float) -> bool:
+        """Whether patient pulls have waited long enough, and some queue has grown since."""
+        return (
+            self._is_patient
+            and now >= self._patient_look_at
+            and self._pages.hints() != self._patient_hints
+        )
 
     def ask_for_ring(self) -> bool:
         """Asks the writer to ring at the next record; False if that is there already."""

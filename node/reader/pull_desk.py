@@ -51,8 +51,6 @@ class PullDesk:
         self._unfinished: set[Queue] = set()
         self._undecided: dict[Held, None] = {}
         self._removals = store.removed.number
-        self.patient_look_at = 0.0
-        """When to look for messages for the held pulls, while all of them are patient."""
 
     @property
     def has_work(self) -> bool:
@@ -91,7 +89,8 @@ class PullDesk:
         if found is not None:
             self._deliver(held, found, AT_ONCE)
             return
-        self.see_end(now)
+        if not wanted.patience_ms:
+            self.see_end(now)
         if self.tail.follows and self.at_end.pull(self.store, held):
             return
         result = self._look(wanted)
@@ -193,13 +192,6 @@ class PullDesk:
                     wanted.add(queue)
         for queue in wanted:
             self._wake_queue(queue)
-
-    def look_patiently(self, now: float) -> None:
-        """While all held pulls are patient, looks now and then whether their queues have grown."""
-        if self.holds.patience_s and now >= self.patient_look_at:
-            self.patient_look_at = now + self.holds.patience_s
-            for queue in self.holds.queues():
-                self._wake_queue(queue)
 
     def wake_all(self) -> None:
         """Looks at every held pull, as after a new epoch."""

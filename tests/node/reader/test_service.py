@@ -530,21 +530,6 @@ def test_a_held_pull_is_found_when_every_hint_was_lost(waiting: tuple[Desk, Spot
     assert [reply.header["status"] for reply in reader.sent] == ["FOUND"]
 
 
-def test_a_patient_pull_is_looked_at_now_and_then(waiting: tuple[Desk, Spot]) -> None:
-    reader, where = waiting
-    desk, now = reader.service.desk, reader.now
-    hold(reader, where, patience_ms=50)
-    assert desk.holds.patience_s == 0.05
-    desk.look_patiently(now)
-    reader.living.publish(where.after)
-    reader.store.refresh()
-    desk.look_patiently(now + 0.04)
-    assert reader.sent == []
-    desk.look_patiently(now + 0.06)
-    assert [reply.header["status"] for reply in reader.sent] == ["FOUND"]
-    assert desk.holds.patience_s == 0
-
-
 def test_while_one_pull_has_no_patience_the_log_is_followed_for_all(
     waiting: tuple[Desk, Spot],
 ) -> None:
