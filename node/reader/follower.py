@@ -225,7 +225,8 @@ class StoreFollower:
             desk.tail.stop()
         else:
             desk.follow(now)
-        listens = bool(self._waits_until) and not desk.tail.follows
+        is_served = not self._waits_until or desk.tail.follows
+        listens = desk.is_unsettled or not is_served
         if self._hints.listen(listens):
             self._page.publish(listens=int(listens))
             if listens:

@@ -1,4 +1,4 @@
-"""Pulls that say how late they may be answered: nothing is followed for them."""
+"""For which pulls the log is followed, or queue workers are woken, and for which not."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -9,7 +9,7 @@ import zmq
 
 from node.reader.follower import IDLE_MS, TICK_MS, ReaderSite, StoreFollower
 from node.runtime.state_page import NEVER, WorkerPage, run_dir
-from tests.node.reader.test_service import Desk, Spot, hold, spot
+from tests.node.reader.test_service import Desk, Spot, hold, lag, spot
 from tests.support.golden import GetStore, facts
 from tests.support.living_store import LivingStore
 
@@ -110,3 +110,18 @@ def test_a_patience_of_more_than_a_second_is_refused(following: tuple[Following,
     )
     assert reply.error == "BadRequest"
     assert "patience_ms" in reply.header["error"]["reason"]
+
+
+def test_workers_do_not_rest_while_a_pull_waits_for_what_they_do(
+    following: tuple[Following, Spot],
+) -> None:
+    one, where = following
+    lag(one.reader, where.before // 2)
+    hold(one.reader, where, wait_ms=0, patience_ms=50)
+    one.turn(0.2)
+    assert one.page.listens == 1
+    one.grow(where.before)
+    for _ in range(3):
+        one.turn(0.2)
+    assert [reply.header["status"] for reply in one.reader.sent] == ["OFFSET_OVERFLOW_ONE"]
+    assert one.page.listens == 0
