@@ -30,6 +30,8 @@ from node.runtime.settings import Settings
 from node.store.identity.inner_right import find_right
 from protocol.errors import MqError
 
+BATCHES_UNDER_WAY_MAX = 8
+"""Single records that wait share their next request, so few are under way. Batches share none."""
 TIMEOUT_S = 10.0
 """How long the writer may take: clients give up after 3 s, and then ask again."""
 
@@ -82,7 +84,7 @@ class WriterLink:
         core.adopt(self._link)
         self._waiting: dict[_Kind, deque[EncodedMessage]] = {}
         self._batches: deque[_WaitingBatch] = deque()
-        self._is_batchs_turn = False
+        self._batches_under_way = 0
         self.waiting_bytes = 0
         """Of all records that have no outcome yet."""
         self._under_way = 0
@@ -113,23 +115,19 @@ class WriterLink:
             self._gathering.at_end(self._go)
 
     def _go(self) -> None:
-        """Sends what waits, unless enough is under way: the next answer does it then. Batches and
-        single records have their turns, so that neither waits for ever."""
+        """Sends what waits, unless enough is under way: the next answer does it then."""
+        while self._batches and self._batches_under_way < BATCHES_UNDER_WAY_MAX:
+            self._batches_under_way += 1
+            self._send_batch(self._batches.popleft())
         is_lone = False
-        while (self._waiting or self._batches) and self._under_way < UNDER_WAY_MAX:
+        while self._waiting and self._under_way < UNDER_WAY_MAX:
             self._under_way += 1
-            self._is_batchs_turn = bool(self._batches) and not (
-                self._waiting and self._is_batchs_turn
-            )
-            if self._is_batchs_turn:
-                self._send_batch(self._batches.popleft())
-                continue
             kind, waiting = next(iter(self._waiting.items()))
             entries = _next_request(waiting)
             if not waiting:
                 del self._waiting[kind]
             self._send(kind, entries)
-            is_lone = len(entries) == 1 and self._under_way == 1
+            is_lone = len(entries) == 1 and self._under_way == 1 and not self._batches_under_way
         self._is_due = bool(self._waiting or self._batches)
         if is_lone and not self._is_due and not self._is_answered:
             self._link.look_awake()
@@ -155,7 +153,7 @@ class WriterLink:
     def _send_batch(self, waiting: _WaitingBatch) -> None:
         def take(found: BatchReceipt | MqError) -> None:
             self.waiting_bytes -= len(waiting.columns.encoded.records)
-            self._under_way -= 1
+            self._batches_under_way -= 1
             with self._answered():
                 waiting.done(found)
                 self._go()
