@@ -99,7 +99,7 @@ class _Sent:
         ext = _answer_fields(receipt, receipt.msg_id, self.queue_id)
         if self.recall_handle:
             ext["recallHandle"] = self.recall_handle
-        self.request.answer(Reply(_code(receipt), ext))
+        self.request.answer(Reply(_code(receipt.status), ext))
 
 
 class _SentBatch:
@@ -123,7 +123,9 @@ class _SentBatch:
         if len(self.parts) == self.left:
             first = self.parts[0][0]
             ids = ",".join(chain.from_iterable(part.message_ids() for part in self.parts))
-            self.request.answer(Reply(_code(first), _answer_fields(first, ids, self.queue_id)))
+            # One that is not as durable as was asked is what the client has to know.
+            worst = max((_code(part.status) for part in self.parts), key=_is_not_stored_as_asked)
+            self.request.answer(Reply(worst, _answer_fields(first, ids, self.queue_id)))
 
 
 _WAITING = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
@@ -410,8 +412,12 @@ def _queue_of(topic: Topic, wanted: int) -> int:
     return wanted
 
 
-def _code(receipt: Receipt) -> int:
-    return _CODES.get(receipt.status, ResponseCode.SUCCESS)
+def _code(status: str) -> int:
+    return _CODES.get(status, ResponseCode.SUCCESS)
+
+
+def _is_not_stored_as_asked(code: int) -> bool:
+    return code != ResponseCode.SUCCESS
 
 
 def _answer_fields(first: Receipt, msg_ids: str, queue_id: int) -> dict[str, str]:

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from client.send.receipts import BatchReceipt
 from client.send.send_coalescer import SEND_BYTES_MAX
 from gateway import sends
-from gateway.connection import Request
+from gateway.connection import Reply, Request
 from gateway.delayed import DelayRules
 from gateway.sends import Sends
 from gateway.stored_properties import SPECIAL_NAMES
@@ -18,6 +19,7 @@ from protocol.errors import IllegalMessage, MessageTooLarge, MqError
 from protocol.kernel import loader
 from protocol.message_id import Host
 from protocol.record.scheduled import RealPlace
+from protocol.remoting.codes import ResponseCode
 from protocol.remoting.errors import BadCommand
 from protocol.remoting.request_headers import SendMessageHeader
 
@@ -139,3 +141,21 @@ def test_a_large_batch_goes_to_the_writer_in_parts_that_hold_all_of_it(way: str)
         columns.encoded.sizes
     )
     assert [key for part in parts for key in part.unique_keys] == list(columns.unique_keys)
+
+
+def test_a_batch_of_which_one_part_is_not_flushed_in_time_is_said_to_be_so() -> None:
+    replies: list[Reply] = []
+    request = cast(Any, SimpleNamespace(answer=replies.append))
+    sent = sends._SentBatch(request, 3, 5)
+    place = {"flushed": True, "store_timestamp": 1, "store_host": "127.0.0.1:7851"}
+    for number, status in enumerate(("PUT_OK", "FLUSH_DISK_TIMEOUT", "PUT_OK")):
+        answer = {**place, "status": status, "physical_offset": 100 * number}
+        answer["queues"] = [["t", 5, 2 * number, 2]]
+        assert replies == []
+        sent.done(BatchReceipt("t", [40, 60], ["A", "B"], answer))
+    (reply,) = replies
+    assert reply.code == ResponseCode.FLUSH_DISK_TIMEOUT
+    assert [int(one[-16:], 16) for one in reply.ext["msgId"].split(",")] == [
+        0, 40, 100, 140, 200, 240,
+    ]  # fmt: skip
+    assert (reply.ext["queueId"], reply.ext["queueOffset"]) == ("5", "0")
