@@ -81,6 +81,7 @@ class StoreFollower:
         self._has_moved = False
         self._waits_until = 0.0
         self._patient_look_at = 0.0
+        self._turn_hints: list[int] = []
         self._patient_hints: list[int] = []
         """How many hints the workers had sent at the last look for patient pulls."""
         self._wake_at = NEVER
@@ -92,6 +93,8 @@ class StoreFollower:
     def begin_turn(self, now: float, is_rung: bool) -> None:
         """Takes in what has come. Hints first: the refresh after them covers what they announce."""
         self._news = self._collect(now, is_rung)
+        # Before the refresh, too: what comes in between is a reason for the next look.
+        self._turn_hints = self._pages.hints()
         self._refresh(now)
         end = self.desk.store.log.end
         if end != self._end:
@@ -113,7 +116,7 @@ class StoreFollower:
             desk.wake(self._news)
         if self._is_patient_look_due(now):
             self._patient_look_at = now + desk.holds.patience_s
-            self._patient_hints = self._pages.hints()
+            self._patient_hints = self._turn_hints
             desk.wake_all()
         desk.settle()
         desk.time_out(now)

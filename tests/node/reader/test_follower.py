@@ -89,6 +89,20 @@ def test_patient_pulls_are_looked_at_no_more_often_than_they_ask(
     assert len(one.reader.sent) == 1
 
 
+def test_what_comes_between_refresh_and_look_is_found_at_the_next_look(
+    following: tuple[Following, Spot],
+) -> None:
+    one, where = following
+    hold(one.reader, where, wait_ms=20_000, patience_ms=50)
+    one.grow(where.before)
+    one.now += 0.2
+    one.follower.begin_turn(one.now, is_rung=False)
+    one.grow(where.after)
+    one.follower.end_turn(one.now)
+    one.turn(0.06)
+    assert [reply.header["status"] for reply in one.reader.sent] == ["FOUND"]
+
+
 def test_beside_a_pull_without_patience_a_patient_one_is_answered_at_once(
     following: tuple[Following, Spot],
 ) -> None:
