@@ -25,7 +25,6 @@ from gateway.connection import (
     Reply,
     Request,
 )
-from gateway.delayed import DelayRules, retry_topic
 from gateway.groups import Groups
 from gateway.members import Members
 from gateway.membership.awaited import AwaitedMembers
@@ -34,8 +33,10 @@ from gateway.names import BrokerName
 from gateway.offsets import Offsets
 from gateway.pulls import COMMIT, Pulls, moved_reply
 from gateway.replica.rules import as_slave
-from gateway.send_back import SendBack
-from gateway.sends import Sends, refusal_of_send
+from gateway.sending.delayed import DelayRules, retry_topic
+from gateway.sending.send_back import SendBack
+from gateway.sending.sends import Sends, refusal_of_send
+from gateway.sending.writer_link import WriterLink
 from gateway.settings.live import LiveSettings
 from gateway.timers.recalls import Recalls
 from gateway.to_clients.client_requests import ClientRequests
@@ -43,7 +44,6 @@ from gateway.to_clients.replies import Replies
 from gateway.topics import Topics
 from gateway.transactions.checks import Checks
 from gateway.transactions.ends import Ends
-from gateway.writer_link import WriterLink
 from node.runtime import disk
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings

@@ -65,7 +65,7 @@ QUEUES = {
     "protocol/wire/zmtp.py": "node/serving/request_server.py::SEND_HIGH_WATER_MARK",
     "node/store/buffers.py": "node/store/buffers.py::BUFFERS_BYTES_MAX",
     "gateway/connection.py": "gateway/connection.py::UNDER_WAY_MAX",
-    "gateway/writer_link.py": "gateway/sends.py::WAITING_BYTES_MAX",
+    "gateway/sending/writer_link.py": "gateway/sending/sends.py::WAITING_BYTES_MAX",
     "gateway/transactions/op_log.py": "gateway/transactions/op_log.py::OFFSETS_MAX",
     "gateway/tasks/delay_level.py": "gateway/transactions/queue_pages.py::PAGE_MESSAGES_MAX",
     "node/writer/repeats/key_table.py": "idempotent_keys_max",

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from client.core import ClientCore
-from gateway.delayed import is_committed, own_properties, real_place_of
+from gateway.sending.delayed import is_committed, own_properties, real_place_of
+from gateway.sending.writer_link import WriterLink
 from gateway.tasks.delay_offsets import DelayOffsets
 from gateway.tasks.delivery import RETRY_S, Delivery, deliver_all
 from gateway.tasks.waiting_queue import WaitingQueue
-from gateway.writer_link import WriterLink
 from node.runtime.event_log import fields
 from protocol.errors import MqError
 from protocol.record.codec import Record

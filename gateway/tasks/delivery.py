@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from client.results import Receipt
 from client.send.record_batch import EncodedMessage
-from gateway.delayed import delivered, is_committed
-from gateway.writer_link import WriterLink
+from gateway.sending.delayed import delivered, is_committed
+from gateway.sending.writer_link import WriterLink
 from node.runtime.event_log import fields
 from protocol.errors import BadRequest, MqError, RefusedError
 from protocol.record.codec import Record

@@ -11,12 +11,12 @@ from functools import partial
 
 from client.core import ClientCore
 from gateway.connection import Gathering
+from gateway.sending.writer_link import WriterLink
 from gateway.tasks.delay_level import DelayLevel, DelayQueue
 from gateway.tasks.delay_offsets import DelayOffsets
 from gateway.tasks.group_lags import GroupLags
 from gateway.tasks.timers.timers import TimerDeliverer, timer_queue
 from gateway.tasks.waiting_queue import WAIT_S_MAX
-from gateway.writer_link import WriterLink
 from node.runtime.held_store import check_held
 from node.runtime.locks import FileLock
 from node.runtime.process import EXIT_OK, OOM_READER, StopFlag, leave, now_ms

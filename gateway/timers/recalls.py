@@ -6,9 +6,9 @@ second takes the other one back; nobody looks whether that one is there.
 
 from client.results import Receipt
 from gateway.connection import Reply, Request
-from gateway.delayed import DelayRules
 from gateway.names import REGION
-from gateway.sends import Sends
+from gateway.sending.delayed import DelayRules
+from gateway.sending.sends import Sends
 from gateway.topics import Topics
 from node.runtime.process import now_ms
 from protocol.errors import MqError

@@ -14,7 +14,7 @@ from client.results import Receipt
 from gateway.connection import Reply, Request
 from gateway.members import Members
 from gateway.names import SEND_EXT
-from gateway.sends import Sends
+from gateway.sending.sends import Sends
 from gateway.settings.live import LiveSettings
 from gateway.to_clients.client_requests import ClientRequests
 from node.runtime.event_log import fields

@@ -6,7 +6,7 @@ one, or both: the first end counts. A gateway that is killed forgets this, as a 
 
 from typing import TypeVar
 
-from gateway.transactions.half import FIRST_OFFSET, HalfPlace, number_in, place_of
+from gateway.sending.half import FIRST_OFFSET, HalfPlace, number_in, place_of
 from protocol.record.codec import Record
 
 REMEMBERED_MAX = 200_000

@@ -19,9 +19,7 @@ from client.core import ClientCore
 from client.results import Receipt
 from client.send.record_batch import EncodedMessage
 from gateway.connection import RemotingConnection
-from gateway.topics import Topics
-from gateway.transactions.ends import Ends
-from gateway.transactions.half import (
+from gateway.sending.half import (
     CHECK_TIMES,
     FIRST_OFFSET,
     PRODUCER_GROUP,
@@ -32,9 +30,11 @@ from gateway.transactions.half import (
     question,
     undecided,
 )
+from gateway.sending.writer_link import WriterLink
+from gateway.topics import Topics
+from gateway.transactions.ends import Ends
 from gateway.transactions.op_view import OpView
 from gateway.transactions.queue_pages import read_page
-from gateway.writer_link import WriterLink
 from node.runtime.event_log import fields
 from node.runtime.process import now_ms
 from node.runtime.settings import Settings

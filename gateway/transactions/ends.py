@@ -10,11 +10,8 @@ from collections.abc import Callable
 from client.results import Receipt
 from client.send.record_batch import EncodedMessage
 from gateway.connection import Reply, Request
-from gateway.delayed import DelayRules, delay_level_of
-from gateway.sends import WAITING_BYTES_MAX
-from gateway.topics import Topics
-from gateway.transactions.chains import Chains
-from gateway.transactions.half import (
+from gateway.sending.delayed import DelayRules, delay_level_of
+from gateway.sending.half import (
     PRODUCER_GROUP,
     HalfPlace,
     committed,
@@ -23,8 +20,11 @@ from gateway.transactions.half import (
     place_of,
     real_place,
 )
+from gateway.sending.sends import WAITING_BYTES_MAX
+from gateway.sending.writer_link import WriterLink
+from gateway.topics import Topics
+from gateway.transactions.chains import Chains
 from gateway.transactions.op_log import OpLog
-from gateway.writer_link import WriterLink
 from node.runtime.event_log import fields
 from node.runtime.process import now_ms
 from node.runtime.settings import Settings

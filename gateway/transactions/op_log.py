@@ -12,8 +12,8 @@ from time import monotonic
 
 from client.results import Receipt
 from client.send.record_batch import EncodedMessage
-from gateway.transactions.half import HalfPlace, ended
-from gateway.writer_link import WriterLink
+from gateway.sending.half import HalfPlace, ended
+from gateway.sending.writer_link import WriterLink
 from node.runtime.event_log import fields
 from node.runtime.process import now_ms
 from node.runtime.settings import Settings

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from client.core import ClientCore
-from gateway.transactions.half import ended_offsets
+from gateway.sending.half import ended_offsets
 from gateway.transactions.queue_pages import read_page
 from protocol.names import OP_TOPIC
 from protocol.record.codec import Record

@@ -334,7 +334,7 @@ def test_nothing_that_expires_looks_at_the_wall_clock() -> None:
         "gateway/admin/name_desk.py",
         "gateway/admin/topic_reports.py",
         "gateway/groups.py",
-        "gateway/sends.py",
+        "gateway/sending/sends.py",
         "gateway/tasks/delay_level.py",
         "gateway/tasks/delay_offsets.py",
         "gateway/tasks/loop.py",

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from client.send.receipts import BatchReceipt
 from client.send.send_coalescer import SEND_BYTES_MAX
-from gateway import sends
 from gateway.connection import Reply, Request
-from gateway.delayed import DelayRules
-from gateway.sends import Sends
-from gateway.stored_properties import SPECIAL_NAMES
+from gateway.sending import sends
+from gateway.sending.delayed import DelayRules
+from gateway.sending.sends import Sends
+from gateway.sending.stored_properties import SPECIAL_NAMES
 from protocol.errors import IllegalMessage, MessageTooLarge, MqError
 from protocol.kernel import loader
 from protocol.message_id import Host

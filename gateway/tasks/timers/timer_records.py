@@ -4,7 +4,7 @@ import asyncio
 import logging
 from pathlib import Path
 
-from gateway.delayed import own_properties, real_place_of
+from gateway.sending.delayed import own_properties, real_place_of
 from gateway.tasks.delivery import RETRY_S, Delivery
 from gateway.tasks.timers.loaded_seconds import LoadedSecond
 from gateway.tasks.timers.timer_files import GONE, WaitingUnit

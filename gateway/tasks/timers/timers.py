@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from client.core import ClientCore
+from gateway.sending.writer_link import WriterLink
 from gateway.tasks.delivery import RETRY_S, Delivery, deliver_all
 from gateway.tasks.timers.loaded_seconds import DueUnit, LoadedSecond
 from gateway.tasks.timers.timer_files import TimerFiles, WaitingUnit
 from gateway.tasks.timers.timer_records import NEVER_WAITED, TimerRecords, waiting_unit
 from gateway.tasks.waiting_queue import WaitingQueue
-from gateway.writer_link import WriterLink
 from node.runtime import disk
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings

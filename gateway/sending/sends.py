@@ -18,19 +18,19 @@ from client.send.record_batch import EncodedColumns, EncodedMessage
 from client.send.send_coalescer import SEND_BYTES_MAX
 from client.send.unique_key import UniqueKeys
 from gateway.connection import Reply, Request
-from gateway.delayed import DelayRules, dead_letter, dead_letter_topic, delay_level_of
 from gateway.groups import Groups
 from gateway.names import SEND_EXT
-from gateway.stored_properties import (
+from gateway.sending.delayed import DelayRules, dead_letter, dead_letter_topic, delay_level_of
+from gateway.sending.half import HALF_QUEUE, asks_for_transaction, half_properties
+from gateway.sending.stored_properties import (
     SPECIAL_NAMES,
     broker_properties,
     stored_properties,
     unique_key_of,
     waits_for_disk,
 )
+from gateway.sending.writer_link import Slot, WriterLink
 from gateway.topics import Topics
-from gateway.transactions.half import HALF_QUEUE, asks_for_transaction, half_properties
-from gateway.writer_link import Slot, WriterLink
 from node.runtime.process import now_ms
 from node.store.config.topics_file import Topic
 from protocol.errors import (

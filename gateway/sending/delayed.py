@@ -10,7 +10,7 @@ not handle goes to its group's retry topic by the same way
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gateway.stored_properties import unique_key_of
+from gateway.sending.stored_properties import unique_key_of
 from protocol.errors import IllegalMessage
 from protocol.names import (
     DLQ_PREFIX,

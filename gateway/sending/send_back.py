@@ -10,7 +10,8 @@ from collections.abc import Callable
 from client.results import Receipt
 from client.send.record_batch import EncodedMessage
 from gateway.connection import Reply, Request
-from gateway.delayed import (
+from gateway.groups import Groups
+from gateway.sending.delayed import (
     dead_letter_topic,
     handed_back,
     is_committed,
@@ -18,9 +19,8 @@ from gateway.delayed import (
     retry_level,
     retry_topic,
 )
-from gateway.groups import Groups
+from gateway.sending.writer_link import WriterLink
 from gateway.topics import Topics
-from gateway.writer_link import WriterLink
 from node.store.config.topics_file import Topic
 from protocol.errors import MqError, NotAllowed, NotFound
 from protocol.record.codec import Record
