@@ -15,6 +15,7 @@ from pathlib import Path
 import zmq
 
 from client.core import ClientCore
+from gateway.awake_selector import AwakeSelector
 from gateway.connection import RemotingConnection
 from gateway.name_servers.registrar import Registrar
 from gateway.names import MASTER, BrokerName
@@ -249,10 +250,15 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
             finally:
                 gateway.close()
 
-        asyncio.run(serve())
+        with asyncio.Runner(loop_factory=_awake_loop) as runner:
+            runner.run(serve())
         context.term()
     lock.release()
     return EXIT_OK
+
+
+def _awake_loop() -> asyncio.AbstractEventLoop:
+    return asyncio.SelectorEventLoop(AwakeSelector())
 
 
 if __name__ == "__main__":

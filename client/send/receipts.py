@@ -126,10 +126,12 @@ class BatchReceipt(Sequence[Receipt]):
             places[row] = first.physical_offset
         return places
 
-    def message_ids(self) -> list[str]:
-        """The id of each message, which names its place in the log."""
-        places = self.physical_offsets.tolist()
-        return list(hex_after(self._id_start, ">%dQ", places))
+    def joined_ids(self) -> str:
+        """The message ids with commas between them, as RocketMQ's clients get them."""
+        start = bytes.fromhex(self._id_start)
+        ids = np.empty(len(self), [("start", f"V{len(start)}"), ("offset", ">i8")])
+        ids["start"], ids["offset"] = np.void(start), self.physical_offsets
+        return ids.tobytes().hex(",", ids.itemsize).upper()
 
     def unique_key(self, index: int) -> str:
         """The unique key of one message."""

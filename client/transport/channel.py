@@ -7,11 +7,11 @@ left to the I/O thread. The three kinds differ in how they wait:
 """
 
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
 
+from client.transport.awake import AwakeLook
 from client.transport.exchange import Decision, Exchange, RepeatAfter
 from client.transport.io_thread import IoThread
 from client.transport.request import Call, NodeRole
@@ -20,10 +20,7 @@ from client.transport.zmq_connection import RECONNECT_MS
 from client.transport.zmtp_connection import ZmtpConnection
 
 AWAKE_S = 0.0006
-"""A lone caller looks at its connection for this time before it sleeps: waking up costs as much as
-the rest of a request."""
-ASLEEP_CALLS = 15
-"""After an answer that took longer, this number of calls sleep at once."""
+"""How long a lone caller looks at its connection before it sleeps."""
 
 
 class Channel:
@@ -36,8 +33,7 @@ class Channel:
         self._again_at = 0.0
         self._losses = 0
         self._closing = False
-        # On one processor a caller that looks would keep the node from answering.
-        self._asleep_calls = 0 if len(os.sched_getaffinity(0)) > 1 else sys.maxsize
+        self._awake = AwakeLook(AWAKE_S)
 
     def _link_up(self) -> ZmtpConnection | None:
         """The link to the process that the routes name, when it is up; begins one otherwise."""
@@ -57,17 +53,14 @@ class Channel:
             self._lose_all(link)
 
     def _look_awake(self, link: ZmtpConnection, awaits: Callable[[], object]) -> None:
-        """Receives for AWAKE_S without sleep, as long as `awaits` is true; others run first."""
-        if self._asleep_calls:
-            self._asleep_calls -= 1
-            return
-        end = monotonic() + AWAKE_S
-        while awaits():
-            os.sched_yield()
+        """Receives for AWAKE_S without sleep, as long as `awaits` is true."""
+
+        def is_there() -> bool:
             self._take_answers(link)
-            if monotonic() > end:
-                self._asleep_calls = ASLEEP_CALLS
-                return
+            return not awaits()
+
+        if awaits():
+            self._awake.until(is_there)
 
     def _lose_all(self, link: ZmtpConnection) -> None:
         """The connection is gone; its calls go on elsewhere, or fail."""

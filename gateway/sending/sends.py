@@ -6,7 +6,6 @@ The checks and their order are those of RocketMQ's SendMessageProcessor.
 import random
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import chain
 from typing import Any
 from zlib import crc32
 
@@ -122,7 +121,7 @@ class _SentBatch:
         self.parts.append(found)
         if len(self.parts) == self.left:
             first = self.parts[0][0]
-            ids = ",".join(chain.from_iterable(part.message_ids() for part in self.parts))
+            ids = ",".join([part.joined_ids() for part in self.parts])
             # One that is not as durable as was asked is what the client has to know.
             worst = max((_code(part.status) for part in self.parts), key=_is_not_stored_as_asked)
             self.request.answer(Reply(worst, _answer_fields(first, ids, self.queue_id)))

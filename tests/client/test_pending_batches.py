@@ -45,6 +45,7 @@ def test_a_batch_is_one_request_and_its_receipt_knows_each_message(
     assert [r.queue_offset for r in receipt] == [r.head.queue_offset for r in stored]
     assert [r.unique_key for r in receipt] == [r.unique_key for r in stored]
     assert [r.msg_id for r in receipt] == [r.message_id for r in stored]
+    assert receipt.joined_ids() == ",".join(r.message_id for r in stored)
     assert receipt.physical_offsets.tolist() == [r.physical_offset for r in stored]
     assert len({r.unique_key for r in receipt}) == 30
     assert receipt[-1] == receipt[29]

@@ -155,7 +155,9 @@ node, topic, group, pause = sys.argv[1:]
 with keelog.connect(node, timeout=30) as client:
     with client.consumer(group, topic, start="earliest") as consumer:
         for message in consumer:
-            print(message.queue_id, message.queue_offset, message.body.decode(), flush=True)
+            place = f"{message.queue_id} {message.queue_offset}"
+            # In one write: a kill leaves no part of a line, also where output is not buffered.
+            print(f"{place} {message.body.decode()}\n", end="", flush=True)
             time.sleep(float(pause))
 """
 

@@ -12,6 +12,8 @@ import pytest
 from node.writer.log.page_prefetch import (
     AHEAD_BYTES,
     LEAD_BYTES,
+    NICE,
+    PIECE_BYTES,
     STEP_BYTES,
     GrowthPoint,
     PagePrefetch,
@@ -37,12 +39,14 @@ class Asked:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.parts: list[tuple[str, int, int]] = []
+        self.nice = 0
         self._real = os.posix_fadvise
         patch.setattr(os, "posix_fadvise", self._ask)
 
     def _ask(self, descriptor: int, start: int, size: int, advice: int) -> None:
         assert advice == os.POSIX_FADV_WILLNEED
         self._real(descriptor, start, size, advice)
+        self.nice = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
         name = Path(f"/proc/self/fd/{descriptor}").readlink().name
         self.parts.append((name, start, start + size))
 
@@ -116,6 +120,19 @@ def test_pages_come_ahead_of_a_growing_log_and_no_byte_of_it_changes(
     assert min(start for _, start, _ in asked.parts) >= 2 * AHEAD_BYTES
     assert path.stat().st_size == SEGMENT_BYTES
     assert path.read_bytes() == bytes(SEGMENT_BYTES)
+
+
+def test_pages_come_in_pieces_behind_everybody_else(
+    ahead: PagePrefetch, asked: Asked, tmp_path: Path
+) -> None:
+    ahead.begin(make_file(tmp_path / "segment"), SEGMENT_BYTES, 0)
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    ahead.claim(2 * STEP_BYTES)
+    until(lambda: len(asked.parts) >= STEP_BYTES // PIECE_BYTES)
+    assert {end - start for _, start, end in asked.parts} == {PIECE_BYTES}
+    assert all(before[2] == after[1] for before, after in pairwise(asked.parts))
+    assert asked.nice == min(19, own + NICE)
+    assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
 
 def test_after_a_roll_pages_of_the_new_segment_come(

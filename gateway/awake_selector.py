@@ -1,0 +1,33 @@
+"""The selector of the gateway's loop: it looks for the next event for a moment before it sleeps.
+
+A client that waits for each reply sends its next request at once, so the loop would go to sleep
+just before that comes. Docs/performance.md has what that cost.
+"""
+
+import select
+from selectors import EpollSelector, SelectorKey
+
+from client.transport.awake import AwakeLook
+
+AWAKE_S = 0.0003
+"""How long it looks: longer than a client takes from a reply to its next request."""
+
+
+class AwakeSelector(EpollSelector):
+    """As the selector that asyncio takes by itself, for one thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._look = AwakeLook(AWAKE_S)
+        self._events = select.poll()
+        self._events.register(self.fileno(), select.POLLIN)
+
+    def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
+        """As that of `EpollSelector`."""
+        may_sleep = timeout is None or timeout > 0
+        if may_sleep and not self._is_ready():
+            self._look.until(self._is_ready)
+        return super().select(timeout)
+
+    def _is_ready(self) -> bool:
+        return bool(self._events.poll(0))
