@@ -8,8 +8,7 @@ import asyncio
 import ipaddress
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
@@ -127,13 +126,14 @@ class Gathering:
             asyncio.get_running_loop().call_soon(self._send)
         self._waiting.append(send)
 
-    @contextmanager
-    def taking(self) -> Iterator[None]:
+    def __enter__(self) -> None:
         """Around what takes requests, or what the writer said of some."""
         self._depth += 1
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            yield
-            self._send()
+            if kind is None and self._depth == 1:
+                self._send()
         finally:
             self._depth -= 1
             if self._waiting and not self._depth:
@@ -287,7 +287,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     def _take_frames(self, nbytes: int) -> None:
         taken = False
-        with self.handler.buffers.gathering.taking():
+        with self.handler.buffers.gathering:
             try:
                 for header, body in self._reader.received(nbytes):
                     if header.flag & ANSWER:

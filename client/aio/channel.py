@@ -7,7 +7,7 @@ them waits for the interpreter's lock. Here the loop watches the connection.
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from time import monotonic
 
 from client.transport.channel import Channel
@@ -18,6 +18,7 @@ from client.transport.zmtp_connection import ZmtpConnection
 
 LOOK_S = 2.0
 """While calls are under way, the loop checks this often that the node is alive."""
+_ALONE = nullcontext()
 CLOSE_S = 1.0
 """Another thread that closes the link waits this time for the loop to release it."""
 
@@ -25,9 +26,17 @@ CLOSE_S = 1.0
 class AsyncioChannel(Channel):
     """One for each loop. All but `close` runs in the loop's thread."""
 
-    def __init__(self, io: IoThread, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        io: IoThread,
+        loop: asyncio.AbstractEventLoop,
+        taking: AbstractContextManager[object] = _ALONE,
+    ) -> None:
+        """`taking` is around the outcomes that come together. Make it in the loop's thread."""
         super().__init__(io, NodeRole.WRITER)
         self._loop = loop
+        self._taking = taking
+        self._thread = threading.get_ident()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._watches_room = False
@@ -69,6 +78,10 @@ class AsyncioChannel(Channel):
         if self._watches_room and not link.closed and not link.wants_to_send:
             self._watches_room = False
             self._loop.remove_writer(link.fd)
+
+    def _take_answers(self, link: ZmtpConnection, wait: bool = False) -> None:
+        with self._taking:
+            super()._take_answers(link, wait)
 
     def _wake_at(self, when: float) -> None:
         if self._timer is not None:
@@ -128,10 +141,7 @@ class AsyncioChannel(Channel):
 
     def is_here(self) -> bool:
         """Whether the caller runs in the loop."""
-        try:
-            return asyncio.get_running_loop() is self._loop
-        except RuntimeError:
-            return False
+        return self._loop.is_running() and threading.get_ident() == self._thread
 
     def _end(self) -> None:
         if self._timer is not None:

@@ -6,8 +6,8 @@ append. Used by the gateway and by the process that delivers delayed messages.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -80,7 +80,7 @@ class WriterLink:
         self.crc = settings.enabled_append_prop_crc
         self.body_bytes_max = settings.max_message_size
         self._loop = asyncio.get_running_loop()
-        self._link = AsyncioChannel(core.io, self._loop)
+        self._link = AsyncioChannel(core.io, self._loop, self)
         core.adopt(self._link)
         self._waiting: dict[_Kind, deque[EncodedMessage]] = {}
         self._batches: deque[_WaitingBatch] = deque()
@@ -91,6 +91,17 @@ class WriterLink:
         self._is_due = False
         self._is_answered = False
         """What the writer says is being taken: no look for more of it."""
+
+    def __enter__(self) -> None:
+        """Around what the writer says of requests: what follows of it goes together."""
+        self._is_answered = True
+        self._gathering.__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        try:
+            self._gathering.__exit__(*raised)
+        finally:
+            self._is_answered = False
 
     def put(
         self,
@@ -140,23 +151,12 @@ class WriterLink:
         with suppress(RuntimeError):  # the loop is closed: so are all connections
             self._loop.call_soon_threadsafe(take, *found)
 
-    @contextmanager
-    def _answered(self) -> Iterator[None]:
-        """Around what the outcome of a request gives to do."""
-        self._is_answered = True
-        try:
-            with self._gathering.taking():
-                yield
-        finally:
-            self._is_answered = False
-
     def _send_batch(self, waiting: _WaitingBatch) -> None:
         def take(found: BatchReceipt | MqError) -> None:
             self.waiting_bytes -= len(waiting.columns.encoded.records)
             self._batches_under_way -= 1
-            with self._answered():
-                waiting.done(found)
-                self._go()
+            waiting.done(found)
+            self._go()
 
         deadline = monotonic() + TIMEOUT_S
         done = partial(self._in_loop, take)
@@ -173,16 +173,15 @@ class WriterLink:
         def take(some: Sequence[EncodedMessage], results: Results) -> None:
             nonlocal left
             left -= len(some)
-            with self._answered():
-                for row, entry in enumerate(some):
-                    self.waiting_bytes -= len(entry.record)
-                    if isinstance(results, MqError):
-                        entry.slot.refused(results)
-                    else:
-                        entry.slot.stored(results[row])
-                if not left:
-                    self._under_way -= 1
-                    self._go()
+            for row, entry in enumerate(some):
+                self.waiting_bytes -= len(entry.record)
+                if isinstance(results, MqError):
+                    entry.slot.refused(results)
+                else:
+                    entry.slot.stored(results[row])
+            if not left:
+                self._under_way -= 1
+                self._go()
 
         deadline = monotonic() + TIMEOUT_S
         right = self._own_right() if kind.is_inner else None

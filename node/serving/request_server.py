@@ -11,7 +11,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import zmq
@@ -59,6 +59,7 @@ ZERO_COPY_BYTES_MIN = 65_536
 
 _FIRST_FRAME, _MORE = int(zmq.SNDMORE | zmq.NOBLOCK), int(zmq.SNDMORE)
 _NOBLOCK = int(zmq.NOBLOCK)
+_APART = nullcontext()
 _LOCAL = Host(bytes([127, 0, 0, 1]), 0)
 _BAD_ADDRESS = {
     zmq.EINVAL,
@@ -256,6 +257,12 @@ class Server:
             if sent is not None:
                 return sent
         return self._keep(peer, Unsent(packed, payload))
+
+    def together(self, count: int) -> AbstractContextManager[None]:
+        """Around the answers to `count` requests: those to one client of this machine go as one."""
+        if count == 1 or self._local is None:
+            return _APART
+        return self._local.together()
 
     def _try_send(self, peer: bytes, header: bytes, payload: Payload | None) -> bool | None:
         """Whether the peer is there; None when its connection takes no more answers now."""

@@ -12,7 +12,8 @@ import socket
 import struct
 import termios
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from time import monotonic
 
 from node.runtime.event_log import fields
@@ -96,6 +97,8 @@ class LocalEnd:
         self._by_fd: dict[int, LocalConnection] = {}
         self._count = 0
         self._swept_at = 0.0
+        self._together: dict[LocalConnection, list[bytes]] | None = None
+        """Answers that `together` keeps back."""
         self.is_open = True
         """Whether new connections are taken. The owner sets it."""
         self._listener = _listen(endpoint)
@@ -137,6 +140,11 @@ class LocalEnd:
         stays as it is until that is done, else it is copied. Afterwards the connection may be gone.
         """
         parts = zmtp.message(header, payload)
+        if self._together is not None and not connection.unsent.kept:
+            if payload is None:
+                self._together.setdefault(connection, []).append(bytes(parts[0]))
+                return None
+            self._send_together(connection, self._together.pop(connection, []))
         count = 0 if connection.unsent.kept else connection.write(parts)
         if connection.is_gone:
             self._drop(connection)
@@ -146,6 +154,28 @@ class LocalEnd:
         if payload is not None and not borrows:
             parts = parts[0], bytes(payload)
         return self._keep(connection, parts, count)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """The answers that are sent within it, and have no payload, go as one for each client: each
+        by itself would wake it."""
+        self._together = {}
+        try:
+            yield
+        finally:
+            waiting, self._together = self._together, None
+            for connection, answers in waiting.items():
+                self._send_together(connection, answers)
+
+    def _send_together(self, connection: LocalConnection, answers: list[bytes]) -> None:
+        if not answers or connection.is_gone:
+            return
+        joined = b"".join(answers)
+        count = connection.write((joined,))
+        if connection.is_gone:
+            self._drop(connection)
+        elif count < len(joined):
+            self._keep(connection, (joined,), count)
 
     def _keep(
         self, connection: LocalConnection, parts: Sequence[Payload], taken: int

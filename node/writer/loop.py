@@ -169,9 +169,8 @@ class Writer:
         if self.staging.has_work or self.server.has_requests:
             return 0
         # While appends come, a request ends most sleeps: the clock decides after other turns.
-        if self._is_busy or self.server.has_unsent or self.removals.is_active:
-            return WATCH_MS
-        if self._is_watched() or self.store.is_reading:
+        has_more = self.server.has_unsent or self.removals.is_active or self.store.is_reading
+        if self._is_busy or has_more or self._is_watched():
             return WATCH_MS
         turns_at = self.flushing.turns_at
         if turns_at == _NEVER:
@@ -310,17 +309,18 @@ class Writer:
         if grew and not is_lone:
             self._ring(requests)
         answered = 0
-        for pending in group:
-            if pending.append.error is not None:
-                self._refuse(pending.peer, pending.request_id, pending.append.error, True)
-            elif self.acknowledgements is not None and self.acknowledgements.take(pending, now):
-                pending.turn = turn
-            elif (waits := self._waits(pending)) and pending.append.end > self.flushing.flushed:
-                pending.turn = turn
-                self.waiting.put(pending, now)
-            else:
-                self._answer(pending, PUT_OK, flushed=waits)
-                answered += 1
+        with self.server.together(len(group)):
+            for pending in group:
+                if pending.append.error is not None:
+                    self._refuse(pending.peer, pending.request_id, pending.append.error, True)
+                elif self.acknowledgements is not None and self.acknowledgements.take(pending, now):
+                    pending.turn = turn
+                elif (waits := self._waits(pending)) and pending.append.end > self.flushing.flushed:
+                    pending.turn = turn
+                    self.waiting.put(pending, now)
+                else:
+                    self._answer(pending, PUT_OK, flushed=waits)
+                    answered += 1
         replied = monotonic_ns()
         if grew and is_lone:
             self._ring(requests)
@@ -398,8 +398,9 @@ class Writer:
         if not waited:
             return
         ended = monotonic_ns()
-        for pending in waited:
-            self._answer(pending, status, flushed)
+        with self.server.together(len(waited)):
+            for pending in waited:
+                self._answer(pending, status, flushed)
         self.stats.waited(waited, ended, monotonic_ns(), status)
 
     def _committed(self, offset: int) -> None:

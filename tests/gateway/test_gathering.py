@@ -41,10 +41,10 @@ def test_what_a_send_brings_goes_with_it() -> None:
 
     def answered() -> None:
         sent.append("request")
-        with gathering.taking():
+        with gathering:
             gathering.at_end(appends(sent, "reply"))
 
-    with gathering.taking():
+    with gathering:
         gathering.at_end(answered)
         gathering.at_end(appends(sent, "other"))
         assert sent == []
@@ -58,7 +58,7 @@ def test_a_send_that_fails_keeps_no_other_back() -> None:
         def fail() -> None:
             raise RuntimeError("not this one")
 
-        with pytest.raises(RuntimeError, match="not this one"), gathering.taking():
+        with pytest.raises(RuntimeError, match="not this one"), gathering:
             gathering.at_end(fail)
             gathering.at_end(appends(sent, "other"))
         assert sent == []
