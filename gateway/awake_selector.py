@@ -4,10 +4,13 @@ A client that waits for each reply sends its next request at once, so the loop w
 just before that comes. Docs/performance.md has what that cost.
 """
 
+import os
 import select
+from collections.abc import Callable
 from selectors import EpollSelector, SelectorKey
+from time import monotonic
 
-from client.transport.awake import AwakeLook
+from protocol.wire.awake import AwakeLook
 
 AWAKE_S = 0.0003
 """How long it looks: longer than a client takes from a reply to its next request."""
@@ -16,9 +19,9 @@ AWAKE_S = 0.0003
 class AwakeSelector(EpollSelector):
     """As the selector that asyncio takes by itself, for one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, give_way: Callable[[], object] = os.sched_yield) -> None:
         super().__init__()
-        self._look = AwakeLook(AWAKE_S)
+        self._look = AwakeLook(AWAKE_S, len(os.sched_getaffinity(0)), monotonic, give_way)
         self._events = select.poll()
         self._events.register(self.fileno(), select.POLLIN)
 

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
 
-from client.transport.awake import AwakeLook
 from client.transport.exchange import Decision, Exchange, RepeatAfter
 from client.transport.io_thread import IoThread
 from client.transport.request import Call, NodeRole
 from client.transport.routes import Routes
 from client.transport.zmq_connection import RECONNECT_MS
 from client.transport.zmtp_connection import ZmtpConnection
+from protocol.wire.awake import AwakeLook
 
 AWAKE_S = 0.0006
 """How long a lone caller looks at its connection before it sleeps."""
@@ -33,7 +33,7 @@ class Channel:
         self._again_at = 0.0
         self._losses = 0
         self._closing = False
-        self._awake = AwakeLook(AWAKE_S)
+        self._awake = AwakeLook(AWAKE_S, len(os.sched_getaffinity(0)), monotonic, os.sched_yield)
 
     def _link_up(self) -> ZmtpConnection | None:
         """The link to the process that the routes name, when it is up; begins one otherwise."""

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import zmq
@@ -23,6 +24,7 @@ from node.serving.send_quota import Behind, Owed, Unsent
 from node.serving.unix_server import LocalConnection, LocalEnd, Payload
 from protocol.errors import BadRequest, MqError, NodeBusy, ServiceNotAvailable
 from protocol.message_id import Host
+from protocol.wire.awake import AwakeLook
 from protocol.wire.frames import (
     FRAMES_MAX,
     HEADER_BYTES_MAX,
@@ -54,6 +56,8 @@ UNSENT_S_MAX = 10.0
 """A peer that reads nothing for this long is given up: the answers kept for it are dropped."""
 SEND_AGAIN_S = 0.001
 LINGER_MS = 500
+AWAKE_S = 0.0003
+"""How long a loop looks for the next request of a client that waits for each answer."""
 ZERO_COPY_BYTES_MIN = 65_536
 """Below it copying a payload costs less than handing it over."""
 
@@ -104,10 +108,14 @@ class RequestWait:
     def __init__(self, watched: "Iterable[zmq.Socket[bytes] | int]") -> None:
         # What a zmq.Poller asks; the list is made once.
         self._watched: list[tuple[Any, int]] = [(one, int(zmq.POLLIN)) for one in watched]
+        processors = len(os.sched_getaffinity(0))
+        self._awake = AwakeLook(AWAKE_S, processors, time.monotonic, os.sched_yield)
 
-    def poll(self, timeout_ms: int) -> list[tuple[Any, int]]:
+    def poll(self, timeout_ms: int, looks: bool = False) -> list[tuple[Any, int]]:
         """Returns when there may be something to do, at the latest after the time: what is ready,
-        each with its events."""
+        each with its events. With `looks` it does not sleep at once."""
+        if looks and timeout_ms and not self.poll(0):
+            self._awake.until(partial(self.poll, 0))
         return zmq.zmq_poll(self._watched, timeout_ms)
 
 
@@ -259,7 +267,7 @@ class Server:
         return self._keep(peer, Unsent(packed, payload))
 
     def together(self, count: int) -> AbstractContextManager[None]:
-        """Around the answers to `count` requests: those to one client of this machine go as one."""
+        """Around what `count` requests get: to each client of this machine it goes as one."""
         if count == 1 or self._local is None:
             return _APART
         return self._local.together()

@@ -98,7 +98,7 @@ class LocalEnd:
         self._count = 0
         self._swept_at = 0.0
         self._together: dict[LocalConnection, list[bytes]] | None = None
-        """Answers that `together` keeps back."""
+        """What `together` keeps back."""
         self.is_open = True
         """Whether new connections are taken. The owner sets it."""
         self._listener = _listen(endpoint)
@@ -157,20 +157,20 @@ class LocalEnd:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """The answers that are sent within it, and have no payload, go as one for each client: each
-        by itself would wake it."""
+        """What is sent within it, and has no payload, goes as one for each client: each by itself
+        would wake it."""
         self._together = {}
         try:
             yield
         finally:
             waiting, self._together = self._together, None
-            for connection, answers in waiting.items():
-                self._send_together(connection, answers)
+            for connection, messages in waiting.items():
+                self._send_together(connection, messages)
 
-    def _send_together(self, connection: LocalConnection, answers: list[bytes]) -> None:
-        if not answers or connection.is_gone:
+    def _send_together(self, connection: LocalConnection, messages: list[bytes]) -> None:
+        if not messages or connection.is_gone:
             return
-        joined = b"".join(answers)
+        joined = b"".join(messages)
         count = connection.write((joined,))
         if connection.is_gone:
             self._drop(connection)

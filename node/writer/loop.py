@@ -92,8 +92,8 @@ class Writer:
         self.lacks_room = False
         """Whether an append was refused for a shortage of room or descriptors, which lasts."""
         self.last_heartbeat = 0.0
-        self._is_busy = False
-        """Whether the last turn appended."""
+        self._last_count = 0
+        """How many records the last turn was asked to append."""
         self._house_at = 0.0
         self._held_at = 0.0
 
@@ -108,7 +108,7 @@ class Writer:
         self.store.page.publish(state=RUNNING)
         try:
             while not stop.is_set:
-                wait.poll(self._sleep_ms())
+                wait.poll(self._sleep_ms(), self._last_count == 1 and not self._is_watched())
                 self.step(time.monotonic())
             self._stop(wait)
         except StoreMoved as error:
@@ -120,7 +120,7 @@ class Writer:
         self._publish(self.flushing.collect(now))
         began = monotonic_ns()
         group = self._take_group()
-        self._is_busy = bool(group)
+        self._last_count = sum([pending.append.count for pending in group])
         if group:
             self._append(group, now, began)
         if self.acknowledgements is not None:
@@ -170,7 +170,7 @@ class Writer:
             return 0
         # While appends come, a request ends most sleeps: the clock decides after other turns.
         has_more = self.server.has_unsent or self.removals.is_active or self.store.is_reading
-        if self._is_busy or has_more or self._is_watched():
+        if self._last_count or has_more or self._is_watched():
             return WATCH_MS
         turns_at = self.flushing.turns_at
         if turns_at == _NEVER:

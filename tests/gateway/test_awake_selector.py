@@ -4,13 +4,13 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from selectors import EVENT_READ
 
 import pytest
 
-from client.transport.awake import ASLEEP_LOOKS
 from gateway.awake_selector import AWAKE_S, AwakeSelector
+from protocol.wire.awake import ASLEEP_LOOKS
 
 
 @pytest.fixture
@@ -20,63 +20,64 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield one, two
 
 
+class Watcher:
+    """A selector of one end, and what happens whenever it gives way."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.gave_way = 0
+        self.meanwhile: Callable[[], object] = lambda: None
+        self.selector = AwakeSelector(self._give_way)
+        self.selector.register(end, EVENT_READ, "data")
+
+    def _give_way(self) -> None:
+        self.gave_way += 1
+        self.meanwhile()
+
+
 @pytest.fixture
-def selector(
+def watcher(
     ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[AwakeSelector]:
+) -> Iterator[Watcher]:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    with AwakeSelector() as made:
-        made.register(ends[0], EVENT_READ, "data")
+    made = Watcher(ends[0])
+    with made.selector:
         yield made
 
 
 def test_what_is_there_is_found_at_once(
-    selector: AwakeSelector,
-    ends: tuple[socket.socket, socket.socket],
-    monkeypatch: pytest.MonkeyPatch,
+    watcher: Watcher, ends: tuple[socket.socket, socket.socket]
 ) -> None:
-    def yields() -> None:
-        raise AssertionError("it gave way though something was there")
-
     ends[1].send(b"x")
-    monkeypatch.setattr(os, "sched_yield", yields)
-    ((key, events),) = selector.select()
+    ((key, events),) = watcher.selector.select()
     assert (key.data, events) == ("data", EVENT_READ)
-    assert selector.select(0) != []
+    assert len(watcher.selector.select(0)) == 1
+    assert watcher.gave_way == 0
 
 
 def test_what_comes_while_it_looks_is_found_without_sleep(
-    selector: AwakeSelector,
-    ends: tuple[socket.socket, socket.socket],
-    monkeypatch: pytest.MonkeyPatch,
+    watcher: Watcher, ends: tuple[socket.socket, socket.socket]
 ) -> None:
-    monkeypatch.setattr(os, "sched_yield", lambda: ends[1].send(b"x"))
+    watcher.meanwhile = lambda: ends[1].send(b"x")
     # A minute, should it go to sleep after all.
     began = time.monotonic()
-    assert len(selector.select(60)) == 1
+    assert len(watcher.selector.select(60)) == 1
     assert time.monotonic() - began < 30
+    assert watcher.gave_way == 1
 
 
-def test_it_looks_for_a_moment_then_sleeps_and_looks_no_more_for_a_while(
-    selector: AwakeSelector, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks = 0
-
-    def yields() -> None:
-        nonlocal looks
-        looks += 1
-
-    monkeypatch.setattr(os, "sched_yield", yields)
+def test_it_looks_for_a_moment_then_sleeps_and_looks_no_more_for_a_while(watcher: Watcher) -> None:
     began = time.monotonic()
-    assert selector.select(0.05) == []
+    assert watcher.selector.select(0.05) == []
     assert time.monotonic() - began >= 0.05 > AWAKE_S
+    looks = watcher.gave_way
     assert looks > 0
-    before = looks
     for _ in range(ASLEEP_LOOKS):
-        assert selector.select(0.001) == []
-    assert looks == before
-    assert selector.select(0) == [], "it never looks where it must not wait"
-    assert looks == before
+        assert watcher.selector.select(0.001) == []
+    assert watcher.gave_way == looks
+    assert watcher.selector.select(0) == []
+    assert watcher.gave_way == looks, "it never looks where it must not wait"
+    assert watcher.selector.select(0.001) == []
+    assert watcher.gave_way > looks
 
 
 def test_a_loop_runs_with_it(ends: tuple[socket.socket, socket.socket]) -> None:

@@ -5,7 +5,8 @@ import os
 import resource
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import pytest
 import zmq
@@ -236,6 +237,87 @@ def test_a_copy_is_kept_of_memory_that_is_not_lent(end: LocalEnd) -> None:
         end.turn()
         found += client.recv(1 << 20)
     assert b"y" not in found.replace(b"READY", b"").replace(b"Socket-Type", b"")
+    client.close()
+
+
+def heard(client: socket.socket, size: int) -> bytes:
+    """What a client has received after the end's greeting and READY, `size` bytes of it."""
+    hello = len(zmtp.GREETING + zmtp.ready(b"ROUTER"))
+    found = bytearray()
+    while len(found) < hello + size:
+        found += client.recv(1 << 16)
+    return bytes(found[hello:])
+
+
+def test_answers_together_are_one_write_for_each_client_in_their_order(
+    end: LocalEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (one, to_one), (two, to_two) = asked(end), asked(end)
+    writes: list[LocalConnection] = []
+    write = LocalConnection.write
+
+    def counted(connection: LocalConnection, parts: Sequence[zmtp.Payload]) -> int:
+        writes.append(connection)
+        return write(connection, parts)
+
+    monkeypatch.setattr(LocalConnection, "write", counted)
+    with end.together():
+        for answer in (b"a", b"b", b"c"):
+            end.send(to_one, answer, None, borrows=False)
+        end.send(to_two, b"d", None, borrows=False)
+        assert writes == []
+    assert writes == [to_one, to_two]
+    wanted = frame(b"a") + frame(b"b") + frame(b"c")
+    assert heard(one, len(wanted)) == wanted
+    assert heard(two, len(frame(b"d"))) == frame(b"d")
+    end.send(to_one, b"e", None, borrows=False)
+    assert len(writes) == 3, "afterwards each goes at once"
+    one.close()
+    two.close()
+
+
+def test_an_answer_with_a_payload_goes_after_those_before_it(end: LocalEnd) -> None:
+    client, connection = asked(end)
+    with end.together():
+        end.send(connection, b"a", None, borrows=False)
+        end.send(connection, b"b", b"payload", borrows=False)
+        end.send(connection, b"c", None, borrows=False)
+    wanted = frame(b"a") + frame(b"b", more=True) + frame(b"payload") + frame(b"c")
+    assert heard(client, len(wanted)) == wanted
+    client.close()
+
+
+def test_answers_together_go_though_something_fails_and_somebody_left(end: LocalEnd) -> None:
+    (one, to_one), (two, to_two) = asked(end), asked(end)
+    one.close()
+    with pytest.raises(RuntimeError, match="in between"), end.together():
+        end.send(to_one, b"a", None, borrows=False)
+        end.send(to_two, b"b", None, borrows=False)
+        raise RuntimeError("in between")
+    assert heard(two, len(frame(b"b"))) == frame(b"b")
+    assert end.connection(to_one.peer) is None
+    two.close()
+
+
+def test_what_a_client_does_not_take_of_answers_together_is_kept(end: LocalEnd) -> None:
+    client, connection = asked(end)
+    long = [bytes([number]) * 60_000 for number in range(20)]
+    with end.together():
+        for answer in long:
+            end.send(connection, answer, None, borrows=False)
+    assert connection.unsent.kept
+    with end.together():
+        end.send(connection, b"last", None, borrows=False)
+    wanted = b"".join(map(frame, long)) + frame(b"last")
+    client.settimeout(0.01)
+    found, deadline = bytearray(), time.monotonic() + WAIT_S
+    hello = len(zmtp.GREETING + zmtp.ready(b"ROUTER"))
+    while len(found) < hello + len(wanted):
+        assert time.monotonic() < deadline, "the rest never came"
+        end.turn()
+        with suppress(TimeoutError):
+            found += client.recv(1 << 20)
+    assert bytes(found[hello:]) == wanted
     client.close()
 
 

@@ -1,0 +1,43 @@
+"""Looking for what comes, instead of sleeping: a wake-up costs as much as the rest of a request.
+
+One rule for both ends of a connection. Clock and processor are the owner's.
+"""
+
+from collections.abc import Callable
+from math import inf
+
+ASLEEP_LOOKS = 15
+"""After a look in vain this many fall out: who waits for something slow sleeps at once."""
+
+
+class AwakeLook:
+    """One for each place where something is waited for; for one thread."""
+
+    def __init__(
+        self,
+        seconds: float,
+        processors: int,
+        clock: Callable[[], float],
+        give_way: Callable[[], object],
+    ) -> None:
+        """`seconds` of `clock` is how long a look lasts at most. `give_way` lets other processes
+        run first."""
+        self._seconds = seconds
+        self._clock = clock
+        self._give_way = give_way
+        # On one processor a look would keep the other side from its part.
+        self._asleep_looks: float = 0 if processors > 1 else inf
+
+    def until(self, is_there: Callable[[], object]) -> None:
+        """Looks until it is there or the time is over."""
+        if self._asleep_looks:
+            self._asleep_looks -= 1
+            return
+        end = self._clock() + self._seconds
+        while True:
+            self._give_way()
+            if is_there():
+                return
+            if self._clock() > end:
+                self._asleep_looks = ASLEEP_LOOKS
+                return
