@@ -89,19 +89,19 @@ class WriterLink:
         """Of all records that have no outcome yet."""
         self._under_way = 0
         self._is_due = False
-        self._is_answered = False
-        """What the writer says is being taken: no look for more of it."""
+        self._taking = 0
+        """How deep what the writer says is being taken: no look for more of it then."""
 
     def __enter__(self) -> None:
         """Around what the writer says of requests: what follows of it goes together."""
-        self._is_answered = True
+        self._taking += 1
         self._gathering.__enter__()
 
     def __exit__(self, *raised: Any) -> None:
         try:
             self._gathering.__exit__(*raised)
         finally:
-            self._is_answered = False
+            self._taking -= 1
 
     def put(
         self,
@@ -140,7 +140,7 @@ class WriterLink:
             self._send(kind, entries)
             is_lone = len(entries) == 1 and self._under_way == 1 and not self._batches_under_way
         self._is_due = bool(self._waiting or self._batches)
-        if is_lone and not self._is_due and not self._is_answered:
+        if is_lone and not self._is_due and not self._taking:
             self._link.look_awake()
 
     def _in_loop(self, take: Callable[..., None], *found: Any) -> None:

@@ -145,6 +145,8 @@ class LocalEnd:
                 self._together.setdefault(connection, []).append(bytes(parts[0]))
                 return None
             self._send_together(connection, self._together.pop(connection, []))
+            if connection.is_gone:
+                return None
         count = 0 if connection.unsent.kept else connection.write(parts)
         if connection.is_gone:
             self._drop(connection)

@@ -297,6 +297,10 @@ def test_answers_together_go_though_something_fails_and_somebody_left(end: Local
     assert heard(two, len(frame(b"b"))) == frame(b"b")
     assert end.connection(to_one.peer) is None
     two.close()
+    with end.together():
+        for payload in (None, b"payload"):
+            end.send(to_two, b"c", payload, borrows=False)
+    assert end.connection(to_two.peer) is None
 
 
 def test_what_a_client_does_not_take_of_answers_together_is_kept(end: LocalEnd) -> None:
