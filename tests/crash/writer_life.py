@@ -10,7 +10,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -136,6 +136,10 @@ class FakeServer:
 
     def turn(self) -> None:
         """Nobody connects."""
+
+    def together(self, _count: int) -> AbstractContextManager[None]:
+        """Each is kept at once."""
+        return nullcontext()
 
     def receive(self) -> Received | None:
         """The next request."""

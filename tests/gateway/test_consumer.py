@@ -157,7 +157,7 @@ with keelog.connect(node, timeout=30) as client:
         for message in consumer:
             place = f"{message.queue_id} {message.queue_offset}"
             # In one write: a kill leaves no part of a line, also where output is not buffered.
-            print(f"{place} {message.body.decode()}\n", end="", flush=True)
+            print(f"{place} {message.body.decode()}\\n", end="", flush=True)
             time.sleep(float(pause))
 """
 
