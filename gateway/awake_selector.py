@@ -1,7 +1,7 @@
-"""The selector of the gateway's loop: it looks for the next event for a moment before it sleeps.
+"""The selector of the gateway's loop: it can look for the next event before it sleeps.
 
 A client that waits for each reply sends its next request at once, so the loop would go to sleep
-just before that comes. Docs/performance.md has what that cost.
+just before that comes (docs/decisions/0027-loops-look-for-the-next-lone-request.md).
 """
 
 import os
@@ -22,14 +22,20 @@ class AwakeSelector(EpollSelector):
     def __init__(self, give_way: Callable[[], object] = os.sched_yield) -> None:
         super().__init__()
         self._look = AwakeLook(AWAKE_S, len(os.sched_getaffinity(0)), monotonic, give_way)
+        self._looks = False
         self._events = select.poll()
         self._events.register(self.fileno(), select.POLLIN)
 
+    def look_once(self) -> None:
+        """Lets it look before the next sleep: a client has its reply, and nobody else waits."""
+        self._looks = True
+
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
         """As that of `EpollSelector`."""
-        may_sleep = timeout is None or timeout > 0
-        if may_sleep and not self._is_ready():
-            self._look.until(self._is_ready)
+        if self._looks and (timeout is None or timeout > 0):
+            self._looks = False
+            if not self._is_ready():
+                self._look.until(self._is_ready)
         return super().select(timeout)
 
     def _is_ready(self) -> bool:

@@ -239,26 +239,24 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
         max(0, last_number(load_master_epochs(root))) if settings.controller_id else 0,
     )
     name_servers = tuple(filter(None, options.namesrv.split(";")))
+    selector = AwakeSelector()
     with WorkerPage.create(root, slot) as page:
 
         async def serve() -> None:
             core = ClientCore(options.node, REQUEST_S, None)
             gateway = Gateway(site, core, name, name_servers, page, context)
+            gateway.service.after_lone_send(selector.look_once)
             try:
                 child.report_ready(await gateway.listen(*parse_place(options.bind)))
                 await gateway.run(stop)
             finally:
                 gateway.close()
 
-        with asyncio.Runner(loop_factory=_awake_loop) as runner:
+        with asyncio.Runner(loop_factory=partial(asyncio.SelectorEventLoop, selector)) as runner:
             runner.run(serve())
         context.term()
     lock.release()
     return EXIT_OK
-
-
-def _awake_loop() -> asyncio.AbstractEventLoop:
-    return asyncio.SelectorEventLoop(AwakeSelector())
 
 
 if __name__ == "__main__":

@@ -228,6 +228,10 @@ class GatewayService:
         self.before_reading(now)
         return now
 
+    def after_lone_send(self, act: Callable[[], None]) -> None:
+        """Calls `act` whenever a send has its reply and no other is under way."""
+        self._link.after_lone = act
+
     # Connections
 
     def came(self, connection: RemotingConnection) -> None:

@@ -91,6 +91,9 @@ class WriterLink:
         self._is_due = False
         self._taking = 0
         """How deep what the writer says is being taken: no look for more of it then."""
+        self.after_lone: Callable[[], None] = lambda: None
+        """Called when a lone record has its outcome and nothing else is under way; its owner sets
+        it."""
 
     def __enter__(self) -> None:
         """Around what the writer says of requests: what follows of it goes together."""
@@ -142,6 +145,8 @@ class WriterLink:
         self._is_due = bool(self._waiting or self._batches)
         if is_lone and not self._is_due and not self._taking:
             self._link.look_awake()
+            if not self._under_way:
+                self.after_lone()
 
     def _in_loop(self, take: Callable[..., None], *found: Any) -> None:
         """Calls `take` in the thread of the loop."""

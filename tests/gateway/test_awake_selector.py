@@ -48,6 +48,7 @@ def test_what_is_there_is_found_at_once(
     watcher: Watcher, ends: tuple[socket.socket, socket.socket]
 ) -> None:
     ends[1].send(b"x")
+    watcher.selector.look_once()
     ((key, events),) = watcher.selector.select()
     assert (key.data, events) == ("data", EVENT_READ)
     assert len(watcher.selector.select(0)) == 1
@@ -58,6 +59,7 @@ def test_what_comes_while_it_looks_is_found_without_sleep(
     watcher: Watcher, ends: tuple[socket.socket, socket.socket]
 ) -> None:
     watcher.meanwhile = lambda: ends[1].send(b"x")
+    watcher.selector.look_once()
     # A minute, should it go to sleep after all.
     began = time.monotonic()
     assert len(watcher.selector.select(60)) == 1
@@ -66,18 +68,34 @@ def test_what_comes_while_it_looks_is_found_without_sleep(
 
 
 def test_it_looks_for_a_moment_then_sleeps_and_looks_no_more_for_a_while(watcher: Watcher) -> None:
+    watcher.selector.look_once()
     began = time.monotonic()
     assert watcher.selector.select(0.05) == []
     assert time.monotonic() - began >= 0.05 > AWAKE_S
     looks = watcher.gave_way
     assert looks > 0
     for _ in range(ASLEEP_LOOKS):
+        watcher.selector.look_once()
         assert watcher.selector.select(0.001) == []
     assert watcher.gave_way == looks
+    watcher.selector.look_once()
     assert watcher.selector.select(0) == []
     assert watcher.gave_way == looks, "it never looks where it must not wait"
     assert watcher.selector.select(0.001) == []
     assert watcher.gave_way > looks
+
+
+def test_it_looks_only_when_it_is_told_to_and_once(
+    watcher: Watcher, ends: tuple[socket.socket, socket.socket]
+) -> None:
+    assert watcher.selector.select(0.001) == []
+    assert watcher.gave_way == 0
+    watcher.selector.look_once()
+    ends[1].send(b"x")
+    assert len(watcher.selector.select(1)) == 1
+    ends[0].recv(1)
+    assert watcher.selector.select(0.001) == []
+    assert watcher.gave_way == 0
 
 
 def test_a_loop_runs_with_it(ends: tuple[socket.socket, socket.socket]) -> None:
