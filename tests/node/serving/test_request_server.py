@@ -273,3 +273,26 @@ def test_an_address_in_use_and_no_address_are_different_errors(
         Server(context, "nonsense")
     with pytest.raises(BadRequest):
         Server(context, "tcp://256.1.1.1:0")
+
+
+def test_a_wait_looks_before_it_sleeps_if_it_may_and_has_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gave_way: list[int] = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(os, "sched_yield", lambda: gave_way.append(1))
+    reads, writes = os.pipe()
+    try:
+        wait = RequestWait([reads])
+        assert wait.poll(1) == []
+        assert wait.poll(0, looks=True) == []
+        assert gave_way == []
+        assert wait.poll(1, looks=True) == []
+        assert gave_way != []
+        gave_way.clear()
+        os.write(writes, b"x")
+        assert [fd for fd, _ in wait.poll(1_000, looks=True)] == [reads]
+        assert gave_way == []
+    finally:
+        os.close(reads)
+        os.close(writes)
