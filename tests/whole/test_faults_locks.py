@@ -43,7 +43,7 @@ for number in range(int(sys.argv[3])):
         held[number] = StoreLock.acquire(root / str(number))
     except StoreLocked:
         pass
-print(*held)
+print(*held, flush=True)
 sys.stdin.read()
 """
 
