@@ -1,6 +1,8 @@
 """The gateway of a node that follows another one: it answers as a broker does that is a slave."""
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -166,6 +168,26 @@ def test_slow_consumers_are_sent_to_a_slave_if_it_may_be_read(tmp_path: Path) ->
         # At the end of the queue nobody is slow.
         assert which(1) == (ResponseCode.PULL_NOT_FOUND, "0")
         assert which(1, "moved") == (ResponseCode.PULL_NOT_FOUND, "2")
+
+
+def test_who_is_slow_does_not_depend_on_a_queue_worker_that_lags(tmp_path: Path) -> None:
+    # Each message is of a tag that the pull refuses, so the answer has no record with a place.
+    options = (REMOTING, "slave_read_enable=true", "access_message_in_memory_max_ratio=0")
+    with (
+        RunningNode(tmp_path / "s", options, queue_workers=1, readers=1) as node,
+        closing(RemotingPeer(remoting_place(node.stderr))) as peer,
+    ):
+        peer.ask(RequestCode.SEND_MESSAGE_V2, send_fields("orders"), b"x")
+        node.wait_dispatched()
+        pid = node.kill("queue", number=signal.SIGSTOP)
+        try:
+            peer.ask(RequestCode.SEND_MESSAGE_V2, send_fields("orders"), b"y")
+            fields = pull_fields("orders", 0, 1, subscription="no-such-tag")
+            found = peer.ask(RequestCode.PULL_MESSAGE, fields)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+    assert found.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    assert found.ext["suggestWhichBrokerId"] == "1"
 
 
 def test_near_the_end_or_without_readable_slaves_the_master_is_named(pair: Pair) -> None:
