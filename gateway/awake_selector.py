@@ -26,6 +26,11 @@ class AwakeSelector(EpollSelector):
         self._events = select.poll()
         self._events.register(self.fileno(), select.POLLIN)
 
+    @property
+    def is_awake(self) -> bool:
+        """Whether its looks bring something: a client sends its next request at once."""
+        return self._look.is_awake
+
     def look_once(self) -> None:
         """Lets it look before the next sleep: a client has its reply, and nobody else waits."""
         self._looks = True

@@ -245,7 +245,7 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
         async def serve() -> None:
             core = ClientCore(options.node, REQUEST_S, None)
             gateway = Gateway(site, core, name, name_servers, page, context)
-            gateway.service.after_lone_send(selector.look_once)
+            gateway.service.look_with(selector)
             try:
                 child.report_ready(await gateway.listen(*parse_place(options.bind)))
                 await gateway.run(stop)

@@ -17,6 +17,7 @@ from client.core import ClientCore
 from gateway.admin.desk import AdminDesk, AdminParts
 from gateway.admin.look_ups import LookUps
 from gateway.admin.resets import WaitingResets
+from gateway.awake_selector import AwakeSelector
 from gateway.commits import Commits
 from gateway.connection import (
     ConnectionBuffers,
@@ -228,9 +229,9 @@ class GatewayService:
         self.before_reading(now)
         return now
 
-    def after_lone_send(self, act: Callable[[], None]) -> None:
-        """Calls `act` whenever a send has its reply and no other is under way."""
-        self._link.after_lone = act
+    def look_with(self, selector: AwakeSelector) -> None:
+        """Has the loop look for the next request of a client that waits for each reply."""
+        self._link.selector = selector
 
     # Connections
 

@@ -25,6 +25,7 @@ from client.send.record_batch import (
     RecordBatch,
 )
 from client.send.send_coalescer import SEND_BYTES_MAX, SEND_RECORDS_MAX, UNDER_WAY_MAX
+from gateway.awake_selector import AwakeSelector
 from gateway.connection import Gathering
 from node.runtime.settings import Settings
 from node.store.identity.inner_right import find_right
@@ -91,9 +92,8 @@ class WriterLink:
         self._is_due = False
         self._taking = 0
         """How deep what the writer says is being taken: no look for more of it then."""
-        self.after_lone: Callable[[], None] = lambda: None
-        """Called when a lone record has its outcome and nothing else is under way; its owner sets
-        it."""
+        self.selector: AwakeSelector | None = None
+        """Of a loop whose clients may wait for each reply; its owner sets it."""
 
     def __enter__(self) -> None:
         """Around what the writer says of requests: what follows of it goes together."""
@@ -115,25 +115,25 @@ class WriterLink:
     ) -> None:
         """Takes a record, whose slot gets the outcome. It goes at the end of the turn."""
         self._waiting.setdefault(_Kind(wait, is_inner, once), deque()).append(entry)
-        self._will_send(len(entry.record))
-
-    def put_batch(self, columns: EncodedColumns, done: BatchDone, once: bool) -> None:
-        """Takes records of one queue, which are stored together or not at all."""
-        self._batches.append(_WaitingBatch(columns, done, once))
-        self._will_send(len(columns.encoded.records))
-
-    def _will_send(self, size: int) -> None:
-        self.waiting_bytes += size
+        self.waiting_bytes += len(entry.record)
         if not self._is_due:
             self._is_due = True
             self._gathering.at_end(self._go)
 
-    def _go(self) -> None:
-        """Sends what waits, unless enough is under way: the next answer does it then."""
+    def put_batch(self, columns: EncodedColumns, done: BatchDone, once: bool) -> None:
+        """Takes records of one queue, which are stored together or not at all. It shares no
+        request, so it goes at once: the writer stores it while the next one is made."""
+        self._batches.append(_WaitingBatch(columns, done, once))
+        self.waiting_bytes += len(columns.encoded.records)
+        self._send_batches()
+
+    def _send_batches(self) -> None:
         while self._batches and self._batches_under_way < BATCHES_UNDER_WAY_MAX:
             self._batches_under_way += 1
             self._send_batch(self._batches.popleft())
-        is_lone = False
+
+    def _go(self) -> None:
+        """Sends what waits, unless enough is under way: the next answer does it then."""
         while self._waiting and self._under_way < UNDER_WAY_MAX:
             self._under_way += 1
             kind, waiting = next(iter(self._waiting.items()))
@@ -141,12 +141,7 @@ class WriterLink:
             if not waiting:
                 del self._waiting[kind]
             self._send(kind, entries)
-            is_lone = len(entries) == 1 and self._under_way == 1 and not self._batches_under_way
-        self._is_due = bool(self._waiting or self._batches)
-        if is_lone and not self._is_due and not self._taking:
-            self._link.look_awake()
-            if not self._under_way:
-                self.after_lone()
+        self._is_due = bool(self._waiting)
 
     def _in_loop(self, take: Callable[..., None], *found: Any) -> None:
         """Calls `take` in the thread of the loop."""
@@ -161,7 +156,7 @@ class WriterLink:
             self.waiting_bytes -= len(waiting.columns.encoded.records)
             self._batches_under_way -= 1
             waiting.done(found)
-            self._go()
+            self._send_batches()
 
         deadline = monotonic() + TIMEOUT_S
         done = partial(self._in_loop, take)
@@ -174,6 +169,7 @@ class WriterLink:
 
     def _send(self, kind: _Kind, entries: list[EncodedMessage]) -> None:
         left = len(entries)
+        is_lone = left == 1 and self._under_way == 1 and not self._batches_under_way
 
         def take(some: Sequence[EncodedMessage], results: Results) -> None:
             nonlocal left
@@ -187,6 +183,8 @@ class WriterLink:
             if not left:
                 self._under_way -= 1
                 self._go()
+                if is_lone and self.selector is not None and not self._under_way:
+                    self.selector.look_once()
 
         deadline = monotonic() + TIMEOUT_S
         right = self._own_right() if kind.is_inner else None
@@ -194,6 +192,9 @@ class WriterLink:
         self._carry(
             EntryBatch(kind.wait, deadline, deliver, True, entries, right=right, once=kind.once)
         )
+        awake = self.selector is not None and self.selector.is_awake
+        if is_lone and awake and not self._waiting and not self._taking:
+            self._link.look_awake()
 
     def _own_right(self) -> str:
         if not self._right:

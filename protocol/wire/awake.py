@@ -8,6 +8,8 @@ from math import inf
 
 ASLEEP_LOOKS = 15
 """After a look in vain this many fall out: who waits for something slow sleeps at once."""
+ASLEEP_LOOKS_MAX = 1_023
+"""After each further look in vain it is twice as many and one, up to this number."""
 
 
 class AwakeLook:
@@ -27,6 +29,12 @@ class AwakeLook:
         self._give_way = give_way
         # On one processor a look would keep the other side from its part.
         self._asleep_looks: float = 0 if processors > 1 else inf
+        self._next_asleep_looks = ASLEEP_LOOKS
+
+    @property
+    def is_awake(self) -> bool:
+        """Whether the next look takes place."""
+        return not self._asleep_looks
 
     def until(self, is_there: Callable[[], object]) -> None:
         """Looks until it is there or the time is over."""
@@ -37,7 +45,9 @@ class AwakeLook:
         while True:
             self._give_way()
             if is_there():
+                self._next_asleep_looks = ASLEEP_LOOKS
                 return
             if self._clock() > end:
-                self._asleep_looks = ASLEEP_LOOKS
+                self._asleep_looks = self._next_asleep_looks
+                self._next_asleep_looks = min(2 * self._next_asleep_looks + 1, ASLEEP_LOOKS_MAX)
                 return

@@ -70,8 +70,10 @@ def test_what_comes_while_it_looks_is_found_without_sleep(
 def test_it_looks_for_a_moment_then_sleeps_and_looks_no_more_for_a_while(watcher: Watcher) -> None:
     watcher.selector.look_once()
     began = time.monotonic()
+    assert watcher.selector.is_awake
     assert watcher.selector.select(0.05) == []
     assert time.monotonic() - began >= 0.05 > AWAKE_S
+    assert not watcher.selector.is_awake
     looks = watcher.gave_way
     assert looks > 0
     for _ in range(ASLEEP_LOOKS):

@@ -1,4 +1,4 @@
-"""The gateway's way to the writer: who is told that a lone record has its outcome."""
+"""The gateway's way to the writer: what goes when, and after what the loop looks for more."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,22 +6,32 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
+
 from client.core import ClientCore
 from client.results import Receipt
-from client.send.record_batch import EncodedMessage, EntryBatch
+from client.send.record_batch import (
+    ColumnBatch,
+    EncodedColumns,
+    EncodedMessage,
+    EntryBatch,
+    RecordBatch,
+)
+from gateway.awake_selector import AwakeSelector
 from gateway.connection import Gathering
 from gateway.sending.writer_link import WriterLink
 from node.runtime.settings import Settings
 from protocol.errors import MqError, NodeBusy
+from protocol.record.encode_batch import EncodedBatch
 
 
 class Sender:
     """Keeps the batches that it is given, until the test ends them."""
 
     def __init__(self) -> None:
-        self.batches: list[EntryBatch] = []
+        self.batches: list[Any] = []
 
-    def carry(self, batch: EntryBatch, _: object) -> bool:
+    def carry(self, batch: RecordBatch, _: object) -> bool:
         self.batches.append(batch)
         return True
 
@@ -43,28 +53,39 @@ class Slot:
         self.error = error
 
 
+def encoded_batch() -> EncodedBatch:
+    return EncodedBatch(np.frombuffer(b"record", np.uint8), np.array([6], np.uint32), 0)
+
+
 def entry() -> EncodedMessage:
     return EncodedMessage(b"record", "topic", 0, None, "key", Slot())
 
 
-def run(tmp_path: Path, act: Callable[[WriterLink, Sender, Gathering], None]) -> int:
-    """How often it was told, in a loop."""
-    told = 0
+class Selector:
+    """Counts how often it shall look."""
 
-    def tell() -> None:
-        nonlocal told
-        told += 1
+    def __init__(self) -> None:
+        self.is_awake = True
+        self.asked = 0
+
+    def look_once(self) -> None:
+        self.asked += 1
+
+
+def run(tmp_path: Path, act: Callable[[WriterLink, Sender, Gathering], None]) -> int:
+    """How often the selector shall look for the next request, in a loop."""
+    selector = Selector()
 
     async def inside() -> None:
         sender, gathering = Sender(), Gathering()
         core = SimpleNamespace(io=None, sender=sender, adopt=lambda link: None)
         link = WriterLink(cast(ClientCore, core), tmp_path, Settings(), gathering)
-        link.after_lone = tell
+        link.selector = cast(AwakeSelector, selector)
         act(link, sender, gathering)
         await asyncio.sleep(0)
 
     asyncio.run(inside())
-    return told
+    return selector.asked
 
 
 def looks(link: WriterLink, found: Callable[[], Any]) -> None:
@@ -72,7 +93,11 @@ def looks(link: WriterLink, found: Callable[[], Any]) -> None:
     cast(Any, link)._link.look_awake = found
 
 
-def test_a_lone_record_that_gets_its_outcome_in_the_look_is_told(tmp_path: Path) -> None:
+def no_look() -> None:
+    raise AssertionError("it looked")
+
+
+def test_after_a_lone_record_the_selector_looks_for_the_next_request(tmp_path: Path) -> None:
     def act(link: WriterLink, sender: Sender, gathering: Gathering) -> None:
         looks(link, sender.end)
         one = entry()
@@ -84,12 +109,31 @@ def test_a_lone_record_that_gets_its_outcome_in_the_look_is_told(tmp_path: Path)
     assert run(tmp_path, act) == 1
 
 
-def test_a_record_without_an_outcome_and_two_at_once_are_not_told(tmp_path: Path) -> None:
+def test_where_looks_bring_nothing_the_link_waits_for_the_loop(tmp_path: Path) -> None:
     def act(link: WriterLink, sender: Sender, gathering: Gathering) -> None:
-        looks(link, lambda: None)
+        looks(link, no_look)
+        cast(Any, link.selector).is_awake = False
         with gathering:
             link.put(entry())
         sender.end()
+
+    assert run(tmp_path, act) == 1, "the selector counts how many fall out"
+
+
+def test_a_loop_without_such_a_selector_never_looks(tmp_path: Path) -> None:
+    def act(link: WriterLink, sender: Sender, gathering: Gathering) -> None:
+        looks(link, no_look)
+        link.selector = None
+        with gathering:
+            link.put(entry())
+        sender.end()
+
+    assert run(tmp_path, act) == 0
+
+
+def test_after_two_records_at_once_nobody_looks(tmp_path: Path) -> None:
+    def act(link: WriterLink, sender: Sender, gathering: Gathering) -> None:
+        looks(link, no_look)
         with gathering:
             link.put(entry())
             link.put(entry())
@@ -99,12 +143,9 @@ def test_a_record_without_an_outcome_and_two_at_once_are_not_told(tmp_path: Path
     assert run(tmp_path, act) == 0
 
 
-def test_while_outcomes_are_taken_nobody_looks_however_deep(tmp_path: Path) -> None:
+def test_while_outcomes_are_taken_the_link_does_not_look_however_deep(tmp_path: Path) -> None:
     def act(link: WriterLink, sender: Sender, gathering: Gathering) -> None:
-        def look() -> None:
-            raise AssertionError("it looked while replies waited for it")
-
-        looks(link, look)
+        looks(link, no_look)
         with link:
             with link:
                 pass
@@ -112,5 +153,23 @@ def test_while_outcomes_are_taken_nobody_looks_however_deep(tmp_path: Path) -> N
                 link.put(entry())
         assert len(sender.batches) == 1
         sender.end()
+
+    assert run(tmp_path, act) == 1
+
+
+def test_a_batch_goes_at_once_and_a_single_record_at_the_end_of_the_turn(tmp_path: Path) -> None:
+    def act(link: WriterLink, sender: Sender, gathering: Gathering) -> None:
+        looks(link, no_look)
+        columns = EncodedColumns("topic", 0, encoded_batch(), ["key"])
+        found: list[object] = []
+        with gathering:
+            link.put(entry())
+            link.put_batch(columns, found.append, once=False)
+            assert [type(batch) for batch in sender.batches] == [ColumnBatch]
+        assert [type(batch) for batch in sender.batches] == [ColumnBatch, EntryBatch]
+        cast(Any, sender.batches.pop(0)).done(NodeBusy("busy"))
+        assert len(found) == 1
+        sender.end()
+        assert link.waiting_bytes == 0
 
     assert run(tmp_path, act) == 0

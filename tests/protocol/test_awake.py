@@ -2,7 +2,7 @@
 
 from itertools import count
 
-from protocol.wire.awake import ASLEEP_LOOKS, AwakeLook
+from protocol.wire.awake import ASLEEP_LOOKS, ASLEEP_LOOKS_MAX, AwakeLook
 
 
 class Watched:
@@ -49,6 +49,28 @@ def test_a_look_in_vain_ends_in_time_and_lets_others_fall_out() -> None:
     assert watched.asked == 6
     look.until(watched.is_there)
     assert watched.asked == 12
+
+
+def test_each_further_look_in_vain_lets_more_fall_out_until_one_finds_something() -> None:
+    watched = Watched(NEVER)
+    look = look_for(watched, 0)
+
+    def fall_out() -> int:
+        asked, count = watched.asked, -1
+        while watched.asked == asked:
+            look.until(watched.is_there)
+            count += 1
+        return count
+
+    assert look.is_awake
+    assert [fall_out() for _ in range(8)] == [0, 15, 31, 63, 127, 255, 511, ASLEEP_LOOKS_MAX]
+    assert not look.is_awake
+    assert fall_out() == ASLEEP_LOOKS_MAX
+    watched.nth = watched.asked
+    assert fall_out() == ASLEEP_LOOKS_MAX
+    assert look.is_awake, "it found something"
+    watched.nth = NEVER
+    assert [fall_out() for _ in range(2)] == [0, ASLEEP_LOOKS]
 
 
 def test_on_one_processor_nobody_looks() -> None:
