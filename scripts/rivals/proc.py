@@ -4,6 +4,7 @@ Both sides of a comparison are measured by these functions alone.
 """
 
 import ctypes
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -14,6 +15,10 @@ import psutil
 
 MIB = 1024 * 1024
 _PR_SET_PDEATHSIG = 1
+_HEAD_STARTS = b"0123456789abcdef"
+"""A mapping's line begins with its address, the lines about it with a capital letter."""
+_HEAD_FIELDS = 5
+"""Before the path, which may have spaces."""
 
 
 def die_with_parent() -> None:
@@ -41,13 +46,26 @@ def cpu_seconds(pids: Iterable[int]) -> float:
 
 def private_mib(pids: Iterable[int], root: Path) -> float:
     """MiB that processes hold together: PSS, without what they have mapped of the store `root`."""
-    total = 0
+    total_kib = 0
     for pid in pids:
-        with suppress(psutil.Error):
-            for mapped in psutil.Process(pid).memory_maps(grouped=False):
-                if not Path(mapped.path).is_relative_to(root):
-                    total += mapped.pss
-    return total / MIB
+        with suppress(FileNotFoundError, ProcessLookupError):
+            total_kib += pss_kib(Path(f"/proc/{pid}/smaps").read_bytes(), os.fsencode(root))
+    return total_kib * 1024 / MIB
+
+
+def pss_kib(smaps: bytes, root: bytes) -> int:
+    """The sum of `Pss` over the mappings of an smaps file that are not of files below `root`.
+
+    psutil's `memory_maps` takes three times as much of the processor, beside what is measured.
+    """
+    below, total, counts = root.rstrip(b"/") + b"/", 0, True
+    for line in smaps.splitlines():
+        if line[0] in _HEAD_STARTS:
+            *_, path = line.split(maxsplit=_HEAD_FIELDS)
+            counts = not path.startswith(below)
+        elif counts and line.startswith(b"Pss:"):
+            total += int(line.split()[1])
+    return total
 
 
 @contextmanager

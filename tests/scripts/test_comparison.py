@@ -3,7 +3,6 @@
 import json
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from scripts.docs.generated_page import fill_part
 from scripts.rivals import compare_rocketmq
 from scripts.rivals.plan import estimate_s, groups, rounds_of, warm_ups
-from scripts.rivals.proc import MIB, private_mib
+from scripts.rivals.proc import MIB, private_mib, pss_kib
 from scripts.rivals.results import Turn, TurnResults
 from scripts.rivals.rocketmq import java_version
 from scripts.rivals.rows import CRC_OFF, LOADS, OBJECTS, OURS, ROWS, THEIRS, chosen, scaled
@@ -185,12 +184,15 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
         TurnResults.load(path)
 
 
-def test_memory_leaves_out_what_is_mapped_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    kib = {"/data/store/commitlog/0": 1000, "/data/store-2/file": 7, "[anon]": 20, "[heap]": 5}
-    maps = [SimpleNamespace(path=path, pss=size * 1024) for path, size in kib.items()]
-    process = SimpleNamespace(memory_maps=lambda grouped: maps)
-    monkeypatch.setattr("psutil.Process", lambda _pid: process)
-    assert private_mib([1, 2], Path("/data/store")) == 2 * 32 / 1024
+def test_memory_leaves_out_what_is_mapped_of_the_store() -> None:
+    kib = {"/data/store/a b/0": 1000, "/data/store-2/file": 7, "": 20, "[heap]": 5}
+    smaps = "".join(
+        f"7f1c2a000000-7f1c2a021000 rw-s 0000a000 08:01 {number} {path}\n"
+        f"Size: 9000 kB\nRss: 8000 kB\nPss: {size} kB\nPss_Dirty: 900 kB\nVmFlags: rd wr\n"
+        for number, (path, size) in enumerate(kib.items())
+    )
+    assert pss_kib(smaps.encode(), b"/data/store") == 32
+    assert pss_kib(smaps.encode(), b"/data/store/") == 32
 
 
 def test_memory_of_a_process_is_most_of_what_it_holds() -> None:
