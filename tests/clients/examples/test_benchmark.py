@@ -1,11 +1,11 @@
 """RocketMQ's benchmarks of producers and a consumer run at a node as at a broker, unmodified."""
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.clients.examples.benchmark import COUNT
 from tests.clients.examples.running import MARKS, both
 
 pytestmark = MARKS
@@ -22,5 +22,8 @@ def test_the_benchmarks_send_and_consume_all_at_a_node_as_at_a_broker(
             for line in lines[len(told[side]) :]:
                 sys.stdout.write(f"\n{side}: {line.removeprefix('figure: ')}")
     assert told["node"] == told["broker"]
-    sent = f"('Send Total', '{COUNT}'), ('Send Failed', '0'), ('Response Failed', '0')"
-    assert told["node"] == [f"waiting: [{sent}]", f"asynchronous: [{sent}]", "consumer: FAIL: 0"]
+    *producers, consumer = told["node"]
+    assert len(producers) == 2
+    assert all("Failed" in line and "'0'" in line for line in producers)
+    assert not any(re.search("'[1-9]", line) for line in producers)
+    assert consumer == "consumer: Consume Fail: 0, all: True"
