@@ -110,4 +110,4 @@ def test_where_a_worker_stopped_is_in_log_status_and_health(tmp_path: Path) -> N
         (place,) = client.status().damage  # that of the index worker is the same
         assert place.process in ("queue worker 0", "index worker")
         assert not next(one for one in client.health().checks if one.name == "damage").ok
-        assert any(f"{bad.physical_offset}" in line for line in lines_about_damage(node))
+        assert any(f"{bad.physical_offset}" in line for line in first_line_about_damage(node))
