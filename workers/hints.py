@@ -51,9 +51,10 @@ class WorkerSleep:
 class GrowthHints:
     """Tells readers which queues have grown: [shard, number, [[topic, queue], ...]]."""
 
-    def __init__(self, context: Context, root: Path, shard: int) -> None:
+    def __init__(self, context: Context, root: Path, shard: int, number: int) -> None:
+        """`number`: of the last hint that was sent about the shard."""
         self._shard = shard
-        self._number = 0
+        self._number = number
         self._readers = Waiters(context, root, lambda slot: slot.startswith(READER_SLOTS))
 
     @property
@@ -66,7 +67,8 @@ class GrowthHints:
         self._readers.look()
 
     def send(self, grown: set[Queue]) -> int:
-        """One hint for all queues that have grown since the last; returns its number.
+        """One hint for all queues that have grown since the last; returns its number. An empty set
+        means every queue.
 
         It counts where nobody listens, too: a reader that begins to listen finds that it missed it.
         """

@@ -118,7 +118,11 @@ class _Worker:
         self._rest = WorkerSleep(ZmqWakeup(self._context, job.slot), self._page, stop.fd)
         self._growth = None
         if job.grown is not None:
-            self._growth = GrowthHints(self._context, self._root, job.shard)
+            # The page has the number of the worker before us: what readers saw comes never again.
+            number = self._page.hints
+            self._growth = GrowthHints(self._context, self._root, job.shard, number)
+        self._told_epoch = 0
+        """The epoch of the last hint."""
 
     def __enter__(self) -> Self:
         return self
@@ -169,6 +173,7 @@ class _Worker:
 
     def _follow(self, dispatcher: Dispatcher, feed: Feed, handler: Handler) -> None:
         dispatcher.start()
+        self._tell(dispatcher.epoch)
         topics = None
         if isinstance(handler, KnowsTopics):
             counts = TopicCounts(self._root, self._role, self._job.shard)
@@ -181,7 +186,7 @@ class _Worker:
             now = time.monotonic()
             if worked:
                 self._stats.turn(time.monotonic_ns() - began, dispatcher.records)
-                self._tell()
+                self._tell(dispatcher.epoch)
                 pace.worked(now)
             elif self._is_once:
                 break
@@ -221,12 +226,17 @@ class _Worker:
         else:
             self._rest.wait(sleep.seconds)
 
-    def _tell(self) -> None:
+    def _tell(self, epoch: int) -> None:
         if self._growth is not None and self._job.grown is not None:
             grown = self._job.grown()
-            if grown:
-                # The page counts hints, so that a reader knows when it missed one.
-                self._page.publish(hints=self._growth.send(grown))
+            if epoch != self._told_epoch:
+                # Resuming moves the ends of queues, and names none: this hint is about all.
+                self._told_epoch = epoch
+                grown = set()
+            elif not grown:
+                return
+            # The page counts hints, so that a reader knows when it missed one.
+            self._page.publish(hints=self._growth.send(grown))
 
     def _feed(self) -> Feed:
         """The log: at rest, or of a writer, which may come later than we. Raises Stopped."""
@@ -268,7 +278,7 @@ class _Worker:
         """Between two windows of the log. Resuming may walk all of it, and can be given up."""
         self._beat()
         if self._dispatcher is not None and self._dispatcher.done:
-            self._tell()
+            self._tell(self._dispatcher.epoch)
         if self._stop.is_set and (self._dispatcher is None or self._dispatcher.is_resuming):
             raise Stopped
 

@@ -132,6 +132,26 @@ def test_following_workers_keep_up_tell_readers_and_stop_in_order(
     assert derived(log.root) == expected(log)
 
 
+def test_a_worker_that_starts_again_tells_readers_what_no_worker_before_it_told(
+    tmp_path: Path,
+) -> None:
+    log = new_log(tmp_path)
+    seen = [-1]
+
+    def tells_more() -> bool:
+        with WorkerPage.open(log.root, "queue-0-of-1") as page:
+            seen.append(page.hints)
+        return seen[-1] > max(seen[:-1])
+
+    for _ in range(3):
+        worker = Process(log.root, QUEUES)
+        until(tells_more)  # of its start alone
+        log.grow(5)
+        until(tells_more)
+        assert worker.end(signal.SIGKILL)[0] == -signal.SIGKILL
+    log.close()
+
+
 @pytest.mark.faults
 def test_workers_killed_again_and_again_end_in_what_a_rebuild_gives(tmp_path: Path) -> None:
     log = new_log(tmp_path)
