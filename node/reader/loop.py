@@ -78,6 +78,8 @@ class Reader:
         self._stats = StatsPage(site.root, STATS, number)
         self._topics = TopicCounts(site.root, STATS, number)
         self._damage = DamageReporter(site.root, report_damage)
+        self.was_lone = False
+        """The last turn served one look-up: its client may wait with the next one."""
         self.service.stats = ReaderStats(self._stats.counts, self._topics, self._damage)
 
     def run(self, stop: StopFlag) -> None:
@@ -87,7 +89,7 @@ class Reader:
         self._page.publish(state=RUNNING)
         follower, sleep_ms = self._follower, 0
         while not stop.is_set:
-            ready = wait.poll(sleep_ms)
+            ready = wait.poll(sleep_ms, self.was_lone)
             now = time.monotonic()
             if ready or self._is_anything_due(now):
                 self._try_step(now, is_rung=any(one == bell_fd for one, _ in ready))
@@ -116,12 +118,14 @@ class Reader:
         """One turn: takes in the pages, serves requests, wakes held pulls, times out, beats."""
         follower = self._follower
         follower.begin_turn(now, is_rung)
+        service, requests, look_ups = self.service, self.service.requests, self.service.look_ups
         for _ in range(REQUESTS_AT_ONCE):
             received = self.server.receive()
             if received is None:
                 break
             follower.catch_up(now)
-            self.service.handle(received, now)
+            service.handle(received, now)
+        self.was_lone = service.requests - requests == service.look_ups - look_ups == 1
         follower.end_turn(now)
         self._beat(now)
 

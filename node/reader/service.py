@@ -52,6 +52,8 @@ class ReaderService:
         self.stats = ReaderStats()
         """Its owner may replace it before the first request."""
         self.requests = 0
+        self.look_ups = 0
+        """Those that were answered at once, and were no pulls."""
         self._topics = topics
         self._limits = limits
         self._send = send
@@ -85,6 +87,7 @@ class ReaderService:
             # No name for the refusal: its traceback would keep this frame, and the request, alive.
             self._refuse(received.peer, number, operation, as_refusal(error, place))
         else:
+            self.look_ups += 1
             self._send(received.peer, answer(number, **found.fields), found.payload)
             self.stats.answered(operation, monotonic_ns() - began)
 

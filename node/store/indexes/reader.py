@@ -7,7 +7,7 @@ from typing import NamedTuple
 from node.store.file_cache import OpenFiles, refuse
 from node.store.indexes.file import IndexFile, find_geometry, open_index_file
 from node.store.indexes.listing import list_index_files
-from protocol.derived.index_entry import IndexGeometry, key_hash
+from protocol.derived.index_entry import IndexGeometry, IndexHeader, key_hash
 from protocol.errors import StoreDamaged
 from protocol.names import INDEX_DIR
 from protocol.sizes import DEFAULT_INDEX_NUM, DEFAULT_SLOT_COUNT
@@ -152,16 +152,19 @@ class IndexReader:
         Skips files whose store times lie outside [`begin`, `end`]. The caller checks the time of
         each record: an entry holds it in seconds only.
         """
-        wanted = key_hash(topic, key)
+        wanted, is_any_time = key_hash(topic, key), begin <= 0 and end >= END_OF_TIME
         for file in reversed(self.files()):
             if after is not None and file.name > after.file:
                 continue
-            header = file.stated_header
-            if header.end_timestamp + CLOCK_SLACK_MS < begin:
-                continue
-            if header.begin_timestamp - CLOCK_SLACK_MS > end:
+            if not is_any_time and not _overlaps(file.stated_header, begin, end):
                 continue
             start = after.entry if after is not None and file.name == after.file else None
             for entry in file.chain(wanted, start):
                 if entry.number != start:
                     yield Candidate(file.name, entry.number, entry.physical_offset)
+
+
+def _overlaps(header: IndexHeader, begin: int, end: int) -> bool:
+    """Whether a file may have store times in [`begin`, `end`]."""
+    is_older = header.end_timestamp + CLOCK_SLACK_MS < begin
+    return not is_older and header.begin_timestamp - CLOCK_SLACK_MS <= end
