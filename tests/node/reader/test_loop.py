@@ -16,6 +16,7 @@ from protocol.wire.frames import pack
 from tests.node.reader.test_service import spot
 from tests.support.golden import GetStore, facts
 from tests.support.living_store import LivingStore
+from tests.support.own_host import ANY_PORT
 
 NAME = "small-clean"
 WAIT_S = 20.0
@@ -55,7 +56,7 @@ def asking(golden_copy: GetStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[A
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     site = ReaderSite(root, "reader-0", living.shards, living.settings)
     with closing(living), WorkerPage.create(root, "reader-0") as page:
-        server = Server(context, "tcp://127.0.0.1:0")
+        server = Server(context, ANY_PORT)
         client = context.socket(zmq.DEALER)
         client.connect(server.endpoint)
         with closing(Reader(site, server, page, context, lambda _: True)) as reader:

@@ -22,6 +22,7 @@ from node.supervisor.child_process import Process
 from node.writer.log.commit_log import make_segment
 from protocol.errors import ServiceNotAvailable
 from protocol.ids import Queue
+from tests.support.own_host import ANY_PORT, OWN_HOST
 from workers.queue_files import QueueWriter
 
 SPARES = 8
@@ -111,7 +112,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     local = f"ipc://@keelog-test-{os.getpid()}-doors"
     opened = len(list(Path("/proc/self/fd").iterdir()))
     with soft_limit(opened + 100):  # few spares
-        server = Server(context, "tcp://127.0.0.1:0", local=local)
+        server = Server(context, ANY_PORT, local=local)
     server.turn()
     yield server
     server.close(0)
@@ -126,7 +127,7 @@ def test_connections_leave_descriptors_to_the_store_and_come_in_again_later(
     known.connect(server.endpoint)
     known.send(b"known")
     wait_for(lambda: server.receive() is not None, "no request")
-    address = ("127.0.0.1", int(server.endpoint.rpartition(":")[2]))
+    address = (OWN_HOST, int(server.endpoint.rpartition(":")[2]))
     with free_descriptors(ROOM - 1):
         server.turn()
         free = count_free()

@@ -15,6 +15,7 @@ from node.serving.unix_server import bulk_socket
 from protocol.errors import BadRequest, ServiceNotAvailable
 from protocol.message_id import Host
 from protocol.wire.frames import answer, pack, unpack
+from tests.support.own_host import ANY_PORT
 
 FRAME_BYTES_MAX = 64 * 1024
 WAIT_MS = 60_000
@@ -36,7 +37,7 @@ def server(context: Context, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server
     # On a slow machine, too, nobody is given up who will read.
     monkeypatch.setattr(request_server, "UNSENT_S_MAX", 2 * WAIT_MS / 1000)
     bulk = bulk_socket(LOCAL)
-    server = Server(context, "tcp://127.0.0.1:0", FRAME_BYTES_MAX, local=LOCAL, bulk=bulk)
+    server = Server(context, ANY_PORT, FRAME_BYTES_MAX, local=LOCAL, bulk=bulk)
     yield server
     server.close(0)
 
@@ -113,9 +114,10 @@ def test_at_a_socket_for_both_kinds_of_addresses_a_sender_keeps_its_ipv4_address
 
 
 def test_a_name_is_in_the_error_of_a_taken_port(context: Context, server: Server) -> None:
-    port = server.endpoint.rpartition(":")[2]
-    with pytest.raises(ServiceNotAvailable, match=f"'tcp://db7:{port}' .tcp://127.0.0.1:{port}.:"):
-        Server(context, f"tcp://127.0.0.1:{port}", FRAME_BYTES_MAX, name=f"tcp://db7:{port}")
+    taken = server.endpoint
+    port = taken.rpartition(":")[2]
+    with pytest.raises(ServiceNotAvailable, match=f"'tcp://db7:{port}' .{taken}.:"):
+        Server(context, taken, FRAME_BYTES_MAX, name=f"tcp://db7:{port}")
 
 
 def test_an_answer_goes_to_who_asked_with_and_without_payload(
@@ -258,7 +260,7 @@ def test_a_local_socket_that_cannot_be_is_a_warning(
     context: Context, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     taken = bulk_socket(LOCAL)
-    second = Server(context, "tcp://127.0.0.1:0", local=LOCAL, bulk=taken)
+    second = Server(context, ANY_PORT, local=LOCAL, bulk=taken)
     assert second.endpoint != server.endpoint
     assert [record.message for record in caplog.records] == 2 * ["clients of this machine use TCP"]
     second.close(0)

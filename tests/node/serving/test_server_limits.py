@@ -15,6 +15,7 @@ from node.serving.request_server import RequestWait, Server
 from node.serving.send_quota import OWED_BYTES_MAX_OF_PEER
 from protocol.wire import zmtp
 from protocol.wire.frames import answer, unpack
+from tests.support.own_host import ANY_PORT, OWN_HOST
 
 WAIT_MS = 60_000
 MIB = 1024 * 1024
@@ -39,7 +40,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def server(context: Context) -> Iterator[Server]:
-    server = Server(context, "tcp://127.0.0.1:0", 64 * 1024, local=LOCAL)
+    server = Server(context, ANY_PORT, 64 * 1024, local=LOCAL)
     yield server
     server.close(0)
 
@@ -160,7 +161,7 @@ def deaf(server: Server, way: str) -> "tuple[socket.socket, bytes]":
     else:
         client = socket.socket()
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        client.connect(("127.0.0.1", int(server.endpoint.rpartition(":")[2])))
+        client.connect((OWN_HOST, int(server.endpoint.rpartition(":")[2])))
         client.sendall(hello)
         client.recv(zmtp.GREETING_BYTES, socket.MSG_WAITALL)
     client.sendall(zmtp.head(0, more=False))
@@ -205,11 +206,9 @@ def test_a_connection_that_says_nothing_is_closed(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(request_server, "HANDSHAKE_MS", 300)
-    server = Server(context, "tcp://127.0.0.1:0")
+    server = Server(context, ANY_PORT)
     port = int(server.endpoint.rpartition(":")[2])
-    silent = [
-        socket.create_connection(("127.0.0.1", port), timeout=WAIT_MS / 1000) for _ in range(20)
-    ]
+    silent = [socket.create_connection((OWN_HOST, port), timeout=WAIT_MS / 1000) for _ in range(20)]
     for connection in silent:
         greeting = b""
         while part := connection.recv(4_096):  # ends when the server hangs up
@@ -226,10 +225,10 @@ def test_a_peer_whose_host_fell_silent_is_forgotten(
     monkeypatch.setattr(request_server, "HANDSHAKE_MS", WAIT_MS)
     monkeypatch.setattr(request_server, "HEARTBEAT_MS", 100)
     monkeypatch.setattr(request_server, "HEARTBEAT_TIMEOUT_MS", 300)
-    server = Server(context, "tcp://127.0.0.1:0")
+    server = Server(context, ANY_PORT)
     port = int(server.endpoint.rpartition(":")[2])
     # A ZMTP 3.1 peer by hand: greeting, READY as a DEALER, one message; then not a byte more.
-    peer = socket.create_connection(("127.0.0.1", port), timeout=WAIT_MS / 1000)
+    peer = socket.create_connection((OWN_HOST, port), timeout=WAIT_MS / 1000)
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
     ready = b"\x05READY\x0bSocket-Type" + (6).to_bytes(4, "big") + b"DEALER"
     peer.sendall(greeting)
@@ -253,7 +252,7 @@ def test_a_peer_whose_host_fell_silent_is_forgotten(
 @pytest.fixture(params=["tcp", "local"])
 def behind(context: Context, request: pytest.FixtureRequest) -> Iterator[Behind]:
     """A server that keeps answers itself, as its client has read none of them yet."""
-    server = Server(context, "tcp://127.0.0.1:0", answers_max=1, local=LOCAL)
+    server = Server(context, ANY_PORT, answers_max=1, local=LOCAL)
     client = context.socket(zmq.DEALER)
     client.setsockopt(zmq.RCVTIMEO, WAIT_MS)
     client.setsockopt(zmq.RCVHWM, 1)
