@@ -52,7 +52,8 @@ class GatewayLoad(NamedTuple):
 LOADS: Mapping[str, GatewayLoad] = {
     "64 callers": GatewayLoad("send", {"threads": 64}),
     "1,024 in flight": GatewayLoad("send", {"threads": 2, "in_flight": 1024}),
-    "batches of 100": GatewayLoad("send", {"threads": 4, "batch": 100}),
+    "batches of 100, 64 callers": GatewayLoad("send", {"threads": 64, "batch": 100}),
+    "batches of 100, 4 callers": GatewayLoad("send", {"threads": 4, "batch": 100}),
     "push consumer, pulls of 32": GatewayLoad("push", {"pull": 32}, stored=STORED),
     "push consumer, pulls of 1,024": GatewayLoad("push", {"pull": 1024}, stored=STORED),
     "one caller": GatewayLoad("send", {"threads": 1}),

@@ -4,7 +4,8 @@
 Each is a folder with a tree of its own. A node of each runs, and a client of each tree at its node;
 they work in turns of half a second, so that a slow minute of the machine is slow for both. A third
 node and client are the old tree's once more: what they differ from the first is the error of the
-measurement. Figures are medians over the turns, and ratios to the old tree.
+measurement. Figures are medians over the turns, and ratios to the old tree; latencies are the
+median and the 99th percentile of each turn, of loads whose callers wait for something.
 
 This file is also the client's program (`--child`), so it imports nothing but the public package.
 """
@@ -22,9 +23,11 @@ from statistics import median
 from typing import Any
 
 BODY = bytes(128)
-BATCH = 1_000
+BATCH = 100
+BATCHES_IN_FLIGHT = 16
 IN_FLIGHT = 1_024
 TASKS = 64
+PER_S = 1_000
 FILL = 200_000
 SECONDS = 0.5
 START_S = 60.0
@@ -33,21 +36,25 @@ ROWS = {
     "send_64": "64 tasks that wait",
     "sync_64": "64 tasks that wait, SYNC_FLUSH",
     "in_flight": "1,024 in flight",
-    "send_batches": "batches of 1,000",
+    "send_batches": "batches of 100, 16 in flight",
     "end_to_end": "from send to consumer, one at a time",
+    "paced": "from send to consumer, 1,000 a second",
     "find": "find by key",
     "consume": "consume, raw",
     "consume_objects": "consume, as objects",
 }
 Turn = Callable[[float], int]
 """Works for so many seconds; returns how many messages."""
+FIGURES = ("/s", "p50 µs", "p99 µs")
+LATENCIES: list[float] = []
+"""Of this turn, in seconds; none where nobody waits."""
 
 
 # -- the client of one tree -----------------------------------------------------------------------
 
 
 def child(load: str, url: str) -> None:
-    """Works one turn for each line of stdin, which has its seconds; prints messages per second."""
+    """Works one turn for each line of stdin, which has its seconds; prints the figures of each."""
     import keelog
 
     client = keelog.connect(url, timeout=60.0)
@@ -56,9 +63,13 @@ def child(load: str, url: str) -> None:
     turn(0.3)
     print("ready", flush=True)
     for line in sys.stdin:
+        LATENCIES.clear()
         began = time.perf_counter()
         done = turn(float(line))
-        print(done / (time.perf_counter() - began), flush=True)
+        rate = done / (time.perf_counter() - began)
+        sorted_us = sorted(1e6 * one for one in LATENCIES)
+        shares = [sorted_us[int(len(sorted_us) * part)] for part in (0.5, 0.99) if sorted_us]
+        print(rate, *shares, flush=True)
 
 
 def _turn(load: str, client: Any, url: str) -> Turn:
@@ -72,7 +83,9 @@ def _turn(load: str, client: Any, url: str) -> Turn:
         case "send_batches":
             return _batches(client)
         case "end_to_end":
-            return _end_to_end(client)
+            return _until(_end_to_end(client))
+        case "paced":
+            return _paced(_end_to_end(client))
         case "find":
             for number in range(100):
                 client.send("t", BODY, keys=[f"k{number}"])
@@ -87,10 +100,13 @@ def _turn(load: str, client: Any, url: str) -> Turn:
 
 def _until(work: Callable[[], Any], messages: int = 1) -> Turn:
     def turn(seconds: float) -> int:
-        done, end = 0, time.perf_counter() + seconds
-        while time.perf_counter() < end:
+        done, now = 0, time.perf_counter()
+        end = now + seconds
+        while now < end:
             work()
             done += messages
+            began, now = now, time.perf_counter()
+            LATENCIES.append(now - began)
         return done
 
     return turn
@@ -109,10 +125,12 @@ def _tasks(url: str) -> Turn:
     client = loop.run_until_complete(opened())
 
     async def one(end: float) -> int:
-        done = 0
-        while time.perf_counter() < end:
+        done, now = 0, time.perf_counter()
+        while now < end:
             await client.send("t", BODY)
             done += 1
+            began, now = now, time.perf_counter()
+            LATENCIES.append(now - began)
         return done
 
     async def all_of_them(seconds: float) -> int:
@@ -138,27 +156,46 @@ def _in_flight(client: Any) -> Turn:
 
 
 def _batches(client: Any) -> Turn:
-    producer, bodies = client.producer(timeout=60.0, max_batches=8), [BODY] * BATCH
+    producer = client.producer(timeout=60.0, max_batches=BATCHES_IN_FLIGHT)
+    bodies = [BODY] * BATCH
 
     def turn(seconds: float) -> int:
-        done, end = 0, time.perf_counter() + seconds
-        while time.perf_counter() < end:
-            producer.send_batch("t", bodies)
+        done, now = 0, time.perf_counter()
+        end = now + seconds
+        while now < end:
+            future = producer.send_batch("t", bodies)
+            future.add_done_callback(
+                lambda _, began=now: LATENCIES.append(time.perf_counter() - began)
+            )
             done += BATCH
+            now = time.perf_counter()
         producer.flush()
         return done
 
     return turn
 
 
-def _end_to_end(client: Any) -> Turn:
+def _paced(work: Callable[[], Any]) -> Turn:
+    def turn(seconds: float) -> int:
+        begin, count = time.perf_counter(), int(seconds * PER_S)
+        for number in range(count):
+            time.sleep(max(0.0, begin + number / PER_S - time.perf_counter()))
+            began = time.perf_counter()
+            work()
+            LATENCIES.append(time.perf_counter() - began)
+        return count
+
+    return turn
+
+
+def _end_to_end(client: Any) -> Callable[[], None]:
     follower = iter(client.tail("t", "earliest", queues=[0]))
 
     def once() -> None:
         client.send("t", BODY, queue_id=0)
         next(follower)
 
-    return _until(once)
+    return once
 
 
 def _consumed(client: Any, as_objects: bool) -> Turn:
@@ -222,8 +259,8 @@ def _environment(tree: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(tree)}
 
 
-def compare(load: str, trees: list[Path], turns: int) -> list[list[float]]:
-    """Messages per second of each tree, turn by turn."""
+def compare(load: str, trees: list[Path], turns: int) -> list[list[list[float]]]:
+    """The figures of each tree, turn by turn."""
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
         nodes = [
@@ -233,7 +270,7 @@ def compare(load: str, trees: list[Path], turns: int) -> list[list[float]]:
             stack.enter_context(_client(tree, load, url))
             for tree, url in zip(trees, nodes, strict=True)
         ]
-        found: list[list[float]] = [[] for _ in trees]
+        found: list[list[list[float]]] = [[] for _ in trees]
         for turn in range(turns):
             first = turn % len(trees)
             for n in [*range(first, len(trees)), *range(first)]:
@@ -242,7 +279,7 @@ def compare(load: str, trees: list[Path], turns: int) -> list[list[float]]:
                 assert one.stdout is not None
                 one.stdin.write(f"{SECONDS}\n")
                 one.stdin.flush()
-                found[n].append(float(one.stdout.readline()))
+                found[n].append([float(cell) for cell in one.stdout.readline().split()])
         return found
 
 
@@ -259,17 +296,21 @@ def main() -> None:
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
     old, new = options.old.resolve(), options.new.resolve()
-    lines = ["| load | old | new | new / old | old / old |", "|---|---:|---:|---:|---:|"]
+    lines = [
+        "| load | figure | old | new | new / old | old / old |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
     print("\n".join(lines), flush=True)
     for load in options.loads.split(","):
-        rates = compare(load, [old, new, old], options.turns)
-        first, second, _ = (median(one) for one in rates)
-        ratios = [
-            median(b / a for a, b in zip(rates[0], other, strict=True)) for other in rates[1:]
-        ]
-        cells = [ROWS[load], f"{first:,.0f}/s", f"{second:,.0f}/s", *(f"{r:.2f}" for r in ratios)]
-        lines.append(f"| {' | '.join(cells)} |")
-        print(lines[-1], flush=True)
+        found = compare(load, [old, new, old], options.turns)
+        for number, figure in enumerate(FIGURES[: len(found[0][0])]):
+            turns = [[one[number] for one in tree] for tree in found]
+            cells = [ROWS[load], figure, *(f"{median(one):,.0f}" for one in turns[:2])]
+            for other in turns[1:]:
+                ratio = median(b / a for a, b in zip(turns[0], other, strict=True))
+                cells.append(f"{ratio:.2f}")
+            lines.append(f"| {' | '.join(cells)} |")
+            print(lines[-1], flush=True)
     if options.markdown:
         options.markdown.write_text("\n".join(lines) + "\n")
 
