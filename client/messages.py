@@ -16,6 +16,7 @@ from protocol.record.codec import (
     Record,
     decode,
     record_head,
+    stated_offset,
 )
 from protocol.record.encode import ANY_QUEUE
 from protocol.record.encode import NewMessage as Draft
@@ -216,8 +217,7 @@ class Message:
             found = decode(self._raw, 0)
             if not isinstance(found, Record):
                 why = getattr(found, "why", "a filler where a record should be")
-                offset = self._raw[SHORT_HEAD.offsets["physical_offset"] :][:8]
-                raise StoreDamaged("commitlog", int.from_bytes(offset, "big"), why)
+                raise StoreDamaged("commitlog", stated_offset(self._raw), why)
             self._record = found
         return self._record
 

@@ -13,7 +13,7 @@ from protocol.derived.kernel_read import whole_records
 from protocol.errors import BadRequest, StoreDamaged
 from protocol.kernel import loader
 from protocol.layout import Readable
-from protocol.record.codec import SHORT_HEAD, Torn
+from protocol.record.codec import SHORT_HEAD, Torn, stated_offset
 from protocol.record.columns import Gather, RecordColumns, scan
 
 _COMPILED_ABOVE = 4
@@ -21,7 +21,6 @@ _COMPILED_ABOVE = 4
 _FEW = 32
 """So few numbers are added up faster without numpy."""
 _QUEUE_OFFSET_AT = SHORT_HEAD.offsets["queue_offset"]
-_PLACE_AT = SHORT_HEAD.offsets["physical_offset"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,9 +62,9 @@ class PullResult:
         """
         found = scan(self.payload, None, verify=verify)
         if found.stop is not None or not np.array_equal(found.columns.size, self.sizes):
-            place = self.payload[found.end + _PLACE_AT :][:8]
             why = found.stop.why if isinstance(found.stop, Torn) else "other sizes than it says"
-            raise StoreDamaged("commitlog", int.from_bytes(place, "big"), why)
+            place = stated_offset(self.payload, found.end)
+            raise StoreDamaged("commitlog", place, why)
         return found.columns
 
     def below(self, queue_offset: int) -> "PullResult":

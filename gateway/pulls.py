@@ -25,13 +25,12 @@ from node.store.query.tag_filter import TagFilter, parse_tags
 from node.store.running_store import RunningStore
 from protocol.errors import BadRequest, MqError, NotAllowed
 from protocol.ids import queue_of
-from protocol.record.codec import SHORT_HEAD
+from protocol.record.codec import stated_offset
 from protocol.remoting.bodies import CheckClientBody
 from protocol.remoting.codes import ResponseCode
 from protocol.remoting.errors import BadCommand
 from protocol.remoting.java_class import read_body
 from protocol.remoting.request_headers import PullMessageHeader
-from protocol.wire.zmtp import Sendable
 
 COMMIT, SUSPEND, SUBSCRIPTION = 0x1, 0x2, 0x4
 """Bits of sysFlag: commit an offset, may be held, the subscription is in the header."""
@@ -62,8 +61,6 @@ _MASTER = "0"
 _ALWAYS = {"suggestWhichBrokerId": _MASTER, "topicSysFlag": "0", "groupSysFlag": "0"}
 _SCANNED = (PullStatus.NO_MATCHED_MESSAGE, PullStatus.MESSAGE_WAS_REMOVING)
 """Of a pull that went through messages and returns none."""
-_PLACE_AT = SHORT_HEAD.offsets["physical_offset"]
-_PLACE_BYTES = 8
 _SIZE_BYTES = 4
 """Of each record in the field `sizes`, the lowest byte first."""
 
@@ -245,14 +242,14 @@ class Pulls:
         """The log offset of the last message that a pull took or went through, if there is one."""
         if found.payload:
             size = int.from_bytes(found.fields["sizes"][-_SIZE_BYTES:], "little")
-            return _place_in(found.payload, len(found.payload) - size)
+            return stated_offset(found.payload, len(found.payload) - size)
         last = found.fields["next_begin_offset"] - 1
         if PullStatus(found.fields["status"]) not in _SCANNED or last < held.pull.offset:
             return None
         cached = self.desk.tail.record(held.queue, last)
         if cached is not None:
             # The queue's files may not show it yet.
-            return _place_in(cached)
+            return stated_offset(cached)
 
         def look() -> int | None:
             queue = self.desk.store.queue(*held.queue)
@@ -267,12 +264,6 @@ class Pulls:
         """Drops the held pulls of a connection that is gone."""
         for held in self.desk.holds.forget(connection.number):
             self._close(held.request_id, len(held.pull.tags))
-
-
-def _place_in(raw: Sendable, start: int = 0) -> int:
-    """The log offset in the record that begins at `start`."""
-    at = start + _PLACE_AT
-    return int.from_bytes(raw[at : at + _PLACE_BYTES], "big")
 
 
 def moved_reply(offset: int) -> Reply:

@@ -103,11 +103,19 @@ def record_head(sys_flag: int) -> StructLayout[RecordHead]:
 
 SHORT_HEAD = record_head(0)
 SYS_FLAG_POSITION = SHORT_HEAD.offsets["sys_flag"]
+_PHYSICAL_OFFSET_AT = SHORT_HEAD.offsets["physical_offset"]
+_PHYSICAL_OFFSET_BYTES = 8
 TAIL_BYTES_V1 = 1 + 2
 """Length fields of topic and properties; one more byte in v2."""
 RECORD_BYTES_MIN = SHORT_HEAD.size + TAIL_BYTES_V1
 
 TornKind = Literal["end", "cut", "bad_magic", "bad_size", "wrong_place", "bad_crc"]
+
+
+def stated_offset(data: bytes | bytearray | memoryview, start: int = 0) -> int:
+    """The log offset that the record at `start` of `data` states, without a look at the rest."""
+    at = start + _PHYSICAL_OFFSET_AT
+    return int.from_bytes(data[at : at + _PHYSICAL_OFFSET_BYTES], "big")
 
 
 @dataclass(frozen=True, slots=True)
