@@ -67,7 +67,7 @@ interop: setup ## compares with RocketMQ's own store (needs java and mvn)
 
 # One at a time: the tests share builds, and both brokers run beside the clients.
 clients: setup ## RocketMQ's clients and its own tests at a node and at a broker: half an hour at most
-	timeout $(CLIENTS_S) $(BIN)/python -m pytest -q -rs -m clients
+	timeout $(CLIENTS_S) $(BIN)/python -m pytest -q -rs --durations=12 -m clients tests/clients
 
 # The first line builds the Java program, so that several tests at a time find it built. Its JVMs
 # live for seconds: what the second compiler makes of them would cost more than it gains.
