@@ -54,8 +54,9 @@ class Example(Jvm):
         self._path = home / f"{name}.log"
 
     def output(self) -> str:
-        """All that it has printed."""
-        return self._path.read_text(errors="replace")
+        """All whole lines that it has printed: Java writes a line in pieces."""
+        text = self._path.read_text(errors="replace")
+        return text[: text.rfind("\n") + 1]
 
     def await_line(self, pattern: str, timeout_s: float = LINE_S) -> str:
         """The first match in its output. Fails the run when there is none in time."""
