@@ -16,6 +16,7 @@ from client.transport.request import Call, NodeAnswer, NodeRole, Retry
 from client.transport.zmtp_connection import ZmtpConnection
 from protocol.wire import frames as wire
 from protocol.wire import zmtp
+from tests.support.own_host import ANY_PORT
 
 WAIT_S = 60.0
 Found = list[tuple[Call, NodeAnswer]]
@@ -40,7 +41,7 @@ def router() -> Iterator["zmq.Socket[bytes]"]:
         yield router
 
 
-def bound(router: "zmq.Socket[bytes]", address: str = "tcp://127.0.0.1:*") -> str:
+def bound(router: "zmq.Socket[bytes]", address: str = ANY_PORT) -> str:
     router.bind(address)
     return router.getsockopt_string(zmq.LAST_ENDPOINT)
 
@@ -76,7 +77,7 @@ def answer_all(router: "zmq.Socket[bytes]", count: int) -> list[list[bytes]]:
     return asked
 
 
-@pytest.mark.parametrize("address", ["tcp://127.0.0.1:*", "tcp://[::1]:*", "ipc"])
+@pytest.mark.parametrize("address", [ANY_PORT, "tcp://[::1]:*", "ipc"])
 def test_requests_and_answers_pass_as_they_are(
     router: "zmq.Socket[bytes]", address: str, tmp_path: Path
 ) -> None:

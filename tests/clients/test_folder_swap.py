@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -133,10 +134,9 @@ class SwappedFolder:
             self.node.node.kill()
 
 
-@pytest.fixture
-def name_server(tmp_path: Path) -> Iterator[NameServer]:
-    probe.build()
-    server = NameServer(tmp_path / "names")
+@contextmanager
+def running_name_server(home: Path) -> Iterator[NameServer]:
+    server = NameServer(home)
     try:
         server.start()
         yield server
@@ -159,13 +159,30 @@ def send_and_consume_some(load: JavaLoad, first: int, name: str) -> None:
     consume_some(load, name)
 
 
+@pytest.fixture(scope="module")
+def swaps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[bool, "Future[None]"]]:
+    """Both swaps at once: each waits most of its time for delay levels. By `is_killed`."""
+    probe.build()
+    class_path()
+    with ThreadPoolExecutor(2) as pool:
+        yield {
+            is_killed: pool.submit(swap, tmp_path_factory.mktemp("swap"), is_killed)
+            for is_killed in (False, True)
+        }
+
+
 @pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "killed"])
 def test_a_group_goes_on_at_each_owner_of_a_folder(
-    tmp_path: Path, name_server: NameServer, is_killed: bool
+    swaps: Mapping[bool, "Future[None]"], is_killed: bool
 ) -> None:
-    folder = SwappedFolder(tmp_path / "home", name_server.place)
-    load = JavaLoad(tmp_path / "clients", name_server.place, (BROKER,))
-    with ExitStack() as ends:
+    swaps[is_killed].result()
+
+
+def swap(home: Path, is_killed: bool) -> None:
+    """From a node to a broker and back; each ends in order, or is killed."""
+    with running_name_server(home / "names") as name_server, ExitStack() as ends:
+        folder = SwappedFolder(home / "home", name_server.place)
+        load = JavaLoad(home / "clients", name_server.place, (BROKER,))
         ends.callback(folder.close)
         ends.callback(load.kill)
         left = work_at_node(folder, load, name_server, is_killed)

@@ -78,6 +78,7 @@ def run(python: Path, *words: str, stdin: str = "") -> str:
 
 
 @pytest.mark.process
+@pytest.mark.xdist_group("wheel")
 def test_an_installation_has_two_names_and_serves_messages(installed: Path, tmp_path: Path) -> None:
     (packages,) = installed.parents[1].glob("lib/python*/site-packages")
     ours = {path.name for path in packages.iterdir() if path.suffix not in (".pth", ".dist-info")}
@@ -102,6 +103,7 @@ def test_an_installation_has_two_names_and_serves_messages(installed: Path, tmp_
 
 
 @pytest.mark.process
+@pytest.mark.xdist_group("wheel")
 def test_the_demo_of_an_installation_brings_its_messages(installed: Path, tmp_path: Path) -> None:
     assert SOURCES == hatch_build.DEMO_STORES
     place = ("--directory", str(tmp_path), "--no-spark", "--json")
