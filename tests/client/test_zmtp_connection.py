@@ -77,7 +77,7 @@ def answer_all(router: "zmq.Socket[bytes]", count: int) -> list[list[bytes]]:
     return asked
 
 
-@pytest.mark.parametrize("address", [ANY_PORT, "tcp://[::1]:*", "ipc"])
+@pytest.mark.parametrize("address", [ANY_PORT, "tcp://[::1]:*", "ipc"], ids=["IPv4", "IPv6", "ipc"])
 def test_requests_and_answers_pass_as_they_are(
     router: "zmq.Socket[bytes]", address: str, tmp_path: Path
 ) -> None:
