@@ -56,12 +56,10 @@ def test_fields_of_other_types_are_left_alone() -> None:
 class AnywhereNode(FakeNode):
     """It listens at all addresses of its machine."""
 
-    host = "127.0.0.1"
-
     def _control_routes(self, header: Header, payload: bytes, identity: bytes) -> Reply:
         fields = super()._control_routes(header, payload, identity).fields
-        fields["writer"] = fields["writer"].replace(self.host, "*")
-        fields["readers"] = [one.replace(self.host, "*") for one in fields["readers"]]
+        fields["writer"] = fields["writer"].replace("127.0.0.1", "*")
+        fields["readers"] = [one.replace("127.0.0.1", "*") for one in fields["readers"]]
         return Reply(fields)
 
 

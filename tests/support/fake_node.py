@@ -24,7 +24,6 @@ from protocol.record.encode import NewMessage, encode_message
 from protocol.record.patch import AppendRules, PlainRow, StoreStamp, check_plain, patch_plain
 from protocol.wire import frames as wire
 from tests.support.node import wait_until
-from tests.support.own_host import OWN_HOST
 
 RULES = AppendRules(4 * 1024 * 1024, crc=True)
 STORE_HOST = parse_host("127.0.0.1:7850")
@@ -124,9 +123,7 @@ class Memory:
 
 
 class FakeNode:
-    """Control, writer and reader sockets on free ports of `host`."""
-
-    host = OWN_HOST
+    """Control, writer and reader sockets on free ports of 127.0.0.1."""
 
     def __init__(self) -> None:
         self.memory = Memory()
@@ -201,8 +198,8 @@ class FakeNode:
         socket.setsockopt(zmq.LINGER, 200)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         if endpoint is None:
-            port = socket.bind_to_random_port(f"tcp://{self.host}", *PORTS)
-            endpoint = f"tcp://{self.host}:{port}"
+            port = socket.bind_to_random_port("tcp://127.0.0.1", *PORTS)
+            endpoint = f"tcp://127.0.0.1:{port}"
         else:
             _bind_again(socket, endpoint)
         self._sockets[name] = socket
