@@ -214,7 +214,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=4, help="of a turn")
     parser.add_argument("--json", action="store_true", help="one object a line")
     options = parser.parse_args()
-    names = [list(LOADS)[int(number)] for number in options.loads.split(",")]
+    try:
+        names = [dict(enumerate(LOADS))[int(number)] for number in options.loads.split(",")]
+    except (ValueError, KeyError) as error:
+        parser.error(f"--loads takes numbers from 0 to {len(LOADS) - 1}: {error}")
     if not options.json:
         print("| load | figure | Keelog | RocketMQ | ratio |\n|---|---|---:|---:|---:|", flush=True)
     with tempfile.TemporaryDirectory(prefix="keelog-gateway-") as folder:

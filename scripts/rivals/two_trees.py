@@ -296,12 +296,18 @@ def main() -> None:
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
     old, new = options.old.resolve(), options.new.resolve()
+    loads = options.loads.split(",")
+    for tree in (old, new):
+        if not (tree / "keelog" / "__init__.py").is_file():
+            parser.error(f"{tree} holds no tree of this project")
+    if unknown := [load for load in loads if load not in ROWS]:
+        parser.error(f"there is no load {unknown[0]!r}: choose from {', '.join(ROWS)}")
     lines = [
         "| load | figure | old | new | new / old | old / old |",
         "|---|---|---:|---:|---:|---:|",
     ]
     print("\n".join(lines), flush=True)
-    for load in options.loads.split(","):
+    for load in loads:
         found = compare(load, [old, new, old], options.turns)
         for number, figure in enumerate(FIGURES[: len(found[0][0])]):
             turns = [[one[number] for one in tree] for tree in found]
