@@ -4,7 +4,6 @@ The log's segments get their blocks beforehand, queue and index files are sparse
 `pwrite`: a full disk is an answer of a call everywhere, and never a signal.
 """
 
-import socket
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -16,6 +15,7 @@ import keelog
 from node.runtime.process import EXIT_DISK_FULL
 from node.runtime.stats.file import stats_dir
 from node.store.verify.verify import verify
+from node.supervisor.bind import free_ports
 from protocol.errors import MqError, ServiceNotAvailable
 from tests.support.faults.small_disk import fill, small_ext4, small_tmpfs
 from tests.support.node import RunningNode, wait_until
@@ -178,10 +178,9 @@ def check_a_full_node(node: RunningNode) -> None:
 
 @pytest.fixture
 def address() -> str:
-    """A control address that nobody uses, and room for the ports above it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{min(probe.getsockname()[1], 65_000)}"
+    """A control address that nobody uses, and room for the ports above it: none of which the
+    kernel gives to a connection before the node takes it."""
+    return f"tcp://127.0.0.1:{free_ports(8)}"
 
 
 def messages_of(client: keelog.Client, topic: str) -> list[bytes]:
