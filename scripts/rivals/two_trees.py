@@ -279,7 +279,10 @@ def compare(load: str, trees: list[Path], turns: int) -> list[list[list[float]]]
                 assert one.stdout is not None
                 one.stdin.write(f"{SECONDS}\n")
                 one.stdin.flush()
-                found[n].append([float(cell) for cell in one.stdout.readline().split()])
+                figures = [float(cell) for cell in one.stdout.readline().split()]
+                if not figures:
+                    raise SystemExit(f"the client of {trees[n]} ended in {load}")
+                found[n].append(figures)
         return found
 
 
