@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -134,16 +134,6 @@ class SwappedFolder:
             self.node.node.kill()
 
 
-@contextmanager
-def running_name_server(home: Path) -> Iterator[NameServer]:
-    server = NameServer(home)
-    try:
-        server.start()
-        yield server
-    finally:
-        server.kill()
-
-
 def consume_some(load: JavaLoad, name: str) -> None:
     """A member of the group consumes PART messages and leaves, in the middle of the backlog."""
     before = len(load.given())
@@ -183,7 +173,10 @@ def test_a_group_goes_on_at_each_owner_of_a_folder(
 
 def swap(home: Path, is_killed: bool) -> Repeats:
     """From a node to a broker and back; each ends in order, or is killed."""
-    with running_name_server(home / "names") as name_server, ExitStack() as ends:
+    with ExitStack() as ends:
+        name_server = NameServer(home / "names")
+        ends.callback(name_server.kill)
+        name_server.start()
         folder = SwappedFolder(home / "home", name_server.place)
         load = JavaLoad(home / "clients", name_server.place, (BROKER,))
         ends.callback(folder.close)
