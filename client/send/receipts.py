@@ -117,11 +117,13 @@ class BatchReceipt(Sequence[Receipt]):
     @cached_property
     def physical_offsets(self) -> NDArray[np.int64]:
         """Where each message begins in the log."""
-        sizes = np.asarray(self._sizes, np.int64)
+        sizes = np.asarray(self._sizes, np.uint32)
         if self._repeats:
             sizes = sizes.copy()
             sizes[list(self._repeats)] = 0
-        places = self.physical_offset + np.cumsum(sizes) - sizes
+        places: NDArray[np.int64] = np.add.accumulate(sizes, dtype=np.int64)
+        places += self.physical_offset
+        places -= sizes
         for row, first in self._repeats.items():
             places[row] = first.physical_offset
         return places

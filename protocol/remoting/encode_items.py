@@ -79,7 +79,8 @@ def encode_items(
     if kernel is None:
         return None
     data = np.frombuffer(items, np.uint8)
-    rows = kernel.function("count_items")(address(data), len(data))
+    place = address(data)
+    rows = kernel.function("count_items")(place, len(data))
     if not 0 < rows <= BATCH_ITEMS_MAX:
         return None
     empty = pack_fields(
@@ -96,7 +97,7 @@ def encode_items(
     head = 4 * (1 + 3 * rows)
     out = np.empty(head + room, np.uint8)
     shared = empty + names
-    size = kernel.function("encode_items")(numbers, shared, address(data), address(out))
+    size = kernel.function("encode_items")(numbers, shared, place, address(out))
     if size < 0:
         return None
     found = out[:head].view(np.uint32)
