@@ -27,6 +27,9 @@ from protocol.wire.frames import VERSION, HeaderPacker, unpack_answer
 
 UNSENT_BYTES_MAX = 8 * 1024 * 1024
 """Kept of requests that the network does not take; beyond it no request is taken."""
+SEND_BUFFER_BYTES = 1024 * 1024
+"""Of a local socket: the kernel's usual 208 KiB hold seven batches of 100 messages. A request that
+does not fit is copied, and waits for another turn."""
 RECEIVES_MAX = 64
 """The network is read up to this often before others have their turn."""
 _TIMEVAL = struct.Struct("@ll")
@@ -260,6 +263,7 @@ def _connecting(family: int, address: Any) -> socket.socket:
     try:
         found.setblocking(False)
         if family == socket.AF_UNIX:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
             found.connect(address)  # at once, or not at all: EAGAIN where too many wait
         else:
             found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -31,8 +31,9 @@ from node.runtime.settings import Settings
 from node.store.identity.inner_right import find_right
 from protocol.errors import MqError
 
-BATCHES_UNDER_WAY_MAX = 8
-"""Single records that wait share their next request, so few are under way. Batches share none."""
+BATCH_BYTES_UNDER_WAY_MAX = 2 * 1024 * 1024
+"""Of batches that the writer has: single records queue after them. These share their next request
+while they wait, so few requests of them are under way; batches share none."""
 TIMEOUT_S = 10.0
 """How long the writer may take: clients give up after 3 s, and then ask again."""
 
@@ -85,7 +86,7 @@ class WriterLink:
         core.adopt(self._link)
         self._waiting: dict[_Kind, deque[EncodedMessage]] = {}
         self._batches: deque[_WaitingBatch] = deque()
-        self._batches_under_way = 0
+        self._batch_bytes_under_way = 0
         self.waiting_bytes = 0
         """Of all records that have no outcome yet."""
         self._under_way = 0
@@ -128,8 +129,7 @@ class WriterLink:
         self._send_batches()
 
     def _send_batches(self) -> None:
-        while self._batches and self._batches_under_way < BATCHES_UNDER_WAY_MAX:
-            self._batches_under_way += 1
+        while self._batches and self._batch_bytes_under_way < BATCH_BYTES_UNDER_WAY_MAX:
             self._send_batch(self._batches.popleft())
 
     def _go(self) -> None:
@@ -152,12 +152,15 @@ class WriterLink:
             self._loop.call_soon_threadsafe(take, *found)
 
     def _send_batch(self, waiting: _WaitingBatch) -> None:
+        size = len(waiting.columns.encoded.records)
+
         def take(found: BatchReceipt | MqError) -> None:
-            self.waiting_bytes -= len(waiting.columns.encoded.records)
-            self._batches_under_way -= 1
+            self.waiting_bytes -= size
+            self._batch_bytes_under_way -= size
             waiting.done(found)
             self._send_batches()
 
+        self._batch_bytes_under_way += size
         deadline = monotonic() + TIMEOUT_S
         done = partial(self._in_loop, take)
         self._carry(ColumnBatch(None, deadline, waiting.columns, done, once=waiting.once))
@@ -169,7 +172,7 @@ class WriterLink:
 
     def _send(self, kind: _Kind, entries: list[EncodedMessage]) -> None:
         left = len(entries)
-        is_lone = left == 1 and self._under_way == 1 and not self._batches_under_way
+        is_lone = left == 1 and self._under_way == 1 and not self._batch_bytes_under_way
 
         def take(some: Sequence[EncodedMessage], results: Results) -> None:
             nonlocal left

@@ -112,6 +112,21 @@ def test_a_local_socket_that_nobody_has_is_refused_at_once() -> None:
         ZmtpConnection("tcp://127.0.0.1:1", exchange(), f"ipc://@keelog-test-{os.getpid()}-nobody")
 
 
+def test_a_local_socket_takes_ten_batches_that_the_node_has_not_read() -> None:
+    name = f"keelog-test-{os.getpid()}-unread"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(f"\0{name}")
+        server.listen()
+        link = ZmtpConnection("tcp://127.0.0.1:1", exchange(), f"ipc://@{name}")
+        peer, _ = server.accept()
+        with peer:
+            peer.sendall(zmtp.GREETING + zmtp.ready(b"ROUTER"))
+            until(link, lambda: link.is_up)
+            assert all(link.send(call_of(number, bytes(27_000))) for number in range(1, 11))
+            assert not link.wants_to_send, "the kernel has all of them, so nothing was copied"
+        link.close()
+
+
 def test_what_the_network_does_not_take_at_once_is_sent_later(
     router: "zmq.Socket[bytes]",
 ) -> None:

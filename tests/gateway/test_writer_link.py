@@ -173,3 +173,21 @@ def test_a_batch_goes_at_once_and_a_single_record_at_the_end_of_the_turn(tmp_pat
         assert link.waiting_bytes == 0
 
     assert run(tmp_path, act) == 0
+
+
+def test_a_batch_waits_while_the_writer_has_two_mebibytes_of_others(tmp_path: Path) -> None:
+    mebibyte = EncodedBatch(np.zeros(1 << 20, np.uint8), np.array([1 << 20], np.uint32), 0)
+
+    def act(link: WriterLink, sender: Sender, _: Gathering) -> None:
+        found: list[object] = []
+        for key in "abc":
+            columns = EncodedColumns("topic", 0, mebibyte, [key])
+            link.put_batch(columns, found.append, once=False)
+        assert [batch.columns.unique_keys for batch in sender.batches] == [["a"], ["b"]]
+        cast(Any, sender.batches.pop(0)).done(NodeBusy("busy"))
+        assert [batch.columns.unique_keys for batch in sender.batches] == [["b"], ["c"]]
+        for batch in sender.batches:
+            cast(Any, batch).done(NodeBusy("busy"))
+        assert (len(found), link.waiting_bytes) == (3, 0)
+
+    assert run(tmp_path, act) == 0
