@@ -273,15 +273,20 @@ class Members:
         return Reply()
 
     def members_of(self, request: Request) -> Reply:
-        """38: the ids of a group's members, one for each connection, and of those awaited."""
+        """38: the ids of a group's members and of those awaited, each once.
+
+        A broker names an id once for each connection. Java's client may open two at a time after a
+        request that timed out, keep both and beat on both: it divides the queues by two then, and
+        nobody reads the second half until a connection is idle for two minutes.
+        """
         name = request_fields(request.header).consumer_group
         group = self.groups.get(name)
         here = () if group is None else group.members.values()
-        ids = (*(member.client_id for member in here), *self._awaited.of(name))
+        ids = dict.fromkeys((*(member.client_id for member in here), *self._awaited.of(name)))
         if not ids:
             text = f"no consumer for this group, {name}"
             return Reply(ResponseCode.SYSTEM_ERROR, remark=text)
-        return Reply(body=write_body(ConsumerIdList(ids), standard=True))
+        return Reply(body=write_body(ConsumerIdList(tuple(ids)), standard=True))
 
     def lock(self, request: Request, now: float) -> Reply:
         """41: locks those of the queues that nobody else has."""

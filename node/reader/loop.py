@@ -183,6 +183,7 @@ def main(arguments: list[str] | None = None) -> int:
         root=root,
         options=options,
         oom_points=OOM_READER,
+        serves_clients=True,
     )
     return run_process(child, partial(_serve, child))
 

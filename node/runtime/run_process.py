@@ -33,6 +33,7 @@ from node.runtime.process import (
     report_end,
     report_ready,
     set_title,
+    take_short_slices,
 )
 from node.runtime.settings import Settings, load_settings
 from node.runtime.shortage import is_shortage
@@ -74,6 +75,8 @@ class ChildProcess:
     """Errors of ours that may end it after its start, with their own exit codes."""
     is_of_node: bool = True
     """Whether the store is that of a running node; else the process takes its lock itself."""
+    serves_clients: bool = False
+    """Whether clients wait for what it does next."""
     is_ready: bool = False
 
     @property
@@ -109,6 +112,8 @@ def run_process(child: ChildProcess, body: Callable[[Settings, StopFlag], int]) 
         obey_log_signals()
         die_with_parent()
         offer_as_victim(child.oom_points)
+    if child.serves_clients:
+        take_short_slices()
     threading.excepthook = lambda caught: _end(child, caught.exc_value)
     try:
         if child.is_of_node:

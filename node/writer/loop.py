@@ -79,7 +79,8 @@ class Writer:
         self.waiting = GroupCommit(self.settings)
         self.stats = WriterStats(store.root, self.settings.is_sync_flush)
         self.staging = StagingService(store, server, self._put, lambda: self.flushing.flushed)
-        self.removals = Removals(store, self._flush_all, self._answer_other, self._refuse_removal)
+        refuse = partial(self._refuse, is_append=False)
+        self.removals = Removals(store, self._flush_all, self._answer_other, refuse)
         self.expiry = Expiry(store, self.removals)
         self._is_sync = store.settings.is_sync_flush
         self._shows_at_once = store.log.pool is None and not self.settings.shows_late
@@ -278,9 +279,6 @@ class Writer:
             self.store.page.publish(state=state)
         self.server.send(peer, refusal(number, error))
 
-    def _refuse_removal(self, peer: bytes, number: int, error: MqError) -> None:
-        self._refuse(peer, number, error, False)
-
     def _flush_all(self) -> None:
         """The whole log is durable afterwards: what is noted of it now names nothing above."""
         self._publish(self.flushing.flush_all(time.monotonic()))
@@ -465,6 +463,7 @@ def main(arguments: list[str] | None = None) -> int:
         root=root,
         options=options,
         oom_points=OOM_WRITER,
+        serves_clients=True,
     )
     return run_process(child, partial(_serve, child))
 

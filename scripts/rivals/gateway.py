@@ -9,8 +9,9 @@ the other are stopped.
 import argparse
 import json
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -32,6 +33,10 @@ BODY = 128
 QUEUES = 8
 STORED = 1_000_000
 """Messages that a push consumer reads."""
+SETTLE_S = 1.0
+"""Between two turns nobody is stopped: clients do what came due, and have its replies. One that is
+stopped in the middle of a request takes it for lost, closes its connection, and pulls again after a
+second or more."""
 WARM_S = 6
 """A Java client and broker are steady after 5 to 6 s."""
 OURS, THEIRS = "keelog", "rocketmq"
@@ -141,12 +146,20 @@ def measure(folder: Path, names: Sequence[str], rounds: int, seconds: int) -> It
                 start_ours(ends, classes, home / OURS, is_sync=is_sync),
             )
             for side, other in (sides, reversed(sides)):
-                with stopped(other.pids):
+                with _alone(other):
                     _make_topic(side, "warm")
                     side.program.ask("send", topic="warm", body=BODY, seconds=WARM_S, threads=64)
             for name in chosen:
                 yield from _measure_load(sides, name, rounds, seconds)
             yield _memory(sides, is_sync)
+
+
+@contextmanager
+def _alone(other: GatewaySide) -> Iterator[None]:
+    """A time in which the other side is stopped."""
+    time.sleep(SETTLE_S)
+    with stopped(other.pids):
+        yield
 
 
 def _make_topic(side: GatewaySide, topic: str) -> None:
@@ -161,7 +174,7 @@ def _measure_load(
         figure: {OURS: [], THEIRS: []} for figure in load.figures
     }
     for side, other in (sides, reversed(sides)):
-        with stopped(other.pids):
+        with _alone(other):
             _make_topic(side, topic)
             if load.stored:
                 side.program.ask(
@@ -169,7 +182,7 @@ def _measure_load(
                 )
     for number in range(rounds + 1):
         for side, other in (sides, reversed(sides)) if number % 2 else (reversed(sides), sides):
-            with stopped(other.pids):
+            with _alone(other):
                 found = _turn(side, load, topic, number, seconds)
             if number:
                 side.note_memory()

@@ -105,6 +105,17 @@ def test_members_are_rung_when_one_comes_and_when_one_goes() -> None:
     assert not members.producers
 
 
+def test_a_client_with_two_connections_is_named_once_and_has_all_queues() -> None:
+    members, first, second = Members(), Peer(), Peer()
+    beat(members, first, "c1")
+    beat(members, second, "c1")
+    assert ids(members) == ["c1"]
+    members.went(first)  # type: ignore[arg-type]
+    assert ids(members) == ["c1"], "its other connection is there"
+    members.went(second)  # type: ignore[arg-type]
+    assert ids(members) == []
+
+
 def test_a_member_that_does_not_beat_is_gone_after_a_time() -> None:
     members, one, two = Members(), Peer(), Peer()
     beat(members, one, "c1", 0.0)
