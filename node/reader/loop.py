@@ -85,7 +85,8 @@ class Reader:
     def run(self, stop: StopFlag) -> None:
         """Serves until the flag is set, then answers the held pulls."""
         bell_fd = self._follower.bell_fd
-        wait = RequestWait((*self.server.watched, bell_fd, stop.fd))
+        watched = (*self.server.watched, bell_fd, stop.fd)
+        wait = RequestWait(watched, self.server.note_ready)
         self._page.publish(state=RUNNING)
         follower, sleep_ms = self._follower, 0
         while not stop.is_set:
@@ -150,6 +151,7 @@ class Reader:
     def _stop(self) -> None:
         self._follower.stop()
         stopping = ServiceNotAvailable("this reader is stopping", "ask another one, or again later")
+        self.server.look_everywhere()
         for _ in range(STOP_REQUESTS_MAX):
             received = self.server.receive()
             if received is None:

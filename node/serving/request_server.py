@@ -105,7 +105,13 @@ class BadFrames(NamedTuple):
 class RequestWait:
     """Where a server's loop sleeps: watches sockets and descriptors, for their own thread."""
 
-    def __init__(self, watched: "Iterable[zmq.Socket[bytes] | int]") -> None:
+    def __init__(
+        self,
+        watched: "Iterable[zmq.Socket[bytes] | int]",
+        note: Callable[[list[tuple[Any, int]]], object] = lambda ready: None,
+    ) -> None:
+        """`note` is called with what each wait has found ready."""
+        self._note = note
         # What a zmq.Poller asks; the list is made once.
         self._watched: list[tuple[Any, int]] = [(one, int(zmq.POLLIN)) for one in watched]
         processors = len(os.sched_getaffinity(0))
@@ -116,7 +122,9 @@ class RequestWait:
         each with its events. With `looks` it does not sleep at once."""
         if looks and timeout_ms and not self.poll(0):
             self._awake.until(partial(self.poll, 0))
-        return zmq.zmq_poll(self._watched, timeout_ms)
+        ready = zmq.zmq_poll(self._watched, timeout_ms)
+        self._note(ready)
+        return ready
 
 
 class Server:
@@ -153,6 +161,7 @@ class Server:
         self._alone = [(self.socket, int(zmq.POLLIN))]
         self._local: LocalEnd | None = None
         self._is_local_next = False
+        self._may_have_far = True
         # What `socket.send` calls once it has looked for options that a ROUTER does not have.
         self._send: Callable[..., object] = super(zmq.Socket, self.socket).send
         for option, value in (
@@ -198,12 +207,23 @@ class Server:
         """Whether `receive` has a request that does not make `watched` readable."""
         return self._local is not None and self._local.has_requests
 
+    def note_ready(self, ready: list[tuple[Any, int]]) -> None:
+        """Takes what a `RequestWait` found. Where ZeroMQ's socket is not among it, `receive` does
+        not look there until the next time: a look costs as much as a small append."""
+        self._may_have_far = any(one is self.socket for one, _ in ready)
+
+    def look_everywhere(self) -> None:
+        """`receive` looks at both sockets, as for an owner that notes nothing."""
+        self._may_have_far = True
+
     def receive(self) -> Received | BadFrames | None:
         """The next request, or None. Never raises for anything that a peer sent."""
         if self._unsent_count:
             self._send_again()
         if self._local is None:
             return self._receive_far()
+        if not self._may_have_far:
+            return self._receive_local(self._local)
         # In turns: neither side can keep the other waiting.
         self._is_local_next = not self._is_local_next
         if self._is_local_next:

@@ -105,7 +105,7 @@ class Writer:
         """
         fds = [*self.flushing.fds, self.staging.fd, stop.fd]
         fds += [] if self.acknowledgements is None else [self.acknowledgements.fd]
-        wait = RequestWait((*self.server.watched, *fds))
+        wait = RequestWait((*self.server.watched, *fds), self.server.note_ready)
         self.store.page.publish(state=RUNNING)
         try:
             while not stop.is_set:
@@ -285,6 +285,7 @@ class Writer:
 
     def _refuse_all(self, error: MqError) -> None:
         """Refuses the requests that wait, GROUP_REQUESTS_MAX at most: this process ends."""
+        self.server.look_everywhere()
         for _ in range(GROUP_REQUESTS_MAX):
             received = self.server.receive()
             if received is None:

@@ -256,6 +256,38 @@ def test_neither_side_keeps_the_other_waiting(context: Context, server: Server) 
         client.close(0)
 
 
+def test_after_a_wait_that_found_nothing_from_afar_only_the_local_socket_is_looked_at(
+    context: Context, server: Server
+) -> None:
+    ends = {"far": server.endpoint, "local": LOCAL}
+    clients = {name: context.socket(zmq.DEALER) for name in ends}
+    for name, client in clients.items():
+        client.connect(ends[name])
+        client.send(b"hello")
+        receive(server)
+    wait = RequestWait(server.watched, server.note_ready)
+    assert wait.poll(0) == []
+    clients["far"].send(b"far")
+    assert RequestWait([server.socket]).poll(WAIT_MS), "it has come"
+    assert server.receive() is None, "the last wait came before it"
+    clients["local"].send(b"local")
+    RequestWait(server.watched[1:]).poll(WAIT_MS)
+    one = server.receive()
+    assert isinstance(one, Received)
+    assert one.header == b"local"
+    wait.poll(WAIT_MS)
+    two = server.receive()
+    assert isinstance(two, Received)
+    assert two.header == b"far"
+    wait.poll(0)
+    clients["far"].send(b"far")
+    assert RequestWait([server.socket]).poll(WAIT_MS)
+    server.look_everywhere()
+    assert isinstance(server.receive(), Received)
+    for client in clients.values():
+        client.close(0)
+
+
 def test_a_local_socket_that_cannot_be_is_a_warning(
     context: Context, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
