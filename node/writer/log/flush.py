@@ -5,11 +5,12 @@ is `os.fdatasync`, which releases the GIL (`mmap.flush` does not). The first err
 second sync after an error can lie.
 """
 
-import contextlib
 import os
+import select
 import threading
 import time
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from node.runtime.process import now_ms
@@ -35,63 +36,56 @@ class JobThread(Generic[AnyJob]):
 
     `fd` becomes readable when a job has ended: an eventfd for the writer's poll. `may_be_left`: the
     end of the process waits for no job.
+
+    The threads share no lock: one that is woken while the other holds it goes to sleep again, and
+    each flush would pay for that. So the thread is woken by one call, and notes that it has ended
+    before it wakes the writer.
     """
 
     def __init__(self, name: str, may_be_left: bool = False) -> None:
-        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.fd = os.eventfd(0, os.EFD_CLOEXEC)
+        self._ready = select.poll()
+        self._ready.register(self.fd, select.POLLIN)
+        self._begun: SimpleQueue[tuple[AnyJob, Callable[[], None] | None] | None] = SimpleQueue()
         self._job: AnyJob | None = None
-        self._after: Callable[[], None] | None = None
-        self._done: AnyJob | None = None
         self._error: OSError | StoreMoved | None = None
+        self._ended = False
+        """So that `collect` asks the system nothing while a job runs."""
         self.took_ns = 0
         """How long the last job ran."""
-        self._ended = False
-        """The thread sets it last, so that `collect` needs no lock while a job runs."""
-        self._wake = threading.Condition()
-        self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=may_be_left)
         self._thread.start()
 
     @property
     def is_busy(self) -> bool:
         """Whether a job runs or waits to be collected."""
-        with self._wake:
-            return self._job is not None or self._done is not None
+        return self._job is not None
 
     def start(self, job: AnyJob, after: Callable[[], None] | None = None) -> None:
         """Begins a job; `after` runs in the thread when it has succeeded."""
-        with self._wake:
-            assert self._job is None
-            self._job, self._after = job, after
-            self._wake.notify_all()
+        assert self._job is None
+        self._job = job
+        self._begun.put((job, after))
 
     def collect(self) -> AnyJob | None:
         """The finished job, once. Raises the OSError or StoreMoved that ended it."""
         if not self._ended:
             return None
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self.fd)
-        with self._wake:
-            if self._error is not None:
-                raise self._error
-            self._ended = False
-            done, self._done = self._done, None
-            return done
+        if self._error is not None:
+            raise self._error
+        os.eventfd_read(self.fd)  # The thread writes it in this moment, or has done so.
+        self._ended = False
+        done, self._job = self._job, None
+        return done
 
     def wait(self) -> None:
         """Until no job runs."""
-        with self._wake:
-            while self._job is not None:
-                self._wake.wait()
+        if self._job is not None:
+            self._ready.poll()
 
     def _run(self) -> None:
-        while True:
-            with self._wake:
-                while self._job is None and not self._stopping:
-                    self._wake.wait()
-                if self._job is None:
-                    return
-                job, after = self._job, self._after
+        while (begun := self._begun.get()) is not None:
+            job, after = begun
             began = time.monotonic_ns()
             try:
                 job.run()
@@ -101,18 +95,13 @@ class JobThread(Generic[AnyJob]):
                 error = None
             except (OSError, StoreMoved) as caught:
                 error, took = caught, 0
-            with self._wake:
-                self.took_ns = took
-                self._job, self._done, self._error = None, job, error
-                os.eventfd_write(self.fd, 1)
-                self._ended = True
-                self._wake.notify_all()
+            self.took_ns, self._error = took, error
+            self._ended = True
+            os.eventfd_write(self.fd, 1)
 
     def close(self) -> None:
         """Ends the thread when its job is done."""
-        with self._wake:
-            self._stopping = True
-            self._wake.notify_all()
+        self._begun.put(None)
         self._thread.join()
         os.close(self.fd)
 

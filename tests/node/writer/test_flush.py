@@ -2,6 +2,7 @@
 
 import errno
 import os
+import select
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -268,4 +269,22 @@ def test_what_comes_after_a_flush_runs_only_when_it_succeeded() -> None:
         thread.collect()
     assert caught.value.errno == errno.EBADF
     assert ran == ["after"]
+    thread.close()
+
+
+def test_a_job_is_collected_once_and_its_descriptor_is_quiet_afterwards() -> None:
+    thread: JobThread[FlushJob] = JobThread("flush")
+    ready = select.poll()
+    ready.register(thread.fd, select.POLLIN)
+    for number in range(500):
+        assert not thread.is_busy
+        thread.start(FlushJob(number, []))
+        assert thread.is_busy
+        while (done := thread.collect()) is None:
+            # Half of them are collected as soon as they have ended, whoever is first.
+            if number % 2:
+                ready.poll(10_000)
+        assert done.target == number
+        assert thread.collect() is None
+        assert ready.poll(0) == [], "it wakes nobody for a job that is collected"
     thread.close()
