@@ -55,6 +55,8 @@ QUEUES = {
     "client/subscription.py": "client/subscription.py::PULLS_MAX",
     "replication/followers/book.py": "replication/followers/book.py::MOMENTS_MAX",
     "node/writer/group_commit.py": "send_thread_pool_queue_capacity",
+    # One job at a time, for all requests that wait for it.
+    "node/writer/log/flush.py": "send_thread_pool_queue_capacity",
     "node/runtime/wakeup.py": "node/runtime/wakeup.py::RINGS_HIGH_WATER_MARK",
     "node/reader/tail_cache.py": "node/reader/tail_cache.py::TAIL_RECORDS_MAX",
     "node/supervisor/systemd.py": "node/supervisor/systemd.py::STATUS_CHARS_MAX",

@@ -189,6 +189,7 @@ def test_everything_that_the_page_shows_happens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The commands run shorter, and against one node."""
+    monkeypatch.setenv("COLUMNS", "120")  # the page shows tables that nothing cuts off
     monkeypatch.chdir(tmp_path)
     wrong = []
     for step in steps(PAGE.read_text(encoding="utf-8")):
