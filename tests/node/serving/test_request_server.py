@@ -235,13 +235,19 @@ def test_as_many_frames_as_nobody_sends_are_one_refusal(context: Context, server
     client.close(0)
 
 
-def test_neither_side_keeps_the_other_waiting(context: Context, server: Server) -> None:
-    ends = {"far": server.endpoint, "local": LOCAL}
-    clients = {name: context.socket(zmq.DEALER) for name in ends}
-    for name, client in clients.items():
-        client.connect(ends[name])
+def at_both_ends(context: Context, server: Server) -> "dict[str, zmq.Socket[bytes]]":
+    """A client over the network and a local one, whose first requests have come."""
+    clients = {}
+    for name, end in {"far": server.endpoint, "local": LOCAL}.items():
+        clients[name] = client = context.socket(zmq.DEALER)
+        client.connect(end)
         client.send(b"hello")
         receive(server)
+    return clients
+
+
+def test_neither_side_keeps_the_other_waiting(context: Context, server: Server) -> None:
+    clients = at_both_ends(context, server)
     for name, client in clients.items():
         for _ in range(40):
             client.send(name.encode())
@@ -259,12 +265,7 @@ def test_neither_side_keeps_the_other_waiting(context: Context, server: Server) 
 def test_after_a_wait_that_found_nothing_from_afar_only_the_local_socket_is_looked_at(
     context: Context, server: Server
 ) -> None:
-    ends = {"far": server.endpoint, "local": LOCAL}
-    clients = {name: context.socket(zmq.DEALER) for name in ends}
-    for name, client in clients.items():
-        client.connect(ends[name])
-        client.send(b"hello")
-        receive(server)
+    clients = at_both_ends(context, server)
     wait = RequestWait(server.watched, server.note_ready)
     assert wait.poll(0) == []
     clients["far"].send(b"far")
