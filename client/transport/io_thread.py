@@ -274,15 +274,22 @@ class IoThread:
             self._stopping = True
             with self._gate:
                 self._closed = True
-            while self._posted:
-                self._posted.popleft()()
-            for link in self._links.values():
+            try:
+                self._end_calls()
+            finally:
+                self._release()
+
+    def _end_calls(self) -> None:
+        """Gives each call its outcome: the answer where it has come, and an error to the others."""
+        while self._posted:
+            self._posted.popleft()()
+        for link in list(self._links.values()):  # an answer may drop others of them
+            if not link.closed:
                 self._take_answers(link)
-            for call in list(self._live.values()):
-                self._finish(call, when_closed(call, self._failed))
-            for action in self._timers.take_due(inf):  # their time will not come
-                action()
-            self._release()
+        for call in list(self._live.values()):
+            self._finish(call, when_closed(call, self._failed))
+        for action in self._timers.take_due(inf):  # their time will not come
+            action()
 
     def _turn(self) -> None:
         """Sleeps until there is something to do, then does all of it once."""

@@ -13,6 +13,8 @@ import zmq
 import keelog
 import keelog.aio
 from client.transport import channel
+from client.transport.io_thread import ROUTES_INTERVAL_S
+from client.transport.request import Call, NodeRole
 from keelog import Retry
 from protocol.errors import NodeBusy, ServiceNotAvailable
 from protocol.wire.frames import refusal
@@ -289,6 +291,27 @@ def test_a_client_that_nobody_closes_ends_with_its_owner(node: FakeNode) -> None
     assert threading.active_count() > before
     del mq
     wait_until(lambda: threading.active_count() == before, "its thread runs on")
+
+
+def test_a_client_that_ends_as_its_routes_arrive_closes_its_sockets(node: FakeNode) -> None:
+    """The routes let a call begin a connection, while the end looks at those that there are."""
+    outcomes: list[object] = []
+    with keelog.connect(node.url) as mq:
+        io = mq._core.io
+
+        def end_with_routes_unread() -> None:
+            time.sleep(2 * ROUTES_INTERVAL_S)  # or they would be asked for later
+            io._stale = True
+            over = time.monotonic() + 30.0
+            call = Call(NodeRole.WRITER, "append", {}, over, done=outcomes.append)
+            io.start(call)
+            assert io._links[node.url].socket.poll(10_000), "no routes"
+            io._stopping = True
+
+        assert io.post(end_with_routes_unread)
+        io._thread.join(30.0)
+    assert [type(outcome) for outcome in outcomes] == [keelog.ClientClosed]
+    assert io._context.closed
 
 
 def test_no_call_is_forgotten_while_processes_restart_again_and_again(node: FakeNode) -> None:
