@@ -10,6 +10,7 @@ import pytest
 from node.supervisor.bind import (
     NAME_SERVERS_MAX,
     BindAddress,
+    free_ports,
     parse_bind,
     parse_name_servers,
     parse_remoting,
@@ -218,14 +219,15 @@ def test_a_gateway_gets_its_name_servers_and_its_number() -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("distance", [0, 2])
 def test_a_taken_port_is_said_before_a_store_is_made(tmp_path: Path, distance: int) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1] + distance
+    base = free_ports(3)
+    port = base + distance
+    with socket.create_server(("127.0.0.1", base)):
         command = [sys.executable, "-m", "keelog", "serve", str(tmp_path / "store")]
         command += ["--bind", "tcp://127.0.0.1:0", "--remoting", f"127.0.0.1:{port}"]
         for pair in ANY_DISK:
             command += ["-X", pair]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode != 0
-    assert f"cannot listen at 127.0.0.1:{port - distance}" in done.stderr
+    assert f"cannot listen at 127.0.0.1:{base}" in done.stderr
     assert "--remoting" in done.stderr
     assert not (tmp_path / "store").exists()
