@@ -1,4 +1,6 @@
-"""How long a worker sleeps between two turns, and what wakes it earlier. Pure: no clock, no I/O.
+"""How long a worker sleeps between two turns, what wakes it earlier, and when it is late.
+
+Pure: no clock, no I/O.
 
 A turn costs nearly the same for one record as for hundreds. So while records keep coming and nobody
 waits for them, a worker rests after a turn until some time has passed or much has come. A record
@@ -13,6 +15,13 @@ from node.runtime.wakeup import quiet_sleep_s
 
 IDLE_S = 0.005
 """How long a worker sleeps after its rest when nobody rings; more when the log stays quiet."""
+LATE_BYTES, IN_TIME_BYTES = 16 << 20, 4 << 20
+"""A worker is late when more of the log waits for it, until as little as the second waits."""
+
+
+def is_late(waiting_bytes: int, was_late: bool) -> bool:
+    """Whether a worker takes its full share of processor time when so much of the log waits."""
+    return waiting_bytes > (IN_TIME_BYTES if was_late else LATE_BYTES)
 
 
 class Sleep(NamedTuple):

@@ -4,8 +4,10 @@ import argparse
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -36,9 +38,13 @@ from workers.dispatch import (
 )
 from workers.feed import Feed, LiveFeed, RestingFeed
 from workers.hints import GrowthHints, WorkerSleep
-from workers.pace import TurnPace
+from workers.pace import TurnPace, is_late
 from workers.stats import KnowsTopics, TopicGrowth, WorkerStats
 
+NICE = 10
+"""Of a worker's turns, above that of the processes that clients wait for, unless it is late. The
+kernel let a turn run for up to 4 ms beside a writer that had something to do
+(docs/decisions/0029-workers-give-way-while-they-keep-up.md)."""
 STORE_LOCK_S_MAX = 10.0
 """How long a worker run by hand on a store at rest waits for another one to be done with it."""
 WRITER_END_S_MAX = 5.0
@@ -172,15 +178,29 @@ class _Worker:
         return EXIT_OK
 
     def _follow(self, dispatcher: Dispatcher, feed: Feed, handler: Handler) -> None:
+        """Turns in a nice thread while they keep up with the log, and in this one when late.
+
+        A thread cannot take back niceness without privileges, so there are two.
+        """
         dispatcher.start()
         self._tell(dispatcher.epoch)
-        topics = None
         if isinstance(handler, KnowsTopics):
             counts = TopicCounts(self._root, self._role, self._job.shard)
-            topics = self._topics = TopicGrowth(handler, counts)
+            self._topics = TopicGrowth(handler, counts)
         self._child.report_ready()
+        with ThreadPoolExecutor(1, "nice", _be_nice) as nice:
+            turns = partial(self._turns, dispatcher, feed)
+            while nice.submit(turns, was_late=False).result() and turns(was_late=True):
+                pass
+        if self._child.ready_fd is not None:
+            self._outlast_writer(dispatcher)
+
+    def _turns(self, dispatcher: Dispatcher, feed: Feed, *, was_late: bool) -> bool:
+        """True: it is late now, or was; False: it is time to stop."""
         pace = self._job.pace
         while not self._stop.is_set:
+            if is_late(feed.peek().readable - dispatcher.done, was_late) != was_late:
+                return True
             began = time.monotonic_ns()
             worked = dispatcher.turn()
             now = time.monotonic()
@@ -192,13 +212,12 @@ class _Worker:
                 break
             if dispatcher.is_ending:
                 pace.stay_awake(now)
-            if topics is not None:
+            if self._topics is not None:
                 # Here alone: within a turn a queue that is being rebuilt has no end.
-                topics.look(now, dispatcher.records)
+                self._topics.look(now, dispatcher.records)
             self._sleep(pace, dispatcher.done, feed, now)
             self._beat()
-        if self._child.ready_fd is not None:
-            self._outlast_writer(dispatcher)
+        return False
 
     def _outlast_writer(self, dispatcher: Dispatcher) -> None:
         """The writer waits for us before it leaves the mark of a clean stop. A supervisor stops it
@@ -281,6 +300,11 @@ class _Worker:
             self._tell(self._dispatcher.epoch)
         if self._stop.is_set and (self._dispatcher is None or self._dispatcher.is_resuming):
             raise Stopped
+
+
+def _be_nice() -> None:
+    with suppress(PermissionError):  # where a container forbids the call
+        os.nice(NICE)  # of this thread alone
 
 
 def _writer_lives(root: Path) -> bool:

@@ -1,8 +1,9 @@
-"""Processes that clients wait for have short time slices; the others have what the kernel gives."""
+"""Processes that clients wait for have short time slices, and workers that keep up are nice."""
 
 import ctypes
 import os
 import platform
+import shutil
 import struct
 import subprocess
 import sys
@@ -12,13 +13,32 @@ from pathlib import Path
 import pytest
 
 from node.runtime.process import SHORT_SLICE_NS
+from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
+from tests.support.golden import GetStore
 from tests.support.node import RunningNode
+from workers.process import NICE
 
 GET_CALL = {"x86_64": 315, "aarch64": 275}
 SINCE = (6, 12)
 """The Linux whose normal tasks have slices of their own."""
 TAKE = "from node.runtime.process import take_short_slices; take_short_slices(); "
 WAIT = "print(flush=True); input()"
+WORKER = """
+import os, sys
+from importlib import import_module
+from workers import pace
+from workers.dispatch import Dispatcher
+
+def said(self, turn=Dispatcher.turn):
+    waiting_bytes = self._feed.peek().readable - self.done
+    print(waiting_bytes > pace.LATE_BYTES, os.getpriority(os.PRIO_PROCESS, 0), flush=True)
+    return turn(self)
+
+Dispatcher.turn = said
+pace.LATE_BYTES = pace.IN_TIME_BYTES = 100
+sys.exit(import_module(sys.argv[1]).main(sys.argv[2:]))
+"""
+"""A worker that prints before each turn whether it is late, and its thread's niceness."""
 NORMAL, BATCH = 0, 3
 
 
@@ -64,6 +84,24 @@ def test_writer_and_readers_have_short_slices_and_workers_do_not(tmp_path: Path)
     own = scheduling(0)[2]
     assert slices["writer"] == slices["reader"] == SHORT_SLICE_NS
     assert slices["queue"] == slices["index"] == own > SHORT_SLICE_NS
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "worker", [("workers.index_file",), ("workers.consume_queue", "--shard", "0", "--shards", "1")]
+)
+def test_a_worker_is_nice_while_it_keeps_up_and_takes_its_share_when_it_is_late(
+    golden_copy: GetStore, worker: tuple[str, ...]
+) -> None:
+    root = golden_copy("small-clean")
+    for folder in (CONSUME_QUEUE_DIR, INDEX_DIR):
+        shutil.rmtree(root / folder)
+    module, *options = worker
+    command = [sys.executable, "-c", WORKER, module, str(root), "--once", *options]
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    turns = [line.split() for line in ended.stdout.splitlines()]
+    assert turns[:2] == [["True", str(own)], ["False", str(own + NICE)]]
 
 
 @needs_slices
