@@ -149,12 +149,20 @@ def resolve_entries(entries: Sequence[EncodedMessage], results: Results) -> None
 
 
 def _tell(futures: Iterable[ReceiptFuture]) -> None:
-    """Wakes the waiters of `concurrent.futures.wait`, and runs done callbacks."""
-    for future in futures:
-        with future._condition:
-            for waiter in future._waiters:
-                if future._exception is None:
-                    waiter.add_result(future)
-                else:
-                    waiter.add_exception(future)
-        future._invoke_callbacks()  # type: ignore[attr-defined]
+    """Wakes the waiters of `concurrent.futures.wait`, and runs done callbacks.
+
+    Raises what a callback raises that is not an Exception, after those of the other futures.
+    """
+    left = iter(futures)
+    try:
+        for future in left:
+            with future._condition:
+                for waiter in future._waiters:
+                    if future._exception is None:
+                        waiter.add_result(future)
+                    else:
+                        waiter.add_exception(future)
+            future._invoke_callbacks()  # type: ignore[attr-defined]
+    except BaseException:
+        _tell(left)
+        raise

@@ -57,15 +57,17 @@ class PendingBatches:
         future.set_running_or_notify_cancel()
 
         def done(outcome: BatchReceipt | MqError) -> None:
-            if isinstance(outcome, MqError):
-                future.set_exception(outcome)
-            else:
-                future.set_result(outcome)
-            with self._condition:
-                self._count -= 1
-                self._bytes -= size
-                if self._count <= self._low:
-                    self._condition.notify_all()
+            try:
+                if isinstance(outcome, MqError):
+                    future.set_exception(outcome)
+                else:
+                    future.set_result(outcome)
+            finally:
+                with self._condition:
+                    self._count -= 1
+                    self._bytes -= size
+                    if self._count <= self._low:
+                        self._condition.notify_all()
 
         with self._condition:
             if not self._has_room(size):

@@ -337,8 +337,10 @@ class Producer:
 
     def _batch_of(self, gathered: "_GatheredRows", deadline: float) -> ColumnBatch:
         def done(outcome: BatchReceipt | MqError) -> None:
-            gathered.outcomes.resolve(outcome)
-            self._answered(gathered.rows, outcome)
+            try:
+                gathered.outcomes.resolve(outcome)
+            finally:
+                self._answered(gathered.rows, outcome)
 
         columns = self._encoder.gathered(gathered.columns)
         return ColumnBatch(
@@ -347,8 +349,10 @@ class Producer:
 
     def _deliver(self, entries: Sequence[EncodedMessage], results: Results) -> None:
         """Resolves the futures, then makes room."""
-        resolve_entries(entries, results)
-        self._answered(len(entries), results)
+        try:
+            resolve_entries(entries, results)
+        finally:
+            self._answered(len(entries), results)
 
     def _answered(self, count: int, results: Results) -> None:
         with self._condition:

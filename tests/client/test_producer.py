@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, as_completed, wait
 from contextlib import suppress
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -385,6 +386,39 @@ def test_a_done_callback_may_send_but_may_not_wait(node: FakeNode, mq: keelog.Cl
         node.delay.clear()
         assert done.wait(WAIT_S)
     assert len(outcome) == 1
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_a_done_callback_that_ends_its_thread_leaves_nobody_waiting(
+    node: FakeNode, is_batch: bool
+) -> None:
+    """Futures let SystemExit pass, and it ends the client's thread."""
+    mq = keelog.connect(node.url)
+    mq.create_topic("orders")
+    node.delay["append"] = WAIT_S  # the callbacks are there before the answer
+    producer = mq.producer(linger=0.05)
+    sent = (
+        [producer.send_batch("orders", [b"0"])]
+        if is_batch
+        else [producer.send_nowait("orders", b"%d" % number) for number in range(3)]
+    )
+    called: list[Future[Any]] = []
+
+    def leave(future: Future[Any]) -> None:
+        called.append(future)
+        raise SystemExit
+
+    for future in sent:
+        future.add_done_callback(leave)
+    node.delay.clear()
+    closing = threading.Thread(target=producer.close, daemon=True)
+    closing.start()
+    closing.join(WAIT_S)
+    assert not closing.is_alive()
+    assert called == sent
+    assert [future.exception() for future in sent] == [None] * len(sent)
+    mq.close()
 
 
 def test_batches_keep_their_order_while_a_restarted_writer_is_awaited(
