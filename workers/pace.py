@@ -1,4 +1,4 @@
-"""How long a worker sleeps between two turns, what wakes it earlier, and when it is late.
+"""How long a worker sleeps between two turns, what wakes it earlier, and when it gives way.
 
 Pure: no clock, no I/O.
 
@@ -15,13 +15,18 @@ from node.runtime.wakeup import quiet_sleep_s
 
 IDLE_S = 0.005
 """How long a worker sleeps after its rest when nobody rings; more when the log stays quiet."""
-LATE_BYTES, IN_TIME_BYTES = 16 << 20, 4 << 20
-"""A worker is late when more of the log waits for it, until as little as the second waits."""
+SHORT_BYTES = 16 << 10
+"""Log for a turn that takes about a millisecond."""
+LATE_BYTES = 16 << 20
+"""A worker for which more of the log waits is late."""
 
 
-def is_late(waiting_bytes: int, was_late: bool) -> bool:
-    """Whether a worker takes its full share of processor time when so much of the log waits."""
-    return waiting_bytes > (IN_TIME_BYTES if was_late else LATE_BYTES)
+def gives_way(waiting_bytes: int) -> bool:
+    """Whether a turn for so much of the log lets those that clients wait for run first.
+
+    A short one is soon over, and a late worker might never keep up.
+    """
+    return SHORT_BYTES < waiting_bytes <= LATE_BYTES
 
 
 class Sleep(NamedTuple):

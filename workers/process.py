@@ -7,7 +7,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -38,13 +37,12 @@ from workers.dispatch import (
 )
 from workers.feed import Feed, LiveFeed, RestingFeed
 from workers.hints import GrowthHints, WorkerSleep
-from workers.pace import TurnPace, is_late
+from workers.pace import TurnPace, gives_way
 from workers.stats import KnowsTopics, TopicGrowth, WorkerStats
 
 NICE = 10
-"""Of a worker's turns, above that of the processes that clients wait for, unless it is late. The
-kernel let a turn run for up to 4 ms beside a writer that had something to do
-(docs/decisions/0029-workers-give-way-while-they-keep-up.md)."""
+"""Of turns that give way. The kernel let a turn run for up to 4 ms beside a writer that had
+something to do (docs/decisions/0029-workers-give-way-while-they-keep-up.md)."""
 STORE_LOCK_S_MAX = 10.0
 """How long a worker run by hand on a store at rest waits for another one to be done with it."""
 WRITER_END_S_MAX = 5.0
@@ -129,11 +127,13 @@ class _Worker:
             self._growth = GrowthHints(self._context, self._root, job.shard, number)
         self._told_epoch = 0
         """The epoch of the last hint."""
+        self._nice = ThreadPoolExecutor(1, "nice", _be_nice)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._nice.shutdown()
         self._rest.close()
         if self._growth is not None:
             self._growth.close()
@@ -178,31 +178,17 @@ class _Worker:
         return EXIT_OK
 
     def _follow(self, dispatcher: Dispatcher, feed: Feed, handler: Handler) -> None:
-        """Turns in a nice thread while they keep up with the log, and in this one when late.
-
-        A thread cannot take back niceness without privileges, so there are two.
-        """
         dispatcher.start()
         self._tell(dispatcher.epoch)
+        topics = None
         if isinstance(handler, KnowsTopics):
             counts = TopicCounts(self._root, self._role, self._job.shard)
-            self._topics = TopicGrowth(handler, counts)
+            topics = self._topics = TopicGrowth(handler, counts)
         self._child.report_ready()
-        with ThreadPoolExecutor(1, "nice", _be_nice) as nice:
-            turns = partial(self._turns, dispatcher, feed)
-            while nice.submit(turns, was_late=False).result() and turns(was_late=True):
-                pass
-        if self._child.ready_fd is not None:
-            self._outlast_writer(dispatcher)
-
-    def _turns(self, dispatcher: Dispatcher, feed: Feed, *, was_late: bool) -> bool:
-        """True: it is late now, or was; False: it is time to stop."""
         pace = self._job.pace
         while not self._stop.is_set:
-            if is_late(feed.peek().readable - dispatcher.done, was_late) != was_late:
-                return True
             began = time.monotonic_ns()
-            worked = dispatcher.turn()
+            worked = self._turn(dispatcher, feed)
             now = time.monotonic()
             if worked:
                 self._stats.turn(time.monotonic_ns() - began, dispatcher.records)
@@ -212,12 +198,19 @@ class _Worker:
                 break
             if dispatcher.is_ending:
                 pace.stay_awake(now)
-            if self._topics is not None:
+            if topics is not None:
                 # Here alone: within a turn a queue that is being rebuilt has no end.
-                self._topics.look(now, dispatcher.records)
+                topics.look(now, dispatcher.records)
             self._sleep(pace, dispatcher.done, feed, now)
             self._beat()
-        return False
+        if self._child.ready_fd is not None:
+            self._outlast_writer(dispatcher)
+
+    def _turn(self, dispatcher: Dispatcher, feed: Feed) -> bool:
+        """In another thread when it gives way: without privileges nobody takes back niceness."""
+        if gives_way(feed.peek().readable - dispatcher.done):
+            return self._nice.submit(dispatcher.turn).result()
+        return dispatcher.turn()
 
     def _outlast_writer(self, dispatcher: Dispatcher) -> None:
         """The writer waits for us before it leaves the mark of a clean stop. A supervisor stops it

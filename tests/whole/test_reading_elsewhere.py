@@ -22,6 +22,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningNod
     ):
         read.client.create_topic("t", 1)
         read.client.send("t", b"of the one that is read", keys="k", queue_id=0)
+        read.wait_dispatched()
         written.client.create_topic("t", 1)
         yield written, read
 

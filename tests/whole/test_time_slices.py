@@ -31,14 +31,14 @@ from workers.dispatch import Dispatcher
 
 def said(self, turn=Dispatcher.turn):
     waiting_bytes = self._feed.peek().readable - self.done
-    print(waiting_bytes > pace.LATE_BYTES, os.getpriority(os.PRIO_PROCESS, 0), flush=True)
+    print(waiting_bytes, os.getpriority(os.PRIO_PROCESS, 0), flush=True)
     return turn(self)
 
 Dispatcher.turn = said
-pace.LATE_BYTES = pace.IN_TIME_BYTES = 100
+pace.LATE_BYTES = int(sys.argv.pop(1))
 sys.exit(import_module(sys.argv[1]).main(sys.argv[2:]))
 """
-"""A worker that prints before each turn whether it is late, and its thread's niceness."""
+"""A worker that prints before each turn how much waits for it, and its thread's niceness."""
 NORMAL, BATCH = 0, 3
 
 
@@ -87,21 +87,24 @@ def test_writer_and_readers_have_short_slices_and_workers_do_not(tmp_path: Path)
 
 
 @pytest.mark.process
+@pytest.mark.parametrize(("late_bytes", "nice"), [(1 << 30, NICE), (20_000, 0)])
 @pytest.mark.parametrize(
     "worker", [("workers.index_file",), ("workers.consume_queue", "--shard", "0", "--shards", "1")]
 )
-def test_a_worker_is_nice_while_it_keeps_up_and_takes_its_share_when_it_is_late(
-    golden_copy: GetStore, worker: tuple[str, ...]
+def test_a_worker_is_nice_in_a_long_turn_unless_it_is_late(
+    golden_copy: GetStore, worker: tuple[str, ...], late_bytes: int, nice: int
 ) -> None:
     root = golden_copy("small-clean")
     for folder in (CONSUME_QUEUE_DIR, INDEX_DIR):
         shutil.rmtree(root / folder)
     module, *options = worker
-    command = [sys.executable, "-c", WORKER, module, str(root), "--once", *options]
+    command = [sys.executable, "-c", WORKER, str(late_bytes), module, str(root), "--once", *options]
     own = os.getpriority(os.PRIO_PROCESS, 0)
     ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    turns = [line.split() for line in ended.stdout.splitlines()]
-    assert turns[:2] == [["True", str(own)], ["False", str(own + NICE)]]
+    turns = [tuple(map(int, line.split())) for line in ended.stdout.splitlines()]
+    assert turns[0][0] > 20_000
+    assert [niceness - own for _, niceness in turns[:2]] == [nice, 0]
+    assert turns[1][0] == 0
 
 
 @needs_slices

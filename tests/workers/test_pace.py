@@ -3,7 +3,7 @@
 import pytest
 
 from node.runtime.wakeup import SLEEP_S_MAX
-from workers.pace import IDLE_S, IN_TIME_BYTES, LATE_BYTES, Sleep, TurnPace, is_late
+from workers.pace import IDLE_S, LATE_BYTES, SHORT_BYTES, Sleep, TurnPace, gives_way
 
 
 def test_in_quiet_times_the_first_new_record_wakes_it() -> None:
@@ -70,9 +70,6 @@ def test_a_worker_that_others_wait_for_sleeps_shortly_on_a_quiet_log() -> None:
     assert pace.sleep(500, 50.0, is_waited_for=False).seconds == IDLE_S
 
 
-def test_a_worker_is_late_from_much_that_waits_until_little_is_left() -> None:
-    waiting = [LATE_BYTES, LATE_BYTES + 1, LATE_BYTES, IN_TIME_BYTES + 1, IN_TIME_BYTES, LATE_BYTES]
-    late = [False]
-    for waiting_bytes in waiting:
-        late.append(is_late(waiting_bytes, late[-1]))
-    assert late[1:] == [False, True, True, True, False, False]
+def test_a_turn_gives_way_unless_it_is_short_or_the_worker_is_late() -> None:
+    waiting = [0, SHORT_BYTES, SHORT_BYTES + 1, LATE_BYTES, LATE_BYTES + 1]
+    assert [gives_way(waiting_bytes) for waiting_bytes in waiting] == [0, 0, 1, 1, 0]
