@@ -42,7 +42,7 @@ from workers.stats import KnowsTopics, TopicGrowth, WorkerStats
 
 NICE = 10
 """Of turns that give way. The kernel let a turn run for up to 4 ms beside a writer that had
-something to do (docs/decisions/0029-workers-give-way-while-they-keep-up.md)."""
+something to do (docs/decisions/0029-workers-give-way-in-long-turns.md)."""
 STORE_LOCK_S_MAX = 10.0
 """How long a worker run by hand on a store at rest waits for another one to be done with it."""
 WRITER_END_S_MAX = 5.0
