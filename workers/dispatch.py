@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from node.runtime.disk import DISK_FULL, NO_DESCRIPTORS, PASSING, if_room
 from node.runtime.event_log import fields
@@ -29,6 +29,7 @@ from workers.feed import Feed, LogBounds
 from workers.stats import WorkerStats
 
 log = logging.getLogger("keelog.worker")
+T = TypeVar("T")
 
 SHORTAGE_RETRY_S = 1.0
 UNFLUSHED_RETRY_S = 0.1
@@ -397,7 +398,7 @@ class Dispatcher:
             # After the last record only blanks follow, which need no sync.
             return self._save(done if synced >= applied else synced, limits)
 
-        self._flush = _begin(flush)
+        self._flush = begin(flush, "flush")
         self._flushed_at = time.monotonic()
 
     def _await_flush(self) -> None:
@@ -428,20 +429,20 @@ class Dispatcher:
         return offset
 
 
-def _begin(flush: Callable[[], int]) -> Future[int]:
-    """Runs a flush in a thread of its own.
+def begin(work: Callable[[], T], name: str) -> Future[T]:
+    """Runs some work in a thread of its own.
 
-    No thread outlives its flush: one that waits for the next may end by an error that nobody sees.
+    No thread outlives its work: one that waits for the next may end by an error that nobody sees.
     """
-    future: Future[int] = Future()
+    future: Future[T] = Future()
 
     def run() -> None:
         try:
-            saved = flush()
+            found = work()
         except BaseException as error:  # noqa: BLE001 (raised again by `Future.result`)
             future.set_exception(error)
         else:
-            future.set_result(saved)
+            future.set_result(found)
 
-    threading.Thread(target=run, name="flush").start()
+    threading.Thread(target=run, name=name).start()
     return future

@@ -4,7 +4,6 @@ import argparse
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +33,7 @@ from workers.dispatch import (
     Handler,
     Stopped,
     WorkerSite,
+    begin,
 )
 from workers.feed import Feed, LiveFeed, RestingFeed
 from workers.hints import GrowthHints, WorkerSleep
@@ -127,13 +127,11 @@ class _Worker:
             self._growth = GrowthHints(self._context, self._root, job.shard, number)
         self._told_epoch = 0
         """The epoch of the last hint."""
-        self._nice = ThreadPoolExecutor(1, "nice", _be_nice)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._nice.shutdown()
         self._rest.close()
         if self._growth is not None:
             self._growth.close()
@@ -209,7 +207,7 @@ class _Worker:
     def _turn(self, dispatcher: Dispatcher, feed: Feed) -> bool:
         """In another thread when it gives way: without privileges nobody takes back niceness."""
         if gives_way(feed.peek().readable - dispatcher.done):
-            return self._nice.submit(dispatcher.turn).result()
+            return begin(lambda: _nicely(dispatcher), "turn").result()
         return dispatcher.turn()
 
     def _outlast_writer(self, dispatcher: Dispatcher) -> None:
@@ -295,9 +293,10 @@ class _Worker:
             raise Stopped
 
 
-def _be_nice() -> None:
+def _nicely(dispatcher: Dispatcher) -> bool:
     with suppress(PermissionError):  # where a container forbids the call
         os.nice(NICE)  # of this thread alone
+    return dispatcher.turn()
 
 
 def _writer_lives(root: Path) -> bool:
