@@ -153,16 +153,17 @@ def _tell(futures: Iterable[ReceiptFuture]) -> None:
 
     Raises what a callback raises that is not an Exception, after those of the other futures.
     """
-    left = iter(futures)
-    try:
-        for future in left:
-            with future._condition:
-                for waiter in future._waiters:
-                    if future._exception is None:
-                        waiter.add_result(future)
-                    else:
-                        waiter.add_exception(future)
+    raised: BaseException | None = None
+    for future in futures:
+        with future._condition:
+            for waiter in future._waiters:
+                if future._exception is None:
+                    waiter.add_result(future)
+                else:
+                    waiter.add_exception(future)
+        try:
             future._invoke_callbacks()  # type: ignore[attr-defined]
-    except BaseException:
-        _tell(left)
-        raise
+        except BaseException as error:  # noqa: BLE001 (raised again below)
+            raised = raised or error
+    if raised is not None:
+        raise raised
