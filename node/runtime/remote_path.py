@@ -166,7 +166,10 @@ class FolderEntry(NamedTuple):
 
 
 def scan(folder: Path) -> list[FolderEntry]:
-    """The entries of a folder, sorted by name. Raises OSError, StoreMoved."""
+    """The entries of a folder, sorted by name. Raises OSError, StoreMoved.
+
+    Another process may delete a file meanwhile: that one is missing then, and no other.
+    """
     remote: Any = folder
     if isinstance(remote, RemotePath):
         return [
@@ -177,10 +180,14 @@ def scan(folder: Path) -> list[FolderEntry]:
         ]
     check_held()
     with os.scandir(folder) as entries:
-        found = [
-            FolderEntry(entry.name, Path(entry.path), is_file, size, entry.is_dir())
-            for entry in entries
-            for is_file in [entry.is_file()]
-            for size in [entry.stat().st_size if is_file else 0]
-        ]
-    return sorted(found)
+        return sorted(found for entry in entries if (found := _look_at(entry)) is not None)
+
+
+def _look_at(entry: "os.DirEntry[str]") -> FolderEntry | None:
+    """None for one that was deleted since it was listed."""
+    is_file = entry.is_file()
+    try:
+        size = entry.stat().st_size if is_file else 0
+    except FileNotFoundError:
+        return None
+    return FolderEntry(entry.name, Path(entry.path), is_file, size, entry.is_dir())

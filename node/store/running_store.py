@@ -74,7 +74,14 @@ class IndexNames:
 
     def files(self) -> list[IndexFile]:
         """The files, opened, oldest first. Raises StoreDamaged, StorePermission."""
-        return self._folder.open(self.names(), trusts_slots=True)
+        while True:
+            try:
+                return self._folder.open(self.names(), trusts_slots=True)
+            except FileVanished as gone:
+                # The worker deletes expired files one by one, perhaps faster than they are opened.
+                self._seen = None
+                if Path(gone.where).name in self._folder.names():
+                    raise
 
 
 class RunningStore(Store):

@@ -1,5 +1,8 @@
 """A path of a listing answers as the path of the folder would."""
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -74,3 +77,23 @@ def test_paths_are_equal_by_address(pair: tuple[Path, Any]) -> None:
     assert path_in(ROOT, ROOT) == far
     assert cast(RemotePath, path_in(ROOT, text)).parent == far / "commitlog"
     assert path_in("/a", "/a/b") == Path("/a/b")
+
+
+def test_a_listing_misses_the_file_that_is_deleted_meanwhile_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention deletes while readers list: for an empty folder a look-up would find no message,
+    and would not say that it looked nowhere."""
+    for name in ("00", "20", "40"):
+        (tmp_path / name).write_bytes(b"log")
+    really = os.scandir
+
+    @contextmanager
+    def listed_then_deleted(folder: Path) -> Iterator[list["os.DirEntry[str]"]]:
+        with really(folder) as entries:
+            found = list(entries)
+        (tmp_path / "20").unlink(missing_ok=True)
+        yield found
+
+    monkeypatch.setattr(os, "scandir", listed_then_deleted)
+    assert [entry.name for entry in scan(tmp_path)] == ["00", "40"]

@@ -19,7 +19,8 @@ from node.store.opening import open_live, open_store
 from node.store.query.pull import get_message
 from node.store.query.pull_types import PullRequest, PullStatus
 from node.store.running_store import IndexNames, RunningStore
-from protocol.errors import NotFound
+from protocol.derived.index_entry import IndexGeometry
+from protocol.errors import NotFound, StoreDamaged
 from protocol.ids import Queue, shard_of
 from tests.support.golden import GetStore
 
@@ -295,3 +296,28 @@ def test_index_files_are_listed_again_only_when_their_folder_has_changed(
     assert names.names() == ["20260101000000000", "20260101000000001"]
     shutil.rmtree(folder)
     assert names.names() == []
+
+
+def test_index_files_that_are_deleted_one_by_one_hide_none_of_those_that_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    geometry = IndexGeometry(slot_count=10, index_num=20)
+    folder = tmp_path / "index"
+    folder.mkdir()
+    paths = [folder / f"2026010100000000{number}" for number in range(4)]
+    for path in paths:
+        path.write_bytes(bytes(geometry.file_bytes))
+    index = IndexFolder(tmp_path, geometry, OpenFiles(4))
+    listed, expired = index.names, paths[:3]
+
+    def listed_then_deleted() -> list[str]:
+        names = listed()
+        if expired:
+            expired.pop(0).unlink()
+        return names
+
+    monkeypatch.setattr(index, "names", listed_then_deleted)
+    assert IndexNames(index).files()[-1].name == paths[3].name
+    monkeypatch.setattr(index, "names", lambda: [paths[0].name])
+    with pytest.raises(StoreDamaged, match=paths[0].name):
+        IndexNames(index).files()
