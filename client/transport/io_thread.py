@@ -7,6 +7,8 @@ link to each process, matches answers with calls, and repeats what may be repeat
 import os
 import threading
 from collections import deque
+from collections.abc import Iterator
+from functools import partial
 from itertools import count
 from math import inf
 from time import monotonic
@@ -280,16 +282,30 @@ class IoThread:
                 self._release()
 
     def _end_calls(self) -> None:
-        """Gives each call its outcome: the answer where it has come, and an error to the others."""
+        """Gives each call its outcome: the answer where it has come, and an error to the others.
+
+        Raises the first of what done callbacks raise, after all of them.
+        """
+        raised: BaseException | None = None
+        for action in self._last_actions():
+            try:
+                action()
+            except BaseException as error:  # noqa: BLE001 (raised again below)
+                raised = raised or error
+        if raised is not None:
+            raise raised
+
+    def _last_actions(self) -> Iterator[Action]:
         while self._posted:
-            self._posted.popleft()()
+            yield self._posted.popleft()
         for link in list(self._links.values()):  # an answer may drop others of them
-            if not link.closed:
-                self._take_answers(link)
+            left = -1
+            while not link.closed and left != len(link.exchange.under_way):
+                left = len(link.exchange.under_way)
+                yield partial(self._take_answers, link)
         for call in list(self._live.values()):
-            self._finish(call, when_closed(call, self._failed))
-        for action in self._timers.take_due(inf):  # their time will not come
-            action()
+            yield partial(self._finish, call, when_closed(call, self._failed))
+        yield from self._timers.take_due(inf)  # their time will not come
 
     def _turn(self) -> None:
         """Sleeps until there is something to do, then does all of it once."""

@@ -421,6 +421,24 @@ def test_a_done_callback_that_ends_its_thread_leaves_nobody_waiting(
     mq.close()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_every_request_has_its_outcome_when_each_callback_ends_its_thread(node: FakeNode) -> None:
+    mq = keelog.connect(node.url)
+    mq.create_topic("orders")
+    node.delay["append"] = WAIT_S  # the callbacks are there before the answers
+    producer = mq.producer()
+    sent = [producer.send_batch("orders", [b"%d" % number]) for number in range(40)]
+
+    def leave(_future: Future[Any]) -> None:
+        raise SystemExit
+
+    for future in sent:
+        future.add_done_callback(leave)
+    node.delay.clear()
+    assert len(wait(sent, WAIT_S).done) == len(sent)
+    mq.close()
+
+
 def test_batches_keep_their_order_while_a_restarted_writer_is_awaited(
     node: FakeNode,
 ) -> None:
