@@ -15,6 +15,7 @@ from gateway.groups import Groups
 from gateway.topics import Topics
 from node.reader.answers import bounds_of, look_again
 from node.reader.pull_desk import PullDesk
+from node.runtime.process import machine_memory_bytes
 from node.store.query.record_of_unit import store_time
 from node.store.query.seek import Boundary, offset_by_time
 from protocol.errors import NotFound
@@ -163,16 +164,10 @@ class Offsets:
                 is_empty = queue is None or queue.max_offset == 0
                 return is_empty and not topic.startswith(RETRY_PREFIX)
             share = store.settings.access_message_in_memory_max_ratio
-            return queue.min_offset == 0 and unit.physical_offset >= store.log.end - _memory(share)
+            hot_bytes = machine_memory_bytes() * share // 100
+            return queue.min_offset == 0 and unit.physical_offset >= store.log.end - hot_bytes
 
         return bool(look_again(desk.store, look))
-
-
-def _memory(percent: int) -> int:
-    # Only here: it is asked once for each new group.
-    import psutil
-
-    return int(psutil.virtual_memory().total) * percent // 100
 
 
 def _reply(offset: int) -> Reply:

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import msgpack
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from client.transport.exchange import Decision, Exchange
 from client.transport.request import Call
@@ -19,6 +18,7 @@ from protocol.addresses import host_of, is_numeric
 from protocol.errors import BadRequest, MqError, NotConnected
 from protocol.wire import zmtp
 from protocol.wire.frames import VERSION, HeaderPacker, unpack_answer
+from protocol.wire.socket_events import parse_socket_event
 
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
 """The largest frame that is taken from a node."""
@@ -183,7 +183,7 @@ class ZmqConnection:
         """Reads what the monitor has seen."""
         up = refused = lost = False
         while self.monitor.poll(0):
-            event = parse_monitor_message(self.monitor.recv_multipart())["event"]
+            event = parse_socket_event(self.monitor.recv_multipart()[0]).event
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 up = self.connected = self.ever_connected = True
                 self.refusals = 0

@@ -10,13 +10,11 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-import psutil
-
 from node.reader.growth_notices import Hints, News
 from node.reader.pull_desk import PullDesk
 from node.runtime.event_log import fields
 from node.runtime.held_store import is_in_place
-from node.runtime.process import now_ms
+from node.runtime.process import machine_memory_bytes, now_ms
 from node.runtime.settings import Settings
 from node.runtime.state_page import DAMAGED, NEVER, RUNNING, STOPPED, StatePages, WorkerPage
 from node.runtime.wakeup import (
@@ -282,7 +280,7 @@ class StoreFollower:
 
 def transfer_limits(settings: Settings) -> TransferLimits:
     """The limits of one pull; records within a share of the memory count as hot."""
-    memory = psutil.virtual_memory().total * settings.access_message_in_memory_max_ratio // 100
+    memory = machine_memory_bytes() * settings.access_message_in_memory_max_ratio // 100
     return TransferLimits(
         count_max=settings.max_transfer_count_on_message_in_memory,
         bytes_max=settings.max_transfer_bytes_on_message_in_memory,

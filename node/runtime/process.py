@@ -111,6 +111,11 @@ def take_short_slices() -> None:
         system_call(set_call, 0, attributes, 0)
 
 
+def machine_memory_bytes() -> int:
+    """All memory of the machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def keep_freed_memory() -> None:
     """Lets the C library keep up to KEPT_BYTES_MAX of freed memory, for the next message.
 

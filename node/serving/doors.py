@@ -14,10 +14,10 @@ import struct
 import time
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from node.runtime.descriptors import STORE_SPARES, Spares
 from node.runtime.event_log import fields
+from protocol.wire.socket_events import parse_socket_event
 
 log = logging.getLogger("keelog.serving")
 
@@ -50,7 +50,7 @@ class Doors:
         try:
             self._socket.bind(endpoint)
             if endpoint.startswith("tcp://") and monitor.poll(_LISTENING_MS_MAX):
-                descriptor = int(recv_monitor_message(monitor)["value"])
+                descriptor = parse_socket_event(monitor.recv_multipart()[0]).value
                 self._listener = socket.socket(fileno=os.dup(descriptor))
         finally:
             self._socket.disable_monitor()
