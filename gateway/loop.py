@@ -76,6 +76,7 @@ class Gateway:
             self._registrar.follow(partial(_note_master, site.root))
         self._follower = StoreFollower(site, self.service.pulls.desk, page, zmq_)
         self.service.before_reading = self._catch_up
+        self.service.note_appends(self._follower.spare_ring, self._appended)
         self.service.commits.fail = self._fail
         self._timer: asyncio.TimerHandle | None = None
         self._is_due = False
@@ -135,9 +136,24 @@ class Gateway:
     def _catch_up(self, now: float) -> None:
         """Before a request that reads; after it, a turn holds or wakes what has to be."""
         self._follower.catch_up(now)
+        self._soon()
+
+    def _appended(self) -> None:
+        """The answer of the writer is the news of what it appended: held pulls get it at once."""
+        if self.service.pulls.desk.tail.follows:
+            self._soon()
+
+    def _soon(self) -> None:
         if not self._is_due:
             self._is_due = True
-            self._loop.call_soon(self._turn)
+            self._loop.call_soon(self._turn_if_due)
+
+    def _turn_if_due(self) -> None:
+        """One more pull that is held at the log's end changes nothing: the wish for a ring and the
+        time of the next turn stay."""
+        self._is_due = False
+        if not self._follower.asks_for_ring or self._follower.is_anything_due(time.monotonic()):
+            self._turn()
 
     def _turn(self, is_rung: bool = False) -> None:
         try:
@@ -159,7 +175,6 @@ class Gateway:
 
     def _step(self, is_rung: bool) -> None:
         follower, now = self._follower, time.monotonic()
-        self._is_due = False
         follower.begin_turn(now, is_rung)
         follower.end_turn(now)
         follower.beat(now, self.service.requests)
@@ -168,7 +183,8 @@ class Gateway:
             self.service.look_around(now)
         if self._timer is not None:
             self._timer.cancel()
-        sleep_ms = follower.sleep_ms(now, has_unsent=False) if follower.ask_for_ring() else 0
+        may_sleep = follower.ask_for_ring(self.service.awaits_writer)
+        sleep_ms = follower.sleep_ms(now, has_unsent=False) if may_sleep else 0
         self._timer = self._loop.call_later(sleep_ms / 1000, self._turn)
 
     def close(self) -> None:

@@ -229,6 +229,15 @@ class GatewayService:
         self.before_reading(now)
         return now
 
+    @property
+    def awaits_writer(self) -> bool:
+        """Whether the writer's next answer wakes the loop."""
+        return self._link.is_waiting
+
+    def note_appends(self, begun: Callable[[], object], ended: Callable[[], object]) -> None:
+        """Has one called when a request goes to the writer, the other when it has its outcome."""
+        self._link.on_request, self._link.on_outcome = begun, ended
+
     def look_with(self, selector: AwakeSelector) -> None:
         """Has the loop look for the next request of a client that waits for each reply."""
         self._link.selector = selector

@@ -95,6 +95,14 @@ class WriterLink:
         """How deep what the writer says is being taken: no look for more of it then."""
         self.selector: AwakeSelector | None = None
         """Of a loop whose clients may wait for each reply; its owner sets it."""
+        self.on_request: Callable[[], object] = lambda: None
+        self.on_outcome: Callable[[], object] = lambda: None
+        """Called when a request goes, and when one has its outcome; its owner sets both."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the writer has a request that has no outcome yet."""
+        return bool(self._under_way or self._batch_bytes_under_way)
 
     def __enter__(self) -> None:
         """Around what the writer says of requests: what follows of it goes together."""
@@ -159,6 +167,7 @@ class WriterLink:
             self._batch_bytes_under_way -= size
             waiting.done(found)
             self._send_batches()
+            self.on_outcome()
 
         self._batch_bytes_under_way += size
         deadline = monotonic() + TIMEOUT_S
@@ -166,6 +175,7 @@ class WriterLink:
         self._carry(ColumnBatch(None, deadline, waiting.columns, done, once=waiting.once))
 
     def _carry(self, batch: RecordBatch) -> None:
+        self.on_request()
         sender = self._core.sender
         if not sender.carry(batch, self._link.carry):
             sender.send(batch)
@@ -186,6 +196,7 @@ class WriterLink:
             if not left:
                 self._under_way -= 1
                 self._go()
+                self.on_outcome()
                 if is_lone and self.selector is not None and not self._under_way:
                     self.selector.look_once()
 

@@ -166,14 +166,30 @@ class StoreFollower:
             and self._pages.hints() != self._patient_hints
         )
 
-    def ask_for_ring(self) -> bool:
-        """Asks the writer to ring at the next record; False if that is there already."""
+    def ask_for_ring(self, is_woken: bool = False) -> bool:
+        """Asks the writer to ring at the next record; False if that is there already.
+
+        `is_woken`: something else wakes the owner soon, and nobody needs to ring.
+        """
         tail = self.desk.tail
-        wake_at = tail.end + 1 if tail.follows else NEVER
+        self._show_wake_at(tail.end + 1 if tail.follows and not is_woken else NEVER)
+        return not tail.follows or self._pages.readable() == tail.end
+
+    @property
+    def asks_for_ring(self) -> bool:
+        """Whether the writer rings at the next record."""
+        tail = self.desk.tail
+        return tail.follows and self._wake_at == tail.end + 1
+
+    def spare_ring(self) -> None:
+        """Takes the wish for a ring back until the next turn: the writer's answer wakes the owner,
+        and comes with the record."""
+        self._show_wake_at(NEVER)
+
+    def _show_wake_at(self, wake_at: int) -> None:
         if wake_at != self._wake_at:
             self._wake_at = wake_at
             self._page.publish(wake_at=wake_at)
-        return not tail.follows or self._pages.readable() == tail.end
 
     def beat(self, now: float, requests: int) -> bool:
         """Gives the heartbeat when it is due, and says so. `requests`: how many were answered."""

@@ -191,3 +191,22 @@ def test_a_batch_waits_while_the_writer_has_two_mebibytes_of_others(tmp_path: Pa
         assert (len(found), link.waiting_bytes) == (3, 0)
 
     assert run(tmp_path, act) == 0
+
+
+def test_who_is_woken_by_answers_hears_of_each_request_and_each_outcome(tmp_path: Path) -> None:
+    def act(link: WriterLink, sender: Sender, gathering: Gathering) -> None:
+        heard: list[tuple[str, bool]] = []
+        cast(Any, link.selector).is_awake = False
+        link.on_request = lambda: heard.append(("request", link.is_waiting))
+        link.on_outcome = lambda: heard.append(("outcome", link.is_waiting))
+        with gathering:
+            link.put(entry())
+        columns = EncodedColumns("topic", 0, encoded_batch(), ["key"])
+        link.put_batch(columns, lambda _: None, once=False)
+        assert heard == [("request", True)] * 2
+        cast(Any, sender.batches.pop()).done(NodeBusy("busy"))
+        assert heard[2:] == [("outcome", True)], "the record is still on its way"
+        sender.end()
+        assert heard[3:] == [("outcome", False)]
+
+    run(tmp_path, act)

@@ -139,3 +139,26 @@ def test_workers_do_not_rest_while_a_pull_waits_for_what_they_do(
         one.turn(0.2)
     assert [reply.header["status"] for reply in one.reader.sent] == ["OFFSET_OVERFLOW_ONE"]
     assert one.page.listens == 0
+
+
+def test_nobody_rings_for_a_record_whose_news_come_in_another_way(
+    following: tuple[Following, Spot],
+) -> None:
+    one, where = following
+    hold(one.reader, where, wait_ms=20_000)
+    one.turn()
+    asked_for = one.page.wake_at
+    assert asked_for != NEVER
+    assert one.follower.asks_for_ring
+    one.follower.spare_ring()
+    assert not one.follower.asks_for_ring
+    assert one.page.wake_at == NEVER
+    assert one.follower.ask_for_ring(is_woken=True)
+    assert one.page.wake_at == NEVER
+    one.grow(where.after)
+    assert not one.follower.ask_for_ring(is_woken=True), "the record is there: do not sleep"
+    one.turn(0.002)
+    assert len(one.reader.sent) == 1
+    hold(one.reader, where, offset=where.offset + 1, wait_ms=20_000)
+    one.turn()
+    assert one.page.wake_at > asked_for, "the next one may come from anybody"
