@@ -76,7 +76,7 @@ class Gateway:
             self._registrar.follow(partial(_note_master, site.root))
         self._follower = StoreFollower(site, self.service.pulls.desk, page, zmq_)
         self.service.before_reading = self._catch_up
-        self.service.note_appends(self._follower.spare_ring, self._appended)
+        self.service.note_appends(self._appending, self._appended)
         self.service.commits.fail = self._fail
         self._timer: asyncio.TimerHandle | None = None
         self._is_due = False
@@ -138,6 +138,10 @@ class Gateway:
         self._follower.catch_up(now)
         self._soon()
 
+    def _appending(self) -> None:
+        if self.service.hears_of_growth:
+            self._follower.spare_ring()
+
     def _appended(self) -> None:
         """The answer of the writer is the news of what it appended: held pulls get it at once."""
         if self.service.pulls.desk.tail.follows:
@@ -183,7 +187,7 @@ class Gateway:
             self.service.look_around(now)
         if self._timer is not None:
             self._timer.cancel()
-        may_sleep = follower.ask_for_ring(self.service.awaits_writer)
+        may_sleep = follower.ask_for_ring(self.service.hears_of_growth)
         sleep_ms = follower.sleep_ms(now, has_unsent=False) if may_sleep else 0
         self._timer = self._loop.call_later(sleep_ms / 1000, self._turn)
 

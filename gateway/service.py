@@ -230,9 +230,9 @@ class GatewayService:
         return now
 
     @property
-    def awaits_writer(self) -> bool:
-        """Whether the writer's next answer wakes the loop."""
-        return self._link.is_waiting
+    def hears_of_growth(self) -> bool:
+        """Whether an answer of the writer will wake the loop as soon as its bell would."""
+        return self._link.is_answered_soon
 
     def note_appends(self, begun: Callable[[], object], ended: Callable[[], object]) -> None:
         """Has one called when a request goes to the writer, the other when it has its outcome."""

@@ -98,11 +98,14 @@ class WriterLink:
         self.on_request: Callable[[], object] = lambda: None
         self.on_outcome: Callable[[], object] = lambda: None
         """Called when a request goes, and when one has its outcome; its owner sets both."""
+        self._waits_long = settings.is_sync_flush or settings.waits_for_followers
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether the writer has a request that has no outcome yet."""
-        return bool(self._under_way or self._batch_bytes_under_way)
+    def is_answered_soon(self) -> bool:
+        """Whether an answer of the writer comes with the news of the next records: one is due, and
+        waits for no disk and no follower."""
+        is_due = self._under_way or self._batch_bytes_under_way
+        return bool(is_due) and not self._waits_long
 
     def __enter__(self) -> None:
         """Around what the writer says of requests: what follows of it goes together."""

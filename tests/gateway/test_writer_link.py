@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
+import pytest
 
 from client.core import ClientCore
 from client.results import Receipt
@@ -72,14 +73,18 @@ class Selector:
         self.asked += 1
 
 
-def run(tmp_path: Path, act: Callable[[WriterLink, Sender, Gathering], None]) -> int:
+def run(
+    tmp_path: Path,
+    act: Callable[[WriterLink, Sender, Gathering], None],
+    settings: Settings | None = None,
+) -> int:
     """How often the selector shall look for the next request, in a loop."""
     selector = Selector()
 
     async def inside() -> None:
         sender, gathering = Sender(), Gathering()
         core = SimpleNamespace(io=None, sender=sender, adopt=lambda link: None)
-        link = WriterLink(cast(ClientCore, core), tmp_path, Settings(), gathering)
+        link = WriterLink(cast(ClientCore, core), tmp_path, settings or Settings(), gathering)
         link.selector = cast(AwakeSelector, selector)
         act(link, sender, gathering)
         await asyncio.sleep(0)
@@ -197,8 +202,8 @@ def test_who_is_woken_by_answers_hears_of_each_request_and_each_outcome(tmp_path
     def act(link: WriterLink, sender: Sender, gathering: Gathering) -> None:
         heard: list[tuple[str, bool]] = []
         cast(Any, link.selector).is_awake = False
-        link.on_request = lambda: heard.append(("request", link.is_waiting))
-        link.on_outcome = lambda: heard.append(("outcome", link.is_waiting))
+        link.on_request = lambda: heard.append(("request", link.is_answered_soon))
+        link.on_outcome = lambda: heard.append(("outcome", link.is_answered_soon))
         with gathering:
             link.put(entry())
         columns = EncodedColumns("topic", 0, encoded_batch(), ["key"])
@@ -210,3 +215,22 @@ def test_who_is_woken_by_answers_hears_of_each_request_and_each_outcome(tmp_path
         assert heard[3:] == [("outcome", False)]
 
     run(tmp_path, act)
+
+
+@pytest.mark.parametrize(
+    "slow", [{"flush_disk_type": "SYNC_FLUSH"}, {"broker_role": "SYNC_MASTER"}], ids=str
+)
+def test_an_answer_that_waits_for_disk_or_follower_is_no_news_of_others_records(
+    tmp_path: Path, slow: dict[str, str]
+) -> None:
+    settings = Settings(**cast(Any, slow), in_sync_replicas=2)
+
+    def act(link: WriterLink, sender: Sender, gathering: Gathering) -> None:
+        cast(Any, link.selector).is_awake = False
+        with gathering:
+            link.put(entry())
+        assert len(sender.batches) == 1
+        assert not link.is_answered_soon
+        sender.end()
+
+    run(tmp_path, act, settings)
