@@ -5,6 +5,7 @@ the NamedTuple gives it a default. `wire` names it where the attribute is called
 """
 
 from collections.abc import Callable
+from functools import cached_property
 from types import UnionType
 from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
@@ -83,18 +84,29 @@ class RequestLayout(Generic[Row]):
     """The parser of the fields that `row` declares. Others in a header are ignored."""
 
     def __init__(self, row: type[Row]) -> None:
+        """Reads `row` when somebody asks: every process has all layouts, and uses a few."""
         self.row = row
-        self.fields: dict[str, RequestField] = {}
+
+    @cached_property
+    def fields(self) -> dict[str, RequestField]:
         """By their names on the wire, in order."""
-        self._defaults: dict[str, Any] = {}
-        defaults: dict[str, Any] = getattr(row, "_field_defaults", {})
-        for attribute, hint in get_type_hints(row, include_extras=True).items():
+        found: dict[str, RequestField] = {}
+        for attribute, hint in get_type_hints(self.row, include_extras=True).items():
             field = next(note for note in hint.__metadata__ if isinstance(note, RequestField))
-            name = field.wire or attribute
-            self.fields[name] = field._replace(type=field.type or _word(hint.__origin__))
-            self._defaults[name] = defaults.get(attribute, _REQUIRED)
-        self.values: Callable[[Header], Row] = self._compiled()
+            word = field.type or _word(hint.__origin__)
+            found[field.wire or attribute] = field._replace(type=word)
+        return found
+
+    @cached_property
+    def _defaults(self) -> dict[str, Any]:
+        defaults: dict[str, Any] = getattr(self.row, "_field_defaults", {})
+        names = zip(self.fields, self.row.__annotations__, strict=True)
+        return {name: defaults.get(attribute, _REQUIRED) for name, attribute in names}
+
+    @cached_property
+    def values(self) -> Callable[[Header], Row]:
         """As `parse`, but a plain tuple, for callers that unpack it: 0.15 us less for an append."""
+        return self._compiled()
 
     def parse(self, header: Header) -> Row:
         """The fields of a header; one that is nil counts as absent.
