@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -45,11 +46,15 @@ REAL_BYTES = 2 << 20
 AGAIN = "protocol/kernel/kernel.c has changed since: install again (make setup, pip install -e .)"
 
 
+def skip_without_kernel() -> None:
+    if not Path(loader.path()).exists():
+        pytest.skip("this installation has no compiled kernel")
+
+
 @pytest.fixture(scope="module", params=[CRC_WIDE_FOLDING, CRC_FOLDING, CRC_TABLES])
 def compiled(request: pytest.FixtureRequest) -> Iterator[Kernel]:
     """The loader, with each way to compute checksums that this machine has."""
-    if not Path(loader.path()).exists():
-        pytest.skip("this installation has no compiled kernel")
+    skip_without_kernel()
     found = Kernel(loader.path(), crc_best=request.param)
     if found.crc_way != request.param:
         Kernel(loader.path())
@@ -111,6 +116,26 @@ def test_it_reads_real_logs_as_numpy_does(compiled: Kernel, golden: GetStore, na
         with path.open("rb") as file:
             data = file.read(REAL_BYTES)
         assert_scans_agree(compiled, data, int(path.name))
+
+
+def test_no_way_to_compute_checksums_slows_down_the_next_one() -> None:
+    """Wide registers that stay in use cost an Intel processor ten times as much for each record."""
+    skip_without_kernel()
+    log = array(pack_log([Draft(body=bytes(300), properties=b"TAGS\1a\2", crc=True)] * 1_000))
+    least: dict[int, float] = {}
+    try:
+        for way in (CRC_FOLDING, CRC_WIDE_FOLDING):
+            kernel = Kernel(loader.path(), crc_best=way)
+            if kernel.crc_way != way:
+                pytest.skip("this processor lacks the instructions")
+            for _ in range(30):
+                begun = time.thread_time()
+                columns, _ = kernel.scan(log, 0, 0, VERIFY | SEALED)
+                least[way] = min(least.get(way, 1.0), time.thread_time() - begun)
+                assert columns.shape[1] == 1_000
+    finally:
+        Kernel(loader.path())
+    assert least[CRC_WIDE_FOLDING] < 2 * least[CRC_FOLDING]
 
 
 @given(st.lists(drafts(), min_size=1, max_size=5), st.data())
