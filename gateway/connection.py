@@ -118,13 +118,16 @@ class Gathering:
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
+        self._last: deque[Callable[[], None]] = deque()
+        """What nobody waits for: it is done when nothing is left to send."""
         self._depth = 0
 
-    def at_end(self, send: Callable[[], None]) -> None:
-        """Does it at the end of what is being taken, otherwise of this turn of the loop."""
-        if not self._depth and not self._waiting:
+    def at_end(self, send: Callable[[], None], is_last: bool = False) -> None:
+        """Does it at the end of what is being taken, otherwise of this turn of the loop.
+        `is_last`: after all that is to be sent."""
+        if not self._depth and not self._waiting and not self._last:
             asyncio.get_running_loop().call_soon(self._send)
-        self._waiting.append(send)
+        (self._last if is_last else self._waiting).append(send)
 
     def __enter__(self) -> None:
         """Around what takes requests, or what the writer said of some."""
@@ -136,12 +139,12 @@ class Gathering:
                 self._send()
         finally:
             self._depth -= 1
-            if self._waiting and not self._depth:
+            if (self._waiting or self._last) and not self._depth:
                 asyncio.get_running_loop().call_soon(self._send)
 
     def _send(self) -> None:
-        while self._waiting:
-            self._waiting.popleft()()
+        while found := self._waiting or self._last:
+            found.popleft()()
 
 
 class ConnectionBuffers:

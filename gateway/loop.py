@@ -41,7 +41,7 @@ log = logging.getLogger("keelog.gateway")
 
 BACKLOG = 1_024
 SHORTAGE_S = 0.1
-"""The pause after a turn that failed because no descriptor was free."""
+"""The pause after a turn that failed because no descriptor was free, or the disk was full."""
 LOOK_S = 1.0
 LOCK_WAIT_S = 2.0
 REQUEST_S = 5.0
@@ -150,7 +150,7 @@ class Gateway:
     def _soon(self) -> None:
         if not self._is_due:
             self._is_due = True
-            self._loop.call_soon(self._turn_if_due)
+            self.service.buffers.gathering.at_end(self._turn_if_due, is_last=True)
 
     def _turn_if_due(self) -> None:
         """One more pull that is held at the log's end changes nothing: the wish for a ring and the
@@ -161,16 +161,20 @@ class Gateway:
 
     def _turn(self, is_rung: bool = False) -> None:
         try:
-            with disk.if_room():
-                self._step(is_rung)
-        except MqError as error:
+            self._step(is_rung)
+        except (MqError, OSError) as error:
             if not is_shortage(error):
                 self._fail(error)
                 return
             log.warning("not done for now", extra=fields(why=error))
-            self._timer = self._loop.call_later(SHORTAGE_S, self._turn)
+            self._turn_after(SHORTAGE_S)
         except BaseException as error:  # noqa: BLE001 (it ends the process)
             self._fail(error)
+
+    def _turn_after(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(seconds, self._turn)
 
     def _fail(self, error: BaseException) -> None:
         """Ends `run` with the error: asyncio would log it and go on."""
@@ -185,11 +189,9 @@ class Gateway:
         if now >= self._look_at:
             self._look_at = now + LOOK_S
             self.service.look_around(now)
-        if self._timer is not None:
-            self._timer.cancel()
         may_sleep = follower.ask_for_ring(self.service.hears_of_growth)
         sleep_ms = follower.sleep_ms(now, has_unsent=False) if may_sleep else 0
-        self._timer = self._loop.call_later(sleep_ms / 1000, self._turn)
+        self._turn_after(sleep_ms / 1000)
 
     def close(self) -> None:
         """Closes pages and files, and the connection to the writer."""

@@ -91,8 +91,9 @@ class StoreFollower:
     def begin_turn(self, now: float, is_rung: bool) -> None:
         """Takes in what has come. Hints first: the refresh after them covers what they announce."""
         self._news = self._collect(now, is_rung)
-        # Before the refresh, too: what comes in between is a reason for the next look.
-        self._turn_hints = self._pages.hints()
+        if self.desk.holds.patience_s:
+            # Before the refresh, too: what comes in between is a reason for the next look.
+            self._turn_hints = self._pages.hints()
         self._refresh(now)
         end = self.desk.store.log.end
         if end != self._end:

@@ -51,6 +51,31 @@ def test_what_a_send_brings_goes_with_it() -> None:
     assert sent == ["request", "other", "reply"]
 
 
+def test_what_nobody_waits_for_is_done_after_all_that_is_sent() -> None:
+    gathering, done = Gathering(), list[str]()
+
+    def turn() -> None:
+        done.append("turn")
+        gathering.at_end(appends(done, "what it brings"))
+
+    with gathering:
+        gathering.at_end(turn, is_last=True)
+        gathering.at_end(appends(done, "first"))
+        gathering.at_end(lambda: gathering.at_end(appends(done, "second")))
+    assert done == ["first", "second", "turn", "what it brings"]
+
+
+def test_what_nobody_waits_for_is_done_where_nothing_is_sent() -> None:
+    async def run() -> list[str]:
+        gathering, done = Gathering(), list[str]()
+        gathering.at_end(appends(done, "turn"), is_last=True)
+        assert done == []
+        await asyncio.sleep(0)
+        return done
+
+    assert asyncio.run(run()) == ["turn"]
+
+
 def test_a_send_that_fails_keeps_no_other_back() -> None:
     async def run() -> list[str]:
         gathering, sent = Gathering(), list[str]()
