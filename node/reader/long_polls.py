@@ -92,20 +92,14 @@ class LongPolls:
         self._held = 0
         self._patience: Counter[int] = Counter()
         """How many pulls have which patience, in ms."""
-        self.patience_s = 0.0
-        """How late the answer to any of the pulls may come; 0 without one."""
 
     def __len__(self) -> int:
         return self._held
 
-    def _note_patience(self, patience_ms: int, more: int) -> None:
-        before = self._patience[patience_ms]
-        self._patience[patience_ms] = before + more
-        if before and before + more:
-            return
-        if before:
-            del self._patience[patience_ms]
-        self.patience_s = min(self._patience, default=0) / 1000
+    @property
+    def patience_s(self) -> float:
+        """How late the answer to any of the pulls may come; 0 without one."""
+        return min(self._patience, default=0) / 1000
 
     def add(self, held: Held) -> None:
         """Holds a pull. Raises NodeBusy at the limit."""
@@ -114,7 +108,7 @@ class LongPolls:
         self._peers.setdefault(held.peer, set()).add(held)
         heapq.heappush(self._times, (held.deadline, next(self._numbers), held))
         self._held += 1
-        self._note_patience(held.pull.patience_ms, 1)
+        self._patience[held.pull.patience_ms] += 1
 
     def check_room(self) -> None:
         """Raises NodeBusy when no further pull can be held."""
@@ -141,7 +135,10 @@ class LongPolls:
             return
         held.is_over = True
         self._held -= 1
-        self._note_patience(held.pull.patience_ms, -1)
+        patience_ms = held.pull.patience_ms
+        self._patience[patience_ms] -= 1
+        if not self._patience[patience_ms]:
+            del self._patience[patience_ms]
         of_queue = self._queues[held.queue]
         del of_queue[held]
         if not of_queue:
