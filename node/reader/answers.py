@@ -86,7 +86,7 @@ def pull_answer(result: PulledRecords) -> Answer:
         "min_offset": result.min_offset,
         "max_offset": result.max_offset,
         "count": result.count,
-        "sizes": result.sizes.astype("<u4").tobytes(),
+        "sizes": result.packed_sizes(),
     }
     return Answer(fields, result.payload if result.count else None)
 

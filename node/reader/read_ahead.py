@@ -158,7 +158,7 @@ def _read(store: RunningStore, wanted: Pull) -> _Records | None:
         reader,
         _view(found.payload),
         [0, *found.sizes.cumsum().tolist()],
-        found.sizes.astype("<u4").tobytes(),
+        found.packed_sizes(),
         found.physical_offsets.tolist(),
     )
 

@@ -3,6 +3,7 @@
 Every pull calls it, so addresses are taken here and not by `Kernel.call`.
 """
 
+import struct
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 from protocol.derived.queue_unit import UNIT_BYTES
 from protocol.ids import Queue
 from protocol.kernel.loader import Bytes, Ints, Kernel, address, int_column
+
+_LIMITS = struct.Struct("=8q")
 
 
 class PullBound(NamedTuple):
@@ -34,17 +37,20 @@ class FitLimits(NamedTuple):
     cold: PullBound
 
 
-class MessageColumns(NamedTuple):
-    """Messages of one queue: log offset, size and number (QUEUEOFFSET) of each."""
+class MessageUnits(NamedTuple):
+    """Messages of one queue: the unit and the number (QUEUEOFFSET) of each."""
 
     queue: Queue
-    place: Ints
-    size: Ints
+    units: NDArray[Any]
     number: Ints
 
-    def part(self, rows: slice) -> "MessageColumns":
-        """Some of them."""
-        return MessageColumns(self.queue, self.place[rows], self.size[rows], self.number[rows])
+    def before(self, row: int) -> "MessageUnits":
+        """The first `row` of them."""
+        return MessageUnits(self.queue, self.units[:row], self.number[:row])
+
+    def after(self, rows: int) -> "MessageUnits":
+        """Those after the first `rows`."""
+        return MessageUnits(self.queue, self.units[rows:], self.number[rows:])
 
 
 def fitting_units(kernel: Kernel, units: NDArray[Any], limits: FitLimits) -> int:
@@ -52,26 +58,39 @@ def fitting_units(kernel: Kernel, units: NDArray[Any], limits: FitLimits) -> int
 
     -1 when one of those that it looked at names no place of the log.
     """
-    assert units.dtype.itemsize == UNIT_BYTES
     *bounds, hot, cold = limits
-    wanted = np.array([*bounds, *hot, *cold], np.int64)
-    return int(kernel.function("fitting_units")(address(units), len(units), address(wanted)))
+    wanted = _LIMITS.pack(*bounds, *hot, *cold)
+    return int(kernel.function("fitting_units")(_unit_address(units), len(units), wanted))
+
+
+def unit_bytes(kernel: Kernel, units: NDArray[Any]) -> int:
+    """The bytes of all records that units name."""
+    return int(kernel.function("unit_bytes")(_unit_address(units), len(units)))
 
 
 def copy_messages(
-    kernel: Kernel, data: Bytes, base: int, messages: MessageColumns, out: Bytes
+    kernel: Kernel, data: Bytes, base: int, messages: MessageUnits, out: Bytes
 ) -> int:
     """Copies messages from a segment at log offset `base`, back to back, to `out`; how many.
 
     It ends at the first that is not whole, not in its place or not of that queue and number, does
     not lie in the segment, or has no room.
     """
-    rows = len(messages.size)
-    topic = np.frombuffer(messages.queue.topic.encode(), np.uint8)
-    columns = [int_column(column, rows) for column in messages[1:]]
-    asked = *map(address, columns), messages.queue.queue_id, address(topic), len(topic)
+    queue, units, number = messages
+    rows, topic = len(units), queue.topic.encode()
+    asked = _unit_address(units), address(int_column(number, rows)), queue.queue_id
     copy = kernel.function("copy_messages")
-    return int(copy(address(data), len(data), base, rows, *asked, address(out), len(out)))
+    return int(
+        copy(
+            address(data), len(data), base, rows, *asked, topic, len(topic), address(out), len(out)
+        )
+    )
+
+
+def _unit_address(units: NDArray[Any]) -> int:
+    """As `address`, which takes long for an array of structures."""
+    assert units.dtype.itemsize == UNIT_BYTES
+    return address(units.view(np.uint8))
 
 
 def whole_records(kernel: Kernel, data: Bytes, sizes: NDArray[np.uint32]) -> int:

@@ -26,9 +26,10 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "find_properties": (LONG, (POINTER, LONG, LONG, *[POINTER] * 3)),
     # kernel_read.c
     "fitting_units": (LONG, (POINTER, LONG, POINTER)),
+    "unit_bytes": (LONG, (POINTER, LONG)),
     "copy_messages": (
         LONG,
-        (POINTER, *[LONG] * 3, *[POINTER] * 3, LONG, POINTER, LONG, POINTER, LONG),
+        (POINTER, *[LONG] * 3, *[POINTER] * 2, LONG, POINTER, LONG, POINTER, LONG),
     ),
     "whole_records": (LONG, (POINTER, *[LONG] * 2, POINTER)),
     # kernel_append.c

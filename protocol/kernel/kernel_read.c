@@ -38,27 +38,38 @@ static inline void fetch_ahead(const uint8_t *at, int64_t size) {
         __builtin_prefetch(at + line);
 }
 
-/* Copies `size` bytes at log offset `place` for each row to `out`, back to back, and looks at each
- * copy while the processor still has it at hand. `data` is a segment that begins at log offset
- * `base`. Answers how many are the messages wanted: it ends at the first one that is not, that does
- * not lie in `data` or has no room in `out`. */
-EXPORT int64_t keelog_copy_messages(const uint8_t *data, int64_t length, int64_t base, int64_t rows,
-                                    const int64_t *place, const int64_t *size,
-                                    const int64_t *number, int64_t queue_id, const uint8_t *topic,
-                                    int64_t topic_length, uint8_t *out, int64_t out_bytes) {
+/* The bytes of all records that units name. */
+EXPORT int64_t keelog_unit_bytes(const uint8_t *units, int64_t rows) {
     int64_t total = 0;
     for (int64_t row = 0; row < rows; row++) {
-        int64_t count = size[row];
-        if (place[row] < base || !is_within(place[row] - base, count, length) ||
-            count > out_bytes - total)
+        int64_t size = i32(units + UNIT_BYTES * row + 8);
+        total += size > 0 ? size : 0;
+    }
+    return total;
+}
+
+/* Copies the record of each unit to `out`, back to back, and looks at each copy while the processor
+ * still has it at hand. `data` is a segment that begins at log offset `base`; `number` has the place
+ * of each unit in its queue. Answers how many are the messages wanted: it ends at the first one that
+ * is not, that does not lie in `data` or has no room in `out`. */
+EXPORT int64_t keelog_copy_messages(const uint8_t *data, int64_t length, int64_t base, int64_t rows,
+                                    const uint8_t *units, const int64_t *number, int64_t queue_id,
+                                    const uint8_t *topic, int64_t topic_length, uint8_t *out,
+                                    int64_t out_bytes) {
+    int64_t total = 0;
+    for (int64_t row = 0; row < rows; row++, units += UNIT_BYTES) {
+        int64_t place = i64(units), size = i32(units + 8);
+        if (place < base || !is_within(place - base, size, length) || size > out_bytes - total)
             return row;
-        if (row + 2 < rows && place[row + 2] >= base &&
-            is_within(place[row + 2] - base, size[row + 2], length))
-            fetch_ahead(data + (place[row + 2] - base), size[row + 2]);
-        memcpy(out + total, data + (place[row] - base), (size_t)count);
-        if (!is_message(out + total, count, place[row], number[row], queue_id, topic, topic_length))
+        if (row + 2 < rows) {
+            int64_t later = i64(units + 2 * UNIT_BYTES), bytes = i32(units + 2 * UNIT_BYTES + 8);
+            if (later >= base && is_within(later - base, bytes, length))
+                fetch_ahead(data + (later - base), bytes);
+        }
+        memcpy(out + total, data + (place - base), (size_t)size);
+        if (!is_message(out + total, size, place, number[row], queue_id, topic, topic_length))
             return row;
-        total += count;
+        total += size;
     }
     return rows;
 }

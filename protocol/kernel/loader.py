@@ -23,7 +23,7 @@ Bools = NDArray[np.bool_]
 
 SWITCH = "KEELOG_KERNEL"
 """The environment variable; `off` leaves the kernel out, at run time and when installing."""
-ABI = 9
+ABI = 10
 """As KERNEL_ABI in kernel.c: a library of another one is not used."""
 FILE = "_kernel.so"
 BUILD_AGAIN = "build it again: make -B setup in a clone, else pip install --force-reinstall keelog"

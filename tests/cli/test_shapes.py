@@ -8,6 +8,7 @@ import pytest
 
 from keelog.cli import shapes
 from node.store.query.pull_types import PulledRecords, PullStatus
+from node.store.queues.files import NO_UNITS
 from protocol.derived.index_entry import IndexEntry, IndexHeader
 from protocol.derived.queue_unit import QueueUnit
 from protocol.ids import Queue
@@ -85,7 +86,7 @@ def test_units_entries_and_pulls_have_the_fields_of_the_contract() -> None:
         *("end_physical_offset", "slot_count", "index_count"),
     ]
     none = np.zeros(0, np.int64)
-    pulled = PulledRecords(PullStatus.FOUND, 1, 0, 2, none, none, none, b"")
+    pulled = PulledRecords(PullStatus.FOUND, 1, 0, 2, NO_UNITS, none, b"")
     assert list(shapes.pull_shape(pulled, [])) == [
         *("status", "next_begin_offset", "min_offset", "max_offset", "messages")
     ]

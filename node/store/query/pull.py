@@ -5,7 +5,6 @@
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +23,7 @@ from node.store.query.sql_filter import SqlFilter
 from node.store.query.verified_read import verified_bytes
 from node.store.queues.files import NO_UNITS, Units
 from node.store.queues.reader import QueueReader
-from protocol.derived.kernel_read import FitLimits, MessageColumns, PullBound, fitting_units
+from protocol.derived.kernel_read import FitLimits, MessageUnits, PullBound, fitting_units
 from protocol.derived.queue_unit import UNIT_BYTES, QueueUnit
 from protocol.errors import StoreDamaged
 from protocol.kernel import loader
@@ -56,7 +55,7 @@ def get_message(
     """
     if queue is None:
         return nothing(PullStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
-    low, high = queue.min_offset, queue.max_offset
+    bounds = low, high = queue.min_offset, queue.max_offset
     if high == 0:
         return nothing(PullStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
     if offset < low:
@@ -65,19 +64,18 @@ def get_message(
         return nothing(PullStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
     if offset > high:
         return nothing(PullStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
-    return _scan_files(log, queue, offset, request)
+    return _scan_files(log, queue, offset, request, bounds)
 
 
 def nothing(status: PullStatus, following: int, low: int, high: int) -> PulledRecords:
     """A result without records, from a queue that holds [`low`, `high`)."""
-    empty = np.empty(0, np.int64)
-    return PulledRecords(status, following, low, high, empty, empty, empty, b"")
+    return PulledRecords(status, following, low, high, NO_UNITS, np.empty(0, np.int64), b"")
 
 
 def _scan_files(
-    log: LogReader, queue: QueueReader, offset: int, request: PullRequest
+    log: LogReader, queue: QueueReader, offset: int, request: PullRequest, bounds: tuple[int, int]
 ) -> PulledRecords:
-    low, high = queue.min_offset, queue.max_offset
+    low, high = bounds
     # A unit is looked at while the bytes of units before it are below the limit.
     limit = -(-max(request.filter_bytes_max, request.max_messages * UNIT_BYTES) // UNIT_BYTES)
     following, status = offset, PullStatus.NO_MATCHED_MESSAGE
@@ -96,21 +94,12 @@ def _scan_files(
             raise damaged_message(log, queue, first + found.damaged, unit)
         if found.rows:
             rows = _as_index(found)
-            taken = units[rows]
-            return _with_bytes(
-                log,
-                queue,
-                PulledRecords(
-                    status,
-                    following,
-                    low,
-                    high,
-                    queue_offsets=np.arange(first, following)[rows],
-                    physical_offsets=taken["physical_offset"].astype(np.int64),
-                    sizes=taken["size"].astype(np.int64),
-                    payload=b"",
-                ),
-            )
+            wanted = MessageUnits(queue.queue, units[rows], np.arange(first, following)[rows])
+            payload, good = verified_bytes(log, wanted)
+            if good < len(found.rows):
+                # The next pull meets the damaged record first.
+                wanted, following = wanted.before(good), _damaged_at(log, queue, wanted, good)
+            return PulledRecords(status, following, low, high, wanted.units, wanted.number, payload)
         if not found.consumed or following >= high:
             break
     return nothing(status, following, low, high)
@@ -123,25 +112,12 @@ def _as_index(found: "Scanned") -> slice | NDArray[np.int64]:
     return np.array(found.rows, np.int64)
 
 
-def _with_bytes(log: LogReader, queue: QueueReader, result: PulledRecords) -> PulledRecords:
-    """Reads the records up to the first damaged one; the next pull meets that one first."""
-    wanted = MessageColumns(
-        queue.queue, result.physical_offsets, result.sizes, result.queue_offsets
-    )
-    payload, good = verified_bytes(log, wanted)
-    if good == result.count:
-        return replace(result, payload=payload)
-    if not good:
-        unit = QueueUnit(int(wanted.place[0]), int(wanted.size[0]), 0)
-        raise damaged_message(log, queue, int(wanted.number[0]), unit)
-    return replace(
-        result,
-        next_begin_offset=int(wanted.number[good]),
-        queue_offsets=result.queue_offsets[:good],
-        physical_offsets=result.physical_offsets[:good],
-        sizes=result.sizes[:good],
-        payload=payload,
-    )
+def _damaged_at(log: LogReader, queue: QueueReader, wanted: MessageUnits, row: int) -> int:
+    """The queue offset of a damaged record. Raises MessageDamaged if it is the first wanted."""
+    number = int(wanted.number[row])
+    if not row:
+        raise damaged_message(log, queue, number, QueueUnit(*wanted.units[row].tolist()))
+    return number
 
 
 def _scan_file(

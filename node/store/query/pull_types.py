@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from node.store.query.sql_filter import SqlFilter
 from node.store.query.tag_filter import TagFilter
 from node.store.query.verified_read import Payload
+from node.store.queues.files import Units
 
 TOTAL_BYTES_MAX = 128 << 20
 FILTERED_BYTES_MAX = 4 << 20
@@ -67,7 +68,7 @@ class PullRequest:
 
 @dataclass(frozen=True, slots=True)
 class PulledRecords:
-    """The result of a pull: queue offset, log offset and size of each record taken.
+    """The result of a pull: the unit of each record taken, and the queue offset of it.
 
     `payload`: the records back to back, as stored, each of them verified.
     """
@@ -76,12 +77,25 @@ class PulledRecords:
     next_begin_offset: int
     min_offset: int
     max_offset: int
+    units: Units
     queue_offsets: NDArray[np.int64]
-    physical_offsets: NDArray[np.int64]
-    sizes: NDArray[np.int64]
     payload: Payload
 
     @property
     def count(self) -> int:
         """The number of records."""
-        return len(self.sizes)
+        return len(self.units)
+
+    @property
+    def physical_offsets(self) -> NDArray[np.int64]:
+        """The log offset of each record."""
+        return self.units["physical_offset"].astype(np.int64)
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """The bytes of each record."""
+        return self.units["size"].astype(np.int64)
+
+    def packed_sizes(self) -> bytes:
+        """The bytes of each record, four bytes each with the lowest first."""
+        return self.units["size"].astype("<u4").tobytes()

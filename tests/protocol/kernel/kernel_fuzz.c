@@ -128,15 +128,21 @@ static void try_messages(const uint8_t *data, int64_t length, const int64_t *kno
     int64_t base = (int64_t)draw(3) * 1000, room = (int64_t)draw((uint64_t)length + 40), total = 0;
     int64_t *place = block(8 * rows), *size = block(8 * rows), *number = block(8 * rows);
     uint32_t *stated = block(4 * rows);
-    uint8_t *out = block(room), *units = block(UNIT_BYTES * rows);
+    uint8_t *out = block(room), *units = block(UNIT_BYTES * rows), *named = block(UNIT_BYTES * rows);
     for (int64_t row = 0; row < rows; row++) {
         place[row] = draw(9) ? base + known[row] : wild(length);
         size[row] = draw(9) ? known[rows + row] : wild(length);
         number[row] = draw(9) ? known[QUEUE_OFFSET * rows + row] : wild(length);
+        size[row] = (int32_t)size[row];
         stated[row] = (uint32_t)size[row];
+        for (int byte = 0; byte < 8; byte++)
+            named[UNIT_BYTES * row + byte] = (uint8_t)(place[row] >> (56 - 8 * byte));
+        for (int byte = 0; byte < 4; byte++)
+            named[UNIT_BYTES * row + 8 + byte] = (uint8_t)(stated[row] >> (24 - 8 * byte));
     }
+    check(keelog_unit_bytes(named, rows) >= 0, "no record has less than no bytes");
     int64_t topic_length = (int64_t)draw(9) % (length + 1);
-    int64_t found = keelog_copy_messages(data, length, base, rows, place, size, number,
+    int64_t found = keelog_copy_messages(data, length, base, rows, named, number,
                                          known[QUEUE_ID * rows], data, topic_length, out, room);
     check(found >= 0 && found <= rows, "no more messages than rows");
     for (int64_t row = 0; row < found; total += size[row++])
@@ -152,7 +158,7 @@ static void try_messages(const uint8_t *data, int64_t length, const int64_t *kno
                         (int64_t)draw(9),    (int64_t)draw(1 << 20)};
     found = keelog_fitting_units(units, rows, limits);
     check(found >= -1 && found <= rows, "no more units than rows");
-    free(units), free(out), free(stated), free(number), free(size), free(place);
+    free(named), free(units), free(out), free(stated), free(number), free(size), free(place);
 }
 
 /* Columns as a scan gave them, or with some of them wild: nothing outside is ever touched. */

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.derived.kernel_read import MessageColumns, copy_messages
+from protocol.derived.kernel_read import MessageUnits, copy_messages, unit_bytes
+from protocol.derived.queue_unit import QUEUE_UNIT
 from protocol.ids import Queue
 from protocol.kernel import loader
 from protocol.kernel.loader import Kernel
@@ -54,8 +55,10 @@ def copied(
             segment[offset - base : offset - base + size] = data[start : start + size]
         start += size
     out = np.zeros(room, np.uint8)
-    rows = [np.array(rows, np.int64) for rows in (wanted.offsets, wanted.sizes, wanted.numbers)]
-    messages = MessageColumns(wanted.queue, *rows)
+    units = np.zeros(len(wanted.sizes), QUEUE_UNIT.dtype)
+    units["physical_offset"], units["size"] = wanted.offsets, wanted.sizes
+    messages = MessageUnits(wanted.queue, units, np.array(wanted.numbers, np.int64))
+    assert unit_bytes(compiled, units) == sum(wanted.sizes)
     count = copy_messages(compiled, np.frombuffer(segment, np.uint8), base, messages, out)
     return count, out[: sum(wanted.sizes[:count])].tobytes()
 
