@@ -12,6 +12,7 @@ from client.results import Receipt
 from client.send.unique_key import hex_after
 from client.transport.request import NodeAnswer
 from protocol.errors import BadRequest, MqError, OutcomeUnknownError, SendTimeout
+from protocol.kernel import loader
 from protocol.message_id import offset_message_id, parse_host
 
 T = TypeVar("T")
@@ -130,6 +131,9 @@ class BatchReceipt(Sequence[Receipt]):
 
     def joined_ids(self) -> str:
         """The message ids with commas between them, as RocketMQ's clients get them."""
+        kernel = loader.active()
+        if kernel is not None and not self._repeats:
+            return kernel.join_ids(self._id_start, self.physical_offset, self._sizes)
         places = self.physical_offsets.astype(">i8").tobytes().hex(",", 8).upper()
         return self._id_start + places.replace(",", f",{self._id_start}")
 
@@ -149,7 +153,7 @@ class BatchReceipt(Sequence[Receipt]):
             queue_offset += 1
 
     def _receipt(self, row: int) -> Receipt:
-        physical = int(self.physical_offsets[row])
+        physical = int(self.physical_offsets[row]) if row else self.physical_offset
         return Receipt(
             self.status, self.topic, self.queue_id, self.queue_offset + row, physical,
             f"{self._id_start}{physical:0{OFFSET_HEX_CHARS}X}", self._unique_keys[row],

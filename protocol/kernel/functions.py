@@ -41,6 +41,7 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     # kernel_items.c
     "count_items": (LONG, (POINTER, LONG)),
     "encode_items": (LONG, (POINTER,) * 4),
+    "join_ids": (None, (POINTER, LONG, LONG, POINTER, LONG, POINTER)),
     # kernel_dispatch.c
     "wanted_columns": (ctypes.c_int32, ()),
     "group_queues": (LONG, (POINTER, LONG, LONG, *[POINTER] * 4, LONG)),

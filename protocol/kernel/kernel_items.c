@@ -127,3 +127,15 @@ EXPORT int64_t keelog_encode_items(const items_draft *draft, const uint8_t *shar
     memcpy(out, &checksum, 4);
     return at - first;
 }
+
+/* The message ids of records that lie back to back in the log from `place` on, a comma after each:
+ * `start`, then the log offset in 16 hexadecimal digits. `out` has room for them. */
+EXPORT void keelog_join_ids(const uint32_t *size, int64_t rows, int64_t place, const uint8_t *start,
+                            int64_t start_chars, uint8_t *out) {
+    for (int64_t row = 0; row < rows; place += size[row++]) {
+        out = put_bytes(out, start, start_chars);
+        for (int shift = 60; shift >= 0; shift -= 4)
+            *out++ = (uint8_t)"0123456789ABCDEF"[((uint64_t)place >> shift) & 15];
+        *out++ = ',';
+    }
+}

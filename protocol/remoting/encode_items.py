@@ -38,15 +38,14 @@ class RecordMould(NamedTuple):
 class ItemKeys(Sequence[str]):
     """The unique key of each record: made when somebody asks, as few do."""
 
-    __slots__ = ("_at", "_records", "_sizes")
+    __slots__ = ("_at", "_records", "_rows")
 
-    def __init__(
-        self, records: NDArray[np.uint8], at: NDArray[np.uint32], sizes: NDArray[np.uint32]
-    ) -> None:
-        self._records, self._at, self._sizes = records, at, sizes
+    def __init__(self, records: NDArray[np.uint8], at: NDArray[np.uint32]) -> None:
+        """`at`: where each key begins, then how long each is."""
+        self._records, self._at, self._rows = records, at, len(at) // 2
 
     def __len__(self) -> int:
-        return len(self._at)
+        return self._rows
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -54,9 +53,10 @@ class ItemKeys(Sequence[str]):
     def __getitem__(self, index: slice) -> list[str]: ...
     def __getitem__(self, index: int | slice) -> str | list[str]:
         if isinstance(index, slice):
-            return [self[row] for row in range(len(self))[index]]
-        at = int(self._at[index])
-        return self._records[at : at + int(self._sizes[index])].tobytes().decode()
+            return [self[row] for row in range(self._rows)[index]]
+        row = range(self._rows)[index]
+        at, size = int(self._at[row]), int(self._at[self._rows + row])
+        return self._records[at : at + size].tobytes().decode()
 
 
 class EncodedItems(NamedTuple):
@@ -100,8 +100,6 @@ def encode_items(
     size = kernel.function("encode_items")(numbers, shared, place, address(out))
     if size < 0:
         return None
-    found = out[:head].view(np.uint32)
-    sizes, key_at, key_sizes = found[1:].reshape(3, rows)
-    records = out[head : head + size]
-    encoded = EncodedBatch(records, sizes, int(found[0]))
-    return EncodedItems(encoded, ItemKeys(records, key_at, key_sizes))
+    found, records = out[:head].view(np.uint32), out[head : head + size]
+    encoded = EncodedBatch(records, found[1 : 1 + rows], int(found[0]))
+    return EncodedItems(encoded, ItemKeys(records, found[1 + rows :]))

@@ -14,6 +14,7 @@ from client.send.record_batch import RecordBatch
 from client.send.unique_key import UniqueKeys
 from client.transport.io_thread import IoThread
 from protocol.errors import BadRequest, IllegalMessage, MessageTooLarge, NodeBusy, NotConnected
+from protocol.kernel import loader
 from protocol.message_id import NO_HOST
 from tests.support.fake_node import FakeNode
 from tests.support.node import wait_until
@@ -46,6 +47,8 @@ def test_a_batch_is_one_request_and_its_receipt_knows_each_message(
     assert [r.unique_key for r in receipt] == [r.unique_key for r in stored]
     assert [r.msg_id for r in receipt] == [r.message_id for r in stored]
     assert receipt.joined_ids() == ",".join(r.message_id for r in stored)
+    with loader.using(None):
+        assert receipt.joined_ids() == ",".join(r.message_id for r in stored)
     assert receipt.physical_offsets.tolist() == [r.physical_offset for r in stored]
     assert len({r.unique_key for r in receipt}) == 30
     assert receipt[-1] == receipt[29]

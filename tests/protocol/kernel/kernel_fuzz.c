@@ -347,6 +347,15 @@ static void try_items(const uint8_t *from, int64_t length) {
         memcpy(&bytes_of_key, out + 4 + 4 * (2 * known + row), 4);
         check(is_within(at, bytes_of_key, size), "keys lie within");
     }
+    uint32_t *sizes = block(4 * known);
+    for (int64_t row = 0; row < known; row++)
+        sizes[row] = (uint32_t)draw(UINT32_MAX);
+    int64_t chars = (int64_t)draw(48);
+    uint8_t *start = block(chars), *ids = block(known * (chars + 17));
+    memset(start, '7', (size_t)chars);
+    keelog_join_ids(sizes, known, wild(length), start, chars, ids);
+    check(!known || ids[known * (chars + 17) - 1] == ',', "a comma ends the last id");
+    free(ids), free(start), free(sizes);
     free(shared), free(out), free(data), free(items);
 }
 
