@@ -7,8 +7,9 @@ replies go out in any order: those of one turn of the loop together.
 import asyncio
 import ipaddress
 import logging
+import os
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
@@ -218,6 +219,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
     _is_waiting: bool = False
     """Requests that were read wait until it does."""
     _transport: asyncio.Transport | None = None
+    _descriptor: int = -1
+    """Of the transport's socket, which is open until `is_closed`."""
 
     def __post_init__(self) -> None:
         self._reader = FrameReader(shared=self.handler.buffers.room)
@@ -240,6 +243,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=PAUSE_BYTES)
+        self._descriptor = transport.get_extra_info("socket").fileno()
         self.peer = _host(*transport.get_extra_info("peername")[:2])
         self.address = str(_host(*transport.get_extra_info("sockname")[:2]))
         self.heard_at = monotonic()
@@ -341,14 +345,25 @@ class RemotingConnection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or self.is_closed or not self._unsent:
             return
-        pieces: Iterable[Body] = self._unsent
+        pieces, size = self._unsent, self._unsent_bytes
         self._unsent, self._unsent_bytes = [], 0
-        transport.write(b"".join(pieces))
+        sent = 0 if transport.get_write_buffer_size() else self._write(pieces)
+        if sent == size:
+            return
+        transport.write(b"".join(pieces)[sent:])
         unsent = transport.get_write_buffer_size()
         if unsent > UNSENT_BYTES_MAX:
             self.end(EndReason.UNREAD, f"{UNSENT_BYTES_MAX} bytes are unsent")
         elif unsent:
             self._note_bytes()
+
+    def _write(self, pieces: list[Body]) -> int:
+        """Writes without a copy what the network takes at once, as the transport cannot: how many
+        bytes. The transport keeps the rest. It meets an error too, and ends the connection."""
+        try:
+            return os.writev(self._descriptor, pieces)
+        except OSError:
+            return 0
 
     def close_if_idle(self, now: float) -> None:
         """Ends a connection on which nothing came for IDLE_S_MAX, and one of which a frame began

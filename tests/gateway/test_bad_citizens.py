@@ -8,9 +8,10 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -96,7 +97,7 @@ class Transport(asyncio.Transport):
         assert high == PAUSE_BYTES
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return "127.0.0.1", 5
+        return SimpleNamespace(fileno=lambda: -1) if name == "socket" else ("127.0.0.1", 5)
 
     def write(self, data: Any) -> None:
         self.written.append(bytes(data))
@@ -373,3 +374,35 @@ def test_a_reader_that_shares_its_room_gives_the_same_frames() -> None:
     for reader, data in streams.items():
         assert b"".join(frame(opaque, body) for opaque, body in found[reader]) == data
         assert reader.buffer_bytes == 0
+
+
+@pytest.mark.parametrize("room", [4_096, 1024 * 1024])
+def test_replies_arrive_whole_and_in_order_whatever_the_network_takes_at_once(room: int) -> None:
+    bodies = [bytes([number]) * size for number, size in enumerate([0, 9, 300_000, 1, 70_000, 5])]
+    bodies *= 4
+    frames = [frame(number, body) for number, body in enumerate(bodies)]
+    size = sum(map(len, frames))
+
+    async def run() -> bytes:
+        loop, handler = asyncio.get_running_loop(), Handler()
+        connection = RemotingConnection(handler, loop)
+        server = await loop.create_server(lambda: connection, "127.0.0.1", 0)
+        server.sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, room)
+        found = b""
+        with closing(socket.socket()) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
+            client.setblocking(False)
+            await loop.sock_connect(client, server.sockets[0].getsockname())
+            while not connection.address:
+                await asyncio.sleep(0.001)
+            for number, body in enumerate(bodies):
+                with handler.buffers.gathering:
+                    connection.send(RemotingHeader(SEND, number), body)
+                with suppress(BlockingIOError):
+                    found += client.recv(1 << 20)  # there is room before the loop knows
+            while len(found) < size:
+                found += await loop.sock_recv(client, 1 << 20)
+        server.close()
+        return found
+
+    assert asyncio.run(asyncio.wait_for(run(), 20)) == b"".join(frames)
