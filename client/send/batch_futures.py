@@ -5,13 +5,14 @@ for, or that have callbacks, are touched.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from client.results import Receipt
 from client.send.receipts import Results, error_of
 from client.send.record_batch import EncodedMessage
+from client.transport.timers import run_all
 from protocol.errors import MqError, OutcomeUnknownError
 
 _RUNNING = "RUNNING"
@@ -148,12 +149,11 @@ def resolve_entries(entries: Sequence[EncodedMessage], results: Results) -> None
     _tell(futures)
 
 
-def _tell(futures: Iterable[ReceiptFuture]) -> None:
+def _tell(futures: Collection[ReceiptFuture]) -> None:
     """Wakes the waiters of `concurrent.futures.wait`, and runs done callbacks.
 
     Raises what a callback raises that is not an Exception, after those of the other futures.
     """
-    raised: BaseException | None = None
     for future in futures:
         with future._condition:
             for waiter in future._waiters:
@@ -161,9 +161,4 @@ def _tell(futures: Iterable[ReceiptFuture]) -> None:
                     waiter.add_result(future)
                 else:
                     waiter.add_exception(future)
-        try:
-            future._invoke_callbacks()  # type: ignore[attr-defined]
-        except BaseException as error:  # noqa: BLE001 (raised again below)
-            raised = raised or error
-    if raised is not None:
-        raise raised
+    run_all(future._invoke_callbacks for future in futures)  # type: ignore[attr-defined]

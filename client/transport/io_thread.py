@@ -29,7 +29,7 @@ from client.transport.exchange import (
 from client.transport.host_names import HostNames
 from client.transport.request import Call, NodeAnswer, NodeRole, Outcome, Retry
 from client.transport.routes import Routes, fill_in
-from client.transport.timers import Action, Timer, Timers
+from client.transport.timers import Action, Timer, Timers, run_all
 from client.transport.zmq_connection import ZmqConnection, wake_fd
 from protocol.errors import MqError, NodeBusy, NotConnected
 
@@ -277,25 +277,12 @@ class IoThread:
             with self._gate:
                 self._closed = True
             try:
-                self._end_calls()
+                run_all(self._last_actions())
             finally:
                 self._release()
 
-    def _end_calls(self) -> None:
-        """Gives each call its outcome: the answer where it has come, and an error to the others.
-
-        Raises the first of what done callbacks raise, after all of them.
-        """
-        raised: BaseException | None = None
-        for action in self._last_actions():
-            try:
-                action()
-            except BaseException as error:  # noqa: BLE001 (raised again below)
-                raised = raised or error
-        if raised is not None:
-            raise raised
-
     def _last_actions(self) -> Iterator[Action]:
+        """Give each call its outcome: the answer where it has come, and an error to the others."""
         while self._posted:
             yield self._posted.popleft()
         for link in list(self._links.values()):  # an answer may drop others of them

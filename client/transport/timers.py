@@ -1,12 +1,24 @@
 """Things to do later, in order of time; cancelled ones do not pile up."""
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
 
 Action = Callable[[], object]
 CANCELLED_MAX = 1_000
 """Cancelled entries that are kept before they are swept out."""
+
+
+def run_all(actions: Iterable[Action]) -> None:
+    """Does all of them, then raises the first error that one raised."""
+    raised: BaseException | None = None
+    for action in actions:
+        try:
+            action()
+        except BaseException as error:  # noqa: BLE001 (raised again below)
+            raised = raised or error
+    if raised is not None:
+        raise raised
 
 
 class Timer:
