@@ -79,7 +79,7 @@ def frame(length: int, serialization: int, header_bytes: int, rest: bytes = b"")
     [
         (b"GET / HTTP/1.1\r\n", "a frame of 1195725860 bytes"),
         (frame(FRAME_BYTES_MAX - 3, 0, 10), "a frame of 16777217 bytes"),
-        (frame(-1, 0, 10), "a frame of 3 bytes"),
+        (frame(-1, 0, 10), "a frame with the length -1"),
         (frame(3, 0, 0), "a frame of 7 bytes"),
         (frame(10, 0, 7), "a header of 7 bytes in a frame of 14"),
         (
