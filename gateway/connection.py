@@ -33,6 +33,8 @@ UNSENT_BYTES_MAX = 64 * 1024 * 1024
 BUFFERED_BYTES_MAX = 256 * 1024 * 1024
 """Of all connections: frames that have begun, and unsent replies. Beyond it, those end that hold
 most."""
+PIECE_BYTES_MIN = 4096
+"""Replies whose pieces are larger in mean are not joined before they are written."""
 PAUSE_BYTES = 1024 * 1024
 """While more than this is unsent, no more requests of the client are taken."""
 IDLE_S_MAX = 120.0
@@ -347,7 +349,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             return
         pieces, size = self._unsent, self._unsent_bytes
         self._unsent, self._unsent_bytes = [], 0
-        sent = 0 if transport.get_write_buffer_size() else self._write(pieces)
+        sent = self._write(transport, pieces) if size >= len(pieces) * PIECE_BYTES_MIN else 0
         if sent == size:
             return
         transport.write(b"".join(pieces)[sent:])
@@ -357,9 +359,11 @@ class RemotingConnection(asyncio.BufferedProtocol):
         elif unsent:
             self._note_bytes()
 
-    def _write(self, pieces: list[Body]) -> int:
-        """Writes without a copy what the network takes at once, as the transport cannot: how many
-        bytes. The transport keeps the rest. It meets an error too, and ends the connection."""
+    def _write(self, transport: asyncio.Transport, pieces: list[Body]) -> int:
+        """Writes what the network takes at once, without a copy: how many bytes. The transport
+        writes the rest, meets an error too, and ends the connection then."""
+        if transport.get_write_buffer_size():
+            return 0  # what was sent before goes first
         try:
             return os.writev(self._descriptor, pieces)
         except OSError:
