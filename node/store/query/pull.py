@@ -55,7 +55,7 @@ def get_message(
     """
     if queue is None:
         return nothing(PullStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
-    bounds = low, high = queue.min_offset, queue.max_offset
+    low, high = queue.min_offset, queue.max_offset
     if high == 0:
         return nothing(PullStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
     if offset < low:
@@ -64,7 +64,7 @@ def get_message(
         return nothing(PullStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
     if offset > high:
         return nothing(PullStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
-    return _scan_files(log, queue, offset, request, bounds)
+    return _scan_files(log, queue, offset, request)
 
 
 def nothing(status: PullStatus, following: int, low: int, high: int) -> PulledRecords:
@@ -73,9 +73,9 @@ def nothing(status: PullStatus, following: int, low: int, high: int) -> PulledRe
 
 
 def _scan_files(
-    log: LogReader, queue: QueueReader, offset: int, request: PullRequest, bounds: tuple[int, int]
+    log: LogReader, queue: QueueReader, offset: int, request: PullRequest
 ) -> PulledRecords:
-    low, high = bounds
+    low, high = queue.min_offset, queue.max_offset
     # A unit is looked at while the bytes of units before it are below the limit.
     limit = -(-max(request.filter_bytes_max, request.max_messages * UNIT_BYTES) // UNIT_BYTES)
     following, status = offset, PullStatus.NO_MATCHED_MESSAGE
