@@ -22,6 +22,8 @@ from protocol.derived.index_entry import (
 _SLOT = struct.Struct(">i").unpack_from
 _ENTRY = struct.Struct(">iqii").unpack_from
 _ENTRIES_AT_ONCE = 4096
+_ENTRIES_COMPARED = 16
+"""Of a file whose geometry is in question."""
 
 
 class FoundEntry(NamedTuple):
@@ -174,10 +176,13 @@ def find_geometry(
     if next_entry(header) <= 1:
         return fitting[0] if fitting else None
     # One after the other: a first record at log offset 0 has millions of candidates.
+    doubtful: IndexGeometry | None = None
     for geometry in chain(fitting, _candidates(file, files.maps, header, body)):
         if _agrees(file, header, geometry):
-            return geometry
-    return None
+            if _are_in_slots(file, header, geometry):
+                return geometry
+            doubtful = doubtful or geometry
+    return doubtful
 
 
 def _candidates(
@@ -216,3 +221,17 @@ def _agrees(file: OpenFile, header: IndexHeader, geometry: IndexGeometry) -> boo
     position = geometry.slot_position(last.key_hash % geometry.slot_count)
     slot = INDEX_SLOT.read(file.read(position, INDEX_SLOT.size))
     return slot.newest_entry >= count - 1
+
+
+def _are_in_slots(file: OpenFile, header: IndexHeader, geometry: IndexGeometry) -> bool:
+    """Whether the slots lead to each of the last entries: the very last may agree by chance."""
+    end = header.index_count
+    start = max(1, end - _ENTRIES_COMPARED)
+    raw = file.read(geometry.entry_position(start), INDEX_ENTRY.size * (end - start))
+    for number, (key_hash, offset, _, prev) in enumerate(INDEX_ENTRY.view(raw).tolist(), start):
+        if key_hash < 0 or offset < header.begin_physical_offset or not 0 <= prev < number:
+            return False
+        position = geometry.slot_position(key_hash % geometry.slot_count)
+        if INDEX_SLOT.read(file.read(position, INDEX_SLOT.size)).newest_entry < number:
+            return False
+    return True

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from node.runtime.settings import Settings
 from node.store.file_cache import OpenFiles
+from node.store.indexes.file import find_geometry
 from node.store.indexes.reader import IndexFolder
 from node.store.log import damage as log_damage
 from node.store.log.damage import Damage, columns_past_damage, next_record
@@ -28,7 +29,15 @@ from node.store.query.pull_types import PullRequest
 from node.store.query.seek import Boundary, offset_by_time
 from node.store.queues.files import QueueFiles
 from node.store.queues.reader import DerivedUnits, QueueReader
-from protocol.derived.index_entry import IndexGeometry
+from protocol.derived.index_entry import (
+    INDEX_ENTRY,
+    INDEX_HEADER,
+    INDEX_SLOT,
+    IndexEntry,
+    IndexGeometry,
+    IndexHeader,
+    IndexSlot,
+)
 from protocol.derived.queue_build import filler_units, unit_array
 from protocol.errors import BadRequest, NotFound, StoreDamaged, UnknownTopic
 from protocol.ids import Queue
@@ -303,6 +312,23 @@ def test_sizes_of_an_index_file_are_found_from_the_file(
     folder = IndexFolder(golden(name), NO_INDEX_SIZES.index_geometry, files)
     assert folder.open(folder.names())
     assert folder.geometry == IndexGeometry(config["maxHashSlotNum"], config["maxIndexNum"])
+
+
+def test_sizes_that_agree_with_the_last_entry_by_chance_are_not_taken(
+    files: OpenFiles, tmp_path: Path
+) -> None:
+    """As with 990 slots: they lead to what is the last entry then."""
+    real = IndexGeometry(slot_count=1_000, index_num=4_000)
+    image = bytearray(real.file_bytes)
+    image[: INDEX_HEADER.size] = INDEX_HEADER.pack(IndexHeader(591, 874, 0, 178, 5, 6))
+    hashes = [1_024_404_444, 243_895_367, 985_912_553, 1_491_957_987, 427_152_263]
+    for number, (key_hash, offset) in enumerate(zip(hashes, [0, 0, 178, 178, 178], strict=True), 1):
+        at, slot = real.entry_position(number), real.slot_position(key_hash % real.slot_count)
+        image[at : at + INDEX_ENTRY.size] = INDEX_ENTRY.pack(IndexEntry(key_hash, offset, 0, 0))
+        image[slot : slot + INDEX_SLOT.size] = INDEX_SLOT.pack(IndexSlot(number))
+    path = tmp_path / "20261128214019591"
+    path.write_bytes(image)
+    assert find_geometry(path, len(image), [], files) == real
 
 
 def test_an_index_file_of_odd_length_is_named(golden_copy: GetStore) -> None:
