@@ -176,13 +176,16 @@ def find_geometry(
     if next_entry(header) <= 1:
         return fitting[0] if fitting else None
     # One after the other: a first record at log offset 0 has millions of candidates.
-    doubtful: IndexGeometry | None = None
+    best, most = None, -1
+    compared = min(_ENTRIES_COMPARED, header.index_count - 1)
     for geometry in chain(fitting, _candidates(file, files.maps, header, body)):
         if _agrees(file, header, geometry):
-            if _are_in_slots(file, header, geometry):
+            found = _count_in_slots(file, header, geometry, compared)
+            if found == compared:
                 return geometry
-            doubtful = doubtful or geometry
-    return doubtful
+            if found > most:
+                best, most = geometry, found
+    return best  # some entries are damaged
 
 
 def _candidates(
@@ -223,15 +226,15 @@ def _agrees(file: OpenFile, header: IndexHeader, geometry: IndexGeometry) -> boo
     return slot.newest_entry >= count - 1
 
 
-def _are_in_slots(file: OpenFile, header: IndexHeader, geometry: IndexGeometry) -> bool:
-    """Whether the slots lead to each of the last entries: the very last may agree by chance."""
-    end = header.index_count
-    start = max(1, end - _ENTRIES_COMPARED)
-    raw = file.read(geometry.entry_position(start), INDEX_ENTRY.size * (end - start))
+def _count_in_slots(
+    file: OpenFile, header: IndexHeader, geometry: IndexGeometry, count: int
+) -> int:
+    """To how many of the last `count` entries the slots lead: the very last may agree by chance."""
+    start, found = header.index_count - count, 0
+    raw = file.read(geometry.entry_position(start), INDEX_ENTRY.size * count)
     for number, (key_hash, offset, _, prev) in enumerate(INDEX_ENTRY.view(raw).tolist(), start):
-        if key_hash < 0 or offset < header.begin_physical_offset or not 0 <= prev < number:
-            return False
         position = geometry.slot_position(key_hash % geometry.slot_count)
-        if INDEX_SLOT.read(file.read(position, INDEX_SLOT.size)).newest_entry < number:
-            return False
-    return True
+        slot = INDEX_SLOT.read(file.read(position, INDEX_SLOT.size))
+        is_later = offset >= header.begin_physical_offset and 0 <= prev < number
+        found += key_hash >= 0 and is_later and slot.newest_entry >= number
+    return found
