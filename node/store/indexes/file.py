@@ -2,7 +2,6 @@
 
 import struct
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -176,9 +175,12 @@ def find_geometry(
     if next_entry(header) <= 1:
         return fitting[0] if fitting else None
     # One after the other: a first record at log offset 0 has millions of candidates.
+    for geometry in fitting:
+        if _agrees(file, header, geometry):
+            return geometry
     best, most = None, -1
     compared = min(_ENTRIES_COMPARED, header.index_count - 1)
-    for geometry in chain(fitting, _candidates(file, files.maps, header, body)):
+    for geometry in _candidates(file, files.maps, header, body):
         if _agrees(file, header, geometry):
             found = _count_in_slots(file, header, geometry, compared)
             if found == compared:
