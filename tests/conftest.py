@@ -1,6 +1,7 @@
 """Fixtures for all tests: golden stores, and how long hypothesis searches."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,23 @@ def _print(store: Path) -> Print:
         for path in sorted(store.rglob("*"))
         if path.is_file()
     }
+
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@pytest.fixture(autouse=True)
+def stop_signals() -> Iterator[None]:
+    """Gives back what these signals did before a test.
+
+    A supervisor that runs in this process ignores them at its end. Processes inherit that: one
+    that a later test asked to stop before it had its own handler ran to the end of its sleep.
+    """
+    before = {one: signal.getsignal(one) for one in STOP_SIGNALS}
+    yield
+    for one, handler in before.items():
+        if handler is not None and signal.getsignal(one) is not handler:
+            signal.signal(one, handler)
 
 
 @pytest.fixture(scope="session")
