@@ -36,17 +36,18 @@ def _print(store: Path) -> Print:
     }
 
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
+"""Those that processes of a node handle."""
 
 
 @pytest.fixture(autouse=True)
-def stop_signals() -> Iterator[None]:
-    """Gives back what these signals did before a test.
+def signals_as_before() -> Iterator[None]:
+    """Gives back what the signals did before a test.
 
-    A supervisor that runs in this process ignores them at its end. Processes inherit that: one
+    A supervisor that runs in this process ignores some at its end. Processes inherit that: one
     that a later test asked to stop before it had its own handler ran to the end of its sleep.
     """
-    before = {one: signal.getsignal(one) for one in STOP_SIGNALS}
+    before = {one: signal.getsignal(one) for one in SIGNALS}
     yield
     for one, handler in before.items():
         if handler is not None and signal.getsignal(one) is not handler:

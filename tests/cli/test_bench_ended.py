@@ -24,16 +24,11 @@ END_S = 60.0
 
 
 @pytest.fixture(autouse=True)
-def usual_signals() -> Iterator[None]:
+def usual_signals() -> None:
     """As a terminal has them, whatever the tests were started by."""
-    before = {
-        signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
-        signal.SIGTERM: signal.signal(signal.SIGTERM, signal.SIG_DFL),
-        signal.SIGHUP: signal.signal(signal.SIGHUP, signal.SIG_DFL),
-    }
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @contextmanager
@@ -149,11 +144,8 @@ def test_a_second_signal_does_not_disturb_what_the_first_has_ended(number: signa
 
 
 def test_a_hangup_that_nohup_ignores_ends_nothing() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        assert not interrupted(signal.SIGHUP, then=lambda: None)
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    assert not interrupted(signal.SIGHUP, then=lambda: None)
 
 
 def test_a_load_in_a_thread_leaves_the_programs_signals_alone() -> None:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -194,10 +194,9 @@ def call(monkeypatch: pytest.MonkeyPatch, node: RunningNode) -> Callable[[Part, 
 
 
 @pytest.fixture
-def ctrl_c(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def ctrl_c(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C, after some looks, for an example that goes on for ever."""
     if request.node.callspec.params["example"] not in ENDLESS:
-        yield
         return
     left = iter(range(LOOKS_UNTIL_CTRL_C))
 
@@ -209,9 +208,7 @@ def ctrl_c(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setattr(
         "keelog.cli.node.top.time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep)
     )
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.mark.usefixtures("ctrl_c")
