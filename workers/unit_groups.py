@@ -21,7 +21,8 @@ class UnitGroup(NamedTuple):
     """One queue's units in log order, and what is known of them together.
 
     `follows` is the queue offset of the first when the others follow it one by one, else None;
-    `physical_start` and `physical_end` are the ends of the first and the last one's record.
+    `physical_start` and `physical_end` are the ends of the first and the last one's record. Only
+    the compiled loader knows these facts: units that were made as columns have None and zeros.
     """
 
     queue: Queue

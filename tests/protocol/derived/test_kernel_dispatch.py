@@ -101,6 +101,11 @@ def test_units_are_those_of_numpy_queue_by_queue(
         expected = shown(unit_groups_numpy(requests_of(items), own))
     assert shown(iter(found)) == expected
     for group in found:
+        if not group.physical_end:
+            # Left to the columns, as digits that are not ASCII are: they know less.
+            assert group.follows is None
+            assert any(item.topic == SCHEDULE and not item.properties.isascii() for item in items)
+            continue
         units, offsets = group.batch
         ends = units["physical_offset"].astype(np.int64) + units["size"]
         assert (group.physical_start, group.physical_end) == (ends[0], ends[-1])
