@@ -56,6 +56,8 @@ class Channel:
         """Receives for AWAKE_S without sleep, as long as `awaits` is true."""
 
         def is_there() -> bool:
+            if not link.has_come:
+                return False
             self._take_answers(link)
             return not awaits()
 

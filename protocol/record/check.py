@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.ids import Queue
+from protocol.ids import Queue, queue_of
 from protocol.layout import Readable
 from protocol.names import SHORT_TOPIC_CHARS_MAX
 from protocol.record.codec import (
@@ -134,7 +134,7 @@ def at_a_glance(data: bytes, start: int, offset: int) -> SealedRecord | None:
         topic = data[topic_at : properties_at - 2].decode()
     except UnicodeDecodeError:
         return None
-    return SealedRecord(Queue(topic, queue_id), number, offset, sys_flag, raw)
+    return SealedRecord(queue_of(topic, queue_id), number, offset, sys_flag, raw)
 
 
 def first_unfit(data: bytes, wanted: WantedRecords) -> int:

@@ -36,18 +36,18 @@ class AwakeLook:
         """Whether the next look takes place."""
         return not self._asleep_looks
 
-    def until(self, is_there: Callable[[], object]) -> None:
-        """Looks until it is there or the time is over."""
+    def until(self, is_there: Callable[[], object]) -> bool:
+        """Looks until it is there or the time is over; returns whether it is there."""
         if self._asleep_looks:
             self._asleep_looks -= 1
-            return
+            return False
         end = self._clock() + self._seconds
         while True:
             self._give_way()
             if is_there():
                 self._next_asleep_looks = ASLEEP_LOOKS
-                return
+                return True
             if self._clock() > end:
                 self._asleep_looks = self._next_asleep_looks
                 self._next_asleep_looks = min(2 * self._next_asleep_looks + 1, ASLEEP_LOOKS_MAX)
-                return
+                return False

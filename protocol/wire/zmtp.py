@@ -198,9 +198,10 @@ class Connection:
             self._large_end += count
         messages: list[list[Payload]] = []
         if self._is_greeted or self._greet():
-            while (
-                parts := self._frame() if self._large is None else self._large_frame()
-            ) is not None:
+            while self._large is not None or self._start < self._end:
+                parts = self._frame() if self._large is None else self._large_frame()
+                if parts is None:
+                    break
                 if parts:
                     messages.append(parts)
         return messages
