@@ -81,7 +81,7 @@ def is_waiting_status(result: PulledRecords, offset: int) -> bool:
 def pull_answer(result: PulledRecords) -> Answer:
     """The records as stored, in one frame, and the size of each."""
     fields = {
-        "status": result.status.value,
+        "status": result.status,
         "next_begin_offset": result.next_begin_offset,
         "min_offset": result.min_offset,
         "max_offset": result.max_offset,
@@ -95,7 +95,7 @@ def tail_answer(taken: Taken, min_offset: int) -> Answer:
     """As `pull_answer`, for records of the tail cache."""
     records = taken.records
     fields = {
-        "status": taken.status.value,
+        "status": taken.status,
         "next_begin_offset": taken.next_begin_offset,
         "min_offset": min_offset,
         "max_offset": taken.max_offset,

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from node.reader.growth_notices import Hints, News
+from node.reader.growth_notices import NO_NEWS, Hints, News
 from node.reader.pull_desk import PullDesk
 from node.runtime.event_log import fields
 from node.runtime.held_store import is_in_place
@@ -32,8 +32,8 @@ from protocol.errors import CorruptError, MqError
 
 log = logging.getLogger("keelog.reader")
 
-TICK_MS = 2
-"""The time between looks at the pages while a pull waits and messages flow: a lost hint costs less
+TICK_MS = 4
+"""The most between looks at the pages while a pull waits and messages flow: a lost hint costs less
 than 5 ms. After a quiet time a look comes less often."""
 BUSY_S = TICK_MS / 1000 * QUIET_SHARE
 """So soon after the log grew, a look comes after TICK_MS."""
@@ -95,13 +95,13 @@ class StoreFollower:
             # Before the refresh, too: what comes in between is a reason for the next look.
             self._turn_hints = self._pages.hints()
         self._refresh(now)
-        end = self.desk.store.log.end
+        end = self.desk.store.log.bounds.end
         if end != self._end:
             self._end, self._grew_at = end, now
 
     def catch_up(self, now: float) -> None:
         """Before each request: its client may know of the growth from the writer."""
-        if self._pages.readable() != self.desk.store.log.end:
+        if self._pages.readable() != self.desk.store.log.bounds.end:
             self._refresh(now)
 
     def end_turn(self, now: float) -> None:
@@ -111,20 +111,21 @@ class StoreFollower:
         self._follow(now)
         if self._news is None:
             desk.wake_all()
-        elif self._news or desk.has_work:
+        elif desk.unfinished or self._news is not NO_NEWS:
             desk.wake(self._news)
-        if self._is_patient_look_due(now):
+        if desk.holds.patience_s and self._is_patient_look_due(now):
             self._patient_look_at = now + desk.holds.patience_s
             self._patient_hints = self._turn_hints
             desk.wake_all()
-        desk.settle()
+        if desk.undecided:
+            desk.settle()
         desk.time_out(now)
 
     def is_anything_due(self, now: float) -> bool:
         """True if a turn without an event has work: most ticks while pulls wait have none."""
         desk = self.desk
         deadline = desk.holds.next_deadline()
-        if desk.has_work or desk.is_unsettled:
+        if desk.unfinished or desk.undecided:
             return True
         if now - self._heartbeat_at >= HEARTBEAT_S:
             return True
@@ -134,23 +135,23 @@ class StoreFollower:
             return False
         if deadline <= now or self._pages.epoch() != self._epoch:
             return True
-        if self._is_patient:
+        if desk.holds.patience_s and self._is_patient:
             return self._is_patient_look_due(now)
         return not desk.tail.follows and not self._hints.are_up_to_date(self._pages.hints())
 
     def sleep_ms(self, now: float, has_unsent: bool) -> int:
         """How long the process may sleep. `has_unsent`: replies wait for the network."""
         desk = self.desk
-        if desk.has_work:
+        if desk.unfinished:
             return 0
         deadline = desk.holds.next_deadline()
         if deadline is None:
             return TICK_MS if has_unsent else IDLE_MS
         sleep_ms, quiet_s = TICK_MS, now - self._grew_at
         is_quiet = quiet_s > BUSY_S and desk.tail.follows
-        if is_quiet and not has_unsent and not desk.is_unsettled:
+        if is_quiet and not has_unsent and not desk.undecided:
             sleep_ms = int(quiet_sleep_s(quiet_s, TICK_MS / 1000) * 1000)
-        elif self._is_patient and not has_unsent and not desk.is_unsettled:
+        elif desk.holds.patience_s and self._is_patient and not has_unsent and not desk.undecided:
             sleep_ms = int(desk.holds.patience_s * 1000)
         return min(sleep_ms, max(0, int((deadline - now) * 1000) + 1))
 
@@ -244,7 +245,7 @@ class StoreFollower:
         else:
             desk.follow(now)
         is_served = not self._waits_until or desk.tail.follows
-        listens = desk.is_unsettled or not is_served
+        listens = bool(desk.undecided) or not is_served
         if self._hints.listen(listens):
             self._page.publish(listens=int(listens))
             if listens:

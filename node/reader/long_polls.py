@@ -6,7 +6,7 @@ Times are seconds of the caller's clock.
 import heapq
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from node.reader.requests import Pull
@@ -37,11 +37,11 @@ class Held:
     undecided_below: int | None = None
     answered: int | None = None
     bytes: int = 0
+    queue: Queue = field(init=False)
+    """The queue that it waits for."""
 
-    @property
-    def queue(self) -> Queue:
-        """The queue that it waits for."""
-        return self.pull.queue
+    def __post_init__(self) -> None:
+        self.queue = self.pull.queue
 
     @property
     def has_moved(self) -> bool:
@@ -92,14 +92,11 @@ class LongPolls:
         self._held = 0
         self._patience: Counter[int] = Counter()
         """How many pulls have which patience, in ms."""
+        self.patience_s = 0.0
+        """How late the answer to any of the pulls may come; 0 without one."""
 
     def __len__(self) -> int:
         return self._held
-
-    @property
-    def patience_s(self) -> float:
-        """How late the answer to any of the pulls may come; 0 without one."""
-        return min(self._patience, default=0) / 1000
 
     def add(self, held: Held) -> None:
         """Holds a pull. Raises NodeBusy at the limit."""
@@ -109,6 +106,7 @@ class LongPolls:
         heapq.heappush(self._times, (held.deadline, next(self._numbers), held))
         self._held += 1
         self._patience[held.pull.patience_ms] += 1
+        self.patience_s = min(self._patience) / 1000
 
     def check_room(self) -> None:
         """Raises NodeBusy when no further pull can be held."""
@@ -139,6 +137,7 @@ class LongPolls:
         self._patience[patience_ms] -= 1
         if not self._patience[patience_ms]:
             del self._patience[patience_ms]
+            self.patience_s = min(self._patience, default=0) / 1000
         of_queue = self._queues[held.queue]
         del of_queue[held]
         if not of_queue:

@@ -48,19 +48,11 @@ class PullDesk:
         """Set when a request came for which the queues' files lag; the owner resets it."""
         self._deliver = deliver
         self._shards = shards
-        self._unfinished: set[Queue] = set()
-        self._undecided: dict[Held, None] = {}
+        self.unfinished: set[Queue] = set()
+        """The queues whose scans must go on at once, without any news."""
+        self.undecided: dict[Held, None] = {}
+        """The pulls that wait for a queue worker to catch up."""
         self._removals = store.removed.number
-
-    @property
-    def has_work(self) -> bool:
-        """True if scans of some queues must go on at once, without any news."""
-        return bool(self._unfinished)
-
-    @property
-    def is_unsettled(self) -> bool:
-        """True if pulls wait for a queue worker to catch up."""
-        return bool(self._undecided)
 
     def check_followed(self) -> None:
         """Raises `trouble`, if there is any."""
@@ -165,27 +157,27 @@ class PullDesk:
 
     def _leave_undecided(self, held: Held) -> None:
         held.undecided_below = self.store.log.end if self.store.knows_log else 0
-        self._undecided[held] = None
+        self.undecided[held] = None
 
     def settle(self) -> None:
         """Looks at the pulls for which the end of the queue has become known."""
-        for held in list(self._undecided):
+        for held in list(self.undecided):
             if held.is_over or held.undecided_below is None:
-                del self._undecided[held]
+                del self.undecided[held]
             elif not held.undecided_below:
                 self._leave_undecided(held)
             elif (
                 not self.store.is_resuming(held.queue)
                 and self.store.visible_end(held.queue) >= held.undecided_below
             ):
-                del self._undecided[held]
+                del self.undecided[held]
                 held.undecided_below = None
                 self._wake(held, {}, is_final=True)
 
     def wake(self, news: News) -> None:
         """Looks again at the held pulls of queues that may have grown."""
-        wanted = self._unfinished | {queue for queue in news.queues if self.holds.waits_for(queue)}
-        self._unfinished = set()
+        wanted = self.unfinished | {queue for queue in news.queues if self.holds.waits_for(queue)}
+        self.unfinished = set()
         if news.shards:
             for queue in self.holds.queues():
                 if shard_of(queue, self._shards) in news.shards:
@@ -230,7 +222,7 @@ class PullDesk:
         except MqError as error:
             self._finish(held, error)
         else:
-            self._unfinished.add(held.queue)
+            self.unfinished.add(held.queue)
 
     # The end of a hold
 

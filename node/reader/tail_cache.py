@@ -78,7 +78,7 @@ class TailCache:
         """True if it, or else the queues' files, have the whole log, as of the last `refresh`."""
         if not self.follows:
             return store.followed >= store.log.end
-        return self.end == store.log.end and self._epoch == store.epoch
+        return self.end == store.log.bounds.end and self._epoch == store.epoch
 
     def tells_end(self, store: RunningStore, queue: Queue) -> bool:
         """True if it and a queue's files have all its messages, as of the last `refresh`."""
@@ -99,23 +99,23 @@ class TailCache:
             self.begin = self.end = followed
             self.follows = True
         self._forget_old(followed)
-        if log.end == self.end:
+        end = log.bounds.end
+        if end == self.end:
             return set()
-        found = self._read(store)
+        found = self._read(store, end)
         if found is None:
             self.stop(now + RETRY_S)
             return set()
         return found
 
-    def _read(self, store: RunningStore) -> set[Queue] | None:
+    def _read(self, store: RunningStore, end: int) -> set[Queue] | None:
         """Takes in the records up to the log's end; None if the cache must give up."""
-        log = store.log
         grown: set[Queue] = set()
-        is_large = not 0 < log.end - self.end <= TURN_BYTES_MAX
-        if is_large or log.end - self.begin > TAIL_BYTES_MAX:
+        is_large = not 0 < end - self.end <= TURN_BYTES_MAX
+        if is_large or end - self.begin > TAIL_BYTES_MAX:
             return None
         try:
-            records = log.few_sealed(self.end, log.end, TURN_RECORDS_MAX)
+            records = store.log.few_sealed(self.end, end, TURN_RECORDS_MAX)
         except MqError:
             return None
         if records is None or len(self._order) + len(records) > TAIL_RECORDS_MAX:
@@ -132,7 +132,7 @@ class TailCache:
             self._ends[queue] = number + 1
             self._queues.setdefault(queue, deque()).append(record)
             self._order.append((record.offset + len(record.raw), queue))
-        self.end = log.end
+        self.end = end
         return grown
 
     def _forget_old(self, followed: int) -> None:

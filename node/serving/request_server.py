@@ -112,6 +112,8 @@ class RequestWait:
     ) -> None:
         """`note` is called with what each wait has found ready."""
         self._note = note
+        self._ready: list[tuple[Any, int]] = []
+        """What the last look found."""
         # What a zmq.Poller asks; the list is made once.
         self._watched: list[tuple[Any, int]] = [(one, int(zmq.POLLIN)) for one in watched]
         processors = len(os.sched_getaffinity(0))
@@ -120,11 +122,14 @@ class RequestWait:
     def poll(self, timeout_ms: int, looks: bool = False) -> list[tuple[Any, int]]:
         """Returns when there may be something to do, at the latest after the time: what is ready,
         each with its events. With `looks` it does not sleep at once."""
-        if looks and timeout_ms and not self.poll(0):
-            self._awake.until(partial(self.poll, 0))
-        ready = zmq.zmq_poll(self._watched, timeout_ms)
-        self._note(ready)
-        return ready
+        if looks and timeout_ms and (self._look(0) or self._awake.until(partial(self._look, 0))):
+            return self._ready
+        return self._look(timeout_ms)
+
+    def _look(self, timeout_ms: int) -> list[tuple[Any, int]]:
+        self._ready = zmq.zmq_poll(self._watched, timeout_ms)
+        self._note(self._ready)
+        return self._ready
 
 
 class Server:
@@ -210,7 +215,10 @@ class Server:
     def note_ready(self, ready: list[tuple[Any, int]]) -> None:
         """Takes what a `RequestWait` found. Where ZeroMQ's socket is not among it, `receive` does
         not look there until the next time: a look costs as much as a small append."""
-        self._may_have_far = any(one is self.socket for one, _ in ready)
+        self._may_have_far = False
+        for one, _ in ready:
+            if one is self.socket:
+                self._may_have_far = True
 
     def look_everywhere(self) -> None:
         """`receive` looks at both sockets, as for an owner that notes nothing."""

@@ -170,8 +170,8 @@ class Writer:
         if self.staging.has_work or self.server.has_requests:
             return 0
         # While appends come, a request ends most sleeps: the clock decides after other turns.
-        has_more = self.server.has_unsent or self.removals.is_active or self.store.is_reading
-        if self._last_count or has_more or self._is_watched():
+        is_busy = self._last_count or self.server.has_unsent or self._is_watched()
+        if is_busy or self.removals.is_active or self.store.is_reading:
             return WATCH_MS
         turns_at = self.flushing.turns_at
         if turns_at == _NEVER:

@@ -227,7 +227,7 @@ class LogReader:
 
     def _within_a_segment(self, start: int, stop: int) -> bytes | None:
         segment = self.segment_at(start)
-        if stop > min(segment.end, self.end):
+        if stop > min(segment.start + segment.size, self.bounds.end):
             return None
         return segment.read(start - segment.start, stop - start)
 

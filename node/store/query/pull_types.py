@@ -1,7 +1,7 @@
 """Request and result of a pull, with RocketMQ's statuses and limits."""
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ FILTERED_BYTES_MAX = 4 << 20
 """Records that one pull reads for a filter in SQL92, but always one record."""
 
 
-class PullStatus(Enum):
+class PullStatus(StrEnum):
     """RocketMQ's GetMessageStatus."""
 
     FOUND = "FOUND"

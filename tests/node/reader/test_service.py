@@ -792,7 +792,7 @@ def test_a_filter_that_refuses_thousands_of_messages_lets_others_have_their_turn
     held.next_offset = max(0, where.offset - 200)
     looks = 0
     reader.service.desk.wake(News({where.queue}, set()))
-    while reader.service.desk.has_work:
+    while reader.service.desk.unfinished:
         looks += 1
         reader.service.desk.wake(News(set(), set()))
     assert looks >= 2
