@@ -290,11 +290,11 @@ class RemotingConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Of asyncio: takes all requests that are whole."""
         self.heard_at = monotonic()
-        self._take_frames(nbytes)
-        if self._reader.buffer_bytes != self._noted_bytes:
+        if self._take_frames(nbytes) != self._noted_bytes:
             self._note_bytes()
 
-    def _take_frames(self, nbytes: int) -> None:
+    def _take_frames(self, nbytes: int) -> int:
+        """Returns what the frame that has begun costs."""
         taken = False
         with self.handler.buffers.gathering:
             try:
@@ -309,11 +309,12 @@ class RemotingConnection(asyncio.BufferedProtocol):
                         break
             except BrokenFrame as error:
                 self.end(EndReason.BROKEN, error.reason)
-            self._reader.keep(nbytes)
-        if not self._reader.has_begun:
+            held = self._reader.keep(nbytes)
+        if not held:
             self._begun_at = None
         elif self._begun_at is None or taken:
             self._begun_at = self.heard_at
+        return held
 
     def _note_bytes(self) -> None:
         self._noted_bytes = self._reader.buffer_bytes

@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import count
 from typing import Any, NamedTuple
 
-from gateway.connection import NO_EXT, RemotingConnection, Reply, Request
+from gateway.connection import RemotingConnection, Reply, Request
 from gateway.groups import Groups
 from gateway.members import BROADCASTING, Members
 from gateway.topics import Topics
@@ -29,6 +29,7 @@ from protocol.record.codec import stated_offset
 from protocol.remoting.bodies import CheckClientBody
 from protocol.remoting.codes import ResponseCode
 from protocol.remoting.errors import BadCommand
+from protocol.remoting.headers import RemotingHeader
 from protocol.remoting.java_class import read_body
 from protocol.remoting.request_headers import PullMessageHeader
 
@@ -70,6 +71,10 @@ class Selection(NamedTuple):
 
     expression: str
     kind: str = ""
+
+
+EVERYTHING = Selection("*")
+"""Most pulls ask for it."""
 
 
 class Pulls:
@@ -148,7 +153,10 @@ class Pulls:
             raise
         if request.is_open:
             # Its fields are read: a held pull costs no more than its expression.
-            request.header = request.header._replace(ext=NO_EXT, remark=None)
+            header = request.header
+            request.header = RemotingHeader(
+                header.code, header.opaque, header.flag, serialization=header.serialization
+            )
 
     def _close(self, number: int, chars: int) -> Request | None:
         """Takes a pull out, with an expression of `chars` characters."""
@@ -214,6 +222,8 @@ class Pulls:
             if selection.kind:
                 # A broker compiles it with the heart-beat, and has no filter then.
                 bad_code = ResponseCode.FILTER_DATA_NOT_EXIST
+        if selection is EVERYTHING:
+            return selection
         self._check_kind(selection.kind)
         return self._refusal(selection, bad_code) or selection
 
@@ -244,7 +254,7 @@ class Pulls:
             size = int.from_bytes(found.fields["sizes"][-_SIZE_BYTES:], "little")
             return stated_offset(found.payload, len(found.payload) - size)
         last = found.fields["next_begin_offset"] - 1
-        if PullStatus(found.fields["status"]) not in _SCANNED or last < held.pull.offset:
+        if found.fields["status"] not in _SCANNED or last < held.pull.offset:
             return None
         cached = self.desk.tail.record(held.queue, last)
         if cached is not None:
@@ -275,7 +285,7 @@ def moved_reply(offset: int) -> Reply:
 
 
 def _reply(held: Held, found: Answer, which_broker: str) -> Reply:
-    status = PullStatus(found.fields["status"])
+    status: PullStatus = found.fields["status"]
     code = _CODES[status]
     if status in _MOVED_AWAY_FROM_0 and held.pull.offset:
         code = ResponseCode.PULL_OFFSET_MOVED
@@ -286,12 +296,12 @@ def _reply(held: Held, found: Answer, which_broker: str) -> Reply:
         "minOffset": str(found.fields["min_offset"]),
         "maxOffset": str(found.fields["max_offset"]),
     }
-    return Reply(code, ext, found.payload or b"", status.value)
+    return Reply(code, ext, found.payload or b"", status)
 
 
 def _selected(expression: str | None, kind: str) -> Selection:
     if kind in ("", TAG):
-        return Selection(expression or "*")
+        return Selection(expression) if expression and expression != "*" else EVERYTHING
     return Selection(expression or "", kind)
 
 

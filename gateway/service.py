@@ -324,9 +324,11 @@ class GatewayService:
         except (MqError, OSError) as error:
             self._refuse(request, error)
             return
+        if found is None:
+            return
         if iscoroutine(found):
             self._await(request, found)
-        elif found is not None:
+        else:
             request.answer(found)
 
     def _await(self, request: Request, coming: Coroutine[Any, Any, Reply | None]) -> None:

@@ -257,7 +257,7 @@ class Sends:
     ) -> None:
         """Raises as `put`. The answer names the queue of the message, not that of the half."""
         given = wanted.properties.encode()
-        properties = stored_properties(given, self._added, self._keys.next())
+        properties = stored_properties(given, self._added, self._keys.next)
         wait = None if waits_for_disk(properties) else WAIT_NONE
         timed(properties, place, now_ms(), self._delays.timer_ms_max)  # refuses what cannot be
         properties = half_properties(properties, place)
@@ -276,7 +276,7 @@ class Sends:
     ) -> None:
         """Sends one message to the writer, `added` at the end of its properties. `slot` gets the
         outcome. Raises IllegalMessage and its kinds."""
-        properties = stored_properties(wanted.properties.encode(), added, self._keys.next())
+        properties = stored_properties(wanted.properties.encode(), added, self._keys.next)
         wait = None if waits_for_disk(properties) else WAIT_NONE
         level = delay_level_of(properties, self._delays.level_max)
         later: Timed | None = None
@@ -325,7 +325,7 @@ class Sends:
         given = bytes(item.properties)
         if asks_for_transaction(given.decode("utf-8", "replace")):
             raise IllegalMessage("a transaction in a batch", "send such messages one by one")
-        properties = stored_properties(given, b"", self._keys.next())
+        properties = stored_properties(given, b"", self._keys.next)
         if delay_level_of(properties, self._delays.level_max) or is_timed(properties):
             raise IllegalMessage("a delay in a batch", "send delayed messages one by one")
         return self._record(mould, item.body, properties, item.flag)

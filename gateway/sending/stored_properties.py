@@ -4,6 +4,7 @@ Most strings of properties need no look at their pairs: what is added goes to th
 """
 
 import re
+from collections.abc import Callable
 
 from gateway.names import REGION
 from protocol.errors import IllegalMessage
@@ -42,9 +43,9 @@ def broker_properties(cluster: str) -> bytes:
     return "".join(f"{name}\x01{value}\x02" for name, value in pairs).encode()
 
 
-def stored_properties(given: bytes, added: bytes, key: str) -> bytes:
-    """The properties of a message whose client sent `given`; with `added` at their end, and the
-    unique key `key` where the client made none. A pair without a name or a value is left out, as
+def stored_properties(given: bytes, added: bytes, new_key: Callable[[], str]) -> bytes:
+    """The properties of a message whose client sent `given`; with `added` at their end, and a new
+    unique key where the client made none. A pair without a name or a value is left out, as
     a broker does: clients with an empty namespace send one.
 
     Raises IllegalMessage for those by which a broker would do more than store the message.
@@ -54,7 +55,7 @@ def stored_properties(given: bytes, added: bytes, key: str) -> bytes:
     elif given and not given.endswith(_PAIR_END):
         given += _PAIR_END
     if not unique_key_of(given):
-        given += _KEY_START + key.encode() + _PAIR_END
+        given += _KEY_START + new_key().encode() + _PAIR_END
     return given + added
 
 

@@ -57,11 +57,6 @@ class FrameReader:
         """The memory that the connection costs: at most a room, or the frame that arrives."""
         return 0 if self._view is self._shared else len(self._view)
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether bytes are there that were not taken: a frame that has begun, as a rule."""
-        return self._end > self._start
-
     def room(self) -> memoryview:
         """Returns where the next bytes of the connection go. Never empty."""
         have, size = self._end - self._start, len(self._view)
@@ -81,17 +76,21 @@ class FrameReader:
         self._start, self._end = 0, have
         return self._view[have:]
 
-    def keep(self, count: int) -> None:
-        """Takes what is left out of the shared room; `count` bytes came with the last read."""
+    def keep(self, count: int) -> int:
+        """Takes what is left out of the shared room; `count` bytes came with the last read. Returns
+        the memory that the connection costs then."""
         have = self._end - self._start
         if not have and self._shared is not None:
             self._view, self._start, self._end = self._shared, 0, 0
-        if not have or self._view is not self._shared:
-            return
+        if self._view is not self._shared:
+            return len(self._view)
+        if not have:
+            return 0
         self._is_busy = GROWTH * count >= self._room_bytes
         view = memoryview(bytearray(self._usual_bytes(have)))
         view[:have] = self._view[self._start : self._end]
         self._view, self._start, self._end = view, 0, have
+        return len(view)
 
     def _usual_bytes(self, have: int) -> int:
         """The size of a buffer with `have` bytes, which are less than a room."""
@@ -124,7 +123,7 @@ class FrameReader:
             body_start = start + _HEAD.size + header_bytes
             header = decode_header(form, view[start + _HEAD.size : body_start])
             self._start = stop = start + _LENGTH.size + length
-            yield RemotingFrame(header, view[body_start:stop])
+            yield tuple.__new__(RemotingFrame, (header, view[body_start:stop]))
 
 
 def _check_length(length: int) -> None:

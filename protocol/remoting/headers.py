@@ -40,6 +40,7 @@ class Serialization(IntEnum):
 
 # Names of their own: Python 3.11 takes a tenth of a microsecond to find the member of an enum.
 _JSON, _ROCKETMQ, _OTHER = Serialization.JSON, Serialization.ROCKETMQ, Language.OTHER
+_NAMES = {language: language.name for language in Language}
 
 
 class RemotingHeader(NamedTuple):
@@ -118,7 +119,7 @@ def _document(header: RemotingHeader) -> dict[str, Any]:
     if header.ext:
         document["extFields"] = header.ext
     document["flag"] = header.flag
-    document["language"] = header.language.name
+    document["language"] = _NAMES[header.language]
     document["opaque"] = header.opaque
     if header.remark is not None:
         document["remark"] = header.remark

@@ -21,11 +21,16 @@ NAMES = st.sampled_from(
 PAIRS = st.dictionaries(NAMES, st.text("ab1 ", min_size=1), max_size=6)
 
 
+def new_key() -> str:
+    """Of a message whose client made none."""
+    return "KEY"
+
+
 @given(pairs=PAIRS, ends=st.booleans())
 def test_the_broker_adds_its_own_and_keeps_the_clients(pairs: dict[str, str], ends: bool) -> None:
     text = "\x02".join(f"{name}\x01{value}" for name, value in pairs.items())
     sent = (text + "\x02" if ends and text else text).encode()
-    stored = decode_properties(stored_properties(sent, ADDED, "KEY"))
+    stored = decode_properties(stored_properties(sent, ADDED, new_key))
     kept = {name: pairs[name] for name in pairs if name not in (*OURS, "POP_CK", "__CRC32#")}
     assert stored == {"UNIQ_KEY": "KEY", **kept, **OURS}
 
@@ -38,13 +43,13 @@ def test_only_the_property_itself_says_that_nobody_waits_for_the_disk(
     if wait is not None:
         given_pairs["WAIT"] = wait
     sent = "\x02".join(f"{name}\x01{value}" for name, value in given_pairs.items()).encode()
-    assert waits_for_disk(stored_properties(sent, ADDED, "KEY")) == (wait != "false")
+    assert waits_for_disk(stored_properties(sent, ADDED, new_key)) == (wait != "false")
 
 
 @given(pairs=PAIRS)
 def test_a_batchs_message_gets_nothing_but_a_key(pairs: dict[str, str]) -> None:
     sent = "".join(f"{name}\x01{value}\x02" for name, value in pairs.items()).encode()
-    stored = stored_properties(sent, b"", "KEY")
+    stored = stored_properties(sent, b"", new_key)
     key = unique_key_of(stored).decode()
     assert key == pairs.get("UNIQ_KEY", "KEY") == decode_properties(stored)["UNIQ_KEY"]
 
@@ -60,7 +65,7 @@ def test_a_batchs_message_gets_nothing_but_a_key(pairs: dict[str, str]) -> None:
 )
 def test_a_pair_without_a_name_or_a_value_is_left_out(pairs: list[str], ends: bool) -> None:
     sent = ("\x02".join(pairs) + ("\x02" if ends else "")).encode()
-    stored = stored_properties(sent, ADDED, "KEY")
+    stored = stored_properties(sent, ADDED, new_key)
     assert decode_properties(stored) == {**decode_properties(sent), "UNIQ_KEY": "KEY", **OURS}
     kept = [pair.split(b"\x01") for pair in stored.removesuffix(b"\x02").split(b"\x02")]
     assert all(len(pair) == 2 and all(pair) for pair in kept), "the writer takes no others"
@@ -70,11 +75,11 @@ def test_a_pair_without_a_name_or_a_value_is_left_out(pairs: list[str], ends: bo
 def test_what_asks_for_more_than_storing_is_refused(pair: str) -> None:
     for sent in (pair, f"a\x01b\x02{pair}\x02"):
         with pytest.raises(IllegalMessage, match="which this node does not offer"):
-            stored_properties(sent.encode(), ADDED, "KEY")
+            stored_properties(sent.encode(), ADDED, new_key)
 
 
 @pytest.mark.parametrize("pair", ["DELAY\x010", "TRAN_MSG\x01false", "TRAN_MSG\x01true"])
 def test_what_asks_for_nothing_is_stored(pair: str) -> None:
     name, _, value = pair.partition("\x01")
-    stored = decode_properties(stored_properties(f"a\x01b\x02{pair}\x02".encode(), ADDED, "KEY"))
+    stored = decode_properties(stored_properties(f"a\x01b\x02{pair}\x02".encode(), ADDED, new_key))
     assert (stored[name], stored["a"]) == (value, "b")
