@@ -113,7 +113,7 @@ class StoreFollower:
             desk.wake_all()
         elif desk.unfinished or self._news is not NO_NEWS:
             desk.wake(self._news)
-        if desk.holds.patience_s and self._is_patient_look_due(now):
+        if self._is_patient_look_due(now):
             self._patient_look_at = now + desk.holds.patience_s
             self._patient_hints = self._turn_hints
             desk.wake_all()
@@ -135,7 +135,7 @@ class StoreFollower:
             return False
         if deadline <= now or self._pages.epoch() != self._epoch:
             return True
-        if desk.holds.patience_s and self._is_patient:
+        if self._is_patient:
             return self._is_patient_look_due(now)
         return not desk.tail.follows and not self._hints.are_up_to_date(self._pages.hints())
 
@@ -151,14 +151,14 @@ class StoreFollower:
         is_quiet = quiet_s > BUSY_S and desk.tail.follows
         if is_quiet and not has_unsent and not desk.undecided:
             sleep_ms = int(quiet_sleep_s(quiet_s, TICK_MS / 1000) * 1000)
-        elif desk.holds.patience_s and self._is_patient and not has_unsent and not desk.undecided:
+        elif self._is_patient and not has_unsent and not desk.undecided:
             sleep_ms = int(desk.holds.patience_s * 1000)
         return min(sleep_ms, max(0, int((deadline - now) * 1000) + 1))
 
     @property
     def _is_patient(self) -> bool:
         """Whether pulls are held, and for none of them the log is followed."""
-        return bool(self.desk.holds.patience_s) and not self._waits_until
+        return self.desk.holds.patience_s > 0 and not self._waits_until
 
     def _is_patient_look_due(self, now: float) -> bool:
         """Whether patient pulls have waited long enough, and some queue has grown since."""
