@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from node.reader.growth_notices import NO_NEWS, Hints, News
+from node.reader.growth_notices import Hints, News
 from node.reader.pull_desk import PullDesk
 from node.runtime.event_log import fields
 from node.runtime.held_store import is_in_place
@@ -111,7 +111,7 @@ class StoreFollower:
         self._follow(now)
         if self._news is None:
             desk.wake_all()
-        elif desk.unfinished or self._news is not NO_NEWS:
+        elif desk.unfinished or self._news:
             desk.wake(self._news)
         if self._is_patient_look_due(now):
             self._patient_look_at = now + desk.holds.patience_s

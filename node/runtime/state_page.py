@@ -301,23 +301,13 @@ class LogPage(_Page):
         return cls(page_path(root, LOG_SLOT), writable=False)
 
     @property
-    def epoch(self) -> int:
-        """This number alone, as it stands now."""
-        return self.numbers[_EPOCH]
-
-    @property
-    def readable(self) -> int:
-        """As `epoch`."""
-        return self.numbers[_READABLE]
-
-    @property
     def flushed(self) -> int:
-        """As `epoch`."""
+        """This number alone, as it stands now."""
         return self.numbers[_FLUSHED]
 
     @property
     def wants_acknowledged(self) -> int:
-        """As `epoch`."""
+        """As `flushed`."""
         return self.numbers[_WANTS_ACKNOWLEDGED]
 
     def show_append(self, records: int, end: int) -> None:
@@ -353,7 +343,7 @@ class WorkerPage(_Page):
     @property
     def wake_at(self) -> int:
         """This number alone, as it stands now: it belongs to no epoch."""
-        return self.numbers[WAKE_AT]
+        return self.numbers[_WAKE_AT]
 
     @property
     def listens(self) -> int:
@@ -445,4 +435,4 @@ _EPOCH, _RECORDS, _APPENDED, _COMMITTED, _READABLE = (
     LogPage.places[name] for name in ("epoch", "records", "appended", "committed", "readable")
 )
 _FLUSHED, _WANTS_ACKNOWLEDGED = (LogPage.places[name] for name in ("flushed", "wants_acknowledged"))
-WAKE_AT, _LISTENS, _HINTS = (WorkerPage.places[name] for name in ("wake_at", "listens", "hints"))
+_WAKE_AT, _LISTENS, _HINTS = (WorkerPage.places[name] for name in ("wake_at", "listens", "hints"))
