@@ -99,7 +99,12 @@ class RunningNode:
                 raise AssertionError(f"the node did not become ready:\n{self.stderr}")
         if "--remoting" in self._command or any("serve.remoting" in one for one in self._command):
             # A node is ready without its gateway, which may take longer on a busy machine.
-            self.wait_all_run()
+            try:
+                self.wait_all_run()
+            except AssertionError as error:
+                states = self.client.status().raw
+                self.kill_all()
+                raise AssertionError(f"{error}: {states}\n{self.stderr}") from None
 
     def begin(self, bind: str = _ANY_PORT) -> None:
         """Starts it and does not wait. On any port, its endpoint is known when it is ready."""
