@@ -102,9 +102,8 @@ class RunningNode:
             try:
                 self.wait_all_run()
             except AssertionError as error:
-                states = self.client.status().raw
                 self.kill_all()
-                raise AssertionError(f"{error}: {states}\n{self.stderr}") from None
+                raise AssertionError(f"{error}\n{self.stderr}") from None
 
     def begin(self, bind: str = _ANY_PORT) -> None:
         """Starts it and does not wait. On any port, its endpoint is known when it is ready."""
