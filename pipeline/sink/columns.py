@@ -20,7 +20,7 @@ SINK = (
         "your own; a NULL value is left out, an empty one is refused",
     ),
     Column("flag", "INT", "your own number"),
-    Column("delayLevel", "INT", "NULL or 0: nodes offer no delayed delivery"),
+    Column("delayLevel", "INT", "NULL or 0: what Spark writes is delivered at once"),
     Column("shardingKey", "STRING", "those of one key share a queue, by RocketMQ's hash selector"),
     Column("bornTimestamp", "TIMESTAMP", "when it was made; NULL: now"),
 )

@@ -142,7 +142,10 @@ class RowEncoder:
 
     def _check_delay(self, batch: pa.RecordBatch) -> None:
         levels = self._integers(batch, "delayLevel", -_INT32_MAX - 1)
-        why = "delayLevel asks for delayed delivery, which nodes do not offer; use NULL or 0"
+        why = (
+            "delayLevel asks for delayed delivery, which a batch of Spark does not have; use NULL "
+            "or 0, or send it with keelog's client and delay_level="
+        )
         self._refuse(levels != 0, why, batch)
 
     def _topics(self, batch: pa.RecordBatch) -> tuple[list[str], Ints]:

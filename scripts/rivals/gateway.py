@@ -206,6 +206,8 @@ def _turn(
     more: dict[str, object] = {"seconds": seconds}
     if load.ask == "push":
         more = {"messages": load.stored, "group": f"{topic}-{number}"}
+    # It was stopped during the other side's turn: its name server may have forgotten the broker.
+    side.program.ask("route", topic=topic)
     found = side.program.ask(load.ask, topic=topic, body=BODY, **load.arguments, **more)
     if found["failed"] or not found["messages"]:
         raise SystemExit(f"error: {side.name}, {topic}: {found}")

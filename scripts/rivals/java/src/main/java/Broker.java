@@ -37,8 +37,11 @@ final class Broker {
         awaitRoute(config.getTopicName());
     }
 
-    /** A broker that is slow to register makes the name server deny a topic that exists already. */
-    private void awaitRoute(String topic) throws Exception {
+    /**
+     * A broker that is slow to register makes the name server deny a topic that exists already. So does one that was
+     * stopped for two minutes, until its next heartbeat.
+     */
+    void awaitRoute(String topic) throws Exception {
         for (int attempt = 0; ; attempt++) {
             try {
                 admin().examineTopicRouteInfo(topic);

@@ -42,6 +42,7 @@ public final class Rival {
         String what = command.getString("do");
         switch (what) {
             case "topic" -> broker.makeTopic(command);
+            case "route" -> broker.awaitRoute(command.getString("topic"));
             case "behind" -> answer.put("bytes", broker.behindBytes(command));
             case "send" -> new Sending(broker.producer(command), command).run(answer);
             case "numbered" -> new Numbered(command).run(broker.nameServer(), command.getIntValue("threads", 1), answer);
