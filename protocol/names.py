@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from protocol.errors import IllegalMessage, NotAllowed
 
 COMMIT_LOG_DIR = "commitlog"
+BATCH_QUEUE_DIR = "batchconsumequeue"
 CONSUME_QUEUE_DIR = "consumequeue"
 INDEX_DIR = "index"
 CONFIG_DIR = "config"

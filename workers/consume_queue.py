@@ -4,7 +4,7 @@ Run it as `python -m workers.consume_queue DIR --shard I --shards N`.
 """
 
 import logging
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,13 +16,14 @@ from node.runtime.process import leave, raise_file_limit
 from node.runtime.service_loop import queue_pace
 from node.runtime.settings import Settings
 from node.runtime.state_page import queue_slot, run_dir
-from node.store.detected_sizes import found_file_bytes
+from node.store.detected_sizes import found_file_bytes, sorted_entries
 from protocol.derived.dispatch_request import DispatchRequests
+from protocol.derived.multi_dispatch import is_lmq, lmq_offsets
 from protocol.derived.queue_build import QueueEnd, QueuePlan
 from protocol.derived.queue_unit import QUEUE_UNIT, QueueUnit
 from protocol.errors import NotFound, StoreDamaged
 from protocol.ids import Queue, shard_of
-from protocol.names import is_folder_name
+from protocol.names import CONSUME_QUEUE_DIR, is_folder_name
 from protocol.record.codec import (
     DEFAULT_DELAY_LEVELS_MS,
     TRANSACTION_COMMIT,
@@ -41,7 +42,7 @@ from workers.progress import (
     vouched_for_shard,
 )
 from workers.queue_files import QueueBrokenError, QueueWriter
-from workers.unit_groups import unit_groups
+from workers.unit_groups import UnitGroup, lmq_groups, unit_groups
 
 log = logging.getLogger("keelog.worker")
 
@@ -67,11 +68,12 @@ class Shard(NamedTuple):
 
 
 class QueueWorkerSite(NamedTuple):
-    """The store, our share of its queues, and the delays of its levels."""
+    """The store, our share of its queues, the delays of its levels, whether it has light queues."""
 
     root: Path
     shard: Shard = Shard(0, 1)
     delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
+    multi_dispatch: bool = False
 
 
 class ConsumeQueues:
@@ -85,6 +87,7 @@ class ConsumeQueues:
         self._shard = site.shard
         self._slot = queue_slot(*site.shard)
         self._delay_levels_ms = site.delay_levels_ms
+        self._multi_dispatch = site.multi_dispatch
         self._files = files
         self._feed = feed
         feed.window_bytes = WINDOW_BYTES
@@ -179,6 +182,9 @@ class ConsumeQueues:
             return unit.physical_offset < self._feed.limits().min_offset
         except StoreDamaged:
             return self._feed.holds_damaged(unit.physical_offset)
+        if is_lmq(queue.topic):
+            place = lmq_offsets(record.topic, record.properties).get(queue.topic)
+            return (place, record.size) == (position, unit.size)
         # A position below the record's offset is a queue whose offsets once jumped.
         found = (record.topic, record.head.queue_id, record.size)
         return found == (queue.topic, queue.queue_id, unit.size) and (
@@ -227,7 +233,7 @@ class ConsumeQueues:
 
     def apply_few(self, records: Sequence[Record]) -> bool:
         """As `apply`, when each record is the next one of a queue that has units already."""
-        if self._broken:
+        if self._broken or self._multi_dispatch:
             return False
         ends: dict[Queue, QueueEnd] = {}
         units: list[tuple[Queue, int, bytes]] = []
@@ -269,7 +275,7 @@ class ConsumeQueues:
         """Places units of own queues, or of some; returns the queues that must be rebuilt."""
         plans: list[tuple[Queue, QueuePlan]] = []
         unequal: set[Queue] = set()
-        for group in unit_groups(requests, self._own, self._feed.removed):
+        for group in self._groups(requests):
             queue = group.queue
             if queue in without or (only is not None and queue not in only):
                 continue
@@ -297,6 +303,11 @@ class ConsumeQueues:
                 self._ends[queue] = plan.end
                 self._grown.add(queue)
         return unequal
+
+    def _groups(self, requests: DispatchRequests) -> Iterator[UnitGroup]:
+        yield from unit_groups(requests, self._own, self._feed.removed)
+        if self._multi_dispatch:
+            yield from lmq_groups(requests, self._own, self._feed.removed)
 
     def _is_expired(self, state: QueueEnd) -> bool:
         """True if a queue has units and the log has none of their records any more.
@@ -375,6 +386,11 @@ class ConsumeQueues:
         log.warning("rebuilding a queue", extra=found)
 
 
+def has_light_queues(root: Path) -> bool:
+    """Whether a broker made queues of records that have queues of their own, too."""
+    return any(is_lmq(entry.name) for entry in sorted_entries(root / CONSUME_QUEUE_DIR))
+
+
 def open_queue_writer(root: Path, settings: Settings, temp: Path) -> QueueWriter:
     """The queue files of a store, of the size that they have, else as the settings say."""
     file_bytes = found_file_bytes(root, settings.queue_file_bytes)
@@ -396,9 +412,9 @@ def main(arguments: list[str] | None = None) -> int:
 
     def make_handler(root: Path, settings: Settings, feed: Feed) -> ConsumeQueues:
         files = open_queue_writer(root, settings, run_dir(root) / f"{slot}.new")
-        return ConsumeQueues(
-            QueueWorkerSite(root, shard, settings.delay_levels_ms), files, feed, grown
-        )
+        multi_dispatch = settings.enable_multi_dispatch or has_light_queues(root)
+        site = QueueWorkerSite(root, shard, settings.delay_levels_ms, multi_dispatch)
+        return ConsumeQueues(site, files, feed, grown)
 
     def take_grown() -> set[Queue]:
         taken = grown.copy()

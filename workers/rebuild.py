@@ -12,13 +12,19 @@ from node.runtime.settings import Settings
 from node.runtime.state_page import run_dir
 from node.store.checkpoints import WorkerCheckpoint
 from node.store.detected_sizes import found_geometry
+from node.store.queues.listing import refuse_batch_queues
 from node.store.repair.steps import Rebuild, Step
 from node.store.replay.rebuilding import clear_unfinished, forget, save_rebuilding, vouch
 from node.store.shutdown_state import INDEX_WORKER, QUEUE_WORKER_PREFIX, check_is_store
 from protocol.derived.dispatch_request import DispatchRequests
 from protocol.errors import NotAStore
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR
-from workers.consume_queue import ConsumeQueues, QueueWorkerSite, open_queue_writer
+from workers.consume_queue import (
+    ConsumeQueues,
+    QueueWorkerSite,
+    has_light_queues,
+    open_queue_writer,
+)
 from workers.dispatch import Handler
 from workers.feed import Feed, RestingFeed
 from workers.index_file import IndexFiles
@@ -52,12 +58,15 @@ def rebuild(
 
     File sizes are those of the files found, else the settings'. Stopped in the middle it leaves
     files that end early, which the next start of the workers, or another rebuild, makes whole.
-    Raises StoreLocked, NotAStore, BadRequest, StoreDamaged (the log itself), OSError.
+    Raises StoreLocked, NotAStore, BadRequest, StoreDamaged (the log itself), OSError; StoreError
+    for queues that a node does not have.
     """
     check_is_store(root)
     if not (root / COMMIT_LOG_DIR).is_dir():
         # Without the log nothing can be made anew, so nothing is thrown away either.
         raise NotAStore(f"{root} holds no commitlog/", "name the folder that holds commitlog/")
+    if queues:
+        refuse_batch_queues(root)
     root = root.resolve()
     lock = StoreLock.acquire(root)
     try:
@@ -111,7 +120,11 @@ class _Rebuild:
     def queues(self) -> None:
         """All queues, whatever number of workers made them."""
         files = open_queue_writer(self.root, self.settings, self._temp())
-        site = QueueWorkerSite(self.root, delay_levels_ms=self.settings.delay_levels_ms)
+        settings = self.settings
+        multi_dispatch = settings.enable_multi_dispatch or has_light_queues(self.root)
+        site = QueueWorkerSite(
+            self.root, delay_levels_ms=settings.delay_levels_ms, multi_dispatch=multi_dispatch
+        )
         workers = self._forget(QUEUE_WORKER_PREFIX, CONSUME_QUEUE_DIR)
         clear_unfinished(self.root)
         with closing(files):

@@ -7,6 +7,7 @@ import numpy as np
 
 from protocol.derived.dispatch_request import DispatchRequests
 from protocol.derived.kernel_dispatch import GroupedUnits, group_queues, queue_units
+from protocol.derived.multi_dispatch import lmq_batches
 from protocol.derived.queue_build import QueueEnd, QueuePlan, UnitBatch, plan_units
 from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.ids import Queue
@@ -45,7 +46,7 @@ class UnitGroup(NamedTuple):
 def unit_groups(
     requests: DispatchRequests, own: Own, removed: Removed = NOTHING_REMOVED
 ) -> Iterator[UnitGroup]:
-    """The batch's own units, queue by queue; records of removed topics get none."""
+    """The units of the batch's records in queues of their topics; removed topics get none."""
     columns = removed.dispatched(requests.columns)
     if columns is not requests.columns:
         requests = DispatchRequests(columns, requests.delay_levels_ms)
@@ -57,6 +58,15 @@ def unit_groups(
         if found is not None:
             return _groups(*found)
     return unit_groups_numpy(requests, own)
+
+
+def lmq_groups(requests: DispatchRequests, own: Own, removed: Removed) -> Iterator[UnitGroup]:
+    """The units of the batch's records in light queues that they name."""
+    columns = removed.dispatched(requests.columns)
+    for queue, batch in lmq_batches(DispatchRequests(columns, requests.delay_levels_ms)):
+        owned = own(queue.topic.encode(), queue.queue_id)
+        if owned is not None:
+            yield UnitGroup(owned, batch)
 
 
 def _compiled(

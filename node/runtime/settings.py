@@ -83,6 +83,11 @@ class Settings:
     index_tags_enable: bool = setting(
         True, "index the tag of a message too, as RocketMQ 5.4 and later do"
     )
+    enable_multi_dispatch: bool = setting(
+        False,
+        "dispatch records that a broker put into light queues (`%LMQ%`) to these, too; a store "
+        "that has such queues does so in any case",
+    )
     flush_disk_type: str = setting(
         ASYNC_FLUSH, "`ASYNC_FLUSH`, or `SYNC_FLUSH`: every answer waits for the disk"
     )

@@ -3,6 +3,7 @@
 Each test tells how much was compared, and how long it took.
 """
 
+import shutil
 import subprocess
 import sys
 import threading
@@ -15,8 +16,9 @@ import pytest
 
 from client.client import Client
 from protocol.checkpoint import CHECKPOINT
+from protocol.derived.multi_dispatch import NAMES, OFFSETS
 from protocol.errors import MqError
-from protocol.names import CHECKPOINT_FILE
+from protocol.names import CHECKPOINT_FILE, CONSUME_QUEUE_DIR
 from tests.interop import probe
 from tests.interop.compare import holds_stored, same_as_keelog, view
 from tests.interop.probe import Report, RocketMQ
@@ -377,3 +379,34 @@ def test_rocketmq_opens_a_store_in_which_a_topic_was_removed_and_made_again(
         assert_pulled(node.client, [*left, *theirs])
     verify_deep(root, settings)
     tell(f"{len(left)} messages left of {len(old) + len(new)}, {len(theirs)} by RocketMQ")
+
+
+def test_light_queues_are_those_that_rocketmq_dispatches(tmp_path: Path, tell: Tell) -> None:
+    """A broker with LMQ makes the queues anew from the log that a node wrote; then the node does,
+    and the broker finds its own."""
+    root, sizes = tmp_path / "store", {**SIZES, "mappedFileSizeConsumeQueue": 4000}
+    options = settings_of(sizes, "store.enable_multi_dispatch=true")
+    with RunningNode(root, options) as node:
+        node.client.create_topic("orders", queues=2)
+        for number in range(300):
+            properties = {NAMES: "%LMQ%a,%LMQ%b", OFFSETS: f"{number},{number}"}
+            node.client.send("orders", b"%d" % number, tags=f"t{number % 3}", properties=properties)
+        node.wait_dispatched()
+    ours = root / CONSUME_QUEUE_DIR
+    theirs = copy(root, tmp_path / "theirs")
+    shutil.rmtree(theirs / CONSUME_QUEUE_DIR)
+    broker = RocketMQ(
+        tmp_path / "work", {**sizes, "enableLmq": "true", "enableMultiDispatch": "true"}
+    )
+    broker.facts(theirs)
+    made = {
+        path.relative_to(theirs / CONSUME_QUEUE_DIR): path.read_bytes()
+        for path in (theirs / CONSUME_QUEUE_DIR).rglob("*")
+        if path.is_file()
+    }
+    assert {path.parts[0] for path in made} == {"orders", "%LMQ%a", "%LMQ%b"}
+    assert made == {path: (ours / path).read_bytes() for path in made}
+    broker.facts(root)
+    assert made == {path: (ours / path).read_bytes() for path in made}
+    verify_deep(root, options)
+    tell(f"{len(made)} queue files, {len(made) // 2} of light queues, byte for byte")

@@ -7,9 +7,9 @@ from node.store.file_cache import OpenFiles, list_entries
 from node.store.log.segment_list import Listing, list_folder
 from node.store.queues.files import QueueFiles
 from protocol.derived.queue_unit import UNIT_BYTES
-from protocol.errors import StoreDamaged
+from protocol.errors import StoreDamaged, StoreError
 from protocol.ids import Queue
-from protocol.names import CONSUME_QUEUE_DIR
+from protocol.names import BATCH_QUEUE_DIR, CONSUME_QUEUE_DIR
 
 _ANY_OFFSET = 2**63 - 1
 
@@ -39,6 +39,19 @@ def list_queue_ids(root: Path, topic: str) -> list[int]:
     """The queues of one topic that have a folder, sorted. Raises StorePermission."""
     names = [folder.name for folder in _folders(root / CONSUME_QUEUE_DIR / topic)]
     return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+
+def refuse_batch_queues(root: Path) -> None:
+    """Raises StoreError where a broker keeps queues with one unit for a batch (RocketMQ: BatchCQ).
+
+    Queues with one unit for each message beside them would stop that broker's next start
+    (ConsumeQueueStore#queueTypeShouldBe).
+    """
+    for topic in _folders(root / BATCH_QUEUE_DIR):
+        raise StoreError(
+            f"{topic} is a queue of batches (BatchCQ), which a node does not have",
+            "serve this store with a broker; keelog store dump and export read its messages",
+        )
 
 
 def _folders(parent: Path) -> Iterator[Path]:

@@ -25,6 +25,7 @@ from node.store.verify.findings import (
     mended_by_recovery,
 )
 from protocol.derived.dispatch_request import DispatchRequests
+from protocol.derived.multi_dispatch import is_lmq, lmq_batches, lmq_offsets
 from protocol.derived.queue_unit import UNIT_BYTES
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
@@ -76,6 +77,13 @@ class CheckedQueue:
         yield from range(at, self.end)
 
 
+def _names(record: Record, queue: Queue, number: int) -> bool:
+    """Whether a record belongs into a queue: its own, or a light one at that number."""
+    if is_lmq(queue.topic):
+        return lmq_offsets(record.topic, record.properties).get(queue.topic) == number
+    return (record.topic, record.head.queue_id) == queue
+
+
 class QueueCheck:
     """Compares units with records; `units` counts those on disk."""
 
@@ -85,6 +93,7 @@ class QueueCheck:
         self._lenient = mended_by_recovery(store.condition)
         self.seen: dict[Queue, CheckedQueue] = {}
         self._all_missing = not store.folders
+        self._has_light_queues = any(is_lmq(queue.topic) for queue in store.folders)
         self._told_missing = False
         self.units = 0
 
@@ -167,9 +176,8 @@ class QueueCheck:
             self._findings.add(Finding("error", "bad_crc", where, offset, found.why))
         elif not isinstance(found, Record):
             self._add("error", "unit_dangling", place, "no record stands there")
-        elif (found.size, found.topic, found.head.queue_id, unit_tags_code(found, levels)) != (
+        elif not _names(found, queue, number) or (found.size, unit_tags_code(found, levels)) != (
             size,
-            *queue,
             code,
         ):
             self._add("error", "unit_mismatch", place, "its record says otherwise")
@@ -194,6 +202,9 @@ class QueueCheck:
                 topic = requests.topics[int(requests.topic_id[rows[0]])]
                 numbers, expected = columns.queue_offset[rows], requests.units(rows)
                 self.check(Queue(topic, int(columns.queue_id[rows[0]])), numbers, expected)
+        if self._has_light_queues:
+            for queue, batch in lmq_batches(requests):
+                self.check(queue, batch.queue_offset, batch.units)
 
     def _not_removed(self, requests: DispatchRequests) -> DispatchRequests:
         columns = self._store.condition.removed.dispatched(requests.columns)

@@ -28,6 +28,7 @@ from node.store.log.damage import columns_past_damage
 from node.store.log.end import TailWalk, ends_at
 from node.store.log.reader import Bounds, LogReader
 from node.store.log.segment_list import SegmentList, list_folder
+from node.store.queues.listing import refuse_batch_queues
 from node.store.shutdown_state import Condition, read_condition
 from node.store.stopped_store import StoppedStore
 from node.store.verify.tails import disagreement
@@ -100,8 +101,10 @@ class Recovery:
 def examine(root: Path, settings: Settings, tell: Tell = tell_nobody) -> Recovery:
     """Walks the log from the snapshot of the queues' ends on. Changes nothing.
 
-    Raises StoreDamaged for damage below the durable floor, and for files that cannot be a log.
+    Raises StoreDamaged for damage below the durable floor, and for files that cannot be a log;
+    StoreError for queues that a node does not have.
     """
+    refuse_batch_queues(root)
     condition = read_condition(root)
     listing = list_folder(root / COMMIT_LOG_DIR)
     for problem in listing.problems:
