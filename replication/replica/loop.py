@@ -111,12 +111,13 @@ class Replica:
 
     def step(self, now: float) -> bool:
         """One turn. Returns whether there is more to read at once."""
+        self.copy.take_flushed(now)  # before the report: a send at the master waits for it
         has_more, full = False, self.store.retention.full
         if full is None:
             has_more = self.follower.turn(now)
         else:  # a writer would refuse appends
             self.follower.wait_for_room(full, now)
-        self.copy.turn(now)
+        self.copy.flush(now)
         self.refusals.turn()
         self.tables.turn(now, self.follower.address.remoting)
         if now - self._beat_at >= HEARTBEAT_S:
@@ -202,7 +203,8 @@ class Replica:
         deadline = time.monotonic() + STOP_WAIT_S
         while True:
             now = time.monotonic()
-            self.copy.turn(now)
+            self.copy.take_flushed(now)
+            self.copy.flush(now)
             self.refusals.turn()
             waits = self.store.has_workers() and not self.store.workers_are_done()
             if self.copy.flushing.is_done and (not waits or now >= deadline):

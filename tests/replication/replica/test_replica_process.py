@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -17,6 +18,7 @@ from node.runtime.following.state import (
 from node.store.checkpoints import load_tails
 from protocol.ids import Queue
 from protocol.record.columns import scan
+from replication.replica.loop import Replica
 from tests.support.ha_master import HaMaster
 from tests.support.master_log import SEGMENT_BYTES, MasterLog
 from tests.support.node import wait_until
@@ -89,6 +91,18 @@ def test_a_replica_that_is_killed_in_the_middle_resumes(tmp_path: Path) -> None:
         with ReplicaProcess(tmp_path / "copy", master.place) as replica:
             replica.wait_end(master.end)
             assert copied(replica.root, master) == log.data
+
+
+def test_a_flush_is_reported_in_the_turn_in_which_it_ended() -> None:
+    calls: list[str] = []
+    replica = Replica.__new__(Replica)
+    replica.copy = Mock(take_flushed=lambda _: calls.append("take in the flush"))
+    replica.follower = Mock(turn=lambda _: calls.append("report"))
+    replica.store = Mock(retention=Mock(full=None))
+    replica.refusals = replica.tables = Mock()
+    replica._beat_at = 1.0
+    replica.step(1.0)
+    assert calls == ["take in the flush", "report"]
 
 
 def test_a_lost_connection_is_made_again_after_a_comparison(tmp_path: Path) -> None:
