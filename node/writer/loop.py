@@ -140,7 +140,8 @@ class Writer:
         if self.stopping or self.staging.is_active:
             self.staging.step(now, self.stopping)
         is_waited_for = len(self.waiting) > 0 or self.staging.waits_for_flush
-        self.flushing.begin(now, self.stopping or is_waited_for)
+        is_followed = self.acknowledgements is not None and self.acknowledgements.has_followers
+        self.flushing.begin(now, self.stopping or is_waited_for, is_followed)
         self.answer_waiting(self.waiting.overdue(now), FLUSH_DISK_TIMEOUT, flushed=False)
 
     def _keep_house(self, now: float) -> None:

@@ -66,8 +66,6 @@ class MasterFollower:
         self._link: MasterLink | None = None
         self._overlap: Overlap | None = None
         self._assembler: LogAssembler | None = None
-        self._says_zero = False
-        """Whether an empty log says 0 at the next connection: in turn with 1."""
         self._turned_away = 0
         """How many connections in a row the master ended before it sent anything."""
         self._began_at = 0
@@ -236,17 +234,14 @@ class MasterFollower:
     def _begin_empty(self, link: MasterLink, facts: MasterFacts | None, now: float) -> None:
         self._check_begin(facts)
         begin = self._copy.end
-        if self._broker_id or (facts is not None and facts.end == 0):
-            self._says_zero = True
-        # RocketMQ takes a report of 0 for "the last segment", and 1 for "from 1 on". A node of ours
-        # that has nothing yet ends a connection that says 1. An elected master takes 0 for all.
-        says_one = begin == 0 and not self._says_zero
+        # RocketMQ takes a report of 0 for "the last segment", and 1 for "from 1 on". An elected
+        # master takes 0 for all.
+        says_one = begin == 0 and not self._broker_id
         self._overlap = None
         self._assembler = self._copy.assembler(starts_at_zero=says_one)
         self.state, self.waits_for = WAITING, NOTHING_SENT
         self._began_at = ONE_BYTE_BEHIND if says_one else begin
         link.report(self._began_at, now)
-        self._says_zero = not self._says_zero
 
     def _overlap_start(self, facts: MasterFacts | None) -> int:
         start = self._copy.overlap_start(OVERLAP_BYTES)
