@@ -159,8 +159,10 @@ STATUS: Shape = {
         "contact_ms": "integer: when the master was heard last, ms since 1970",
         "lag_bytes": "integer",
         "lag_ms": "integer: the age of the newest record, while the master has more",
-        "metadata": texts("topics", "groups", "offsets", "delays"),
+        "metadata": texts("topics", "groups", "offsets", "delays", "timers"),
         "metadata_ms": "integer: ms since 1970",
+        "progress_ms": "integer: until then the master's deliveries are known, ms since 1970",
+        "topics_end": "integer: of the master's log, before its topics were asked for",
     },
     "elected": {
         **texts("role", "master", "leader", "why"),
@@ -269,6 +271,8 @@ PROMOTION: Shape = {
     "master_end": "integer: of the master's log, when it was last known",
     "lacks_bytes": "integer",
     "last_contact_ms": "integer: ms since 1970, or 0",
+    "progress_ms": "integer: ms since 1970, or 0; what was delivered later comes again",
+    "topics": ["text: a topic that the log has, and the master's table of topics had not yet"],
 }
 DEMOTION: Shape = {**texts("role", "source"), **integers("epoch", "offset", "acknowledged")}
 REWIND: Shape = {

@@ -37,7 +37,7 @@ from replication.replica.follower import MasterFollower, StartsElsewhere
 from replication.replica.log_copy import LogCopy, settings_of_copy
 from replication.replica.master_facts import ask_facts
 from replication.replica.refusals import Refusals
-from replication.replica.tables import FETCH_ELECTED_EVERY_S, FETCH_EVERY_S, MasterTables
+from replication.replica.tables import MasterTables
 
 log = logging.getLogger("keelog.replica")
 
@@ -69,13 +69,7 @@ class Replica:
         self.copy = LogCopy(store, workers, now)
         broker_id = store.settings.controller_id
         self.follower = MasterFollower(self.copy, finder.find, now, broker_id)
-        self.tables = MasterTables(
-            store.root,
-            store.topics,
-            store.offsets,
-            now,
-            FETCH_ELECTED_EVERY_S if broker_id else FETCH_EVERY_S,
-        )
+        self.tables = MasterTables(store.root, store.topics, store.offsets, now)
         self.refusals = Refusals(server, store, source, self.copy.settle)
         self.stats = WriterStats(store.root, True)
         self._beat_at = self._state_at = self._checkpoint_at = 0.0
@@ -119,7 +113,7 @@ class Replica:
             self.follower.wait_for_room(full, now)
         self.copy.flush(now)
         self.refusals.turn()
-        self.tables.turn(now, self.follower.address.remoting)
+        self.tables.turn(now, self.follower.address.remoting, self.copy.flushed)
         if now - self._beat_at >= HEARTBEAT_S:
             self._keep_house(now)
         return has_more
@@ -188,6 +182,8 @@ class Replica:
             lag_ms=age_ms,
             metadata=dict(tables.why),
             metadata_ms=tables.fetched_ms,
+            progress_ms=tables.progress_ms,
+            topics_end=tables.topics_end,
         )
         if state != self._shown:
             with disk.if_room():

@@ -56,6 +56,10 @@ class FollowState(NamedTuple):
     """For topics, groups and offsets: empty when the last try succeeded, else why it failed."""
     metadata_ms: int = 0
     """When all of them were fetched last."""
+    progress_ms: int = 0
+    """What the master had delivered of delayed messages then is taken over."""
+    topics_end: int = 0
+    """The master's log was beyond this offset when its topics were asked for."""
 
 
 class MasterPlace(NamedTuple):
