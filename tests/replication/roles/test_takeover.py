@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from client.client import Client
+from client.results import HealthCheck
 from node.runtime.following.state import read_follow_state
 from node.runtime.settings import load_settings
 from replication.roles.promotion import promote
@@ -21,6 +22,11 @@ SMALL = f"mapped_file_size_commit_log={4 * 1024 * 1024}"
 
 def bodies(client: Client) -> Counter[bytes]:
     return Counter(message.body for message in client.tail("t", "earliest", until_end=True))
+
+
+def masters(client: Client) -> HealthCheck:
+    """Whether the node knows of another master."""
+    return next(check for check in client.health().checks if check.name == "masters")
 
 
 def test_what_the_master_delivered_or_took_back_does_not_come_again(tmp_path: Path) -> None:
@@ -54,3 +60,9 @@ def test_what_the_master_delivered_or_took_back_does_not_come_again(tmp_path: Pa
         wait_until(lambda: bodies(promoted.client)[b"later"] == 1, "it did not come", 60)
         wanted = [b"%s %d" % (kind, n) for kind in (b"timer", b"level") for n in range(20)]
         assert bodies(promoted.client) == Counter([*wanted, b"later"])
+        # Somebody starts the old master beside it, as systemd does after a boot.
+        again = (f"serve.remoting={remoting[0]}:{remoting[1]}", HA, SMALL)
+        with RunningNode(tmp_path / "a", again, queue_workers=1, readers=1):
+            wait_until(lambda: not masters(promoted.client).ok, "it was not noticed", 60)
+            assert f"{remoting[0]}:{remoting[1]} is a master" in masters(promoted.client).detail
+        wait_until(lambda: masters(promoted.client).ok, "it is gone, and not forgotten", 60)
