@@ -81,6 +81,8 @@ class MasterFollower:
         self.waits_for: tuple[str, str] = ("", "")
         """Why it is `waiting`, and what to try."""
         self.disconnected, self.disconnected_ms = "", 0
+        self._is_apart = False
+        """Whether it has not followed since `disconnected_ms`, however often it connected."""
         self.connections = 0
         self.acknowledged = 0
         self.master_end = 0
@@ -96,6 +98,11 @@ class MasterFollower:
         if self._link is not None:
             found.append((self._link.fd, self._link.events))
         return found
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a master is there, whatever it sends."""
+        return self._link is not None
 
     @property
     def try_at(self) -> float:
@@ -189,6 +196,8 @@ class MasterFollower:
         self.facts = outcome.facts or self.facts
         if outcome.facts is not None:
             self.master_end = outcome.facts.end
+        elif outcome.socket is not None:
+            self.master_end = 0  # it may have lost its end meanwhile
         if outcome.socket is None:
             if self._turned_away >= TURNED_AWAY_MAX:
                 self.waits_for = ("", "")
@@ -305,6 +314,7 @@ class MasterFollower:
 
     def _follow(self) -> None:
         self.state, self.waits_for, self._pause_s = FOLLOWING, ("", ""), PAUSE_S_MIN
+        self._is_apart = False
         self.acknowledged = 0  # the next report says what is on the disk
         log.info("follows the master", extra=fields(master=self.address.ha, end=self._copy.end))
 
@@ -335,7 +345,9 @@ class MasterFollower:
                 "not connected to the master", extra=fields(master=self.address.ha, why=why)
             )
         self.state = CONNECTING
-        self.disconnected, self.disconnected_ms = why, now_ms()
+        self.disconnected = why
+        if not self._is_apart:
+            self._is_apart, self.disconnected_ms = True, now_ms()
         self._try_at = now + self._pause_s
         self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
 

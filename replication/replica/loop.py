@@ -16,7 +16,12 @@ import zmq
 from node.runtime import disk
 from node.runtime.event_log import fields
 from node.runtime.following.source import parse_follow
-from node.runtime.following.state import FollowState, write_follow_state
+from node.runtime.following.state import (
+    FOLLOWING,
+    FollowState,
+    read_follow_state,
+    write_follow_state,
+)
 from node.runtime.held_store import check_held
 from node.runtime.process import EXIT_OK, OOM_WRITER, StopFlag, leave, now_ms, report_recovery
 from node.runtime.run_process import ChildProcess, child_parser, run_process
@@ -73,7 +78,13 @@ class Replica:
         self.refusals = Refusals(server, store, source, self.copy.settle)
         self.stats = WriterStats(store.root, True)
         self._beat_at = self._state_at = self._checkpoint_at = 0.0
-        self._shown = FollowState()
+        self._shown = read_follow_state(store.root)
+        if self._shown.source == source:
+            # What is known of a master that is away now, for a promotion.
+            self.follower.master_end = self._shown.master_end
+            self.follower.heard_ms = self._shown.contact_ms
+        self._level_ms = 0
+        """When the copy last lacked nothing, in ms since 1970; 0: not since the start."""
         before = load_role(store.root)
         acknowledged = 0 if before is None else before.acknowledged
         self._role = StoreRole(REPLICA, source, store.epoch, store.log.end, acknowledged)
@@ -162,7 +173,6 @@ class Replica:
         known = max(follower.master_end, tables.facts.end if tables.facts is not None else 0)
         lag = max(0, known - copy.end)
         stopped, (waits_for, hint) = follower.stopped, follower.waits_for
-        age_ms = max(0, now_ms() - copy.last_store_ms) if lag and copy.last_store_ms else 0
         state = FollowState(
             state=follower.state,
             source=self.source,
@@ -179,7 +189,7 @@ class Replica:
             master_end=known,
             contact_ms=follower.heard_ms,
             lag_bytes=lag,
-            lag_ms=age_ms,
+            lag_ms=self._lag_ms(lag),
             metadata=dict(tables.why),
             metadata_ms=tables.fetched_ms,
             progress_ms=tables.progress_ms,
@@ -189,6 +199,17 @@ class Replica:
             with disk.if_room():
                 write_follow_state(self.store.root, state)
                 self._shown = state
+
+    def _lag_ms(self, lag_bytes: int) -> int:
+        """How old the first byte is that may be missing here: it came after the newest record, and
+        after the moment in which nothing was missing. A master that is away may have more."""
+        now, follower = now_ms(), self.follower
+        if follower.is_connected and not lag_bytes:
+            if follower.state == FOLLOWING:
+                self._level_ms = now
+            return 0
+        known = [self._level_ms, min(self.copy.last_store_ms, now)]
+        return now - max(known) if any(known) else 0
 
     def _stop(self) -> None:
         """Ends the connection, flushes, waits for the workers, and leaves the mark of a clean
