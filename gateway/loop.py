@@ -17,6 +17,7 @@ import zmq
 from client.core import ClientCore
 from gateway.awake_selector import AwakeSelector
 from gateway.connection import RemotingConnection
+from gateway.name_servers.other_masters import OtherMasters, promoted_at
 from gateway.name_servers.registrar import Registrar
 from gateway.names import MASTER, BrokerName
 from gateway.service import GatewayService
@@ -71,7 +72,10 @@ class Gateway:
             transfer_limits(site.settings),
             site.shards,
         )
-        self._registrar = Registrar(name_servers, name, self.service.topics)
+        self._others: OtherMasters | None = None
+        if not (site.settings.follow or site.settings.controller_id or name.broker_id):
+            self._others = OtherMasters(site.root, name)
+        self._registrar = Registrar(name_servers, name, self.service.topics, others=self._others)
         if site.settings.follow:
             self._registrar.follow(partial(_note_master, site.root))
         self._follower = StoreFollower(site, self.service.pulls.desk, page, zmq_)
@@ -83,14 +87,23 @@ class Gateway:
         self._is_due = False
         self._look_at = 0.0
         self._servers: list[asyncio.Server] = []
+        self._port = 0
         self._failed: asyncio.Future[None] = self._loop.create_future()
 
     async def listen(self, host: str, port: int) -> str:
         """Opens the port, and the one VIP_DISTANCE below it; returns the endpoint."""
-        found = await self._open(host, port)
+        found = self._port = await self._open(host, port)
         if port > VIP_DISTANCE:
             await self._open(host, port - VIP_DISTANCE)
         return f"tcp://{host}:{found}"
+
+    async def _look_for_old_master(self) -> None:
+        if self._others is not None:
+            await self._others.watch_old_master(self._port)
+
+    def _looked(self, looking: asyncio.Task[None]) -> None:
+        if not looking.cancelled() and (error := looking.exception()) is not None:
+            self._fail(error)
 
     async def _open(self, host: str, port: int) -> int:
         try:
@@ -117,8 +130,11 @@ class Gateway:
         self._loop.add_reader(self._follower.bell_fd, self._turn, True)
         self._turn()
         self._registrar.start(self._fail)
+        looking = self._loop.create_task(self._look_for_old_master())
+        looking.add_done_callback(self._looked)
         self.service.start(self._fail)
         await ended.wait()
+        looking.cancel()
         if not self._failed.done():
             await self._registrar.stop()
         self._loop.remove_reader(self._follower.bell_fd)
@@ -250,6 +266,14 @@ def main(arguments: list[str] | None = None) -> int:
     return run_process(child, partial(_serve, child))
 
 
+def _state_version(root: Path, settings: Settings) -> int:
+    """By which name servers know a newer master from an older one: its epoch, or where it was
+    promoted."""
+    if settings.controller_id:
+        return max(0, last_number(load_master_epochs(root)))
+    return 0 if settings.follow else promoted_at(root)
+
+
 def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
     options, root = child.options, child.root
     check_created(root)
@@ -265,7 +289,7 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
         options.broker_id,
         options.announce,
         options.ha,
-        max(0, last_number(load_master_epochs(root))) if settings.controller_id else 0,
+        _state_version(root, settings),
     )
     name_servers = tuple(filter(None, options.namesrv.split(";")))
     selector = AwakeSelector()

@@ -175,13 +175,14 @@ class BrokerInfo:
             "brokerClusterName": broker.cluster,
             "brokerName": broker.broker,
             "brokerId": broker.broker_id,
-            "brokerRole": "ASYNC_MASTER",
             "brokerPermission": 6,
             "listenPort": request.connection.address.rpartition(":")[2],
             "storePathRootDir": self._facts.desk.store.root,
         }
         for name in _KNOWN:
             known[camel_case(name)] = getattr(self._live.now, name)
+        if self._live.now.follow:
+            known["brokerRole"] = "SLAVE"
         text = "".join(f"{key}={_property(value)}\n" for key, value in sorted(known.items()))
         version = '{"counter":0,"stateVersion":0,"timestamp":0}'
         return Reply(ext={"version": version}, body=text.encode())

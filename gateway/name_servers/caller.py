@@ -65,6 +65,13 @@ class RemotingCaller(asyncio.BufferedProtocol):
         finally:
             del self._waiting[opaque]
 
+    @property
+    def is_of_this_machine(self) -> bool:
+        """Whether the peer has the address from which this end has connected."""
+        assert self._transport is not None
+        own, peer = (self._transport.get_extra_info(one) for one in ("sockname", "peername"))
+        return bool(own and peer and own[0] == peer[0])
+
     def check(self) -> None:
         """Raises ConnectionResetError when the connection has ended."""
         if self.lost.done():

@@ -12,9 +12,11 @@ from typing import NamedTuple
 from zlib import crc32
 
 from gateway.name_servers.caller import RemotingCaller
+from gateway.name_servers.other_masters import OtherMasters
 from gateway.names import MASTER, BrokerName
 from gateway.topics import Topics
 from node.runtime.event_log import fields
+from node.runtime.following.other_master import OtherMaster
 from node.runtime.following.state import MasterPlace
 from protocol.addresses import is_loopback
 from protocol.errors import MqError, RefusedError
@@ -26,6 +28,10 @@ log = logging.getLogger("keelog.gateway")
 
 CRC_MASK = 0x7FFFFFFF
 """Java's checksum of a body is a positive number of 32 bits."""
+
+
+REGISTERED_TWICE = 2
+"""Registrations without success, after which another master counts as the newer one."""
 
 
 class Pace(NamedTuple):
@@ -115,14 +121,22 @@ class Registrar:
     """Keeps a node registered at all of its name servers. One for each gateway."""
 
     def __init__(
-        self, servers: Iterable[str], name: BrokerName, topics: Topics, pace: Pace | None = None
+        self,
+        servers: Iterable[str],
+        name: BrokerName,
+        topics: Topics,
+        pace: Pace | None = None,
+        others: OtherMasters | None = None,
     ) -> None:
-        """`servers` are HOST:PORT each; without any it does nothing."""
+        """`servers` are HOST:PORT each; without any it does nothing. `others` hears which other
+        masters they have."""
         self._pace = pace or Pace()
         self._name = name
         self._topics = topics
         self._registration = Registration(name, topics)
-        self._links = [NameServerLink(one, self._registration, self._pace) for one in servers]
+        self._links = [
+            NameServerLink(one, self._registration, self._pace, others) for one in servers
+        ]
         self.follows = False
         """Whether the node is a replica; its owner sets it."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -190,12 +204,15 @@ class Registrar:
 class NameServerLink:
     """One name server: connected, registered, and both again after whatever happens."""
 
-    def __init__(self, place: str, registration: Registration, pace: Pace) -> None:
+    def __init__(
+        self, place: str, registration: Registration, pace: Pace, others: OtherMasters | None
+    ) -> None:
         self.place = place
         self.is_registered: bool | None = None
         """None until the first try has ended."""
         self._registration = registration
         self._pace = pace
+        self._others = others
         self._pause_s = pace.pause_s_min
         self._wake = asyncio.Event()
         self._caller: RemotingCaller | None = None
@@ -229,7 +246,7 @@ class NameServerLink:
             self._wake.clear()
             due_s = self._pace.period_s
             try:
-                await self._register(caller)
+                await self._register_and_look(caller)
             except MqError as error:
                 # The connection goes on: with its end, the name server would forget the node.
                 self._note(error)
@@ -242,6 +259,24 @@ class NameServerLink:
                 async with asyncio.timeout(due_s):
                     await self._wake.wait()
             caller.check()
+
+    async def _register_and_look(self, caller: RemotingCaller) -> None:
+        """Registers, and looks for another master: one that is there before comes in turn with this
+        one, and one that stays is newer. Raises as `_register`."""
+        others, wait_s = self._others, self._pace.answer_s
+        if others is None:
+            await self._register(caller)
+            return
+        seen = None
+        for _ in range(REGISTERED_TWICE):  # another one may come just in between, once
+            before = await others.at(caller, wait_s)
+            await self._register(caller)
+            after = await others.at(caller, wait_s) if before else ""
+            if before:
+                seen = OtherMaster(before, leads=after == before)
+            if not after:
+                break
+        others.note(self.place, seen)
 
     async def _register(self, caller: RemotingCaller) -> None:
         """103. Raises MqError for a refusal, OSError."""

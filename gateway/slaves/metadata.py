@@ -12,7 +12,7 @@ from gateway.connection import Reply, Request
 from gateway.names import BrokerName
 from node.runtime.regular_file import OFFSETS_FILE_BYTES_MAX, read_bounded
 from node.runtime.stats.followers_state import FollowerRow, FollowersState, read_followers
-from protocol.derived.timer_units import CHECK_FILE_BYTES
+from protocol.derived.timer_units import CHECK_FILE_BYTES, TIMER_CHECK_BYTES
 from protocol.names import DELAY_OFFSETS_FILE, TIMER_CHECK_FILE
 from protocol.remoting.admin_bodies import HAConnectionInfo, HARuntimeInfo
 from protocol.remoting.bodies import DataVersion
@@ -20,8 +20,6 @@ from protocol.remoting.java_class import write_body
 
 OffsetsOfAll = Callable[[], Awaitable[Mapping[str, Mapping[str, Mapping[int, int]]]]]
 """Returns the next offsets by group, topic and queue."""
-TIMER_CHECK_BYTES = 56
-"""Seven i64: three of the wheel, one of the master, three of a DataVersion."""
 NO_DELAYS = b'{"dataVersion":{"counter":0,"stateVersion":0,"timestamp":0},"offsetTable":{}}'
 
 

@@ -151,16 +151,18 @@ STATUS: Shape = {
     },
     "following": {
         **texts("state", "source", "master", "remoting", "kind", "reason", "hint", "disconnected"),
-        "disconnected_ms": "integer: ms since 1970",
+        "disconnected_ms": "integer: since when it does not follow, or did not last, ms since 1970",
         "connections": "integer: since the replica began",
         "end": "integer: of the own log",
         "acknowledged": "integer: up to here the master knows the log to be on this disk",
         "master_end": "integer: of the master's log, as far as it is known",
         "contact_ms": "integer: when the master was heard last, ms since 1970",
-        "lag_bytes": "integer",
-        "lag_ms": "integer: the age of the newest record, while the master has more",
-        "metadata": texts("topics", "groups", "offsets", "delays"),
+        "lag_bytes": "integer: at contact_ms",
+        "lag_ms": "integer: the age of what the master has more, or may have while it is away",
+        "metadata": texts("topics", "groups", "offsets", "delays", "timers"),
         "metadata_ms": "integer: ms since 1970",
+        "progress_ms": "integer: until then the master's deliveries are known, ms since 1970",
+        "topics_end": "integer: of the master's log, before its topics were asked for",
     },
     "elected": {
         **texts("role", "master", "leader", "why"),
@@ -269,6 +271,8 @@ PROMOTION: Shape = {
     "master_end": "integer: of the master's log, when it was last known",
     "lacks_bytes": "integer",
     "last_contact_ms": "integer: ms since 1970, or 0",
+    "progress_ms": "integer: ms since 1970, or 0; what was delivered later comes again",
+    "topics": ["text: a topic that the log has, and the master's table of topics had not yet"],
 }
 DEMOTION: Shape = {**texts("role", "source"), **integers("epoch", "offset", "acknowledged")}
 REWIND: Shape = {

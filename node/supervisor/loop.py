@@ -19,6 +19,7 @@ import zmq
 from node.runtime.descriptors import check_file_limit
 from node.runtime.disk import NO_RESOURCES, if_room
 from node.runtime.event_log import fields
+from node.runtime.following.other_master import forget_other_master
 from node.runtime.held_store import HeldStore
 from node.runtime.locks import StoreLock
 from node.runtime.process import (
@@ -221,6 +222,7 @@ class Supervisor:
         if self.place.address != self.place.host:
             found = fields(name=self.place.host, address=self.place.address)
             log.info("bound to the address of a host name", extra=found)
+        forget_other_master(self.options.root)  # a start says: this node is to be the master
         with http_end(
             self.options.serve.http, self.view, lambda: self._turned_at
         ) as self._http_url:

@@ -371,8 +371,8 @@ def nothing_runs(children: list[Child]) -> bool:
 
 
 class Refusal(NamedTuple):
-    """Why a node takes no appends and will not soon: `reason` is read_only, disk_full or
-    no_resources."""
+    """Why a node takes no appends and will not soon: `reason` is read_only, disk_full,
+    no_resources or another_master."""
 
     reason: str
     cause: str

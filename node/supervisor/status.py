@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from node.runtime.following.other_master import ANOTHER_MASTER, STEP, read_other_master
 from node.runtime.process import now_ms
 from node.runtime.settings import Settings
 from node.runtime.shortage import FREE_SPACE, FULL, MORE_RESOURCES, SHORT
@@ -219,6 +220,7 @@ def health(view: NodeView) -> Fields:
         _role_check(view, ChildRole.QUEUE, "queue_workers", needed=False),
         _role_check(view, ChildRole.INDEX, "index_worker", needed=False),
         *_gateway_check(view),
+        *_masters_check(view),
         *_followers_checks(view),
         *_following_check(view),
         *_elected_check(view),
@@ -259,6 +261,9 @@ def publication_problems(root: Path) -> list[str]:
 def _refused(view: NodeView, log: LogState) -> Refusal | None:
     """Why appends are refused: as a running writer reports it, or as the supervisor knows."""
     writer = view.children[0]
+    other = read_other_master(view.root)
+    if other is not None and other.leads:
+        return Refusal(ANOTHER_MASTER, str(other), STEP)
     if writer.is_alive and writer.lacks is None and log.state == NO_RESOURCES:
         cause = "no descriptor is free for the next file of the writer"
         return Refusal(SHORT, cause, MORE_RESOURCES)
@@ -305,6 +310,15 @@ def _gateway_check(view: NodeView) -> list[Fields]:
             else []
         ),
     ]
+
+
+def _masters_check(view: NodeView) -> list[Fields]:
+    """None for a node whose gateway does not look for other masters."""
+    if view.settings.follow or view.settings.controller_id or not _remoting(view):
+        return []
+    other = read_other_master(view.root)
+    found = "no other one is known" if other is None else f"{other}; {STEP}"
+    return [_check("masters", other is None, found)]
 
 
 def _followers_checks(view: NodeView) -> list[Fields]:

@@ -55,6 +55,8 @@ class Acknowledgements:
         self._page: WorkerPage | None = None
         self._look_at = 0.0
         self._wanted = 0
+        self.has_followers = False
+        """Whether somebody follows the node, as of the last look."""
         self._bell = DatagramWakeup(WRITER_SLOT)
         self.fd = self._bell.watched
         """Readable when followers have acknowledged what was wanted."""
@@ -92,6 +94,7 @@ class Acknowledgements:
                 break
             self._answer(done, PUT_OK, True)
         if now >= self._look_at:
+            self.has_followers = self._state(now).held > 0
             self._look_at = now + LOOK_S
             self._servers.look()
             if self._page is not None and self._page.is_replaced:

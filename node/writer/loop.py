@@ -14,6 +14,12 @@ import zmq
 
 from node.runtime import disk
 from node.runtime.event_log import fields
+from node.runtime.following.other_master import (
+    ANOTHER_MASTER,
+    STEP,
+    OtherMaster,
+    read_other_master,
+)
 from node.runtime.held_store import check_held
 from node.runtime.process import EXIT_OK, OOM_WRITER, StopFlag, leave, now_ms, report_recovery
 from node.runtime.run_process import ChildProcess, child_parser, run_process
@@ -93,6 +99,7 @@ class Writer:
         self.lacks_room = False
         """Whether an append was refused for a shortage of room or descriptors, which lasts."""
         self.last_heartbeat = 0.0
+        self._newer_master: OtherMaster | None = None
         self._last_count = 0
         """How many records the last turn was asked to append."""
         self._house_at = 0.0
@@ -140,7 +147,8 @@ class Writer:
         if self.stopping or self.staging.is_active:
             self.staging.step(now, self.stopping)
         is_waited_for = len(self.waiting) > 0 or self.staging.waits_for_flush
-        self.flushing.begin(now, self.stopping or is_waited_for)
+        is_followed = self.acknowledgements is not None and self.acknowledgements.has_followers
+        self.flushing.begin(now, self.stopping or is_waited_for, is_followed)
         self.answer_waiting(self.waiting.overdue(now), FLUSH_DISK_TIMEOUT, flushed=False)
 
     def _keep_house(self, now: float) -> None:
@@ -160,6 +168,8 @@ class Writer:
             self.workers.look()
             self.server.turn()
             self._look_for_room()
+            other = read_other_master(self.store.root)
+            self._newer_master = other if other is not None and other.leads else None
         self.store.save_what_is_due(now)
         if not self.stopping:
             with disk.if_room():
@@ -217,7 +227,8 @@ class Writer:
             header = unpack(received.header)
             operation = check_envelope(header)
             if operation in APPENDS:
-                if self.stopping or self.waiting.is_full or self.store.retention.full is not None:
+                is_full = self.waiting.is_full or self.store.retention.full is not None
+                if is_full or self.stopping or self._newer_master is not None:
                     self._refuse_append()
                 if operation == "append":
                     pending = pending_append(received, header, self.store)
@@ -256,6 +267,8 @@ class Writer:
     def _check_runs(self) -> None:
         if self.stopping:
             raise ServiceNotAvailable("the node is stopping", "send it again when it is back")
+        if self._newer_master is not None:
+            raise ServiceNotAvailable(f"{ANOTHER_MASTER}: {self._newer_master}", STEP)
 
     def _refuse_append(self) -> None:
         """Raises what appends are refused with now, ServiceNotAvailable or NodeBusy."""

@@ -182,7 +182,12 @@ class TopicTable:
         if wanted.perm not in (PERM_WRITE, PERM_READ, PERM_DEFAULT):
             raise BadRequest(f"perm is {wanted.perm}", "use 2 (write), 4 (read) or 6 (both)")
         known = self._file.topics.get(wanted.topic)
-        before = known or Topic(wanted.topic, read_queues, wanted.queues)
+        write_queues = wanted.queues
+        if known is None:
+            # Its messages are there, its entry is not: no queue that has some is hidden.
+            stored = self._stored_queues.get(wanted.topic, 0)
+            read_queues, write_queues = max(read_queues, stored), max(write_queues, stored)
+        before = known or Topic(wanted.topic, read_queues, write_queues)
         attributes = before.attributes
         if wanted.attributes is not None:
             check_offered(wanted.attributes, dict(before.attributes))
@@ -190,7 +195,7 @@ class TopicTable:
         topic = Topic(
             wanted.topic,
             read_queues,
-            wanted.queues,
+            write_queues,
             wanted.perm,
             _or(wanted.retention_hours, before.retention_hours),
             _or(wanted.order, before.is_ordered),

@@ -43,6 +43,9 @@ ROLL = 2
 DELETE = 4
 """Magic of a unit whose message takes another one back."""
 CHECK_FILE_BYTES = 4096
+TIMER_CHECK_BYTES = 56
+"""What a slave gets of it, as RocketMQ has it: three i64 of the wheel, one of the master, three of
+a DataVersion (TimerCheckpoint#encode)."""
 _CHECK = struct.Struct(">8q")
 
 

@@ -39,7 +39,10 @@ class FollowerBook:
         self._gap_max = gap_max
         self._moments: deque[tuple[float, int]] = deque(maxlen=MOMENTS_MAX)
         """When the log was found to end where; both ascend."""
-        self._ended: deque[FollowerEnd] = deque(maxlen=ENDED_SHOWN_MAX)
+        self._ended: deque[tuple[str, Gone, FollowerEnd]] = deque(maxlen=ENDED_SHOWN_MAX)
+        """With the host, the latest first."""
+        self._served: set[str] = set()
+        """The addresses of those that could follow."""
         self._told: dict[tuple[str, Gone], float] = {}
         self._counted: dict[str, tuple[float, int]] = {}
         """By address: when it was looked at, and what it had been sent then."""
@@ -49,12 +52,19 @@ class FollowerBook:
         log.info("a follower connected", extra=fields(follower=connection.address))
 
     def went(self, connection: FollowerConnection, gone: FollowerGone, now: float) -> None:
-        """Notes and logs an end."""
+        """Notes and logs an end. One that tries again and again is gone since its first try."""
         acknowledged = connection.acknowledged or 0
         self._counted.pop(connection.address, None)
-        end = FollowerEnd(connection.address, now_ms(), acknowledged, gone.reason)
-        self._ended.appendleft(end)
-        key = connection.host, gone.kind
+        key, since_ms = (connection.host, gone.kind), now_ms()
+        self._look_who_is_back([connection])
+        if connection.address not in self._served:
+            before = next((one for one in self._ended if one[:2] == key), None)
+            if before is not None:
+                self._ended.remove(before)
+                since_ms = before[2].at_ms
+        self._served.discard(connection.address)
+        end = FollowerEnd(connection.address, since_ms, acknowledged, gone.reason)
+        self._ended.appendleft((*key, end))
         if now - self._told.get(key, -REPEAT_S) < REPEAT_S:
             return
         if len(self._told) >= TOLD_HOSTS_MAX:
@@ -68,6 +78,16 @@ class FollowerBook:
             "a follower's connection ended",
             extra=extra,
         )
+
+    def _look_who_is_back(self, connections: Iterable[FollowerConnection]) -> None:
+        """A host has as many ends fewer as followers of it came back."""
+        for one in connections:
+            if one.acknowledged is None or one.address in self._served:
+                continue
+            self._served.add(one.address)
+            before = next((end for end in self._ended if end[0] == one.host), None)
+            if before is not None:
+                self._ended.remove(before)
 
     def note_end(self, end: int, now: float) -> None:
         """The log ends here now."""
@@ -99,11 +119,12 @@ class FollowerBook:
     ) -> FollowersState:
         """All of it, for the file."""
         all_of_them = list(connections)
+        self._look_who_is_back(all_of_them)
         return FollowersState(
             self._needed,
             self.acknowledged(all_of_them),
             tuple(self._row(one, flushed.appended, now) for one in all_of_them),
-            tuple(self._ended),
+            tuple(end for _, _, end in self._ended),
             -1 if self._rule is None else self._rule.number,
         )
 

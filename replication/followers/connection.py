@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from protocol.errors import BadRequest, MqError
-from protocol.ha.stream import FRAME_BODY_BYTES, REPORT_BYTES
+from protocol.ha.stream import FRAME_BODY_BYTES, ONE_BYTE_BEHIND, REPORT_BYTES
 from replication.followers.flushed_log import FlushedLog
 from replication.followers.wire import FollowerWire, PlainWire
 
@@ -148,6 +148,10 @@ class FollowerConnection:
         a broker gives it the last segment alone."""
         if report < 0:
             raise FollowerGone(Gone.BAD_REPORT, f"its first report is {report}, no log offset")
+        if report == ONE_BYTE_BEHIND and not log.appended:
+            # Both logs are empty: it wants what follows byte 0, once that is there.
+            self.sent, self.acknowledged = report, 0
+            return
         if self._admit is not None:
             self._admit(self, report)
         if report > log.appended:

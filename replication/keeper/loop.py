@@ -220,8 +220,9 @@ class Keeper:
         self._join_until = 0.0
         self._stop_node()
         joined = follow(self._root, self._settings, ha, greeting)
-        # What an earlier replica has found counts no more.
-        write_follow_state(self._root, FollowState())
+        # What an earlier replica has found counts no more, but for which topics it knew.
+        topics_end = min(read_follow_state(self._root).topics_end, joined.end)
+        write_follow_state(self._root, FollowState(topics_end=topics_end))
         role = ["--broker-id", str(self._id), "--follow", ha]
         self._start_node([*role, "-X", f"store.follow_remoting={view.master}"])
         self._note_role(FOLLOWS, view)

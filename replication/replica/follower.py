@@ -66,8 +66,6 @@ class MasterFollower:
         self._link: MasterLink | None = None
         self._overlap: Overlap | None = None
         self._assembler: LogAssembler | None = None
-        self._says_zero = False
-        """Whether an empty log says 0 at the next connection: in turn with 1."""
         self._turned_away = 0
         """How many connections in a row the master ended before it sent anything."""
         self._began_at = 0
@@ -83,6 +81,8 @@ class MasterFollower:
         self.waits_for: tuple[str, str] = ("", "")
         """Why it is `waiting`, and what to try."""
         self.disconnected, self.disconnected_ms = "", 0
+        self._is_apart = False
+        """Whether it has not followed since `disconnected_ms`, however often it connected."""
         self.connections = 0
         self.acknowledged = 0
         self.master_end = 0
@@ -98,6 +98,11 @@ class MasterFollower:
         if self._link is not None:
             found.append((self._link.fd, self._link.events))
         return found
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a master is there, whatever it sends."""
+        return self._link is not None
 
     @property
     def try_at(self) -> float:
@@ -191,6 +196,8 @@ class MasterFollower:
         self.facts = outcome.facts or self.facts
         if outcome.facts is not None:
             self.master_end = outcome.facts.end
+        elif outcome.socket is not None:
+            self.master_end = 0  # it may have lost its end meanwhile
         if outcome.socket is None:
             if self._turned_away >= TURNED_AWAY_MAX:
                 self.waits_for = ("", "")
@@ -236,17 +243,14 @@ class MasterFollower:
     def _begin_empty(self, link: MasterLink, facts: MasterFacts | None, now: float) -> None:
         self._check_begin(facts)
         begin = self._copy.end
-        if self._broker_id or (facts is not None and facts.end == 0):
-            self._says_zero = True
-        # RocketMQ takes a report of 0 for "the last segment", and 1 for "from 1 on". A node of ours
-        # that has nothing yet ends a connection that says 1. An elected master takes 0 for all.
-        says_one = begin == 0 and not self._says_zero
+        # RocketMQ takes a report of 0 for "the last segment", and 1 for "from 1 on". An elected
+        # master takes 0 for all.
+        says_one = begin == 0 and not self._broker_id
         self._overlap = None
         self._assembler = self._copy.assembler(starts_at_zero=says_one)
         self.state, self.waits_for = WAITING, NOTHING_SENT
         self._began_at = ONE_BYTE_BEHIND if says_one else begin
         link.report(self._began_at, now)
-        self._says_zero = not self._says_zero
 
     def _overlap_start(self, facts: MasterFacts | None) -> int:
         start = self._copy.overlap_start(OVERLAP_BYTES)
@@ -310,6 +314,7 @@ class MasterFollower:
 
     def _follow(self) -> None:
         self.state, self.waits_for, self._pause_s = FOLLOWING, ("", ""), PAUSE_S_MIN
+        self._is_apart = False
         self.acknowledged = 0  # the next report says what is on the disk
         log.info("follows the master", extra=fields(master=self.address.ha, end=self._copy.end))
 
@@ -340,7 +345,9 @@ class MasterFollower:
                 "not connected to the master", extra=fields(master=self.address.ha, why=why)
             )
         self.state = CONNECTING
-        self.disconnected, self.disconnected_ms = why, now_ms()
+        self.disconnected = why
+        if not self._is_apart:
+            self._is_apart, self.disconnected_ms = True, now_ms()
         self._try_at = now + self._pause_s
         self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
 

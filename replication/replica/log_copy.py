@@ -99,11 +99,14 @@ class LogCopy:
         """Brings the queues' ends up to date."""
         self._notes.settle()
 
-    def turn(self, now: float) -> None:
-        """Takes in a flush that ended, and begins the next one where there is something."""
+    def take_flushed(self, now: float) -> None:
+        """Takes in a flush that ended."""
         moved = self.flushing.collect(now)
         if moved.flushed is not None:
             self.store.flushed_to(moved.flushed)
+
+    def flush(self, now: float) -> None:
+        """Begins a flush where there is something."""
         self.flushing.begin(now, is_waited_for=True)
 
     @property

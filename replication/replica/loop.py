@@ -16,7 +16,12 @@ import zmq
 from node.runtime import disk
 from node.runtime.event_log import fields
 from node.runtime.following.source import parse_follow
-from node.runtime.following.state import FollowState, write_follow_state
+from node.runtime.following.state import (
+    FOLLOWING,
+    FollowState,
+    read_follow_state,
+    write_follow_state,
+)
 from node.runtime.held_store import check_held
 from node.runtime.process import EXIT_OK, OOM_WRITER, StopFlag, leave, now_ms, report_recovery
 from node.runtime.run_process import ChildProcess, child_parser, run_process
@@ -37,7 +42,7 @@ from replication.replica.follower import MasterFollower, StartsElsewhere
 from replication.replica.log_copy import LogCopy, settings_of_copy
 from replication.replica.master_facts import ask_facts
 from replication.replica.refusals import Refusals
-from replication.replica.tables import FETCH_ELECTED_EVERY_S, FETCH_EVERY_S, MasterTables
+from replication.replica.tables import MasterTables
 
 log = logging.getLogger("keelog.replica")
 
@@ -69,17 +74,17 @@ class Replica:
         self.copy = LogCopy(store, workers, now)
         broker_id = store.settings.controller_id
         self.follower = MasterFollower(self.copy, finder.find, now, broker_id)
-        self.tables = MasterTables(
-            store.root,
-            store.topics,
-            store.offsets,
-            now,
-            FETCH_ELECTED_EVERY_S if broker_id else FETCH_EVERY_S,
-        )
+        self.tables = MasterTables(store.root, store.topics, store.offsets, now)
         self.refusals = Refusals(server, store, source, self.copy.settle)
         self.stats = WriterStats(store.root, True)
         self._beat_at = self._state_at = self._checkpoint_at = 0.0
-        self._shown = FollowState()
+        self._shown = read_follow_state(store.root)
+        if self._shown.source == source:
+            # What is known of a master that is away now, for a promotion.
+            self.follower.master_end = self._shown.master_end
+            self.follower.heard_ms = self._shown.contact_ms
+        self._level_ms = 0
+        """When the copy last lacked nothing, in ms since 1970; 0: not since the start."""
         before = load_role(store.root)
         acknowledged = 0 if before is None else before.acknowledged
         self._role = StoreRole(REPLICA, source, store.epoch, store.log.end, acknowledged)
@@ -111,14 +116,15 @@ class Replica:
 
     def step(self, now: float) -> bool:
         """One turn. Returns whether there is more to read at once."""
+        self.copy.take_flushed(now)  # before the report: a send at the master waits for it
         has_more, full = False, self.store.retention.full
         if full is None:
             has_more = self.follower.turn(now)
         else:  # a writer would refuse appends
             self.follower.wait_for_room(full, now)
-        self.copy.turn(now)
+        self.copy.flush(now)
         self.refusals.turn()
-        self.tables.turn(now, self.follower.address.remoting)
+        self.tables.turn(now, self.follower.address.remoting, self.copy.flushed)
         if now - self._beat_at >= HEARTBEAT_S:
             self._keep_house(now)
         return has_more
@@ -167,7 +173,6 @@ class Replica:
         known = max(follower.master_end, tables.facts.end if tables.facts is not None else 0)
         lag = max(0, known - copy.end)
         stopped, (waits_for, hint) = follower.stopped, follower.waits_for
-        age_ms = max(0, now_ms() - copy.last_store_ms) if lag and copy.last_store_ms else 0
         state = FollowState(
             state=follower.state,
             source=self.source,
@@ -184,14 +189,27 @@ class Replica:
             master_end=known,
             contact_ms=follower.heard_ms,
             lag_bytes=lag,
-            lag_ms=age_ms,
+            lag_ms=self._lag_ms(lag),
             metadata=dict(tables.why),
             metadata_ms=tables.fetched_ms,
+            progress_ms=tables.progress_ms,
+            topics_end=tables.topics_end,
         )
         if state != self._shown:
             with disk.if_room():
                 write_follow_state(self.store.root, state)
                 self._shown = state
+
+    def _lag_ms(self, lag_bytes: int) -> int:
+        """How old the first byte is that may be missing here: it came after the newest record, and
+        after the moment in which nothing was missing. A master that is away may have more."""
+        now, follower = now_ms(), self.follower
+        if follower.is_connected and not lag_bytes:
+            if follower.state == FOLLOWING:
+                self._level_ms = now
+            return 0
+        known = [self._level_ms, min(self.copy.last_store_ms, now)]
+        return now - max(known) if any(known) else 0
 
     def _stop(self) -> None:
         """Ends the connection, flushes, waits for the workers, and leaves the mark of a clean
@@ -202,7 +220,8 @@ class Replica:
         deadline = time.monotonic() + STOP_WAIT_S
         while True:
             now = time.monotonic()
-            self.copy.turn(now)
+            self.copy.take_flushed(now)
+            self.copy.flush(now)
             self.refusals.turn()
             waits = self.store.has_workers() and not self.store.workers_are_done()
             if self.copy.flushing.is_done and (not waits or now >= deadline):

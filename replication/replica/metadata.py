@@ -1,27 +1,33 @@
-"""A master's tables for its replica: topics, groups, offsets of consumers and of delay levels.
+"""A master's tables for its replica: topics, groups, and how far consumers, delay levels and timers
+are.
 
 RocketMQ's SlaveSynchronize: each part is fetched by a request of its own, and fails alone. Topics
 are asked for at the port VIP_DISTANCE below, as a Java slave does.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from node.runtime.following.source import split_place
 from protocol.addresses import VIP_DISTANCE
+from protocol.derived.timer_units import TIMER_CHECK_BYTES
 from protocol.errors import MqError
 from protocol.remoting.codes import RequestCode, ResponseCode
 from protocol.remoting.java_json import parse_java_json
 from replication.replica.remoting_asker import MasterAnswer, RemotingAsker
 
-TOPICS, GROUPS, OFFSETS, DELAYS = "topics", "groups", "offsets", "delays"
-PARTS = (TOPICS, GROUPS, OFFSETS, DELAYS)
+TOPICS, GROUPS, OFFSETS, DELAYS, TIMERS = "topics", "groups", "offsets", "delays", "timers"
+PARTS = (TOPICS, GROUPS, OFFSETS, DELAYS, TIMERS)
+TIMER_CHECK = "check"
+"""In the document of the timers: their check point, as bytes; absent where the master has none."""
 ANSWER_S = 5.0
 """How long a connection may take, or a part of an answer."""
 PAGE_ENTRIES = 2_000
 """Topics or groups of one answer (maxTopicNum)."""
 PAGES_MAX = 100
 _DATA_VERSION = "dataVersion"
+_NO_WHEEL = "checkpoint is null"
+"""What a broker with timerWheelEnable=false says (AdminBrokerProcessor#getTimerCheckPoint)."""
 
 
 class MasterTable(NamedTuple):
@@ -35,18 +41,19 @@ class MasterSays(Exception):
     """The master refused a request, or its answer is none."""
 
 
-def fetch_tables(remoting: str) -> dict[str, MasterTable]:
-    """All parts, from the master at HOST:PORT. Never raises for what it says or does not say."""
+def fetch_tables(remoting: str, parts: Iterable[str] = PARTS) -> dict[str, MasterTable]:
+    """Parts, from the master at HOST:PORT. Never raises for what it says or does not say."""
     fetches: dict[str, Callable[[str], dict[str, Any]]] = {
         TOPICS: _topics,
         GROUPS: _groups,
         OFFSETS: lambda place: _one(place, RequestCode.GET_ALL_CONSUMER_OFFSET, "offsetTable"),
         DELAYS: lambda place: _one(place, RequestCode.GET_ALL_DELAY_OFFSET, "offsetTable"),
+        TIMERS: _timers,
     }
     found = {}
-    for part, fetch in fetches.items():
+    for part in parts:
         try:
-            found[part] = MasterTable(fetch(remoting))
+            found[part] = MasterTable(fetches[part](remoting))
         except (OSError, MqError, MasterSays) as error:
             found[part] = MasterTable({}, str(error) or "no answer")
     return found
@@ -99,6 +106,18 @@ def _paged(place: str, code: int, asked: _Paged) -> dict[str, Any]:
 def _one(place: str, code: int, table: str) -> dict[str, Any]:
     with RemotingAsker(place, ANSWER_S) as asker:
         return _document(asker.ask(code), table)
+
+
+def _timers(place: str) -> dict[str, Any]:
+    with RemotingAsker(place, ANSWER_S) as asker:
+        answer = asker.ask(RequestCode.GET_TIMER_CHECK_POINT)
+    if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED or _NO_WHEEL in answer.remark:
+        return {}  # a broker before 5.0, or one that delivers no timer messages
+    if answer.code != ResponseCode.SUCCESS:
+        raise MasterSays(f"its reply is code {answer.code}: {answer.remark[:200]}")
+    if len(answer.body) < TIMER_CHECK_BYTES:
+        raise MasterSays(f"its reply has {len(answer.body)} bytes")
+    return {TIMER_CHECK: answer.body[:TIMER_CHECK_BYTES]}
 
 
 def _document(answer: MasterAnswer, table: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ No node runs on it then. Both may be killed anywhere, and run again with the sam
 from pathlib import Path
 from typing import NamedTuple
 
+from node.runtime.following.state import read_follow_state
 from node.runtime.settings import Settings
 from node.store.checkpoints import clear_clean
 from node.store.identity.master_epochs import load_master_epochs, save_master_epochs
@@ -22,7 +23,7 @@ from protocol.ha.epochs import (
     with_epoch,
 )
 from replication.replica.elected.greeting import same_up_to
-from replication.roles.promotion import AcknowledgedLost, stopped_store
+from replication.roles.promotion import AcknowledgedLost, add_topics_of_log, stopped_store
 from replication.roles.rewind import rewind_held
 
 
@@ -66,6 +67,8 @@ def lead(root: Path, settings: Settings, epoch: int) -> int:
             start = found.end if known else found.min_offset
             kept = epochs_from(known, found.min_offset)
             save_master_epochs(place, with_epoch(kept, MasterEpoch(epoch, start)))
+        if role is not None and role.role == REPLICA:
+            add_topics_of_log(place, settings, read_follow_state(place).topics_end)
         ensure_id(place)  # a note of a store without an id would not count once it has one
         save_role(place, StoreRole(MASTER, "", epoch, found.end, acknowledged))
         return found.end

@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from node.runtime.following.state import FollowState, read_follow_state
 from node.runtime.locks import StoreLock
+from node.runtime.process import now_ms
 from node.runtime.settings import Settings
 from node.store.checkpoints import clear_clean
+from node.store.config.topics_file import Topic, TopicsFile
 from node.store.identity.node_role import (
     MASTER,
     REPLICA,
@@ -18,6 +21,7 @@ from node.store.identity.node_role import (
     save_role,
 )
 from node.store.identity.store_id import ensure_id
+from node.store.opening import open_store
 from node.store.shutdown_state import check_is_store
 from node.writer.recovery.recovery import carry_out, examine
 from protocol.errors import RefusedError
@@ -47,6 +51,11 @@ class Promotion(NamedTuple):
     lacks_bytes: int
     last_contact_ms: int
     """When that was, in ms since 1970; 0: not known."""
+    progress_ms: int
+    """Delayed messages that the master delivered after this time, in ms since 1970, come again; 0:
+    nobody knows what it delivered."""
+    topics: tuple[str, ...]
+    """Topics that were made, or got queues, because the log has messages of them."""
 
 
 @contextmanager
@@ -84,6 +93,7 @@ def promote(root: Path, settings: Settings, though_alive: bool = False) -> Promo
         master_end = _master_end(state, though_alive)
         clear_clean(place)
         epoch = carry_out(found, settings.enabled_append_prop_crc)
+        topics = add_topics_of_log(place, settings, state.topics_end)
         save_role(place, StoreRole(MASTER, role.source, epoch, found.end, acknowledged))
         return Promotion(
             str(place),
@@ -95,7 +105,37 @@ def promote(root: Path, settings: Settings, though_alive: bool = False) -> Promo
             master_end,
             max(0, master_end - found.end),
             state.contact_ms,
+            state.progress_ms,
+            topics,
         )
+
+
+def add_topics_of_log(root: Path, settings: Settings, begin: int) -> tuple[str, ...]:
+    """Gives each topic that has messages from log offset `begin` on the queues that they are in;
+    returns the names of those that lacked some.
+
+    The master's table of topics is some seconds old. A topic with older messages alone, which is
+    not in that table, was removed at the master.
+    """
+    file, missing = TopicsFile(root), dict[str, int]()
+    with open_store(root, settings) as store:
+        for queue in store.queues():
+            known, wanted = file.topics.get(queue.topic), queue.queue_id + 1
+            if known is not None and min(known.read_queues, known.write_queues) >= wanted:
+                continue
+            reader = store.queue(*queue)
+            last = None if reader is None else reader.unit(reader.max_offset - 1)
+            if last is not None and last.physical_offset >= begin:
+                missing[queue.topic] = max(wanted, missing.get(queue.topic, 0))
+    if missing:
+        made = [
+            replace(
+                file.topics.get(name) or Topic(name, 0, 0), read_queues=count, write_queues=count
+            )
+            for name, count in missing.items()
+        ]
+        file.put(made, now_ms())
+    return tuple(sorted(missing))
 
 
 def _master_end(state: FollowState, though_alive: bool) -> int:

@@ -153,12 +153,14 @@ def _lower(root: Path, offset: int) -> None:
 
 
 def _lower_acknowledged(root: Path, offset: int) -> None:
-    """A promotion goes by what was acknowledged, as both of its notes say."""
+    """A promotion goes by what was acknowledged, as both of its notes say, and by what the log had
+    when the master's topics were taken over."""
     role, state = load_role(root), read_follow_state(root)
     if role is not None and role.acknowledged > offset:
         save_role(root, role._replace(acknowledged=offset))
-    if state.acknowledged > offset:
-        write_follow_state(root, state._replace(acknowledged=offset))
+    if max(state.acknowledged, state.topics_end) > offset:
+        acknowledged, topics_end = min(state.acknowledged, offset), min(state.topics_end, offset)
+        write_follow_state(root, state._replace(acknowledged=acknowledged, topics_end=topics_end))
 
 
 def _lower_checkpoint(root: Path, end: LogEnd) -> None:

@@ -1,6 +1,7 @@
 """A name server in the process of the tests: it follows RocketMQ's rules, or misbehaves."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import NamedTuple, Self
 
@@ -28,6 +29,7 @@ class Registered(NamedTuple):
     address: str
     cluster: str
     topics: dict[str, TopicConfig]
+    state_version: int
     connection: asyncio.StreamWriter
 
 
@@ -128,6 +130,10 @@ class FakeNameServer:
             queues = [QueueData(name) for name, one in self.brokers.items() if topic in one.topics]
             route = write_body(TopicRouteData(queue_datas=tuple(queues)), standard=True)
             return (0, route) if queues else (ResponseCode.TOPIC_NOT_EXIST, b"")
+        if header.code == RequestCode.GET_BROKER_MEMBER_GROUP:
+            found = self.brokers.get(header.ext["brokerName"])
+            places = {} if found is None else {"0": found.address}
+            return 0, json.dumps({"brokerMemberGroup": {"brokerAddrs": places}}).encode()
         if header.code == RequestCode.DELETE_TOPIC_IN_NAMESRV:
             for one in self.brokers.values():
                 if one.cluster == header.ext["clusterName"]:
@@ -147,8 +153,10 @@ class FakeNameServer:
         known = self.brokers.get(name)
         if known is None and len(table.topic_config_table) == 1:
             return ResponseCode.SYSTEM_ERROR
+        version = table.data_version.state_version
+        address = header.ext["brokerAddr"]
+        if known is not None and known.address != address and known.state_version > version:
+            return ResponseCode.SUCCESS  # as RouteInfoManager, which ignores the older one
         topics = {**(known.topics if known else {}), **table.topic_config_table}
-        self.brokers[name] = Registered(
-            header.ext["brokerAddr"], header.ext["clusterName"], topics, writer
-        )
+        self.brokers[name] = Registered(address, header.ext["clusterName"], topics, version, writer)
         return ResponseCode.SUCCESS

@@ -144,13 +144,20 @@ def _following_text(answer: dict[str, Any]) -> str:
         return ""
     master = found["master"] or found["source"]
     lag = f"lag {size_text(found['lag_bytes'])} and {found['lag_ms'] / 1000:.1f} s"
+    follows = found["state"] == "following"
+    if not follows:
+        heard = (
+            f"heard last {time_text(found['contact_ms'])}" if found["contact_ms"] else "never heard"
+        )
+        lag = f"lag unknown, its master was {heard}"
     lines = [f"replica of {master}: {found['state']}, {lag}, end {found['end']}"]
     if found["reason"]:
         kind = f"{found['kind']}: " if found["kind"] else ""
         lines.append(f"replica: {kind}{found['reason']}. Try: {found['hint']}")
     if found["disconnected"]:
         when = time_text(found["disconnected_ms"])
-        lines.append(f"replica: last without a connection {when}: {found['disconnected']}")
+        since = f"lost its master last at {when}" if follows else f"without its master since {when}"
+        lines.append(f"replica: {since}: {found['disconnected']}")
     lines += [
         f"replica: {part} of the master not taken over: {why}"
         for part, why in found["metadata"].items()

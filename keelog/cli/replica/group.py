@@ -8,6 +8,7 @@ from keelog.cli.failures import OK, doing
 from keelog.cli.options import CliGroup, output_options, settings_options
 from keelog.cli.output import Output
 from keelog.cli.store.options import directory
+from keelog.text import time_text
 from node.runtime.following.source import parse_follow
 from node.runtime.settings import load_settings
 from replication.roles.promotion import demote as demote_store
@@ -40,7 +41,12 @@ def promote(path: Path, force: bool, output: Output, pairs: tuple[str, ...]) -> 
         done = promote_store(path, load_settings(pairs), force)
     title = (
         f"{done.store} is a master from log offset {done.offset} on, epoch {done.epoch}; it lacks"
-        f" {done.lacks_bytes} bytes that its master had when it was heard last"
+        f" {done.lacks_bytes} bytes that its master had when it was heard last; "
+        + (
+            f"delayed messages that it delivered after {time_text(done.progress_ms)} come again"
+            if done.progress_ms
+            else "which delayed messages it delivered was not heard"
+        )
     )
     output.document(done._asdict(), table=[done._asdict()], title=title)
     return OK

@@ -40,6 +40,7 @@ class FollowState(NamedTuple):
     hint: str = ""
     disconnected: str = ""
     disconnected_ms: int = 0
+    """Since when it has not followed, or did not the last time."""
     connections: int = 0
     end: int = 0
     """The end of the own log."""
@@ -50,12 +51,17 @@ class FollowState(NamedTuple):
     contact_ms: int = 0
     """When the master was heard last."""
     lag_bytes: int = 0
+    """As of `contact_ms`."""
     lag_ms: int = 0
-    """The age of the newest record here, while the master is known to have more."""
+    """How old the first byte is at most that the master has more, or may have while it is away."""
     metadata: dict[str, str] = {}  # noqa: RUF012  (never changed)
     """For topics, groups and offsets: empty when the last try succeeded, else why it failed."""
     metadata_ms: int = 0
     """When all of them were fetched last."""
+    progress_ms: int = 0
+    """What the master had delivered of delayed messages then is taken over."""
+    topics_end: int = 0
+    """The master's log was beyond this offset when its topics were asked for."""
 
 
 class MasterPlace(NamedTuple):

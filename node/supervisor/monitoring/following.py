@@ -15,6 +15,7 @@ from node.runtime.following.state import (
     FollowState,
     read_follow_state,
 )
+from node.runtime.process import now_ms
 from node.runtime.settings import Settings
 
 STATES = (CONNECTING, COMPARING, FOLLOWING, WAITING, STOPPED)
@@ -45,7 +46,9 @@ def state_text(state: FollowState) -> str:
     if state.state == STOPPED:
         return f"stopped following {master}: {state.kind}: {state.reason}"
     why = state.reason or state.disconnected
-    return f"{state.state} to {master}" + (f": {why}" if why else "")
+    since_s = (now_ms() - state.disconnected_ms) / 1000
+    since = f", without it for {since_s:.0f} s" if state.disconnected_ms else ""
+    return f"{state.state} to {master}{since}" + (f": {why}" if why else "")
 
 
 def following_families(
@@ -61,10 +64,14 @@ def following_families(
         gauge.add_metric([*node, name], int(state.state == name))
     yield gauge
     for name, text, value in (
-        ("keelog_replica_lag_bytes", "What the master's log has more.", state.lag_bytes),
+        (
+            "keelog_replica_lag_bytes",
+            "What the master's log had more when it was heard last.",
+            state.lag_bytes,
+        ),
         (
             "keelog_replica_lag_seconds",
-            "The age of the newest record here, while the master has more.",
+            "The age of what the master has more, or may have while it is away.",
             state.lag_ms / 1000,
         ),
         (

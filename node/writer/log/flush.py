@@ -182,8 +182,10 @@ class FlushServices:
         elif self._wakes_flush:
             self._flush_loop.wake()
 
-    def begin(self, now: float, is_waited_for: bool) -> None:
-        """Starts the commit and the flush that are due; both are when a request waits for them."""
+    def begin(self, now: float, is_waited_for: bool, is_followed: bool = False) -> None:
+        """Starts the commit and the flush that are due; both are when a request waits for them.
+
+        `is_followed`: followers get what is flushed, so each turn flushes whatever there is."""
         log, size = self._log, self._log.segment_bytes
         if self._committer is not None and not self._committer.is_busy:
             least = 0 if is_waited_for else self._commit_loop.turn(now)
@@ -192,6 +194,8 @@ class FlushServices:
         if not self._flusher.is_busy:
             at_once = is_waited_for or self._flushes_at_once
             least = 0 if at_once else self._flush_loop.turn(now)
+            if least and is_followed:
+                least = 0
             if least is not None and due(self.flushed, log.committed, least, size):
                 job = log.flush_job()
                 self.flush_began_ms = now_ms()

@@ -108,6 +108,33 @@ def test_only_flushed_bytes_are_sent(tmp_path: Path) -> None:
             assert follower.end > state.appended
 
 
+def test_a_follower_of_a_quiet_node_gets_each_message_within_the_flush_interval(
+    tmp_path: Path,
+) -> None:
+    quiet = ("flush_interval_commit_log=50", "flush_commit_log_thorough_interval=1000000")
+    with (
+        RunningNode(tmp_path / "s", (HA, *quiet), queue_workers=1, readers=1) as node,
+        LogFollower(followers_place(node)) as follower,
+    ):
+        wait_until(lambda: read_followers(node.root).followers != (), "nobody follows")
+        for _ in range(3):
+            node.client.send("t", b"far less than a page")
+            follower.wait_for(node.log_state().appended)
+
+
+def test_an_empty_follower_of_an_empty_node_waits_and_gets_the_log(tmp_path: Path) -> None:
+    with (
+        RunningNode(tmp_path / "s", (HA, *HASTY), queue_workers=1, readers=1) as node,
+        LogFollower(followers_place(node), b"\0") as follower,
+    ):
+        # A report of 1, with which an empty replica asks for the log from its begin.
+        wait_until(lambda: follower.heartbeats[-2:] == [1, 1], "no heart-beats")
+        end = fill(node, 3)
+        follower.wait_for(end)
+        assert bytes(follower.log) == log_bytes(node.root, 0, end)
+        assert read_followers(node.root).ended == ()
+
+
 def test_heart_beats_name_the_next_byte_and_silence_ends_a_connection(
     node: RunningNode, place: tuple[str, int]
 ) -> None:

@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -17,6 +18,7 @@ from node.runtime.following.state import (
 from node.store.checkpoints import load_tails
 from protocol.ids import Queue
 from protocol.record.columns import scan
+from replication.replica.loop import Replica
 from tests.support.ha_master import HaMaster
 from tests.support.master_log import SEGMENT_BYTES, MasterLog
 from tests.support.node import wait_until
@@ -91,6 +93,18 @@ def test_a_replica_that_is_killed_in_the_middle_resumes(tmp_path: Path) -> None:
             assert copied(replica.root, master) == log.data
 
 
+def test_a_flush_is_reported_in_the_turn_in_which_it_ended() -> None:
+    calls: list[str] = []
+    replica = Replica.__new__(Replica)
+    replica.copy = Mock(take_flushed=lambda _: calls.append("take in the flush"))
+    replica.follower = Mock(turn=lambda _: calls.append("report"))
+    replica.store = Mock(retention=Mock(full=None))
+    replica.refusals = replica.tables = Mock()
+    replica._beat_at = 1.0
+    replica.step(1.0)
+    assert calls == ["take in the flush", "report"]
+
+
 def test_a_lost_connection_is_made_again_after_a_comparison(tmp_path: Path) -> None:
     log = a_log(1500)
     half = len(log.data) // 2
@@ -109,6 +123,42 @@ def test_a_lost_connection_is_made_again_after_a_comparison(tmp_path: Path) -> N
         wait_until(lambda: replica.state.connections == 2, f"{replica.state}")
         assert replica.state.state == FOLLOWING
         assert "closed the connection" in replica.state.disconnected
+
+
+def test_a_master_that_is_away_is_so_since_one_moment_and_the_lag_grows(tmp_path: Path) -> None:
+    log = a_log(20)
+    master = HaMaster(bytes(log.data), SEGMENT_BYTES)
+    place = master.place
+    with ReplicaProcess(tmp_path / "copy", place) as replica:
+        replica.wait_end(master.end)
+        before = replica.wait_state(FOLLOWING)
+        assert before.lag_ms == 0
+        master.close()
+        wait_until(lambda: replica.state.lag_ms > 1_000, f"the lag stands: {replica.state}")
+        first = replica.state
+        wait_until(lambda: replica.state.lag_ms > 4_000, f"the lag stands: {replica.state}")
+        assert replica.state.disconnected_ms == first.disconnected_ms
+        assert "cannot connect" in replica.state.disconnected
+        assert replica.stop() == 0
+    with ReplicaProcess(tmp_path / "copy", place) as replica:
+        wait_until(lambda: replica.state.disconnected != "", "it does not try")
+        wait_until(lambda: replica.state.lag_ms > 4_000, f"it forgot: {replica.state}")
+        assert (replica.state.master_end, replica.state.contact_ms) == (
+            first.master_end,
+            first.contact_ms,
+        )
+
+
+def test_a_quiet_masters_new_message_is_as_old_as_it_is_and_not_as_the_one_before() -> None:
+    replica = Replica.__new__(Replica)
+    replica.copy = Mock(last_store_ms=1)  # the newest record here is of 1970
+    replica.follower = Mock(is_connected=True, state=FOLLOWING)
+    replica._level_ms = 0
+    assert replica._lag_ms(0) == 0
+    assert replica._lag_ms(100) < 60_000
+    replica.follower = Mock(is_connected=False, state=WAITING)
+    replica._level_ms -= 70_000
+    assert replica._lag_ms(0) >= 70_000
 
 
 def _shorter(log: MasterLog) -> bytes:

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from keelog.bench.queue_checks import verify_deep
+from node.runtime.following.state import read_follow_state, write_follow_state
 from node.runtime.settings import load_settings
 from node.store.checkpoints import load_epochs
+from node.store.config.topics_file import Topic, TopicsFile
 from node.store.identity.node_role import (
     MASTER,
     REPLICA,
@@ -73,6 +75,41 @@ def test_a_promoted_replica_takes_messages_after_the_masters(tmp_path: Path) -> 
         assert receipt["queue_offset"] == 300 // 4
         assert receipt["physical_offset"] >= len(log.data)
     assert stored(root).startswith(bytes(log.data))
+
+
+def test_a_promotion_makes_the_topics_that_the_log_has_with_all_their_queues(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "copy"
+    a_replica(root)  # its master gave it no table of topics
+    TopicsFile(root).put([Topic("orders", 2, 1, retention_hours=9)], 1)
+    done = promote(root, SETTINGS)
+    assert done.topics == ("orders",)
+    wanted = Topic("orders", 4, 4, retention_hours=9)
+    assert TopicsFile(root).topics == {"orders": wanted}
+
+
+def test_a_promotion_leaves_out_a_topic_that_was_removed_at_the_master(tmp_path: Path) -> None:
+    root = tmp_path / "copy"
+    log = a_replica(root)
+    # The table was taken when all of the log was there, and the topic is not in it.
+    state = read_follow_state(root)._replace(topics_end=len(log.data))
+    write_follow_state(root, state)
+    assert promote(root, SETTINGS).topics == ()
+    assert TopicsFile(root).topics == {}
+
+
+def test_a_topic_whose_entry_is_lost_keeps_its_queues_when_a_client_makes_it_again(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "copy"
+    a_replica(root)
+    promote(root, SETTINGS)
+    (root / "config" / "topics.json").unlink()
+    with WriterProcess(root, SMALL) as writer, RawClient(writer.endpoint) as client:
+        assert client.ask("create_topic", topic="orders", queues=2)["ok"]
+    made = TopicsFile(root).topics["orders"]
+    assert (made.read_queues, made.write_queues) == (4, 4)
 
 
 def test_a_replica_behind_what_it_acknowledged_is_not_promoted(tmp_path: Path) -> None:

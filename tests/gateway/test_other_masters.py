@@ -1,0 +1,137 @@
+"""Two masters of one broker name: both hear of it, and the older one takes no messages."""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from client.core import ClientCore
+from gateway.name_servers.other_masters import OtherMasters, promoted_at
+from gateway.name_servers.registrar import Pace, Registrar
+from gateway.names import BrokerName
+from gateway.settings.live import LiveSettings
+from gateway.topics import Topics
+from node.runtime.following.other_master import (
+    OtherMaster,
+    read_other_master,
+    write_other_master,
+)
+from node.runtime.settings import Settings
+from node.store.config.topics_file import TopicsFile
+from node.store.identity.new_store import create_store
+from node.store.identity.node_role import MASTER, REPLICA, StoreRole, save_role
+from protocol.errors import ServiceNotAvailable
+from tests.support.name_server import FakeNameServer
+from tests.support.node import RunningNode, wait_until
+from tests.support.remoting import REMOTING
+
+QUICK = Pace(period_s=0.05, answer_s=2.0, spacing_s=0.01, look_s=0.05)
+OLD, NEW = "192.0.2.1:10911", "192.0.2.2:10911"
+
+
+def registrar(root: Path, server: FakeNameServer, place: str, epoch: int = 0) -> Registrar:
+    """The registrar of a master `b` at `place`, whose store is `root`."""
+    create_store(root)
+    name = BrokerName("c", "b", announced=place, epoch=epoch)
+    # Only requests to make a topic would use the client.
+    topics = Topics(TopicsFile(root), cast(ClientCore, None), LiveSettings(Settings()), name)
+    return Registrar([server.place], name, topics, QUICK, OtherMasters(root, name))
+
+
+async def until(root: Path, wanted: OtherMaster | None) -> None:
+    for _ in range(400):
+        if read_other_master(root) == wanted:
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"{read_other_master(root)}, not {wanted}")
+
+
+def addresses(server: FakeNameServer) -> list[str]:
+    return [one.address for one in server.brokers.values()]
+
+
+def fail(error: BaseException) -> None:
+    raise error
+
+
+def test_the_older_master_hears_of_the_promoted_one_and_stays_off_for_good(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with FakeNameServer() as server:
+            promoted = registrar(tmp_path / "new", server, NEW, epoch=4_711)
+            promoted.start(fail)
+            await server.until(lambda: "b" in server.brokers, "not registered")
+            old = registrar(tmp_path / "old", server, OLD)
+            old.start(fail)
+            await until(tmp_path / "old", OtherMaster(NEW, leads=True))
+            assert server.brokers["b"].address == NEW
+            await promoted.stop()
+            await server.until(lambda: addresses(server) == [OLD], "it is not alone")
+            # What it lacks it lacks still.
+            assert read_other_master(tmp_path / "old") == OtherMaster(NEW, leads=True)
+            await old.stop()
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(scenario())
+    (told,) = [one for one in caplog.records if one.levelno == logging.ERROR]
+    assert told.getMessage() == "takes no messages: another master leads"
+    assert NEW in str(getattr(told, "fields", {}))
+
+
+def test_two_masters_of_which_none_is_newer_both_say_so_until_one_is_gone(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with FakeNameServer() as server:
+            first = registrar(tmp_path / "first", server, OLD)
+            second = registrar(tmp_path / "second", server, NEW)
+            first.start(fail)
+            second.start(fail)
+            await until(tmp_path / "first", OtherMaster(NEW, leads=False))
+            await until(tmp_path / "second", OtherMaster(OLD, leads=False))
+            await second.stop()
+            await until(tmp_path / "first", None)
+            await first.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_node_that_another_master_replaced_takes_no_messages_until_it_starts_again(
+    tmp_path: Path,
+) -> None:
+    with RunningNode(tmp_path / "s", (REMOTING,), queue_workers=1, readers=1) as node:
+        node.client.send("t", b"before")
+        assert {check.name: check.ok for check in node.client.health().checks}["masters"]
+        write_other_master(node.root, OtherMaster(NEW, leads=True))
+
+        def is_refused() -> bool:
+            try:
+                node.client.send("t", b"x", timeout=1.0)
+            except ServiceNotAvailable as error:
+                assert NEW in str(error)
+                return True
+            return False
+
+        wait_until(is_refused, "messages are taken")
+        health = node.client.health()
+        found = {check.name: check for check in health.checks}
+        assert not health.ready
+        assert not found["masters"].ok
+        assert NEW in found["masters"].detail
+        assert "another_master" in found["appends"].detail
+        assert next(node.client.tail("t", "earliest")).body == b"before"
+    with RunningNode(tmp_path / "s", (REMOTING,), queue_workers=1, readers=1) as node:
+        node.client.send("t", b"after")
+
+
+def test_only_a_promoted_store_is_newer_than_others(tmp_path: Path) -> None:
+    create_store(tmp_path)
+    assert promoted_at(tmp_path) == 0
+    for role, newer in (
+        (StoreRole(MASTER, "192.0.2.1:10912", 3, 500), 500),
+        (StoreRole(MASTER, "", 3, 500), 0),
+        (StoreRole(REPLICA, "192.0.2.1:10912", 3, 500), 0),
+    ):
+        save_role(tmp_path, role)
+        assert promoted_at(tmp_path) == newer
