@@ -18,6 +18,7 @@ from gateway.tasks.delay_offsets import DelayOffsets
 from gateway.tasks.delivery import RETRY_S, Delivery, deliver_all
 from gateway.tasks.waiting_queue import WaitingQueue
 from node.runtime.event_log import fields
+from node.runtime.stored_times import Arrivals, Moment, moment
 from protocol.errors import MqError
 from protocol.record.codec import Record
 from protocol.record.properties import decode_raw_properties
@@ -26,7 +27,7 @@ from protocol.record.scheduled import schedule_place
 log = logging.getLogger("keelog.tasks")
 
 LOOK_S_MAX = 5.0
-"""The longest sleep before a due time: the clock may be set."""
+"""Between two looks at where the queue ends: while the clock is odd, a delay is longer by that."""
 ERROR_S = 10.0
 """Between two lines of the log about one trouble."""
 
@@ -39,8 +40,20 @@ class DelayLevel(NamedTuple):
     wait_s: float
 
 
+class _Waiting(NamedTuple):
+    """A message, and when it is due, in ms of the steady clock."""
+
+    record: Record
+    due_ms: int
+
+
 class DelayQueue:
-    """The queue of one level. `now_ms` returns the wall clock."""
+    """The queue of one level. `now` returns this moment.
+
+    A delay is counted by the steady clock from when its message came, as `Arrivals` knows it: a
+    wall clock that is set, or was ahead when the message was stored, makes it neither shorter nor
+    longer.
+    """
 
     def __init__(
         self,
@@ -48,13 +61,14 @@ class DelayQueue:
         core: ClientCore,
         link: WriterLink,
         offsets: DelayOffsets,
-        now_ms: Callable[[], int],
+        now: Callable[[], Moment] = moment,
     ) -> None:
         self._level = level
         self._queue = WaitingQueue(core, schedule_place(level.level), level.wait_s)
         self._link = link
         self._offsets = offsets
-        self._now_ms = now_ms
+        self._now = now
+        self._arrivals = Arrivals(level.delay_ms)
         self.delivered = 0
         self._told_at = -ERROR_S
 
@@ -62,38 +76,43 @@ class DelayQueue:
         """Delivers until it is cancelled."""
         while True:
             try:
-                records = await self._pull()
-                while records:
-                    await self._sleep_until_due(records[0])
-                    await self._deliver(self._due(records))
+                waiting = await self._pull()
+                while waiting:
+                    await self._sleep_until(waiting[0].due_ms)
+                    await self._deliver(self._due(waiting))
             except MqError as error:
                 self._tell("delayed messages wait", error)
                 await asyncio.sleep(RETRY_S)
 
-    async def _pull(self) -> deque[Record]:
+    async def _pull(self) -> deque[_Waiting]:
         """The next messages, none after a while without one. Raises what a reader refuses."""
         level = self._level.level
         offset = self._offsets.get(level)
         found = await self._queue.pull(offset)
         if not found.records and found.next_offset != offset:
             self._offsets.note(level, found.next_offset)
-        return deque(found.records)
+        now = self._now()
+        self._arrivals.look(max(found.max_offset, found.next_offset), now)
+        return deque(_Waiting(record, self._due_ms(record, now)) for record in found.records)
 
-    def _due_ms(self, record: Record) -> int:
-        """When a message is due: never later than its level's delay from now."""
-        delay = self._level.delay_ms
-        return min(record.head.store_timestamp, self._now_ms()) + delay
+    def _due_ms(self, record: Record, now: Moment) -> int:
+        head = record.head
+        age_ms = self._arrivals.age_ms(head.queue_offset, head.store_timestamp, now)
+        return now.steady_ms + self._level.delay_ms - age_ms
 
-    async def _sleep_until_due(self, record: Record) -> None:
-        while (left_s := (self._due_ms(record) - self._now_ms()) / 1000) > 0:
+    async def _sleep_until(self, due_ms: int) -> None:
+        """Meanwhile it looks for messages that come, so that it knows when each of them came."""
+        while (left_s := (due_ms - self._now().steady_ms) / 1000) > 0:
             await asyncio.sleep(min(left_s, LOOK_S_MAX))
+            if left_s > LOOK_S_MAX:
+                self._arrivals.look(await self._queue.end(), self._now())
 
-    def _due(self, records: deque[Record]) -> list[Record]:
+    def _due(self, waiting: deque[_Waiting]) -> list[Record]:
         """Takes out those that are due."""
         found: list[Record] = []
-        now = self._now_ms()
-        while records and self._due_ms(records[0]) <= now:
-            found.append(records.popleft())
+        steady_ms = self._now().steady_ms
+        while waiting and waiting[0].due_ms <= steady_ms:
+            found.append(waiting.popleft().record)
         return found
 
     async def _deliver(self, records: list[Record]) -> None:

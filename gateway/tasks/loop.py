@@ -44,9 +44,7 @@ class Tasks:
         self._lags = GroupLags(child.root, core)
         wait_s = min(WAIT_S_MAX, settings.long_polling_ms_max / 1000)
         self._levels = [
-            DelayQueue(
-                DelayLevel(number, delay_ms, wait_s), core, self._link, self._offsets, now_ms
-            )
+            DelayQueue(DelayLevel(number, delay_ms, wait_s), core, self._link, self._offsets)
             for number, delay_ms in enumerate(settings.delay_levels_ms, 1)
         ]
         queue = timer_queue(core, wait_s)

@@ -4,9 +4,11 @@ import asyncio
 import logging
 from typing import NamedTuple
 
+from client import operations
+from client.aio.run import run
 from client.core import ClientCore
 from gateway.tasks.delivery import RETRY_S
-from gateway.transactions.queue_pages import read_page
+from gateway.transactions.queue_pages import REQUEST_S, read_page
 from node.runtime.event_log import fields
 from protocol.record.codec import Record
 from protocol.record.scheduled import RealPlace
@@ -18,15 +20,18 @@ WAIT_S_MAX = 30.0
 PATIENCE_MS = 100
 """How late a message may be seen: delays are longer, and a reader that followed the log for these
 queues would read all that producers send to others."""
+_BEYOND = 1 << 62
+"""An offset after the end of any queue."""
 _HELD = ("OFFSET_OVERFLOW_ONE", "NO_MESSAGE_IN_QUEUE")
 """The outcomes for which a reader holds a pull."""
 
 
 class Pulled(NamedTuple):
-    """Messages, none after a while without one, and where the queue goes on."""
+    """Messages, none after a while without one, where the queue goes on, and where it ends."""
 
     records: list[Record]
     next_offset: int
+    max_offset: int
 
 
 class WaitingQueue:
@@ -54,4 +59,15 @@ class WaitingQueue:
                 log.warning("a queue of delayed messages goes on elsewhere", extra=extra)
             elif self._wait_s < RETRY_S or found.status not in _HELD:
                 await asyncio.sleep(RETRY_S)
-        return Pulled(list(found.records), found.next_offset)
+        return Pulled(list(found.records), found.next_offset, found.max_offset)
+
+    async def end(self) -> int:
+        """Where the queue ends now. Raises what a reader refuses."""
+        wanted = {
+            "topic": self._place.topic,
+            "queue": self._place.queue_id,
+            "offset": _BEYOND,
+            "max_messages": 1,
+            "patience_ms": PATIENCE_MS,
+        }
+        return (await run(self._core, operations.pull(wanted, 0.0, REQUEST_S))).max_offset

@@ -8,6 +8,7 @@ of the group CID_RMQ_SYS_TRANS, is all that a restart needs, here as at a broker
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from time import monotonic
@@ -36,8 +37,8 @@ from gateway.transactions.ends import Ends
 from gateway.transactions.op_view import OpView
 from gateway.transactions.queue_pages import read_page
 from node.runtime.event_log import fields
-from node.runtime.process import now_ms
 from node.runtime.settings import Settings
+from node.runtime.stored_times import Arrivals, Moment, moment
 from protocol.errors import IllegalMessage, MqError
 from protocol.names import HALF_TOPIC, OP_TOPIC, TRANSACTIONS_GROUP, UNDECIDED_TOPIC
 from protocol.record.codec import Record
@@ -78,18 +79,20 @@ class CheckBounds(NamedTuple):
     age_ms_max: int
 
 
-def judge(half: Record, bounds: CheckBounds, round_ms: int, now: int) -> HalfVerdict:
-    """What a round that began at `round_ms` does with an open half message. Pure."""
-    head = half.head
-    age = now - head.born_timestamp
-    if (number_in(half, CHECK_TIMES) or 0) >= bounds.times_max or age > bounds.age_ms_max:
+def judge(half: Record, bounds: CheckBounds, age_ms: int, is_fresh: bool) -> HalfVerdict:
+    """What a round does with an open half message that was born `age_ms` ago. Pure.
+
+    `is_fresh`: it was stored after the round began.
+    """
+    is_worn = (number_in(half, CHECK_TIMES) or 0) >= bounds.times_max
+    if is_worn or age_ms > bounds.age_ms_max:
         return HalfVerdict.GIVE_UP
-    if head.store_timestamp >= round_ms:
+    if is_fresh:
         return HalfVerdict.STOP
     immune = immunity_ms(half, bounds.timeout_ms)
     if immune is None:
-        return HalfVerdict.STOP if 0 <= age <= bounds.timeout_ms else HalfVerdict.ASK
-    return HalfVerdict.IMMUNE if age <= immune else HalfVerdict.ASK
+        return HalfVerdict.STOP if age_ms <= bounds.timeout_ms else HalfVerdict.ASK
+    return HalfVerdict.IMMUNE if age_ms <= immune else HalfVerdict.ASK
 
 
 class _Put:
@@ -136,11 +139,16 @@ class Checks:
             settings.transaction_check_max,
             settings.file_reserved_time * _HOUR_MS,
         )
+        self._arrivals: defaultdict[int, Arrivals] = defaultdict(self._new_arrivals)
+        """By queue: when half messages came, by their first copies."""
         self._opaque = 0
         self.asked = self.open = 0
         """Questions that were sent; half messages that the last round left open."""
         self._left_open = 0
         """By the round that is under way."""
+
+    def _new_arrivals(self) -> Arrivals:
+        return Arrivals(self._bounds.age_ms_max)
 
     async def run(self) -> None:
         """Checks until it is cancelled."""
@@ -156,13 +164,13 @@ class Checks:
                 log.warning("transactions were not checked", extra=fields(why=error))
 
     async def _round(self, queue_id: int) -> None:
-        round_ms, until = now_ms(), monotonic() + ROUND_S_MAX
+        until = monotonic() + ROUND_S_MAX
         first = await self._place(HALF_TOPIC, queue_id)
         ops = OpView(queue_id, await self._place(OP_TOPIC, queue_id), first)
         before = ops.offset
         if self._topics.find(OP_TOPIC) is not None:
             await ops.read(self._core)
-        offset, physical = await self._walk(ops, round_ms, until)
+        offset, physical = await self._walk(ops, until)
         if offset != first:
             await self._note(HALF_TOPIC, queue_id, offset)
         done = ops.done_offset(offset, physical)
@@ -183,21 +191,26 @@ class Checks:
     def _deadline(self) -> float:
         return monotonic() + REQUEST_S
 
-    async def _walk(self, ops: OpView, round_ms: int, until: float) -> tuple[int, int | None]:
+    async def _walk(self, ops: OpView, until: float) -> tuple[int, int | None]:
         """Goes through half messages; returns the offset before which all are passed, and where
         the message there is in the log. None: at the end of the queue."""
         offset = ops.first
+        end: int | None = None
         while True:
             offset = await self._passed(offset, ops)
             page = await read_page(self._core, HALF_TOPIC, ops.queue_id, offset)
+            if end is None:
+                # What comes from now on, stored by this round too, is for the next one.
+                end = page.max_offset
+                self._arrivals[ops.queue_id].look(end, moment())
             if page.is_end:
                 return offset, None
             for some in self._parts(page.records):
                 stop: Record | None = some[0]
                 if monotonic() < until and some[0].head.queue_offset < ops.limit:
-                    stop = await self._deal_with(some, ops, round_ms)
+                    stop = await self._deal_with(some, ops, end)
                 if stop is not None:
-                    is_fresh = stop.head.store_timestamp >= round_ms
+                    is_fresh = stop.head.queue_offset >= end
                     return stop.head.queue_offset, None if is_fresh else stop.physical_offset
             offset = page.next_offset
 
@@ -215,13 +228,13 @@ class Checks:
         some = list(records)
         return (some[at : at + PUTS_AT_ONCE] for at in range(0, len(some), PUTS_AT_ONCE))
 
-    async def _deal_with(self, halves: list[Record], ops: OpView, round_ms: int) -> Record | None:
+    async def _deal_with(self, halves: list[Record], ops: OpView, end: int) -> Record | None:
         """Returns the half message before which the round ends; None where it goes on."""
         puts: list[tuple[Record, HalfVerdict, asyncio.Future[Receipt | MqError]]] = []
         stop: Record | None = None
-        now = now_ms()
+        now = moment()
         for half in halves:
-            verdict = self._verdict(half, ops, round_ms, now)
+            verdict = self._verdict(half, ops, end, now)
             if verdict is HalfVerdict.STOP:
                 stop = half
                 break
@@ -240,7 +253,7 @@ class Checks:
                 self._stored(half, verdict, outcome)
         return failed or stop
 
-    def _verdict(self, half: Record, ops: OpView, round_ms: int, now: int) -> HalfVerdict:
+    def _verdict(self, half: Record, ops: OpView, end: int, now: Moment) -> HalfVerdict:
         offset, chains = half.head.queue_offset, self._ends.chains
         first = chains.first_of(half)
         before = number_in(half, FIRST_OFFSET)
@@ -252,7 +265,9 @@ class Checks:
             return HalfVerdict.PASS  # it was stored again before the writer lost where a round was
         if chains.is_ending(first):
             return HalfVerdict.STOP
-        return judge(half, self._bounds, round_ms, now)
+        arrivals, born_ms = self._arrivals[ops.queue_id], half.head.born_timestamp
+        age_ms = arrivals.age_ms(first.offset, born_ms, now)
+        return judge(half, self._bounds, age_ms, offset >= end)
 
     def _put(self, half: Record, verdict: HalfVerdict) -> "asyncio.Future[Receipt | MqError]":
         crc, topic, queue_id = self._link.crc, HALF_TOPIC, half.head.queue_id

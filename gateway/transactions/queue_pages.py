@@ -18,12 +18,14 @@ REQUEST_S = 10.0
 class QueuePage(NamedTuple):
     """Some records, and the offset after them. `is_end`: the queue has no more for now.
 
+    `max_offset` is the queue's end, as far as the reader knew it.
     `status` is the pull's, RocketMQ's GetMessageStatus; empty where a record was damaged.
     """
 
     records: Sequence[Record]
     next_offset: int
     is_end: bool
+    max_offset: int
     status: str = ""
     damage: MessageDamaged | None = None
 
@@ -52,10 +54,11 @@ async def read_page(
     try:
         found = await run(core, operations.pull(wanted, wait_s, REQUEST_S + 2 * wait_s))
     except MessageDamaged as damage:
-        return QueuePage((), damage.next_offset, False, damage=damage)
+        return QueuePage((), damage.next_offset, False, damage.next_offset, damage=damage)
     records = _records_of(found)
     following = records[-1].head.queue_offset + 1 if records else found.next_begin_offset
-    return QueuePage(records, following, not records and following == offset, found.status)
+    is_end = not records and following == offset
+    return QueuePage(records, following, is_end, found.max_offset, found.status)
 
 
 def _records_of(found: PullResult) -> list[Record]:

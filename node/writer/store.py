@@ -32,6 +32,7 @@ from node.store.identity.new_store import check_created
 from node.store.identity.own_places import check_own_files
 from node.store.identity.store_id import check_guards, ensure_id
 from node.store.identity.store_links import check_links
+from node.store.log.reader import Bounds
 from node.writer.appender import Appender
 from node.writer.broker_checkpoint import SAVE_EVERY_S, BrokerCheckpoint, live_workers
 from node.writer.delayed_append import Delays
@@ -137,9 +138,8 @@ class WriterStore:
             self.root,
             settings.idempotent_window * 1000,
             settings.idempotent_keys_max,
-            found.min_offset,
-            found.end,
-            now_ms(),
+            Bounds(found.min_offset, found.end),
+            found.last_store_timestamp,
         )
         return StoredOnce(
             window,

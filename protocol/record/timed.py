@@ -121,6 +121,16 @@ def asked_ms(properties: Mapping[bytes, bytes], now_ms: int) -> int | None:
     return None if deliver is None else _number(_DELIVER, deliver)
 
 
+def delay_of(properties: Mapping[bytes, bytes]) -> int | None:
+    """The delay that properties ask for, in ms; None where they ask for none, or for a time."""
+    if not any(name in properties for name, _ in _ASKS):
+        return None
+    try:
+        return asked_ms(properties, 0)
+    except IllegalMessage:
+        return None
+
+
 def due_ms(properties: Mapping[bytes, bytes], out_ms: int, stored_ms: int) -> int:
     """When a message of the timer topic is due, to the ms: within the second after `out_ms`.
 

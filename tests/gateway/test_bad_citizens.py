@@ -326,9 +326,8 @@ def test_nothing_that_expires_looks_at_the_wall_clock() -> None:
     sources = "".join(path.read_text() for path in (ROOT / "gateway").rglob("*.py"))
     assert "time.time" not in sources
     assert "datetime" not in sources
-    # Times that are shown, or that a file keeps; and delays, which are of the wall clock: a jump
-    # back makes none longer (DelayLevel), a jump forward delivers early, as at a broker. The ages
-    # of open transactions are of the wall clock too, as their births are (judge).
+    # Times that are shown, or that a file keeps; and timers, whose times are of the wall clock.
+    # Delay levels and the ages of open transactions are counted by the steady one (Arrivals).
     assert users == {
         "gateway/admin/broker_info.py",
         "gateway/admin/connections.py",
@@ -336,7 +335,6 @@ def test_nothing_that_expires_looks_at_the_wall_clock() -> None:
         "gateway/admin/topic_reports.py",
         "gateway/groups.py",
         "gateway/sending/sends.py",
-        "gateway/tasks/delay_level.py",
         "gateway/tasks/delay_offsets.py",
         "gateway/tasks/loop.py",
         "gateway/tasks/timers/loaded_seconds.py",
@@ -345,7 +343,6 @@ def test_nothing_that_expires_looks_at_the_wall_clock() -> None:
         "gateway/tasks/timers/timers.py",
         "gateway/timers/recalls.py",
         "gateway/to_clients/replies.py",
-        "gateway/transactions/checks.py",
         "gateway/transactions/ends.py",
         "gateway/transactions/op_log.py",
     }

@@ -8,13 +8,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.tasks.timers.loaded_seconds import DueUnit, LoadedSecond
-from gateway.tasks.timers.timer_files import GONE, TimerFiles, WaitingUnit
+from gateway.tasks.timers.timer_files import GONE, TimerFiles, TimerMessage, WaitingUnit
 from gateway.tasks.timers.timer_log import TimerLog
 from protocol.derived.timer_units import (
     BLANK_BYTES,
     CHECK_FILE_BYTES,
     DELETE,
     NO_UNIT,
+    ROLL,
     SLOTS,
     UNIT_BYTES,
     WHEEL_BYTES,
@@ -67,10 +68,11 @@ class Files:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.stored = 10**9
+        self.second = START
         self.open()
 
     def open(self) -> None:
-        self.files = TimerFiles(self.root, self._is_stored, lambda: START * 1000, FILE_BYTES)
+        self.files = TimerFiles(self.root, self._is_stored, lambda: self.second * 1000, FILE_BYTES)
 
     def _is_stored(self, place: int) -> int | None:
         return place // 10 if place < self.stored else None
@@ -116,6 +118,7 @@ def test_the_files_say_what_waits_after_any_history(
             if step == "stop":
                 files.close()
                 saved = model.read
+            real.second = saved
             real.open()
             model.read = saved
         check_same(real.files, model)
@@ -268,3 +271,94 @@ def test_a_loaded_second_gives_out_what_is_due_in_order(tmp_path: Path) -> None:
     again = LoadedSecond(START)
     again.load(positions, files.log.gather(positions), START * 1000 + 501, int(positions[2]))
     assert [one.physical_offset for one in again.take((START + 1) * 1000, 9)] == [500, 900, 501]
+
+
+class Clocked:
+    """Files of a clock that a test sets, with messages that ask for delays."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.second = START
+        self.said: dict[int, TimerMessage] = {}
+        self.open()
+
+    def open(self) -> None:
+        self.files = TimerFiles(
+            self.root, lambda place: place // 10, lambda: self.second * 1000, FILE_BYTES,
+            message_at=self.said.get,
+        )  # fmt: skip
+
+    def restart(self, second: int, delivered_ms: int) -> None:
+        self.files.close(delivered_ms)
+        self.second = second
+        self.open()
+
+
+def test_after_a_clock_that_was_ahead_nothing_is_early_and_nothing_comes_again(
+    tmp_path: Path,
+) -> None:
+    real = Clocked(tmp_path)
+    ahead = real.second = START + 86_400
+    real.files.add([unit(ahead + row, 1, 10 * row) for row in range(20)], 20)
+    real.files.pass_to(ahead + 5)
+    real.restart(START + 60, (ahead + 7) * 1000 + 500)
+    files = real.files
+    assert (files.read_second, files.queue_offset, files.pending) == (START + 60, 20, 12)
+    assert [chain_of(files, ahead + row) for row in (5, 7, 8, 19)] == [[], [], [80], [190]]
+    again = files.check_now(0)
+    assert again is None, "it is saved"
+    real.restart(START + 61, 0)
+    assert (real.files.read_second, real.files.pending) == (START + 60, 12)
+
+
+def test_a_delay_that_a_clock_ahead_began_counts_from_now_and_its_recall_follows(
+    tmp_path: Path,
+) -> None:
+    real = Clocked(tmp_path)
+    ahead = real.second = START + 86_400
+    real.files.add(
+        [unit(ahead + 30, 1, 0), unit(ahead + 30, 1, 10), unit(ahead + 30, 1 | DELETE, 20)], 3
+    )
+    real.files.pass_to(ahead)
+    real.said = {
+        0: TimerMessage(30_000, ("K", "t+K"), ""),
+        10: TimerMessage(None, ("A",), ""),
+        20: TimerMessage(None, ("K",), "t+K"),
+    }
+    real.restart(START, ahead * 1000)
+    assert chain_of(real.files, START + 29) == [0, 20]
+    assert chain_of(real.files, ahead + 30) == [10]
+    assert real.files.moved == {"K": START + 29, "t+K": START + 29}
+
+
+def test_a_kill_while_the_files_are_made_anew_loses_no_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Clocked(tmp_path)
+    real.second = START + 86_400
+    real.files.add([unit(real.second + 9, 1, 10 * row) for row in range(15)], 15)
+    real.files.pass_to(real.second)
+    real.files.close()
+    real.second = START
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TimerFiles, "add", killed)
+        with pytest.raises(KeyboardInterrupt):
+            real.open()
+    real.open()
+    assert (real.files.queue_offset, real.files.known_below) == (0, 15), "the queue is read again"
+    assert real.files.read_second == START
+
+
+def test_units_that_are_farther_away_than_the_wheel_reaches_wait_on(tmp_path: Path) -> None:
+    real = Clocked(tmp_path)
+    far = real.second = START + 3 * SLOTS
+    real.files.read_second = far
+    real.files.add([unit(far + 5, 1, 0)._replace(written_ms=far * 1000)], 1)
+    real.restart(START, 0)
+    last = START + SLOTS - 1
+    assert chain_of(real.files, last) == [0]
+    assert real.files.log.unit_at(0)["magic"] == 1 | ROLL

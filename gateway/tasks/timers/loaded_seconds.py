@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gateway.tasks.timers.timer_files import effective_due
 from gateway.tasks.timers.timer_log import Positions, Units
 from protocol.derived.timer_units import DELETE, ROLL
-from protocol.record.timed import PRECISION_MS
 
 
 class DueUnit(NamedTuple):
@@ -53,10 +53,7 @@ class LoadedSecond:
         is_marker = ((magic & DELETE) != 0) & ((magic & ROLL) == 0)
         markers: list[int] = units["physical_offset"][is_marker].tolist()
         positions, units = positions[~is_marker], units[~is_marker]
-        due = units["due_ms"].astype(np.int64)
-        due[due == 0] = (self.second + 1) * PRECISION_MS
-        rolled = (units["magic"] & ROLL) != 0
-        due[rolled] = self.second * PRECISION_MS
+        due = effective_due(units, self.second)
         left = np.flatnonzero((due > delivered_ms) | (positions >= delivered_end))
         due, positions, units = due[left], positions[left], units[left]
         order = np.lexsort((positions, due))

@@ -22,6 +22,7 @@ from protocol.derived.timer_units import (
     DELETE,
     LOG_FILE_BYTES,
     NO_UNIT,
+    ROLL,
     SLOT,
     SLOT_BYTES,
     SLOTS,
@@ -35,6 +36,11 @@ from protocol.record.timed import PRECISION_MS
 
 GONE = -1
 """In place of a queue offset: retention has deleted the message."""
+_INT32_MAX = 2**31 - 1
+AHEAD_MS = 5_000
+"""The clock that wrote the files may be ahead by so much, as after a promotion."""
+_AT_ONCE = 10_000
+"""Units that are made again together."""
 
 
 class WaitingUnit(NamedTuple):
@@ -48,6 +54,31 @@ class WaitingUnit(NamedTuple):
     topic_hash: int
     due_ms: int
 
+    @property
+    def second(self) -> int:
+        """The second of its slot."""
+        return self.slot_ms // PRECISION_MS
+
+    @property
+    def takes_back(self) -> bool:
+        """Whether its message only takes another one back."""
+        return bool(self.magic & DELETE) and not self.magic & ROLL
+
+    def in_second(self, second: int) -> "WaitingUnit":
+        """The same with the slot of another second."""
+        slot_ms = second * PRECISION_MS
+        written_ms = min(max(self.written_ms, slot_ms - _INT32_MAX), slot_ms + _INT32_MAX)
+        return self._replace(slot_ms=slot_ms, written_ms=written_ms)
+
+
+class TimerMessage(NamedTuple):
+    """What the message of a unit says: the delay that it asks for, None: another time; its own
+    unique keys, as messages that take it back name it; and the one that it takes back."""
+
+    delay_ms: int | None
+    keys: tuple[str, ...]
+    takes_back: str
+
 
 class TimerFiles:
     """The files of one store, for their one writing process."""
@@ -58,9 +89,10 @@ class TimerFiles:
         is_stored: Callable[[int], int | None],
         now_ms: Callable[[], int],
         file_bytes: int = LOG_FILE_BYTES,
+        message_at: Callable[[int], TimerMessage | None] = lambda _: None,
     ) -> None:
         """`is_stored`: the queue offset of the timer message at a log offset; None without one,
-        GONE where the log begins later.
+        GONE where the log begins later. `message_at`: what that message says.
 
         Units at the end whose message the log has not got, as after a power loss, are cut off.
         Raises OSError.
@@ -91,12 +123,20 @@ class TimerFiles:
         """All that is due in earlier seconds is delivered."""
         if not self.read_second:
             self.read_second = now_ms() // PRECISION_MS
+        self.moved: dict[str, int] = {}
+        """The second to which a message was moved, by its keys: who takes it back follows."""
         self._waiting = 0
+        if self.read_second * PRECISION_MS > now_ms() + AHEAD_MS:
+            self._begin_earlier(now_ms(), message_at)
+            return
         self._rebuild_wheel()
         if self.log.end < self._check.flushed and not self.known_below:
-            check = self.check_now()
-            if check is not None:
-                self.save(check)
+            self._save_now()
+
+    def _save_now(self) -> None:
+        check = self.check_now()
+        if check is not None:
+            self.save(check)
 
     def _resumed(self, is_stored: Callable[[int], int | None]) -> int:
         """Cuts off units without a message; returns the offset after the last one that has."""
@@ -112,6 +152,65 @@ class TimerFiles:
             was_cut = True
             log.truncate(last)
         return self._check.queue_offset
+
+    def _begin_earlier(self, now_ms: int, message_at: Callable[[int], TimerMessage | None]) -> None:
+        """Makes the units anew: the clock was ahead when the check point was saved.
+
+        Its `read_second` cannot say any more what is delivered, so that this has no unit from now
+        on. A delay that would be longer than its message asked for counts from now.
+        """
+        waiting = self._sooner(self._undelivered(), now_ms, message_at)
+        # A crash from here on finds too few units, and takes them from the queue again.
+        self.save(self._check._replace(flushed=self.log.end + UNIT_BYTES))
+        self.log.clear()
+        self.read_second = now_ms // PRECISION_MS
+        self._rebuild_wheel()
+        last = self.read_second + SLOTS - 1
+        for start in range(0, len(waiting), _AT_ONCE):
+            some = [
+                unit
+                if unit.second <= last
+                else unit.in_second(last)._replace(magic=unit.magic | ROLL)
+                for unit in waiting[start : start + _AT_ONCE]
+            ]
+            self.add(some, self.queue_offset)
+        self.delivered_ms, self.delivered_end = 0, 0
+        self._save_now()
+
+    def _undelivered(self) -> list[WaitingUnit]:
+        found: list[WaitingUnit] = []
+        for positions, units in self.log.files():
+            seconds = (units["written_ms"] + units["delay_ms"]) // PRECISION_MS
+            due = effective_due(units, seconds)
+            is_known = (due <= self.delivered_ms) & (positions < self.delivered_end)
+            is_marker = (units["magic"] & DELETE) != 0
+            left = (seconds >= self.read_second) & (~is_known | is_marker)
+            found += map(_waiting_of, units[left])
+        return found
+
+    def _sooner(
+        self,
+        waiting: list[WaitingUnit],
+        now_ms: int,
+        message_at: Callable[[int], TimerMessage | None],
+    ) -> list[WaitingUnit]:
+        """No delay is longer from now than its message asked for; what takes it back follows it."""
+        moved: list[WaitingUnit] = []
+        for unit in waiting:
+            said = None if unit.takes_back else message_at(unit.physical_offset)
+            if said is not None and said.delay_ms is not None and not unit.magic & ROLL:
+                due_ms = now_ms + said.delay_ms
+                if unit.due_ms > due_ms:
+                    unit = unit.in_second((due_ms - 1) // PRECISION_MS)._replace(due_ms=due_ms)
+                    self.moved.update(dict.fromkeys(said.keys, unit.second))
+            moved.append(unit)
+        if not self.moved:
+            return moved
+        for number, unit in enumerate(moved):
+            said = message_at(unit.physical_offset) if unit.takes_back else None
+            if said is not None and said.takes_back in self.moved:
+                moved[number] = unit.in_second(self.moved[said.takes_back])
+        return moved
 
     def _rebuild_wheel(self) -> None:
         slots = np.zeros(SLOTS, SLOT)
@@ -272,6 +371,26 @@ class TimerFiles:
         with suppress(BufferError):
             self._map.close()
         os.close(self._wheel)
+
+
+def effective_due(units: Units, seconds: Any) -> NDArray[np.int64]:
+    """When units of these seconds are due, in ms; those that are to wait on at the begin."""
+    due = units["due_ms"].astype(np.int64)
+    due = np.where(due == 0, (seconds + 1) * PRECISION_MS, due)  # a broker writes 0
+    return np.where((units["magic"] & ROLL) != 0, seconds * PRECISION_MS, due)
+
+
+def _waiting_of(unit: Any) -> WaitingUnit:
+    written_ms = int(unit["written_ms"])
+    return WaitingUnit(
+        slot_ms=written_ms + int(unit["delay_ms"]),
+        magic=int(unit["magic"]),
+        written_ms=written_ms,
+        physical_offset=int(unit["physical_offset"]),
+        record_bytes=int(unit["record_bytes"]),
+        topic_hash=int(unit["topic_hash"]),
+        due_ms=int(unit["due_ms"]),
+    )
 
 
 def _read_check(path: Path) -> TimerCheck:

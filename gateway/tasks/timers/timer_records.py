@@ -7,7 +7,7 @@ from pathlib import Path
 from gateway.sending.delayed import own_properties, real_place_of
 from gateway.tasks.delivery import RETRY_S, Delivery
 from gateway.tasks.timers.loaded_seconds import LoadedSecond
-from gateway.tasks.timers.timer_files import GONE, WaitingUnit
+from gateway.tasks.timers.timer_files import GONE, TimerMessage, WaitingUnit
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
 from node.store.opening import open_live
@@ -28,7 +28,7 @@ from protocol.record.properties import (
     decode_raw_properties,
 )
 from protocol.record.scheduled import RealPlace, joined_properties
-from protocol.record.timed import PRECISION_MS, TIMER_PLACE, due_ms
+from protocol.record.timed import PRECISION_MS, TIMER_PLACE, delay_of, due_ms
 
 log = logging.getLogger("keelog.tasks")
 
@@ -61,7 +61,11 @@ def waiting_unit(record: Record, now_ms: int, window_ms: int) -> WaitingUnit | N
         extra = fields(msg_id=record.message_id, why=f"its {TIMER_OUT_MS} is {text[:40]!a}")
         log.error("a timer message is not delivered", extra=extra)
         return None
-    out_ms = slot_ms = int(text)
+    out_ms, stored_ms, delay_ms = int(text), record.head.store_timestamp, delay_of(properties)
+    if delay_ms is not None and out_ms > now_ms + delay_ms:
+        # The clock that wrote it was ahead: the delay counts from now.
+        out_ms, stored_ms = (now_ms + delay_ms - 1) // PRECISION_MS * PRECISION_MS, now_ms
+    slot_ms = out_ms
     written_ms = now_ms // PRECISION_MS * PRECISION_MS
     magic = _DEFAULT
     left_ms = out_ms - written_ms
@@ -80,7 +84,7 @@ def waiting_unit(record: Record, now_ms: int, window_ms: int) -> WaitingUnit | N
         physical_offset=record.head.physical_offset,
         record_bytes=record.size,
         topic_hash=java_hash(topic),
-        due_ms=due_ms(properties, out_ms, record.head.store_timestamp),
+        due_ms=due_ms(properties, out_ms, stored_ms),
     )
 
 
@@ -156,18 +160,30 @@ class TimerRecords:
         log.error("a timer message is gone, and not delivered", extra=extra)
         return None
 
+    def message_at(self, offset: int) -> TimerMessage | None:
+        """What the timer message at a log offset says; None without one."""
+        try:
+            record = self._store.log.record_at(offset)
+        except (NotFound, StoreDamaged):
+            return None
+        delay_ms = delay_of(decode_raw_properties(record.properties_raw))
+        return TimerMessage(delay_ms, self.keys_of(record), self.taken_back_by(record))
+
     @staticmethod
     def taken_back_by(record: Record) -> str:
         """The key of the message that this one takes back."""
         return record.properties.get(TIMER_DELETE_KEY, "")
 
     @staticmethod
-    def is_taken_back(record: Record, loaded: LoadedSecond) -> bool:
-        """Whether another message of its second takes it back. Its key may come with the topic."""
-        if not loaded.taken_back:
-            return False
+    def keys_of(record: Record) -> tuple[str, ...]:
+        """How other messages name this one to take it back: its key may come with the topic."""
         key, topic = record.unique_key, record.properties.get(REAL_TOPIC, "")
-        return bool(key) and not loaded.taken_back.isdisjoint((key, f"{topic}+{key}"))
+        return (key, f"{topic}+{key}") if key else ()
+
+    @classmethod
+    def is_taken_back(cls, record: Record, loaded: LoadedSecond) -> bool:
+        """Whether another message of its second takes it back."""
+        return bool(loaded.taken_back) and not loaded.taken_back.isdisjoint(cls.keys_of(record))
 
     @staticmethod
     def delivery(record: Record, written_ms: int, now_ms: int, is_rolled: bool) -> Delivery | None:

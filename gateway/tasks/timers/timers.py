@@ -18,14 +18,14 @@ from client.core import ClientCore
 from gateway.sending.writer_link import WriterLink
 from gateway.tasks.delivery import RETRY_S, Delivery, deliver_all
 from gateway.tasks.timers.loaded_seconds import DueUnit, LoadedSecond
-from gateway.tasks.timers.timer_files import TimerFiles, WaitingUnit
+from gateway.tasks.timers.timer_files import AHEAD_MS, TimerFiles, WaitingUnit
 from gateway.tasks.timers.timer_records import NEVER_WAITED, TimerRecords, waiting_unit
 from gateway.tasks.waiting_queue import WaitingQueue
 from node.runtime import disk
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
 from node.runtime.stats.timer_state import TimerState, write_timer_state
-from protocol.derived.timer_units import DELETE, NO_UNIT, ROLL
+from protocol.derived.timer_units import NO_UNIT, ROLL
 from protocol.errors import MqError
 from protocol.names import TIMER_CHECK_FILE
 from protocol.record.codec import Record
@@ -51,6 +51,10 @@ LOOK_S_MAX = 0.5
 ERROR_S = 10.0
 
 
+class _ClockSetBack(Exception):
+    """The read second lies ahead of the clock."""
+
+
 class TimerDeliverer:
     """The timer messages of one node. `now_ms` returns the wall clock."""
 
@@ -72,6 +76,9 @@ class TimerDeliverer:
         self._seconds: dict[int, LoadedSecond] = {}
         self._loaded_to = 0
         """The first second that nobody has looked at."""
+        self._to_read: int | None = None
+        """The end of the queue when the files were opened, None: unknown. Until all before it has
+        units nothing is delivered: what takes a message back may come after it."""
         self._batches: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self.delivered = 0
@@ -81,6 +88,15 @@ class TimerDeliverer:
 
     async def run(self) -> None:
         """Delivers until it is cancelled. Raises StoreMoved, and errors of the disk."""
+        while True:
+            try:
+                await self._run_until_set_back()
+            except _ClockSetBack:
+                # The files begin at the read second, which is of a clock that was ahead.
+                log.warning("timer messages wait by another clock: it was set back")
+                self._forget()
+
+    async def _run_until_set_back(self) -> None:
         if (self._root / TIMER_CHECK_FILE).exists():
             await self._open()
         parts = [self._enqueue(), self._deliver_due(), self._save_now_and_then()]
@@ -94,16 +110,30 @@ class TimerDeliverer:
                 task.cancel()
             if self._batches:
                 await asyncio.wait(self._batches, timeout=STOP_S)
-            for task in self._batches:
-                task.cancel()
+            for batch in self._batches:
+                batch.cancel()
+
+    def _forget(self) -> None:
+        """Closes the files, so that they are opened by the clock as it is now."""
+        if self._opened is not None:
+            self._opened.close(self._delivered_ms())
+            self._opened = None
+        self._seconds.clear()
+        self._batches.clear()
 
     async def _open(self) -> TimerFiles:
         """The files; made only for a node that has timer messages."""
         if self._opened is None:
             await self._records.wait_for_log()
-            is_stored = self._records.queue_offset_of
-            files = await asyncio.to_thread(TimerFiles, self._root, is_stored, self._now_ms)
+            files = await asyncio.to_thread(
+                TimerFiles,
+                self._root,
+                self._records.queue_offset_of,
+                self._now_ms,
+                message_at=self._records.message_at,
+            )
             self._loaded_to = files.read_second
+            self._to_read = None
             self._opened = files
             self._changed.set()
         return self._opened
@@ -119,6 +149,9 @@ class TimerDeliverer:
     async def _enqueue(self) -> None:
         while True:
             try:
+                if self._opened is not None and self._to_read is None:
+                    self._to_read = await self._queue.end()
+                    self._changed.set()
                 offset = 0 if self._opened is None else self._opened.queue_offset
                 found = await self._queue.pull(offset)
             except MqError as error:
@@ -133,65 +166,65 @@ class TimerDeliverer:
     async def _take_in(self, files: TimerFiles, records: list[Record], next_offset: int) -> None:
         now = self._now_ms()
         waiting = [
-            (record, unit)
+            (record, self._followed(files, record, unit))
             for record in records
             if (unit := waiting_unit(record, now, self._window_ms)) is not None
         ]
         while True:
-            passed = files.read_second
-            late = [pair for pair in waiting if _second(pair[1]) < passed]
-            if late:
-                waiting = [pair for pair in waiting if _second(pair[1]) >= passed]
-                known = files.known_below
-                await self._deliver_late(
-                    [record for record, _ in late if record.head.queue_offset >= known]
-                )
-            elif not all(files.has_room(_second(unit)) for _, unit in waiting):
+            known, passed = files.known_below, files.read_second
+            waiting = [
+                (record, unit)
+                for record, unit in waiting
+                if unit.second >= passed or record.head.queue_offset >= known
+            ]
+            # What is late waits in the first second that is not passed: so does what takes it back.
+            units = [unit.in_second(max(unit.second, passed)) for _, unit in waiting]
+            if not all(files.has_room(unit.second) for unit in units):
                 await asyncio.sleep(RETRY_S)
             else:
                 try:
-                    positions = files.add([unit for _, unit in waiting], next_offset)
+                    positions = files.add(units, next_offset)
                 except OSError as error:
                     if not disk.is_passing(error):
                         raise
                     await asyncio.sleep(RETRY_S)
                 else:
                     break
-        for (record, unit), position in zip(waiting, positions.tolist(), strict=True):
-            if _second(unit) < self._loaded_to:
+        for (record, _), unit, position in zip(waiting, units, positions.tolist(), strict=True):
+            if unit.second < self._loaded_to:
                 self._add_to_loaded(record, unit, position)
+        self._changed.set()
+
+    def _followed(self, files: TimerFiles, record: Record, unit: WaitingUnit) -> WaitingUnit:
+        """The unit where its message is; one that takes another back is where that was moved to."""
+        if not (unit.takes_back and files.moved):
+            return unit
+        second = files.moved.get(self._records.taken_back_by(record))
+        return unit if second is None else unit.in_second(second)
 
     def _add_to_loaded(self, record: Record, unit: WaitingUnit, position: int) -> None:
-        second = _second(unit)
+        second = unit.second
         loaded = self._seconds.get(second)
         if loaded is None:
             loaded = self._seconds[second] = LoadedSecond(second)
-        if unit.magic & DELETE and not unit.magic & ROLL:
+        if unit.takes_back:
             loaded.taken_back.add(self._records.taken_back_by(record))
         else:
             due_ms = unit.slot_ms if unit.magic & ROLL else unit.due_ms
             loaded.add(DueUnit(due_ms, position, unit.physical_offset, unit.written_ms, unit.magic))
         self._changed.set()
 
-    async def _deliver_late(self, records: list[Record]) -> None:
-        """Their second had passed when they were read from the queue."""
-        now = self._now_ms()
-        deliveries = [
-            delivery
-            for record in records
-            if (delivery := self._records.delivery(record, NEVER_WAITED, now, False)) is not None
-        ]
-        self.delivered += await deliver_all(self._link, deliveries, self._warn)
-
     # From the log of units to the real places
 
     async def _deliver_due(self) -> None:
         while True:
             files = self._opened
-            if files is None:
+            if files is None or self._to_read is None or files.queue_offset < self._to_read:
                 await self._sleep(None)
                 continue
             now = self._now_ms()
+            if files.read_second * PRECISION_MS > now + AHEAD_MS:
+                raise _ClockSetBack
             await self._load(files, now)
             took = self._start_batch(self._now_ms())
             self._pass(files)
@@ -258,7 +291,9 @@ class TimerDeliverer:
             is_rolled = bool(unit.magic & ROLL)
             if record is None or (not is_rolled and self._records.is_taken_back(record, loaded)):
                 continue
-            delivery = self._records.delivery(record, unit.written_ms, now, is_rolled)
+            is_late = unit.due_ms <= unit.written_ms
+            written_ms = NEVER_WAITED if is_late and not is_rolled else unit.written_ms
+            delivery = self._records.delivery(record, written_ms, now, is_rolled)
             if delivery is not None:
                 deliveries.append(delivery)
         self.delivered += await deliver_all(self._link, deliveries, self._warn)
@@ -335,10 +370,6 @@ class TimerDeliverer:
         if now >= self._warned_at + ERROR_S:
             self._warned_at = now
             log.warning("timer messages wait", extra=fields(why=error))
-
-
-def _second(unit: WaitingUnit) -> int:
-    return unit.slot_ms // PRECISION_MS
 
 
 def timer_queue(core: ClientCore, wait_s: float) -> WaitingQueue:

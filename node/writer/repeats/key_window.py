@@ -5,13 +5,14 @@ before it.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from node.runtime.event_log import fields
+from node.runtime.stored_times import Arrivals, Moment, moment
 from node.store.file_cache import OpenFiles
 from node.store.log.reader import Bounds, LogReader
 from node.store.log.segment_list import SegmentList, list_folder
@@ -79,16 +80,26 @@ class KeyWindow:
     newest, and somewhat more. Not thread-safe: the writer's one thread calls it."""
 
     def __init__(
-        self, root: Path, window_ms: int, keys_max: int, min_offset: int, end: int, now_ms: int
+        self,
+        root: Path,
+        window_ms: int,
+        keys_max: int,
+        log: Bounds,
+        last_store_ms: int,
+        now: Callable[[], Moment] = moment,
     ) -> None:
-        """`min_offset` and `end`: the log's bounds. Nothing is read of it but heads of segments."""
+        """`log`: its bounds, of which nothing is read but heads of segments; `last_store_ms`: the
+        store time of its last record."""
         self.window_ms = window_ms
+        self._now = now
+        self._arrivals = Arrivals(window_ms)
         self._table = KeyTable(keys_max)
         self._files = OpenFiles(FILES_MAX)
         folder = root / COMMIT_LOG_DIR
-        segments = SegmentList(folder, list_folder(folder, begin=min_offset), self._files)
-        self._reader = LogReader(segments, Bounds(min_offset, end))
-        self.at = self._begin(now_ms - window_ms)
+        segments = SegmentList(folder, list_folder(folder, begin=log.start), self._files)
+        self._reader = LogReader(segments, log)
+        # Store times never fall: what lies a window before the last one is older than a window.
+        self.at = self._begin(max(now().wall_ms, last_store_ms) - window_ms)
         """The log offset that it has read up to."""
 
     def _begin(self, since_ms: int) -> int:
@@ -110,6 +121,7 @@ class KeyWindow:
 
         What cannot be read is left out: its messages count as not stored.
         """
+        self._arrivals.look(end, self._now())
         if self.at >= end:
             return
         bounds, segments = self._reader.bounds, self._reader.segments
@@ -148,16 +160,18 @@ class KeyWindow:
         elif self.at < stop:
             self.at = reader.segment_at(self.at).end  # a filler is all that is left of it
 
-    def stored(
-        self, keys: Sequence[MessageKey], now_ms: int, removed: Removed
-    ) -> dict[int, Record]:
+    def stored(self, keys: Sequence[MessageKey], removed: Removed) -> dict[int, Record]:
         """By row, the first record of each key that the window has and nobody has removed."""
         found: dict[int, Record] = {}
+        now = self._now()
         for row, offset in self._table.find([key.hash for key in keys]):
             if row in found:
                 continue
             record = self._record_at(offset)
-            if record is None or record.head.store_timestamp < now_ms - self.window_ms:
+            if record is None:
+                continue
+            age_ms = self._arrivals.age_ms(offset, record.head.store_timestamp, now)
+            if age_ms > self.window_ms:
                 continue
             queue = Queue(record.topic, record.head.queue_id)
             if MessageKey.of(record) == keys[row] and not removed.hides(queue, offset):

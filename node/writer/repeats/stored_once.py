@@ -127,7 +127,7 @@ class StoredOnce:
                 )
                 continue
             self._catch_up()
-            asked = self._take_out(request, rows, now_ms)
+            asked = self._take_out(request, rows)
             if asked.kept:
                 run.add(request, asked)
         self._carry_out(run, now_ms)
@@ -164,13 +164,13 @@ class StoredOnce:
         check_sizes(request, [row.size for row in rows])
         return rows
 
-    def _take_out(self, request: AppendRequest, rows: list[AskedRow], now_ms: int) -> AskedRequest:
+    def _take_out(self, request: AppendRequest, rows: list[AskedRow]) -> AskedRequest:
         """Takes the repeated messages out of the request, and names those in its `repeats` whose
         first one has a place by now."""
         repeats = request.repeats
         assert repeats is not None
         keyed = [(row, one.key) for row, one in enumerate(rows) if one.key is not None]
-        found = self._window.stored([key for _, key in keyed], now_ms, self._removed())
+        found = self._window.stored([key for _, key in keyed], self._removed())
         firsts = {keyed[number][0]: record for number, record in found.items()}
         repeats.update((row, _repeated(record)) for row, record in firsts.items())
         own: dict[MessageKey, int] = {}

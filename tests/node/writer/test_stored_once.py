@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from node.runtime.settings import Settings
+from node.runtime.stored_times import Moment
 from node.store.config.topics_file import TopicsFile
+from node.store.log.reader import Bounds
 from node.writer.append_request import AppendRequest, RepeatedMessage
 from node.writer.appender import Appender
 from node.writer.log.commit_log import CommitLog
@@ -57,13 +59,19 @@ class Once:
         self.appender = Appender(self.placement, topics, rules, STORE_HOST.to_bytes())
         self.removed = NOTHING_REMOVED
         self.now_ms = 1_000_000
+        self.shift_ms = 0
+        """By how much the wall clock is ahead."""
         self.window, self.once = self._started()
 
     def _started(self) -> tuple[KeyWindow, StoredOnce]:
-        end, removed = self.log.end, lambda: self.removed
-        window = KeyWindow(self.root, WINDOW_MS, self.keys_max, 0, end, self.now_ms)
+        bounds, removed = Bounds(0, self.log.end), lambda: self.removed
+        last_ms = self.placement.last_store_timestamp
+        window = KeyWindow(self.root, WINDOW_MS, self.keys_max, bounds, last_ms, self._moment)
         append = self.appender.append
         return window, StoredOnce(window, append, lambda: (0, self.log.end), removed, True)
+
+    def _moment(self) -> Moment:
+        return Moment(self.now_ms + self.shift_ms, self.now_ms)
 
     def start(self) -> None:
         """As a writer that starts: nothing is known but the log."""
@@ -71,7 +79,8 @@ class Once:
         self.window, self.once = self._started()
 
     def append(self, *requests: AppendRequest) -> None:
-        self.once.append(list(requests), self.now_ms)
+        self.once.append(list(requests), self.now_ms + self.shift_ms)
+        self.once.turn()
 
     def records(self) -> list[Record]:
         found: list[Record] = []
@@ -357,3 +366,27 @@ def test_the_hash_of_a_record_is_that_of_its_columns() -> None:
         if one.unique_key
     }
     assert dict(zip(found.rows.tolist(), found.key_hash.tolist(), strict=True)) == expected
+
+
+@pytest.mark.parametrize("shift_ms", [2 * 3_600_000, -2 * 3_600_000])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_window_is_as_long_as_it_says_when_the_clock_is_set(
+    log: Once, shift_ms: int, restarts: bool
+) -> None:
+    log.append(asking(message("before")))
+    log.shift_ms = shift_ms
+    log.append(asking(message("meanwhile")))
+    log.shift_ms = 0
+    if restarts:
+        log.start()
+        log.once.turn()
+    log.now_ms += WINDOW_MS - 1
+    keys = ("meanwhile",) if restarts and shift_ms > 0 else ("before", "meanwhile")
+    for key in keys:
+        log.append(again := asking(message(key)))
+        assert again.repeats, key
+    log.now_ms += 2
+    log.append(asking(message("after")))
+    for key in (*keys, "after"):
+        log.append(again := asking(message(key)))
+        assert bool(again.repeats) == (key == "after"), key

@@ -1,0 +1,97 @@
+"""How long ago something was stored, whatever the clock did since: the one place that compares
+stored times with now.
+
+A stored time is of the wall clock of its moment, perhaps of another machine, and store times never
+fall within a store. So it may lie ahead of now, and the clock may be set at any time. Nobody sets
+the steady clock, but it knows of no time before this process.
+"""
+
+import time
+from bisect import bisect_left, bisect_right
+from typing import NamedTuple
+
+SET_MS = 500
+"""The wall clock was set if it went otherwise than the steady one by more than this."""
+ODD_MS = 60_000
+"""For so long after the clock was set, stored times may be of before it."""
+ODD_APART_MS = 1000
+LOOKS_MAX = 1000
+"""That are kept, and as many again; the interval between them follows from it."""
+
+
+class Moment(NamedTuple):
+    """One moment by both clocks, in ms: since 1970, and since the machine began."""
+
+    wall_ms: int
+    steady_ms: int
+
+    def was_set_since(self, before: "Moment") -> bool:
+        """Whether somebody set the wall clock in between."""
+        return abs(self.set_by_ms(before)) > SET_MS
+
+    def set_by_ms(self, before: "Moment") -> int:
+        """By how much the wall clock was set since then; below 0: back."""
+        return self.wall_ms - before.wall_ms - (self.steady_ms - before.steady_ms)
+
+
+def moment() -> Moment:
+    """Now. The steady clock counts while the machine sleeps, too."""
+    return Moment(
+        time.time_ns() // 1_000_000, time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+    )
+
+
+class _EndLook(NamedTuple):
+    """What lies before `end`, and after the end of the look before it, was there at `at`."""
+
+    end: int
+    at: Moment
+    is_odd: bool
+
+
+class Arrivals:
+    """When the messages of a queue, or of the log, came: from looks at where it ends.
+
+    A message is as old as the wall clock said when it was first seen, and ages by the steady clock
+    from then on. It counts as new when it was first seen if its time lay ahead then, or if somebody
+    had just set the clock.
+    """
+
+    def __init__(self, keep_ms: int) -> None:
+        """Ages of `keep_ms` and more may be given as any of these."""
+        self._keep_ms = keep_ms
+        self._looks: list[_EndLook] = []
+        self._last: Moment | None = None
+        self._odd_until_ms = 0
+
+    def look(self, end: int, at: Moment) -> None:
+        """All that lies before the offset `end` is there."""
+        looks = self._looks
+        if self._last is not None and at.was_set_since(self._last):
+            self._odd_until_ms = at.steady_ms + ODD_MS
+        self._last = at
+        if looks and end <= looks[-1].end:
+            return
+        is_odd = at.steady_ms < self._odd_until_ms
+        # The first look is of all that came before this process: it stays as it is.
+        if len(looks) > 2 and is_odd == looks[-1].is_odd:
+            apart_ms = ODD_APART_MS if is_odd else self._keep_ms // LOOKS_MAX
+            if at.steady_ms < looks[-2].at.steady_ms + apart_ms:
+                looks.pop()
+        looks.append(_EndLook(end, at, is_odd))
+        if len(looks) > 2 * LOOKS_MAX:
+            del looks[: self._first_within(at) - 1]
+            del looks[: -2 * LOOKS_MAX]
+
+    def _first_within(self, at: Moment) -> int:
+        since_ms = at.steady_ms - self._keep_ms
+        return max(1, bisect_left(self._looks, since_ms, key=lambda look: look.at.steady_ms))
+
+    def age_ms(self, offset: int, stored_ms: int, now: Moment) -> int:
+        """How long ago the message at an offset was stored; 0 for one that nobody has seen."""
+        found = bisect_right(self._looks, offset, key=lambda look: look.end)
+        if found == len(self._looks):
+            return 0
+        look = self._looks[found]
+        before_ms = 0 if look.is_odd else max(0, look.at.wall_ms - stored_ms)
+        return before_ms + max(0, now.steady_ms - look.at.steady_ms)
