@@ -30,8 +30,6 @@ OUTER = ("keelog", "pyspark_keelog")
 INNER = ("protocol", "client", "node", "gateway", "replication", "workers", "pipeline")
 """What a wheel has inside of `keelog`."""
 SUFFIXES = (".py", ".c", ".typed")
-DEMO_STORES = ("small-clean", "mixed-kinds")
-"""Stores of tests/golden whose messages `keelog demo` sends."""
 
 
 def nested(source: str) -> str:
@@ -62,9 +60,6 @@ def nest(root: Path, folder: Path) -> dict[str, str]:
             else:
                 shutil.copyfile(path, target)
             places[str(target)] = place.as_posix()
-    for name in DEMO_STORES:
-        store = root / "tests" / "golden" / f"{name}.tar.gz"
-        places[str(store)] = f"keelog/cli/demo/stores/{store.name}"
     return places
 
 

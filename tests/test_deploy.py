@@ -120,8 +120,8 @@ HARDENED = {
     "ProtectSystem": "strict",
     "ProtectProc": "invisible",
     "CapabilityBoundingSet": "",
-    "RestrictAddressFamilies": "AF_UNIX AF_INET AF_INET6",
-    "SystemCallFilter": "~@privileged @resources",
+    "RestrictAddressFamilies": "AF_UNIX AF_INET AF_INET6 AF_NETLINK",
+    "SystemCallFilter": "sched_setscheduler sched_setattr setpriority",
     "SystemCallErrorNumber": "EPERM",
 }
 
@@ -129,7 +129,10 @@ HARDENED = {
 def test_the_unit_leaves_a_node_what_it_needs_and_no_more() -> None:
     service = unit()
     assert {name: service.get(name) for name in HARDENED} == HARDENED
-    assert "SystemCallFilter=@system-service\n" in UNIT.read_text()
+    assert (
+        "SystemCallFilter=@system-service\nSystemCallFilter=~@privileged @resources\n"
+        in UNIT.read_text()
+    )
     assert "ProcSubset" not in service, "the boot id and /proc/locks are read"
 
 

@@ -22,6 +22,7 @@ from node.runtime.state_page import DAMAGED, STOPPED, LogPage, WorkerPage, run_d
 from node.runtime.stats.topic_counts import TopicCounts
 from node.runtime.wakeup import Context, ZmqWakeup
 from node.store.identity.new_store import check_created
+from node.store.identity.running_node import Owner, find_owner
 from protocol.errors import CorruptError, NotAStore
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR
@@ -301,8 +302,7 @@ def _nicely(dispatcher: Dispatcher) -> bool:
 
 def _writer_lives(root: Path) -> bool:
     with suppress(FileNotFoundError), LogPage.open(root) as page:
-        state = page.read()
-        return state.state != STOPPED and Path(f"/proc/{state.pid}").exists()
+        return page.read().state != STOPPED and find_owner(root) is Owner.WRITER
     return False
 
 
@@ -324,7 +324,7 @@ def _enter(root: Path, is_of_node: bool) -> list[FileLock]:
 def _take_locks(root: Path, job: WorkerJob) -> list[FileLock]:
     """Takes the slot's lock. Raises StoreLocked, also when a slot that shares our files runs."""
     own = run_dir(root) / f"{job.slot}.lock"
-    locks = [FileLock.take(own, record=False)]
+    locks = [FileLock.take(own)]
     others = run_dir(root).glob(f"{job.clashing}.lock") if job.clashing else ()
     for path in others:
         if path.name.rpartition("-of-")[2] != own.name.rpartition("-of-")[2]:

@@ -19,8 +19,10 @@ from node.runtime.regular_file import open_regular
 from protocol.errors import NotAStore, StoreLocked, StorePermission
 from protocol.names import LOCK_FILE
 
-_F_OFD_SETLK = 37
-_LOCK_BYTE_0 = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+_F_OFD_GETLK, _F_OFD_SETLK = 36, 37
+_LOCK = struct.Struct("hhqqi4x")
+_LOCK_BYTE_0 = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+_WITHOUT_LOCKS = frozenset({errno.EINVAL, errno.ENOLCK, errno.ENOTSUP})
 _LOCK_TEXT = b"lock"
 _RETRY_S = 0.05
 
@@ -84,6 +86,19 @@ class FileLock:
     def release(self) -> None:
         """Gives the lock back; the file stays, as RocketMQ leaves it."""
         os.close(self._descriptor)
+
+
+def record_lock_of(descriptor: int) -> int | None:
+    """The pid with which the kernel names the holder of byte 0, -1 for a FileLock; None when it is
+    free. Nothing is taken, and it sees holders in other containers, where pids say nothing."""
+    try:
+        answer = fcntl.fcntl(descriptor, _F_OFD_GETLK, _LOCK_BYTE_0)
+    except OSError as error:
+        if error.errno in _WITHOUT_LOCKS:
+            return None  # this file system has no such locks, so nobody holds one
+        raise
+    kind, _, _, _, pid = _LOCK.unpack(answer)
+    return None if kind == fcntl.F_UNLCK else int(pid)
 
 
 def _close_to_readers(descriptor: int) -> None:

@@ -15,6 +15,7 @@ import signal
 import struct
 import sys
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -61,6 +62,7 @@ _M_ARENA_MAX = -8
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _TITLE_BYTES_MAX = 15
+_LOOK_AT_ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 SHORT_SLICE_NS = 100_000
 """The shortest that Linux grants."""
 _SCHED_ATTR = struct.Struct("=IIQiIQQQ")
@@ -74,15 +76,28 @@ _FOUND_CHARS_MAX = 200
 """As JSON both take less than 4 KiB, the longest line that a supervisor takes."""
 
 
-def die_with_parent(signal_number: int = signal.SIGTERM) -> None:
-    """Asks the kernel for a signal when the parent ends; exits when it has ended already.
+def die_with_parent(pipe: int) -> None:
+    """Asks the kernel for SIGTERM when the parent ends; sends it when it has ended already.
 
-    The kernel sends it when the thread that started us ends: parents start us in their main one.
+    `pipe` is the one to the parent, which alone holds its other end. Its pid would say nothing: in
+    a container it may be 1. The kernel sends the signal when the thread that started us ends:
+    parents start us in their main one.
     """
-    parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal_number), 0, 0, 0)
-    if os.getppid() != parent or parent == 1:
-        os.kill(os.getpid(), signal_number)
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+    other_end = select.poll()
+    other_end.register(pipe, 0)
+    if other_end.poll(0):
+        signal.raise_signal(signal.SIGTERM)
+
+
+def reap_adopted(children: Collection[int]) -> None:
+    """Takes away the ended processes that process 1 has adopted; `children` are left to their
+    owner. In a container without an init the first process of a node is process 1."""
+    if os.getpid() != 1:
+        return
+    with suppress(ChildProcessError):
+        while (ended := os.waitid(os.P_ALL, 0, _LOOK_AT_ENDED)) and ended.si_pid not in children:
+            os.waitpid(ended.si_pid, os.WNOHANG)
 
 
 def set_title(name: str) -> None:

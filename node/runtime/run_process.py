@@ -110,7 +110,7 @@ def run_process(child: ChildProcess, body: Callable[[Settings, StopFlag], int]) 
     keep_freed_memory()
     if child.ready_fd is not None:
         obey_log_signals()
-        die_with_parent()
+        die_with_parent(child.ready_fd)
         offer_as_victim(child.oom_points)
     if child.serves_clients:
         take_short_slices()

@@ -30,6 +30,7 @@ from node.runtime.process import (
     StopFlag,
     ignore_stop_signals,
     print_error,
+    reap_adopted,
 )
 from node.runtime.run_process import begin_process
 from node.runtime.settings import Settings, load_settings
@@ -253,6 +254,7 @@ class Supervisor:
     def _step(self, now: float) -> int | None:
         """One turn; returns the exit code when the node has ended."""
         self._collect(now)
+        reap_adopted([process.pid for process in self._processes.values()])
         self._watch.look(self.children, self._processes, now)
         if self._stopping_since is not None:
             return self._stop_step(now)

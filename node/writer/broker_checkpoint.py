@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from node.runtime import disk
 from node.runtime.held_store import is_in_place
+from node.runtime.locks import record_lock_of
+from node.runtime.regular_file import open_regular
 from node.runtime.settings import Settings
 from node.runtime.state_page import WorkerPage, WorkerState, run_dir
 from node.store.indexes.listing import list_index_files
@@ -114,7 +116,7 @@ class BrokerCheckpoint:
 
 
 def live_workers(root: Path) -> dict[str, WorkerState]:
-    """The queue and index workers whose processes are alive, by slot."""
+    """The queue and index workers that run, by slot: those that hold its lock."""
     found: dict[str, WorkerState] = {}
     for path in run_dir(root).glob("*.page"):
         slot = path.name.removesuffix(".page")
@@ -125,6 +127,17 @@ def live_workers(root: Path) -> dict[str, WorkerState]:
                 state = page.read()
         except FileNotFoundError:
             continue  # it is being made, so its worker has done nothing yet
-        if Path(f"/proc/{state.pid}").exists():
+        if _is_locked(path.with_suffix(".lock")):
             found[slot] = state
     return found
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        descriptor = open_regular(path)
+    except FileNotFoundError:
+        return False
+    try:
+        return record_lock_of(descriptor) is not None
+    finally:
+        os.close(descriptor)

@@ -187,10 +187,14 @@ def open_running(root: Path, settings: Settings, flushed_only: bool = False) -> 
     page that its readers go by, and so do we.
     """
     deadline = time.monotonic() + OPEN_S_MAX
+    first_beat = 0
     while True:
         is_late = time.monotonic() >= deadline
         shards = _shards(root)
-        if shards and (_writer_lives(root) or (is_late and find_owner(root) is Owner.SUPERVISOR)):
+        beat = _writer_beat(root)
+        first_beat = first_beat or beat
+        lives = beat not in (0, first_beat)
+        if shards and (lives or (is_late and find_owner(root) is Owner.SUPERVISOR)):
             try:
                 store = RunningStore(root, shards, settings, OpenFiles(maps=False), flushed_only)
             except CorruptError:
@@ -209,17 +213,21 @@ def open_running(root: Path, settings: Settings, flushed_only: bool = False) -> 
         time.sleep(_POLL_S)
 
 
-def _writer_lives(root: Path) -> bool:
-    """Whether the log's page is that of a writer that runs: it holds the record lock, and lives."""
+def _writer_beat(root: Path) -> int:
+    """The heart-beat in the page of the writer that holds the lock; 0 while it is starting.
+
+    The page is its own once the heart-beat moves; until then it may be a predecessor's. The pid in
+    the page says nothing: a node in another container has pids of its own.
+    """
     if find_owner(root) is not Owner.WRITER:
-        return False
+        return 0
     try:
         with LogPage.open(root) as page:
             state = page.read()
     except FileNotFoundError:
-        return False
+        return 0
     is_ready = state.epoch != 0 and state.state not in (STARTING, RECOVERING)
-    return is_ready and Path(f"/proc/{state.pid}").exists()
+    return state.heartbeat_ms if is_ready else 0
 
 
 def _shards(root: Path) -> int:

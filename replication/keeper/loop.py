@@ -23,7 +23,7 @@ from node.runtime.following.elected_state import (
     write_sync_state,
 )
 from node.runtime.following.state import FollowState, read_follow_state, write_follow_state
-from node.runtime.process import StopFlag, now_ms
+from node.runtime.process import StopFlag, now_ms, reap_adopted
 from node.runtime.settings import Settings
 from node.runtime.state_page import LogPage, LogState
 from node.runtime.stats.followers_state import read_followers
@@ -113,6 +113,7 @@ class Keeper:
                     # Without heart-beats another node becomes the master.
                     log.error("the node ended by itself", extra=fields(exit_code=code))
                     return code or 1
+                reap_adopted(self._node.pids)
                 self._turn(time.monotonic())
                 time.sleep(LOOK_EVERY_S)
             return self._node.stop()

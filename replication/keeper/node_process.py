@@ -28,6 +28,11 @@ class NodeProcess:
         """Whether it was started and not stopped."""
         return self._process is not None
 
+    @property
+    def pids(self) -> list[int]:
+        """Of the node; empty where none runs."""
+        return [] if self._process is None else [self._process.pid]
+
     def start(self, role: Sequence[str]) -> None:
         """Starts it with the options of a role. Raises OSError."""
         # A process group of its own: Ctrl-C reaches the keeper alone, which stops the node.

@@ -37,7 +37,7 @@ def main() -> int:
     log_to_stderr(slot)
     stop = install_stop_signals()
     obey_log_signals()
-    die_with_parent()
+    die_with_parent(options.ready_fd)
     behaviour = options.dir / f"behave-{slot}"
     words = behaviour.read_text().split() if behaviour.exists() else ["run"]
     _note(options.dir, f"start {slot} {options.bind or ''}".strip())

@@ -12,7 +12,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from keelog.cli.demo.store import STORES as DEMO_STORES
+
 FOLDER = Path(__file__).resolve().parents[1] / "golden"
+ARCHIVES = {
+    path.name.removesuffix(".tar.gz"): path
+    for folder in (FOLDER, DEMO_STORES)
+    for path in folder.glob("*.tar.gz")
+}
+"""The packed stores by name. Those that `keelog demo` sends are where a wheel has them."""
 
 STORES: tuple[str, ...] = (
     "cq-missing",
@@ -106,7 +114,7 @@ def unpack(name: str, into: Path) -> Path:
 
     Its files were last written now: at four in the morning a node would delete older segments.
     """
-    with tarfile.open(FOLDER / f"{_known(name)}.tar.gz") as archive:
+    with tarfile.open(ARCHIVES[_known(name)]) as archive:
         if hasattr(tarfile, "data_filter"):
             archive.extractall(into, filter="data")
         else:  # Debian 12's Python 3.11.2 is older than the filters; the archives are our own.

@@ -1,11 +1,14 @@
 """A store at rest that looks as if a node ran it: its state pages say how far it may be read."""
 
+import threading
 from pathlib import Path
 from typing import Self
 
 from node.runtime.settings import Settings
 from node.runtime.state_page import RUNNING, LogPage, WorkerPage, queue_slot, run_dir
 from tests.support.golden import Facts
+
+BEAT_S = 0.02
 
 
 class LivingStore:
@@ -27,6 +30,20 @@ class LivingStore:
         self.log = LogPage.create(root)
         self.workers = [WorkerPage.create(root, queue_slot(i, shards)) for i in range(shards)]
         self.begin_epoch(self.end)
+        self._ended = threading.Event()
+        self._beats = threading.Thread(target=self._beat)
+        self._beats.start()
+
+    def _beat(self) -> None:
+        number = 1
+        while not self._ended.wait(BEAT_S):
+            number += 1
+            self.log.publish(heartbeat_ms=number)
+
+    def end_beats(self) -> None:
+        """The writer is gone, and has left its page."""
+        self._ended.set()
+        self._beats.join()
 
     def begin_epoch(self, end: int) -> None:
         """The writer starts, finds the log's end at `end`, and the workers have followed."""
@@ -46,6 +63,7 @@ class LivingStore:
 
     def close(self) -> None:
         """Closes the pages."""
+        self.end_beats()
         for page in (self.log, *self.workers):
             page.close()
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import hatch_build
 from keelog.cli.demo.command import SOURCES
 from protocol.kernel import loader
 from tests.support.golden import GetStore, facts
+from tests.support.image_context import copy_of_context
 from tests.support.node import wait_until
 from tests.support.spark_cluster import bare_environment, bare_python
 
@@ -20,12 +22,20 @@ ROOT = Path(hatch_build.__file__).parent
 BIND = "tcp://127.0.0.1:0"
 
 
-def wheel(folder: Path, env: dict[str, str]) -> zipfile.ZipFile:
-    """The wheel of this tree, as `pip` makes one."""
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(command, cwd=ROOT, env={**os.environ, **env}, check=True, capture_output=True)
+def wheel(folder: Path, env: dict[str, str], tree: Path = ROOT) -> zipfile.ZipFile:
+    """The wheel of a tree, as `pip` makes one."""
+    build(tree, "wheel", folder, env)
     (found,) = folder.glob("*.whl")
     return zipfile.ZipFile(found)
+
+
+def build(tree: Path, kind: str, folder: Path, env: dict[str, str]) -> None:
+    """Builds a distribution of a tree: `wheel` or `sdist`."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(folder)]
+    done = subprocess.run(
+        command, cwd=tree, env={**os.environ, **env}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.process
@@ -41,6 +51,35 @@ def test_without_a_compiler_the_wheel_is_for_any_machine(
         assert {"keelog/py.typed", "keelog/client/py.typed"} < {*found.namelist()}
         (points,) = (name for name in found.namelist() if name.endswith("/entry_points.txt"))
         assert b"[pytest11]" in found.read(points)
+
+
+def image_context(folder: Path) -> Path:
+    """What `docker build` sends of this tree: all that .dockerignore does not name."""
+    return copy_of_context(folder / "context")
+
+
+def source_distribution(folder: Path) -> Path:
+    """What `pip` unpacks of a source distribution."""
+    build(ROOT, "sdist", folder, {})
+    (archive,) = folder.glob("*.tar.gz")
+    (folder / "unpacked").mkdir()
+    subprocess.run(["tar", "-xf", str(archive), "-C", str(folder / "unpacked")], check=True)
+    (tree,) = (folder / "unpacked").iterdir()
+    return tree
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("make", [image_context, source_distribution])
+def test_what_others_build_from_makes_the_same_wheel(
+    tmp_path: Path, make: Callable[[Path], Path]
+) -> None:
+    plain = {loader.SWITCH: "off"}
+    tree = make(tmp_path)
+    assert make is source_distribution or not (tree / "tests").exists()
+    with wheel(tmp_path / "theirs", plain, tree) as theirs, wheel(tmp_path, plain) as ours:
+        assert sorted(theirs.namelist()) == sorted(ours.namelist())
+        for name in SOURCES:
+            assert f"keelog/cli/demo/stores/{name}.tar.gz" in theirs.namelist()
 
 
 def test_only_imports_of_inner_packages_are_rewritten() -> None:
@@ -105,7 +144,6 @@ def test_an_installation_has_two_names_and_serves_messages(installed: Path, tmp_
 @pytest.mark.process
 @pytest.mark.xdist_group("wheel")
 def test_the_demo_of_an_installation_brings_its_messages(installed: Path, tmp_path: Path) -> None:
-    assert SOURCES == hatch_build.DEMO_STORES
     place = ("--directory", str(tmp_path), "--no-spark", "--json")
     told = json.loads(run(installed, "-m", "keelog", "demo", *place))
     assert told["sent"] > 0

@@ -16,9 +16,8 @@ from protocol.record.columns import RecordColumns
 from protocol.record.encode import FORBIDDEN_SYS_FLAGS, encode_message
 from protocol.record.properties import CRC32, UNIQUE_KEY, decode_raw_properties
 
-GOLDEN = Path(__file__).resolve().parents[3] / "tests" / "golden"
-BROUGHT = Path(__file__).with_name("stores")
-"""The folder of a wheel with the stores of the demo (hatch_build.py)."""
+STORES = Path(__file__).with_name("stores")
+"""Packed stores that RocketMQ wrote: tests/golden/README.md says what is in them."""
 _DELAYS = (b"DELAY", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS")
 _HOST_FLAGS = BORN_HOST_V6 | STORE_HOST_V6
 
@@ -40,13 +39,13 @@ class Input:
 
 
 def find_store(name: str, into: Path) -> Path:
-    """The directory of a store: `name` itself, or the golden store of that name, unpacked.
+    """The directory of a store: `name` itself, or the store of STORES of that name, unpacked.
 
     Raises NotAStore when there is neither.
     """
     if Path(name).is_dir():
         return Path(name)
-    archive = (GOLDEN if GOLDEN.is_dir() else BROUGHT) / f"{name}.tar.gz"
+    archive = STORES / f"{name}.tar.gz"
     if not archive.is_file():
         raise NotAStore(
             f"there is no directory {name} and no {archive}, a store that a broker wrote",

@@ -5,23 +5,18 @@ A process that tries a lock holds it for a moment, and a node that starts just t
 /proc/locks.
 """
 
-import errno
-import fcntl
 import os
-import struct
 from enum import Enum
 from pathlib import Path
 
+from node.runtime.locks import record_lock_of
 from node.runtime.regular_file import open_regular
 from node.store.file_cache import refuse
 from protocol.names import LOCK_FILE
 
-_F_OFD_GETLK = 36
-_LOCK = struct.Struct("hhqqi4x")
 _OF_A_DESCRIPTION = -1
 """The pid that the kernel reports for a lock of an open file description."""
 _LOCKS = Path("/proc/locks")
-_WITHOUT_LOCKS = frozenset({errno.EINVAL, errno.ENOLCK, errno.ENOTSUP})
 
 
 class Owner(Enum):
@@ -49,24 +44,12 @@ def find_owner(root: Path) -> Owner:
     except OSError as error:
         refuse(path, error)
     try:
-        pid = _record_lock_of(descriptor)
+        pid = record_lock_of(descriptor)
         if pid is not None:
             return Owner.WRITER if pid == _OF_A_DESCRIPTION else Owner.BROKER
         return Owner.SUPERVISOR if _is_flocked(os.fstat(descriptor)) else Owner.NOBODY
     finally:
         os.close(descriptor)
-
-
-def _record_lock_of(descriptor: int) -> int | None:
-    """The pid with which the kernel names the holder of byte 0; None when it is free."""
-    asked = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-    try:
-        kind, _, _, _, pid = _LOCK.unpack(fcntl.fcntl(descriptor, _F_OFD_GETLK, asked))
-    except OSError as error:
-        if error.errno in _WITHOUT_LOCKS:
-            return None  # this file system has no such locks, so nobody holds one
-        raise
-    return None if kind == fcntl.F_UNLCK else int(pid)
 
 
 def _is_flocked(status: os.stat_result) -> bool:

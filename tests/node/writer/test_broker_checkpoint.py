@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from node.runtime.locks import FileLock
 from node.runtime.settings import Settings
 from node.runtime.state_page import WorkerPage, queue_slot, run_dir
 from node.writer.broker_checkpoint import BrokerCheckpoint, live_workers
@@ -18,12 +19,16 @@ HEADERS = facts("small-clean").index_headers
 def saved(root: Path, queues: int, index: int) -> StoreCheckpoint:
     """What is written when the workers have synced so far."""
     run_dir(root).mkdir(parents=True, exist_ok=True)
+    locks = []
     for slot, offset in ((queue_slot(0, 1), queues), ("index", index)):
+        locks.append(FileLock.take(run_dir(root) / f"{slot}.lock"))
         with WorkerPage.create(root, slot) as page:
             page.publish(saved=offset)
     checkpoint = BrokerCheckpoint(root, SETTINGS)
     checkpoint.save_running()
     checkpoint.close()
+    for lock in locks:
+        lock.release()
     data = (root / "checkpoint").read_bytes()
     assert len(data) == 4096
     return decode_checkpoint(data)
@@ -85,5 +90,18 @@ def test_what_others_put_there_is_written_over_at_a_clean_stop(
 def test_a_page_that_is_being_made_is_no_worker(tmp_path: Path) -> None:
     run_dir(tmp_path).mkdir(parents=True)
     (run_dir(tmp_path) / "index.page").write_bytes(b"")
+    lock = FileLock.take(run_dir(tmp_path) / "queue-0-of-1.lock")
     with WorkerPage.create(tmp_path, "queue-0-of-1"):
         assert set(live_workers(tmp_path)) == {"queue-0-of-1"}
+    lock.release()
+
+
+def test_a_page_whose_lock_nobody_holds_is_no_worker_whatever_its_pid(tmp_path: Path) -> None:
+    run_dir(tmp_path).mkdir(parents=True)
+    with WorkerPage.create(tmp_path, "queue-0-of-1") as page:
+        assert page.read().pid == os.getpid()
+        assert not live_workers(tmp_path)
+        lock = FileLock.take(run_dir(tmp_path) / "queue-0-of-1.lock")
+        page.publish(pid=2**22 + 1)
+        assert set(live_workers(tmp_path)) == {"queue-0-of-1"}
+        lock.release()

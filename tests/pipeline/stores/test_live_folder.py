@@ -22,6 +22,8 @@ from tests.support.golden import GetStore, facts
 from tests.support.living_store import LivingStore
 
 NAME = "small-clean"
+NO_PROCESS_HERE = 2**22 + 1
+"""Above the largest pid of Linux."""
 WAYS = pytest.mark.parametrize("way", [{}, {"subscribePattern": ".*"}], ids=["log", "queues"])
 MESSAGES = facts(NAME).messages
 HALF = MESSAGES[len(MESSAGES) // 2]["physicalOffset"]
@@ -41,10 +43,11 @@ class Running(NamedTuple):
 
 @pytest.fixture
 def running(golden_copy: GetStore) -> Iterator[Running]:
-    """A store whose node has published half of it."""
+    """A store whose node, in a container of its own, has published half of it."""
     root = golden_copy(NAME)
     locks = [StoreLock.acquire(root)]
     with LivingStore(root, facts(NAME)) as pages:
+        pages.log.publish(pid=NO_PROCESS_HERE)
         pages.publish(HALF)
         yield Running(pages, locks)
     for lock in locks:
@@ -127,6 +130,21 @@ def test_a_store_that_is_locked_by_something_else_is_refused(
     lock = StoreLock.acquire(root)
     with pytest.raises(MqError, match=r"\[KEELOG_STORE_UNREADABLE\].*rebuilt.*tcp://"):
         read_rows(path=str(root))
+    lock.release()
+
+
+def test_the_page_of_a_killed_writer_is_not_its_successors(
+    golden_copy: GetStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The successor has the lock, and reads the log before it says anything. The pid in the page
+    may be that of another process by now."""
+    monkeypatch.setattr(folder_store, "OPEN_S_MAX", 0.3)
+    root = golden_copy(NAME)
+    lock = StoreLock.acquire(root)
+    with LivingStore(root, facts(NAME)) as pages:
+        pages.end_beats()
+        with pytest.raises(MqError, match=r"\[KEELOG_STORE_UNREADABLE\]"):
+            read_rows(path=str(root))
     lock.release()
 
 
