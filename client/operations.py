@@ -113,13 +113,16 @@ def cursor_places(topic: str, name: str, deadline: float) -> Operation[dict[int,
 
 
 def commit_cursor(
-    topic: str, name: str, places: Mapping[int, int], deadline: float
+    topic: str, name: str, places: Mapping[int, int], deadline: float, right: str | None = None
 ) -> Operation[None]:
-    """Notes how far a cursor has come; queues that are not named stay as they are."""
+    """Notes how far a cursor has come; queues that are not named stay as they are. `right`: of the
+    node's own processes, for the system's groups."""
     pairs = [[queue_id, offset] for queue_id, offset in places.items()]
     for first in range(0, len(pairs), COMMIT_QUEUES_AT_ONCE):
         some = pairs[first : first + COMMIT_QUEUES_AT_ONCE]
-        fields = {"topic": topic, "group": name, "offsets": some}
+        fields: dict[str, Any] = {"topic": topic, "group": name, "offsets": some}
+        if right is not None:
+            fields["right"] = right
         yield Call(NodeRole.WRITER, "cursor_commit", fields, deadline)
 
 

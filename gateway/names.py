@@ -8,7 +8,6 @@ TBW102_QUEUES = 8
 CLUSTER_QUEUES = 16
 """Of the topic with the name of the cluster, which new topics may follow too."""
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
-PERM_INHERIT = 1
 UNIT_FLAG, UNIT_SUB_FLAG = 1, 2
 """Of a topic that a producer in unit mode made, and of the retry topic of a group in unit mode
 (TopicSysFlag)."""

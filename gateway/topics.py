@@ -15,7 +15,6 @@ from client.core import ClientCore
 from gateway.connection import Reply, Request
 from gateway.names import (
     CLUSTER_QUEUES,
-    PERM_INHERIT,
     SELF_TEST_TOPIC,
     TBW102,
     TBW102_QUEUES,
@@ -27,6 +26,7 @@ from gateway.settings.live import CREATES_TOPICS, LiveSettings
 from node.store.config.topic_attributes import RESERVE_TIME
 from node.store.config.topics_file import (
     PERM_DEFAULT,
+    PERM_INHERIT,
     PERM_WRITE,
     Topic,
     TopicsFile,
@@ -112,13 +112,22 @@ class Topics:
 
     def announced(self) -> TopicConfigTable:
         """103: the topics that a name server gets, as they are known."""
-        topics = {**self._standard, **self._file.topics}
-        table = {name: _config(topic) for name, topic in sorted(topics.items())}
+        names = sorted({*self._standard, *self._file.topics})
+        known = ((name, self._known(name, self._file.topics.get(name))) for name in names)
+        table = {name: _config(topic) for name, topic in known if topic is not None}
         return TopicConfigTable(table, self._version(), DataVersion(), {}, {})
 
+    def _known(self, name: str, found: Topic | None) -> Topic | None:
+        """`found` in the table, or the topic that every broker has of this name. New topics follow
+        that, even where the table forbids it."""
+        standard = self._standard.get(name)
+        if standard is None or (found is not None and found.perm & PERM_INHERIT):
+            return found
+        return standard if found is None or standard.perm & PERM_INHERIT else found
+
     def need(self, name: str) -> Topic:
-        """As `find`. Raises UnknownTopic."""
-        found = self.find(name)
+        """As `find`, with the topics that every broker has. Raises UnknownTopic."""
+        found = self._known(name, self.find(name))
         if found is None:
             raise UnknownTopic(f"topic {name} does not exist", "see keelog topic ls")
         return found
@@ -129,13 +138,13 @@ class Topics:
         `model` is the topic whose settings it would get.
         """
         check_topic_for_send(name)
-        if not self._is_always_made(name):
+        if not self._is_always_made(name) and name not in self._standard:
             self._model_of(name, model)
 
     def _model_of(self, name: str, model: str) -> Topic:
         """The topic whose settings a new one gets: it is there, and lets others have them
         (TopicConfigManager#createTopicInSendMessageMethod). Raises UnknownTopic."""
-        found = self.find(model) or self._standard.get(model)
+        found = self._known(model, self.find(model))
         may_follow = model != TBW102 or self.creates
         if found is None or not found.perm & PERM_INHERIT or not may_follow:
             raise UnknownTopic(
@@ -146,15 +155,19 @@ class Topics:
 
     async def make_for_send(self, wanted: SendMessageHeader) -> Topic:
         """As `make`: with at most as many queues as the topic that is named for it, and with its
-        perm. Dead letters and replies have one queue, as has a retry topic without such a topic."""
+        perm. Dead letters and replies have one queue, as has a retry topic without such a topic.
+        One that every broker has becomes what it is there."""
         name, queues, perm = wanted.topic, 1, PERM_DEFAULT
+        standard = self._standard.get(name)
+        if standard is not None:
+            return await self.make(name, standard.write_queues, standard.perm)
         try:
             model = self._model_of(name, wanted.default_topic)
         except UnknownTopic:
             if not self._is_always_made(name):
                 raise
         else:
-            if not name.startswith(DLQ_PREFIX) and name != self.name.reply_topic:
+            if not name.startswith(DLQ_PREFIX):
                 queues = min(wanted.default_topic_queue_nums, model.write_queues)
                 perm = model.perm & ~PERM_INHERIT
         return await self.make(name, max(queues, 1), perm, is_unit=wanted.unit_mode)
@@ -193,7 +206,7 @@ class Topics:
     def route(self, request: Request) -> Reply:
         """105: the one broker of a topic, and its queues."""
         wanted = request_fields(request.header)
-        known = self.find(wanted.topic) or self._standard.get(wanted.topic)
+        known = self._known(wanted.topic, self.find(wanted.topic))
         if known is None:
             text = f"No topic route info in name server for the topic: {wanted.topic}"
             raise UnknownTopic(f"{text}\n{NO_ROUTE}")

@@ -9,7 +9,7 @@ from protocol.request_fields import INT32_MAX, INT64_MAX, RequestField
 from protocol.wire.frames import PAYLOAD_BYTES_MAX
 
 RETENTION_HOURS_MAX = 1_000_000
-_PERM_MAX = 15
+_PERM_MAX = 7
 _CRC_MAX = 2**32 - 1
 _RECORDS_MAX = PAYLOAD_BYTES_MAX // RECORD_BYTES_MIN
 
@@ -43,7 +43,7 @@ InnerRight = Annotated[
     str | None,
     RequestField(
         "for the node's own processes: the text of `keelog/run/right`. It lets records into the"
-        " system's topics"
+        " system's topics, and sets the places of its groups"
     ),
 ]
 DelayLevel = Annotated[
@@ -104,7 +104,10 @@ OneStage = Annotated[
 Perm = Annotated[
     int,
     RequestField(
-        "2 write, 4 read, 6 both. It holds for the writer: readers serve every topic", 0, _PERM_MAX
+        "2 write, 4 read, 6 both, 0 neither; 1 more: sends may create topics by its settings, as by"
+        " TBW102. It holds for the writer: readers serve every topic",
+        0,
+        _PERM_MAX,
     ),
 ]
 RetentionHours = Annotated[

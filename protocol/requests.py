@@ -277,6 +277,7 @@ class CursorCommitFields(NamedTuple):
             type="list of [int, int]",
         ),
     ]
+    right: InnerRight = None
 
 
 # -- a reader -------------------------------------------------------------------------------------

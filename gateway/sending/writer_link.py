@@ -204,7 +204,7 @@ class WriterLink:
                     self.selector.look_once()
 
         deadline = monotonic() + TIMEOUT_S
-        right = self._own_right() if kind.is_inner else None
+        right = self.own_right() if kind.is_inner else None
         deliver = partial(self._in_loop, take)
         self._carry(
             EntryBatch(kind.wait, deadline, deliver, True, entries, right=right, once=kind.once)
@@ -213,7 +213,8 @@ class WriterLink:
         if is_lone and awake and not self._waiting and not self._taking:
             self._link.look_awake()
 
-    def _own_right(self) -> str:
+    def own_right(self) -> str:
+        """The right by which the node's own processes write what is the system's."""
         if not self._right:
             self._right = find_right(self._run_dir)
         return self._right

@@ -183,10 +183,9 @@ class Checks:
 
     async def _note(self, topic: str, queue_id: int, offset: int) -> None:
         places = {queue_id: offset}
-        await run(
-            self._core,
-            operations.commit_cursor(topic, TRANSACTIONS_GROUP, places, self._deadline()),
-        )
+        right, deadline = self._link.own_right(), self._deadline()
+        asked = operations.commit_cursor(topic, TRANSACTIONS_GROUP, places, deadline, right)
+        await run(self._core, asked)
 
     def _deadline(self) -> float:
         return monotonic() + REQUEST_S

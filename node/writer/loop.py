@@ -250,7 +250,7 @@ class Writer:
                 self.removals.ask(received.peer, header, operation)
                 return None
             store, number = self.store, request_id(header)
-            answered = answer_other(store.topics, store.offsets, operation, header, number)
+            answered = answer_other(store, operation, header, number)
             self._answer_other(received.peer, answered)
         except (MqError, OSError) as error:
             number = request_id(header) or id_within(received.header)

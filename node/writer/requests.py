@@ -7,13 +7,13 @@ from typing import NoReturn
 
 from node.runtime.process import now_ms
 from node.serving.request_server import Received
-from node.store.config.consumer_offsets import ConsumerOffsets
 from node.writer.append_request import AppendRequest
 from node.writer.repeats.stored_once import check_asked
 from node.writer.store import WriterStore
 from node.writer.topic_table import TopicTable
 from protocol.errors import BadRequest, MessageTooLarge, NotAllowed, UnknownOperation
 from protocol.message_id import Host, offset_message_id
+from protocol.names import SYSTEM_GROUP_PREFIX
 from protocol.record.codec import BORN_HOST_V6, STORE_HOST_V6
 from protocol.record.encode import ANY_QUEUE, NewMessage, check_message, record_bytes
 from protocol.record.kernel_put import Put
@@ -127,8 +127,7 @@ def pending_append(received: Received, header: Header, store: WriterStore) -> Pe
     records, size, crc, sizes, queue_id, wait, right, *later, once = APPEND.values(header)
     append = batch_of(payload, records, size, crc, sizes, queue_id is not None)
     if right is not None:
-        if not compare_digest(right.encode(), store.inner_right.encode()):
-            raise NotAllowed("the right is not this node's", "leave the field out")
+        _check_right(store, right)
         append.is_inner = True
     if wait == WAIT_REPLICATED:
         check_may_be_followed(store)
@@ -143,6 +142,19 @@ def pending_append(received: Received, header: Header, store: WriterStore) -> Pe
     if once:
         pending.append.repeats = {}
     return pending
+
+
+def _check_right(store: WriterStore, right: str) -> None:
+    if not compare_digest(right.encode(), store.inner_right.encode()):
+        raise NotAllowed("the right is not this node's", "leave the field out")
+
+
+def _check_group(store: WriterStore, group: str, right: str | None) -> None:
+    """Raises NotAllowed for places by which the node itself goes on, as those of transactions."""
+    if right is not None:
+        _check_right(store, right)
+    elif group.startswith(SYSTEM_GROUP_PREFIX):
+        raise NotAllowed(f"group {group} is the system's", "use a group of your own")
 
 
 def pending_send(received: Received, header: Header, store: WriterStore) -> PendingRequest:
@@ -238,13 +250,12 @@ def batch_of(
     return AppendRequest(payload, records, sizes, any_queue, crc)
 
 
-def answer_other(
-    table: TopicTable, offsets: ConsumerOffsets, operation: str, header: Header, number: int
-) -> Header:
+def answer_other(store: WriterStore, operation: str, header: Header, number: int) -> Header:
     """The good answer to an operation that appends nothing.
 
     Raises UnknownOperation, BadRequest, and what the tables refuse.
     """
+    table, offsets = store.topics, store.offsets
     if operation == "ping":
         return answer(number)
     if operation == "topics":
@@ -269,11 +280,15 @@ def answer_other(
         ]
         return answer(number, groups=rows)
     if operation == "delete_group":
-        return answer(number, deleted=offsets.forget_group(*DELETE_GROUP.parse(header)))
+        (group,) = DELETE_GROUP.parse(header)
+        _check_group(store, group, None)
+        return answer(number, deleted=offsets.forget_group(group))
     if operation == "cursor_get":
         found = offsets.get(*CURSOR_GET.parse(header))
         return answer(number, offsets=[list(pair) for pair in sorted(found.items())])
     if operation == "cursor_commit":
-        offsets.commit(*CURSOR_COMMIT.parse(header))
+        name, group, places, right = CURSOR_COMMIT.parse(header)
+        _check_group(store, group, right)
+        offsets.commit(name, group, places)
         return answer(number)
     raise UnknownOperation(f"the writer knows no operation {operation[:40]!a}")

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
 from node.store.config.topic_attributes import check_offered, reason_not_offered
-from node.store.config.topics_file import PERM_DEFAULT, PERM_READ, PERM_WRITE, Topic, TopicsFile
+from node.store.config.topics_file import PERM_DEFAULT, PERM_INHERIT, PERM_WRITE, Topic, TopicsFile
 from protocol.errors import BadRequest, MqError, NotAllowed, UnknownTopic
 from protocol.ids import Queue
 from protocol.names import (
@@ -179,7 +179,7 @@ class TopicTable:
         for queues in (wanted.queues, read_queues):
             if not 1 <= queues <= limit:
                 raise BadRequest(f"{queues} queues are outside [1, {limit}]")
-        if wanted.perm not in (PERM_WRITE, PERM_READ, PERM_DEFAULT):
+        if wanted.perm & ~(PERM_DEFAULT | PERM_INHERIT):
             raise BadRequest(f"perm is {wanted.perm}", "use 2 (write), 4 (read) or 6 (both)")
         known = self._file.topics.get(wanted.topic)
         write_queues = wanted.queues

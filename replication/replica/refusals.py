@@ -50,8 +50,7 @@ class Refusals:
                 )
             if operation == "cursor_commit":
                 self._settle()
-            store = self._store
-            return answer_other(store.topics, store.offsets, operation, header, number)
+            return answer_other(self._store, operation, header, number)
         except (MqError, OSError) as error:
             number = number or id_within(received.header)
             return refusal(number, as_refusal(error, str(self._store.root)))

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from client.messages import Message
+from protocol.errors import NotAllowed
 from protocol.message_id import parse_offset_message_id
 from protocol.record.codec import Record, decode
 from protocol.remoting.bodies import (
+    ClusterInfo,
     ConsumerData,
     ConsumerIdList,
     HeartbeatData,
@@ -399,3 +401,59 @@ def test_a_killed_gateway_comes_back_at_its_port_and_what_was_answered_stays(
         assert health["gateway"]
         restarts = {one.role: one.restarts for one in node.client.status().processes}
         assert restarts["gateway"] == 2
+
+
+def test_a_send_to_a_topic_that_every_broker_has_changes_nothing_for_others(
+    node: RunningNode, peer: RemotingPeer
+) -> None:
+    info = read_body(ClusterInfo, peer.ask(RequestCode.GET_BROKER_CLUSTER_INFO, {}).body)
+    for number, name in enumerate(("TBW102", "DefaultCluster", *info.broker_addr_table)):
+        before = peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": name})
+        for _ in range(2):
+            sent = peer.ask(SEND, send_fields(name, c=name), b"x")
+            assert sent.code == ResponseCode.SUCCESS, sent.header.remark
+        after = peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": name})
+        assert (before.code, after.body) == (ResponseCode.SUCCESS, before.body), name
+        made = peer.ask(SEND, send_fields(f"after-{number}", c=name), b"y")
+        assert made.code == ResponseCode.SUCCESS, made.header.remark
+    perms = {one.topic: one.perm for one in node.client.topics()}
+    assert (perms["TBW102"], perms["after-0"]) == (7, 6)
+
+
+def test_a_table_in_which_new_topics_may_not_follow_tbw102_does_not_hinder_them(
+    node: RunningNode, peer: RemotingPeer
+) -> None:
+    node.client.create_topic("TBW102", queues=1, perm=4)
+    found = peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
+    queues = read_body(TopicRouteData, found.body).queue_datas[0]
+    assert (queues.perm, queues.write_queue_nums) == (7, 8), "as at a broker"
+    assert peer.ask(SEND, send_fields("made-all-the-same"), b"x").code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize("code", [RequestCode.UPDATE_CONSUMER_OFFSET, PULL])
+def test_no_client_moves_the_places_of_the_systems_groups(
+    node: RunningNode, peer: RemotingPeer, code: RequestCode
+) -> None:
+    group, topic = "CID_RMQ_SYS_TRANS", "moved-by-none"
+    assert peer.ask(SEND, send_fields(topic), b"x").code == ResponseCode.SUCCESS
+    peer.ask(
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"%s"}' % group.encode()
+    )
+    fields = pull_fields(topic, 0, 0, consumerGroup=group, commitOffset=1, sysFlag=5)
+    peer.ask(code, fields)
+    assert node.client.cursor(topic, group) == {}
+    with pytest.raises(NotAllowed, match="the system's"):
+        node.client.commit_cursor(topic, group, {0: 1})
+    with pytest.raises(NotAllowed, match="the system's"):
+        node.client.delete_group(group)
+
+
+def test_a_topic_without_any_permission_is_made_as_at_a_broker(peer: RemotingPeer) -> None:
+    fields = {
+        "topic": "closed", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1,
+        "perm": 0, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False,
+    }  # fmt: skip
+    assert peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields).code == ResponseCode.SUCCESS
+    assert peer.ask(SEND, send_fields("closed"), b"x").code == ResponseCode.NO_PERMISSION
+    pulled = peer.ask(PULL, pull_fields("closed", 0, 0))
+    assert pulled.code == ResponseCode.NO_PERMISSION

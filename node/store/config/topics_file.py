@@ -24,6 +24,8 @@ from protocol.remoting.java_json import parse_java_json
 
 PERM_READ = 4
 PERM_WRITE = 2
+PERM_INHERIT = 1
+"""A send may create topics by the settings of this one (PermName)."""
 PERM_DEFAULT = PERM_READ | PERM_WRITE
 _NEW_ENTRY = {"attributes": {}, "order": False, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0}
 _RESTORE_HINT = "restore it from topics.json.bak, or remove it"
