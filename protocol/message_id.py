@@ -6,6 +6,7 @@ by the client. They have the same lengths: only the context distinguishes them.
 
 import ipaddress
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from protocol.errors import BadRequest
@@ -29,12 +30,17 @@ class Host(NamedTuple):
         return len(self.ip) == IPV6_BYTES
 
     def __str__(self) -> str:
-        text = str(ipaddress.ip_address(self.ip))
-        return f"[{text}]:{self.port}" if self.is_v6 else f"{text}:{self.port}"
+        return _host_text(self)
 
     def to_bytes(self) -> bytes:
         """IP, then the port as a big-endian i32."""
         return self.ip + self.port.to_bytes(PORT_BYTES, "big", signed=True)
+
+
+@lru_cache(maxsize=1024)
+def _host_text(host: Host) -> str:
+    text = str(ipaddress.ip_address(host.ip))
+    return f"[{text}]:{host.port}" if host.is_v6 else f"{text}:{host.port}"
 
 
 NO_HOST = Host(bytes(IPV4_BYTES), 0)

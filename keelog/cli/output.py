@@ -205,8 +205,11 @@ def say(text: str) -> None:
     click.echo(printable(text), err=True)
 
 
+_encode_line = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 def _line(row: Row) -> str:
-    return json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n"
+    return _encode_line(row) + "\n"
 
 
 def _csv_line(cells: Sequence[str]) -> str:

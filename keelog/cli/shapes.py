@@ -135,12 +135,14 @@ def text_or_b64(data: bytes) -> str | dict[str, str]:
         return {"b64": b64(data)}
 
 
-def properties_shape(stored: bytes) -> Shape:
+def properties_shape(record: Record) -> Shape:
     """Every property as stored, the reserved ones too."""
-    return {
-        name.decode("utf-8", "replace"): text_or_b64(value)
-        for name, value in decode_raw_properties(stored).items()
-    }
+    try:
+        record.properties_raw.decode()
+    except UnicodeDecodeError:
+        raw = decode_raw_properties(record.properties_raw)
+        return {name.decode("utf-8", "replace"): text_or_b64(value) for name, value in raw.items()}
+    return record.properties
 
 
 def body_shape(body: bytes, raw_body: bool = False) -> Shape:
@@ -158,7 +160,7 @@ def message_shape(
 ) -> Shape:
     """A message. `no_body` leaves the body out, `raw` adds the record as stored."""
     shape: Shape = dict(zip(_RECORD_NAMES, _read_record(record), strict=True))
-    shape["properties"] = properties_shape(shape["properties"])
+    shape["properties"] = properties_shape(record)
     shape["born_host"] = str(shape["born_host"])
     shape["store_host"] = str(shape["store_host"])
     if not no_body:

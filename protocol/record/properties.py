@@ -98,9 +98,13 @@ def decode_raw_properties(data: bytes) -> dict[bytes, bytes]:
 
 def decode_properties(data: bytes) -> dict[str, str]:
     """As `decode_raw_properties`, as text; bytes that are not UTF-8 become U+FFFD, as in Java."""
-    return {
-        java_text(name): java_text(value) for name, value in decode_raw_properties(data).items()
-    }
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raw = decode_raw_properties(data)
+        return {java_text(name): java_text(value) for name, value in raw.items()}
+    pairs = (pair.partition("\x01") for pair in text.split("\x02"))
+    return {name: value for name, _, value in pairs if name and value}
 
 
 def split_keys(keys: str) -> list[str]:

@@ -33,7 +33,7 @@ _LETTERS: dict[str, Callable[[Record], Value]] = {
     "s": lambda record: record.body,
     "V": lambda record: len(record.body),
     "d": lambda record: record.head.store_timestamp,
-    "h": lambda record: properties_shape(record.properties_raw),
+    "h": properties_shape,
     "g": lambda record: record.tags,
     "x": lambda record: record.head.physical_offset,
 }

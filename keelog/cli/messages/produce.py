@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import click
 
@@ -155,7 +155,7 @@ def produce(
         if options["quiet"]:
             deque(receipts, maxlen=0)
         else:
-            output.rows(receipts, live=output.format == "table")
+            output.rows(map(receipt_shape, receipts), live=output.format == "table")
         return run.end(options["quiet"])
 
 
@@ -198,20 +198,22 @@ class _ProduceRun:
 
     def receipts(
         self, producer: keelog.Producer, objects: bool, defaults: Defaults
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[keelog.Receipt]:
         """Sends batch by batch and yields the receipts in order, up to the first failure."""
+        is_plain = not objects and not defaults.key_separator
+        options = _options(defaults) if is_plain else {}
         number = 0
         while self._error is None and (lines := self._next()) is not None:
-            messages: list[keelog.OutgoingMessage] = []
+            messages: list[Any] = lines if is_plain else []
             try:
-                for line in lines:
+                for line in () if is_plain else lines:
                     number += 1
                     messages.append(message_of(line, number, objects, defaults))
             except MqError as error:
                 self._error = error
-            for receipt in self._send(producer, messages, defaults.topic):
+            for receipt in self._send(producer, messages, defaults.topic, options):
                 self._stored += 1
-                yield receipt_shape(receipt)
+                yield receipt
             self._flush()
             self._advance()
 
@@ -223,10 +225,14 @@ class _ProduceRun:
             return None
 
     def _send(
-        self, producer: keelog.Producer, messages: list[Any], topic: str
+        self,
+        producer: keelog.Producer,
+        messages: list[Any],
+        topic: str,
+        options: keelog.MessageOptions,
     ) -> list[keelog.Receipt]:
         try:
-            return producer.send_many(topic, messages) if messages else []
+            return producer.send_many(topic, messages, **options) if messages else []
         except keelog.SendManyError as error:
             self._error = error if error.succeeded else error.failed[0].error
             return error.succeeded
@@ -313,6 +319,14 @@ def read_batches(descriptor: int, batch: int) -> Iterator[list[bytes]]:
         lines.append(bytes(rest))
     for start in range(0, len(lines), batch):
         yield lines[start : start + batch]
+
+
+def _options(defaults: Defaults) -> keelog.MessageOptions:
+    """What lines that are bodies have in common: such messages are encoded many at a time."""
+    names = ("tags", "keys", "properties", "queue_id", "delay_level", "delay", "deliver_at")
+    given = {name: getattr(defaults, name) for name in names}
+    chosen = {name: value for name, value in given.items() if value or name == "queue_id"}
+    return cast(keelog.MessageOptions, chosen)
 
 
 def message_of(
