@@ -337,3 +337,25 @@ def test_what_the_gateway_looks_up_and_finds_damaged_is_told(
         fields |= {"group": "g", "delayLevel": 0}
     assert "checksum" in str(peer.ask(code, fields).header.remark)
     wait_until(lambda: is_told(node, bad, "gateway"), "nobody tells of it", SEEN_S)
+
+
+def test_a_place_by_time_is_found_beside_damage(
+    node: RunningNode, peer: RemotingPeer, topic: str
+) -> None:
+    sent = send(node, topic)
+    flip_record(node.root, sent[-1].physical_offset)
+    flip_record(node.root, sent[0].physical_offset)
+
+    def place(timestamp: int) -> int:
+        asked = {"topic": topic, "queueId": 0, "timestamp": timestamp, "boundaryType": "LOWER"}
+        found = peer.ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, asked)
+        assert found.code == ResponseCode.SUCCESS, found.header.remark
+        return int(found.ext["offset"])
+
+    times = {one: node.client.pull(topic, 0, one).messages[0].record.head for one in (3, 5)}
+    assert place(0) == 0
+    assert place(times[5].store_timestamp) in (BAD, BAD + 1)
+    assert place(2**60) in (COUNT - 1, COUNT)
+    assert node.client.seek(topic, 0, 2**50) in (COUNT - 1, COUNT)
+    first = peer.ask(RequestCode.GET_EARLIEST_MSG_STORETIME, {"topic": topic, "queueId": 0})
+    assert (first.code, first.ext["timestamp"]) == (ResponseCode.SUCCESS, "-1")
