@@ -263,7 +263,8 @@ class Client:
         """Messages with a key, newest first, in pages of the node; all of them without `limit`.
 
         `since` and `until` bound their store times; `unique=True` looks at unique keys alone. The
-        index follows the log by some milliseconds. Raises UnknownTopic.
+        index follows the log by some milliseconds. Raises UnknownTopic, and StoreDamaged after the
+        last message where a damaged record may have the key; `on_damage="skip"` goes on instead.
         """
         return self._find(self._core.find(topic, key, options))
 

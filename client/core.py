@@ -21,6 +21,7 @@ from client.consumer.options import (
 )
 from client.find import FindPages
 from client.messages import Body, Message, OutgoingMessage
+from client.on_damage import check_on_damage
 from client.operations import Operation
 from client.options import (
     MESSAGE_OPTIONS,
@@ -326,6 +327,8 @@ class ClientCore:
         self.check()
         check_names("find", options, FindOptions)
         check_limit(options.get("limit"))
+        on_damage = options.get("on_damage", "fail")
+        check_on_damage(on_damage)
         fields: dict[str, Any] = {
             "topic": topic,
             "key": key,
@@ -334,7 +337,8 @@ class ClientCore:
         }
         if options.get("unique"):
             fields["unique"] = True
-        return FindPages(fields, options.get("limit"), self.deadline, options.get("timeout"))
+        limit, timeout = options.get("limit"), options.get("timeout")
+        return FindPages(fields, limit, self.deadline, timeout, on_damage)
 
     def seek(self, topic: str, queue_id: int, time: Time, options: SeekOptions) -> Operation[int]:
         """See Client.seek."""

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Generator, Mapping
 from datetime import datetime
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from client.messages import Message
 from client.pull_result import PullResult, pull_result, record_sizes, split_records
@@ -23,7 +23,7 @@ from client.results import (
     TopicPurged,
 )
 from client.transport.request import Call, NodeAnswer, NodeRole
-from protocol.errors import BadRequest
+from protocol.errors import BadRequest, StoreDamaged
 
 T = TypeVar("T")
 Operation = Generator[Call, NodeAnswer, T]
@@ -161,15 +161,24 @@ def get(fields: dict[str, Any], deadline: float) -> Operation[Message]:
     return Message(bytes(answer.payload))
 
 
-FindPage = tuple[list[Message], str | None]
+class FoundMessages(NamedTuple):
+    """Messages with a key, newest first, the cursor of the next page, and what was damaged."""
+
+    messages: list[Message]
+    cursor: str | None
+    damaged: list[StoreDamaged]
 
 
-def find_page(fields: dict[str, Any], cursor: str | None, deadline: float) -> Operation[FindPage]:
-    """One page of messages with a key, newest first, and the cursor of the next page."""
+def find_page(
+    fields: dict[str, Any], cursor: str | None, deadline: float
+) -> Operation[FoundMessages]:
+    """One page. Damaged records are passed over."""
+    fields = {**fields, "skip_damaged": True}
     page = fields if cursor is None else {**fields, "cursor": cursor}
     answer = yield Call(NodeRole.READER, "find", page, deadline)
     messages = split_records(answer.payload, record_sizes(answer))
-    return messages, answer.header.get("cursor")
+    damaged = [StoreDamaged(*one) for one in answer.header.get("damaged", ())]
+    return FoundMessages(messages, answer.header.get("cursor"), damaged)
 
 
 def offsets(topic: str, queue_id: int | None, deadline: float) -> Operation[list[QueueOffsets]]:

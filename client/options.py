@@ -15,6 +15,7 @@ from numbers import Real
 from typing import Any, Literal, TypedDict
 
 from client.messages import Body, MessageOptions, bad_body, check_type, wrong_type
+from client.on_damage import OnFoundDamage
 from protocol.errors import BadRequest
 from protocol.record.encode_batch import Keys
 
@@ -79,6 +80,9 @@ class FindOptions(TypedDict, total=False):
     `until`: the last store time, included.
     `limit`: the most messages to return; None for all.
     `unique`: True looks at unique keys only.
+    `on_damage`: "fail" (unless given) raises StoreDamaged for a damaged record that may have the
+        key, after all messages that could be read; "skip" logs a warning instead; a function gets
+        the error.
     `timeout`: seconds, for each page of 64 messages.
     """
 
@@ -86,6 +90,7 @@ class FindOptions(TypedDict, total=False):
     until: Time | None
     limit: int | None
     unique: bool
+    on_damage: OnFoundDamage
     timeout: float | None
 
 

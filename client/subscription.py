@@ -6,12 +6,13 @@ calls of `due`, give each answer to `take`, until `finished`.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple, TypedDict
 
 from client.cursor import Cursor
+from client.on_damage import OnDamage, check_on_damage
 from client.operations import Operation, cursor_places, milliseconds, offsets, pull_call, seek
 from client.options import check_names
 from client.pull_result import PullResult, pull_result
@@ -23,7 +24,6 @@ from protocol.names import is_group_name
 log = logging.getLogger("keelog.client")
 
 Start = Literal["latest", "earliest"] | int | datetime | Mapping[int, int]
-OnDamage = Literal["fail", "skip"] | Callable[[MessageDamaged], object]
 PULLS_MAX = 32
 """Pulls under way; with more queues than that they take turns."""
 WAIT_S = 10.0
@@ -91,9 +91,7 @@ class TailSettings(NamedTuple):
         in_flight = options.get("in_flight", 1)
         if not isinstance(in_flight, int) or not 1 <= in_flight <= PULLS_MAX:
             raise BadRequest(f"in_flight is {in_flight!r}", f"use 1 to {PULLS_MAX}")
-        on_damage = options.get("on_damage", "fail")
-        if on_damage not in ("fail", "skip") and not callable(on_damage):
-            raise BadRequest(f"on_damage is {on_damage!r}", "use 'fail', 'skip' or a function")
+        check_on_damage(options.get("on_damage", "fail"))
         cursor = options.get("cursor")
         if cursor is not None and not (isinstance(cursor, str) and is_group_name(cursor)):
             hint = "use 1 to 255 of the characters % | a-z A-Z 0-9 _ -"

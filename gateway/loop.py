@@ -23,6 +23,7 @@ from gateway.names import MASTER, BrokerName
 from gateway.service import GatewayService
 from node.reader.follower import ReaderSite, StoreFollower, open_fitting, transfer_limits
 from node.runtime import disk
+from node.runtime.damage import met_damage
 from node.runtime.event_log import fields
 from node.runtime.following.state import MasterPlace, read_master_place, write_master_place
 from node.runtime.locks import FileLock
@@ -207,7 +208,8 @@ class Gateway:
         follower, now = self._follower, time.monotonic()
         follower.begin_turn(now, is_rung)
         follower.end_turn(now)
-        follower.beat(now, self.service.requests)
+        if follower.beat(now, self.service.requests):
+            met_damage.turn(now)
         if now >= self._look_at:
             self._look_at = now + LOOK_S
             self.service.look_around(now)

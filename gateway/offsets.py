@@ -15,10 +15,11 @@ from gateway.groups import Groups
 from gateway.topics import Topics
 from node.reader.answers import bounds_of, look_again
 from node.reader.pull_desk import PullDesk
+from node.runtime.damage import met_damage
 from node.runtime.process import machine_memory_bytes
 from node.store.query.record_of_unit import store_time
 from node.store.query.seek import Boundary, offset_by_time
-from protocol.errors import NotFound
+from protocol.errors import MessageDamaged, NotFound
 from protocol.ids import Queue
 from protocol.names import RETRY_PREFIX
 from protocol.remoting.codes import ResponseCode
@@ -78,7 +79,8 @@ class Offsets:
         return _reply(look_again(desk.store, look))
 
     def earliest_time(self, request: Request, now: float) -> Reply:
-        """32: when the first message of a queue was stored, in ms; -1 without one."""
+        """32: when the first message of a queue was stored, in ms; -1 without one that can be
+        read."""
         wanted = request_fields(request.header)
         desk = self._desk
         desk.see_end(now)
@@ -88,7 +90,11 @@ class Offsets:
             unit = None if queue is None else queue.unit(queue.min_offset)
             if queue is None or unit is None:
                 return -1
-            return store_time(desk.store.log, queue, queue.min_offset, unit)
+            try:
+                return store_time(desk.store.log, queue, queue.min_offset, unit)
+            except MessageDamaged as damage:
+                met_damage.note(damage)
+                return -1
 
         return Reply(ext={"timestamp": str(look_again(desk.store, look))})
 

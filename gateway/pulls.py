@@ -13,21 +13,23 @@ from gateway.connection import RemotingConnection, Reply, Request
 from gateway.groups import Groups
 from gateway.members import BROADCASTING, Members
 from gateway.topics import Topics
-from node.reader.answers import Answer
+from node.reader.answers import Answer, bounds_of
 from node.reader.long_polls import Held
 from node.reader.pull_desk import PullDesk
 from node.reader.requests import Pull
+from node.runtime.damage import met_damage
 from node.runtime.settings import Settings
 from node.store.config.topics_file import PERM_READ
 from node.store.query.pull_types import PullRequest, PullStatus, TransferLimits
 from node.store.query.sql_filter import SqlFilter, sql_filter
 from node.store.query.tag_filter import TagFilter, parse_tags
 from node.store.running_store import RunningStore
-from protocol.errors import BadRequest, MqError, NotAllowed
-from protocol.ids import queue_of
+from protocol.errors import BadRequest, CorruptError, MessageDamaged, MqError, NotAllowed
+from protocol.ids import Queue, queue_of
 from protocol.record.codec import stated_offset
 from protocol.remoting.bodies import CheckClientBody
 from protocol.remoting.codes import ResponseCode
+from protocol.remoting.damage import damage_fields
 from protocol.remoting.errors import BadCommand
 from protocol.remoting.headers import RemotingHeader
 from protocol.remoting.java_class import read_body
@@ -148,6 +150,9 @@ class Pulls:
             self._readers[number] = wanted.consumer_group
         try:
             self.desk.pull(request.connection.number, number, asked, now)
+        except MessageDamaged as damage:
+            self._close(number, chars)
+            request.answer(self._past(asked.queue, damage))
         except MqError:
             self._close(number, chars)
             raise
@@ -232,12 +237,29 @@ class Pulls:
         request = self._close(held.request_id, len(held.pull.tags))
         if request is None:
             return False
-        if isinstance(found, MqError):
+        if isinstance(found, MessageDamaged):
+            request.answer(self._past(held.queue, found))
+        elif isinstance(found, MqError):
+            if isinstance(found, CorruptError):
+                met_damage.note(found)
             request.answer(Reply(found.code, remark=found.reason))
         else:
             which = _MASTER if group is None else self._suggested(group, held, found)
             request.answer(_reply(held, found, which))
         return not request.connection.is_closed
+
+    def _past(self, queue: Queue, damage: MessageDamaged) -> Reply:
+        """Sends a consumer on after a damaged message, as after one that its filter refuses; or
+        refuses the pull, as the settings say. Either way the answer names the damage."""
+        met_damage.note(damage)
+        desk = self.desk
+        low, high = desk.again(lambda: bounds_of(desk.store, desk.tail, queue))
+        ext = {
+            **_ALWAYS, "minOffset": str(low), "maxOffset": str(high), **damage_fields(damage),
+        }  # fmt: skip
+        skips = self.settings.skip_damaged_message
+        code = ResponseCode.PULL_RETRY_IMMEDIATELY if skips else damage.code
+        return Reply(code, ext, remark=damage.reason)
 
     def _suggested(self, group: str, held: Held, found: Answer) -> str:
         """The id of the broker that the consumer shall ask next. The master's, from a replica,

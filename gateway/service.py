@@ -46,6 +46,7 @@ from gateway.topics import Topics
 from gateway.transactions.checks import Checks
 from gateway.transactions.ends import Ends
 from node.runtime import disk
+from node.runtime.damage import met_damage
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
 from node.runtime.shortage import as_refusal
@@ -54,7 +55,7 @@ from node.store.config.topics_file import TopicsFile
 from node.store.members_file import read_members, write_members
 from node.store.query.pull_types import TransferLimits
 from node.store.running_store import RunningStore
-from protocol.errors import MqError, NodeBusy
+from protocol.errors import CorruptError, MqError, NodeBusy
 from protocol.record.codec import Record
 from protocol.remoting.codes import RequestCode, ResponseCode
 from protocol.remoting.headers import RemotingHeader
@@ -351,6 +352,8 @@ class GatewayService:
 
     def _refuse(self, request: Request, error: MqError | OSError) -> None:
         refused = as_refusal(error, "the gateway")
+        if isinstance(refused, CorruptError):
+            met_damage.note(refused)
         if request.header.code in SENDS:
             request.answer(refusal_of_send(refused))
         else:

@@ -10,6 +10,7 @@ What is shown is the store as it is after recovery; nothing is locked or written
 that a node runs on it is what was there when it was opened. `backup` and `restore` copy a store.
 """
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,19 +18,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from client.messages import Message
+from client.on_damage import OnFoundDamage, check_on_damage
 from client.operations import FIND_PAGE, TIME_MS_MAX, milliseconds
 from client.options import Time, check_limit
 from node.runtime.settings import Settings
 from node.store.hints import see_all_damage
+from node.store.log.damage import Damage, columns_past_damage
 from node.store.query.find import FindRequest
 from node.store.query.find import find as find_page
 from node.store.stopped_store import StoppedStore
 from protocol.errors import BadRequest, NotFound, StoreDamaged
 from protocol.message_id import parse_offset_message_id
+from protocol.record.codec import Torn
 from protocol.record.columns import RecordColumns
 
 if TYPE_CHECKING:
     from node.store.backup.backup import BackupReport
+
+log = logging.getLogger("keelog.store")
 
 __all__ = ["OpenStore", "backup", "open_store", "restore"]
 
@@ -73,22 +79,44 @@ class OpenStore(StoppedStore):
     """
 
     def scan(
-        self, topic: str | None = None, since: Time | None = None, until: Time | None = None
+        self,
+        topic: str | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
+        *,
+        on_damage: OnFoundDamage = "fail",
     ) -> Iterator[Message]:
         """Every message in the order of the log, each with its checksum verified; of one topic, or
         stored between two times, both included.
 
-        Raises StoreDamaged at a record that is damaged: `keelog store verify` finds all of them.
+        `on_damage`: "fail" raises StoreDamaged at a damaged record, "skip" goes on after it and
+        logs a warning, a function gets the error.
         """
+        check_on_damage(on_damage)
         begin, end = milliseconds(since, 0), milliseconds(until, TIME_MS_MAX)
-        for columns in self.log.columns(self.log.min_offset):
-            shown = self.removed.visible(columns)
+        for part in columns_past_damage(self.log, self.log.min_offset):
+            if isinstance(part, Damage):
+                self._pass(self._damaged(part.torn), on_damage)
+                continue
+            shown = self.removed.visible(part)
             for row in _wanted(shown, topic, begin, end):
                 yield Message(shown.piece(shown.start, shown.size, row), is_whole=True)
-        if (stopped := self.log.stopped) is not None:
-            path = self.log.segment_at(stopped.position).path
-            hint = see_all_damage(path)
-            raise StoreDamaged(str(path), stopped.position, stopped.why, hint)
+        if self.log.stopped is not None:
+            self._pass(self._damaged(self.log.stopped), on_damage)
+
+    def _damaged(self, torn: Torn) -> StoreDamaged:
+        path = self.log.segment_at(torn.position).path
+        return StoreDamaged(str(path), torn.position, torn.why, see_all_damage(path))
+
+    @staticmethod
+    def _pass(error: StoreDamaged, on_damage: OnFoundDamage) -> None:
+        """Goes on after damage. Raises it where the caller wants that."""
+        if on_damage == "fail":
+            raise error
+        if callable(on_damage):
+            on_damage(error)
+        else:
+            log.warning("%s: passed over", error.reason)
 
     def get(self, msg_id: str | None = None, *, physical_offset: int | None = None) -> Message:
         """One message, by its offset message id or its place in the log. Raises NotFound,
@@ -112,23 +140,37 @@ class OpenStore(StoppedStore):
         *,
         limit: int | None = None,
         unique: bool = False,
+        on_damage: OnFoundDamage = "fail",
     ) -> Iterator[Message]:
         """Messages with a key, newest first; all without `limit`. `unique` looks at unique keys
-        alone. Raises UnknownTopic."""
+        alone. Raises UnknownTopic.
+
+        `on_damage`: "fail" raises StoreDamaged for a damaged record that may have the key, after
+        the last message; "skip" logs a warning instead, a function gets the error.
+        """
         check_limit(limit)
+        check_on_damage(on_damage)
+        damaged: list[StoreDamaged] = []
         begin, end = milliseconds(since, 0), milliseconds(until, TIME_MS_MAX)
         cursor, left = None, limit
         while left is None or left > 0:
             size = FIND_PAGE if left is None else min(left, FIND_PAGE)
             page = find_page(
                 self,
-                FindRequest(topic, key, begin, end, limit=size, cursor=cursor, unique=unique),
+                FindRequest(topic, key, begin, end, size, cursor, unique, skip_damaged=True),
             )
+            if on_damage == "fail":
+                damaged += page.damaged[:1]
+            else:
+                for error in page.damaged:
+                    self._pass(error, on_damage)
             yield from (Message(record.raw) for record in page.records)
             left = None if left is None else left - len(page.records)
             cursor = page.cursor
             if cursor is None:
-                return
+                break
+        if damaged:
+            raise damaged[0]
 
 
 def _wanted(columns: RecordColumns, topic: str | None, begin: int, end: int) -> list[int]:

@@ -374,6 +374,9 @@ class FindFields(NamedTuple):
         RequestField("of the page before", check=checks.find_cursor, absent="the first page"),
     ] = None
     unique: Annotated[bool, RequestField("look at unique keys only")] = False
+    skip_damaged: Annotated[
+        bool, RequestField("name damaged records in `damaged`; else one refuses the page")
+    ] = False
 
 
 class OffsetsFields(NamedTuple):

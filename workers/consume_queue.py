@@ -17,6 +17,7 @@ from node.runtime.service_loop import queue_pace
 from node.runtime.settings import Settings
 from node.runtime.state_page import queue_slot, run_dir
 from node.store.detected_sizes import found_file_bytes, sorted_entries
+from node.store.log.damage import Damage
 from protocol.derived.dispatch_request import DispatchRequests
 from protocol.derived.multi_dispatch import is_lmq, lmq_offsets
 from protocol.derived.queue_build import QueueEnd, QueuePlan
@@ -32,6 +33,7 @@ from protocol.record.codec import (
     unit_tags_code,
 )
 from workers.feed import WINDOW_BYTES, Feed
+from workers.holes import Holes
 from workers.missing_units import MissingUnits
 from workers.pace import TurnPace
 from workers.process import WorkerJob, parser_for, run_worker
@@ -42,6 +44,7 @@ from workers.progress import (
     vouched_for_shard,
 )
 from workers.queue_files import QueueBrokenError, QueueWriter
+from workers.queue_watch import QueueWatch
 from workers.unit_groups import UnitGroup, lmq_groups, unit_groups
 
 log = logging.getLogger("keelog.worker")
@@ -100,6 +103,9 @@ class ConsumeQueues:
         self._owned: dict[tuple[bytes, int], Queue | None] = {}
         self._others_retired = False
         self._missing = MissingUnits(site.root, feed, self._own)
+        self._holes = Holes()
+        self._watch = QueueWatch(files)
+        self._lost: dict[Queue, str] = {}
 
     # Resuming
 
@@ -131,6 +137,7 @@ class ConsumeQueues:
             self._rebuild(broken, start)
         self._files.make_root()
         self._files.sync()
+        self._watch.begin()
         return start
 
     def drop_removed(self) -> None:
@@ -214,8 +221,11 @@ class ConsumeQueues:
             self._files.remove(queue)
             self._ends.pop(queue, None)
         self._rebuilt |= queues
-        for columns in self._feed.columns(self._feed.limits().min_offset, stop):
-            self._place(DispatchRequests(columns, self._delay_levels_ms), only=queues)
+        for part in self._feed.past_damage(self._feed.limits().min_offset, stop):
+            if isinstance(part, Damage):
+                self._holes.add(part)
+            else:
+                self._place(DispatchRequests(part, self._delay_levels_ms), only=queues)
         self._feed.check()
         self._files.sync()
         save_unfinished(self._root, self._slot, set())
@@ -230,6 +240,11 @@ class ConsumeQueues:
             self._broken = self._place(requests, only=self._broken)
         columns = requests.columns
         self.applied = columns.end
+
+    def pass_over(self, hole: Damage) -> None:
+        """As Handler has it. The places of its messages get units when later ones come."""
+        self._holes.add(hole)
+        self.applied = hole.resumed_at
 
     def apply_few(self, records: Sequence[Record]) -> bool:
         """As `apply`, when each record is the next one of a queue that has units already."""
@@ -280,6 +295,7 @@ class ConsumeQueues:
             if queue in without or (only is not None and queue not in only):
                 continue
             state = self._ends.get(queue, _NO_UNITS)
+            state = self._fill(queue, state, group)
             plan = group.plan(state, self._files.units_per_file)
             if plan.has_gap and self._is_expired(state):
                 self._report(queue, "retention deleted records before they were dispatched")
@@ -308,6 +324,17 @@ class ConsumeQueues:
         yield from unit_groups(requests, self._own, self._feed.removed)
         if self._multi_dispatch:
             yield from lmq_groups(requests, self._own, self._feed.removed)
+
+    def _fill(self, queue: Queue, state: QueueEnd, group: UnitGroup) -> QueueEnd:
+        """Puts units that name damaged bytes in the places of their messages, so that all later
+        ones keep their numbers."""
+        units = self._holes.units(state, group.batch)
+        if units is None or state.end is None:
+            return state
+        self._files.write(queue, state.end, units)
+        last = units[-1]
+        end = int(last["physical_offset"]) + int(last["size"])
+        return QueueEnd(state.end + len(units), end)
 
     def _is_expired(self, state: QueueEnd) -> bool:
         """True if a queue has units and the log has none of their records any more.
@@ -362,6 +389,7 @@ class ConsumeQueues:
 
     def trim(self, min_offset: int) -> None:
         """Deletes the expired files of all queues that have more than one."""
+        self._watch.trimmed()
         for queue, state in self._ends.items():
             if state.end is not None and state.end > self._files.units_per_file:
                 try:
@@ -370,6 +398,21 @@ class ConsumeQueues:
                     # Nothing was deleted; the next batch for this queue rebuilds it.
                     self._report(queue, error.why)
                     self._broken.add(queue)
+
+    # Whether the files stay
+
+    def lost_files(self) -> str:
+        """As WatchesFiles has it."""
+        self._lost = self._watch.look(self._ends)
+        if not self._lost:
+            return ""
+        queue, why = next(iter(self._lost.items()))
+        more = f", and {len(self._lost) - 1} queues more" if self._lost.keys() - {queue} else ""
+        return f"queue {queue.queue_id} of {queue.topic}: {why}{more}"
+
+    def disown_lost(self) -> None:
+        """As WatchesFiles has it."""
+        save_unfinished(self._root, self._slot, self._lost.keys() | self._broken)
 
     # Telling
 

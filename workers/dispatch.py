@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 
+from node.runtime.damage import met_damage
 from node.runtime.disk import DISK_FULL, NO_DESCRIPTORS, PASSING, if_room
 from node.runtime.event_log import fields
 from node.runtime.service_loop import PAGE_BYTES, LoopPace, ServiceLoop
@@ -20,6 +21,7 @@ from node.runtime.state_page import DISK_FULL as DISK_FULL_STATE
 from node.runtime.state_page import NO_RESOURCES as NO_RESOURCES_STATE
 from node.runtime.state_page import RUNNING, STOPPING, WorkerPage
 from node.store.checkpoints import WorkerCheckpoint, save_progress
+from node.store.log.damage import Damage
 from protocol.derived.dispatch_request import DispatchRequests
 from protocol.derived.queue_unit import UNIT_BYTES
 from protocol.errors import ServiceNotAvailable, StoreDamaged
@@ -69,6 +71,9 @@ class Handler(Protocol):
     def flush(self) -> int:
         """Syncs; returns the log offset below which all is durable. Runs beside `apply`."""
 
+    def pass_over(self, hole: Damage) -> None:
+        """Goes on after damaged bytes: their messages can be in no file of this worker's."""
+
     def trim(self, min_offset: int) -> None:
         """Deletes files that speak of nothing but the log below `min_offset`, where it begins now.
 
@@ -96,6 +101,24 @@ class DropsRemoved(Protocol):
 
         After an OSError the same call completes it.
         """
+
+
+@runtime_checkable
+class WatchesFiles(Protocol):
+    """What a handler has whose files somebody may remove while it has them open."""
+
+    def lost_files(self) -> str:
+        """What is gone, or another file by now; empty while all that it looked at is in place.
+
+        Called between turns, about once a second: it looks at a bounded number of files.
+        """
+
+    def disown_lost(self) -> None:
+        """Takes back what vouches for what is lost: the next process makes it anew."""
+
+
+class FilesLost(Exception):
+    """Files of the worker were removed or replaced; it must end."""
 
 
 class Stopped(Exception):
@@ -167,13 +190,15 @@ class Dispatcher:
         self._saved_records = 0
         self._trimmed_to = 0
         self._waits_at = -1
+        self._last_ms = 0
+        """The store time of the last record of the last batch."""
 
     def start(self) -> None:
         """Resumes: at the start, and whenever the log has begun a new epoch.
 
         Raises StoreDamaged, with all that was there before and is vouched for published.
         """
-        self._await_flush()
+        self.await_flush()
         self.is_resuming = True
         while True:
             limits = self._feed.limits()
@@ -200,7 +225,7 @@ class Dispatcher:
     def turn(self) -> bool:
         """Dispatches what is readable, until it is time to stop; returns whether there was any.
 
-        Raises StoreDamaged, with all before the damage dispatched.
+        Raises StoreDamaged, with all before the damage dispatched, where it ends the log.
         """
         limits = self._feed.limits()
         if limits.epoch != self.epoch:
@@ -239,7 +264,7 @@ class Dispatcher:
         if self._feed.limits().epoch != self.epoch:
             return True
         if self._feed.damage is not None:
-            return self._wait_above_flushed(self._feed.damage)
+            return self._meet(self._feed.damage)
         self._publish(limits.readable)
         return True
 
@@ -261,13 +286,19 @@ class Dispatcher:
         self._flush_if_due()
         return True
 
-    def _wait_above_flushed(self, damage: Torn) -> bool:
+    def _meet(self, damage: Torn) -> bool:
         """What was not flushed yet, the next start of the writer may cut, or flush as it is.
 
-        Raises StoreDamaged below what is flushed: no start mends that.
+        No start mends damage below what is flushed: it costs its own messages, and no later ones.
+        Raises StoreDamaged where no later record proves itself.
         """
         if damage.position < self._feed.peek().flushed:
-            self._feed.check()
+            hole = self._feed.hole(damage, self._last_ms)
+            if hole is None:
+                self._feed.check()
+            else:
+                self._pass_over(hole)
+            return True
         if self._waits_at != damage.position:
             self._waits_at = damage.position
             found = fields(offset=damage.position, why=damage.why)
@@ -275,6 +306,14 @@ class Dispatcher:
         self._flush_if_due()
         self._pause(UNFLUSHED_RETRY_S)
         return False
+
+    def _pass_over(self, hole: Damage) -> None:
+        start, why = hole.torn.position, hole.torn.why
+        met_damage.note_place(hole.where, start, why)
+        found = fields(file=hole.where, offset=start, up_to=hole.resumed_at, why=why)
+        log.error("damage is passed over: its messages get no queue and no key", extra=found)
+        self._handler.pass_over(hole)
+        self._publish_applied()
 
     def _wait_for_log(self, error: ServiceNotAvailable) -> bool:
         """What was read is written; the log goes on when it can be opened again."""
@@ -300,14 +339,15 @@ class Dispatcher:
         with if_room():
             self._handler.settle()
         self._publish_applied()
-        self._await_flush()
+        self.await_flush()
         self._begin_flush()
-        self._await_flush()
+        self.await_flush()
 
     def _apply(self, columns: RecordColumns) -> None:
         requests = DispatchRequests(columns, self._pace.delay_levels_ms)
         self._until_room(lambda: self._handler.apply(requests))
         self.records += len(requests)
+        self._last_ms = int(columns.store_timestamp[-1])
         self._publish_applied()
 
     def _settle(self) -> None:
@@ -359,7 +399,7 @@ class Dispatcher:
     def _flush_if_due(self) -> None:
         if self._flush is not None:
             if self._flush.done():
-                self._await_flush()
+                self.await_flush()
         elif self.done > self.saved and self._is_flush_due(time.monotonic()):
             self._begin_flush()
 
@@ -401,7 +441,8 @@ class Dispatcher:
         self._flush = begin(flush, "flush")
         self._flushed_at = time.monotonic()
 
-    def _await_flush(self) -> None:
+    def await_flush(self) -> None:
+        """Waits for the running flush, if there is one."""
         if self._flush is None:
             return
         saved = self._flush.result()

@@ -11,6 +11,7 @@ from node.runtime.state_page import STOPPING, LogPage, PageAbsent
 from node.store.checkpoints import load_epochs, load_floor, load_removed
 from node.store.file_cache import OpenFiles
 from node.store.hints import see_all_damage
+from node.store.log.damage import Damage, columns_past_damage, next_record
 from node.store.log.end import find_tail
 from node.store.log.reader import Bounds, LogReader
 from node.store.log.segment_list import SegmentList, list_folder
@@ -77,6 +78,22 @@ class Feed(ABC):
         for columns in self.log.columns(start, stop, self.window_bytes):
             self._on_window()
             yield columns
+
+    def past_damage(self, start: int, stop: int) -> Iterator[RecordColumns | Damage]:
+        """As `columns`, but goes on after damage where the next record proves itself."""
+        for part in columns_past_damage(self.log, start, stop, window_bytes=self.window_bytes):
+            self._on_window()
+            yield part
+
+    def hole(self, damage: Torn, not_before: int) -> Damage | None:
+        """The damaged bytes at which `columns` broke off; None where no later record proves itself.
+
+        `not_before`: the store time of the record before them.
+        """
+        resumed = next_record(self.log, damage.position + 1, not_before)
+        if resumed is None:
+            return None
+        return Damage(str(self.path_at(damage.position)), damage, resumed)
 
     def few(self, start: int, stop: int) -> list[Record] | None:
         """The records of [start, stop), verified; None unless they are few and together."""

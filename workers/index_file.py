@@ -13,6 +13,8 @@ from node.runtime.service_loop import index_pace
 from node.runtime.settings import Settings
 from node.runtime.state_page import run_dir
 from node.store.detected_sizes import found_geometry
+from node.store.log.damage import Damage
+from node.store.replay.rebuilding import forget
 from protocol.derived.dispatch_request import DispatchRequests, key_batch, plain_index_keys
 from protocol.derived.index_build import EMPTY_HEADER, IndexPut, free_entries, put_keys
 from protocol.derived.index_entry import KeyBatch, fold_hash
@@ -224,6 +226,10 @@ class IndexFiles:
         self._pending, self._pending_keys = [], 0
         self.applied = self._gathered
 
+    def pass_over(self, hole: Damage) -> None:
+        """As Handler has it. Nothing waits."""
+        self.applied = self._gathered = hole.resumed_at
+
     def _new_keys(self, batch: KeyBatch) -> KeyBatch:
         """Without the keys that are entered already: of older records, of half the last one."""
         offsets = batch.physical_offset
@@ -266,6 +272,18 @@ class IndexFiles:
     def trim(self, min_offset: int) -> None:
         """Deletes expired index files."""
         self._folder.trim(min_offset)
+
+    # Whether the files stay
+
+    def lost_files(self) -> str:
+        """As WatchesFiles has it."""
+        return self._folder.lost()
+
+    def disown_lost(self) -> None:
+        """As WatchesFiles has it: keys of all times may be in a file that is gone."""
+        forget(self._root, SLOT)
+        for name in self._folder.names():
+            self._folder.remove(name)
 
 
 def main(arguments: list[str] | None = None) -> int:

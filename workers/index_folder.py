@@ -54,6 +54,8 @@ class IndexWriter:
         self.geometry = geometry
         self._temp = temp
         self._open: tuple[str, int] | None = None
+        self._in_place: dict[str, int] = {}
+        """The inodes of the files that are to stay, and under "" that of the folder."""
         self._unsynced: Unsynced[str] = Unsynced(lambda name: self.root / name)
 
     # Finding
@@ -76,6 +78,22 @@ class IndexWriter:
         if not self.root.is_dir():
             disk.make_dir(self.root)
             sync_dir_if_there(self.root.parent)
+
+    def lost(self) -> str:
+        """What is gone, or another file by now, since the last look; empty while nothing is."""
+        try:
+            found = {"": self.root.stat().st_ino}
+            with os.scandir(self.root) as entries:
+                found |= {entry.name: entry.inode() for entry in entries if entry.name.isdigit()}
+        except FileNotFoundError:
+            return f"{self.root} is gone"
+        for name, inode in self._in_place.items():
+            if found.get(name, inode) != inode:
+                return f"{self.root / name} is another one"
+            if name not in found:
+                return f"{self.root / name} is gone"
+        self._in_place = found
+        return ""
 
     def header(self, name: str) -> IndexHeader:
         """A file's header as it is."""
@@ -179,6 +197,7 @@ class IndexWriter:
     def remove(self, name: str) -> None:
         """Deletes a file."""
         self.close()
+        self._in_place.pop(name, None)
         disk.unlink(self.root / name, missing_ok=True)
         self._unsynced.add_folders(self.root)
 

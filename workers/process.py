@@ -1,6 +1,7 @@
 """The process of a worker, of either kind: arguments, locks, state page, loop, end."""
 
 import argparse
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -12,9 +13,18 @@ from typing import Self
 import zmq
 
 from node.runtime import disk
+from node.runtime.damage import met_damage
+from node.runtime.event_log import fields
 from node.runtime.held_store import check_held
 from node.runtime.locks import FileLock, StoreLock
-from node.runtime.process import EXIT_OK, OOM_WORKER, StopFlag, now_ms
+from node.runtime.process import (
+    EXIT_FAILED,
+    EXIT_OK,
+    OOM_WORKER,
+    StopFlag,
+    now_ms,
+    report_end,
+)
 from node.runtime.run_process import ChildProcess, child_parser, run_process
 from node.runtime.service_loop import LoopPace
 from node.runtime.settings import Settings
@@ -31,8 +41,10 @@ from workers.dispatch import (
     Breaks,
     Dispatcher,
     DispatchPace,
+    FilesLost,
     Handler,
     Stopped,
+    WatchesFiles,
     WorkerSite,
     begin,
 )
@@ -41,6 +53,8 @@ from workers.hints import GrowthHints, WorkerSleep
 from workers.pace import TurnPace, gives_way
 from workers.stats import KnowsTopics, TopicGrowth, WorkerStats
 
+log = logging.getLogger("keelog.worker")
+
 NICE = 10
 """Of turns that give way. The kernel let a turn run for up to 4 ms beside a writer that had
 something to do (docs/decisions/0029-workers-give-way-in-long-turns.md)."""
@@ -48,6 +62,8 @@ STORE_LOCK_S_MAX = 10.0
 """How long a worker run by hand on a store at rest waits for another one to be done with it."""
 WRITER_END_S_MAX = 5.0
 """How long a worker that is to stop still follows a writer that has not stopped."""
+FILES_LOOK_S = 1.0
+"""How often a worker looks whether its files are in place."""
 _WRITER_WAIT_S = 0.02
 _WRITER_END_LOOK_S = 0.005
 
@@ -112,6 +128,7 @@ class _Worker:
         self._is_once = not child.is_of_node
         self._dispatcher: Dispatcher | None = None
         self._beat_at = 0.0
+        self._files_look_at = 0.0
         self._locks = _enter(self._root, child.is_of_node)
         os.chdir(run_dir(self._root))
         self._locks += _take_locks(self._root, job)
@@ -166,6 +183,8 @@ class _Worker:
                 self._topics.look_now(dispatcher.records)
         except Stopped:
             dispatcher.close()
+        except FilesLost as lost:
+            return self._end_without_files(str(lost), dispatcher, handler)
         except CorruptError as error:
             # All before the damage is kept; starting again cannot help.
             dispatcher.close()
@@ -175,6 +194,22 @@ class _Worker:
             feed.close()
         self._page.publish(state=STOPPED)
         return EXIT_OK
+
+    def _end_without_files(self, why: str, dispatcher: Dispatcher, handler: Handler) -> int:
+        assert isinstance(handler, WatchesFiles)
+        dispatcher.await_flush()
+        handler.disown_lost()
+        event = "files are lost: the process ends, the next makes them anew"
+        log.error(event, extra=fields(why=why))
+        report_end(self._child.ready_fd, f"files are lost: {why}")
+        return EXIT_FAILED
+
+    def _look_at_files(self, handler: Handler, now: float) -> None:
+        """Raises FilesLost: nobody else reads what would be written into files without a name."""
+        if now >= self._files_look_at and isinstance(handler, WatchesFiles):
+            self._files_look_at = now + FILES_LOOK_S
+            if lost := handler.lost_files():
+                raise FilesLost(lost)
 
     def _follow(self, dispatcher: Dispatcher, feed: Feed, handler: Handler) -> None:
         dispatcher.start()
@@ -200,6 +235,7 @@ class _Worker:
             if topics is not None:
                 # Here alone: within a turn a queue that is being rebuilt has no end.
                 topics.look(now, dispatcher.records)
+            self._look_at_files(handler, now)
             self._sleep(pace, dispatcher.done, feed, now)
             self._beat()
         if self._child.ready_fd is not None:
@@ -272,6 +308,7 @@ class _Worker:
             self._beat_at = now
             check_held()
             self._page.beat(now_ms())
+            met_damage.turn(now)
             self._stats.publish()
             if self._growth is not None:
                 self._growth.look()

@@ -200,6 +200,24 @@ class QueueWriter:
             disk.unlink(path)
         self._drop_folder(queue)
 
+    # Whether they are in place
+
+    def is_unlinked(self, queue: Queue, position: int) -> bool:
+        """Whether the file of a position is open, and has no name any more."""
+        descriptor = self._open.get(_File(queue, self._base(position)))
+        return descriptor is not None and not os.fstat(descriptor).st_nlink
+
+    def is_replaced(self, queue: Queue, position: int) -> bool:
+        """Whether the file of a position is open, and its name is not that of the open one."""
+        file = _File(queue, self._base(position))
+        descriptor = self._open.get(file)
+        if descriptor is None:
+            return False
+        try:
+            return not os.path.samestat(os.fstat(descriptor), self._path(file).stat())
+        except FileNotFoundError:
+            return True
+
     # Reading and writing
 
     def unit(self, queue: Queue, position: int) -> QueueUnit:

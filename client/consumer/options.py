@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple, TypedDict
 
+from client.on_damage import OnDamage, check_on_damage
 from client.operations import milliseconds
 from client.options import check_names
 from client.subscription import check_start
@@ -37,6 +38,10 @@ class ConsumerOptions(TypedDict, total=False):
         group's settings say (16) unless given.
     `orderly`: True gives out one message of a queue at a time, in order. One that failed comes
         again first, after a second, and keeps the others of its queue waiting.
+    `on_damage`: "skip" (unless given) goes on after a damaged message and logs a warning; a
+        function goes on too, and gets the MessageDamaged: it is called on the consumer's thread
+        and must not wait. "fail" raises it when all messages before it in its queue were given
+        out, and again until the consumer is closed; other queues go on.
     `max_messages`: messages that may be held, not handled yet, 1,000 unless given.
     `max_bytes`: the same for their bytes, 16 MiB unless given. One message of each queue always
         has room.
@@ -48,6 +53,7 @@ class ConsumerOptions(TypedDict, total=False):
     auto_commit: bool
     max_retries: int | None
     orderly: bool
+    on_damage: OnDamage
     max_messages: int
     max_bytes: int
 
@@ -62,6 +68,7 @@ class ConsumerSettings:
     auto_commit: bool = True
     max_retries: int | None = None
     orderly: bool = False
+    on_damage: OnDamage = "skip"
     max_messages: int = MESSAGES_MAX
     max_bytes: int = BYTES_MAX
 
@@ -108,6 +115,7 @@ def consumer_settings(
         value = options.get(name)
         if value is not None and (type(value) is not int or value < least):
             raise BadRequest(f"{name} is {value!r}", f"use a whole number, at least {least}")
+    check_on_damage(options.get("on_damage", "skip"))
     wanted = {
         topic: _subscription(topic, expression, version)
         for topic, expression in _wanted(topics, options).items()

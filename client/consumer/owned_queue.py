@@ -8,7 +8,7 @@ from typing import NamedTuple
 from client.consumer.group_message import GroupMessage, Settles
 from client.consumer.options import ConsumerSettings
 from client.consumer.queue_progress import PulledMessage, QueueProgress
-from protocol.errors import StoreDamaged
+from protocol.errors import MessageDamaged, StoreDamaged
 from protocol.record.codec import Record, decode
 from protocol.remoting.bodies import MessageQueue
 from protocol.remoting.codes import RequestCode
@@ -38,11 +38,14 @@ class OwnedQueue:
     is_ready: bool = False
     """Whether it is in the line of those with a message to hand out."""
     is_dropped: bool = False
+    damage: MessageDamaged | None = None
+    """The damaged message at which it stops, where it shall: what comes before it is handed out."""
 
     def begin(self, offset: int) -> None:
         """The group goes on at this offset; what was held of the queue does not count any more."""
         self.progress = QueueProgress(offset)
         self.is_starting = self.is_pulling = False
+        self.damage = None
 
     def place(self, auto_commit: bool) -> int | None:
         """What the node is to have; None while there is nothing to say."""

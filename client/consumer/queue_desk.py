@@ -24,9 +24,10 @@ from client.consumer.owned_queue import (
     pulled_messages,
 )
 from client.consumer.remoting_exchange import RemotingAnswer, RemotingExchange, WhenAnswered
-from protocol.errors import StoreDamaged
+from protocol.errors import MessageDamaged, StoreDamaged
 from protocol.remoting.bodies import LockBatchBody, LockedQueues, MessageQueue
 from protocol.remoting.codes import RequestCode, ResponseCode
+from protocol.remoting.damage import named_damage
 from protocol.remoting.errors import BadCommand
 from protocol.remoting.java_class import read_body, write_body, write_ext
 from protocol.remoting.request_headers import (
@@ -113,19 +114,24 @@ class QueueDesk:
     # Messages
 
     def take(self, now: float) -> GroupMessage | None:
-        """The next message to hand out, the queues in turn; None while there is none."""
+        """The next message to hand out, the queues in turn; None while there is none.
+
+        Raises MessageDamaged for a queue that stops there, each time it is its turn.
+        """
         for _ in range(len(self._ready)):
             owned = self._ready.popleft()
             if self._settings.orderly and now >= owned.locked_until and not owned.is_dropped:
                 self._ready.append(owned)  # its lock is being renewed
                 continue
             owned.is_ready = False
-            message = None
-            if owned.progress is not None and not owned.is_dropped:
-                message = owned.progress.hand_out()
-                self._line_up(owned)
+            if owned.progress is None or owned.is_dropped:
+                continue
+            message = owned.progress.hand_out()
+            self._line_up(owned)
             if message is not None:
                 return message
+            if owned.damage is not None:
+                raise owned.damage
         return None
 
     @property
@@ -135,7 +141,9 @@ class QueueDesk:
 
     def _line_up(self, owned: OwnedQueue) -> None:
         progress = owned.progress
-        if owned.is_ready or progress is None or not progress.has_waiting:
+        if owned.is_ready or progress is None:
+            return
+        if not progress.has_waiting and owned.damage is None:
             return
         if not self._settings.orderly or not progress.in_hand:
             owned.is_ready = True
@@ -291,7 +299,7 @@ class QueueDesk:
         settings, progress = self._settings, owned.progress
         assert progress is not None
         room = None if owned.is_pulling else self._room(progress)
-        if room is None:
+        if room is None or owned.damage is not None:
             return
         queue = owned.queue
         wanted = settings.subscriptions[queue.topic]
@@ -317,6 +325,10 @@ class QueueDesk:
         owned.is_pulling = False
         if answer is None:
             return
+        damage = named_damage(answer.ext)
+        if damage is not None:
+            self._meet(owned, progress, damage)
+            return
         following = _number(answer.ext.get("nextBeginOffset"))
         if answer.code == ResponseCode.SUCCESS and following is not None:
             try:
@@ -337,6 +349,20 @@ class QueueDesk:
             self._begin(owned, following, None)
         else:
             self._refused(owned, "a pull was refused", answer, now)
+
+    def _meet(self, owned: OwnedQueue, progress: Progress, damage: MessageDamaged) -> None:
+        """Goes on after a damaged message, or stops there, as the program wants it; what the
+        node would have RocketMQ's clients do does not matter."""
+        on_damage = self._settings.on_damage
+        if on_damage == "fail":
+            owned.damage = damage
+            self._line_up(owned)
+            return
+        progress.take([], damage.next_offset)
+        if callable(on_damage):
+            on_damage(damage)
+        else:
+            log.warning("%s: passed over", damage.reason)
 
     # Commits
 

@@ -14,6 +14,7 @@ from gateway.admin.queue_facts import NO_TIME, QueueFacts
 from gateway.connection import Reply, Request
 from gateway.settings.live import CHANGEABLE, LiveSettings
 from gateway.topics import Topics
+from node.runtime.damage import met_damage
 from node.runtime.process import now_ms
 from node.runtime.regular_file import OFFSETS_FILE_BYTES_MAX, read_bounded
 from node.runtime.settings import Settings, snake_case
@@ -79,7 +80,10 @@ class BrokerInfo:
         log = self._facts.desk.store.log
         try:
             return self._facts.desk.store.look_up(log.min_offset).head.store_timestamp
-        except (NotFound, CorruptError):
+        except NotFound:
+            return NO_TIME
+        except CorruptError as damage:
+            met_damage.note(damage)
             return NO_TIME
 
     def _of_log(self) -> Mapping[str, str]:

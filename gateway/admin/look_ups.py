@@ -14,7 +14,7 @@ from gateway.connection import Reply, Request
 from node.runtime.state_page import WorkerPage
 from node.store.indexes.reader import MAX_MESSAGES_BATCH
 from protocol.derived.index_entry import TAGS_KEY_PREFIX
-from protocol.errors import NotFound, UnknownTopic
+from protocol.errors import NotFound, StoreDamaged, UnknownTopic
 from protocol.record.codec import Record
 from protocol.remoting.codes import ResponseCode
 from protocol.remoting.request_headers import (
@@ -56,7 +56,7 @@ class LookUps:
 
         A broker compares hashes, and its client the keys; here only messages with the key count.
         Clients look for what they have just sent, so the index may catch up with the log before.
-        Raises NotFound when there are none.
+        Raises NotFound when there are none, StoreDamaged when all that may be it are damaged.
         """
         wanted: QueryMessageHeader = request_fields(request.header)
         await self._until_indexed(self._readable(), monotonic() + WAIT_S_MAX)
@@ -94,14 +94,19 @@ class LookUps:
             "unique": wanted.unique_key_query,
         }
         deadline, cursor = self._core.deadline(None), None
+        damaged: list[StoreDamaged] = []
         while True:
             page = operations.find_page(fields, cursor, deadline)
             try:
-                found, cursor = await run(self._core, page)
+                found, cursor, some = await run(self._core, page)
             except UnknownTopic:
                 return []
+            damaged = damaged or some
             if found or cursor is None:
-                return sorted(found, key=lambda message: message.physical_offset)
+                break
+        if damaged and not found:
+            raise damaged[0]
+        return sorted(found, key=lambda message: message.physical_offset)
 
     def by_offset(self, request: Request) -> Reply:
         """33: the message at a log offset, which its id names."""

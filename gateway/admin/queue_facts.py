@@ -5,6 +5,7 @@ from typing import NamedTuple, TypeVar
 
 from node.reader.answers import bounds_of, look_again
 from node.reader.pull_desk import PullDesk
+from node.runtime.damage import met_damage
 from node.store.query.record_of_unit import store_time
 from node.store.query.seek import Boundary, offset_by_time
 from protocol.errors import CorruptError
@@ -63,7 +64,8 @@ class QueueFacts:
 
         try:
             return look_again(desk.store, look)
-        except CorruptError:
+        except CorruptError as damage:
+            met_damage.note(damage)
             return NO_TIME
 
     def offset_at(self, topic: str, queue_id: int, timestamp: int) -> int:

@@ -17,6 +17,7 @@ from gateway.tasks.delay_offsets import DelayOffsets
 from gateway.tasks.group_lags import GroupLags
 from gateway.tasks.timers.timers import TimerDeliverer, timer_queue
 from gateway.tasks.waiting_queue import WAIT_S_MAX
+from node.runtime.damage import met_damage
 from node.runtime.held_store import check_held
 from node.runtime.locks import FileLock
 from node.runtime.process import EXIT_OK, OOM_READER, StopFlag, leave, now_ms
@@ -78,6 +79,7 @@ class Tasks:
             check_held()
             self._page.beat(now_ms())
             self._offsets.turn(time.monotonic())
+            met_damage.turn(time.monotonic())
             await asyncio.sleep(BEAT_S)
 
 

@@ -204,6 +204,9 @@ class Checks:
                 self._arrivals[ops.queue_id].look(end, moment())
             if page.is_end:
                 return offset, None
+            if page.damage is not None:
+                why = fields(queue=ops.queue_id, why=page.damage)
+                log.error("a half message is damaged, its producer is not asked", extra=why)
             for some in self._parts(page.records):
                 stop: Record | None = some[0]
                 if monotonic() < until and some[0].head.queue_offset < ops.limit:

@@ -247,6 +247,7 @@ BACKUP: Shape = {
     "files": "integer: written now",
     "verified": _TRUTH,
     "damaged": [["integer: log offset, from and to"]],
+    "shortfall": "text, only where acknowledged messages may be missing: why",
 }
 INFO: Shape = {
     "path": "text",

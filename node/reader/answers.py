@@ -16,7 +16,7 @@ from node.store.query.record_of_unit import record_of
 from node.store.query.seek import Boundary, offset_by_time
 from node.store.queues.listing import list_topics
 from node.store.running_store import RunningStore
-from protocol.errors import NotFound, UnknownTopic
+from protocol.errors import NotFound, StoreDamaged, UnknownTopic
 from protocol.ids import Queue
 from protocol.message_id import parse_offset_message_id
 from protocol.names import is_folder_name
@@ -130,18 +130,24 @@ def _by_id(store: RunningStore, message_id: str) -> Record:
 
 
 def _by_key(store: RunningStore, wanted: GetByKey) -> Record:
+    """Raises StoreDamaged where a damaged record may be it, and no other is."""
     cursor: str | None = None
+    damage: StoreDamaged | None = None
     while True:
-        request = FindRequest(wanted.topic, wanted.unique_key, limit=1, cursor=cursor, unique=True)
+        request = FindRequest(
+            wanted.topic, wanted.unique_key, limit=1, cursor=cursor, unique=True, skip_damaged=True
+        )
         try:
             page = find(store, request)
         except UnknownTopic:
             break
         if page.records:
             return page.records[0]
-        cursor = page.cursor
+        damage, cursor = next(iter(page.damaged), damage), page.cursor
         if cursor is None:
             break
+    if damage is not None:
+        raise damage
     raise NotFound(f"topic {wanted.topic} has no message with this unique key", _TRY_KEYS)
 
 
@@ -169,6 +175,7 @@ def find_messages(store: RunningStore, topics: TopicsFile, wanted: FindFields) -
         bytes_max=FIND_BYTES_MAX,
         cursor=wanted.cursor,
         unique=wanted.unique,
+        skip_damaged=wanted.skip_damaged,
     )
     try:
         page = find(store, request)
@@ -178,6 +185,10 @@ def find_messages(store: RunningStore, topics: TopicsFile, wanted: FindFields) -
     records = [record.raw for record in page.records]
     sizes = struct.pack(f"<{len(records)}I", *map(len, records))
     fields = {"count": len(records), "sizes": sizes, "cursor": page.cursor}
+    if page.damaged:
+        fields["damaged"] = [
+            [error.where, error.offset, error.found, error.hint] for error in page.damaged
+        ]
     return Answer(fields, b"".join(records) if records else None)
 
 

@@ -6,25 +6,22 @@ Run it as `python -m node.reader.loop DIR --index I --shards N`.
 import logging
 import os
 import time
-from collections.abc import Callable
 from functools import partial
 
 import zmq
 
-from node.reader.damage import DamageReporter
 from node.reader.follower import ReaderSite, StoreFollower, open_fitting, transfer_limits
 from node.reader.service import ReaderService
 from node.reader.stats import ReaderStats
 from node.runtime import disk
+from node.runtime.damage import met_damage
 from node.runtime.event_log import fields
 from node.runtime.locks import FileLock
 from node.runtime.process import (
     EXIT_OK,
     OOM_READER,
-    DamageReport,
     StopFlag,
     leave,
-    report_damage,
 )
 from node.runtime.run_process import ChildProcess, child_parser, run_process
 from node.runtime.settings import Settings
@@ -62,7 +59,6 @@ class Reader:
         server: Server,
         page: WorkerPage,
         context: Context,
-        report_damage: Callable[[DamageReport], bool],
     ) -> None:
         self.server = server
         self._page = page
@@ -77,10 +73,9 @@ class Reader:
         number = int(site.slot.removeprefix(READER))
         self._stats = StatsPage(site.root, STATS, number)
         self._topics = TopicCounts(site.root, STATS, number)
-        self._damage = DamageReporter(site.root, report_damage)
         self.was_lone = False
         """The last turn served one look-up: its client may wait with the next one."""
-        self.service.stats = ReaderStats(self._stats.counts, self._topics, self._damage)
+        self.service.stats = ReaderStats(self._stats.counts, self._topics)
 
     def run(self, stop: StopFlag) -> None:
         """Serves until the flag is set, then answers the held pulls."""
@@ -145,7 +140,7 @@ class Reader:
             return
         self._stats.publish()
         self._topics.publish()
-        self._damage.turn(now)
+        met_damage.turn(now)
         self.server.turn()
 
     def _stop(self) -> None:
@@ -204,8 +199,7 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
         server = Server(
             context, options.bind, FRAME_BYTES_MAX, ANSWERS_MAX, local=options.local, bulk=bulk
         )
-        report = partial(report_damage, child.ready_fd)
-        reader = Reader(site, server, page, context, report)
+        reader = Reader(site, server, page, context)
         child.report_ready(server.endpoint)
         reader.run(stop)
         reader.close()

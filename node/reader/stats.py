@@ -3,11 +3,10 @@
 Latency is of requests answered at once; long polls are excluded.
 """
 
-from node.reader.damage import DamageReporter
+from node.runtime.damage import met_damage
 from node.runtime.stats.page import Counts
 from node.runtime.stats.series import (
     CODES,
-    DAMAGE_FOUND,
     DURATION,
     INDEX_LOOKUPS,
     LOOKUPS,
@@ -28,12 +27,7 @@ PULL = "pull"
 class ReaderStats:
     """Counts for the reader's one thread."""
 
-    def __init__(
-        self,
-        counts: Counts | None = None,
-        topics: TopicCounts | None = None,
-        damage: DamageReporter | None = None,
-    ) -> None:
+    def __init__(self, counts: Counts | None = None, topics: TopicCounts | None = None) -> None:
         """`counts`: those of a stats page; `topics`: messages by topic. All may be absent."""
         self._counts = counts = Counts(READER) if counts is None else counts
         self._numbers = counts.numbers
@@ -42,7 +36,6 @@ class ReaderStats:
         self._pull_ok = self._ok[PULL]
         self._hit, self._miss = (counts.place(INDEX_LOOKUPS, result=one) for one in LOOKUPS)
         self._topics = topics
-        self._damage = damage
         self.pulls = 0
         """The answers to pulls, refusals included."""
 
@@ -72,9 +65,7 @@ class ReaderStats:
         code = status if status in CODES else CODES[-1]
         self._numbers[self._counts.place(REQUESTS, op=op, code=code)] += 1
         if status == CorruptError.status:
-            self._numbers[self._counts.place(DAMAGE_FOUND)] += 1
-            if self._damage is not None:
-                self._damage.note(error)
+            met_damage.note_place(error["where"], error["offset"], error["found"])
 
     def looked_up(self, is_hit: bool) -> None:
         """Counts a look-up by key."""

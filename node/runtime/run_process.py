@@ -12,9 +12,11 @@ import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NoReturn, TypeGuard
 
+from node.runtime.damage import met_damage
 from node.runtime.descriptors import check_file_limit
 from node.runtime.disk import DISK_FULL, NO_RESOURCES
 from node.runtime.event_log import fields, log_to_stderr
@@ -30,6 +32,7 @@ from node.runtime.process import (
     keep_freed_memory,
     offer_as_victim,
     raise_file_limit,
+    report_damage,
     report_end,
     report_ready,
     set_title,
@@ -110,6 +113,7 @@ def run_process(child: ChildProcess, body: Callable[[Settings, StopFlag], int]) 
     keep_freed_memory()
     if child.ready_fd is not None:
         obey_log_signals()
+        met_damage.report_to(child.root, partial(report_damage, child.ready_fd))
         die_with_parent(child.ready_fd)
         offer_as_victim(child.oom_points)
     if child.serves_clients:

@@ -241,6 +241,12 @@ class Settings:
     auto_create_subscription_group: bool = setting(
         True, "make a consumer group when the first client of RocketMQ's names it"
     )
+    skip_damaged_message: bool = setting(
+        True,
+        "whether RocketMQ's clients get the messages after a "
+        "[damaged one](operations.md#damage); false: their pulls at it are refused, and the "
+        "group stays there",
+    )
     enable_property_filter: bool = setting(
         True, "take filters in SQL92 of RocketMQ's clients; RocketMQ's default is false"
     )

@@ -70,6 +70,8 @@ class IndexNames:
             is_settled = time.time_ns() - status.st_mtime_ns > SETTLED_NS
             self._names = self._folder.names()
             self._seen = mark if is_settled else None
+            # A file may have been removed, and made anew under the same name.
+            self._folder.forget_files()
         return self._names
 
     def files(self) -> list[IndexFile]:

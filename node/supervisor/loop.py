@@ -324,8 +324,9 @@ class Supervisor:
                 note_recovery(child, report.recovered)
                 continue
             if report.damage is not None:
-                # A writer that ends for it says so itself, and its words must be the last ones.
-                self._damage.note(child.name, report.damage, child.role is not ChildRole.WRITER)
+                # A writer that cannot start says so itself, and its words must be the last ones.
+                is_told = child.role is ChildRole.WRITER and not child.was_ready
+                self._damage.note(child.name, report.damage, logs=not is_told)
                 continue
             if report.endpoint is None:
                 note_last_words(child, report.reason)

@@ -13,6 +13,7 @@ from time import monotonic_ns
 import zmq
 
 from node.runtime import disk
+from node.runtime.damage import met_damage
 from node.runtime.event_log import fields
 from node.runtime.following.other_master import (
     ANOTHER_MASTER,
@@ -163,6 +164,7 @@ class Writer:
             check_held()
             self.store.page.publish(flush_began_ms=self.flushing.flush_began_ms)
             self.store.page.beat(now_ms())
+            met_damage.turn(now)
             self.stats.publish(len(self.waiting), self.store.repeats)
             self.last_heartbeat = now
             self.workers.look()

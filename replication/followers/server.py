@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from node.runtime import disk
+from node.runtime.damage import met_damage
 from node.runtime.event_log import fields
 from node.runtime.following.allowed_peers import AllowedPeers
 from node.runtime.held_store import check_held
@@ -152,6 +153,7 @@ class FollowerServer:
             self._heartbeat_at = now
             check_held()
             self._page.beat(now_ms())
+            met_damage.turn(now)
             self._log.look_for_page()
         if now >= self._show_at:
             self._show_at = now + SHOW_S

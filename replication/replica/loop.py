@@ -14,6 +14,7 @@ from typing import Any
 import zmq
 
 from node.runtime import disk
+from node.runtime.damage import met_damage
 from node.runtime.event_log import fields
 from node.runtime.following.source import parse_follow
 from node.runtime.following.state import (
@@ -138,6 +139,7 @@ class Replica:
             flush_began_ms=self.copy.flushing.flush_began_ms, state=DISK_FULL if lacks else RUNNING
         )
         store.page.beat(now_ms())
+        met_damage.turn(now)
         self.stats.publish(0, 0)
         self.workers.look()
         self.server.turn()

@@ -58,7 +58,7 @@ class Running:
     def save(self) -> None:
         """Syncs and saves, and goes on."""
         self.dispatcher._begin_flush()
-        self.dispatcher._await_flush()
+        self.dispatcher.await_flush()
 
     def stop(self) -> None:
         """In order."""

@@ -151,9 +151,11 @@ def test_a_full_disk_publishes_nothing_and_the_same_bytes_are_written_again(
 
 
 @pytest.mark.parametrize("slot", SLOTS)
-def test_damage_stops_the_worker_before_it_and_is_named(slot: str, log: LivingLog) -> None:
+def test_damage_that_ends_the_log_stops_the_worker_before_it_and_is_named(
+    slot: str, log: LivingLog
+) -> None:
     log.grow(200)
-    bad = log.starts[150]
+    bad = log.starts[-1]
     path = log.root / "commitlog" / f"{bad - bad % log.segment_bytes:020d}"
     with path.open("r+b") as file:
         file.seek(bad % log.segment_bytes + 4)

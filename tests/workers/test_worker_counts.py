@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from node.runtime.state_page import queue_slot
 from node.store.checkpoints import PROGRESS_DIR, Tails, own_dir, save_tails
 from protocol.errors import StoreDamaged
+from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, offset_file_name
 from protocol.record.encode import NewMessage
 from tests.workers.bench_of_workers import Running, expected
 from tests.workers.living_log import LivingLog, derived
+from workers.queue_files import QueueWriter
 
 FEWER = settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 ENDS = ("kill", "save and kill", "stop")
@@ -175,15 +177,25 @@ def test_the_unit_of_a_last_message_whose_checksum_does_not_agree_stays(tmp_path
     assert queue_files(derived(log.root)) == before
 
 
-def test_damage_that_stops_a_rebuild_hides_no_other_queue(tmp_path: Path) -> None:
+def test_damage_in_a_rebuild_costs_its_queue_that_message_and_hides_no_other(
+    tmp_path: Path,
+) -> None:
     log, bad = damaged_last_message(tmp_path, at=4)
     before = queue_files(derived(log.root))
     worker = Running(log, queue_slot(0, 1))
-    with pytest.raises(StoreDamaged) as raised:
-        worker.start()
-    assert raised.value.offset == bad
-    page = worker.page.read()
-    assert (page.epoch, page.dispatched, page.saved) == (log.epoch, log.end, 0)
+    worker.start()
+    worker.catch_up()
+    assert worker.page.read().dispatched == log.end
+    files = worker.files
+    assert isinstance(files, QueueWriter)
+    queue = Queue("orders", 7)
+    assert files.last_good(queue, log.end).end == 2
+    # The next message of the queue keeps its number.
+    later = log.append(NewMessage(topic="orders", queue_id=7, body=b"body"))
+    log.publish()
+    worker.catch_up()
+    places = [files.unit(queue, number).physical_offset for number in (2, 3)]
+    assert places == [bad, later]
     worker.kill()
     log.close()
     after = queue_files(derived(log.root))

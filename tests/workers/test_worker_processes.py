@@ -184,13 +184,13 @@ def test_a_slot_runs_once_and_other_numbers_of_shards_keep_out(tmp_path: Path) -
     log.close()
 
 
-def test_damage_ends_the_worker_with_a_code_that_says_so(tmp_path: Path) -> None:
+def test_damage_that_ends_the_log_ends_the_worker_with_a_code_that_says_so(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     log.grow(200)
-    bad = log.starts[150]
+    bad = log.starts[-1]
     path = log.root / "commitlog" / f"{bad - bad % log.segment_bytes:020d}"
     with path.open("r+b") as file:
-        file.seek(bad % log.segment_bytes + 95)
+        file.seek(bad % log.segment_bytes + 4)
         file.write(b"\xff\xff\xff")
     code, said = Process(log.root, INDEX).end()
     assert code == 5

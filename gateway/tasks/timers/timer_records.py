@@ -8,6 +8,7 @@ from gateway.sending.delayed import own_properties, real_place_of
 from gateway.tasks.delivery import RETRY_S, Delivery
 from gateway.tasks.timers.loaded_seconds import LoadedSecond
 from gateway.tasks.timers.timer_files import GONE, TimerMessage, WaitingUnit
+from node.runtime.damage import met_damage
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
 from node.store.opening import open_live
@@ -143,7 +144,10 @@ class TimerRecords:
             return GONE
         try:
             record = self._store.log.record_at(offset)
-        except (NotFound, StoreDamaged):
+        except NotFound:
+            return None
+        except StoreDamaged as damage:
+            met_damage.note(damage)
             return None
         return record.head.queue_offset if record.topic == TIMER_TOPIC else None
 
@@ -155,6 +159,8 @@ class TimerRecords:
                 return record
             why: object = f"a message of {record.topic} is there"
         except (NotFound, StoreDamaged) as error:
+            if isinstance(error, StoreDamaged):
+                met_damage.note(error)
             why = error
         extra = fields(offset=offset, why=why)
         log.error("a timer message is gone, and not delivered", extra=extra)

@@ -11,11 +11,12 @@ import click
 import keelog
 from client.cursor import Cursor
 from keelog.cli.completion import complete_topics
-from keelog.cli.failures import DAMAGED, OK, doing
+from keelog.cli.damaged_places import DamagedPlaces, on_damage_option
+from keelog.cli.failures import doing
 from keelog.cli.messages.following import Follower
 from keelog.cli.messages.group_reading import check_group_options, group_messages
 from keelog.cli.messages.message_format import Formatter, compile_format
-from keelog.cli.messages.reading import BoundedReader, ConsumeChoice, DamagedPlaces, starts_of
+from keelog.cli.messages.reading import BoundedReader, ConsumeChoice, starts_of
 from keelog.cli.messages.selectors import parse_range
 from keelog.cli.options import command, node_option, output_options, progress_option
 from keelog.cli.output import Output, say
@@ -49,10 +50,7 @@ from protocol.errors import BusyError
     help="As a member of the consumer group G, which commits what was printed. FROM (start, end or"
     " a time) is for a new group.",
 )  # fmt: skip
-@click.option(
-    "--on-damage", type=click.Choice(["skip", "fail"]), default="skip", show_default=True,
-    help="skip: goes on after a damaged message; fail: ends there.",
-)  # fmt: skip
+@on_damage_option
 @click.option("--raw-body", is_flag=True, help="Every body as body_b64.")
 @click.option("--no-body", is_flag=True, help="Leaves bodies out.")
 @node_option
@@ -94,9 +92,12 @@ def consume(
         progress.silence()  # the messages themselves show how far it is, or there is no end
     with doing(f"cannot read {topic}"), keelog.connect(node) as client, progress.shown():
         if group is not None:
-            with closing(group_messages(client, wanted, group, options["count"])) as messages:
+            damage = DamagedPlaces(fails=options["on_damage"] == "fail")
+            with closing(
+                group_messages(client, wanted, group, options["count"], damage)
+            ) as messages:
                 _print(messages, render, output, finite, options)
-            return OK
+            return damage.end()
         run = _ConsumeRun(client, wanted, output, options)
         with closing(run.messages(finite, progress)) as messages:
             _print(messages, render, output, finite, options)
@@ -213,5 +214,4 @@ class _ConsumeRun:
             self._commit(self._cursor)
         if finite and not self._count and self._count_max != 0 and not self._damage.places:
             say(f"no message: topic {self._wanted.topic} has none there")
-        self._damage.end()
-        return DAMAGED if self._damage.places else OK
+        return self._damage.end()

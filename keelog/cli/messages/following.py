@@ -7,10 +7,10 @@ from types import TracebackType
 from typing import Self
 
 import keelog
+from keelog.cli.damaged_places import DamagedPlaces
 from keelog.cli.messages.reading import (
     BoundedReader,
     ConsumeChoice,
-    DamagedPlaces,
     queues_of,
     starts_of,
 )

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import click
 
 import keelog
+from keelog.cli.damaged_places import DamagedPlaces
 from keelog.cli.interrupts import ending_in_order
 from keelog.cli.messages.reading import ConsumeChoice
 from keelog.cli.messages.selectors import StartPoint
@@ -29,13 +30,24 @@ def check_group_options(options: Mapping[str, Any], wanted: ConsumeChoice) -> No
 
 
 def group_messages(
-    client: keelog.Client, wanted: ConsumeChoice, group: str, count_max: int | None
+    client: keelog.Client,
+    wanted: ConsumeChoice,
+    group: str,
+    count_max: int | None,
+    damage: DamagedPlaces,
 ) -> Generator[keelog.Message, None, None]:
     """The messages to print. One is committed after the next one was asked for."""
     if count_max == 0:
         return
-    tags, start = wanted.tags, _start(wanted.first)
-    with ending_in_order(), client.consumer(group, wanted.topic, tags=tags, start=start) as member:
+
+    def meet(error: keelog.MessageDamaged) -> None:
+        damage.meet(error, f"topic {wanted.topic}")
+
+    member = client.consumer(
+        group, wanted.topic, tags=wanted.tags, start=_start(wanted.first),
+        on_damage="fail" if damage.fails else meet,
+    )  # fmt: skip
+    with ending_in_order(), member:
         for count, message in enumerate(member, 1):
             yield message
             message.ack()

@@ -6,6 +6,7 @@ import click
 
 import keelog
 from keelog.cli.completion import complete_topics
+from keelog.cli.damaged_places import DamagedPlaces, on_damage_option
 from keelog.cli.failures import OK, doing
 from keelog.cli.messages.selectors import TIME, TIMES
 from keelog.cli.options import CliGroup, node_option, options, output_options
@@ -64,11 +65,14 @@ def get(msg_id: str | None, output: Output, **options: Any) -> int:
 @click.option("--until", type=TIME, metavar="TIME", help="Latest store time.")
 @click.option("--limit", type=click.IntRange(1), default=64, show_default=True, metavar="N")
 @click.option("--unique", is_flag=True, help="Looks at UNIQ_KEY only.")
+@on_damage_option
 @body_options
 @node_option
 @output_options
 def find(topic: str, key: str, output: Output, **options: Any) -> int:
     """Prints the messages with a key, newest first.
+
+    stderr names each damaged message that may have the key; the exit code is 5 then.
 
     Example: keelog msg find --topic orders --key o-17
 
@@ -76,13 +80,14 @@ def find(topic: str, key: str, output: Output, **options: Any) -> int:
     """
     node = options.pop("node")
     shape = {name: options.pop(name) for name in ("raw_body", "no_body")}
+    damage = DamagedPlaces(fails=options.pop("on_damage") == "fail")
     columns = MESSAGE_TABLE if output.format == "table" else MESSAGE_COLUMNS
     with doing(f"cannot find messages of {topic} with key {key}"), keelog.connect(node) as client:
-        found = client.find(topic, key, **options)
+        found = client.find(topic, key, on_damage=damage.pass_over, **options)
         shapes = (message_shape(message.record, **shape) for message in found)
-        if not output.rows(shapes, columns):
+        if not output.rows(shapes, columns) and not damage.places:
             raise NotFound(
                 f"no message of {topic} has the key {key!r}",
                 f"keelog consume {topic} -e -f '%o %k\\n'  shows the keys that there are",
             )
-    return OK
+    return damage.end()

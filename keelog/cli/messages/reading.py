@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import keelog
 from client.subscription import BEHIND_ANY
+from keelog.cli.damaged_places import DamagedPlaces
 from keelog.cli.messages.selectors import StartPoint
-from keelog.cli.output import say
 from keelog.progress import Advance
-from protocol.errors import CorruptError, MessageDamaged, NotFound
+from protocol.errors import CorruptError, NotFound
 
 _CATCH_UP_S = 5.0
 _PAUSE_S = 0.01
@@ -24,8 +24,6 @@ _MERGED_BYTES = 16 * 1024 * 1024
 """What a merge looks ahead, of all queues together; a queue has one pull of 64 KiB at least."""
 _MERGED_PULL_BYTES_LEAST = 64 * 1024
 _STILL_PULLS_MAX = 3
-_SHOWN_MAX = 20
-"""Damaged places that get a line each; the others are counted."""
 
 
 class ConsumeChoice(NamedTuple):
@@ -36,33 +34,6 @@ class ConsumeChoice(NamedTuple):
     tags: str | None
     first: StartPoint
     last: StartPoint | None
-
-
-class DamagedPlaces:
-    """The damaged places that a run meets; each gets a line on stderr."""
-
-    def __init__(self, fails: bool = True) -> None:
-        self._fails = fails
-        self.places: set[tuple[str, int]] = set()
-        self._hint = ""
-
-    def meet(self, error: CorruptError, queue: str) -> int | None:
-        """Returns where the queue goes on; None where nobody can say. Raises with `fails`."""
-        if self._fails:
-            raise error
-        after = error.next_offset if isinstance(error, MessageDamaged) else None
-        if (error.where, error.offset) not in self.places:
-            self.places.add((error.where, error.offset))
-            self._hint = self._hint or error.hint.partition("; go on after it")[0]
-            then = f"the rest of {queue} cannot be read" if after is None else "passed over"
-            if len(self.places) <= _SHOWN_MAX:
-                say(f"damage: {error.reason}; {then}")
-        return after
-
-    def end(self) -> None:
-        """Says how many places there were, and the node's command that shows all damage."""
-        if self.places:
-            say(f"{len(self.places)} damaged; {self._hint}")
 
 
 class BoundedReader:

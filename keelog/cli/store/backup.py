@@ -40,7 +40,8 @@ def backup(
 
     The backup ends at a log offset, `to`, and has everything below it from `from` on. Into an
     earlier backup of the store only what is new is copied; a backup that was interrupted goes on.
-    Each record that is copied is checked: ends with 5 when one is damaged.
+    Each record that is copied is checked: ends with 5 when one is damaged, and with 7 when what was
+    acknowledged before may be missing, as the node's page could not be believed.
 
     Example: keelog store backup ./store ./backup
     """
@@ -77,9 +78,13 @@ def restore(out: Path, path: Path, output: Output, progress: CommandProgress) ->
 def _show(report: BackupReport, where: str, output: Output) -> int:
     for start, end in report.damaged:
         say(f"no whole record in [{start}, {end}): plan a repair with keelog store repair")
+    if report.shortfall:
+        say(f"acknowledged messages after {report.end} may be missing: {report.shortfall}")
     title = (
         f"{where} has the log from {report.start} to {report.end}, "
         f"{size_text(report.bytes)} copied in {report.files} files"
     )
     output.document(report.shape(), title=title)
-    return failures.OK if report.verified else failures.DAMAGED
+    if not report.verified:
+        return failures.DAMAGED
+    return failures.PARTIAL if report.shortfall else failures.OK

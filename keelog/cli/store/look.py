@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from keelog.cli import failures
+from keelog.cli.damaged_places import DamagedPlaces, on_damage_option
 from keelog.cli.failures import doing
 from keelog.cli.messages.selectors import TIME, TIMES
 from keelog.cli.options import SIZE, command, output_options, settings_options
@@ -96,17 +97,21 @@ def _table(messages: list[Shape]) -> list[Shape]:
 @click.option("--limit", type=click.IntRange(1), default=MAX_MESSAGES_BATCH, show_default=True)
 @click.option("--unique", is_flag=True, help="Looks at UNIQ_KEY only.")
 @click.option("--candidates", is_flag=True, help="Log offsets as a broker's index answers them.")
+@on_damage_option
 @body_options
 @settings_options
 @output_options
 def find(path: Path, output: Output, pairs: tuple[str, ...], **options: Any) -> int:
     """Messages by key, newest first. Ends with 3 when there is none.
 
+    stderr names each damaged message that may have the key; the exit code is 5 then.
+
     Example: keelog store find ./store --topic orders --key order-17
     """
     # Imported here: it brings modules of the client, which the other commands do without.
     from keelog.store import open_store
 
+    damage = DamagedPlaces(fails=options["on_damage"] == "fail")
     with doing(f"cannot open the store {path}"):
         opened_store = open_store(path, load_settings(pairs))
     with opened_store as store, doing(f"cannot find messages with key {options['key']}"):
@@ -117,15 +122,17 @@ def find(path: Path, output: Output, pairs: tuple[str, ...], **options: Any) -> 
             names = ("topic", "key", "since", "until", "limit", "unique")
             shapes = (
                 message_shape(message.record, options["raw_body"], options["no_body"])
-                for message in store.find(**{name: options[name] for name in names})
+                for message in store.find(
+                    **{name: options[name] for name in names}, on_damage=damage.pass_over
+                )
             )
             count = output.rows(shapes, columns)
-    if not count:
+    if not count and not damage.places:
         raise NotFound(
             f"no message of {options['topic']} has the key {options['key']!r}",
             f"keelog store dump {path} --topic {options['topic']}  shows the keys that there are",
         )
-    return failures.OK
+    return damage.end()
 
 
 def _candidates(store: StoppedStore, asked: Mapping[str, Any]) -> Iterator[Shape]:

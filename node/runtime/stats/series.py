@@ -79,9 +79,6 @@ LOG_BATCH = Family("keelog_commitlog_batch_messages", SeriesKind.SIZES, "Message
 INDEX_LOOKUPS = Family(
     "keelog_index_lookups", SeriesKind.COUNTER, "Pages that were looked for by key."
 )
-DAMAGE_FOUND = Family(
-    "keelog_damage_found", SeriesKind.COUNTER, "Reads that met bytes which fail their checks."
-)
 DISPATCH = Family(
     "keelog_dispatch_duration_seconds", SeriesKind.SECONDS, "A worker's turns that found something."
 )
@@ -207,7 +204,6 @@ SERIES: dict[str, tuple[Series, ...]] = {
         *_requests(READER_OPS),
         *(series(DURATION, op=op) for op in READER_OPS),
         *(series(INDEX_LOOKUPS, result=result) for result in LOOKUPS),
-        series(DAMAGE_FOUND),
     ),
     QUEUE: _dispatch("cq"),
     INDEX: _dispatch("index"),

@@ -30,7 +30,8 @@ class BackupReport(NamedTuple):
     """What a backup or a restored store holds: the log in [`start`, `end`).
 
     `bytes` of it, in `files`, were copied now. `verified`: each record has passed its checks.
-    `damaged`: stretches that have not.
+    `damaged`: stretches that have not. `shortfall`: why messages may be missing that were
+    acknowledged before the backup began; empty where all are there.
     """
 
     start: int
@@ -39,11 +40,14 @@ class BackupReport(NamedTuple):
     files: int
     verified: bool
     damaged: tuple[tuple[int, int], ...]
+    shortfall: str = ""
 
     def shape(self) -> dict[str, Any]:
         """As JSON."""
         document = {"from": self.start, "to": self.end, **self._asdict()}
         del document["start"], document["end"]
+        if not self.shortfall:
+            del document["shortfall"]
         document["damaged"] = [list(stretch) for stretch in self.damaged]
         return document
 
@@ -160,4 +164,5 @@ def _publish(out: Path, copy: SegmentCopy, source: BackupSource) -> BackupReport
         files=copy.files + files,
         verified=manifest.verified,
         damaged=manifest.damaged,
+        shortfall=source.shortfall,
     )

@@ -51,6 +51,8 @@ class BackupSource:
     files: Files
     epochs: list[EpochLine]
     tails: Tails
+    shortfall: str = ""
+    """Why the log may have more that was acknowledged before; empty where it has not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ def read_source(root: Path, settings: Settings) -> BackupSource:
     appended = _log_state(root)
     small = _SmallFiles(read_state(root), load_epochs(root), load_tails(root))
     is_ours = owner in (Owner.WRITER, Owner.SUPERVISOR)
-    flushed = _wait_flushed(root, appended) if is_ours else None
+    flushed = _wait_flushed(root, appended) if is_ours else AT_REST
     deadline = time.monotonic() + LOOK_AGAIN_S
     while True:
         try:
@@ -87,16 +89,27 @@ def read_source(root: Path, settings: Settings) -> BackupSource:
             return found
 
 
+class Flushed(NamedTuple):
+    """How far a running node of ours has flushed; None for any other store. `shortfall`: why that
+    may be below what it had acknowledged."""
+
+    end: int | None
+    shortfall: str = ""
+
+
+AT_REST = Flushed(None)
+
+
 class _SmallFiles(NamedTuple):
     files: Files
     epochs: list[EpochLine]
     tails: Tails | None
 
 
-def _look(root: Path, settings: Settings, small: _SmallFiles, flushed: int | None) -> BackupSource:
-    """`flushed`: how far a running node of ours has flushed; None for any other store."""
+def _look(root: Path, settings: Settings, small: _SmallFiles, flushed: Flushed) -> BackupSource:
     with StoppedStore(root, settings) as store:
-        end = store.tail.end if flushed is None else max(flushed, store.condition.floor)
+        known = flushed.end
+        end = store.tail.end if known is None else max(known, store.condition.floor)
         if store.log.segments.end < end:
             # The folder was listed while a segment was being made or deleted.
             raise StoreDamaged(str(root), end, "the log's segments end before", "try again")
@@ -111,6 +124,7 @@ def _look(root: Path, settings: Settings, small: _SmallFiles, flushed: int | Non
             files={**small.files, **read_topics(root)},
             epochs=[line for line in small.epochs if line.start <= end],
             tails=small.tails if small.tails is not None else _queue_ends(store, end),
+            shortfall=flushed.shortfall,
         )
 
 
@@ -124,20 +138,26 @@ def _log_state(root: Path) -> LogState | None:
     return state if state.epoch else None
 
 
-def _wait_flushed(root: Path, before: LogState | None) -> int:
-    """Waits until what was appended before is flushed; returns how far the log is flushed.
+def _wait_flushed(root: Path, before: LogState | None) -> Flushed:
+    """Waits until what was appended before is flushed.
 
-    A writer that does not flush in time is not waited for: the backup then ends below.
+    A writer that does not flush in time, or cannot be asked, is not waited for: the backup then
+    ends below, and says so.
     """
     deadline = time.monotonic() + FLUSH_WAIT_S
     flushed = 0
     while before is not None:
         now = _log_state(root)
-        flushed = now.flushed if now is not None else flushed
-        if now is None or flushed >= before.appended or time.monotonic() >= deadline:
+        if now is None:
             break
+        flushed = now.flushed
+        if flushed >= before.appended:
+            return Flushed(flushed)
+        if time.monotonic() >= deadline:
+            return Flushed(flushed, f"the node has not flushed its log in {FLUSH_WAIT_S:.0f} s")
         time.sleep(_LOOK_EVERY_S)
-    return flushed
+    why = "the state page of the running node cannot be believed here: it names another start"
+    return Flushed(flushed, f"{why} of the machine, or the node is just starting")
 
 
 def _sizes(root: Path, settings: Settings) -> DerivedSizes:

@@ -42,6 +42,11 @@ class IndexFolder:
         """The geometry of the files; without files that of the settings."""
         return next(iter(self._known.values()), self._likely[0])
 
+    def forget_files(self) -> None:
+        """Closes the open files: their names may be those of others by now."""
+        for path in self._paths.values():
+            self._files.forget(path)
+
     def names(self) -> list[str]:
         """The names of the files, oldest first. Skips other names, as a broker does.
 

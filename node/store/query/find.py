@@ -1,11 +1,14 @@
 """Finds messages by key and store time, newest first; each record's text confirms it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from node.runtime.damage import met_damage
 from node.store.base import Store
+from node.store.file_cache import FileVanished
 from node.store.indexes.reader import END_OF_TIME, Candidate
 from protocol.derived.index_entry import TAGS_KEY_PREFIX
-from protocol.errors import BadRequest, NotFound, UnknownTopic
+from protocol.errors import BadRequest, NotFound, StoreDamaged, UnknownTopic
 from protocol.record.codec import Record
 from protocol.record.java_hash import java_text
 from protocol.record.properties import KEYS, TAGS, UNIQUE_KEY, decode_raw_properties, split_keys
@@ -14,6 +17,8 @@ _UNIQUE_KEY, _KEYS, _TAGS = UNIQUE_KEY.encode(), KEYS.encode(), TAGS.encode()
 BYTES_MAX = 1 << 30
 CANDIDATES_MAX = 10_000
 """The entries that one page looks at; a page with few records may still have a cursor."""
+DAMAGED_MAX = 64
+"""The damaged records that one page passes over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +26,8 @@ class FindRequest:
     """A look-up by key. `begin` and `end` are store times in ms, inclusive and exact.
 
     `unique`: only records whose UNIQ_KEY is the key. `cursor`: that of the page before. The page
-    ends with the record that brings it to `bytes_max`.
+    ends with the record that brings it to `bytes_max`. `skip_damaged`: a record that cannot be
+    read, which may have the key, costs the page that record.
     """
 
     topic: str
@@ -32,43 +38,64 @@ class FindRequest:
     cursor: str | None = None
     unique: bool = False
     bytes_max: int = BYTES_MAX
+    skip_damaged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class FindPage:
-    """Records, newest first, and the cursor of the next page; None after the last one."""
+    """Records, newest first, and the cursor of the next page; None after the last one.
+
+    `damaged`: the errors of those that were passed over.
+    """
 
     records: list[Record]
     cursor: str | None
+    damaged: Sequence[StoreDamaged] = ()
 
 
 def find(store: Store, request: FindRequest) -> FindPage:
     """Finds one page. Raises UnknownTopic, BadRequest for a malformed cursor, StoreDamaged."""
     after, last_offset = _parse_cursor(request.cursor)
     records: list[Record] = []
+    damaged: list[StoreDamaged] = []
     size = 0
     candidates = store.index.candidates(
         request.topic, request.key, request.begin, request.end, after
     )
     for seen, candidate in enumerate(candidates):
         is_full = len(records) >= request.limit or size >= request.bytes_max
+        is_full |= len(damaged) >= DAMAGED_MAX
         if is_full or seen >= CANDIDATES_MAX:
             assert after is not None
-            return FindPage(records, _cursor(after))
+            return FindPage(records, _cursor(after), damaged)
         after = candidate
         # After a crash RocketMQ enters the last record of a file again in the next one.
         if candidate.physical_offset == last_offset:
             continue
         last_offset = candidate.physical_offset
-        record = _confirmed(store, candidate.physical_offset, request)
+        try:
+            record = _confirmed(store, candidate.physical_offset, request)
+        except FileVanished:
+            raise
+        except StoreDamaged as error:
+            if not request.skip_damaged:
+                raise
+            met_damage.note(error)
+            damaged.append(error)
+            continue
         if record is not None:
             records.append(record)
             size += record.size
-    if not records and request.cursor is None and not store.has_topic(request.topic):
+    if (
+        not records
+        and not damaged
+        and request.cursor is None
+        and not store.has_topic(request.topic)
+    ):
         raise UnknownTopic(
             f"there is no topic {request.topic[:80]!a}", "see the topics with: keelog topic ls"
         )
-    return FindPage(records, None)
+    return FindPage(records, None, damaged)
 
 
 def _confirmed(store: Store, offset: int, request: FindRequest) -> Record | None:

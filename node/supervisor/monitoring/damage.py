@@ -33,9 +33,12 @@ class DamageList:
     def __init__(self) -> None:
         self._places: dict[tuple[str, int], ListedDamage] = {}
         self._others = 0
+        self.meetings = 0
+        """Reads of all processes that met damage."""
 
     def note(self, process: str, damage: DamageReport, logs: bool = True) -> None:
         """Adds a report; `logs`: a place that is new is a line of the node's log."""
+        self.meetings += damage.times
         key = damage.file, damage.offset
         known = self._places.get(key)
         if known is None and (len(self._places) >= PLACES_MAX or not damage.file):

@@ -270,6 +270,8 @@ class NodeCollector(Collector):
         damaged = [(_slot(row), int(row["state"] == ChildState.DAMAGED)) for row in look.rows]
         text = "1 for a process that stands before damage."
         yield _gauge("keelog_process_damaged", text, _SLOT, damaged)
+        text = "Reads of the node's processes that met bytes which fail their checks."
+        yield CounterMetricFamily("keelog_damage_found", text, look.view.damage.meetings)
         memory = [(_slot(row), row["rss_bytes"]) for row in rows if row["rss_bytes"] is not None]
         yield _gauge("keelog_process_resident_memory_bytes", "Resident memory.", _SLOT, memory)
         text = "Since it last showed life."

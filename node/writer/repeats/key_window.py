@@ -11,9 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from node.runtime.damage import met_damage
 from node.runtime.event_log import fields
 from node.runtime.stored_times import Arrivals, Moment, moment
 from node.store.file_cache import OpenFiles
+from node.store.log.damage import Damage, columns_past_damage
 from node.store.log.reader import Bounds, LogReader
 from node.store.log.segment_list import SegmentList, list_folder
 from node.writer.repeats.key_table import KeyTable
@@ -150,10 +152,14 @@ class KeyWindow:
 
     def _take_columns(self, stop: int) -> None:
         reader = self._reader
-        for columns in reader.columns(self.at, stop, verify=False):
-            found = unique_hashes(columns)
-            self._table.put_many(found.key_hash, columns.physical_offset[found.rows])
-            self.at = int(columns.physical_offset[-1] + columns.size[-1])
+        for part in columns_past_damage(reader, self.at, stop, verify=False):
+            if isinstance(part, Damage):
+                met_damage.note_place(part.where, part.torn.position, part.torn.why)
+                self.at = part.resumed_at
+                continue
+            found = unique_hashes(part)
+            self._table.put_many(found.key_hash, part.physical_offset[found.rows])
+            self.at = int(part.physical_offset[-1] + part.size[-1])
         if reader.stopped is not None:
             log.warning("keys of the log are left out", extra=fields(offset=self.at))
             self.at = reader.end
@@ -181,7 +187,10 @@ class KeyWindow:
     def _record_at(self, offset: int) -> Record | None:
         try:
             return self._reader.look_up(offset)
-        except (NotFound, StoreDamaged):
+        except NotFound:
+            return None
+        except StoreDamaged as damage:
+            met_damage.note(damage)
             return None
 
     def close(self) -> None:

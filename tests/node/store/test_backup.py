@@ -66,6 +66,22 @@ def test_a_backup_has_every_byte_below_its_end_and_nothing_above(root: Path, out
     assert {path.stat().st_mode & 0o777 for path in out.rglob("*") if path.is_file()} == {0o600}
 
 
+def test_a_backup_that_cannot_ask_the_running_node_says_so(
+    tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = Owner(tmp_path / "store")
+    try:
+        owner.append(some(50))
+        owner.flush()
+        # As from another container, where the page is of another boot.
+        monkeypatch.setattr(source_module, "_log_state", lambda _root: None)
+        report = back_up(owner.root, out)
+        assert "state page" in report.shortfall
+        assert report.shape()["shortfall"] == report.shortfall
+    finally:
+        owner.kill()
+
+
 def test_the_next_backup_copies_only_what_is_new(root: Path, out: Path) -> None:
     first = back_up(root, out)
     before = {path.name: path.stat() for path in segments(out)}
@@ -94,6 +110,7 @@ def test_a_backup_of_a_running_store_ends_where_the_log_is_flushed(
         owner.store.page.publish(appended=owner.store.log.end)
         report = back_up(owner.root, out)
         assert report.end == flushed < owner.store.log.end
+        assert "has not flushed" in report.shortfall
         assert not b"".join(p.read_bytes() for p in segments(out))[flushed:].strip(b"\0")
     finally:
         owner.kill()

@@ -179,8 +179,8 @@ def test_no_way_hands_out_a_damaged_record(
             assert caught.value.where == str(case.segment), way
         with pytest.raises(MessageDamaged):
             pull(store, case, case.record.tags)
-        with pytest.raises(MessageDamaged):
-            seek(store, case)
+        # By time it is found between its neighbours, or as what comes first after the one before.
+        assert case.record.head.queue_offset - seek(store, case) in (0, 1)
         # A look-up by key may miss it, where it can't be told from a place without a record.
         try:
             assert find_by_key(store, case) == 0

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from node.reader.damage import PLACES_MAX as REPORTED_MAX
-from node.reader.damage import REPORT_S, DamageReporter
+from node.runtime.damage import PLACES_MAX as REPORTED_MAX
+from node.runtime.damage import REPORT_S, DamageReporter
 from node.runtime.process import DamageReport
 from node.supervisor.child_process import ChildReport, parse_report
 from node.supervisor.monitoring.damage import PLACES_MAX, DamageList
+from protocol.errors import StoreDamaged
 
 
 def damage(offset: int, file: str = "commitlog/0", count: int = 1, at: int = 7) -> DamageReport:
@@ -68,7 +69,7 @@ def test_a_reader_reports_a_place_at_once_and_then_how_often(tmp_path: Path) -> 
         return True
 
     reports = DamageReporter(tmp_path, send)
-    error = {"where": str(tmp_path / "commitlog/0"), "offset": 5, "found": "torn"}
+    error = StoreDamaged(str(tmp_path / "commitlog/0"), 5, "torn")
     reports.note(error)
     reports.turn(100.0)
     for _ in range(1000):
@@ -89,7 +90,7 @@ def test_a_reader_holds_a_bounded_number_of_places_while_nobody_listens(tmp_path
 
     reports = DamageReporter(tmp_path, send)
     for offset in range(REPORTED_MAX * 3):
-        reports.note({"where": "/x", "offset": offset, "found": ""})
+        reports.note(StoreDamaged("/x", offset, ""))
     reports.turn(1.0)
     listens = True
     reports.turn(2.0)
