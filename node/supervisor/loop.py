@@ -57,6 +57,7 @@ from node.supervisor.monitoring.damage import DamageList
 from node.supervisor.node_log import NodeLog, node_log
 from node.supervisor.options import Options, as_replica
 from node.supervisor.plan import (
+    READ_ONLY,
     TRIED_AGAIN,
     Child,
     ChildRole,
@@ -76,10 +77,11 @@ from node.supervisor.plan import (
     nothing_runs,
     page_slot,
     plan_children,
+    refusal_of_appends,
+    serves_what_was_asked_for,
     silence,
     state_line,
     summary,
-    takes_appends_and_reads,
 )
 from node.supervisor.silence import SilenceWatch, waits_for_disk
 from node.supervisor.status import NodeView
@@ -342,14 +344,18 @@ class Supervisor:
         details = {"process": child.name, "end": end_of(code), "cause": child.cause}
         if child.state is ChildState.BACKING_OFF:
             log.warning("process ended and is started again", extra=fields(**details))
+        elif child.state is ChildState.FAILING:
+            again_s = round(child.start_at - time.monotonic(), 1)
+            log.error("process fails again and again", extra=fields(**details, again_s=again_s))
         elif child.state is ChildState.DISK_FULL:
             log.warning("process waits for room on the disk", extra=fields(**details))
         elif child.state is ChildState.NO_RESOURCES:
             log.warning("process waits for descriptors or memory", extra=fields(**details))
         else:
             log.error("process ended", extra=fields(**details, state=child.state))
-            if child.role is ChildRole.WRITER:
-                log.error("the node is read-only now", extra=fields(cause=child.cause))
+        refused = refusal_of_appends(self.children[0])
+        if child.role is ChildRole.WRITER and refused is not None and refused.reason == READ_ONLY:
+            log.error("the node is read-only now", extra=fields(cause=child.cause))
 
     def _print_nothing_runs(self) -> None:
         causes = {f"{child.name}: {child.cause}" for child in self.children}
@@ -379,7 +385,7 @@ class Supervisor:
         return ends if self.events.file is None else [*ends, f"log {self.events.file}"]
 
     def _is_ready(self, now: float) -> bool:
-        if self._stopping_since is not None or not takes_appends_and_reads(self.children):
+        if self._stopping_since is not None or not serves_what_was_asked_for(self.children):
             return False
         if silence(self.children, self.options.limits):
             return False
