@@ -8,7 +8,6 @@ import errno
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 from contextlib import ExitStack, suppress
@@ -32,6 +31,7 @@ from node.runtime.process import (
 )
 from node.runtime.run_process import begin_process
 from node.runtime.settings import Settings, load_settings
+from node.runtime.stderr_lines import stderr
 from node.serving.request_server import Server
 from node.store.identity.new_store import create_store
 from node.store.identity.node_role import check_role
@@ -208,6 +208,7 @@ class Supervisor:
         self._http_url = ""
         self._manager = ServiceManager.from_environment(os.environ)
         self._was_ready = False
+        self._ready_line = ""
         self._stopping_since: float | None = None
         self._stop_turn = 0
         self._killed = False
@@ -364,15 +365,14 @@ class Supervisor:
         print_error("no process of the node could be started", RefusedError(reason, hint))
 
     def _print_when_ready(self, now: float) -> None:
-        if self._was_ready or not self._is_ready(now):
-            return
-        self._was_ready = True
-        took = now - self._started_at
-        where = ", ".join([summary(self.children), self.settings.kept, *self._ends()])
-        line = f"ready {self.place.endpoint} ({where}) in {took:.1f} s\n"
-        with suppress(OSError):
-            sys.stderr.write(printable(line))
-            sys.stderr.flush()
+        if not self._was_ready and self._is_ready(now):
+            self._was_ready = True
+            took = now - self._started_at
+            where = ", ".join([summary(self.children), self.settings.kept, *self._ends()])
+            self._ready_line = f"ready {self.place.endpoint} ({where}) in {took:.1f} s\n"
+        # Scripts wait for it, so it is tried again while nobody reads.
+        if self._ready_line and stderr.try_to_write(printable(self._ready_line)):
+            self._ready_line = ""
 
     def _ends(self) -> list[str]:
         """The other addresses of the ready line: metrics and log file."""

@@ -145,12 +145,12 @@ def test_what_a_child_reports_is_a_line_of_json(line: bytes, report: ChildReport
     ],
 )
 def test_each_error_of_the_disk_has_its_exit_code_and_three_lines(
-    number: int, code: int, start: str, capsys: pytest.CaptureFixture[str]
+    number: int, code: int, start: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     error = OSError(number, "why", "/s/f")
     assert disk_error(error, "/s").reason == f"{start}why"
     assert end_badly("it stops", error, "/s", None) == code
-    lines = capsys.readouterr().err.splitlines()
+    lines = capfd.readouterr().err.splitlines()
     assert [line.split(":")[0] for line in lines] == ["error", "cause", "try"]
     assert lines[1] == f"cause: {start}why"
 
