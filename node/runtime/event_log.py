@@ -10,18 +10,17 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from node.runtime.stderr_lines import STDERR, LineOutput, stderr
 from protocol.errors import BadRequest
 from protocol.printable import one_line, printable
 
 FORMAT_VARIABLE = "KEELOG_LOG"
 """The environment variable, `text` or `json`: it counts more than the kind of stderr."""
 FORMATS = ("text", "json")
-STDERR = 2
 REPEAT_S = 10.0
 REPEATED_LINES_MAX = 10
 """Lines of one event within REPEAT_S; further ones are counted."""
@@ -118,43 +117,42 @@ class Repeats:
                 yield run.last
 
 
-class _Descriptor:
-    """Writes without a buffer, so that a signal's handler may write too."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def write(self, text: str) -> None:
-        """One call a line, so that lines of several processes do not mix."""
-        # The reader may have ended; that is not a reason to end.
-        with suppress(OSError):
-            os.write(self._descriptor, text.encode("utf-8", "backslashreplace"))
-
-    def flush(self) -> None:
-        """There is nothing to flush."""
-
-
-class EventLines(logging.StreamHandler[_Descriptor]):
-    """Writes events; repeated ones as a count, before the next line or at the end."""
+class EventLines(logging.StreamHandler[LineOutput]):
+    """Writes events; repeated ones as a count, before the next line or at the end. So are
+    lines that the reader did not take, before the next one that goes."""
 
     def __init__(
-        self, descriptor: int = STDERR, clock: Callable[[], float] = time.monotonic
+        self, output: LineOutput = stderr, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        super().__init__(_Descriptor(descriptor))
+        super().__init__(output)
         self._clock = clock
         self._repeats = Repeats()
+        self._told_dropped = output.dropped
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes the counts that are due, then the event."""
         now = self._clock()
         self._write_ended(now)
         if self._repeats.admit(record, now):
+            self._tell_dropped()
             super().emit(record)
 
     def close(self) -> None:
         """Writes the last counts, at the process's end."""
         self._write_ended(math.inf)
         super().close()
+
+    def _tell_dropped(self) -> None:
+        dropped = self.stream.dropped
+        if dropped == self._told_dropped:
+            return
+        count = fields(lines=dropped - self._told_dropped)
+        record = logging.makeLogRecord(
+            {"name": "keelog.log", "levelno": logging.WARNING, "levelname": "WARNING", **count}
+            | {"msg": "lines were dropped: nobody read stderr"}
+        )
+        if self.stream.try_to_write(self.format(record) + self.terminator):
+            self._told_dropped = dropped
 
     def _write_ended(self, now: float) -> None:
         for late in self._repeats.ended(now):

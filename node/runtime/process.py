@@ -5,15 +5,16 @@ the loop that owns the work looks at the note.
 """
 
 import ctypes
+import fcntl
 import gc
 import json
 import os
 import platform
 import resource
-import select
 import signal
 import struct
 import sys
+import termios
 import time
 from collections.abc import Collection
 from contextlib import suppress
@@ -24,6 +25,7 @@ from typing import NamedTuple, NoReturn
 from node.runtime.disk import DISK_FULL, NO_RESOURCES
 from node.runtime.held_store import check_held
 from node.runtime.shortage import FREE_SPACE, is_disk_full, lacks_resources, refusal_for
+from node.runtime.stderr_lines import LAST_WORDS_S, stderr
 from protocol.errors import (
     BadRequest,
     CorruptError,
@@ -71,6 +73,8 @@ _SCHED_NORMAL = 0
 _SCHED_CALLS = {"x86_64": (314, 315), "aarch64": (274, 275)}
 """The numbers of `sched_setattr` and `sched_getattr`: few C libraries have functions for them."""
 _LAST_WORDS_CHARS_MAX = 1000
+_REPORTS_BYTES_MAX = 1024
+"""Reports that may be left out are while more waits in the pipe."""
 _FILE_CHARS_MAX = 320
 _FOUND_CHARS_MAX = 200
 """As JSON both take less than 4 KiB, the longest line that a supervisor takes."""
@@ -161,7 +165,8 @@ def report_ready(descriptor: int | None, endpoint: str = "") -> None:
 
 def report_recovery(descriptor: int | None, done: int, total: int) -> None:
     """Reports a recovery's progress, in bytes: the supervisor must not take it for silence."""
-    _report(descriptor, {"recovering": [done, total]})
+    if _has_room(descriptor):
+        _report(descriptor, {"recovering": [done, total]})
 
 
 class DamageReport(NamedTuple):
@@ -186,28 +191,33 @@ class DamageReport(NamedTuple):
 
 def report_damage(descriptor: int | None, damage: DamageReport) -> bool:
     """Reports damage that was met. False, and nothing is reported, while the pipe has no room."""
-    if descriptor is not None:
-        pipe = select.poll()
-        pipe.register(descriptor, select.POLLOUT)
-        if not pipe.poll(0):
-            return False
-    _report(descriptor, {"damage": damage})
-    return True
+    return _has_room(descriptor) and _report(descriptor, {"damage": damage})
 
 
-def _report(descriptor: int | None, fields: dict[str, object]) -> None:
-    # The supervisor may have been killed; `die_with_parent` sees to that.
+def _has_room(descriptor: int | None) -> bool:
+    """Whether little waits in the pipe to a supervisor that is stopped: the report of the start
+    or of the end must always find room."""
+    if descriptor is None:
+        return True
+    (waiting,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))
+    return bool(waiting < _REPORTS_BYTES_MAX)
+
+
+def _report(descriptor: int | None, fields: dict[str, object]) -> bool:
+    """False if it was not taken: the supervisor may have been killed, and `die_with_parent` sees to
+    that, or it is stopped. The pipe never makes a process wait."""
     if descriptor is not None:
-        with suppress(BrokenPipeError):
+        try:
             os.write(descriptor, (json.dumps(fields) + "\n").encode())
+        except (BrokenPipeError, BlockingIOError):
+            return False
+    return True
 
 
 def report_end(descriptor: int | None, reason: str) -> None:
     """Reports to the supervisor, which may be gone already, why this process ends."""
-    if descriptor is not None:
-        line = json.dumps({"ended": reason[:_LAST_WORDS_CHARS_MAX]}) + "\n"
-        with suppress(OSError):
-            os.write(descriptor, line.encode())
+    with suppress(OSError):
+        _report(descriptor, {"ended": reason[:_LAST_WORDS_CHARS_MAX]})
 
 
 class StopFlag:
@@ -311,11 +321,11 @@ def disk_error(error: OSError, place: str) -> MqError:
 
 
 def print_error(what: str, error: MqError) -> None:
-    """Three lines on stderr: what failed, why, what to try."""
+    """Three lines on stderr: what failed, why, what to try. Waits for a reader LAST_WORDS_S."""
     lines = [f"error: {what}", f"cause: {error.reason}"]
     if error.hint:
         lines.append(f"try: {error.hint}")
-    sys.stderr.write("".join(f"{one_line(line)}\n" for line in lines))
+    stderr.write("".join(f"{one_line(line)}\n" for line in lines), LAST_WORDS_S)
 
 
 OOM_WRITER, OOM_WORKER, OOM_READER = 100, 300, 400

@@ -21,6 +21,7 @@ from typing import NamedTuple, Self
 
 from node.runtime.held_store import check_held, is_in_place
 from node.runtime.regular_file import IrregularFile, open_regular
+from node.runtime.stderr_lines import stderr
 from protocol.names import KEELOG_DIR
 
 RUN_DIR = "run"
@@ -74,6 +75,8 @@ class LogState(NamedTuple):
     wants_acknowledged: int = 0
     """The log offset of which the writer wants to be rung once followers have acknowledged it; 0
     while no request waits for them."""
+    dropped_lines: int = 0
+    """Lines for stderr that the process dropped because nobody read them."""
 
 
 class WorkerState(NamedTuple):
@@ -100,6 +103,7 @@ class WorkerState(NamedTuple):
     hints: int
     wake_at: int
     listens: int
+    dropped_lines: int = 0
 
 
 def run_dir(root: Path) -> Path:
@@ -214,7 +218,7 @@ class _Page:
         if self.is_replaced:
             raise PageAbsent(f"{self.path} was removed, or is another file")
         self._beaten_ms = now_ms
-        self.publish(heartbeat_ms=now_ms)
+        self.publish(heartbeat_ms=now_ms, dropped_lines=stderr.dropped)
 
     def publish(self, **numbers: int) -> None:
         """Stores some of the numbers, in the order given."""

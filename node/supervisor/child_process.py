@@ -132,7 +132,8 @@ class Process:
     def __init__(self, arguments: Sequence[str]) -> None:
         """Starts it; `--ready-fd N` is added to the command line."""
         self._line = b""
-        reader, writer = os.pipe2(os.O_CLOEXEC)
+        # Neither end waits for the other.
+        reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             # A process group of its own: Ctrl-C reaches the supervisor alone, which stops the
             # children in order. What they print goes to stderr: stdout is for data.
@@ -149,7 +150,6 @@ class Process:
             raise
         finally:
             os.close(writer)
-        os.set_blocking(reader, False)
         self.pid = self._process.pid
         try:
             self.pidfd = os.pidfd_open(self.pid)

@@ -8,7 +8,6 @@ import errno
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 from contextlib import ExitStack, suppress
@@ -34,6 +33,7 @@ from node.runtime.process import (
 )
 from node.runtime.run_process import begin_process
 from node.runtime.settings import Settings, load_settings
+from node.runtime.stderr_lines import stderr
 from node.serving.request_server import Server
 from node.store.identity.new_store import create_store
 from node.store.identity.node_role import check_role
@@ -59,6 +59,7 @@ from node.supervisor.monitoring.damage import DamageList
 from node.supervisor.node_log import NodeLog, node_log
 from node.supervisor.options import Options, as_replica
 from node.supervisor.plan import (
+    READ_ONLY,
     TRIED_AGAIN,
     Child,
     ChildRole,
@@ -78,10 +79,11 @@ from node.supervisor.plan import (
     nothing_runs,
     page_slot,
     plan_children,
+    refusal_of_appends,
+    serves_what_was_asked_for,
     silence,
     state_line,
     summary,
-    takes_appends_and_reads,
 )
 from node.supervisor.silence import SilenceWatch, waits_for_disk
 from node.supervisor.status import NodeView
@@ -208,6 +210,7 @@ class Supervisor:
         self._http_url = ""
         self._manager = ServiceManager.from_environment(os.environ)
         self._was_ready = False
+        self._ready_line = ""
         self._stopping_since: float | None = None
         self._stop_turn = 0
         self._killed = False
@@ -347,14 +350,18 @@ class Supervisor:
         details = {"process": child.name, "end": end_of(code), "cause": child.cause}
         if child.state is ChildState.BACKING_OFF:
             log.warning("process ended and is started again", extra=fields(**details))
+        elif child.state is ChildState.FAILING:
+            again_s = round(child.start_at - time.monotonic(), 1)
+            log.error("process fails again and again", extra=fields(**details, again_s=again_s))
         elif child.state is ChildState.DISK_FULL:
             log.warning("process waits for room on the disk", extra=fields(**details))
         elif child.state is ChildState.NO_RESOURCES:
             log.warning("process waits for descriptors or memory", extra=fields(**details))
         else:
             log.error("process ended", extra=fields(**details, state=child.state))
-            if child.role is ChildRole.WRITER:
-                log.error("the node is read-only now", extra=fields(cause=child.cause))
+        refused = refusal_of_appends(self.children[0])
+        if child.role is ChildRole.WRITER and refused is not None and refused.reason == READ_ONLY:
+            log.error("the node is read-only now", extra=fields(cause=child.cause))
 
     def _print_nothing_runs(self) -> None:
         causes = {f"{child.name}: {child.cause}" for child in self.children}
@@ -363,15 +370,14 @@ class Supervisor:
         print_error("no process of the node could be started", RefusedError(reason, hint))
 
     def _print_when_ready(self, now: float) -> None:
-        if self._was_ready or not self._is_ready(now):
-            return
-        self._was_ready = True
-        took = now - self._started_at
-        where = ", ".join([summary(self.children), self.settings.kept, *self._ends()])
-        line = f"ready {self.place.endpoint} ({where}) in {took:.1f} s\n"
-        with suppress(OSError):
-            sys.stderr.write(printable(line))
-            sys.stderr.flush()
+        if not self._was_ready and self._is_ready(now):
+            self._was_ready = True
+            took = now - self._started_at
+            where = ", ".join([summary(self.children), self.settings.kept, *self._ends()])
+            self._ready_line = f"ready {self.place.endpoint} ({where}) in {took:.1f} s\n"
+        # Scripts wait for it, so it is tried again while nobody reads.
+        if self._ready_line and stderr.try_to_write(printable(self._ready_line)):
+            self._ready_line = ""
 
     def _ends(self) -> list[str]:
         """The other addresses of the ready line: metrics and log file."""
@@ -384,7 +390,7 @@ class Supervisor:
         return ends if self.events.file is None else [*ends, f"log {self.events.file}"]
 
     def _is_ready(self, now: float) -> bool:
-        if self._stopping_since is not None or not takes_appends_and_reads(self.children):
+        if self._stopping_since is not None or not serves_what_was_asked_for(self.children):
             return False
         if silence(self.children, self.options.limits):
             return False

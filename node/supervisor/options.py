@@ -59,7 +59,9 @@ class ServeSettings:
         "[nobody checks](replication.md#being-followed); port 0 takes a free one; empty: nowhere",
     )
     restart_limit: int = setting(
-        5, "a process that ends so often within a minute is given up; 0: never", least=0
+        5,
+        "a process that ends so often in a row, each time within a minute, is failing; 0: never",
+        least=0,
     )
 
     def __post_init__(self) -> None:

@@ -42,13 +42,14 @@ class ChildRole(StrEnum):
 
 
 class ChildState(StrEnum):
-    """The state of a child. In the last nine states it has no process."""
+    """The state of a child. Only in those of ALIVE it has a process."""
 
     STARTING = "starting"
     RUNNING = "running"
     STOPPING = "stopping"
     WAITING = "waiting"
     BACKING_OFF = "backing_off"
+    FAILING = "failing"
     DISK_FULL = "disk_full"
     NO_RESOURCES = "no_resources"
     GIVEN_UP = "given_up"
@@ -65,10 +66,11 @@ STARTING_SILENCES = 3
 COMPUTING_SILENCES = 30
 """The limits that a start may show only processor time: longer is an endless loop."""
 READ_ONLY = "read_only"
+FAILING_HINT = "see to that cause: the node tries again by itself; reading goes on"
 ALIVE = frozenset({ChildState.STARTING, ChildState.RUNNING, ChildState.STOPPING})
 SHORT_OF = {EXIT_DISK_FULL: ChildState.DISK_FULL, EXIT_NO_RESOURCES: ChildState.NO_RESOURCES}
 """What a child waits for after an end for want of it, which is not a crash."""
-TRIED_AGAIN = frozenset({ChildState.BACKING_OFF, *SHORT_OF.values()})
+TRIED_AGAIN = frozenset({ChildState.BACKING_OFF, ChildState.FAILING, *SHORT_OF.values()})
 OUT_OF_SERVICE = frozenset(
     {ChildState.GIVEN_UP, ChildState.DAMAGED, ChildState.REFUSED, ChildState.MOVED}
 )
@@ -77,13 +79,14 @@ OUT_OF_SERVICE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RestartLimits:
-    """When to try again, and when to stop trying."""
+    """When to try again, and from when on nobody should wait for it."""
 
     backoff_s_min: float = 0.1
     backoff_s_max: float = 30.0
     crashes_max: int = 5
-    """This number of ends within `crash_window_s` is a crash loop; 0: never."""
+    """This number of ends in a row is a crash loop; 0: never."""
     crash_window_s: float = 60.0
+    """An end belongs to the row of those before it if it comes so soon after its start."""
     full_disk_s: float = 2.0
     """The pause after an end for lack of room or descriptors, which is not a crash."""
     settle_s_max: float = 10.0
@@ -110,10 +113,13 @@ class Child:
     started_at: float = 0.0
     start_at: float = 0.0
     """When a child that is backing off is due."""
-    crashes: list[float] = field(default_factory=list)
+    crashes: int = 0
+    """Its ends in a row, but for those for lack of something."""
     exit_code: int | None = None
     """Of the last end; negative for a signal."""
     was_ready: bool = False
+    is_failing: bool = False
+    """Whether it is in a crash loop; it has not been ready since."""
     cause: str = ""
     """Why it ended last; empty when it has been ready since."""
     last_words: str = ""
@@ -274,7 +280,7 @@ def note_ready(child: Child, endpoint: str) -> None:
     """Notes that it accepts work. Its endpoint stays for all later starts."""
     child.endpoint = endpoint or child.endpoint
     child.cause, child.recovered = "", None
-    child.was_ready = True
+    child.was_ready, child.is_failing = True, False
     if child.state is ChildState.STARTING:
         child.state = ChildState.RUNNING
 
@@ -304,7 +310,7 @@ def restart_reason(code: int) -> str:
 
 def note_exit(child: Child, code: int, now: float, limits: RestartLimits) -> None:
     """Notes its end, and decides whether and when it is started again."""
-    child.pid, child.exit_code, child.recovered = None, code, None
+    child.pid, child.exit_code, child.recovered, child.is_failing = None, code, None, False
     child.cause = child.last_words or f"it ended with {end_of(code)}"
     if child.state is ChildState.STOPPING:
         child.state = ChildState.STOPPED
@@ -318,11 +324,13 @@ def note_exit(child: Child, code: int, now: float, limits: RestartLimits) -> Non
         child.state = SHORT_OF[code]
         child.start_at = now + limits.full_disk_s
     else:
-        recent = now - limits.crash_window_s
-        child.crashes = [*(moment for moment in child.crashes if moment > recent), now]
-        loops = 0 < limits.crashes_max <= len(child.crashes)
-        child.state = ChildState.GIVEN_UP if loops else ChildState.BACKING_OFF
-        child.start_at = now + backoff_s(len(child.crashes), limits)
+        ran_s = now - max(child.started_at, child.start_at)
+        child.crashes = 1 + (child.crashes if ran_s <= limits.crash_window_s else 0)
+        child.is_failing = 0 < limits.crashes_max <= child.crashes
+        child.state = ChildState.FAILING if child.is_failing else ChildState.BACKING_OFF
+        if child.is_failing and child.role is ChildRole.WRITER and code == EXIT_DISK_ERROR:
+            child.state = ChildState.GIVEN_UP  # each try would write to a disk that fails
+        child.start_at = now + backoff_s(child.crashes, limits)
 
 
 def note_moved(children: list[Child], cause: str) -> None:
@@ -342,7 +350,7 @@ def is_due(child: Child, children: list[Child], now: float) -> bool:
     if child.state is not ChildState.WAITING:
         return False
     writer = children[0]
-    no_writer_soon = writer.state in (ChildState.GIVEN_UP, *SHORT_OF.values())
+    no_writer_soon = writer.is_failing or writer.state in SHORT_OF.values()
     return child is writer or writer.was_ready or no_writer_soon
 
 
@@ -366,8 +374,10 @@ def must_end(children: list[Child]) -> int | None:
 
 
 def nothing_runs(children: list[Child]) -> bool:
-    """True if every process was given up before any of them was ready."""
-    return all(child.state in OUT_OF_SERVICE and not child.was_ready for child in children)
+    """True if every process fails, or is out of service, before any of them was ready."""
+    return not any(child.was_ready for child in children) and all(
+        child.is_failing or child.state in OUT_OF_SERVICE for child in children
+    )
 
 
 class Refusal(NamedTuple):
@@ -390,6 +400,8 @@ def refusal_of_appends(writer: Child, store: Path | str = "DIR") -> Refusal | No
         if writer.state is ChildState.MOVED:
             hint = MOVED_HINT
         return Refusal(READ_ONLY, f"the writer is {writer.state}: {writer.cause}", hint)
+    if writer.is_failing:
+        return Refusal(READ_ONLY, f"the writer is failing: {writer.cause}", FAILING_HINT)
     if writer.lacks is ChildState.DISK_FULL:
         return Refusal(FULL, writer.cause.removeprefix(f"{FULL}: "), FREE_SPACE)
     if writer.lacks is ChildState.NO_RESOURCES:
@@ -407,10 +419,15 @@ def silence(children: list[Child], limits: RestartLimits) -> str:
     )
 
 
-def takes_appends_and_reads(children: list[Child]) -> bool:
-    """True if the writer and at least one reader run."""
+ASKED_FOR = frozenset({ChildRole.GATEWAY, ChildRole.TASKS, ChildRole.FOLLOWERS})
+"""A node has these only where an option asks for them."""
+
+
+def serves_what_was_asked_for(children: list[Child]) -> bool:
+    """True if the writer and at least one reader run, and each process of ASKED_FOR."""
     running = {child.role for child in children if child.state is ChildState.RUNNING}
-    return ChildRole.WRITER in running and ChildRole.READER in running
+    asked = {child.role for child in children if child.role in ASKED_FOR}
+    return running >= {ChildRole.WRITER, ChildRole.READER, *asked}
 
 
 def has_settled(children: list[Child], now: float, limits: RestartLimits) -> bool:

@@ -302,10 +302,10 @@ def _gateway_check(view: NodeView) -> list[Fields]:
     if all(child.role is not ChildRole.GATEWAY for child in view.children):
         return []
     return [
-        _role_check(view, ChildRole.GATEWAY, "gateway", needed=False),
+        _role_check(view, ChildRole.GATEWAY, "gateway", needed=True),
         # A replica has none: the master delivers what is delayed.
         *(
-            [_role_check(view, ChildRole.TASKS, "tasks", needed=False)]
+            [_role_check(view, ChildRole.TASKS, "tasks", needed=True)]
             if not view.settings.follow
             else []
         ),
@@ -327,7 +327,7 @@ def _followers_checks(view: NodeView) -> list[Fields]:
     if state is None:
         return []
     ok, text = followers_check(state, view.settings)
-    running = _role_check(view, ChildRole.FOLLOWERS, "followers_process", needed=False)
+    running = _role_check(view, ChildRole.FOLLOWERS, "followers_process", needed=True)
     return [running, _check("followers", ok, text)]
 
 
@@ -373,6 +373,8 @@ def _process_row(view: NodeView, child: Child, log: LogState) -> Fields:
     state: str = child.state
     if child.is_alive and own_state in _SHOWN_STATES:
         state = STATE_NAMES[own_state]
+    if child.is_failing and child.is_alive:
+        state = ChildState.FAILING
     if child.recovered is not None:
         state = STATE_NAMES[RECOVERING]
     if child.lacks is not None and child.is_alive:

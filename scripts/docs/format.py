@@ -305,6 +305,7 @@ MEANINGS = {
     "hints": "number of the last hint sent (queue workers): a gap shows a lost hint",
     "wake_at": "log offset that the log must reach to wake a sleeping worker or reader",
     "listens": "1 while a reader wants the names of queues that grow",
+    "dropped_lines": "lines for stderr that the process dropped because nobody read them",
 }
 
 

@@ -97,13 +97,6 @@ class RunningNode:
             if not self._talk.is_alive() or time.monotonic() > deadline:
                 self.kill_all()
                 raise AssertionError(f"the node did not become ready:\n{self.stderr}")
-        if "--remoting" in self._command or any("serve.remoting" in one for one in self._command):
-            # A node is ready without its gateway, which may take longer on a busy machine.
-            try:
-                self.wait_all_run()
-            except AssertionError as error:
-                self.kill_all()
-                raise AssertionError(f"{error}\n{self.stderr}") from None
 
     def begin(self, bind: str = _ANY_PORT) -> None:
         """Starts it and does not wait. On any port, its endpoint is known when it is ready."""

@@ -55,7 +55,7 @@ def test_without_room_for_a_segment_sends_wait_for_it_and_nothing_is_left_of_the
 
 @pytest.mark.process
 @pytest.mark.faults
-def test_a_worker_whose_files_fail_is_given_up_and_the_log_goes_on(
+def test_a_worker_whose_files_fail_is_tried_again_and_the_log_goes_on(
     tmp_path: Path, faults: DiskFaults
 ) -> None:
     with RunningNode(tmp_path / "store", SMALL, restart_limit=3, env=faults.env) as node:
@@ -69,7 +69,7 @@ def test_a_worker_whose_files_fail_is_given_up_and_the_log_goes_on(
             row = next(one for one in client.status().processes if one.role == "index")
             return row.state, row.exit_code
 
-        wait_until(lambda: index_row() == ("given_up", EXIT_DISK_ERROR), "not given up")
+        wait_until(lambda: index_row() == ("failing", EXIT_DISK_ERROR), "no crash loop")
         assert client.send("orders", b"2", keys="k", queue_id=0, acks="flushed").flushed
         health = client.health()
         assert health.ready

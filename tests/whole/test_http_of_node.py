@@ -323,7 +323,7 @@ def test_a_worker_that_stays_down_is_an_alert(watched: Watched) -> None:
     node.kill("index")
     watched.wait_restarted("index")
     node.kill("index")
-    wait_until(lambda: "index 0: given_up" in watched.get("/healthz")[1], "it is not given up")
+    wait_until(lambda: "index 0: failing" in watched.get("/healthz")[1], "no crash loop")
     assert watched.value("keelog_process_up", role="index") == 0
     assert [watched.is_firing(alert) for alert in alerts] == [True, False, False]
     assert watched.get("/readyz")[0] == 200
@@ -335,5 +335,5 @@ def test_without_a_writer_the_node_is_alive_and_not_ready(watched: Watched) -> N
     wait_until(lambda: watched.is_firing("KeelogNotReady"), "it is still ready")
     status, text = watched.get("/readyz")
     assert status == 503
-    assert re.search(r"\[-\] appends: refused, read_only: the writer is given_up", text)
+    assert re.search(r"\[-\] appends: refused, read_only: the writer is failing", text)
     assert watched.get("/livez")[0] == 200

@@ -17,8 +17,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from node.runtime.process import now_ms
-from node.runtime.state_page import LogState
+from node.runtime.state_page import LogState, WorkerState
 from node.runtime.stats.page import read_stats
+from node.runtime.stderr_lines import stderr
 from node.store.checkpoints import QUARANTINE_DIR, own_dir
 from node.store.config.topics_file import TopicsFile
 from node.supervisor.monitoring.elected import elected_families
@@ -159,6 +160,7 @@ class NodeCollector(Collector):
         self._records = RunTotals()
         self._requests = RunTotals()
         self._cpu = RunTotals()
+        self._dropped = RunTotals()
         self._appended = HighWater()
         self._by_topic = TopicFamilies(_NODE_LABELS)
         self._oldest: OldestMessage | None = None
@@ -283,6 +285,12 @@ class NodeCollector(Collector):
             slot = _slot(row)
             cpu.add_metric(slot, self._cpu.of("-".join(slot), row["pid"], row["cpu_s"] or 0))
         yield cpu
+        dropped = CounterMetricFamily(
+            "keelog_process_dropped_lines", "Log lines that nobody read.", labels=_SLOT
+        )
+        for slot, pid, count in _dropped_lines(look):
+            dropped.add_metric(slot, self._dropped.of("-".join(slot), pid, count))
+        yield dropped
         restarts = CounterMetricFamily(
             "keelog_process_restarts", "Starts after an end.", labels=("role", "reason")
         )
@@ -311,11 +319,22 @@ class NodeCollector(Collector):
 def _heartbeats(look: Scrape) -> Iterator[Sample]:
     """Ages in seconds; a process that never ran has none."""
     now = now_ms()
+    for slot, page in _pages(look):
+        if page.heartbeat_ms:
+            yield slot, (now - page.heartbeat_ms) / 1000
+
+
+def _dropped_lines(look: Scrape) -> Iterator[tuple[tuple[str, str], int, int]]:
+    """Slot, pid and number of lines, of the children and of the supervisor itself."""
+    yield from ((slot, page.pid, page.dropped_lines) for slot, page in _pages(look))
+    yield ("supervisor", "0"), os.getpid(), stderr.dropped
+
+
+def _pages(look: Scrape) -> Iterator[tuple[tuple[str, str], LogState | WorkerState]]:
     for child in look.view.children:
         slot = page_slot(child, look.view.shards)
         page = look.log if child.role is ChildRole.WRITER else read_worker(look.view.root, slot)
-        if page.heartbeat_ms:
-            yield (child.role, str(child.index)), (now - page.heartbeat_ms) / 1000
+        yield (child.role, str(child.index)), page
 
 
 def _restarts(view: NodeView) -> dict[tuple[str, str], int]:

@@ -1,8 +1,9 @@
 """How far a recovery is, for people and for the supervisor: now and then, not for each window."""
 
-import sys
 import time
 from collections.abc import Callable
+
+from node.runtime.stderr_lines import stderr
 
 LINE_EVERY_S = 1.0
 REPORT_EVERY_S = 0.2
@@ -18,7 +19,7 @@ class RecoveryProgress:
     def __init__(
         self,
         report: Callable[[int, int], None],
-        say: Callable[[str], object] = sys.stderr.write,
+        say: Callable[[str], object] = stderr.write,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._report = report

@@ -19,6 +19,7 @@ from node.runtime.event_log import (
     fields,
     formatter,
 )
+from node.runtime.stderr_lines import LineOutput
 from protocol.errors import BadRequest
 
 TIME = "2023-11-14T22:13:20.250Z"
@@ -111,7 +112,8 @@ class Lines:
     def __init__(self) -> None:
         self.now = 0.0
         self._read, self._write = os.pipe()
-        self.handler = EventLines(self._write, lambda: self.now)
+        self.output = LineOutput(self._write)
+        self.handler = EventLines(self.output, lambda: self.now)
         self.handler.setFormatter(JsonLines("writer"))
 
     def log(self, count: int, text: str = "it ends", **values: object) -> None:
@@ -128,6 +130,7 @@ class Lines:
 
     def close(self) -> None:
         self.handler.close()
+        self.output.close()
         os.close(self._write)
         os.close(self._read)
 
@@ -165,10 +168,32 @@ def test_an_event_now_and_then_is_never_left_out(lines: Lines) -> None:
     assert len(lines.new()) == REPEATED_LINES_MAX * 3
 
 
+def test_lines_that_nobody_took_are_told_before_the_next_that_goes(lines: Lines) -> None:
+    os.set_blocking(lines._read, False)
+    lines.log(1, "before")
+    count = 0
+    while not lines.output.dropped:  # until the pipe is full
+        lines.log(1, f"event {count}")
+        count += 1
+    lines.log(2, "dropped, too")
+    lines.new()
+    lines.log(1, "somebody reads again")
+    lines.log(1, "and again")
+    told = lines.new()
+    assert [line["event"] for line in told[-3:]] == [
+        "lines were dropped: nobody read stderr",
+        "somebody reads again",
+        "and again",
+    ]
+    assert (told[-3]["lines"], told[-3]["level"], told[-3]["role"]) == (3, "warning", "writer")
+    assert lines.output.dropped == 3
+
+
 def test_nobody_who_reads_a_log_is_no_reason_to_end(capfd: pytest.CaptureFixture[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    handler = EventLines(writing)
+    output = LineOutput(writing)
+    handler = EventLines(output)
     handler.setFormatter(TextLines("writer"))
     handler.handle(event("nobody reads this"))
     reading, other = os.pipe()
@@ -176,8 +201,10 @@ def test_nobody_who_reads_a_log_is_no_reason_to_end(capfd: pytest.CaptureFixture
     os.close(other)
     handler.handle(event("somebody reads again"))
     handler.close()
+    output.close()
     os.close(writing)
     with os.fdopen(reading) as lines:
-        (line,) = lines
+        dropped, line = lines
+    assert dropped.endswith("lines were dropped: nobody read stderr lines=1\n")
     assert "somebody reads again" in line
     assert capfd.readouterr().err == "", "a handler that fails prints a traceback"

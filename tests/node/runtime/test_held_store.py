@@ -200,12 +200,12 @@ def test_folders_are_made_below_a_held_store_and_never_above(
 
 
 def test_an_error_met_at_the_old_path_is_reported_as_the_move(
-    held: HeldStore, capsys: pytest.CaptureFixture[str]
+    held: HeldStore, capfd: pytest.CaptureFixture[str]
 ) -> None:
     moved(held.root)
     error = FileNotFoundError(2, "No such file or directory", str(held.root / "commitlog"))
     assert end_badly("the writer stops", error, str(held.root), None) == EXIT_MOVED
-    assert "the directory was moved to" in capsys.readouterr().err
+    assert "the directory was moved to" in capfd.readouterr().err
 
 
 def test_a_move_has_an_exit_code_of_its_own_and_is_no_reason_to_try_again() -> None:

@@ -1,5 +1,6 @@
 """One child process: what it reports in pieces, and signals that never hit another process."""
 
+import gc
 import os
 import re
 import signal
@@ -9,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from node.supervisor.child_process import ChildReport, Process
+from node.runtime.process import (
+    DamageReport,
+    report_damage,
+    report_end,
+    report_ready,
+    report_recovery,
+)
+from node.supervisor.child_process import ChildReport, Process, parse_report
 
 pytestmark = pytest.mark.process
 
@@ -83,3 +91,24 @@ def test_no_process_of_ours_kills_by_number() -> None:
         if re.search(r"\bos\.kill(pg)?\(|\.send_signal\(|\.terminate\(\)", line)
     ]
     assert not found
+
+
+def test_a_supervisor_that_is_stopped_makes_no_child_wait() -> None:
+    """Reports that may be left out leave room for those of the start and of the end."""
+    reading, writing = os.pipe2(os.O_NONBLOCK)
+    damage = DamageReport("f" * 300, 1, "x" * 200, 1, 2, 3)
+    for number in range(5_000):
+        report_recovery(writing, number, 5_000)
+        report_damage(writing, damage)
+    assert not report_damage(writing, damage)
+    report_ready(writing, "tcp://127.0.0.1:1")
+    gc.unfreeze()
+    report_end(writing, "a reason")
+    told = [parse_report(line) for line in os.read(reading, 1 << 16).splitlines()]
+    assert [one and (one.endpoint, one.reason) for one in told[-2:]] == [
+        ("tcp://127.0.0.1:1", ""),
+        (None, "a reason"),
+    ]
+    os.close(reading)
+    report_end(writing, "nobody is there")
+    os.close(writing)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from node.runtime.process import EXIT_DISK_ERROR
 from node.supervisor.bind import parse_bind
 from node.supervisor.plan import (
     Child,
@@ -21,8 +22,8 @@ from node.supervisor.plan import (
     note_sign,
     note_start,
     plan_children,
+    serves_what_was_asked_for,
     summary,
-    takes_appends_and_reads,
 )
 from protocol.errors import BadRequest
 
@@ -60,30 +61,73 @@ def test_exit_codes_that_ask_for_no_restart_get_none(code: int, state: ChildStat
     assert not is_due(child, [child], 1e9)
 
 
-def test_five_crashes_within_a_minute_are_a_crash_loop() -> None:
-    child = running()
-    for second in range(4):
-        note_exit(child, 1, float(second), LIMITS)
-        assert child.state is ChildState.BACKING_OFF
+def failing(role: ChildRole = ChildRole.WRITER, code: int = 1) -> Child:
+    """In a crash loop since its fifth end, at 8 s."""
+    child = running(role)
+    for second in range(0, 10, 2):
         note_start(child, 1, float(second))
-    note_exit(child, 1, 5.0, LIMITS)
-    assert child.state is ChildState.GIVEN_UP
-    assert child.restarts == 4
+        note_exit(child, code, float(second), LIMITS)
+    return child
+
+
+def test_five_crashes_in_a_row_are_a_crash_loop_which_is_tried_again_for_ever() -> None:
+    child = failing(ChildRole.TASKS)
+    now, pauses = 8.0, []
+    for _ in range(30):
+        assert child.state is ChildState.FAILING
+        assert not is_due(child, [child], child.start_at - 0.01)
+        assert is_due(child, [child], child.start_at)
+        pauses.append(child.start_at - now)
+        now = child.start_at
+        note_start(child, 1, now)
+        assert child.is_failing  # until it is ready
+        now += 20.0
+        note_exit(child, 1, now, LIMITS)
+    assert pauses[:4] == pytest.approx([1.6, 3.2, 6.4, 12.8])
+    assert pauses[5:] == pytest.approx([LIMITS.backoff_s_max] * 25)
+
+
+def test_a_crash_loop_that_becomes_ready_in_between_is_still_one() -> None:
+    child = failing(ChildRole.TASKS)
+    note_start(child, 1, child.start_at)
+    note_ready(child, "")
+    assert (child.state, child.is_failing) == (ChildState.RUNNING, False)
+    note_exit(child, 1, child.start_at + 5.0, LIMITS)
+    assert (child.state, child.crashes) == (ChildState.FAILING, 6)
+    note_start(child, 1, 100.0)
+    note_ready(child, "")
+    note_exit(child, 1, 161.0, LIMITS)
+    assert (child.state, child.crashes) == (ChildState.BACKING_OFF, 1)
+
+
+def test_a_process_that_cannot_be_started_at_all_is_in_a_crash_loop_too() -> None:
+    child = Child(ChildRole.READER, 0)
+    now = 1000.0
+    for _ in range(5):
+        note_exit(child, 1, now, LIMITS)
+        now = child.start_at
+    assert (child.state, child.crashes) == (ChildState.FAILING, 5)
+
+
+def test_a_writer_whose_disk_fails_is_given_up_and_no_other_process() -> None:
+    assert failing(code=EXIT_DISK_ERROR).state is ChildState.GIVEN_UP
+    assert failing(ChildRole.INDEX, EXIT_DISK_ERROR).state is ChildState.FAILING
 
 
 def test_crashes_far_apart_are_no_crash_loop_and_pause_but_shortly() -> None:
     child = running()
     for minute in range(20):
-        note_exit(child, 1, minute * 61.0, LIMITS)
+        note_start(child, 1, minute * 61.0 + 1)
+        note_exit(child, 1, (minute + 1) * 61.0 + 1.5, LIMITS)
         assert child.state is ChildState.BACKING_OFF
-        assert child.start_at == pytest.approx(minute * 61.0 + 0.1)
+        assert child.start_at == pytest.approx((minute + 1) * 61.0 + 1.6)
 
 
-def test_without_a_limit_a_child_is_never_given_up() -> None:
+def test_without_a_limit_there_is_no_crash_loop() -> None:
     child = running()
     for second in range(100):
         note_exit(child, 1, second / 10, RestartLimits(crashes_max=0))
-    assert child.state is ChildState.BACKING_OFF
+    assert (child.state, child.is_failing) == (ChildState.BACKING_OFF, False)
 
 
 def test_a_child_that_was_asked_to_stop_is_stopped_whatever_its_code() -> None:
@@ -109,12 +153,13 @@ def test_the_others_wait_for_the_first_start_of_the_writer() -> None:
     assert [is_due(child, children, 0.0) for child in children] == [False, *[True] * 4]
 
 
-def test_the_others_start_when_the_writer_is_given_up_too() -> None:
+def test_the_others_start_when_the_writer_fails_too() -> None:
     children = plan_children(1, 1, with_index=False)
-    children[0].state = ChildState.GIVEN_UP
+    children[0] = failing()
+    children[0].was_ready = False
     assert all(is_due(child, children, 0.0) for child in children[1:])
     assert must_end(children) is None
-    assert not takes_appends_and_reads(children)
+    assert not serves_what_was_asked_for(children)
 
 
 @pytest.mark.parametrize("code", [2, 5, 6])
@@ -138,9 +183,21 @@ def test_a_node_is_ready_with_its_writer_and_one_reader() -> None:
     for child in (children[0], children[2]):
         note_start(child, 1, 0.0)
         note_ready(child, "tcp://h:1")
-    assert takes_appends_and_reads(children)
+    assert serves_what_was_asked_for(children)
     assert not has_settled(children, 1.0, LIMITS)
     assert summary(children) == "writer tcp://h:1, 0 queue workers, 1 reader"
+
+
+@pytest.mark.parametrize("role", [ChildRole.GATEWAY, ChildRole.TASKS, ChildRole.FOLLOWERS])
+def test_what_an_option_asked_for_is_needed_to_be_ready(role: ChildRole) -> None:
+    children = plan_children(1, 1, True, with_gateway=True, with_followers=True)
+    for child in children:
+        note_start(child, 1, 0.0)
+        note_ready(child, "tcp://h:1")
+    assert serves_what_was_asked_for(children)
+    (asked,) = [child for child in children if child.role is role]
+    note_exit(asked, 1, 1.0, LIMITS)
+    assert not serves_what_was_asked_for(children)
 
 
 def test_a_first_start_waits_for_slow_workers_only_so_long() -> None:

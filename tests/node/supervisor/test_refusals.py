@@ -49,7 +49,7 @@ def ended(code: int, words: str, times: int = 1) -> Child:
 
 def test_a_writer_without_room_is_tried_again_for_ever_and_says_so_while_it_starts() -> None:
     child = ended(EXIT_DISK_FULL, FULL, times=50)
-    assert (child.state, child.crashes) == (ChildState.DISK_FULL, [])
+    assert (child.state, child.crashes) == (ChildState.DISK_FULL, 0)
     assert next_due([child]) == child.start_at == 49.0 + LIMITS.full_disk_s
     assert not is_due(child, [child], child.start_at - 0.1)
     assert is_due(child, [child], child.start_at)
@@ -65,7 +65,7 @@ def test_a_writer_without_room_is_tried_again_for_ever_and_says_so_while_it_star
 
 def test_a_writer_without_descriptors_is_tried_again_for_ever_and_says_so() -> None:
     child = ended(EXIT_NO_RESOURCES, "no_resources: /s/run: Too many open files", times=50)
-    assert (child.state, child.crashes) == (ChildState.NO_RESOURCES, [])
+    assert (child.state, child.crashes) == (ChildState.NO_RESOURCES, 0)
     assert child.restarts_by_reason == {"no_resources": 49}
     assert is_due(child, [child], child.start_at)
     refused = refusal_of_appends(child)
@@ -77,7 +77,7 @@ def test_a_writer_without_descriptors_is_tried_again_for_ever_and_says_so() -> N
 def test_a_node_of_which_nothing_ever_ran_ends_and_one_with_a_reader_goes_on() -> None:
     children = plan_children(1, 1, with_index=True)
     for child in children:
-        child.state = ChildState.GIVEN_UP
+        child.is_failing = True
     assert must_end(children) == 1
     children[-1].was_ready = True
     assert must_end(children) is None
@@ -98,7 +98,8 @@ def test_a_writer_in_a_crash_loop_makes_the_node_read_only_for_its_last_reason(c
     refused = refusal_of_appends(ended(code, words, times=5))
     assert refused is not None
     assert refused.reason == "read_only"
-    assert refused.cause == f"the writer is given_up: {words or 'it ended with signal 9'}"
+    state = "given_up" if code == EXIT_DISK_ERROR else "failing"
+    assert refused.cause == f"the writer is {state}: {words or 'it ended with signal 9'}"
 
 
 def test_a_damaged_log_makes_it_read_only_and_is_told_from_a_bad_disk() -> None:
@@ -144,12 +145,12 @@ def test_what_a_child_reports_is_a_line_of_json(line: bytes, report: ChildReport
     ],
 )
 def test_each_error_of_the_disk_has_its_exit_code_and_three_lines(
-    number: int, code: int, start: str, capsys: pytest.CaptureFixture[str]
+    number: int, code: int, start: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     error = OSError(number, "why", "/s/f")
     assert disk_error(error, "/s").reason == f"{start}why"
     assert end_badly("it stops", error, "/s", None) == code
-    lines = capsys.readouterr().err.splitlines()
+    lines = capfd.readouterr().err.splitlines()
     assert [line.split(":")[0] for line in lines] == ["error", "cause", "try"]
     assert lines[1] == f"cause: {start}why"
 

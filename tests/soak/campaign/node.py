@@ -25,7 +25,7 @@ START_S_MAX = 180.0
 """On a machine that does other things too."""
 _ASK_S = 2.0
 _LOOK_S = 0.1
-_ENDED_FOR_GOOD = ("given_up", "damaged", "refused")
+_ENDED_FOR_GOOD = ("failing", "given_up", "damaged", "refused")
 _CAUSE = re.compile(r"^cause: (.+)$", re.MULTILINE)
 _HEAD = re.compile(r"^Traceback \(most recent call last\)", re.MULTILINE)
 
