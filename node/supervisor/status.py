@@ -33,6 +33,7 @@ from node.runtime.stats.timer_state import read_timer_state
 from node.serving.unix_server import bulk_socket
 from node.store import staging_files
 from node.store.group_lags_file import read_group_lags
+from node.supervisor.bind import Advertised
 from node.supervisor.monitoring.damage import DamageList
 from node.supervisor.monitoring.elected import elected, elected_check
 from node.supervisor.monitoring.followers import followers_check, followers_of
@@ -49,7 +50,7 @@ from node.supervisor.plan import (
     refusal_of_appends,
     silence,
 )
-from protocol.addresses import at_host
+from protocol.addresses import WILDCARDS
 from protocol.errors import ServiceNotAvailable
 from protocol.wire.frames import refusal
 
@@ -77,8 +78,8 @@ class NodeView:
     limits: RestartLimits
     shards: int
     children: list[Child]
-    host: str
-    """The host of each endpoint, as clients are given it; ANY_HOST: the one that they asked."""
+    advertised: Advertised
+    """What clients are given for the addresses at which the children listen."""
     ready: bool
     stopping: bool
     now: float
@@ -103,16 +104,16 @@ def routes(view: NodeView) -> Fields:
     readers = [child for child in others if child.role is ChildRole.READER and child.endpoint]
     serving = [child for child in readers if child.state is ChildState.RUNNING] or readers
     return {
-        "writer": at_host(writer.endpoint, view.host) if known else None,
+        "writer": view.advertised.endpoint(writer.endpoint) if known else None,
         "writer_error": None if refused is None else _error(refused),
-        "readers": [at_host(child.endpoint, view.host) for child in serving],
+        "readers": [view.advertised.endpoint(child.endpoint) for child in serving],
         "local": {
-            at_host(child.endpoint, view.host): child.local
+            view.advertised.endpoint(child.endpoint): child.local
             for child in [writer, *serving]
             if child.endpoint and child.local
         },
         "bulk": {
-            at_host(child.endpoint, view.host): bulk_socket(child.local)
+            view.advertised.endpoint(child.endpoint): bulk_socket(child.local)
             for child in serving
             if child.local
         },
@@ -128,7 +129,7 @@ def routes(view: NodeView) -> Fields:
 def _remoting(view: NodeView) -> str | None:
     """Where the gateway listens; empty before it does, None for a node without one."""
     gateways = [child for child in view.children if child.role is ChildRole.GATEWAY]
-    return at_host(gateways[0].endpoint, view.host) if gateways else None
+    return view.advertised.endpoint(gateways[0].endpoint) if gateways else None
 
 
 def status(view: NodeView) -> Fields:
@@ -375,7 +376,7 @@ def _process_row(view: NodeView, child: Child, log: LogState) -> Fields:
         "restarts": child.restarts,
         "uptime_s": round(view.now - child.started_at, 3) if child.is_alive else 0.0,
         **usage(child.pid),
-        "endpoint": at_host(child.endpoint, view.host),
+        "endpoint": view.advertised.endpoint(child.endpoint),
         "offset": offset,
         "lag_bytes": max(0, lag),
         "exit_code": child.exit_code,
@@ -425,5 +426,5 @@ def disk(root: Path) -> Fields:
 
 def _http(view: NodeView) -> str | None:
     """The URL of health and metrics. It has a host of its own, unless it listens at all of them."""
-    everywhere = view.http_url.startswith(("http://0.0.0.0:", "http://[::]:"))
-    return (at_host(view.http_url, view.host) if everywhere else view.http_url) or None
+    everywhere = view.http_url.partition("://")[2].rpartition(":")[0] in WILDCARDS
+    return (view.advertised.endpoint(view.http_url) if everywhere else view.http_url) or None
