@@ -38,7 +38,6 @@ NOT_OF_A_QUEUE = {
         "RECOVER_FILES_MAX", "TAILS_AGE_BYTES_MAX", "WALK_BYTES_MAX", "FOLLOWING_BYTES_MAX",
         "ALIKE_MAX", "CHECKED_FILES_MAX", "GAP_MARKER_BYTES_MAX", "BYTES_MAX",
     ),
-    "of the disk": ("DISK_RATIO_MAX",),
 }  # fmt: skip
 
 QUEUES = {

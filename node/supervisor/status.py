@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from node.runtime.disk_use import disk_space, shortage_at, use_of
 from node.runtime.process import now_ms
 from node.runtime.settings import Settings
 from node.runtime.shortage import FREE_SPACE, FULL, MORE_RESOURCES, SHORT
@@ -58,10 +59,11 @@ Fields = dict[str, Any]
 
 SILENT = "silent"
 """Shown as the state of a process without heartbeats."""
-DISK_RATIO_MAX = 0.95
 GROUP_ROWS_SHOWN_MAX = 100
 """Pairs of a group and a topic in a status, the largest lag first."""
 _NO_LOG = LogState(*(0 for _ in LogState._fields))
+_SHORTAGES = {DISK_FULL: (FULL, FREE_SPACE), NO_RESOURCES: (SHORT, MORE_RESOURCES)}
+"""What a writer lacks in a state: its name, and the hint."""
 _SHOWN_STATES = (RECOVERING, DAMAGED, DISK_FULL, NO_RESOURCES)
 
 
@@ -157,7 +159,7 @@ def status(view: NodeView) -> Fields:
             "epoch": log.epoch,
             "records": log.records,
         },
-        "disk": disk(view.root),
+        "disk": disk(view),
         "damage": view.damage.shape(view.store),
         "operations": operations(stats),
         "groups": _groups(view.root),
@@ -206,7 +208,7 @@ def _kernel() -> str:
 
 def health(view: NodeView) -> Fields:
     """The checks; those with `needed` decide whether the node is ready."""
-    free, log = disk(view.root), read_log(view.root)
+    space, log = disk(view), read_log(view.root)
     refused = _refused(view, log)
     late = late_flush(view, log)
     silent = silence(view.children, view.limits)
@@ -228,11 +230,7 @@ def health(view: NodeView) -> Fields:
         _check("publications", not problems, "; ".join(problems) or "none is stuck"),
         # Reads of everything else go on: one bad record must not cost a node its clients.
         _check("damage", not damage, damage or "none was met since the start"),
-        _check(
-            "disk",
-            free["used_ratio"] < DISK_RATIO_MAX,
-            f"{free['free_bytes']} bytes free, {free['used_ratio']:.1%} used",
-        ),
+        _check("disk", not space["shortage"], disk_text(space)),
     ]
     return {"ready": _is_ready(view, refused, late), "checks": checks}
 
@@ -258,16 +256,12 @@ def publication_problems(root: Path) -> list[str]:
 
 
 def _refused(view: NodeView, log: LogState) -> Refusal | None:
-    """Why appends are refused: as a running writer reports it, or as the supervisor knows."""
+    """Why appends are refused: as a running writer says it, or as the supervisor knows."""
     writer = view.children[0]
-    if writer.is_alive and writer.lacks is None and log.state == NO_RESOURCES:
-        cause = "no descriptor is free for the next file of the writer"
-        return Refusal(SHORT, cause, MORE_RESOURCES)
-    if writer.is_alive and writer.lacks is None and log.state == DISK_FULL:
-        cause = (
-            f"no room for the next segment of the log, {disk(view.root)['free_bytes']} bytes free"
-        )
-        return Refusal(FULL, cause, FREE_SPACE)
+    if writer.is_alive and writer.lacks is None and log.state in _SHORTAGES:
+        reason, hint = _SHORTAGES[log.state]
+        with suppress(OSError), LogPage.open(view.root) as page:
+            return Refusal(reason, page.refusal.removeprefix(f"{reason}: "), hint)
     return refusal_of_appends(writer, view.store)
 
 
@@ -413,15 +407,22 @@ def usage(pid: int | None) -> Fields:
     return {"rss_bytes": None, "cpu_s": None}
 
 
-def disk(root: Path) -> Fields:
-    """Free bytes and the used part of the store's file system, as `df` counts."""
-    space = os.statvfs(root)
-    used = space.f_blocks - space.f_bfree
-    usable = used + space.f_bavail
+def disk(view: NodeView) -> Fields:
+    """Free bytes and the used part of the store's file system, and what that costs by the
+    settings, as the writer sees it."""
+    space = disk_space(view.root)
+    shortage = shortage_at(use_of(view.root), view.settings)
     return {
-        "free_bytes": space.f_bavail * space.f_frsize,
-        "used_ratio": round(used / usable, 6) if usable else 1.0,
+        "free_bytes": space.free_bytes,
+        "used_ratio": round(space.used_ratio, 6),
+        "shortage": shortage or None,
     }
+
+
+def disk_text(space: Fields) -> str:
+    """The disk in words, for people."""
+    free = f"{space['free_bytes']} bytes free, {space['used_ratio']:.1%} used"
+    return f"{free}; {space['shortage']}" if space["shortage"] else free
 
 
 def _http(view: NodeView) -> str | None:
