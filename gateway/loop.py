@@ -26,6 +26,7 @@ from node.runtime import disk
 from node.runtime.damage import met_damage
 from node.runtime.event_log import fields
 from node.runtime.following.state import MasterPlace, read_master_place, write_master_place
+from node.runtime.listening import listen_at
 from node.runtime.locks import FileLock
 from node.runtime.process import EXIT_OK, OOM_READER, StopFlag, leave
 from node.runtime.run_process import ChildProcess, child_parser, run_process
@@ -110,8 +111,7 @@ class Gateway:
         try:
             server = await self._loop.create_server(
                 lambda: RemotingConnection(self.service, self._loop),
-                None if host == "*" else host.strip("[]"),
-                port,
+                sock=listen_at(host, port, BACKLOG),
                 backlog=BACKLOG,
             )
         except OSError as error:

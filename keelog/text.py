@@ -1,7 +1,8 @@
 """Quantities as people read them, and lines of a table."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from protocol import printable
 
@@ -12,6 +13,13 @@ _GAP = " " * GAP_CHARS
 def size_text(count: int | None) -> str:
     """Returns bytes as `3.4 MiB`, and nothing for what is not known."""
     return "" if count is None else printable.size_text(count, decimals=1)
+
+
+def disk_text(disk: Mapping[str, Any]) -> str:
+    """The disk of a status: what is free, used, and what so full a disk costs."""
+    text = f"{size_text(disk['free_bytes'])} free, {disk['used_ratio']:.1%} used"
+    shortage = disk.get("shortage")  # a node of an earlier version does not say
+    return f"{text}. {shortage}" if shortage else text
 
 
 def duration_text(seconds: float) -> str:

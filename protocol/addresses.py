@@ -10,6 +10,8 @@ VIP_DISTANCE = 2
 ANY_HOST = "*"
 """The host in an address of a process that listens at all addresses of its machine: the client puts
 the one there under which it asked."""
+WILDCARDS = (ANY_HOST, "0.0.0.0", "[::]")
+"""The hosts that mean all addresses of a machine."""
 
 _USER = re.compile(
     # A path keeps one slash of two. A secret that nobody has quoted may hold slashes itself.

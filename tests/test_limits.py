@@ -29,7 +29,7 @@ NOT_OF_A_QUEUE = {
         "FEW_RECORDS_MAX", "FEW_BYTES_MAX", "FEW_QUEUES_MAX", "ONE_BY_ONE_MAX",
     ),
     "how long somebody waits or is believed": (
-        "HELD_S_MAX",
+        "HELD_S_MAX", "FREED_S_MAX",
         "TURN_S_MAX", "TOPICS_S_MAX", "POLL_MS_MAX", "ORPHANS_S_MAX", "WAIT_S_MAX", "UNFIT_S_MAX",
         "LOOK_S_MAX", "RECONNECT_MS_MAX", "BACKOFF_S_MAX", "CONNECT_S_MAX", "SEGMENT_APPEARS_S_MAX",
         "STORE_LOCK_S_MAX", "LOOP_S_MAX", "WRITER_END_S_MAX", "SLEEP_S_MAX", "ASLEEP_LOOKS_MAX",
@@ -38,7 +38,6 @@ NOT_OF_A_QUEUE = {
         "RECOVER_FILES_MAX", "TAILS_AGE_BYTES_MAX", "WALK_BYTES_MAX", "FOLLOWING_BYTES_MAX",
         "ALIKE_MAX", "CHECKED_FILES_MAX", "GAP_MARKER_BYTES_MAX", "BYTES_MAX",
     ),
-    "of the disk": ("DISK_RATIO_MAX",),
 }  # fmt: skip
 
 QUEUES = {
@@ -75,6 +74,7 @@ QUEUES = {
     "node/writer/removal/removals.py": "node/writer/removal/removals.py::WAITING_MAX",
     "gateway/admin/counts.py": "gateway/admin/counts.py::KEYS_MAX",
     "client/send/unique_key.py": "client/transport/io_thread.py::CALLS_MAX",
+    "node/serving/host_address.py": "client/transport/io_thread.py::CALLS_MAX",
 }
 """Files with queues (deques, sockets, heaps of work), and the limit that holds for them."""
 

@@ -4,7 +4,6 @@ The names are those of a broker 5.5; where a node has no such thing, the value i
 that has nothing to do.
 """
 
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import fields as dataclass_fields
 from time import localtime, monotonic
@@ -15,6 +14,7 @@ from gateway.connection import Reply, Request
 from gateway.settings.live import CHANGEABLE, LiveSettings
 from gateway.topics import Topics
 from node.runtime.damage import met_damage
+from node.runtime.disk_use import disk_space
 from node.runtime.process import now_ms
 from node.runtime.regular_file import OFFSETS_FILE_BYTES_MAX, read_bounded
 from node.runtime.settings import Settings, snake_case
@@ -88,8 +88,9 @@ class BrokerInfo:
 
     def _of_log(self) -> Mapping[str, str]:
         store = self._facts.desk.store
-        disk = shutil.disk_usage(store.root)
-        ratio = str((disk.total - disk.free) / disk.total)
+        disk = disk_space(store.root / "commitlog")
+        ratio = str(disk.used_percent / 100)
+        total, free = _size(disk.total_bytes), _size(disk.free_bytes)
         commit_log = store.root / "commitlog"
         messages = self._counts.total(PUT_NUMS)
         size = self._counts.total(PUT_SIZE)
@@ -99,7 +100,7 @@ class BrokerInfo:
             "commitLogDiskRatio": ratio,
             f"commitLogDiskRatio_{commit_log}": ratio,
             "consumeQueueDiskRatio": ratio,
-            "commitLogDirCapacity": f"Total : {_size(disk.total)}, Free : {_size(disk.free)}.",
+            "commitLogDirCapacity": f"Total : {total}, Free : {free}.",
             "dispatchBehindBytes": str(max(0, store.log.end - store.followed)),
             "dispatchMaxBuffer": "0",
             "putMessageTimesTotal": str(messages or 1),

@@ -15,6 +15,7 @@ import psutil
 from client.client import Client, connect
 from client.results import ProcessStatus
 from node.runtime.event_log import FORMAT_VARIABLE
+from node.runtime.listening import loopback
 from node.supervisor.bind import free_ports
 from node.supervisor.child_process import command, environment
 from protocol.errors import RequestTimeout, ServiceNotAvailable
@@ -56,7 +57,8 @@ class Node:
         self.root = root
         self._env = {**environment(), **(env or {}), FORMAT_VARIABLE: "text"}
         self.talk = root.with_name("node.log")
-        self.endpoint = f"tcp://127.0.0.1:{free_ports(2 + readers)}"
+        host = loopback()
+        self.endpoint = f"tcp://{host}:{free_ports(2 + readers, host)}"
         self._command = command("keelog", ["serve", str(root)])
         self._command += ["--bind", self.endpoint, "--restart-limit", "0"]
         self._command += ["--queue-workers", str(queue_workers), "--readers", str(readers)]

@@ -102,7 +102,11 @@ STATUS: Shape = {
     "origins": [{"setting": "text", "origin": "file, environment, -X or option", "where": "text"}],
     "processes": [PROCESS],
     "log": fields_of(LogStatus),
-    "disk": {"free_bytes": "integer", "used_ratio": "number: 0 to 1"},
+    "disk": {
+        "free_bytes": "integer",
+        "used_ratio": "number: 0 to 1",
+        "shortage": "text: what so full a disk costs, or null",
+    },
     "groups": {
         "groups": "integer",
         "members": "integer",

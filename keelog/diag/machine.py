@@ -8,6 +8,8 @@ from typing import Any
 
 import psutil
 
+from node.runtime.disk_use import disk_space
+
 Fields = dict[str, Any]
 
 ROCKETMQ_SYSCTL = {
@@ -67,13 +69,13 @@ def mount_of(path: Path) -> Any:
 
 def disk(store: Path) -> Fields:
     """The file system that a store is on."""
-    space, mount = os.statvfs(store), mount_of(store)
+    inodes, space, mount = os.statvfs(store).f_favail, disk_space(store), mount_of(store)
     return {
         "type": None if mount is None else mount.fstype,
         "options": None if mount is None else mount.opts,
-        "total_bytes": space.f_blocks * space.f_frsize,
-        "free_bytes": space.f_bavail * space.f_frsize,
-        "free_inodes": space.f_favail,
+        "total_bytes": space.total_bytes,
+        "free_bytes": space.free_bytes,
+        "free_inodes": inodes,
     }
 
 

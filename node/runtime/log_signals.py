@@ -11,7 +11,8 @@ import stat
 from pathlib import Path
 from types import FrameType
 
-from node.runtime.event_log import STDERR, fields
+from node.runtime.event_log import fields
+from node.runtime.stderr_lines import STDERR
 
 FILE_VARIABLE = "KEELOG_LOG_FILE"
 """The supervisor sets it for its children: stderr's file, by its name at the node's start. A child

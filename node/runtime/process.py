@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import resource
+import select
 import signal
 import struct
 import sys

@@ -29,6 +29,8 @@ PAGE_BYTES = 4096
 PAGE_MAGIC = 0x4B45454C4F470001
 """KEELOG, layout 1; the first number of every page."""
 _IDENTITY_AT = PAGE_BYTES // 8 - 1
+_REFUSAL_AT, REFUSAL_BYTES = PAGE_BYTES // 2, 512
+"""In the writer's page: a text in UTF-8, to its first zero."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 STARTING, RUNNING, RECOVERING, DAMAGED, STOPPING, STOPPED, READ_ONLY, DISK_FULL, NO_RESOURCES = (
@@ -313,6 +315,19 @@ class LogPage(_Page):
     def wants_acknowledged(self) -> int:
         """As `flushed`."""
         return self.numbers[_WANTS_ACKNOWLEDGED]
+
+    @property
+    def refusal(self) -> str:
+        """Why appends are refused, in the states DISK_FULL and NO_RESOURCES."""
+        text = self.numbers.cast("B")[_REFUSAL_AT : _REFUSAL_AT + REFUSAL_BYTES].tobytes()
+        return text.partition(b"\0")[0].decode(errors="replace")
+
+    def publish_refusal(self, state: int, reason: str) -> None:
+        """Publishes such a state, and why; a reason may be cut."""
+        text = reason.encode(errors="replace")[: REFUSAL_BYTES - 1]
+        place = self.numbers.cast("B")[_REFUSAL_AT : _REFUSAL_AT + REFUSAL_BYTES]
+        place[:] = text.ljust(REFUSAL_BYTES, b"\0")
+        self.publish(state=state)
 
     def show_append(self, records: int, end: int) -> None:
         """An append that is readable at once: as `publish` of the four numbers, for each group."""

@@ -2,23 +2,30 @@
 
 import random
 import re
-import socket
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
+from node.runtime.listening import address_of, listen_at, loopback
 from node.serving.host_address import first_address
-from protocol.addresses import ANY_HOST, VIP_DISTANCE, is_loopback, is_numeric
-from protocol.errors import BadRequest
+from protocol.addresses import (
+    ANY_HOST,
+    VIP_DISTANCE,
+    WILDCARDS,
+    is_loopback,
+    is_numeric,
+)
+from protocol.errors import BadRequest, RefusedError
 
 _TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[^\[\]:/]+):([0-9]{1,5}|\*)")
 _HTTP = re.compile(r"(?:http://)?(?:(\[[0-9a-fA-F:.]+\]|[^\[\]:/]+):)?([0-9]{1,5})/?")
+_PUBLISHED = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?:([0-9]{1,5})(?:-([0-9]{1,5}))?")
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?\.?")
 _PORT_MAX = 65_535
 FREE_PORTS = range(20_000, 32_000)
 """Below those that the system gives to connections: one of these could take a port before the
 process for which it was chosen."""
+FREE_PORTS_TRIES = 1_000
 NAME_SERVERS_MAX = 16
-WILDCARDS = (ANY_HOST, "0.0.0.0", "[::]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,30 @@ class BindAddress:
         if before:
             return self.with_port_of(before)
         return replace(self, port=0 if self.any_port else self.port + distance)
+
+
+@dataclass(frozen=True, slots=True)
+class Advertised:
+    """What clients are given in the place of the addresses of a node: `--advertise`, parsed."""
+
+    host: str = ""
+    """Empty: that at which each end listens."""
+    published: Mapping[int, int] = field(default_factory=dict)
+    """By own ports: those under which clients reach them."""
+
+    def port(self, own: int) -> int:
+        """The number under which clients reach a port."""
+        return self.published.get(own, own)
+
+    def endpoint(self, endpoint: str) -> str:
+        """What clients are given for `SCHEME://HOST:PORT`; nothing stays nothing. ANY_HOST means
+        the host that each client asked."""
+        scheme, _, place = endpoint.partition("://")
+        host, _, port = place.rpartition(":")
+        if not port:
+            return endpoint
+        given = self.host or (ANY_HOST if host in WILDCARDS else host)
+        return f"{scheme}://{given}:{self.port(int(port))}"
 
 
 def parse_bind(text: str) -> BindAddress:
@@ -132,17 +163,18 @@ def parse_ha(text: str) -> BindAddress | None:
     return BindAddress(match[1] or "127.0.0.1", port, any_port=port == 0)
 
 
-def ha_place(text: str) -> BindAddress:
+def ha_place(text: str, avoid: Collection[int] = ()) -> BindAddress:
     """Where followers connect: port 0 becomes a free one, as name servers get it; without a text,
-    it stays 0."""
+    it stays 0. Raises BadRequest and RefusedError."""
     place = parse_ha(text)
     if place is None:
         return BindAddress("", 0, any_port=False)
-    return place if place.port else replace(place, port=free_ports(1))
+    return place if place.port else replace(place, port=free_ports(1, place.host, avoid))
 
 
-def remoting_place(text: str) -> BindAddress:
-    """Where RocketMQ's clients connect: port 0 becomes a free one; without a text, it stays 0.
+def remoting_place(text: str, avoid: Collection[int] = ()) -> BindAddress:
+    """Where RocketMQ's clients connect: port 0 becomes a free one, none of `avoid`; without a text,
+    it stays 0. Raises BadRequest and RefusedError.
 
     The port is chosen here, as records hold it, and the writer starts before the gateway.
     """
@@ -151,17 +183,30 @@ def remoting_place(text: str) -> BindAddress:
         return BindAddress("", 0, any_port=False)
     if place.port:
         return place
-    return replace(place, port=free_ports(VIP_DISTANCE + 1) + VIP_DISTANCE)
+    first = free_ports(VIP_DISTANCE + 1, place.host, avoid)
+    return replace(place, port=first + VIP_DISTANCE)
 
 
-def free_ports(count: int) -> int:
-    """The first of `count` neighbouring ports that nobody uses now."""
-    while True:
+def free_ports(count: int, host: str = "", avoid: Collection[int] = ()) -> int:
+    """The first of `count` neighbouring ports of a host, else of loopback, that nobody uses now and
+    that are none of `avoid`. Raises RefusedError."""
+    host = host or loopback()
+    why = ""
+    for _ in range(FREE_PORTS_TRIES):
         first = random.choice(FREE_PORTS)
-        with suppress(OSError):
-            for port in range(first, first + count):
-                socket.create_server(("127.0.0.1", port)).close()
-            return first
+        found = range(first, first + count)
+        if set(found) & set(avoid):
+            continue
+        try:
+            for port in found:
+                listen_at(host, port).close()
+        except OSError as error:
+            why = error.strerror or str(error)
+            continue
+        return first
+    raise RefusedError(
+        f"no port of {host} is free: {why}", "name a port and an address of this machine"
+    )
 
 
 def parse_name_servers(text: str) -> tuple[str, ...]:
@@ -196,49 +241,70 @@ def _parse_places(text: str, said: str, what: str, example: str) -> tuple[str, .
     return tuple(dict.fromkeys(places))
 
 
-def announced_address(gateway: BindAddress, advertise: str) -> str:
-    """The address for name servers: each of them hands on the same one to everybody.
+def announced_address(gateway: BindAddress, advertised: Advertised, name_server: str) -> str:
+    """The address for name servers: each of them hands on the same one to everybody. At a wildcard
+    it is the one of this machine on the way to the first `name_server`.
 
     Raises BadRequest where the node listens everywhere, but nobody else reaches this machine.
     """
-    host = parse_advertise(advertise) or gateway.host
+    host = advertised.host or gateway.host
     if host in WILDCARDS:
-        host = first_address()
+        host = first_address(name_server.rpartition(":")[0])
         if is_loopback(host):
             raise BadRequest(
                 f"--remoting {gateway.host}:{gateway.port} has no address to register: this machine"
                 " has only those that others cannot reach",
                 "name the host with --advertise, as --advertise db7.example.org",
             )
-    return f"{host}:{gateway.port}"
+    return f"{host}:{advertised.port(gateway.port)}"
 
 
-def announced_ha(announced: str, ha: BindAddress, advertise: str) -> str:
+def announced_ha(announced: str, ha: BindAddress, advertised: Advertised) -> str:
     """The address for followers that name servers get, with the host of `announced` where the node
     listens everywhere; empty where nobody may follow."""
     if not ha.port:
         return ""
-    host = parse_advertise(advertise) or ha.host
+    host = advertised.host or ha.host
     if host in WILDCARDS and announced:
         host = announced.rpartition(":")[0]
-    return f"{host}:{ha.port}"
+    return f"{host}:{advertised.port(ha.port)}"
 
 
-def parse_advertise(text: str) -> str:
-    """Reads a host name or an address; an IPv6 address gets its brackets, nothing stays nothing.
+def parse_advertise(text: str) -> Advertised:
+    """Reads `HOST`, `PUBLISHED:OWN` for each port that is forwarded under another number, or both
+    with commas between. An IPv6 address gets its brackets, nothing stays nothing.
 
     Raises BadRequest for anything else.
     """
-    host = f"[{text.strip('[]')}]" if ":" in text and is_numeric(text) else text
-    if not host:
-        return ""
-    if host in WILDCARDS or not _is_host(host):
+    hosts: list[str] = []
+    published: dict[int, int] = {}
+    for part in filter(None, (one.strip() for one in text.split(","))):
+        if (match := _PUBLISHED.fullmatch(part)) is not None:
+            published |= _published(match, text)
+        else:
+            hosts.append(f"[{part.strip('[]')}]" if ":" in part and is_numeric(part) else part)
+    if len(hosts) > 1 or any(one in WILDCARDS or not _is_host(one) for one in hosts):
         raise BadRequest(
             f"advertise {text[:80]!a}: no client can connect to that host",
-            "write the host alone, as db7.example.org, 192.0.2.7 or 2001:db8::7: the ports are"
-            " those of --bind",
+            "write one host, as db7.example.org, 192.0.2.7 or 2001:db8::7, and after it each port"
+            " that is forwarded under another number, as db7.example.org,20911:10911",
         )
-    return host
+    return Advertised(hosts[0] if hosts else "", published)
+
+
+def _published(match: re.Match[str], text: str) -> dict[int, int]:
+    """The outer port of each own one. Raises BadRequest."""
+    outer, own = (
+        range(int(first), int(last or first) + 1)
+        for first, last in (match.group(1, 2), match.group(3, 4))
+    )
+    ends = (*outer[:1], *outer[-1:], *own[:1], *own[-1:])
+    if not outer or len(outer) != len(own) or not all(0 < one <= _PORT_MAX for one in ends):
+        raise BadRequest(
+            f"advertise {text[:80]!a}: {match[0]} maps no ports",
+            "write PUBLISHED:OWN, as docker run -p: 20911:10911, or 17850-17852:7850-7852",
+        )
+    return dict(zip(own, outer, strict=True))
 
 
 def _is_host(host: str) -> bool:
@@ -255,13 +321,10 @@ def _address_of(host: str) -> str:
     if host == ANY_HOST or is_numeric(host):
         return host
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        _, address = address_of(host)
     except (OSError, UnicodeError) as error:
         raise BadRequest(
             f"the name {host} does not resolve: {getattr(error, 'strerror', None) or error}",
             "bind to an address of this machine, or to tcp://0.0.0.0:7850 with --advertise HOST",
         ) from None
-    families = {family: str(place[0]) for family, *_, place in reversed(found)}
-    if socket.AF_INET in families:
-        return families[socket.AF_INET]
-    return f"[{families[socket.AF_INET6]}]"
+    return f"[{address[0]}]" if ":" in address[0] else str(address[0])

@@ -10,20 +10,20 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from node.runtime.listening import loopback
 from node.runtime.process import DamageReport
 from node.supervisor.bind import (
-    WILDCARDS,
+    Advertised,
     BindAddress,
     announced_ha,
-    parse_advertise,
     parse_name_servers,
 )
 from node.supervisor.options import Options
 from node.supervisor.plan import Child, ChildRole
+from protocol.addresses import ANY_HOST, WILDCARDS
 
 SOURCE_ROOT = Path(__file__).resolve().parents[__name__.count(".")]
 """The folder of the outermost package: the source tree, or where the wheel is installed."""
@@ -51,8 +51,9 @@ class NodePlaces(NamedTuple):
     control: BindAddress
     gateway: BindAddress
     announced: str = ""
-    ha: BindAddress = BindAddress("", 0, any_port=False)
     """What name servers get."""
+    ha: BindAddress = BindAddress("", 0, any_port=False)
+    advertised: Advertised = Advertised()
 
 
 def command(module: str, arguments: Sequence[str]) -> list[str]:
@@ -74,9 +75,9 @@ def _arguments(child: Child, options: Options, places: NodePlaces) -> list[str]:
     place, shards = places.control, str(options.serve.queue_workers)
     match child.role:
         case ChildRole.WRITER:
-            port = places.gateway.port or place.port
+            host, port = _host_of_records(places)
             arguments = ["--bind", place.child(1, child.endpoint).bound, "--store-port", str(port)]
-            arguments += ["--advertise", options.network.advertise]
+            arguments += ["--advertise", host]
             arguments += ["--delays"] if places.gateway.port else []
             return [*arguments, "--followers"] if places.ha.port else arguments
         case ChildRole.QUEUE:
@@ -93,9 +94,18 @@ def _arguments(child: Child, options: Options, places: NodePlaces) -> list[str]:
     return []
 
 
+def _host_of_records(places: NodePlaces) -> tuple[str, int]:
+    """Host and port of the node in records: those at which RocketMQ's clients find it."""
+    port = places.advertised.port(places.gateway.port or places.control.port)
+    host = places.announced.rpartition(":")[0] or places.gateway.host
+    return places.advertised.host or host, port
+
+
 def _own_endpoint(control: BindAddress) -> str:
     """The control socket as children of the node reach it."""
-    return (replace(control, host="127.0.0.1") if control.is_wildcard else control).endpoint
+    hosts = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
+    host = loopback() if control.host == ANY_HOST else hosts.get(control.host, control.host)
+    return f"tcp://{host}:{control.port}"
 
 
 def _gateway_arguments(options: Options, places: NodePlaces) -> list[str]:
@@ -108,10 +118,10 @@ def _gateway_arguments(options: Options, places: NodePlaces) -> list[str]:
     if places.announced:
         servers = ";".join(parse_name_servers(broker.namesrv_addr))
         arguments += ["--namesrv", servers, "--announce", places.announced]
-    arguments += ["--ha", announced_ha(places.announced, places.ha, options.network.advertise)]
-    told = parse_advertise(options.network.advertise) or place.host
-    if told not in WILDCARDS:
-        arguments += ["--address", f"{told}:{place.port}"]
+    arguments += ["--ha", announced_ha(places.announced, places.ha, places.advertised)]
+    host = places.advertised.host or place.host
+    if host not in WILDCARDS:
+        arguments += ["--address", f"{host}:{places.advertised.port(place.port)}"]
     return arguments
 
 

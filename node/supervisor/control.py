@@ -1,6 +1,5 @@
 """The control socket of a supervisor: routes, status, health."""
 
-import socket
 from collections.abc import Callable
 
 import zmq
@@ -9,10 +8,14 @@ from node.runtime.settings import Settings
 from node.runtime.shortage import as_refusal
 from node.serving.request_server import BadFrames, Server
 from node.store.members_file import read_members
-from node.supervisor.bind import BindAddress, announced_address
+from node.supervisor.bind import (
+    BindAddress,
+    announced_address,
+    parse_advertise,
+    parse_name_servers,
+)
 from node.supervisor.options import Options
 from node.supervisor.status import NodeView, health, routes, status
-from protocol.addresses import VIP_DISTANCE
 from protocol.errors import (
     BadRequest,
     MqError,
@@ -43,28 +46,6 @@ def bind(context: "zmq.Context[zmq.Socket[bytes]]", place: BindAddress) -> Serve
         raise RefusedError(error.reason, error.hint) from None
 
 
-def check_ports(place: BindAddress, children: int) -> None:
-    """Raises RefusedError for a port that is taken, of the control socket or a child that listens.
-
-    For a store that is yet to be made: no earlier process of its node can still hold one.
-    """
-    with zmq.Context() as context:
-        for distance in range(0 if place.any_port else 1 + children):
-            bind(context, place.child(distance)).close(0)
-
-
-def check_remoting(place: BindAddress) -> None:
-    """As `check_ports`, for the two ports of a gateway; port 0: the node has none."""
-    for port in (place.port, place.port - VIP_DISTANCE) if place.port else ():
-        try:
-            socket.create_server((place.host.strip("[]*"), port)).close()
-        except OSError as error:
-            raise RefusedError(
-                f"cannot listen at {place.host}:{port}: {error.strerror or error}",
-                "stop the process that listens there, or name another --remoting",
-            ) from None
-
-
 def check_ha(place: BindAddress, settings: Settings) -> None:
     """Raises BadRequest where messages must have copies and nobody may follow."""
     if settings.waits_for_followers and not place.port:
@@ -87,7 +68,8 @@ def place_to_announce(options: Options, gateway: BindAddress) -> str:
             "broker.namesrv_addr (--namesrv) names name servers, but no RocketMQ client is served",
             "add --remoting HOST:PORT, as --remoting 0.0.0.0:10911",
         )
-    return announced_address(gateway, options.network.advertise)
+    name_server = parse_name_servers(options.broker.namesrv_addr)[0]
+    return announced_address(gateway, parse_advertise(options.network.advertise), name_server)
 
 
 def answer_clients(server: Server, view: Callable[[], NodeView]) -> None:

@@ -1,4 +1,4 @@
-"""Opens a node's HTTP server if `--http` is set; a node serves without it too."""
+"""Opens a node's HTTP server if `--http` is set."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from node.runtime.event_log import fields
 from node.supervisor.bind import parse_http
 from node.supervisor.status import NodeView
+from protocol.errors import RefusedError
 
 log = logging.getLogger("keelog.supervisor")
 
@@ -15,10 +16,8 @@ log = logging.getLogger("keelog.supervisor")
 def http_end(
     address: str, view: Callable[[], NodeView], turned_at: Callable[[], float]
 ) -> Iterator[str]:
-    """Serves the pages at `--http` within the context, and yields their URL.
-
-    The URL is empty without `--http`, and after a warning if the port is taken.
-    """
+    """Serves the pages at `--http` within the context, and yields their URL, which is empty without
+    `--http`. Raises RefusedError for a port that is taken."""
     place = parse_http(address)
     if place is None:
         yield ""
@@ -30,11 +29,10 @@ def http_end(
     try:
         end = HttpServer(place.host, place.port, HealthPages(view, turned_at))
     except OSError as error:
-        where, why = f"{place.host}:{place.port}", error.strerror or error
-        details = fields(cannot_listen_at=where, why=why)
-        log.warning("no metrics and no health pages; the node serves on", extra=details)
-        yield ""
-        return
+        raise RefusedError(
+            f"cannot listen at {place.host}:{place.port}, for --http: {error.strerror or error}",
+            "stop the process that listens there, or name another port",
+        ) from None
     log.info("health and metrics are served", extra=fields(url=end.url, paths=" ".join(PATHS)))
     if not place.is_loopback:
         log.warning("metrics can be read from other hosts", extra=fields(url=end.url))

@@ -37,14 +37,18 @@ from node.runtime.stderr_lines import stderr
 from node.serving.request_server import Server
 from node.store.identity.new_store import create_store
 from node.store.identity.node_role import check_role
-from node.supervisor.bind import ha_place, parse_advertise, parse_bind, remoting_place
+from node.supervisor.bind import (
+    BindAddress,
+    ha_place,
+    parse_advertise,
+    parse_bind,
+    remoting_place,
+)
 from node.supervisor.child_process import NodePlaces, Process, child_command
 from node.supervisor.control import (
     answer_clients,
     bind,
     check_ha,
-    check_ports,
-    check_remoting,
     place_to_announce,
 )
 from node.supervisor.directory import (
@@ -85,10 +89,18 @@ from node.supervisor.plan import (
     state_line,
     summary,
 )
+from node.supervisor.ports import (
+    FREED_S_MAX,
+    Port,
+    check_apart,
+    check_free,
+    check_published,
+    planned_ports,
+)
 from node.supervisor.silence import SilenceWatch, waits_for_disk
 from node.supervisor.status import NodeView
 from node.supervisor.systemd import ServiceManager
-from protocol.addresses import ANY_HOST, at_host
+from protocol.addresses import VIP_DISTANCE, at_host
 from protocol.errors import RefusedError, ServiceNotAvailable, StoreMoved
 from protocol.names import COMMIT_LOG_DIR
 from protocol.printable import printable
@@ -112,10 +124,8 @@ def serve(options: Options) -> int:
     started_at = time.monotonic()
     settings = load_settings(options.pairs)
     options = as_replica(options, settings)
-    place = parse_bind(options.serve.bind).resolved()
-    remoting = remoting_place(options.serve.remoting)
-    announced, ha = place_to_announce(options, remoting), ha_place(options.serve.ha_listen)
-    check_ha(ha, settings)
+    places, ports = _plan_places(options)
+    check_ha(places.ha, settings)
     stop = begin_process("keelog-serve", "supervisor")
     threads = _watch_threads(stop)
     if options.while_pid is not None:
@@ -127,8 +137,7 @@ def serve(options: Options) -> int:
         raise RefusedError(error.reason, error.hint) from None  # waiting will not change it
     is_new = not (options.root / COMMIT_LOG_DIR).is_dir()
     if is_new:
-        check_ports(place, 1 + options.serve.readers)
-        check_remoting(remoting)
+        check_free(ports)
     with ExitStack() as ends:
         open_directory(options.root)
         create_store(options.root)
@@ -143,12 +152,28 @@ def serve(options: Options) -> int:
         wait_for_orphans(options.root)
         if not is_new:
             options = replace(options, pairs=_all_pairs(options))
-        server = bind(ends.enter_context(zmq.Context()), place)
+            check_free(ports, FREED_S_MAX)
+        server = bind(ends.enter_context(zmq.Context()), places.control)
         ends.callback(server.close)
-        places = NodePlaces(place, remoting, announced, ha)
         node = Supervisor(options, settings, held, server, places, events, started_at)
         code = node.run(stop)
         return EXIT_UNEXPECTED if code == EXIT_OK and threads else code
+
+
+def _plan_places(options: Options) -> tuple[NodePlaces, list[Port]]:
+    """Where the node listens, and the ports for that. Raises BadRequest and RefusedError."""
+    serve, nowhere = options.serve, BindAddress("", 0, any_port=False)
+    control = parse_bind(serve.bind).resolved()
+    advertised = parse_advertise(options.network.advertise)
+    avoid = {one.port for one in planned_ports(serve, control, nowhere, nowhere)}
+    gateway = remoting_place(serve.remoting, avoid)
+    avoid |= {gateway.port, gateway.port - VIP_DISTANCE}
+    ha = ha_place(serve.ha_listen, avoid)
+    ports = planned_ports(serve, control, gateway, ha)
+    check_apart(ports)
+    check_published(ports, advertised)
+    announced = place_to_announce(options, gateway)
+    return NodePlaces(control, gateway, announced, ha, advertised), ports
 
 
 def _watch_threads(stop: StopFlag) -> list[str]:
@@ -184,9 +209,6 @@ class Supervisor:
         self.held = held
         place = places.control
         self.place = place.with_port_of(server.endpoint)
-        self._host = parse_advertise(options.network.advertise) or (
-            ANY_HOST if place.is_wildcard else place.host
-        )
         self.server = server
         self.events = events
         self.children = plan_children(
@@ -227,6 +249,9 @@ class Supervisor:
             found = fields(name=self.place.host, address=self.place.address)
             log.info("bound to the address of a host name", extra=found)
         forget_other_master(self.options.root)  # a start says: this node is to be the master
+        if self._places.announced and self._places.gateway.is_wildcard:
+            chosen = fields(address=self._places.announced, choose="--advertise HOST")
+            log.info("name servers and clients of them get this address", extra=chosen)
         with http_end(
             self.options.serve.http, self.view, lambda: self._turned_at
         ) as self._http_url:
@@ -339,7 +364,10 @@ class Supervisor:
                 slots = {page_slot(one, shards) for one in self.children}
                 with if_room():
                     remove_old_pages(self.held.place, slots)
-            note_ready(child, at_host(report.endpoint, self.place.host))
+            endpoint = report.endpoint
+            if child.role in (ChildRole.WRITER, ChildRole.READER):
+                endpoint = at_host(endpoint, self.place.host)  # a name, where it was given one
+            note_ready(child, endpoint)
             if self._was_ready:
                 details = fields(process=child.name, process_pid=process.pid)
                 log.info("process runs again", extra=details)
@@ -488,7 +516,7 @@ class Supervisor:
             limits=self.options.limits,
             shards=self.options.serve.queue_workers,
             children=self.children,
-            host=self._host,
+            advertised=self._places.advertised,
             ready=self._is_ready(now),
             stopping=self._stopping_since is not None,
             now=now,

@@ -78,8 +78,9 @@ class NetworkSettings:
 
     advertise: str = setting(
         "",
-        "the host that clients are given, a name or an address, where they cannot use that of "
-        "`--bind`; empty: the host of `--bind`, and at a wildcard the host that each client asked",
+        "the host that clients are given, a name or an address, and after it `PUBLISHED:OWN` for "
+        "each port that they reach under another number, as `db7.example.org,20911:10911`; without "
+        "a host that at which each end listens, and at a wildcard the one that each client asked",
     )
 
     def __post_init__(self) -> None:

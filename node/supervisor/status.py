@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from node.runtime.disk_use import disk_space, shortage_at, use_of
 from node.runtime.following.other_master import ANOTHER_MASTER, STEP, read_other_master
 from node.runtime.process import now_ms
 from node.runtime.settings import Settings
@@ -34,6 +35,7 @@ from node.runtime.stats.timer_state import read_timer_state
 from node.serving.unix_server import bulk_socket
 from node.store import staging_files
 from node.store.group_lags_file import read_group_lags
+from node.supervisor.bind import Advertised
 from node.supervisor.monitoring.damage import DamageList
 from node.supervisor.monitoring.elected import elected, elected_check
 from node.supervisor.monitoring.followers import followers_check, followers_of
@@ -50,7 +52,7 @@ from node.supervisor.plan import (
     refusal_of_appends,
     silence,
 )
-from protocol.addresses import at_host
+from protocol.addresses import WILDCARDS
 from protocol.errors import ServiceNotAvailable
 from protocol.wire.frames import refusal
 
@@ -58,10 +60,11 @@ Fields = dict[str, Any]
 
 SILENT = "silent"
 """Shown as the state of a process without heartbeats."""
-DISK_RATIO_MAX = 0.95
 GROUP_ROWS_SHOWN_MAX = 100
 """Pairs of a group and a topic in a status, the largest lag first."""
 _NO_LOG = LogState(*(0 for _ in LogState._fields))
+_SHORTAGES = {DISK_FULL: (FULL, FREE_SPACE), NO_RESOURCES: (SHORT, MORE_RESOURCES)}
+"""What a writer lacks in a state: its name, and the hint."""
 _SHOWN_STATES = (RECOVERING, DAMAGED, DISK_FULL, NO_RESOURCES)
 
 
@@ -78,8 +81,8 @@ class NodeView:
     limits: RestartLimits
     shards: int
     children: list[Child]
-    host: str
-    """The host of each endpoint, as clients are given it; ANY_HOST: the one that they asked."""
+    advertised: Advertised
+    """What clients are given for the addresses at which the children listen."""
     ready: bool
     stopping: bool
     now: float
@@ -104,16 +107,16 @@ def routes(view: NodeView) -> Fields:
     readers = [child for child in others if child.role is ChildRole.READER and child.endpoint]
     serving = [child for child in readers if child.state is ChildState.RUNNING] or readers
     return {
-        "writer": at_host(writer.endpoint, view.host) if known else None,
+        "writer": view.advertised.endpoint(writer.endpoint) if known else None,
         "writer_error": None if refused is None else _error(refused),
-        "readers": [at_host(child.endpoint, view.host) for child in serving],
+        "readers": [view.advertised.endpoint(child.endpoint) for child in serving],
         "local": {
-            at_host(child.endpoint, view.host): child.local
+            view.advertised.endpoint(child.endpoint): child.local
             for child in [writer, *serving]
             if child.endpoint and child.local
         },
         "bulk": {
-            at_host(child.endpoint, view.host): bulk_socket(child.local)
+            view.advertised.endpoint(child.endpoint): bulk_socket(child.local)
             for child in serving
             if child.local
         },
@@ -129,7 +132,7 @@ def routes(view: NodeView) -> Fields:
 def _remoting(view: NodeView) -> str | None:
     """Where the gateway listens; empty before it does, None for a node without one."""
     gateways = [child for child in view.children if child.role is ChildRole.GATEWAY]
-    return at_host(gateways[0].endpoint, view.host) if gateways else None
+    return view.advertised.endpoint(gateways[0].endpoint) if gateways else None
 
 
 def status(view: NodeView) -> Fields:
@@ -157,7 +160,7 @@ def status(view: NodeView) -> Fields:
             "epoch": log.epoch,
             "records": log.records,
         },
-        "disk": disk(view.root),
+        "disk": disk(view),
         "damage": view.damage.shape(view.store),
         "operations": operations(stats),
         "groups": _groups(view.root),
@@ -206,7 +209,7 @@ def _kernel() -> str:
 
 def health(view: NodeView) -> Fields:
     """The checks; those with `needed` decide whether the node is ready."""
-    free, log = disk(view.root), read_log(view.root)
+    space, log = disk(view), read_log(view.root)
     refused = _refused(view, log)
     late = late_flush(view, log)
     silent = silence(view.children, view.limits)
@@ -229,11 +232,7 @@ def health(view: NodeView) -> Fields:
         _check("publications", not problems, "; ".join(problems) or "none is stuck"),
         # Reads of everything else go on: one bad record must not cost a node its clients.
         _check("damage", not damage, damage or "none was met since the start"),
-        _check(
-            "disk",
-            free["used_ratio"] < DISK_RATIO_MAX,
-            f"{free['free_bytes']} bytes free, {free['used_ratio']:.1%} used",
-        ),
+        _check("disk", not space["shortage"], disk_text(space)),
     ]
     return {"ready": _is_ready(view, refused, late), "checks": checks}
 
@@ -259,19 +258,15 @@ def publication_problems(root: Path) -> list[str]:
 
 
 def _refused(view: NodeView, log: LogState) -> Refusal | None:
-    """Why appends are refused: as a running writer reports it, or as the supervisor knows."""
+    """Why appends are refused: as a running writer says it, or as the supervisor knows."""
     writer = view.children[0]
     other = read_other_master(view.root)
     if other is not None and other.leads:
         return Refusal(ANOTHER_MASTER, str(other), STEP)
-    if writer.is_alive and writer.lacks is None and log.state == NO_RESOURCES:
-        cause = "no descriptor is free for the next file of the writer"
-        return Refusal(SHORT, cause, MORE_RESOURCES)
-    if writer.is_alive and writer.lacks is None and log.state == DISK_FULL:
-        cause = (
-            f"no room for the next segment of the log, {disk(view.root)['free_bytes']} bytes free"
-        )
-        return Refusal(FULL, cause, FREE_SPACE)
+    if writer.is_alive and writer.lacks is None and log.state in _SHORTAGES:
+        reason, hint = _SHORTAGES[log.state]
+        with suppress(OSError), LogPage.open(view.root) as page:
+            return Refusal(reason, page.refusal.removeprefix(f"{reason}: "), hint)
     return refusal_of_appends(writer, view.store)
 
 
@@ -389,7 +384,7 @@ def _process_row(view: NodeView, child: Child, log: LogState) -> Fields:
         "restarts": child.restarts,
         "uptime_s": round(view.now - child.started_at, 3) if child.is_alive else 0.0,
         **usage(child.pid),
-        "endpoint": at_host(child.endpoint, view.host),
+        "endpoint": view.advertised.endpoint(child.endpoint),
         "offset": offset,
         "lag_bytes": max(0, lag),
         "exit_code": child.exit_code,
@@ -426,18 +421,25 @@ def usage(pid: int | None) -> Fields:
     return {"rss_bytes": None, "cpu_s": None}
 
 
-def disk(root: Path) -> Fields:
-    """Free bytes and the used part of the store's file system, as `df` counts."""
-    space = os.statvfs(root)
-    used = space.f_blocks - space.f_bfree
-    usable = used + space.f_bavail
+def disk(view: NodeView) -> Fields:
+    """Free bytes and the used part of the store's file system, and what that costs by the
+    settings, as the writer sees it."""
+    space = disk_space(view.root)
+    shortage = shortage_at(use_of(view.root), view.settings)
     return {
-        "free_bytes": space.f_bavail * space.f_frsize,
-        "used_ratio": round(used / usable, 6) if usable else 1.0,
+        "free_bytes": space.free_bytes,
+        "used_ratio": round(space.used_ratio, 6),
+        "shortage": shortage or None,
     }
+
+
+def disk_text(space: Fields) -> str:
+    """The disk in words, for people."""
+    free = f"{space['free_bytes']} bytes free, {space['used_ratio']:.1%} used"
+    return f"{free}; {space['shortage']}" if space["shortage"] else free
 
 
 def _http(view: NodeView) -> str | None:
     """The URL of health and metrics. It has a host of its own, unless it listens at all of them."""
-    everywhere = view.http_url.startswith(("http://0.0.0.0:", "http://[::]:"))
-    return (at_host(view.http_url, view.host) if everywhere else view.http_url) or None
+    everywhere = view.http_url.partition("://")[2].rpartition(":")[0] in WILDCARDS
+    return (view.advertised.endpoint(view.http_url) if everywhere else view.http_url) or None

@@ -191,9 +191,11 @@ class Writer:
         return min(max(WATCH_MS, int((turns_at - time.monotonic()) * 1000)), IDLE_MS)
 
     def _look_for_room(self) -> None:
-        """Publishes that appends which were refused for a full disk are taken again."""
-        is_full = self.store.log.lacks_next or self.store.retention.full is not None
-        if self.lacks_room and not is_full and not self.stopping:
+        """Publishes that the disk is too full for appends, and when they are taken again."""
+        full = self.store.retention.full
+        if full is not None and not self.stopping:
+            self._note_shortage(DISK_FULL, full)
+        elif self.lacks_room and not self.store.log.lacks_next and not self.stopping:
             self.lacks_room = False
             self.store.page.publish(state=RUNNING)
 
@@ -257,13 +259,10 @@ class Writer:
         except (MqError, OSError) as error:
             number = request_id(header) or id_within(received.header)
             asked = header.get("op")
-            is_stage = asked in STAGING_OPERATIONS
             # Not into a variable: a frame that holds an error whose traceback holds the frame is a
             # cycle, and keeps the request's memory until the collector runs.
             place = str(self.store.root)
-            self._refuse(
-                received.peer, number, as_refusal(error, place), asked in APPENDS, is_stage
-            )
+            self._refuse(received.peer, number, as_refusal(error, place), asked in APPENDS)
         return None
 
     def _check_runs(self) -> None:
@@ -283,16 +282,16 @@ class Writer:
         self.server.send(peer, answered)
         self.stats.answered_other()
 
-    def _refuse(
-        self, peer: bytes, number: int, error: MqError, is_append: bool, is_stage: bool = False
-    ) -> None:
-        """`is_stage`: stages are refused on a disk where appends still go on."""
+    def _refuse(self, peer: bytes, number: int, error: MqError, is_append: bool) -> None:
         self.stats.refused(is_append, error)
-        if is_shortage(error) and not self.stopping and not is_stage:
-            self.lacks_room = True
-            state = DISK_FULL if is_disk_full(error) else NO_RESOURCES
-            self.store.page.publish(state=state)
+        # Topics and stages are refused on a disk where appends still go on.
+        if is_append and is_shortage(error) and not self.stopping:
+            self._note_shortage(DISK_FULL if is_disk_full(error) else NO_RESOURCES, error.reason)
         self.server.send(peer, refusal(number, error))
+
+    def _note_shortage(self, state: int, why: str) -> None:
+        self.lacks_room = True
+        self.store.page.publish_refusal(state, why)
 
     def _flush_all(self) -> None:
         """The whole log is durable afterwards: what is noted of it now names nothing above."""

@@ -17,15 +17,17 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
 from node.runtime import disk
+from node.runtime.disk_use import DiskUse, forced_ratio, refusal_at, use_of
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
 from protocol.errors import ServiceNotAvailable, StoreMoved
-from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, offset_file_name
+from protocol.names import COMMIT_LOG_DIR, offset_file_name
 from protocol.names import parse_offset_file_name as parse_name
 
 log = logging.getLogger("keelog.retention")
@@ -42,13 +44,6 @@ class SegmentFile(NamedTuple):
     start: int
     end: int
     modified_s: float
-
-
-class DiskUse(NamedTuple):
-    """How full the file systems of the log and of the queues are, in whole percent."""
-
-    log_percent: int
-    queue_percent: int
 
 
 class Spared(NamedTuple):
@@ -69,31 +64,16 @@ class Spared(NamedTuple):
 class Verdict:
     """The decision from clock and disk.
 
+    `refused`: why appends are refused; empty while they are taken.
     `at_once`: segments go at the age of `file_forced_reserved_minutes`.
     `needs_room`: abandoned staged batches go, before any segment does.
     """
 
-    is_full: bool
+    refused: str
     may_delete: bool
     at_once: bool
     needs_room: bool
     why: str
-
-
-def used_percent(path: Path) -> int:
-    """Used part of a path's file system as `df` counts it, rounded up, as a broker does."""
-    space = os.statvfs(path)
-    used = space.f_blocks - space.f_bfree
-    usable = used + space.f_bavail
-    return math.ceil(100 * used / usable) if usable else 100
-
-
-def room_below(path: Path, percent: int) -> int:
-    """The bytes that are left until `used_percent` is above `percent`; negative above it."""
-    space = os.statvfs(path)
-    used = space.f_blocks - space.f_bfree
-    usable = used + space.f_bavail
-    return (usable * percent // 100 - used) * space.f_frsize
 
 
 def staging_ratio(settings: Settings) -> int:
@@ -104,16 +84,13 @@ def staging_ratio(settings: Settings) -> int:
     warning = settings.disk_space_warning_level_ratio
     if not settings.clean_file_forcibly_enable:
         return warning
-    return min(settings.disk_space_clean_forcibly_ratio, warning)
+    return forced_ratio(settings)
 
 
 def judge(use: DiskUse, hour: int, settings: Settings) -> Verdict:
     """`hour`: of the local clock, 0 to 23."""
     fullest = max(use)
-    is_full = fullest > settings.disk_space_warning_level_ratio
-    forced = fullest > min(
-        settings.disk_space_clean_forcibly_ratio, settings.disk_space_warning_level_ratio
-    )
+    forced = fullest > forced_ratio(settings)
     if forced:
         why = f"the disk is {fullest} % full"
     elif fullest > settings.disk_max_used_space_ratio:
@@ -121,7 +98,7 @@ def judge(use: DiskUse, hour: int, settings: Settings) -> Verdict:
     else:
         why = "they are past file_reserved_time"
     return Verdict(
-        is_full=is_full,
+        refused=refusal_at(use, settings),
         may_delete=forced
         or fullest > settings.disk_max_used_space_ratio
         or hour in settings.delete_hours,
@@ -224,7 +201,7 @@ class Retention:
         self._segment_bytes = segment_bytes
         self._settings = settings
         self.clock = clock or Clock()
-        self._use = use or self._found_use
+        self._use = use or partial(use_of, root)
         self._look_at = 0.0
         self._clean_at = 0.0
         self._forced_from: float | None = None
@@ -275,7 +252,7 @@ class Retention:
         is_forced = verdict.at_once and not (is_old or is_over)
         if is_forced and now < self._forced_from:
             self._warn(found.pop(), verdict, self._forced_from - now)
-        elif is_forced and verdict.is_full:
+        elif is_forced and verdict.refused:
             self._clean_at = now  # appends are refused: the next one goes after the next look
         if found:
             why = verdict.why
@@ -350,17 +327,11 @@ class Retention:
         return self._deleting is not None and self._deleting.is_alive()
 
     def _note_full(self, verdict: Verdict) -> None:
-        if not verdict.is_full:
+        if not verdict.refused:
             if self.full is not None:
                 log.info("the disk has room again")
             self.full = None
             return
         if self.full is None:
-            log.error("no more appends", extra=fields(why=verdict.why))
-        ratio = self._settings.disk_space_warning_level_ratio
-        self.full = f"{verdict.why}, above disk_space_warning_level_ratio, {ratio} %"
-
-    def _found_use(self) -> DiskUse:
-        log_percent = used_percent(self._root / COMMIT_LOG_DIR)
-        queues = self._root / CONSUME_QUEUE_DIR
-        return DiskUse(log_percent, used_percent(queues) if queues.is_dir() else log_percent)
+            log.error("no more appends", extra=fields(why=verdict.refused))
+        self.full = verdict.refused

@@ -13,7 +13,7 @@ from node.runtime.process import now_ms
 from node.runtime.settings import Settings
 from node.runtime.shortage import as_refusal
 from node.runtime.state_page import RECOVERING, STOPPED, LogPage, run_dir
-from node.serving.host_address import first_address
+from node.serving.host_address import first_ipv4
 from node.store.checkpoints import (
     Floor,
     Tails,
@@ -46,6 +46,7 @@ from node.writer.repeats.key_window import KeyWindow
 from node.writer.repeats.stored_once import StoredOnce
 from node.writer.retention import Retention, Spared
 from node.writer.topic_table import TopicTable
+from protocol.addresses import WILDCARDS
 from protocol.derived.removed import Removed
 from protocol.errors import NotAStore, StorePermission
 from protocol.ids import Queue
@@ -484,16 +485,16 @@ def _show_durable(page: LogPage, found: Recovery) -> None:
     )
 
 
-def store_host_of(bind: str, store_port: int, advertise: str = "") -> Host:
+def store_host_of(bind: str, store_port: int, known: str = "") -> Host:
     """The store host of records: an IPv4 address of the node, with `store_port`: that of the
     gateway, else the control port.
 
-    It is the advertised one, else that of `bind`, where those are IPv4 addresses; else the first
-    one of this host that others can reach.
+    It is `known`, the host that clients are given, else that of `bind`, where those are IPv4
+    addresses; else, and where the node listens everywhere, the first one that others can reach.
     """
-    for address in (advertise, bind.removeprefix("tcp://").rpartition(":")[0]):
+    for address in (known, bind.removeprefix("tcp://").rpartition(":")[0]):
+        if address in WILDCARDS:
+            break
         with suppress(ValueError):
-            found = ipaddress.IPv4Address(address)
-            if not found.is_unspecified:
-                return Host(found.packed, store_port)
-    return Host(ipaddress.IPv4Address(first_address()).packed, store_port)
+            return Host(ipaddress.IPv4Address(address).packed, store_port)
+    return Host(ipaddress.IPv4Address(first_ipv4()).packed, store_port)

@@ -14,6 +14,7 @@ from node.runtime.damage import met_damage
 from node.runtime.event_log import fields
 from node.runtime.following.allowed_peers import AllowedPeers
 from node.runtime.held_store import check_held
+from node.runtime.listening import listen_at
 from node.runtime.process import StopFlag, now_ms
 from node.runtime.settings import Settings
 from node.runtime.state_page import NEVER, RUNNING, STOPPED, STOPPING, WorkerPage
@@ -187,6 +188,8 @@ class FollowerServer:
             self._accept_at = now + SHORTAGE_S
             log.warning("a connection was not taken", extra=fields(why=error))
             return
+        if "." in host:
+            host = host.removeprefix("::ffff:")  # IPv4, at a socket for both kinds
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         connection = FollowerConnection(
             connected,
@@ -278,10 +281,7 @@ class FollowerServer:
 
 def listen(host: str, port: int) -> socket.socket:
     """Opens the port for followers. Raises OSError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server(
-        ("" if host == "*" else host.strip("[]"), port), family=family, backlog=BACKLOG
-    )
+    listener = listen_at(host, port, BACKLOG)
     listener.setblocking(False)
     os.set_inheritable(listener.fileno(), False)
     return listener

@@ -74,8 +74,8 @@ class MasterFollower:
         self.address = MasterAddress()
         self.facts: MasterFacts | None = None
         self.stopped: FollowStopped | None = None
-        self.lacks_room = False
-        """Whether the disk had no room at the last try."""
+        self.lacks = ""
+        """Why the disk had no room at the last try; empty where it had."""
         self._is_halted = False
         """Whether the last word was `wait_for_room`."""
         self.waits_for: tuple[str, str] = ("", "")
@@ -141,7 +141,7 @@ class MasterFollower:
             self._stop(stopped)
             return False
         except ServiceNotAvailable as full:
-            self.lacks_room = True
+            self.lacks = full.reason
             self._lose(full.reason, now)
             self._try_at = now + NO_ROOM_S
             return False
@@ -206,7 +206,7 @@ class MasterFollower:
             return
         self._link = MasterLink(outcome.socket, now, self._broker_id)
         self.connections += 1
-        self.lacks_room = False
+        self.lacks = ""
         if self._broker_id:
             self.state, self._epoch = COMPARING, None
             self._link.greet()

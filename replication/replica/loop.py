@@ -108,7 +108,7 @@ class Replica:
         watched += [(fd, 1) for fd in (*self.copy.flushing.fds, self.tables.fd)]
         watched += self.follower.watched
         busy = has_more or self.server.has_requests
-        soon = self.server.has_unsent or self.follower.lacks_room
+        soon = self.server.has_unsent or self.follower.lacks
         zmq.zmq_poll(watched, 0 if busy else _SOON_MS if soon else self._sleep_ms())
 
     def _sleep_ms(self) -> int:
@@ -134,10 +134,12 @@ class Replica:
         self._beat_at = now
         check_held()
         store = self.store
-        lacks = self.follower.lacks_room or store.retention.full is not None
-        store.page.publish(
-            flush_began_ms=self.copy.flushing.flush_began_ms, state=DISK_FULL if lacks else RUNNING
-        )
+        lacks = store.retention.full or self.follower.lacks
+        store.page.publish(flush_began_ms=self.copy.flushing.flush_began_ms)
+        if lacks:
+            store.page.publish_refusal(DISK_FULL, lacks)
+        else:
+            store.page.publish(state=RUNNING)
         store.page.beat(now_ms())
         met_damage.turn(now)
         self.stats.publish(0, 0)

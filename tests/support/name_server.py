@@ -36,7 +36,8 @@ class Registered(NamedTuple):
 class FakeNameServer:
     """Start it in a loop; it stays at its port over `stop` and `start`."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        self._host = host
         self.port = 0
         self.asked: list[Asked] = []
         self.connections = 0
@@ -52,11 +53,11 @@ class FakeNameServer:
     @property
     def place(self) -> str:
         """HOST:PORT."""
-        return f"127.0.0.1:{self.port}"
+        return f"[{self._host}]:{self.port}" if ":" in self._host else f"{self._host}:{self.port}"
 
     async def start(self) -> None:
         """Listens."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._serve, self._host, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:

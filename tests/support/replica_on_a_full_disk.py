@@ -5,8 +5,8 @@ Run it as the module `replication.replica.loop`.
 
 from pathlib import Path
 
+from node.runtime import disk_use
 from node.runtime.process import leave
-from node.writer import retention
 from replication.replica.loop import main
 
 
@@ -16,5 +16,5 @@ def used_percent(path: Path) -> int:
 
 
 if __name__ == "__main__":
-    retention.used_percent = used_percent
+    disk_use.used_percent = used_percent
     leave(main())

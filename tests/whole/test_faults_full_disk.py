@@ -17,7 +17,7 @@ from node.runtime.stats.file import stats_dir
 from node.store.verify.verify import verify
 from node.supervisor.bind import free_ports
 from protocol.errors import MqError, ServiceNotAvailable
-from tests.support.faults.small_disk import fill, small_ext4, small_tmpfs
+from tests.support.faults.small_disk import fill, fill_to, small_ext4, small_tmpfs
 from tests.support.node import RunningNode, wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
@@ -156,7 +156,7 @@ def check_a_full_node(node: RunningNode) -> None:
     status = client.status()
     assert all(one.lag_bytes for one in status.processes if one.role in workers)
     assert status.cause is not None
-    assert "no room for the next segment of the log" in status.cause
+    assert "no room for the segment " in status.cause, "the writer's own reason"
     assert status.processes[0].state == "disk_full"
     assert not client.health().ready
     check = next(one for one in client.health().checks if one.name == "appends")
@@ -225,6 +225,44 @@ def assert_reads_and_waits_for_room(node: RunningNode, bodies: list[bytes]) -> N
         client.send("orders", b"refused", queue_id=0)
     assert messages_of(client, "orders") == bodies
     assert node.stderr.count("process waits for room") == 1  # not at each try
+
+
+def test_a_disk_that_fills_is_said_within_a_second_or_two_though_nobody_sends(
+    tmp_path: Path,
+) -> None:
+    """By status, health and the log, in the same words, at both ratios of the settings."""
+    ratios = ("disk_space_warning_level_ratio=90", "clean_file_forcibly_enable=true")
+    with (
+        small_tmpfs(tmp_path, DISK_MIB) as place,
+        RunningNode(place / "store", [*SMALL, *ratios], queue_workers=1, readers=1) as node,
+    ):
+        client = node.client
+
+        def checks() -> dict[str, keelog.HealthCheck]:
+            return {one.name: one for one in client.health().checks}
+
+        assert checks()["disk"].ok
+        fill_to(place, 87)
+        wait_until(lambda: not checks()["disk"].ok, "nobody says what 87 % cost", 10)
+        said = "above disk_space_clean_forcibly_ratio, 85 %: segments are deleted before their time"
+        assert said in checks()["disk"].detail
+        assert said in client.status().raw["disk"]["shortage"]
+        assert client.health().ready
+        fill_to(place, 92)
+        wait_until(lambda: not client.health().ready, "a full node is ready", 10)
+        status, found = client.status(), checks()
+        why = "above disk_space_warning_level_ratio, 90 %"
+        assert status.cause is not None
+        assert why in status.cause
+        assert status.mode == "disk_full"
+        assert not status.ready
+        assert found["appends"].detail == f"refused, disk_full: {status.cause}"
+        assert not found["disk"].ok
+        assert why in found["disk"].detail
+        assert why in node.stderr, "of the line `no more appends`"
+        (place / "ballast").unlink()
+        wait_until(lambda: client.health().ready, "not ready with room", 10)
+        assert checks()["disk"].ok
 
 
 @pytest.mark.faults

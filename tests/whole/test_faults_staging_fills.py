@@ -10,6 +10,7 @@ import pytest
 
 import keelog
 from client.send.staging import StageClient, StagedPart
+from node.runtime.disk_use import used_percent
 from node.store.staging_files import (
     StagedBatch,
     batch_dir,
@@ -18,7 +19,6 @@ from node.store.staging_files import (
     staging_dir,
 )
 from node.store.verify.verify import verify
-from node.writer.retention import used_percent
 from pipeline.sink.options import SinkOptions
 from pipeline.sink.stage import StageId, stage_rows
 from protocol.errors import BusyError, NotConnected, ServiceNotAvailable

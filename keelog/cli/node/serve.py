@@ -24,7 +24,7 @@ from protocol.errors import BadRequest
 
 _METAVARS = {
     "bind": "URL",
-    "advertise": "HOST",
+    "advertise": "HOST,PORTS",
     "http": "ADDRESS",
     "readers": "M",
     "remoting": "HOST:PORT",

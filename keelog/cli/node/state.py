@@ -11,7 +11,7 @@ import keelog
 from keelog.cli.failures import OK, UNREACHABLE, doing, report
 from keelog.cli.options import command, node_option, output_options
 from keelog.cli.output import Output
-from keelog.text import duration_text, size_text, time_text
+from keelog.text import disk_text, duration_text, size_text, time_text
 from protocol.errors import MqError, NotConnected
 
 _ASK_S = 2.0
@@ -111,7 +111,7 @@ def _title(answer: dict[str, Any]) -> str:
         f"{unfit if ': ' in kernel else ''}"
         f"log: min {log['min']}, appended {log['appended']}, committed {log['committed']}, "
         f"flushed {log['flushed']}, readable {log['readable']}\n"
-        f"disk: {size_text(disk['free_bytes'])} free, {disk['used_ratio']:.1%} used\n"
+        f"disk: {disk_text(disk)}\n"
         f"{_groups_text(answer)}"
         f"{_timers_text(answer)}"
         f"{_followers_text(answer)}"

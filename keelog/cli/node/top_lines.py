@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from keelog.text import aligned, duration_text, size_text, widths_of
+from keelog.text import aligned, disk_text, duration_text, size_text, widths_of
 from protocol.printable import one_line
 
 Fields = dict[str, Any]
@@ -20,7 +20,7 @@ def lines(shown: Fields, sort: str, hint: str = "") -> list[str]:
         f"{rates['appended_bytes_per_s'] / 1e6:,.2f} MB/s",
         f"behind {size_text(log['appended'] - log['flushed'])} not flushed, queues "
         f"{size_text(lag['queues'])}, index {size_text(lag['index'])}",
-        f"disk   {size_text(disk['free_bytes'])} free, {disk['used_ratio']:.1%} used",
+        f"disk   {disk_text(disk)}",
         "",
     ]
     if shown["operations"]:

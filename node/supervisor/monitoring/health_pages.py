@@ -8,7 +8,15 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from node.supervisor.monitoring.http_server import Page
-from node.supervisor.status import Fields, NodeView, disk, health, process_rows, read_log
+from node.supervisor.status import (
+    Fields,
+    NodeView,
+    disk,
+    disk_text,
+    health,
+    process_rows,
+    read_log,
+)
 
 if TYPE_CHECKING:
     from node.supervisor.monitoring.metrics import Exporter
@@ -59,13 +67,13 @@ class HealthPages:
 
     def _summary(self) -> Page:
         view = self._view()
-        found, log, space = health(view), read_log(view.root), disk(view.root)
+        found, log, space = health(view), read_log(view.root), disk(view)
         unflushed = log.appended - log.flushed
         lines = [
             f"{view.store}: {_verdict(found)}",
             f"log: {log.appended - log.min_offset} bytes, up to {log.appended}, "
             f"{unflushed} of them not flushed yet\n",
-            f"disk: {space['free_bytes']} bytes free, {space['used_ratio']:.1%} used\n",
+            f"disk: {disk_text(space)}\n",
             *(_process_line(row) for row in process_rows(view)),
             *_check_lines(found),
         ]

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from node.runtime.event_log import fields
+from node.runtime.listening import listen_at
 
 log = logging.getLogger("keelog.http")
 
@@ -47,9 +48,7 @@ class HttpServer:
     """Listens from the beginning until `close`. Raises OSError if it cannot listen there."""
 
     def __init__(self, host: str, port: int, pages: Pages) -> None:
-        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
-        family, _, _, _, address = found[0]
-        self._server = _Server(family, address, pages)
+        self._server = _Server(listen_at(host, port, HTTP_BACKLOG), pages)
         self.url = f"http://{host}:{self._server.server_address[1]}"
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="http", kwargs={"poll_interval": CLOSE_S}
@@ -65,17 +64,15 @@ class HttpServer:
 
 
 class _Server(socketserver.TCPServer):
-    allow_reuse_address = True
-    request_queue_size = HTTP_BACKLOG
-
-    def __init__(self, family: int, address: Any, pages: Pages) -> None:
-        self.address_family = family
+    def __init__(self, listener: socket.socket, pages: Pages) -> None:
         self.pages = pages
         self._free = threading.BoundedSemaphore(HTTP_CONNECTIONS_MAX)
         self._lock = threading.Lock()
         self._open: dict[socket.socket, None] = {}
         """In the order in which they came."""
-        super().__init__(address, _Handler)
+        super().__init__(listener.getsockname(), _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Starts a thread for a connection; if there are too many, ends the oldest one."""

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, exposition
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from node.runtime.disk_use import disk_space
 from node.runtime.process import now_ms
 from node.runtime.state_page import LogState, WorkerState
 from node.runtime.stats.page import read_stats
@@ -174,7 +175,7 @@ class NodeCollector(Collector):
         """Yields all families, from one look at the node."""
         view = self._view()
         log = read_log(view.root)
-        look = Scrape(view, log, process_rows(view), health(view), disk(view.root))
+        look = Scrape(view, log, process_rows(view), health(view), disk(view))
         yield from self._rocketmq(look)
         yield from self._of_node(look)
         yield from self._of_log(look)
@@ -191,8 +192,7 @@ class NodeCollector(Collector):
         log = look.log
         records = self._records.of("log", log.pid, log.records)
         appended = self._appended.of(log.appended)
-        space = os.statvfs(look.view.root)
-        used = (space.f_blocks - space.f_bfree) * space.f_frsize
+        used = disk_space(look.view.root).used_bytes
         followers = [row for row in look.rows if row["role"] in _TARGETS.values()]
         lag = max((row["lag_bytes"] for row in followers), default=0)
         text = "Messages appended to the log."

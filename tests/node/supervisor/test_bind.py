@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from node.supervisor.bind import parse_advertise, parse_bind
-from protocol.errors import BadRequest
+from node.supervisor.bind import Advertised, free_ports, parse_advertise, parse_bind
+from protocol.errors import BadRequest, RefusedError
 
 
 def names(monkeypatch: pytest.MonkeyPatch, **known: list[str]) -> None:
@@ -74,7 +74,7 @@ def test_what_is_no_host_is_refused(bind: str) -> None:
     ],
 )
 def test_a_name_or_an_address_may_be_advertised(given: str, host: str) -> None:
-    assert parse_advertise(given) == host
+    assert parse_advertise(given) == Advertised(host)
 
 
 @pytest.mark.parametrize(
@@ -83,4 +83,37 @@ def test_a_name_or_an_address_may_be_advertised(given: str, host: str) -> None:
 def test_ports_urls_and_wildcards_are_not_advertised(given: str) -> None:
     with pytest.raises(BadRequest, match="no client can connect to that host") as refused:
         parse_advertise(given)
-    assert refused.value.hint.startswith("write the host alone, as db7.example.org")
+    assert refused.value.hint.startswith("write one host, as db7.example.org")
+
+
+def test_ports_are_published_under_other_numbers() -> None:
+    found = parse_advertise("db7, 20911:10911,17850-17852:7850-7852")
+    assert found.host == "db7"
+    assert found.published == {10911: 20911, 7850: 17850, 7851: 17851, 7852: 17852}
+    assert found.endpoint("tcp://*:7851") == "tcp://db7:17851"
+    assert found.endpoint("tcp://127.0.0.1:7855") == "tcp://db7:7855"
+    assert found.endpoint("") == ""
+
+
+@pytest.mark.parametrize("wildcard", ["*", "0.0.0.0", "[::]"])
+def test_without_a_host_each_client_gets_the_one_that_it_asked(wildcard: str) -> None:
+    found = parse_advertise("17851:7851")
+    assert found.endpoint(f"tcp://{wildcard}:7851") == "tcp://*:17851"
+    assert found.endpoint("tcp://[::1]:7851") == "tcp://[::1]:17851"
+
+
+@pytest.mark.parametrize("given", ["1:0", "0:1", "65536:1", "1-3:1-2", "3-1:3-1", "1-2:1"])
+def test_what_maps_no_ports_is_refused_with_an_example(given: str) -> None:
+    with pytest.raises(BadRequest, match=f"{given} maps no ports") as refused:
+        parse_advertise(f"db7,{given}")
+    assert "20911:10911" in refused.value.hint
+
+
+def test_a_machine_has_free_ports_but_for_those_to_avoid() -> None:
+    first = free_ports(2, avoid=range(20_000, 31_000))
+    assert first >= 31_000
+
+
+def test_an_address_of_another_machine_has_no_free_port() -> None:
+    with pytest.raises(RefusedError, match=r"no port of 192\.0\.2\.1 is free: Cannot assign"):
+        free_ports(1, "192.0.2.1")

@@ -11,6 +11,7 @@ from node.supervisor.bind import (
     NAME_SERVERS_MAX,
     BindAddress,
     free_ports,
+    parse_advertise,
     parse_bind,
     parse_name_servers,
     parse_remoting,
@@ -40,9 +41,9 @@ def arguments_of(
     role: ChildRole, gateway: BindAddress, control: BindAddress = CONTROL, advertise: str = ""
 ) -> dict[str, str]:
     """The options of a child that have a value, by name."""
-    network = NetworkSettings(advertise)
-    options = Options(Path("/s"), network=network, broker=BrokerSettings("c", "b"))
-    words = child_command(Child(role, 0), options, NodePlaces(control, gateway), "1:2")[5:]
+    options = Options(Path("/s"), broker=BrokerSettings("c", "b"))
+    places = NodePlaces(control, gateway, advertised=parse_advertise(advertise))
+    words = child_command(Child(role, 0), options, places, "1:2")[5:]
     words = [word for word in words if word != DELAYS]
     return dict(zip(words[::2], words[1::2], strict=True))
 
@@ -86,9 +87,13 @@ def test_a_free_port_has_a_free_one_two_below_it() -> None:
 
 
 def test_records_get_the_port_of_the_gateway_where_there_is_one() -> None:
-    gateway = remoting_place("127.0.0.1:10911")
-    assert arguments_of(ChildRole.WRITER, gateway)["--store-port"] == "10911"
-    assert arguments_of(ChildRole.WRITER, NONE)["--store-port"] == "7850"
+    gateway = remoting_place("192.0.2.7:10911")
+    found = arguments_of(ChildRole.WRITER, gateway)
+    assert (found["--advertise"], found["--store-port"]) == ("192.0.2.7", "10911")
+    found = arguments_of(ChildRole.WRITER, gateway, advertise="198.51.100.1,20911:10911")
+    assert (found["--advertise"], found["--store-port"]) == ("198.51.100.1", "20911")
+    found = arguments_of(ChildRole.WRITER, NONE)
+    assert (found["--advertise"], found["--store-port"]) == ("", "7850")
 
 
 @pytest.mark.parametrize(
@@ -98,6 +103,9 @@ def test_records_get_the_port_of_the_gateway_where_there_is_one() -> None:
         ("tcp://0.0.0.0:7850", "0.0.0.0:9", "", "tcp://127.0.0.1:7850", None),
         ("tcp://0.0.0.0:7850", "0.0.0.0:9", "db7", "tcp://127.0.0.1:7850", "db7:9"),
         ("tcp://db7:7850", "h:9", "db8", "tcp://db7:7850", "db8:9"),
+        ("tcp://[::]:7850", "[::]:9", "", "tcp://[::1]:7850", None),
+        ("tcp://[2001:db8::7]:7850", "h:9", "", "tcp://[2001:db8::7]:7850", "h:9"),
+        ("tcp://0.0.0.0:7850", "0.0.0.0:9", "db7,20009:9", "tcp://127.0.0.1:7850", "db7:20009"),
     ],
 )
 def test_a_gateway_is_told_where_its_node_is_and_what_to_tell_clients(
@@ -178,12 +186,13 @@ def options_of(namesrv: str, advertise: str = "") -> Options:
         ("0.0.0.0:9", "", "192.0.2.7:9"),
         ("[::]:9", "", "192.0.2.7:9"),
         ("[::1]:9", "", "[::1]:9"),
+        ("0.0.0.0:9", "db7,20009:9", "db7:20009"),
     ],
 )
 def test_name_servers_get_one_address(
     monkeypatch: pytest.MonkeyPatch, remoting: str, advertise: str, announced: str
 ) -> None:
-    monkeypatch.setattr("node.supervisor.bind.first_address", lambda: "192.0.2.7")
+    monkeypatch.setattr("node.supervisor.bind.first_address", lambda _: "192.0.2.7")
     options, place = options_of("a:1", advertise), remoting_place(remoting)
     assert place_to_announce(options, place) == announced
     assert place_to_announce(options_of(""), place) == ""
@@ -192,7 +201,7 @@ def test_name_servers_get_one_address(
 def test_a_machine_that_nobody_reaches_registers_nothing_at_a_wildcard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("node.supervisor.bind.first_address", lambda: "127.0.0.1")
+    monkeypatch.setattr("node.supervisor.bind.first_address", lambda _: "127.0.0.1")
     with pytest.raises(BadRequest, match="no address to register") as refused:
         place_to_announce(options_of("a:1"), remoting_place("0.0.0.0:9"))
     assert "--advertise" in refused.value.hint

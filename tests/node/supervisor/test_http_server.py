@@ -1,7 +1,6 @@
 """The HTTP end of a node, alone: what it answers, and that nobody out there can hold it up."""
 
 import http.client
-import logging
 import socket
 import threading
 import time
@@ -15,7 +14,7 @@ from node.supervisor.bind import parse_http
 from node.supervisor.http import http_end
 from node.supervisor.monitoring import http_server as module
 from node.supervisor.monitoring.http_server import HttpServer, Page
-from protocol.errors import BadRequest
+from protocol.errors import BadRequest, RefusedError
 
 PATIENCE_S = 60.0
 
@@ -126,19 +125,13 @@ def test_bytes_that_are_no_http_end_one_connection_alone(end: HttpServer) -> Non
     assert ask(end, "/a")[0] == 200
 
 
-def test_a_taken_port_is_one_warning_and_the_node_goes_on(
-    end: HttpServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_taken_port_is_refused_with_its_option(end: HttpServer) -> None:
     place = urlsplit(end.url).netloc
     with (
-        caplog.at_level(logging.INFO),
+        pytest.raises(RefusedError, match=f"at {place}, for --http: Address already in use"),
         http_end(place, lambda: pytest.fail("asked"), lambda: 0.0),
     ):
-        assert ask(end, "/a")[0] == 200
-    (told,) = caplog.records
-    assert told.message == "no metrics and no health pages; the node serves on"
-    assert vars(told)["fields"]["cannot_listen_at"] == place
-    assert "in use" in vars(told)["fields"]["why"]
+        pytest.fail("served")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from node.runtime.settings import Settings
+from node.supervisor.bind import Advertised
 from node.supervisor.child_process import parse_report
 from node.supervisor.plan import (
     ChildState,
@@ -29,7 +30,7 @@ def view(root: Path) -> NodeView:
         RestartLimits(),
         1,
         children,
-        "127.0.0.1",
+        Advertised("127.0.0.1"),
         False,
         False,
         now=90.0,

@@ -7,20 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.runtime.disk_use import DiskUse, room_below, used_percent
 from node.runtime.settings import Settings, load_settings
 from node.writer.retention import (
     LOOK_EVERY_S,
     Clock,
-    DiskUse,
     Retention,
     SegmentFile,
     Spared,
     Verdict,
     expired,
     judge,
-    room_below,
     staging_ratio,
-    used_percent,
 )
 from protocol.errors import BadRequest, ServiceNotAvailable
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
@@ -58,7 +56,7 @@ def test_the_default_ratios_decide_as_a_broker_does(
 ) -> None:
     for use in (DiskUse(percent, 0), DiskUse(0, percent)):
         verdict = judge(use, hour, DEFAULTS)
-        assert (verdict.is_full, verdict.may_delete, verdict.at_once) == (
+        assert (bool(verdict.refused), verdict.may_delete, verdict.at_once) == (
             is_full,
             may_delete,
             at_once,
@@ -71,18 +69,18 @@ def test_the_configured_ratios_are_the_ones_that_count() -> None:
     )
     assert not judge(DiskUse(98, 98), 4, wide).at_once
     assert judge(DiskUse(99, 0), 4, wide).at_once
-    assert not judge(DiskUse(99, 0), 4, wide).is_full
-    assert judge(DiskUse(100, 0), 4, wide).is_full
+    assert not judge(DiskUse(99, 0), 4, wide).refused
+    assert judge(DiskUse(100, 0), 4, wide).refused
     assert [hour for hour in range(24) if judge(DiskUse(0, 0), hour, wide).may_delete] == [5, 23]
     narrow = load_settings(["disk_space_warning_level_ratio=20"])
-    assert judge(DiskUse(21, 0), 0, narrow).is_full
+    assert judge(DiskUse(21, 0), 0, narrow).refused
     assert judge(DiskUse(21, 0), 0, narrow).at_once, "who refuses appends makes room"
 
 
 def test_nothing_goes_before_its_time_when_that_is_not_allowed() -> None:
     gentle = load_settings(["cleanFileForciblyEnable=false"])
     verdict = judge(DiskUse(95, 0), 0, gentle)
-    assert verdict.is_full
+    assert verdict.refused
     assert expired(segments(80, 71, 1), verdict, ALL, NOW_S, gentle) == segments(80, 71, 1)[:1]
 
 
@@ -408,5 +406,5 @@ def test_the_used_part_of_a_disk_is_what_df_says(tmp_path: Path) -> None:
 
 
 def test_a_verdict_without_a_reason_to_delete_deletes_nothing() -> None:
-    idle = Verdict(is_full=False, may_delete=False, at_once=False, needs_room=False, why="")
+    idle = Verdict(refused="", may_delete=False, at_once=False, needs_room=False, why="")
     assert expired(segments(1000, 1000), idle, ALL, NOW_S, DEFAULTS) == []
