@@ -10,6 +10,7 @@ import click
 
 import keelog
 from client.cursor import Cursor
+from keelog.cli.bodies import Bodies, body_options
 from keelog.cli.completion import complete_topics
 from keelog.cli.failures import DAMAGED, OK, doing
 from keelog.cli.messages.following import Follower
@@ -19,7 +20,7 @@ from keelog.cli.messages.reading import BoundedReader, ConsumeChoice, DamagedPla
 from keelog.cli.messages.selectors import parse_range
 from keelog.cli.options import command, node_option, output_options, progress_option
 from keelog.cli.output import Output, say
-from keelog.cli.shapes import MESSAGE_COLUMNS, MESSAGE_TABLE, message_shape
+from keelog.cli.shapes import MESSAGE_COLUMNS, MESSAGE_TABLE
 from keelog.progress import CommandProgress
 from protocol.errors import BusyError
 
@@ -53,8 +54,7 @@ from protocol.errors import BusyError
     "--on-damage", type=click.Choice(["skip", "fail"]), default="skip", show_default=True,
     help="skip: goes on after a damaged message; fail: ends there.",
 )  # fmt: skip
-@click.option("--raw-body", is_flag=True, help="Every body as body_b64.")
-@click.option("--no-body", is_flag=True, help="Leaves bodies out.")
+@body_options
 @node_option
 @progress_option
 @output_options
@@ -85,7 +85,9 @@ def consume(
     # In UTC here; a time without a zone is local time all the same.
     first, last = parse_range(options["where"], datetime.now(UTC))
     wanted = ConsumeChoice(topic, options["queues"], options["tags"], first, last)
-    render = None if options["text"] is None else compile_format(options["text"])
+    fails = options["on_damage"] == "fail"
+    bodies = Bodies(options["raw_body"], options["no_body"], fails)
+    render = None if options["text"] is None else compile_format(options["text"], bodies.body)
     finite = options["at_end"] or last is not None
     group: str | None = options["group"]
     if group is not None:
@@ -95,12 +97,12 @@ def consume(
     with doing(f"cannot read {topic}"), keelog.connect(node) as client, progress.shown():
         if group is not None:
             with closing(group_messages(client, wanted, group, options["count"])) as messages:
-                _print(messages, render, output, finite, options)
-            return OK
+                _print(messages, render, output, finite, bodies)
+            return bodies.end()
         run = _ConsumeRun(client, wanted, output, options)
         with closing(run.messages(finite, progress)) as messages:
-            _print(messages, render, output, finite, options)
-        return run.end(finite)
+            _print(messages, render, output, finite, bodies)
+        return run.end(finite) or bodies.end()
 
 
 def _print(
@@ -108,7 +110,7 @@ def _print(
     render: Formatter | None,
     output: Output,
     finite: bool,
-    options: Mapping[str, Any],
+    bodies: Bodies,
 ) -> None:
     if render is not None:
         for message in messages:
@@ -117,10 +119,7 @@ def _print(
                 output.flush()
         output.flush()
         return
-    shapes = (
-        message_shape(message.record, options["raw_body"], options["no_body"])
-        for message in messages
-    )
+    shapes = (bodies.shape(message.record) for message in messages)
     columns = MESSAGE_TABLE if output.format == "table" else MESSAGE_COLUMNS
     output.rows(shapes, columns, live=not finite)
 
