@@ -8,6 +8,7 @@ from typing import TypedDict
 
 from protocol.errors import BadRequest, StoreDamaged
 from protocol.message_id import NO_HOST, Host, parse_host
+from protocol.record.bodies import COMPRESSED
 from protocol.record.codec import (
     BORN_HOST_V6,
     SHORT_HEAD,
@@ -31,7 +32,8 @@ _LONG = struct.Struct(">q").unpack_from
 _QUEUE_ID_AT = SHORT_HEAD.offsets["queue_id"]
 _QUEUE_OFFSET_AT = SHORT_HEAD.offsets["queue_offset"]
 _PHYSICAL_OFFSET_AT = SHORT_HEAD.offsets["physical_offset"]
-_HOSTS_AT = SYS_FLAG_POSITION + 3
+_FLAGS_AT = SYS_FLAG_POSITION + 3
+"""The byte of `sys_flag` that has the bits of hosts and compression."""
 _HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
 _BODY_AT = {flags: record_head(flags).size for flags in (0, BORN_HOST_V6, STORE_HOST_V6, _HOSTS_V6)}
 
@@ -45,7 +47,8 @@ class MessageOptions(TypedDict, total=False):
     `queue_id`: the queue; the client or the node chooses one unless given.
     `order_by`: all messages with this value go to one queue, and keep their order.
     `flag`: a number of the sender's own.
-    `sys_flag`: RocketMQ's bits; 0 unless given.
+    `sys_flag`: RocketMQ's bits; 0 unless given. Those of compression say how `body` is compressed:
+        to send a message that was read again, give its `body` without them, or its `raw_body` with.
     `born_timestamp`: when it was made, ms since 1970; now unless given.
     `born_host`: the sender's address, `ip:port`.
     `reconsume_times`: how often it was delivered again.
@@ -233,12 +236,23 @@ class Message:
 
     @property
     def body(self) -> bytes:
-        """The body as stored; see `sys_flag` for compression."""
+        """The body as the program gave it to its producer, which may have compressed it.
+
+        Raises BodyUnreadable for compressed bytes that cannot be unpacked, CodecMissing where the
+        library for LZ4 or ZSTD is not installed.
+        """
         if self._is_whole:
             raw = self._raw
-            start = _BODY_AT[raw[_HOSTS_AT] & _HOSTS_V6]
-            return raw[start : start + _INT(raw, start - 4)[0]]
+            flags = raw[_FLAGS_AT]
+            if not flags & COMPRESSED:
+                start = _BODY_AT[flags & _HOSTS_V6]
+                return raw[start : start + _INT(raw, start - 4)[0]]
         return self.record.body
+
+    @property
+    def raw_body(self) -> bytes:
+        """The body as stored: compressed where `sys_flag` says so."""
+        return self.record.raw_body
 
     @property
     def queue_id(self) -> int:
@@ -301,7 +315,7 @@ class Message:
 
     @property
     def sys_flag(self) -> int:
-        """RocketMQ's bits: compression, transaction, IPv6."""
+        """RocketMQ's bits, as stored: compression of `raw_body`, transaction, IPv6."""
         return self.record.head.sys_flag
 
     @property
@@ -353,4 +367,5 @@ class Message:
     def __repr__(self) -> str:
         record = self.record
         place = f"{record.topic!r}, queue {record.head.queue_id}, {record.head.queue_offset}"
-        return f"<Message {place}: {shown_body(record.body)}>"
+        packed = "compressed, " if self.sys_flag & COMPRESSED else ""
+        return f"<Message {place}: {packed}{shown_body(record.raw_body)}>"

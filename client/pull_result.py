@@ -55,7 +55,8 @@ class PullResult:
         return split_records(self.payload, self.sizes)
 
     def columns(self, verify: bool = False) -> RecordColumns:
-        """The fields of all records as numpy arrays; bodies and properties stay in `payload`.
+        """The fields of all records as numpy arrays; bodies and properties stay in `payload`, the
+        body of a row is `columns.body(row)`.
 
         The node has verified each checksum when it read the record; `verify` does it once more
         here. Raises StoreDamaged when these are no whole records.

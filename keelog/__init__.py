@@ -62,8 +62,10 @@ if TYPE_CHECKING:
     from client.transport.routes import Routes
     from protocol.errors import (
         BadRequest,
+        BodyUnreadable,
         BusyError,
         ClientClosed,
+        CodecMissing,
         CorruptError,
         ForkedClient,
         IllegalMessage,
@@ -96,9 +98,11 @@ __all__ = [
     "BadRequest",
     "BatchOptions",
     "BatchReceipt",
+    "BodyUnreadable",
     "BusyError",
     "Client",
     "ClientClosed",
+    "CodecMissing",
     "Consumer",
     "ConsumerOptions",
     "CorruptError",

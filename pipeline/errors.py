@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from protocol.errors import (
     BadRequest,
     BusyError,
+    CodecMissing,
     MqError,
     NotAStore,
     NotConnected,
@@ -129,6 +130,7 @@ _OF_STORES: Mapping[str, type[MqError]] = {
 }
 KINDS: Mapping[str, type[MqError]] = {
     **_OF_STORES,
+    "KEELOG_CODEC_MISSING": CodecMissing,
     "KEELOG_STORE_LOCKED": StoreLocked,
     "KEELOG_EXPORT_BUSY": StoreLocked,
     "KEELOG_NODE_UNREACHABLE": NotConnected,

@@ -57,7 +57,12 @@ MESSAGES = Table(
     "messages",
     (
         *_PLACE,
-        Column("body", "BINARY", "as stored, still compressed where `sysFlag` says so"),
+        Column("body", "BINARY", "the body, without its producer's compression"),
+        Column(
+            "rawBody",
+            "BINARY",
+            "the body as stored where it is compressed, as `sysFlag` says; else NULL",
+        ),
         Column("tags", "STRING", "TAGS, NULL without"),
         Column("keys", "ARRAY<STRING>", "the single keys of KEYS, empty without"),
         Column("uniqKey", "STRING", "UNIQ_KEY, the id that the client gave, NULL without"),
@@ -70,7 +75,7 @@ MESSAGES = Table(
         Column("storeHost", "STRING", "who stored it first, `address:port`"),
         Column("reconsumeTimes", "INT", "how often it was sent back"),
         Column("preparedTransactionOffset", "BIGINT", "log offset of the half message"),
-        Column("bodyCrc", "INT", "CRC-32 of the body, without the top bit"),
+        Column("bodyCrc", "INT", "CRC-32 of the body as stored, without the top bit"),
         Column("msgId", "STRING", "offset message id: store host and log offset in hex"),
         _PHYSICAL_OFFSET,
         Column("storeSize", "INT", "bytes of the whole record"),
@@ -85,7 +90,7 @@ KAFKA = Table(
     MESSAGES.name,
     (
         Column("key", "BINARY", "KEYS, NULL without"),
-        Column("value", "BINARY", "the body, as stored"),
+        Column("value", "BINARY", "the body, without its producer's compression"),
         Column("topic", "STRING", "topic"),
         Column("partition", "INT", "queue of the topic"),
         Column("offset", "BIGINT", "number of the message in its queue"),

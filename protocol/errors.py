@@ -266,6 +266,20 @@ class MessageDamaged(StoreDamaged):
         self.next_offset = next_offset
 
 
+class BodyUnreadable(CorruptError):
+    """A record is whole, but the body that its producer compressed cannot be unpacked: its stream
+    is broken, or becomes too large. `raw_body` has it as stored."""
+
+    def __init__(self, where: str, offset: int, found: str, hint: str = "") -> None:
+        hint = hint or "its stored bytes are in raw_body, and printed with --raw-body"
+        super().__init__(where, offset, found, hint)
+
+
+class CodecMissing(RefusedError):
+    """A body is compressed by what is not installed here, or not known; the hint says what to
+    install. Nothing is wrong with the message: `raw_body` has it as stored."""
+
+
 class StoreError(RefusedError):
     """The directory cannot be opened as a store."""
 

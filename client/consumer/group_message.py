@@ -1,19 +1,12 @@
 """A message as a member of a group gets it: with its acknowledgement."""
 
-import zlib
 from typing import Any, Protocol
 
 from client.messages import Message
-from protocol.errors import BadRequest, StoreDamaged
+from protocol.errors import BadRequest
 from protocol.record.codec import Record
 from protocol.record.properties import RETRY_TOPIC
 
-COMPRESSED = 0x1
-COMPRESSION_TYPE = 0x700
-ZLIB_TYPES = (0, 0x300)
-"""What says zlib in `sys_flag`; clients in other languages leave the type out."""
-PLAIN_BODY_BYTES_MAX = 64 * 1024 * 1024
-"""A body that becomes larger is taken for damage."""
 DEAD_LETTER = -1
 """The delay level of a message that is to come no more."""
 
@@ -30,17 +23,15 @@ class GroupMessage(Message):
     queue does not pass it, and it comes again after a crash.
 
     `topic` is that of the producer, also for a message that comes again; `reconsume_times` counts
-    how often it did. `body` is decompressed where its producer used zlib, as Java does from 4 KiB
-    on; `record.body` has the stored bytes.
+    how often it did.
     """
 
-    __slots__ = ("_body", "_settles", "attempts", "queue_key", "settled")
+    __slots__ = ("_settles", "attempts", "queue_key", "settled")
 
     def __init__(self, raw: bytes, record: Record, settles: Settles, queue_key: Any) -> None:
         super().__init__(raw, is_whole=True)
         self._record = record
         self._settles = settles
-        self._body: bytes | None = None
         self.queue_key = queue_key
         """The consumer's state of its queue."""
         self.attempts = 0
@@ -55,13 +46,6 @@ class GroupMessage(Message):
     def topic(self) -> str:
         """The topic that its producer named."""
         return self.record.properties.get(RETRY_TOPIC) or self.record.topic
-
-    @property
-    def body(self) -> bytes:
-        """The body, decompressed. Raises StoreDamaged for a compressed one that is broken."""
-        if self._body is None:
-            self._body = _plain(self.record)
-        return self._body
 
     @property
     def reconsume_times(self) -> int:
@@ -88,21 +72,3 @@ class GroupMessage(Message):
             raise BadRequest("the message is settled already", "call ack or retry, once")
         self.settled = True
         self._settles.settle(self, delay_level)
-
-
-def _plain(record: Record) -> bytes:
-    flags = record.head.sys_flag
-    if not flags & COMPRESSED or flags & COMPRESSION_TYPE not in ZLIB_TYPES:
-        return record.body
-    inflate = zlib.decompressobj()
-    try:
-        body = inflate.decompress(record.body, PLAIN_BODY_BYTES_MAX)
-    except zlib.error as error:
-        raise _broken(record, str(error)) from None
-    if inflate.unconsumed_tail or not inflate.eof:
-        raise _broken(record, "the compressed body is cut, or too large")
-    return body
-
-
-def _broken(record: Record, why: str) -> StoreDamaged:
-    return StoreDamaged("commitlog", record.physical_offset, why)

@@ -150,7 +150,8 @@ def _copy(
 ) -> bytes:
     head = record.head
     return pack_fields(
-        place.topic, record.body, place.queue_id, properties + (EMPTY_CRC_PROPERTY if crc else b""),
+        place.topic, record.raw_body, place.queue_id,
+        properties + (EMPTY_CRC_PROPERTY if crc else b""),
         head.born_timestamp, record.born_host,
         head.flag, head.sys_flag, reconsume_times,
     )  # fmt: skip

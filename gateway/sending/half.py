@@ -157,7 +157,7 @@ def ended_offsets(record: Record) -> list[int]:
     """The offsets in an op message; none where it is something else."""
     if record.tags != OP_TAG:
         return []
-    parts = record.body.split(b",")
+    parts = record.raw_body.split(b",")
     return [int(part) for part in parts if part.isdigit() and len(part) <= _TEXT_CHARS_MAX]
 
 
@@ -200,7 +200,7 @@ def _again(record: Record, properties: Mapping[bytes, bytes], crc: bool) -> byte
     head = record.head
     raw = joined_properties(properties) + (EMPTY_CRC_PROPERTY if crc else b"")
     return pack_fields(
-        HALF_TOPIC, record.body, head.queue_id, raw,
+        HALF_TOPIC, record.raw_body, head.queue_id, raw,
         head.born_timestamp, record.born_host, 0, head.sys_flag,
     )  # fmt: skip
 
@@ -216,7 +216,8 @@ def _packed(
 ) -> bytes:
     head = record.head
     return pack_fields(
-        place.topic, record.body, place.queue_id, properties + (EMPTY_CRC_PROPERTY if crc else b""),
+        place.topic, record.raw_body, place.queue_id,
+        properties + (EMPTY_CRC_PROPERTY if crc else b""),
         head.born_timestamp, record.born_host,
         head.flag, sys_flag, reconsume_times, half_offset,
     )  # fmt: skip

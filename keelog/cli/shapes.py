@@ -14,6 +14,7 @@ from protocol.derived import index_entry
 from protocol.derived.index_entry import IndexEntry, IndexHeader
 from protocol.derived.queue_unit import QUEUE_UNIT, QueueUnit
 from protocol.ids import Queue
+from protocol.record.bodies import COMPRESSED, COMPRESSION_BITS
 from protocol.record.codec import Record
 from protocol.record.properties import decode_raw_properties
 
@@ -77,12 +78,14 @@ _RECORD_FIELDS = (
         "properties", "properties_raw", {"NAME": 'text, or {"b64": text} when it is not UTF-8'}
     ),
     RecordField("flag", "head.flag", "integer"),
-    RecordField("sys_flag", "head.sys_flag", "integer"),
+    RecordField(
+        "sys_flag", "head.sys_flag", "integer: compression bits only where the body here has it"
+    ),
     RecordField("born_timestamp", "head.born_timestamp", "integer: ms since 1970"),
     RecordField("born_host", "born_host", "text: 1.2.3.4:5"),
     RecordField("store_timestamp", "head.store_timestamp", "integer: ms since 1970"),
     RecordField("store_host", "store_host", "text"),
-    RecordField("body_crc", "head.body_crc", "integer"),
+    RecordField("body_crc", "head.body_crc", "integer: of the body as stored"),
     RecordField("reconsume_times", "head.reconsume_times", "integer"),
     RecordField("prepared_transaction_offset", "head.prepared_transaction_offset", "integer"),
     RecordField("version", "version", "1 or 2"),
@@ -92,7 +95,7 @@ _read_record = attrgetter(*(field.source for field in _RECORD_FIELDS))
 
 MESSAGE: Shape = {field.name: field.kind for field in _RECORD_FIELDS} | {
     "body": "text; UTF-8 without NUL, else there is",
-    "body_b64": "text; forced by --raw-body, both left out by --no-body",
+    "body_b64": "text; forced by --raw-body, as stored then; both left out by --no-body",
 }
 MESSAGE_RAW: Shape = MESSAGE | {"record_b64": "text: the record as stored, with --raw"}
 RECEIPT: Shape = {
@@ -145,9 +148,9 @@ def properties_shape(record: Record) -> Shape:
     return record.properties
 
 
-def body_shape(body: bytes, raw_body: bool = False) -> Shape:
-    """`body` when it is UTF-8 without NUL, else `body_b64`, which `raw_body` forces."""
-    if not raw_body and b"\0" not in body:
+def body_shape(body: bytes, is_raw: bool = False) -> Shape:
+    """`body` when it is UTF-8 without NUL, else `body_b64`, which `is_raw` forces."""
+    if not is_raw and b"\0" not in body:
         try:
             return {"body": body.decode()}
         except UnicodeDecodeError:
@@ -158,13 +161,23 @@ def body_shape(body: bytes, raw_body: bool = False) -> Shape:
 def message_shape(
     record: Record, raw_body: bool = False, no_body: bool = False, raw: bool = False
 ) -> Shape:
-    """A message. `no_body` leaves the body out, `raw` adds the record as stored."""
+    """A message, its body plain, or as stored with `raw_body`. `sys_flag` says how the body in the
+    shape is compressed, so that `produce --jsonl` sends either of them right.
+
+    `no_body` leaves the body out, `raw` adds the record as stored. Raises BodyUnreadable,
+    CodecMissing.
+    """
     shape: Shape = dict(zip(_RECORD_NAMES, _read_record(record), strict=True))
     shape["properties"] = properties_shape(record)
     shape["born_host"] = str(shape["born_host"])
     shape["store_host"] = str(shape["store_host"])
     if not no_body:
-        shape.update(body_shape(record.body, raw_body))
+        if raw_body:
+            shape.update(body_shape(record.raw_body, is_raw=True))
+        else:
+            shape.update(body_shape(record.body))
+            if record.head.sys_flag & COMPRESSED:
+                shape["sys_flag"] &= ~COMPRESSION_BITS
     if raw:
         shape["record_b64"] = b64(record.raw)
     return shape

@@ -112,7 +112,7 @@ class Delays:
         check_properties_length(len(raw))
         head = record.head
         data = pack_fields(
-            place.topic, record.body, place.queue_id, raw,
+            place.topic, record.raw_body, place.queue_id, raw,
             head.born_timestamp, record.born_host,
             head.flag, head.sys_flag, head.reconsume_times,
         )  # fmt: skip

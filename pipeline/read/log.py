@@ -8,7 +8,7 @@ from node.store.file_cache import FileVanished
 from node.store.log.damage import Damage, columns_past_damage
 from node.store.log.reader import Bounds, LogReader
 from pipeline.read.damage_rows import DamagedPlace, on_damage, on_loss
-from pipeline.read.message_rows import MessageRows
+from pipeline.read.plain_bodies import message_batches
 from pipeline.stores.opening import task_files
 from pipeline.task_spec import LogPart
 from protocol.errors import StoreDamaged
@@ -87,7 +87,8 @@ def _read_segment(
         last_end = item.end
         shown = part.log.removed.visible(item)
         if len(shown):
-            yield MessageRows(shown, task.store.node).batch(task.columns), last_end
+            for batch in message_batches(task, shown):
+                yield batch, last_end
     if log.stopped is not None and log.stopped.position < end:
         # Nothing up to the end of the segment proves itself.
         offset = log.stopped.position

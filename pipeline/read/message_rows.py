@@ -1,11 +1,12 @@
 """Rows of the table `messages` from verified records: each asked column as one Arrow array."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.read.arrays import (
     HEADERS,
@@ -31,6 +32,7 @@ from protocol.derived.dispatch_request import (
 )
 from protocol.kernel import loader
 from protocol.message_id import IPV4_BYTES, IPV6_BYTES, PORT_BYTES, Host, offset_message_id
+from protocol.record.bodies import COMPRESSED
 from protocol.record.codec import BORN_HOST_V6, SHORT_HEAD, STORE_HOST_V6
 from protocol.record.columns import Bools, Bytes, Gather, Ints, RecordColumns
 from protocol.record.java_hash import hash_pieces, java_text
@@ -47,9 +49,13 @@ KAFKA_LOG_APPEND_TIME = 1
 class MessageRows:
     """Some records of one store, in log order. Parts that several columns need are made once."""
 
-    def __init__(self, columns: RecordColumns, node: str) -> None:
+    def __init__(
+        self, columns: RecordColumns, node: str, plain: Mapping[int, bytes] | None = None
+    ) -> None:
+        """`plain`: by row, the bodies that are unpacked; the others are as they are stored."""
         self.columns = columns
         self.node = node
+        self.plain = plain or {}
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -67,8 +73,23 @@ class MessageRows:
 
     @property
     def bodies(self) -> pa.BinaryArray:
-        """The bodies as stored."""
-        return pieces(self.columns.data, self.columns.body_start, self.columns.body_length)
+        """The bodies, those of `plain` unpacked."""
+        columns, plain = self.columns, self.plain
+        stored = pieces(columns.data, columns.body_start, columns.body_length)
+        if not plain:
+            return stored
+        mask = np.zeros(len(self), np.bool_)
+        mask[list(plain)] = True
+        values = pa.array([plain[row] for row in sorted(plain)], pa.binary())
+        return pc.replace_with_mask(stored, mask, values)
+
+    @property
+    def raw_bodies(self) -> pa.BinaryArray:
+        """The bodies as stored where they are compressed, NULL at the others."""
+        columns = self.columns
+        packed = columns.sys_flag & COMPRESSED != 0
+        stored = pieces(columns.data, columns.body_start[packed], columns.body_length[packed])
+        return spread(stored, packed) if len(stored) else pa.nulls(len(self), pa.binary())
 
     @cached_property
     def _properties(self) -> pa.BinaryArray:
@@ -249,6 +270,7 @@ MAKERS: dict[str, Maker] = {
     "queueId": _number("queue_id", "int32"),
     "queueOffset": _number("queue_offset", "int64"),
     "body": lambda rows: rows.bodies,
+    "rawBody": lambda rows: rows.raw_bodies,
     "tags": lambda rows: rows.property_text(b"TAGS"),
     "keys": lambda rows: rows.keys,
     "uniqKey": lambda rows: rows.property_text(b"UNIQ_KEY"),

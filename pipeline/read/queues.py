@@ -19,6 +19,7 @@ from node.store.queues.listing import open_queue_files
 from pipeline.read.arrays import arrow_schema, numbers
 from pipeline.read.damage_rows import DamagedPlace, on_damage, on_loss
 from pipeline.read.message_rows import MessageRows
+from pipeline.read.plain_bodies import message_batches
 from pipeline.stores.access import Way
 from pipeline.stores.opening import task_files
 from pipeline.task_spec import QueuePart, QueueSlice
@@ -223,7 +224,7 @@ def _read_batch(
     if part.tags is not None:
         columns = columns.take(_has_tag(columns, part.tags.tags))
     if len(columns):
-        yield MessageRows(columns, part.task.store.node).batch(part.task.columns)
+        yield from message_batches(part.task, columns)
 
 
 def _gather(log: LogReader, wanted: _Wanted, files: OpenFiles) -> tuple[Bytes, Ints]:

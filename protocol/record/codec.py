@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal, NamedTuple
 
+from protocol.errors import BodyUnreadable, CodecMissing
 from protocol.layout import Readable, StructLayout, Wire
 from protocol.message_id import IPV4_BYTES, IPV6_BYTES, Host, offset_message_id
 from protocol.names import SCHEDULE_TOPIC
+from protocol.record.bodies import BrokenBody, UnknownCodec, unpack
 from protocol.record.java_hash import tags_code
 from protocol.record.properties import (
     CRC32,
@@ -35,7 +37,6 @@ MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
 MAGIC_FILLER = 0xCBD43194
 
-COMPRESSED = 0x1
 MULTI_TAGS = 0x2
 TRANSACTION_MASK = 0xC
 TRANSACTION_PREPARED = 0x4
@@ -45,7 +46,6 @@ BORN_HOST_V6 = 0x10
 STORE_HOST_V6 = 0x20
 NEED_UNWRAP = 0x40
 INNER_BATCH = 0x80
-COMPRESSION_TYPE_MASK = 0x700
 
 CRC_MASK = 0x7FFFFFFF
 _CRC_NAME = CRC32.encode()
@@ -141,11 +141,12 @@ class Filler:
 
 @dataclass(frozen=True)
 class Record:
-    """One message as stored. `raw` is its bytes; properties are decoded when asked for."""
+    """One message as stored. `raw` is its bytes, `raw_body` the body's; the plain body and the
+    properties are made when asked for."""
 
     head: RecordHead
     topic: str
-    body: bytes
+    raw_body: bytes
     properties_raw: bytes
     raw: bytes
 
@@ -178,6 +179,29 @@ class Record:
     def message_id(self) -> str:
         """RocketMQ's offset message id."""
         return offset_message_id(self.store_host, self.head.physical_offset)
+
+    @cached_property
+    def body(self) -> bytes:
+        """The body without its producer's compression.
+
+        Raises BodyUnreadable for one that cannot be unpacked, CodecMissing where nothing here can.
+        """
+        try:
+            return unpack(self.raw_body, self.head.sys_flag)
+        except BrokenBody as error:
+            raise BodyUnreadable(
+                "commitlog", self.physical_offset, f"{self._body_name}: {error}"
+            ) from None
+        except UnknownCodec as error:
+            why, what_helps = error.args
+            raise CodecMissing(
+                f"{self._body_name}, log offset {self.physical_offset}: {why}",
+                f"{what_helps}; its stored bytes are in raw_body, and printed with --raw-body",
+            ) from None
+
+    @property
+    def _body_name(self) -> str:
+        return f"the body of message {self.head.queue_offset} of {self.topic}/{self.head.queue_id}"
 
     @cached_property
     def properties(self) -> dict[str, str]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from protocol.kernel import loader
 from protocol.layout import Readable
+from protocol.record.bodies import COMPRESSED
 from protocol.record.codec import (
     BORN_HOST_V6,
     CRC_MASK,
@@ -93,8 +94,14 @@ class RecordColumns:
         assert isinstance(found, Record)
         return found
 
+    def body(self, row: int) -> bytes:
+        """One body without its producer's compression. Raises BodyUnreadable, CodecMissing."""
+        if self.sys_flag[row] & COMPRESSED:
+            return self.record(row).body
+        return self.piece(self.body_start, self.body_length, row)
+
     def piece(self, start: Ints, length: Ints, row: int) -> bytes:
-        """The bytes of one record's topic, body or properties."""
+        """The bytes of one record's topic, body or properties, as stored."""
         return self.data[int(start[row]) : int(start[row] + length[row])].tobytes()
 
     def take(self, rows: Any) -> "RecordColumns":

@@ -104,8 +104,8 @@ def record_dump() -> str:
     record = decode(raw, 0)
     assert isinstance(record, Record)
     at = SHORT_HEAD.size
-    lines.append(_dump_line(at, record.body, f"body = {record.body.decode()}"))
-    at += len(record.body)
+    lines.append(_dump_line(at, record.raw_body, f"body = {record.raw_body.decode()}"))
+    at += len(record.raw_body)
     topic = record.topic.encode()
     lines.append(_dump_line(at, raw[at : at + 1], f"topic length = {len(topic)}"))
     lines.append(_dump_line(at + 1, topic, f"topic = {record.topic}"))

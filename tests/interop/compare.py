@@ -49,8 +49,8 @@ def row_of(record: Record) -> Row:
         "queued": True,
         "properties": record.properties or None,
         "propertiesString": base64.b64encode(record.properties_raw).decode(),
-        "bodyLength": len(record.body),
-        "bodySha256": hashlib.sha256(record.body).hexdigest(),
+        "bodyLength": len(record.raw_body),
+        "bodySha256": hashlib.sha256(record.raw_body).hexdigest(),
     }
 
 

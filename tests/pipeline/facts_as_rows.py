@@ -11,6 +11,7 @@ from pipeline.read.part import read_part
 from pipeline.resolve import plan_parts
 from protocol.derived.index_entry import key_hash
 from protocol.message_id import Host
+from protocol.record.bodies import COMPRESSED, unpack
 from protocol.record.properties import split_keys
 from tests.support.golden import Facts, Row
 from tests.support.golden_view import size_pairs
@@ -51,7 +52,8 @@ def message_row(fact: Row, node: str) -> Row:
         "topic": fact["topic"],
         "queueId": fact["queueId"],
         "queueOffset": fact["queueOffset"],
-        "body": fact.get("bodySha256") or base64.b64decode(fact["body"]),
+        "body": fact.get("bodySha256") or unpack(base64.b64decode(fact["body"]), fact["sysFlag"]),
+        "rawBody": base64.b64decode(fact["body"]) if fact["sysFlag"] & COMPRESSED else None,
         "tags": properties.get("TAGS"),
         "keys": split_keys(properties.get("KEYS", "")),
         "uniqKey": properties.get("UNIQ_KEY"),

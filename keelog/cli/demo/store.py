@@ -121,7 +121,7 @@ def outgoing(record: Record, without: Collection[str] = ()) -> keelog.OutgoingMe
     left_out = {CRC32, *without}
     properties = {name: text for name, text in record.properties.items() if name not in left_out}
     return keelog.OutgoingMessage(
-        record.body,
+        record.raw_body,
         topic=record.topic,
         properties=properties,
         queue_id=record.head.queue_id,

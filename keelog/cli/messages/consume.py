@@ -10,6 +10,7 @@ import click
 
 import keelog
 from client.cursor import Cursor
+from keelog.cli.bodies import Bodies, body_options
 from keelog.cli.completion import complete_topics
 from keelog.cli.damaged_places import DamagedPlaces, on_damage_option
 from keelog.cli.failures import doing
@@ -20,7 +21,7 @@ from keelog.cli.messages.reading import BoundedReader, ConsumeChoice, starts_of
 from keelog.cli.messages.selectors import parse_range
 from keelog.cli.options import command, node_option, output_options, progress_option
 from keelog.cli.output import Output, say
-from keelog.cli.shapes import MESSAGE_COLUMNS, MESSAGE_TABLE, message_shape
+from keelog.cli.shapes import MESSAGE_COLUMNS, MESSAGE_TABLE
 from keelog.progress import CommandProgress
 from protocol.errors import BusyError
 
@@ -51,8 +52,7 @@ from protocol.errors import BusyError
     " a time) is for a new group.",
 )  # fmt: skip
 @on_damage_option
-@click.option("--raw-body", is_flag=True, help="Every body as body_b64.")
-@click.option("--no-body", is_flag=True, help="Leaves bodies out.")
+@body_options
 @node_option
 @progress_option
 @output_options
@@ -83,7 +83,9 @@ def consume(
     # In UTC here; a time without a zone is local time all the same.
     first, last = parse_range(options["where"], datetime.now(UTC))
     wanted = ConsumeChoice(topic, options["queues"], options["tags"], first, last)
-    render = None if options["text"] is None else compile_format(options["text"])
+    fails = options["on_damage"] == "fail"
+    bodies = Bodies(options["raw_body"], options["no_body"], fails)
+    render = None if options["text"] is None else compile_format(options["text"], bodies.body)
     finite = options["at_end"] or last is not None
     group: str | None = options["group"]
     if group is not None:
@@ -96,12 +98,12 @@ def consume(
             with closing(
                 group_messages(client, wanted, group, options["count"], damage)
             ) as messages:
-                _print(messages, render, output, finite, options)
-            return damage.end()
+                _print(messages, render, output, finite, bodies)
+            return damage.end() or bodies.end()
         run = _ConsumeRun(client, wanted, output, options)
         with closing(run.messages(finite, progress)) as messages:
-            _print(messages, render, output, finite, options)
-        return run.end(finite)
+            _print(messages, render, output, finite, bodies)
+        return run.end(finite) or bodies.end()
 
 
 def _print(
@@ -109,7 +111,7 @@ def _print(
     render: Formatter | None,
     output: Output,
     finite: bool,
-    options: Mapping[str, Any],
+    bodies: Bodies,
 ) -> None:
     if render is not None:
         for message in messages:
@@ -118,10 +120,7 @@ def _print(
                 output.flush()
         output.flush()
         return
-    shapes = (
-        message_shape(message.record, options["raw_body"], options["no_body"])
-        for message in messages
-    )
+    shapes = (bodies.shape(message.record) for message in messages)
     columns = MESSAGE_TABLE if output.format == "table" else MESSAGE_COLUMNS
     output.rows(shapes, columns, live=not finite)
 

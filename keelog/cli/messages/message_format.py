@@ -9,6 +9,7 @@ import base64
 import json
 import re
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from keelog.cli.failures import BadValue
@@ -24,14 +25,12 @@ _PART = re.compile(
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 
 Value = bytes | str | int | list[str] | dict[str, Any]
-_LETTERS: dict[str, Callable[[Record], Value]] = {
+_Letters = dict[str, Callable[[Record], Value]]
+_LETTERS: _Letters = {
     "t": lambda record: record.topic,
     "q": lambda record: record.head.queue_id,
     "o": lambda record: record.head.queue_offset,
     "k": lambda record: record.keys,
-    "v": lambda record: record.body,
-    "s": lambda record: record.body,
-    "V": lambda record: len(record.body),
     "d": lambda record: record.head.store_timestamp,
     "h": properties_shape,
     "g": lambda record: record.tags,
@@ -47,9 +46,13 @@ _HOWS: dict[str, Callable[[Value], bytes]] = {
 Formatter = Callable[[Record], bytes]
 
 
-def compile_format(text: str) -> Formatter:
-    """A function from a message to its bytes. Raises BadParameter for what is not known."""
-    parts = [_part(match) for match in _PART.finditer(text)]
+def compile_format(text: str, body: Formatter = attrgetter("body")) -> Formatter:
+    """A function from a message to its bytes; `body` gives a message's body.
+
+    Raises BadParameter for what is not known.
+    """
+    letters = _LETTERS | {"v": body, "s": body, "V": lambda record: len(body(record))}
+    parts = [_part(match, letters) for match in _PART.finditer(text)]
 
     def render(record: Record) -> bytes:
         return b"".join(part if isinstance(part, bytes) else part(record) for part in parts)
@@ -57,7 +60,7 @@ def compile_format(text: str) -> Formatter:
     return render
 
 
-def _part(match: re.Match[str]) -> bytes | Formatter:
+def _part(match: re.Match[str], letters: _Letters) -> bytes | Formatter:
     if match["text"] is not None:
         return match["text"].encode()
     if match["hex"] is not None:
@@ -67,11 +70,11 @@ def _part(match: re.Match[str]) -> bytes | Formatter:
     letter, how = match["letter"], match["how"] or ""
     if letter == "%":
         return b"%" + (f"{{{match['how']}}}".encode() if match["how"] is not None else b"")
-    take, write = _LETTERS.get(letter or ""), _HOWS.get(how)
+    take, write = letters.get(letter or ""), _HOWS.get(how)
     if take is None or write is None:
         raise BadValue(
             f"{match[0]!r} is not known",
-            f"letters are {' '.join(_LETTERS)}, modifiers {{hex}} {{base64}} {{json}}",
+            f"letters are {' '.join(letters)}, modifiers {{hex}} {{base64}} {{json}}",
         )
     return lambda record: write(take(record))
 

@@ -5,13 +5,14 @@ from typing import Any
 import click
 
 import keelog
+from keelog.cli.bodies import Bodies, body_options
 from keelog.cli.completion import complete_topics
 from keelog.cli.damaged_places import DamagedPlaces, on_damage_option
-from keelog.cli.failures import OK, doing
+from keelog.cli.failures import doing
 from keelog.cli.messages.selectors import TIME, TIMES
-from keelog.cli.options import CliGroup, node_option, options, output_options
+from keelog.cli.options import CliGroup, node_option, output_options
 from keelog.cli.output import Output
-from keelog.cli.shapes import MESSAGE_COLUMNS, MESSAGE_TABLE, message_shape
+from keelog.cli.shapes import MESSAGE_COLUMNS, MESSAGE_TABLE
 from protocol.errors import NotFound
 
 
@@ -21,12 +22,6 @@ def msg() -> None:
 
     Example: keelog msg find --topic orders --key o-17
     """
-
-
-body_options = options(
-    click.option("--raw-body", is_flag=True, help="Every body as body_b64."),
-    click.option("--no-body", is_flag=True, help="Leaves bodies out."),
-)
 
 
 @msg.command("get")
@@ -49,13 +44,13 @@ def get(msg_id: str | None, output: Output, **options: Any) -> int:
     Example: keelog msg get --topic orders --queue 0 --offset 17
     """
     node = options.pop("node")
-    shape = {name: options.pop(name) for name in ("raw_body", "no_body")}
+    bodies = Bodies(options.pop("raw_body"), options.pop("no_body"))
     if msg_id is None and all(value is None for value in options.values()):
         raise click.UsageError("name a message: its ID, or options that say which")
     with doing("cannot get the message"), keelog.connect(node) as client:
         message = client.get(msg_id, **options)
-        output.document(message_shape(message.record, **shape))
-    return OK
+        output.document(bodies.shape(message.record))
+    return bodies.end()
 
 
 @msg.command("find")
@@ -79,15 +74,15 @@ def find(topic: str, key: str, output: Output, **options: Any) -> int:
     Example: keelog msg find --topic orders --key o-17 --since -2h --limit 1
     """
     node = options.pop("node")
-    shape = {name: options.pop(name) for name in ("raw_body", "no_body")}
+    bodies = Bodies(options.pop("raw_body"), options.pop("no_body"))
     damage = DamagedPlaces(fails=options.pop("on_damage") == "fail")
     columns = MESSAGE_TABLE if output.format == "table" else MESSAGE_COLUMNS
     with doing(f"cannot find messages of {topic} with key {key}"), keelog.connect(node) as client:
         found = client.find(topic, key, on_damage=damage.pass_over, **options)
-        shapes = (message_shape(message.record, **shape) for message in found)
+        shapes = (bodies.shape(message.record) for message in found)
         if not output.rows(shapes, columns) and not damage.places:
             raise NotFound(
                 f"no message of {topic} has the key {key!r}",
                 f"keelog consume {topic} -e -f '%o %k\\n'  shows the keys that there are",
             )
-    return damage.end()
+    return damage.end() or bodies.end()

@@ -24,13 +24,14 @@ from keelog.cli.shapes import receipt_shape
 from keelog.progress import CommandProgress
 from keelog.text import duration_text
 from protocol.errors import BadRequest, IllegalMessage, MqError
-from protocol.record.codec import COMPRESSED, COMPRESSION_TYPE_MASK, MULTI_TAGS
+from protocol.record.bodies import COMPRESSION_BITS
+from protocol.record.codec import MULTI_TAGS
 from protocol.record.properties import KEYS, split_keys
 
 _READ_BYTES = 256 * 1024
 _LINGER_MS = 5
 """How long a batch waits for more lines once stdin has paused."""
-_KEPT_SYS_FLAGS = COMPRESSED | MULTI_TAGS | COMPRESSION_TYPE_MASK
+_KEPT_SYS_FLAGS = COMPRESSION_BITS | MULTI_TAGS
 """Bits that a reader of the body needs; the node sets the others."""
 TOPIC_FROM_OBJECT = "-"
 LINE_BYTES_MAX = 16 * 1024 * 1024

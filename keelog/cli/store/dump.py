@@ -9,6 +9,7 @@ import click
 import numpy as np
 
 from keelog.cli import failures
+from keelog.cli.bodies import Bodies, body_options
 from keelog.cli.options import command, output_options, progress_option, settings_options
 from keelog.cli.output import Output, say
 from keelog.cli.shapes import (
@@ -17,10 +18,9 @@ from keelog.cli.shapes import (
     Shape,
     entry_shape,
     index_header_shape,
-    message_shape,
     unit_shape,
 )
-from keelog.cli.store.options import body_options, directory, opened
+from keelog.cli.store.options import directory, opened
 from keelog.progress import Advance, CommandProgress
 from node.store.log.damage import Damage, columns_past_damage
 from node.store.opening import StoppedStore
@@ -44,8 +44,6 @@ class DumpSelection:
     stop: int
     limit: int | None
     raw: bool
-    raw_body: bool
-    no_body: bool
 
     @property
     def is_narrow(self) -> bool:
@@ -88,13 +86,14 @@ def dump(
     Example: keelog store dump ./store --what index --headers
     """
     progress: CommandProgress = selected.pop("progress")
+    bodies = Bodies(selected.pop("raw_body"), selected.pop("no_body"))
     selection = DumpSelection(**selected)
     if what == "index" and selection.topic is not None:
         raise BadRequest("index entries do not name a topic", "leave --topic out")
     if output.is_terminal:
         progress.silence()  # the rows themselves show how far it is
     with opened(path, pairs) as store, progress.shown():
-        talk = _Talk(progress)
+        talk = _Talk(progress, bodies)
         if what == "messages":
             columns = MESSAGE_COLUMNS if output.format == "csv" else MESSAGE_TABLE
             count = output.rows(_limited(_messages(store, selection, talk), selection), columns)
@@ -113,7 +112,7 @@ def dump(
             raise _nothing(path, what, selection, store.has_topic(selection.topic or ""))
         if not count and selection.limit != 0:
             say(f"the store has no {_ROWS[what]}")
-        return failures.OK
+        return bodies.end()
 
 
 def _nothing(path: Path, what: str, selection: DumpSelection, has_topic: bool) -> NotFound:
@@ -132,7 +131,8 @@ def _nothing(path: Path, what: str, selection: DumpSelection, has_topic: bool) -
 class _Talk:
     """The lines on stderr beside the rows."""
 
-    def __init__(self, progress: CommandProgress) -> None:
+    def __init__(self, progress: CommandProgress, bodies: Bodies) -> None:
+        self.bodies = bodies
         self.damaged = False
         self._progress = progress
         self.advance = progress.meter("dumped")
@@ -174,9 +174,7 @@ def _messages(store: StoppedStore, selection: DumpSelection, talk: _Talk) -> Ite
             continue
         shown = item if selection.raw else store.removed.visible(item)
         for row in _wanted_rows(shown, selection):
-            yield message_shape(
-                shown.record(row), selection.raw_body, selection.no_body, selection.raw
-            )
+            yield talk.bodies.shape(shown.record(row), selection.raw)
         if len(item):
             talk.advance(int(item.physical_offset[-1]) - first, end - first)
     if log.stopped is not None:

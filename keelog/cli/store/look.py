@@ -7,20 +7,20 @@ from typing import Any
 import click
 
 from keelog.cli import failures
+from keelog.cli.bodies import Bodies, body_options
 from keelog.cli.damaged_places import DamagedPlaces, on_damage_option
 from keelog.cli.failures import doing
 from keelog.cli.messages.selectors import TIME, TIMES
 from keelog.cli.options import SIZE, command, output_options, settings_options
 from keelog.cli.output import Output
-from keelog.cli.shapes import MESSAGE_COLUMNS, MESSAGE_TABLE, Shape, message_shape, pull_shape
-from keelog.cli.store.options import body_options, directory, opened
+from keelog.cli.shapes import MESSAGE_COLUMNS, MESSAGE_TABLE, Shape, pull_shape
+from keelog.cli.store.options import directory, opened
 from node.runtime.settings import load_settings
 from node.store.indexes.reader import END_OF_TIME, MAX_MESSAGES_BATCH
 from node.store.opening import StoppedStore
 from node.store.query.pull import get_message
 from node.store.query.pull_types import (
     IN_MEMORY,
-    PulledRecords,
     PullRequest,
     PullStatus,
     TransferLimits,
@@ -68,18 +68,13 @@ def get(
     with opened(path, pairs) as store, doing("cannot read the messages"):
         queue = store.queue(options["topic"], options["queue"])
         result = get_message(store.log, queue, offset, request)
-        shapes = _shapes(store, result, options["raw_body"], options["no_body"])
+        bodies = Bodies(options["raw_body"], options["no_body"])
+        places = result.physical_offsets.tolist()
+        shapes = (bodies.shape(store.log.record_at(place)) for place in places)
         document = pull_shape(result, shapes)
     title = f"{result.status.value}, next {result.next_begin_offset}"
     output.document(document, _table(document["messages"]), title)
-    return failures.OK if result.status is PullStatus.FOUND else failures.NOT_FOUND
-
-
-def _shapes(
-    store: StoppedStore, result: PulledRecords, raw_body: bool, no_body: bool
-) -> Iterator[Shape]:
-    for offset in result.physical_offsets.tolist():
-        yield message_shape(store.log.record_at(offset), raw_body, no_body)
+    return bodies.end() if result.status is PullStatus.FOUND else failures.NOT_FOUND
 
 
 def _table(messages: list[Shape]) -> list[Shape]:
@@ -112,6 +107,7 @@ def find(path: Path, output: Output, pairs: tuple[str, ...], **options: Any) -> 
     from keelog.store import open_store
 
     damage = DamagedPlaces(fails=options["on_damage"] == "fail")
+    bodies = Bodies(options["raw_body"], options["no_body"])
     with doing(f"cannot open the store {path}"):
         opened_store = open_store(path, load_settings(pairs))
     with opened_store as store, doing(f"cannot find messages with key {options['key']}"):
@@ -120,19 +116,17 @@ def find(path: Path, output: Output, pairs: tuple[str, ...], **options: Any) -> 
         else:
             columns = MESSAGE_COLUMNS if output.format == "csv" else MESSAGE_TABLE
             names = ("topic", "key", "since", "until", "limit", "unique")
-            shapes = (
-                message_shape(message.record, options["raw_body"], options["no_body"])
-                for message in store.find(
-                    **{name: options[name] for name in names}, on_damage=damage.pass_over
-                )
+            found = store.find(
+                **{name: options[name] for name in names}, on_damage=damage.pass_over
             )
+            shapes = (bodies.shape(message.record) for message in found)
             count = output.rows(shapes, columns)
     if not count and not damage.places:
         raise NotFound(
             f"no message of {options['topic']} has the key {options['key']!r}",
             f"keelog store dump {path} --topic {options['topic']}  shows the keys that there are",
         )
-    return damage.end()
+    return damage.end() or bodies.end()
 
 
 def _candidates(store: StoppedStore, asked: Mapping[str, Any]) -> Iterator[Shape]:

@@ -11,11 +11,6 @@ from node.runtime.settings import load_settings
 from node.store.opening import StoppedStore, open_store
 
 directory = click.argument("path", metavar="DIR", type=click.Path(readable=False, path_type=Path))
-body_options = options(
-    click.option("--raw-body", is_flag=True, help="Bodies as base64, text or not."),
-    click.option("--no-body", is_flag=True, help="Leaves bodies out."),
-)
-
 derived_options = options(
     click.option("--queues", is_flag=True, help="Only consumequeue/, unless --index is there too."),
     click.option("--index", is_flag=True, help="Only index/, unless --queues is there too."),

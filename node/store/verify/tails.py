@@ -67,7 +67,7 @@ def _of_last_record(
     time = record.head.store_timestamp
     # A broker's clock may have gone back: the snapshot has the latest time of all. A marker of
     # `store repair` has an empty body, and the time of the record before it.
-    is_exact = bool(epochs) and epochs[-1].start <= offset and bool(record.body.strip(b"\0"))
+    is_exact = bool(epochs) and epochs[-1].start <= offset and bool(record.raw_body.strip(b"\0"))
     if stated > 0 and (time > stated or (is_exact and time != stated)):
         return f"its last record, at {offset}, is of {stated}, the one in the log is of {time}"
     return _used(record, _queue_of(record), known)

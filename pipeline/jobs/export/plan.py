@@ -58,6 +58,8 @@ def plan_export(
         "from_ms": options.from_ms,
         "by_topic": options.by_topic,
     }
+    if any(column.name == "body" for column in columns):
+        selection["bodies"] = "plain"  # exports before had them as stored
     if before is not None and dict(before.selection) != selection:
         raise _mismatch(_words(dict(before.selection)), _words(selection))
     everything = plan_parts(parsed)

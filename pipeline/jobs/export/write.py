@@ -47,7 +47,9 @@ NAME_BYTES_MAX = 255
 _DAY_US = 86_400_000_000
 _NO_TIME = -(2**63)
 _EPOCH = date(1970, 1, 1).toordinal()
-_ONE_VALUE_EACH = frozenset(("body", "msgId", "uniqKey", "physicalOffset", "queueOffset"))
+_ONE_VALUE_EACH = frozenset(
+    ("body", "rawBody", "msgId", "uniqKey", "physicalOffset", "queueOffset")
+)
 # Hive's list, which Spark and Arrow undo: they keep everything else.
 _ESCAPED = {chr(code) for code in range(1, 32)} | set("\"#%'*/:=?\\\x7f{[]^")
 

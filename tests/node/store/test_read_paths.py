@@ -68,12 +68,12 @@ def _candidates(store: StoppedStore) -> Iterator[tuple[Queue, int, Record]]:
             unit = reader.unit(number)
             assert unit is not None
             record = record_of(store.log, reader, number, unit)
-            if record.tags and record.keys and len(record.body) > 20:
+            if record.tags and record.keys and len(record.raw_body) > 20:
                 yield queue, number, record
 
 
 def in_the_body(record: Record) -> int:
-    return record.raw.index(record.body) + len(record.body) // 2
+    return record.raw.index(record.raw_body) + len(record.raw_body) // 2
 
 
 def in_the_born_time(_record: Record) -> int:

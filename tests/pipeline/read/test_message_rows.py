@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pipeline.read.arrays import TYPES, flat_and_ends, pieces
 from pipeline.read.message_rows import MAKERS, MessageRows
 from pipeline.tables import DAMAGE, KAFKA, MESSAGES, TABLES
+from protocol.record.bodies import COMPRESSED
 from protocol.record.codec import Record
 from protocol.record.columns import scan
 from tests.pipeline.facts_as_rows import US_MAX, plain_rows
@@ -23,7 +24,8 @@ def expected_row(record: Record, node: str) -> Row:
         "topic": record.topic,
         "queueId": head.queue_id,
         "queueOffset": head.queue_offset,
-        "body": record.body,
+        "body": record.raw_body,  # pipeline.read.plain_bodies unpacks it
+        "rawBody": record.raw_body if head.sys_flag & COMPRESSED else None,
         "tags": record.tags or None,
         "keys": record.keys,
         "uniqKey": record.unique_key or None,

@@ -55,7 +55,12 @@ EXAMPLE_DRAFT = Draft(
 def test_rocketmqs_example_decodes_to_its_fields() -> None:
     record = decode(EXAMPLE, 0, expected_offset=0)
     assert isinstance(record, Record)
-    assert (record.size, record.version, record.topic, record.body) == (165, 1, "FooBar", b"hello")
+    assert (record.size, record.version, record.topic, record.raw_body) == (
+        165,
+        1,
+        "FooBar",
+        b"hello",
+    )
     assert record.head == SHORT_HEAD.row(
         total_size=165,
         magic=0xDAA320A7,
@@ -128,7 +133,7 @@ def test_every_valid_record_decodes_to_what_was_written(draft: Draft, offset: in
     record = decode(b"before" + raw + b"behind", 6, expected_offset=offset)
     assert isinstance(record, Record), record
     assert record.raw == raw
-    assert (record.topic.encode(), record.body) == (draft.topic, draft.body)
+    assert (record.topic.encode(), record.raw_body) == (draft.topic, draft.body)
     assert record.properties_raw[: len(draft.properties)] == draft.properties
     assert (record.born_host, record.store_host) == (draft.born_host, draft.store_host)
     assert (record.version, record.size, record.physical_offset) == (1 + draft.v2, len(raw), offset)

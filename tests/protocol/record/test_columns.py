@@ -60,7 +60,7 @@ def assert_same(found: Scan, expected: tuple[list[Record], int, Filler | Torn | 
         topic = columns.piece(columns.topic_start, columns.topic_length, row)
         properties = columns.piece(columns.properties_start, columns.properties_length, row)
         assert (body, topic, properties) == (
-            record.body,
+            record.raw_body,
             record.topic.encode(),
             record.properties_raw,
         )

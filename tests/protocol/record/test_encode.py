@@ -55,7 +55,7 @@ def test_a_message_comes_back_from_its_record(message: NewMessage, crc: bool) ->
     raw = encode_message(message, crc)
     record = decode(raw, 0, sealed=False)
     assert isinstance(record, Record), record
-    assert (record.topic, record.body) == (message.topic, message.body)
+    assert (record.topic, record.raw_body) == (message.topic, message.body)
     assert (record.tags, record.keys) == (message.tags, list(message.keys))
     assert record.unique_key == message.unique_key
     expected = dict(message.properties)

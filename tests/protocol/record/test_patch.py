@@ -101,7 +101,7 @@ def test_both_patches_write_the_same_bytes_and_they_are_whole_records(
         head = record.head
         assert (head.queue_id, head.queue_offset) == (queue_id[number], queue_offset[number])
         assert (head.store_timestamp, record.store_host) == (stamp.store_timestamp, STORE_HOST)
-        assert (record.topic, record.body) == (message.topic, message.body)
+        assert (record.topic, record.raw_body) == (message.topic, message.body)
         assert record.born_host == message.born_host
         assert ("__CRC32#" in record.properties) == crc
 
