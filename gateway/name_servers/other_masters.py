@@ -102,18 +102,21 @@ class OtherMasters:
         if not place and "/" not in role.source:
             place = remoting_beside(role.source)
         while place:
-            is_there = False
-            with suppress(OSError):
-                is_there = await _is_a_master(place, own_port)
+            is_there = await self.lives(place, own_port)
             self.note(OLD_MASTER, OtherMaster(place, False) if is_there else None)
             await asyncio.sleep(LOOK_S)
 
+    async def lives(self, place: str, own_port: int = 0) -> bool:
+        """Whether a master takes requests there, and not this node at `own_port`: the address may
+        have come here. A name server has a machine that was lost for two minutes."""
+        try:
+            return await _is_a_master(place, own_port)
+        except OSError:
+            return False
+
 
 async def _is_a_master(place: str, own_port: int) -> bool:
-    """Whether a master takes requests there, and not this node: its address may have come here.
-
-    Raises OSError.
-    """
+    """As `OtherMasters.lives`. Raises OSError."""
     host, port = split_place(place)
     with closing(await RemotingCaller.connect(host, port, ANSWER_S)) as caller:
         if port == own_port and caller.is_of_this_machine:

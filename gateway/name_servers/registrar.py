@@ -273,7 +273,7 @@ class NameServerLink:
             await self._register(caller)
             after = await others.at(caller, wait_s) if before else ""
             if before:
-                seen = OtherMaster(before, leads=after == before)
+                seen = OtherMaster(before, leads=after == before and await others.lives(before))
             if not after:
                 break
         others.note(self.place, seen)

@@ -68,7 +68,7 @@ def lead(root: Path, settings: Settings, epoch: int) -> int:
             kept = epochs_from(known, found.min_offset)
             save_master_epochs(place, with_epoch(kept, MasterEpoch(epoch, start)))
         if role is not None and role.role == REPLICA:
-            add_topics_of_log(place, settings, read_follow_state(place).topics_end)
+            add_topics_of_log(found, settings, read_follow_state(place).topics_end)
         ensure_id(place)  # a note of a store without an id would not count once it has one
         save_role(place, StoreRole(MASTER, "", epoch, found.end, acknowledged))
         return found.end

@@ -23,8 +23,9 @@ from node.store.identity.node_role import (
 from node.store.identity.store_id import ensure_id
 from node.store.opening import open_store
 from node.store.shutdown_state import check_is_store
-from node.writer.recovery.recovery import carry_out, examine
+from node.writer.recovery.recovery import Recovery, carry_out, examine
 from protocol.errors import RefusedError
+from protocol.ids import Queue
 from replication.replica.master_facts import ask_facts
 
 
@@ -93,7 +94,7 @@ def promote(root: Path, settings: Settings, though_alive: bool = False) -> Promo
         master_end = _master_end(state, though_alive)
         clear_clean(place)
         epoch = carry_out(found, settings.enabled_append_prop_crc)
-        topics = add_topics_of_log(place, settings, state.topics_end)
+        topics = add_topics_of_log(found, settings, state.topics_end)
         save_role(place, StoreRole(MASTER, role.source, epoch, found.end, acknowledged))
         return Promotion(
             str(place),
@@ -110,32 +111,36 @@ def promote(root: Path, settings: Settings, though_alive: bool = False) -> Promo
         )
 
 
-def add_topics_of_log(root: Path, settings: Settings, begin: int) -> tuple[str, ...]:
+def add_topics_of_log(found: Recovery, settings: Settings, begin: int) -> tuple[str, ...]:
     """Gives each topic that has messages from log offset `begin` on the queues that they are in;
-    returns the names of those that lacked some.
+    returns the names of those that lacked some. For a log whose end is carried out.
 
     The master's table of topics is some seconds old. A topic with older messages alone, which is
     not in that table, was removed at the master.
     """
-    file, missing = TopicsFile(root), dict[str, int]()
-    with open_store(root, settings) as store:
-        for queue in store.queues():
-            known, wanted = file.topics.get(queue.topic), queue.queue_id + 1
-            if known is not None and min(known.read_queues, known.write_queues) >= wanted:
-                continue
+    file, missing = TopicsFile(found.root), dict[str, int]()
+    unknown = [queue for queue in found.tails if not _has_queue(file, queue)]
+    if not unknown:
+        return ()
+    with open_store(found.root, settings) as store:
+        for queue in unknown:
             reader = store.queue(*queue)
             last = None if reader is None else reader.unit(reader.max_offset - 1)
             if last is not None and last.physical_offset >= begin:
-                missing[queue.topic] = max(wanted, missing.get(queue.topic, 0))
-    if missing:
-        made = [
-            replace(
-                file.topics.get(name) or Topic(name, 0, 0), read_queues=count, write_queues=count
-            )
-            for name, count in missing.items()
-        ]
+                missing[queue.topic] = max(queue.queue_id + 1, missing.get(queue.topic, 0))
+    made = []
+    for name, count in missing.items():
+        topic = file.topics.get(name) or Topic(name, 0, 0)
+        write_queues = max(topic.write_queues, count)
+        made.append(replace(topic, read_queues=count, write_queues=write_queues))
+    if made:
         file.put(made, now_ms())
     return tuple(sorted(missing))
+
+
+def _has_queue(file: TopicsFile, queue: Queue) -> bool:
+    known = file.topics.get(queue.topic)
+    return known is not None and queue.queue_id < known.read_queues
 
 
 def _master_end(state: FollowState, though_alive: bool) -> int:

@@ -108,6 +108,11 @@ def test_a_send_is_refused_as_a_slave_does(pair: Pair, topic: str) -> None:
     assert pair.replica.log_state().appended == end
 
 
+def test_tools_see_a_replica_as_a_slave(pair: Pair) -> None:
+    found = pair.peer.ask(RequestCode.GET_BROKER_CONFIG, {}).body.decode().splitlines()
+    assert "brokerRole=SLAVE" in found
+
+
 def test_ends_of_transactions_and_changes_of_groups_are_refused(pair: Pair) -> None:
     ended = pair.peer.ask(RequestCode.END_TRANSACTION, {"commitOrRollback": 8})
     assert ended.code == ResponseCode.SLAVE_NOT_AVAILABLE

@@ -9,8 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from node.runtime.following.other_master import OtherMaster, read_other_master
+from node.store.identity.new_store import create_store
+from node.store.identity.node_role import MASTER, StoreRole, save_role
+from node.store.identity.store_id import ensure_id
 from node.store.opening import open_store
 from node.supervisor.bind import free_ports
+from protocol.errors import ServiceNotAvailable
 from protocol.remoting.bodies import ClusterInfo, TopicRouteData
 from protocol.remoting.codes import RequestCode
 from protocol.remoting.java_class import read_body
@@ -109,6 +114,28 @@ def queue_ends(root: Path, topic: str) -> Sequence[int]:
     with open_store(root) as store:
         found = [store.queue(topic, number) for number in range(4)]
     return [queue.max_offset if queue else 0 for queue in found]
+
+
+def test_an_old_master_does_not_take_the_place_of_one_that_was_promoted(
+    tmp_path: Path, name_server: NameServer
+) -> None:
+    new, old = tmp_path / "new", tmp_path / "old"
+    create_store(new)
+    ensure_id(new)
+    save_role(new, StoreRole(MASTER, "127.0.0.1:1", epoch=2, offset=4_711))
+    with node_at(name_server, new, "keel") as promoted:
+        wait_until(lambda: name_server.brokers("TBW102") == {"keel"}, "not registered", 10)
+        host, port = remoting_place(promoted.stderr)
+        with node_at(name_server, old, "keel") as late:
+            wait_until(
+                lambda: read_other_master(old) == OtherMaster(f"{host}:{port}", leads=True),
+                f"it was not noticed: {late.stderr}",
+            )
+            places = name_server.clusters().broker_addr_table["keel"].broker_addrs
+            assert dict(places) == {0: f"{host}:{port}"}
+            with pytest.raises(ServiceNotAvailable, match="another_master"):
+                late.client.send("orders", b"x", timeout=2.0)
+        promoted.client.send("orders", b"x")
 
 
 def test_two_nodes_are_one_cluster_for_a_client(tmp_path: Path, name_server: NameServer) -> None:

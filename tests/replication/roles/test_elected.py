@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from node.store.config.topics_file import TopicsFile
 from node.store.identity.master_epochs import load_master_epochs, save_master_epochs
 from node.store.identity.node_role import (
     MASTER,
@@ -75,6 +76,16 @@ def test_a_replica_that_lacks_what_it_acknowledged_does_not_lead(tmp_path: Path)
     with pytest.raises(AcknowledgedLost):
         lead(tmp_path, SETTINGS, 5)
     assert load_master_epochs(tmp_path) == ()
+
+
+def test_an_elected_replica_makes_the_topics_that_only_its_log_has(tmp_path: Path) -> None:
+    write(tmp_path, 5)
+    TopicsFile(tmp_path).remove("t", 1)
+    lead(tmp_path, SETTINGS, 5)
+    assert TopicsFile(tmp_path).topics == {}, "it was the master before: somebody removed it"
+    save_role(tmp_path, StoreRole(REPLICA, MASTER_PLACE, 5, 0, 0))
+    lead(tmp_path, SETTINGS, 6)
+    assert list(TopicsFile(tmp_path).topics) == ["t"]
 
 
 def test_an_old_master_cuts_what_the_new_one_does_not_have_and_keeps_it(tmp_path: Path) -> None:
