@@ -40,6 +40,7 @@ from node.writer.log.page_prefetch import PagePrefetch
 from node.writer.log.transient_store_pool import make_pool
 from node.writer.log.zero_prefill import make_ahead
 from node.writer.placement import Placement
+from node.writer.recovery.lost_files import warn_of_lost
 from node.writer.recovery.recovery import Recovery, Tell, carry_out, examine, tell_nobody
 from node.writer.repeats.key_window import KeyWindow
 from node.writer.repeats.stored_once import StoredOnce
@@ -438,6 +439,7 @@ def _open_locked(
     check_guards(root)
     found = examine(root, settings, tell)
     TopicsFile(root)  # Raises for a damaged file, as `examine` does, before anything is changed.
+    warn_of_lost(found)
     ensure_id(root)
     page = LogPage.create(root)
     page.publish(state=RECOVERING)
