@@ -234,6 +234,7 @@ class WriterStore:
             self._checkpoint_at = now
             with disk.if_room():
                 self.checkpoint.save_running()
+                self.topics.keep_file()
         self.offsets.turn(now)
         if self.log.lacks_next and now - self._retried_at >= DISK_RETRY_S:
             self._retried_at = now

@@ -21,7 +21,7 @@ EVENTS = {
     "queues": "all queues are lost",
     "segment": "the log begins later",
     "floor": "the note of what is durable is lost",
-    "keelog": "there are no notes about this log",
+    "keelog": "the notes about this log are missing",
 }
 
 
@@ -65,3 +65,13 @@ def test_what_is_lost_at_a_start_is_one_warning_each(tmp_path: Path) -> None:
             wait_until(lambda: told(node) >= expected, f"only {told(node)} are told", 10)  # noqa: B023
             assert told(node) == expected
             assert all(node.stderr.count(EVENTS[name]) == 1 for name in expected)
+
+
+def test_a_table_of_topics_that_is_removed_under_the_node_is_written_again(tmp_path: Path) -> None:
+    with RunningNode(tmp_path / "store", PAIRS, queue_workers=1, readers=1) as node:
+        node.client.create_topic("wide", queues=20)
+        path = node.root / "config" / "topics.json"
+        path.unlink()
+        wait_until(path.exists, "it is not written again", 30)
+        assert '"wide"' in path.read_text()
+        wait_until(lambda: "written again" in node.stderr, "no line says it", 10)

@@ -17,8 +17,8 @@ log = logging.getLogger("keelog.writer")
 
 def warn_of_lost(found: Recovery) -> None:
     """Call it after `examine`, before anything is written."""
-    for event, told in _losses(found):
-        log.warning(event, extra=fields(**told))
+    for event, details in _losses(found):
+        log.warning(event, extra=fields(**details))
 
 
 def _losses(found: Recovery) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -26,7 +26,7 @@ def _losses(found: Recovery) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if not found.epochs:
         if found.end:
             what = "the store was another owner's, or they are lost"
-            yield "there are no notes about this log", {"folder": own_dir(root), "why": what}
+            yield "the notes about this log are missing", {"folder": own_dir(root), "why": what}
     elif not found.was_clean:
         where = {"mark": root / ABORT_FILE, "walked_from": found.tails_at, "end": found.end}
         yield "the node did not stop in order: the end of the log was looked for", where
