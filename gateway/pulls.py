@@ -13,7 +13,7 @@ from gateway.connection import RemotingConnection, Reply, Request
 from gateway.groups import Groups
 from gateway.members import BROADCASTING, Members
 from gateway.topics import Topics
-from node.reader.answers import Answer, bounds_of
+from node.reader.answers import Answer
 from node.reader.long_polls import Held
 from node.reader.pull_desk import PullDesk
 from node.reader.requests import Pull
@@ -25,7 +25,7 @@ from node.store.query.sql_filter import SqlFilter, sql_filter
 from node.store.query.tag_filter import TagFilter, parse_tags
 from node.store.running_store import RunningStore
 from protocol.errors import BadRequest, CorruptError, MessageDamaged, MqError, NotAllowed
-from protocol.ids import Queue, queue_of
+from protocol.ids import queue_of
 from protocol.record.codec import stated_offset
 from protocol.remoting.bodies import CheckClientBody
 from protocol.remoting.codes import ResponseCode
@@ -152,7 +152,7 @@ class Pulls:
             self.desk.pull(request.connection.number, number, asked, now)
         except MessageDamaged as damage:
             self._close(number, chars)
-            request.answer(self._past(asked.queue, damage))
+            request.answer(self._past(damage))
         except MqError:
             self._close(number, chars)
             raise
@@ -238,7 +238,7 @@ class Pulls:
         if request is None:
             return False
         if isinstance(found, MessageDamaged):
-            request.answer(self._past(held.queue, found))
+            request.answer(self._past(found))
         elif isinstance(found, MqError):
             if isinstance(found, CorruptError):
                 met_damage.note(found)
@@ -248,15 +248,12 @@ class Pulls:
             request.answer(_reply(held, found, which))
         return not request.connection.is_closed
 
-    def _past(self, queue: Queue, damage: MessageDamaged) -> Reply:
+    def _past(self, damage: MessageDamaged) -> Reply:
         """Sends a consumer on after a damaged message, as after one that its filter refuses; or
         refuses the pull, as the settings say. Either way the answer names the damage."""
         met_damage.note(damage)
-        desk = self.desk
-        low, high = desk.again(lambda: bounds_of(desk.store, desk.tail, queue))
-        ext = {
-            **_ALWAYS, "minOffset": str(low), "maxOffset": str(high), **damage_fields(damage),
-        }  # fmt: skip
+        end = str(damage.next_offset)
+        ext = {**_ALWAYS, "minOffset": "0", "maxOffset": end, **damage_fields(damage)}
         skips = self.settings.skip_damaged_message
         code = ResponseCode.PULL_RETRY_IMMEDIATELY if skips else damage.code
         return Reply(code, ext, remark=damage.reason)

@@ -118,6 +118,9 @@ class ConsumeQueues:
         vouched = None
         if queues:  # None at all: somebody deleted them, or there was no message yet.
             vouched = vouched_for_shard(self._root, *self._shard)
+        elif not self._files.root.is_dir() and vouched_for_shard(self._root, *self._shard):
+            found = fields(folder=self._files.root)
+            log.warning("all queues are lost: they are made anew from the log", extra=found)
         broken = {queue for queue in load_unfinished(self._root) if self._shard.owns(queue)}
         if vouched is None:
             vouched = self._covered(

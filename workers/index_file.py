@@ -3,11 +3,13 @@
 Run it as `python -m workers.index_file DIR`.
 """
 
+import logging
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from node.runtime.event_log import fields
 from node.runtime.process import leave
 from node.runtime.service_loop import index_pace
 from node.runtime.settings import Settings
@@ -26,6 +28,8 @@ from workers.index_folder import IndexState, IndexWriter
 from workers.pace import TurnPace
 from workers.process import WorkerJob, parser_for, run_worker
 from workers.progress import took_over_in_order, vouched_offset
+
+log = logging.getLogger("keelog.worker")
 
 SLOT = "index"
 WINDOW_BYTES = 1 << 20
@@ -68,7 +72,12 @@ class IndexFiles:
         self._folder.make_root()
         self._folder.drop_unfinished()
         is_kept = bool(self._folder.names()) or not self._begins_with_keys(limits.min_offset)
-        vouched = vouched_offset(self._root, SLOT) if is_kept else 0
+        vouched = vouched_offset(self._root, SLOT)
+        if not is_kept:
+            if vouched:
+                found = fields(folder=self._folder.root)
+                log.warning("the index is lost: it is made anew from the log", extra=found)
+            vouched = 0
         if vouched is None:
             start = self._resume_unvouched(limits.readable)
         else:

@@ -41,6 +41,7 @@ from node.writer.log.page_prefetch import PagePrefetch
 from node.writer.log.transient_store_pool import make_pool
 from node.writer.log.zero_prefill import make_ahead
 from node.writer.placement import Placement
+from node.writer.recovery.lost_files import warn_of_lost
 from node.writer.recovery.recovery import Recovery, Tell, carry_out, examine, tell_nobody
 from node.writer.repeats.key_window import KeyWindow
 from node.writer.repeats.stored_once import StoredOnce
@@ -234,6 +235,7 @@ class WriterStore:
             self._checkpoint_at = now
             with disk.if_room():
                 self.checkpoint.save_running()
+                self.topics.keep_file()
         self.offsets.turn(now)
         if self.log.lacks_next and now - self._retried_at >= DISK_RETRY_S:
             self._retried_at = now
@@ -439,6 +441,7 @@ def _open_locked(
     check_guards(root)
     found = examine(root, settings, tell)
     TopicsFile(root)  # Raises for a damaged file, as `examine` does, before anything is changed.
+    warn_of_lost(found)
     ensure_id(root)
     page = LogPage.create(root)
     page.publish(state=RECOVERING)

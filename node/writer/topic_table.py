@@ -225,6 +225,11 @@ class TopicTable:
         self._turn.pop(name, None)
         self._file.remove(name, self._now_ms())
 
+    def keep_file(self) -> None:
+        """Writes the file again, with a warning, where somebody has removed it."""
+        if self._file.write_again():
+            log.warning("the table of topics was removed, and is written again")
+
     def adopt(self, document: dict[str, Any]) -> bool:
         """Replaces the table by a master's. Raises as `TopicsFile.adopt`."""
         is_changed = self._file.adopt(document)

@@ -122,7 +122,8 @@ class LogAssembler:
         if torn.kind != "cut":
             raise WrongRecord(
                 f"the master sent no record for offset {at}: {torn.why}",
-                "look at the master's log; then start this node again",
+                "at the master: keelog store verify DIR --deep, and mend it by: keelog store repair"
+                " DIR; then start this node again",
             )
         if len(self._pending) < FILLER_BYTES:
             if len(self._pending) >= self._left:

@@ -149,6 +149,7 @@ class Replica:
             self._checkpoint_at = now
             with disk.if_room():
                 store.checkpoint.save_running()
+                store.topics.keep_file()
         store.offsets.turn(now)
         self.copy.settle()  # retention may save the ends of queues
         with disk.if_room():

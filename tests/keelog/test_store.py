@@ -1,5 +1,7 @@
 """`keelog.store`: messages of a directory without a node, as RocketMQ wrote them."""
 
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from zlib import crc32
@@ -9,6 +11,7 @@ import pytest
 import keelog
 from keelog.store import open_store
 from protocol.record.codec import CRC_MASK
+from tests.support.flipped_record import flip_record
 from tests.support.golden import GetStore, facts
 
 STORE = "small-clean"
@@ -85,3 +88,57 @@ def test_a_scan_stops_at_damage_and_says_where(golden_copy: GetStore) -> None:
         with pytest.raises(keelog.StoreDamaged) as caught:
             next(scan)
     assert caught.value.offset == at
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "keelog", *words],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def damaged_message(root: Path) -> tuple[str, str, int, int]:
+    """Damages one of several messages with a key; topic, key, its offset, and how many are left."""
+    topic, key = "orders", "hot"
+    with open_store(root) as store:
+        found = list(store.find(topic, key))
+    hit = next(m for m in found[len(found) // 2 :] if len(m.body) > 8).physical_offset
+    flip_record(root, hit)
+    return topic, key, hit, len(found) - 1
+
+
+def test_one_damaged_message_hides_no_other(golden_copy: GetStore) -> None:
+    root = golden_copy(STORE)
+    topic, key, hit, left = damaged_message(root)
+    met: list[keelog.StoreDamaged] = []
+    with open_store(root) as store:
+        found = []
+        with pytest.raises(keelog.StoreDamaged) as raised:
+            for message in store.find(topic, key):
+                found.append(message)
+        assert (raised.value.offset, len(found)) == (hit, left)
+        assert len(list(store.find(topic, key, on_damage="skip"))) == left
+        assert len(list(store.find(topic, key, on_damage=met.append))) == left
+        assert [error.offset for error in met] == [hit]
+        with pytest.raises(keelog.StoreDamaged):
+            list(store.scan())
+        assert len(list(store.scan(on_damage="skip"))) == len(facts(STORE).messages) - 1
+        with pytest.raises(keelog.BadRequest, match="on_damage"):
+            list(store.find(topic, key, on_damage="maybe"))  # type: ignore[arg-type]
+    words = [
+        "store",
+        "find",
+        str(root),
+        "--topic",
+        topic,
+        "--key",
+        key,
+        "--jsonl",
+        "--limit",
+        "1000",
+    ]
+    done = command(*words)
+    assert (done.returncode, len(done.stdout.splitlines())) == (5, left)
+    assert f"offset {hit}" in done.stderr
+    assert "1 damaged; " in done.stderr
+    assert command(*words, "--on-damage", "fail").returncode == 5

@@ -127,6 +127,17 @@ class TopicsFile:
         self.topics = topics
         return True
 
+    def write_again(self) -> bool:
+        """Writes the table as it is where somebody has removed its file; False where it is there.
+
+        Raises OSError.
+        """
+        if not self._document or os.path.lexists(self.path):
+            return False
+        disk.make_durable_dir(self.path.parent)
+        self._write(self._document)
+        return True
+
     def remove(self, name: str, timestamp_ms: int) -> bool:
         """Takes a topic out and saves; False when there is none. Raises as `put` does."""
         if name not in self.topics:

@@ -1,0 +1,54 @@
+"""A warning for each file that a start finds missing, or stop that was none: the store goes on
+with less, and nobody else would say so."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from node.runtime import disk
+from node.runtime.event_log import fields
+from node.runtime.state_page import LogPage
+from node.store.checkpoints import FLOOR_FILE, own_dir
+from node.writer.recovery.recovery import Recovery
+from protocol.names import ABORT_FILE, TOPICS_FILE
+
+log = logging.getLogger("keelog.writer")
+
+
+def warn_of_lost(found: Recovery) -> None:
+    """Call it after `examine`, before anything is written."""
+    for event, details in _losses(found):
+        log.warning(event, extra=fields(**details))
+
+
+def _losses(found: Recovery) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    root = found.root
+    if not found.epochs:
+        if found.end:
+            what = "the store was another owner's, or they are lost"
+            yield "the notes about this log are missing", {"folder": own_dir(root), "why": what}
+    elif not found.was_clean:
+        where = {"mark": root / ABORT_FILE, "walked_from": found.tails_at, "end": found.end}
+        yield "the node did not stop in order: the end of the log was looked for", where
+    if found.epochs and not (own_dir(root) / FLOOR_FILE).exists():
+        path = own_dir(root) / FLOOR_FILE
+        yield "the note of what is durable is lost", {"file": path, "known": found.floor}
+    topics = root / TOPICS_FILE
+    if found.tails and not topics.exists() and not disk.backup_of(topics).exists():
+        count = len({queue.topic for queue in found.tails})
+        what = "topics without messages are gone, all others have the default settings"
+        yield "the table of topics is lost", {"file": topics, "topics": count, "why": what}
+    begin = _begin_at_stop(found)
+    if begin is not None and begin < found.min_offset:
+        what = "segments were removed while no node ran"
+        yield "the log begins later", {"before": begin, "now": found.min_offset, "why": what}
+
+
+def _begin_at_stop(found: Recovery) -> int | None:
+    """Where the log began when the last writer stopped; None after a start of the machine."""
+    try:
+        with LogPage.open(found.root) as page:
+            state = page.read()
+    except FileNotFoundError:
+        return None
+    return state.min_offset if state.epoch else None
