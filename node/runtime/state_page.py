@@ -74,6 +74,8 @@ class LogState(NamedTuple):
     wants_acknowledged: int = 0
     """The log offset of which the writer wants to be rung once followers have acknowledged it; 0
     while no request waits for them."""
+    newest_ms: int = 0
+    """The store time of the newest message, as of the last heartbeat; 0 without one."""
 
 
 class WorkerState(NamedTuple):

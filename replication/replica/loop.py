@@ -131,7 +131,7 @@ class Replica:
         store.page.publish(
             flush_began_ms=self.copy.flushing.flush_began_ms, state=DISK_FULL if lacks else RUNNING
         )
-        store.page.beat(now_ms())
+        store.beat()
         self.stats.publish(0, 0)
         self.workers.look()
         self.server.turn()
@@ -207,7 +207,7 @@ class Replica:
             waits = self.store.has_workers() and not self.store.workers_are_done()
             if self.copy.flushing.is_done and (not waits or now >= deadline):
                 break
-            self.store.page.beat(now_ms())
+            self.store.beat()
             time.sleep(_SOON_MS / 1000)
         self.tables.close()
         self.copy.settle()
