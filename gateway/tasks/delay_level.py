@@ -8,7 +8,7 @@ none (RocketMQ: ScheduleMessageService).
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from client.core import ClientCore
@@ -18,7 +18,7 @@ from gateway.tasks.delay_offsets import DelayOffsets
 from gateway.tasks.delivery import RETRY_S, Delivery, deliver_all
 from gateway.tasks.waiting_queue import WaitingQueue
 from node.runtime.event_log import fields
-from node.runtime.stored_times import Arrivals, Moment, moment
+from node.runtime.stored_times import Arrivals, ClockSet, Moment, moment
 from protocol.errors import MqError
 from protocol.record.codec import Record
 from protocol.record.properties import decode_raw_properties
@@ -61,6 +61,7 @@ class DelayQueue:
         core: ClientCore,
         link: WriterLink,
         offsets: DelayOffsets,
+        sets: Sequence[ClockSet] = (),
         now: Callable[[], Moment] = moment,
     ) -> None:
         self._level = level
@@ -68,7 +69,7 @@ class DelayQueue:
         self._link = link
         self._offsets = offsets
         self._now = now
-        self._arrivals = Arrivals(level.delay_ms)
+        self._arrivals = Arrivals(level.delay_ms, sets)
         self.delivered = 0
         self._told_at = -ERROR_S
 

@@ -4,11 +4,15 @@ An entry `level` has the offset of the next message of the level's queue. The pr
 holds the table and saves it; a crash repeats the deliveries of about a second.
 """
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from node.runtime.event_log import fields
 from node.store.config.config_table import ConfigTable
 from protocol.names import DELAY_OFFSETS_FILE
+
+log = logging.getLogger("keelog.tasks")
 
 
 class DelayOffsets:
@@ -18,6 +22,21 @@ class DelayOffsets:
         """Raises StoreDamaged."""
         self._file = ConfigTable(root / DELAY_OFFSETS_FILE, "offsetTable", now_ms, of_objects=False)
         self._file.check_readable()
+
+    def lower(self, ends: Callable[[int], int]) -> None:
+        """No entry stays above the end of its level's queue, which `ends` returns: as after a power
+        loss, the next messages get these offsets, and must not be passed over."""
+        above = {
+            level: end
+            for level in self._file.entries
+            if level.isdigit() and (end := ends(int(level))) < self.get(int(level))
+        }
+        if above:
+            extra = fields(file=self._file.path, levels=",".join(sorted(above, key=int)))
+            log.warning("what is delivered lies beyond the queues, and is lowered", extra=extra)
+            self._file.entries.update(above)
+            self._file.touch()
+            self._file.save()
 
     def get(self, level: int) -> int:
         """The offset of the level's next message."""

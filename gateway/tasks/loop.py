@@ -17,14 +17,26 @@ from gateway.tasks.delay_offsets import DelayOffsets
 from gateway.tasks.group_lags import GroupLags
 from gateway.tasks.timers.timers import TimerDeliverer, timer_queue
 from gateway.tasks.waiting_queue import WAIT_S_MAX
+from node.runtime import disk
+from node.runtime.clock_sets import clock_sets
 from node.runtime.damage import met_damage
 from node.runtime.held_store import check_held
 from node.runtime.locks import FileLock
 from node.runtime.process import EXIT_OK, OOM_READER, StopFlag, leave, now_ms
 from node.runtime.run_process import ChildProcess, child_parser, run_process
 from node.runtime.settings import Settings
-from node.runtime.state_page import RUNNING, STOPPED, STOPPING, WorkerPage, run_dir
+from node.runtime.state_page import (
+    RUNNING,
+    STOPPED,
+    STOPPING,
+    StatePages,
+    WorkerPage,
+    run_dir,
+)
+from node.runtime.stored_times import moment
 from node.store.identity.new_store import check_created
+from node.store.recovered_ends import ends_to_heed, note_lowered
+from protocol.record.scheduled import schedule_place
 
 SLOT = "tasks-0"
 LOCK_WAIT_S = 2.0
@@ -40,16 +52,24 @@ class Tasks:
         self, child: ChildProcess, core: ClientCore, settings: Settings, page: WorkerPage
     ) -> None:
         self._page = page
+        self._pages = StatePages(child.root, 0)
+        self._root = child.root
         self._offsets = DelayOffsets(child.root, now_ms)
+        ends = ends_to_heed(child.root)
+        if ends is not None:
+            self._offsets.lower(lambda level: ends.end_of(*schedule_place(level)))
+        self._lowered = 0
+        """The epoch that is noted."""
         self._link = WriterLink(core, run_dir(child.root), settings, Gathering())
         self._lags = GroupLags(child.root, core)
         wait_s = min(WAIT_S_MAX, settings.long_polling_ms_max / 1000)
+        sets = clock_sets(child.root, moment())
         self._levels = [
-            DelayQueue(DelayLevel(number, delay_ms, wait_s), core, self._link, self._offsets)
+            DelayQueue(DelayLevel(number, delay_ms, wait_s), core, self._link, self._offsets, sets)
             for number, delay_ms in enumerate(settings.delay_levels_ms, 1)
         ]
         queue = timer_queue(core, wait_s)
-        self._timers = TimerDeliverer(child.root, self._link, settings, queue, now_ms)
+        self._timers = TimerDeliverer(child.root, self._link, settings, queue, now_ms, ends)
 
     async def run(self, stop: StopFlag) -> None:
         """Delivers until the flag is set. Raises StoreMoved, and what a level did not foresee."""
@@ -74,10 +94,20 @@ class Tasks:
             task.result()
         self._page.publish(state=STOPPED)
 
+    def _note_epoch(self) -> None:
+        """Whatever the writer recovers while this process runs, no progress is above it."""
+        log_page = self._pages.log
+        epoch = 0 if log_page is None else self._pages.epoch()
+        if epoch not in (0, self._lowered) and self._timers.is_lowered:
+            with disk.if_room():
+                note_lowered(self._root, epoch)
+                self._lowered = epoch
+
     async def _beat(self) -> None:
         while True:
             check_held()
             self._page.beat(now_ms())
+            self._note_epoch()
             self._offsets.turn(time.monotonic())
             met_damage.turn(time.monotonic())
             await asyncio.sleep(BEAT_S)

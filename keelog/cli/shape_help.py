@@ -128,6 +128,7 @@ STATUS: Shape = {
         "pending": "integer: timer messages that wait",
         "delivered": "integer: since the tasks began",
         "late_ms": "integer: of the latest one of the last second",
+        "undelivered": "integer: that wait where nobody delivers them",
     },
     "followers": {
         "needed": "integer: how many must acknowledge a replicated message",

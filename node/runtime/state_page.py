@@ -79,6 +79,8 @@ class LogState(NamedTuple):
     while no request waits for them."""
     dropped_lines: int = 0
     """Lines for stderr that the process dropped because nobody read them."""
+    newest_ms: int = 0
+    """The store time of the newest message, as of the last heartbeat; 0 without one."""
 
 
 class WorkerState(NamedTuple):

@@ -8,6 +8,8 @@ the steady clock, but it knows of no time before this process.
 
 import time
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 SET_MS = 500
@@ -41,6 +43,13 @@ def moment() -> Moment:
     )
 
 
+class ClockSet(NamedTuple):
+    """When the wall clock was set, on the steady clock, and by how much; below 0: back."""
+
+    steady_ms: int
+    by_ms: int
+
+
 class _EndLook(NamedTuple):
     """What lies before `end`, and after the end of the look before it, was there at `at`."""
 
@@ -57,9 +66,11 @@ class Arrivals:
     had just set the clock.
     """
 
-    def __init__(self, keep_ms: int) -> None:
-        """Ages of `keep_ms` and more may be given as any of these."""
+    def __init__(self, keep_ms: int, sets: Sequence[ClockSet] = ()) -> None:
+        """Ages of `keep_ms` and more may be given as any of these. `sets`: what is known of the
+        clock before this process, so that no message of that time seems older than it is."""
         self._keep_ms = keep_ms
+        self._sets = sets
         self._looks: list[_EndLook] = []
         self._last: Moment | None = None
         self._odd_until_ms = 0
@@ -70,6 +81,8 @@ class Arrivals:
         if self._last is not None and at.was_set_since(self._last):
             self._odd_until_ms = at.steady_ms + ODD_MS
         self._last = at
+        if not looks:
+            at = at._replace(wall_ms=at.wall_ms - self._ahead_since(at.steady_ms - self._keep_ms))
         if looks and end <= looks[-1].end:
             return
         is_odd = at.steady_ms < self._odd_until_ms
@@ -82,6 +95,12 @@ class Arrivals:
         if len(looks) > 2 * LOOKS_MAX:
             del looks[: self._first_within(at) - 1]
             del looks[: -2 * LOOKS_MAX]
+
+    def _ahead_since(self, steady_ms: int) -> int:
+        """How far the wall clock is ahead, at the most, of what it would be without its sets since
+        then."""
+        by_ms = [one.by_ms for one in self._sets if one.steady_ms >= steady_ms]
+        return max(accumulate(reversed(by_ms), initial=0))
 
     def _first_within(self, at: Moment) -> int:
         since_ms = at.steady_ms - self._keep_ms

@@ -60,6 +60,8 @@ Fields = dict[str, Any]
 
 SILENT = "silent"
 """Shown as the state of a process without heartbeats."""
+WARN_AHEAD_MS = 5_000
+"""A promoted replica has store times of another clock, which may be this much ahead."""
 GROUP_ROWS_SHOWN_MAX = 100
 """Pairs of a group and a topic in a status, the largest lag first."""
 _NO_LOG = LogState(*(0 for _ in LogState._fields))
@@ -159,6 +161,7 @@ def status(view: NodeView) -> Fields:
             "readable": log.readable,
             "epoch": log.epoch,
             "records": log.records,
+            "ahead_ms": store_ahead_ms(log),
         },
         "disk": disk(view),
         "damage": view.damage.shape(view.store),
@@ -229,6 +232,8 @@ def health(view: NodeView) -> Fields:
         *_elected_check(view),
         _check("heartbeat", not silent, silent or "every process gives its own", needed=True),
         _check("flush", not late, late or "none takes long", needed=view.settings.is_sync_flush),
+        *_undelivered_check(view),
+        _clock_check(log),
         _check("publications", not problems, "; ".join(problems) or "none is stuck"),
         # Reads of everything else go on: one bad record must not cost a node its clients.
         _check("damage", not damage, damage or "none was met since the start"),
@@ -244,6 +249,28 @@ def late_flush(view: NodeView, log: LogState) -> str:
     if took_s <= view.limits.silence_s_max:
         return ""
     return f"the disk has not ended a flush of the log for {took_s:.0f} s"
+
+
+def store_ahead_ms(log: LogState) -> int:
+    """How far the newest store time lies ahead of the clock."""
+    return max(0, log.newest_ms - now_ms())
+
+
+def _clock_check(log: LogState) -> Fields:
+    ahead_ms = store_ahead_ms(log)
+    text = f"the newest store time lies {ahead_ms / 1000:.0f} s ahead of it: it is wrong, or was"
+    return _check(
+        "clock", ahead_ms <= WARN_AHEAD_MS, text if ahead_ms else "no store time is ahead"
+    )
+
+
+def _undelivered_check(view: NodeView) -> list[Fields]:
+    """None for a node that delivers, or whose master does."""
+    if view.settings.follow or any(child.role is ChildRole.TASKS for child in view.children):
+        return []
+    waiting = read_timer_state(view.root).undelivered
+    text = f"{waiting} messages wait, and nobody delivers them: start the node with --remoting"
+    return [_check("delays", not waiting, text if waiting else "no delayed message waits")]
 
 
 def _is_ready(view: NodeView, refused: Refusal | None, late: str) -> bool:

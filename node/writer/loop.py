@@ -48,6 +48,7 @@ from node.writer.staging.operations import StagingService
 from node.writer.staging.requests import OPERATIONS as STAGING_OPERATIONS
 from node.writer.stats import WriterStats
 from node.writer.store import WriterStore, open_writer_store, store_host_of
+from node.writer.undelivered import Undelivered
 from protocol.errors import BadRequest, MqError, NodeBusy, ServiceNotAvailable, StoreMoved
 from protocol.request_checks import WAIT_FLUSHED, WAIT_NONE
 from protocol.wire.frames import Header, check_envelope, id_within, refusal, request_id, unpack
@@ -89,6 +90,7 @@ class Writer:
         refuse = partial(self._refuse, is_append=False)
         self.removals = Removals(store, self._flush_all, self._answer_other, refuse)
         self.expiry = Expiry(store, self.removals)
+        self.undelivered = Undelivered(store)
         self._is_sync = store.settings.is_sync_flush
         self._shows_at_once = store.log.pool is None and not self.settings.shows_late
         """Whether an append is readable as soon as it is written."""
@@ -163,10 +165,11 @@ class Writer:
         if now - self.last_heartbeat >= HEARTBEAT_S:
             check_held()
             self.store.page.publish(flush_began_ms=self.flushing.flush_began_ms)
-            self.store.page.beat(now_ms())
+            self.store.beat()
             met_damage.turn(now)
             self.stats.publish(len(self.waiting), self.store.repeats)
             self.last_heartbeat = now
+            self.undelivered.turn(now, now_ms())
             self.workers.look()
             self.server.turn()
             self._look_for_room()
@@ -494,8 +497,8 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
     server = Server(context, options.bind, local=options.local)
     # Fail-stop: after a failed write or flush nothing more may be acknowledged.
     child.what = f"the writer of {root} stops, its log can no longer be trusted"
-    writer = Writer(store, server, workers)
     store.delays.delivers = options.delays
+    writer = Writer(store, server, workers)
     if options.followers:
         store.may_be_followed = True
         answer, show = writer.answer_waiting, writer.announce

@@ -294,6 +294,12 @@ class Retention:
                     found.append(SegmentFile(start, start + self._segment_bytes, modified_s))
         return sorted(found)
 
+    def written_before(self, limit_s: float) -> int:
+        """The log offset below which all segments were last written before a time."""
+        segments = self.segments()
+        written = zip(segments[:-1], _written_s(segments), strict=False)
+        return max((one.end for one, written_s in written if written_s < limit_s), default=0)
+
     def delete(self, segments: Sequence[SegmentFile]) -> None:
         """Begins to unlink them, oldest first, with `delete_commit_log_files_interval` between."""
         paths = [self._root / COMMIT_LOG_DIR / offset_file_name(one.start) for one in segments]

@@ -13,6 +13,7 @@ from node.runtime.process import now_ms
 from node.runtime.settings import Settings
 from node.runtime.shortage import as_refusal
 from node.runtime.state_page import RECOVERING, STOPPED, LogPage, run_dir
+from node.runtime.stored_times import moment
 from node.serving.host_address import first_ipv4
 from node.store.checkpoints import (
     Floor,
@@ -33,8 +34,10 @@ from node.store.identity.own_places import check_own_files
 from node.store.identity.store_id import check_guards, ensure_id
 from node.store.identity.store_links import check_links
 from node.store.log.reader import Bounds
+from node.store.recovered_ends import RecoveredEnds, write_ends
 from node.writer.appender import Appender
 from node.writer.broker_checkpoint import SAVE_EVERY_S, BrokerCheckpoint, live_workers
+from node.writer.clock_watch import ClockWatch
 from node.writer.delayed_append import Delays
 from node.writer.log.commit_log import Ahead, CommitLog
 from node.writer.log.page_prefetch import PagePrefetch
@@ -53,7 +56,13 @@ from protocol.errors import NotAStore, StorePermission
 from protocol.ids import Queue
 from protocol.kernel import loader
 from protocol.message_id import Host
-from protocol.names import ABORT_FILE
+from protocol.names import (
+    ABORT_FILE,
+    DELAY_OFFSETS_FILE,
+    SCHEDULE_TOPIC,
+    TIMER_CHECK_FILE,
+    TIMER_TOPIC,
+)
 from protocol.record.patch import AppendRules
 
 log = logging.getLogger("keelog.writer")
@@ -116,6 +125,7 @@ class WriterStore:
         self.floor.save(found.end)
         self.checkpoint = BrokerCheckpoint(self.root, settings)
         self.inner_right = make_right(self.run_dir)
+        self._clock_watch = ClockWatch(self.root)
         self._snapshot: Tails | None = None
         self._snapshot_at = found.end
         self._snapshot_records = 0
@@ -150,6 +160,15 @@ class WriterStore:
             lambda: self.removed,
             self.rules.crc,
         )
+
+    def beat(self) -> None:
+        """Shows that the owner of the log lives, and how far store times lie ahead. Raises
+        PageAbsent."""
+        now = moment()
+        newest_ms = self.placement.last_store_timestamp
+        self.page.publish(newest_ms=newest_ms)
+        self.page.beat(now.wall_ms)
+        self._clock_watch.turn(newest_ms, now)
 
     @property
     def repeats(self) -> int:
@@ -453,6 +472,7 @@ def _open_locked(
     # Only now: until here the mark names the owner of the bytes that were just recovered.
     save_owner(root, epoch)
     store = WriterStore(lock, page, found, epoch, settings, store_host)
+    _write_recovered_ends(found, epoch)
     store.publish_start()
     if loader.unfit():
         log.warning("the compiled kernel is not used", extra=fields(cause=loader.unfit()))
@@ -460,6 +480,17 @@ def _open_locked(
     told = fields(end=found.end, epoch=epoch, queues=len(found.tails), took_ms=took_ms)
     log.info("log recovered", extra=told)
     return store
+
+
+def _write_recovered_ends(found: Recovery, epoch: int) -> None:
+    """For a store in which somebody has delivered messages that wait."""
+    if not any((found.root / name).exists() for name in (DELAY_OFFSETS_FILE, TIMER_CHECK_FILE)):
+        return
+    queues: dict[str, dict[str, int]] = {SCHEDULE_TOPIC: {}, TIMER_TOPIC: {}}
+    for queue, end in found.tails.items():
+        if queue.topic in queues:
+            queues[queue.topic][str(queue.queue_id)] = end
+    write_ends(found.root, RecoveredEnds(epoch, found.end, queues))
 
 
 def _show_durable(page: LogPage, found: Recovery) -> None:

@@ -140,7 +140,7 @@ class Replica:
             store.page.publish_refusal(DISK_FULL, lacks)
         else:
             store.page.publish(state=RUNNING)
-        store.page.beat(now_ms())
+        store.beat()
         met_damage.turn(now)
         self.stats.publish(0, 0)
         self.workers.look()
@@ -231,7 +231,7 @@ class Replica:
             waits = self.store.has_workers() and not self.store.workers_are_done()
             if self.copy.flushing.is_done and (not waits or now >= deadline):
                 break
-            self.store.page.beat(now_ms())
+            self.store.beat()
             time.sleep(_SOON_MS / 1000)
         self.tables.close()
         self.copy.settle()

@@ -296,6 +296,7 @@ MEANINGS = {
     "segment_bytes": "length of a segment",
     "flush_began_ms": "when the current flush began, ms since 1970; 0: no flush is under way",
     "wants_acknowledged": "log offset that a request waits for followers to have; 0: none waits",
+    "newest_ms": "store time of the newest message, ms since 1970; 0: there is none",
     "records": "records appended or dispatched since the process began",
     "dispatched": "queues or index hold everything below this log offset; enough followers do",
     "saved": "log offset below which it is synced and in the progress file",

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -141,3 +142,47 @@ def test_a_key_may_come_again_after_its_window_although_the_store_lies_ahead(
         time.sleep(4.0)
         client.send("once", b"2", unique_key="K")
     assert b"2" in [record.body for record in stored(node, "once")]
+
+
+def test_the_log_warns_once_and_health_says_how_far_the_store_lies_ahead(
+    node: RunningNode, clock: ShiftedClock
+) -> None:
+    def check() -> tuple[bool, str]:
+        (found,) = [one for one in node.client.health().checks if one.name == "clock"]
+        return found.ok, found.detail
+
+    def warned() -> int:
+        return node.stderr.count("the clock was set")
+
+    clock.set(hours=30)
+    wait_until(lambda: check()[0], "the store lies ahead of a clock that is ahead of it")
+    before = warned()
+    clock.set(hours=0)
+    wait_until(lambda: not check()[0], "health does not see it")
+    assert " s ahead of it" in check()[1]
+    wait_until(lambda: warned() == before + 1, f"no warning:\n{node.stderr}")
+    assert node.client.health().ready
+    assert node.client.status().raw["log"]["ahead_ms"] > 3_600_000
+    time.sleep(1.5)
+    assert warned() == before + 1
+
+
+def test_a_node_that_delivers_nothing_says_so_of_what_waits(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with RunningNode(root, SETTINGS, queue_workers=1, readers=1) as running:
+        running.client.send("later", b"timer", delay=30.0)
+        running.client.send("later", b"level", delay_level=2)
+        wait_until(lambda: running.client.status().raw["timers"]["pending"] == 1, "no timer waits")
+        running.kill_all()
+    with RunningNode(root, queue_workers=1, readers=1) as running:
+        assert "delayed messages wait, and nobody delivers them" in running.stderr
+        (found,) = [one for one in running.client.health().checks if one.name == "delays"]
+        assert (found.ok, found.needed) == (False, False)
+        assert found.detail.startswith("2 messages wait"), found.detail
+        wait_until(
+            lambda: running.client.status().raw["timers"]["late_ms"] > 0, "nothing is late", LATE_S
+        )
+    with RunningNode(root, SETTINGS, queue_workers=1, readers=1) as running:
+        assert running.client.status().raw["timers"]["undelivered"] == 0
+        assert "delays" not in [one.name for one in running.client.health().checks]
+        arrive(running, "later", b"level", b"timer")

@@ -362,3 +362,22 @@ def test_units_that_are_farther_away_than_the_wheel_reaches_wait_on(tmp_path: Pa
     last = START + SLOTS - 1
     assert chain_of(real.files, last) == [0]
     assert real.files.log.unit_at(0)["magic"] == 1 | ROLL
+
+
+def test_a_check_point_beyond_its_queue_is_lowered(tmp_path: Path) -> None:
+    """The power was lost: the log has 7 of 13 messages, and the units of all."""
+    real = Files(tmp_path)
+    real.files.add([unit(START + 5, 1, 10 * row) for row in range(13)], 13)
+    real.files.close()
+    lost = 70
+
+    def opened(queue_end: int | None) -> TimerFiles:
+        stored = {place: place // 10 for place in range(0, lost, 10)}
+        return TimerFiles(
+            tmp_path, stored.get, lambda: START * 1000, FILE_BYTES, queue_end=queue_end
+        )
+
+    for queue_end in (7, None):
+        files = opened(queue_end)
+        assert (files.queue_offset, files.known_below, files.pending) == (7, 0, 7)
+        files.close()

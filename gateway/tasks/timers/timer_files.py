@@ -4,6 +4,7 @@ The log of units says all; the wheel is made of it anew at each start, so that n
 two disagree.
 """
 
+import logging
 import mmap
 import os
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from gateway.tasks.timers.timer_log import Positions, TimerLog, Units
 from node.runtime import disk
+from node.runtime.event_log import fields
 from node.runtime.regular_file import read_bounded
 from protocol.derived.timer_units import (
     CHECK_FILE_BYTES,
@@ -33,6 +35,8 @@ from protocol.derived.timer_units import (
 )
 from protocol.names import TIMER_CHECK_FILE, TIMER_LOG_DIR, TIMER_WHEEL_FILE
 from protocol.record.timed import PRECISION_MS
+
+log = logging.getLogger("keelog.tasks")
 
 GONE = -1
 """In place of a queue offset: retention has deleted the message."""
@@ -90,9 +94,11 @@ class TimerFiles:
         now_ms: Callable[[], int],
         file_bytes: int = LOG_FILE_BYTES,
         message_at: Callable[[int], TimerMessage | None] = lambda _: None,
+        queue_end: int | None = None,
     ) -> None:
         """`is_stored`: the queue offset of the timer message at a log offset; None without one,
-        GONE where the log begins later. `message_at`: what that message says.
+        GONE where the log begins later. `message_at`: what that message says. `queue_end`: where
+        the queue ended before new messages came; None where the check point is known to agree.
 
         Units at the end whose message the log has not got, as after a power loss, are cut off.
         Raises OSError.
@@ -101,6 +107,8 @@ class TimerFiles:
         self._check_path = root / TIMER_CHECK_FILE
         disk.make_durable_dir(self._check_path.parent)
         self._check = self._saved = _read_check(self._check_path)
+        if queue_end is not None and self._check.queue_offset > queue_end:
+            self._lower(queue_end)
         self.log = TimerLog(root / TIMER_LOG_DIR, file_bytes)
         self.known_below = 0
         """Messages of the queue below this offset are delivered if their second is passed."""
@@ -132,6 +140,14 @@ class TimerFiles:
         self._rebuild_wheel()
         if self.log.end < self._check.flushed and not self.known_below:
             self._save_now()
+
+    def _lower(self, queue_end: int) -> None:
+        """The next messages get the offsets of lost ones, and must not be passed over."""
+        before = self._check.queue_offset
+        extra = fields(file=self._check_path, before=before, now=queue_end)
+        log.warning("what is delivered lies beyond its queue, and is lowered", extra=extra)
+        self._check = self._saved = self._check._replace(queue_offset=queue_end)
+        disk.write_atomically(self._check_path, self._check.file())
 
     def _save_now(self) -> None:
         check = self.check_now()

@@ -25,6 +25,7 @@ from node.runtime import disk
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
 from node.runtime.stats.timer_state import TimerState, write_timer_state
+from node.store.recovered_ends import RecoveredEnds
 from protocol.derived.timer_units import NO_UNIT, ROLL
 from protocol.errors import MqError
 from protocol.names import TIMER_CHECK_FILE
@@ -65,8 +66,11 @@ class TimerDeliverer:
         settings: Settings,
         queue: WaitingQueue,
         now_ms: Callable[[], int],
+        ends: RecoveredEnds | None = None,
     ) -> None:
+        """`ends`: the check point is lowered to them."""
         self._root = root
+        self._ends = ends
         self._link = link
         self._queue = queue
         self._now_ms = now_ms
@@ -128,15 +132,27 @@ class TimerDeliverer:
             files = await asyncio.to_thread(
                 TimerFiles,
                 self._root,
-                self._records.queue_offset_of,
+                self._is_stored,
                 self._now_ms,
                 message_at=self._records.message_at,
+                queue_end=None if self._ends is None else self._ends.end_of(*TIMER_PLACE),
             )
+            self._ends = None
             self._loaded_to = files.read_second
             self._to_read = None
             self._opened = files
             self._changed.set()
         return self._opened
+
+    def _is_stored(self, offset: int) -> int | None:
+        if self._ends is not None and offset >= self._ends.log_end:
+            return None  # it was lost: another message may be there now
+        return self._records.queue_offset_of(offset)
+
+    @property
+    def is_lowered(self) -> bool:
+        """Whether the ends, if there were any, were heeded."""
+        return self._ends is None or not (self._root / TIMER_CHECK_FILE).exists()
 
     def close(self) -> None:
         """Saves what is not saved."""

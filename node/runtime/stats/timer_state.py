@@ -1,4 +1,7 @@
-"""`keelog/run/timers`: how many timer messages wait, from the tasks for the supervisor, as JSON."""
+"""`keelog/run/timers`: how many timer messages wait, for the supervisor, as JSON.
+
+The tasks write it, and the writer of a node without any.
+"""
 
 import json
 from pathlib import Path
@@ -14,11 +17,16 @@ _BYTES_MAX = 4096
 
 class TimerState(NamedTuple):
     """Messages that wait, those delivered since the process began, and by how much the latest one
-    of the last second came late."""
+    of the last second came late.
+
+    Where nobody delivers, the writer says so: `undelivered` messages wait, of delay levels too, and
+    the first of them is late by so much.
+    """
 
     pending: int = 0
     delivered: int = 0
     late_ms: int = 0
+    undelivered: int = 0
 
 
 def write_timer_state(root: Path, state: TimerState) -> None:

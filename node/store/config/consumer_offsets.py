@@ -4,16 +4,20 @@ An entry `topic@group` has the offset of the next message of each queue. One pro
 holds the table and saves it; entries and fields that we do not know stay as they are.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from node.runtime.event_log import fields
 from node.runtime.regular_file import OFFSETS_FILE_BYTES_MAX, read_bounded
 from node.store.config.config_table import ConfigTable
 from protocol.errors import BadRequest, NotAllowed, StoreDamaged, UnknownTopic
 from protocol.ids import Queue
 from protocol.names import CONSUMER_OFFSETS_FILE, QUEUE_ID_MAX
 from protocol.remoting.java_json import parse_java_json
+
+log = logging.getLogger("keelog.writer")
 
 GROUPS_MAX = 20_000
 """Entries of the table: a topic and a group each."""
@@ -133,11 +137,16 @@ class ConsumerOffsets:
     def _bound(self) -> None:
         """A place beyond the end of its queue, as after a power loss that took unflushed messages,
         becomes the end: the next messages get these offsets, and must not be passed over."""
+        lowered: list[str] = []
         for key, entry in self._file.entries.items():
             bounded = self._bounded(key, entry)
             if bounded != entry:
                 self._file.entries[key] = bounded
+                lowered.append(key)
                 self._file.touch()
+        if lowered:
+            extra = fields(file=self._file.path, groups=len(lowered), first=lowered[0])
+            log.warning("places lie beyond their queues, and are lowered", extra=extra)
 
     def _bounded(self, key: str, entry: dict[str, Any]) -> dict[str, Any]:
         topic = key.partition("@")[0]

@@ -38,6 +38,7 @@ from node.supervisor.status import (
     process_rows,
     read_log,
     read_worker,
+    store_ahead_ms,
     usage,
 )
 from protocol.errors import MqError
@@ -254,6 +255,8 @@ class NodeCollector(Collector):
         yield _one(
             "keelog_commitlog_epoch", "Counts the recoveries that changed the log.", log.epoch
         )
+        text = "How far the newest store time lies ahead of the clock."
+        yield _one("keelog_store_ahead_seconds", text, store_ahead_ms(log) / 1000)
         lags = [
             ([target], max(row["lag_bytes"] for row in rows))
             for target, role in _TARGETS.items()

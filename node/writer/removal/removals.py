@@ -174,9 +174,14 @@ class Removals:
     def expire(self, topic: str, before_ms: int) -> None:
         """Purges what a topic stored before a time, in its turn, and notes from where it is kept.
 
+        Segments that were last written before it go with it, whatever their store times.
+
         A queue that cannot be read stays, and with it all segments that are kept for the topic.
         """
-        survey = TopicSurvey(self._store.root, topic, PurgePoint(time_ms=before_ms), None)
+        below = self._store.retention.written_before(before_ms / 1000)
+        survey = TopicSurvey(
+            self._store.root, topic, PurgePoint(time_ms=before_ms, below=below), None
+        )
         self._waiting.append(_Removal(b"", 0, survey, is_purge=True, is_expiry=True))
 
     def _expire(self, removal: _Removal) -> None:

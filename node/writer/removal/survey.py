@@ -31,10 +31,15 @@ _HINT = "see all damage with: keelog store verify"
 
 @dataclass(frozen=True, slots=True)
 class PurgePoint:
-    """Messages before a queue offset, or a store time, go; with neither all of them."""
+    """Messages before a queue offset, or a store time, go; with neither all of them.
+
+    With a store time go those below the log offset `below` as well: their store times may lie
+    ahead.
+    """
 
     offset: int | None = None
     time_ms: int | None = None
+    below: int = 0
 
     def keeps(self, columns: RecordColumns) -> Bools:
         """Marks the records that stay."""
@@ -42,7 +47,8 @@ class PurgePoint:
             kept: Bools = columns.queue_offset >= self.offset
             return kept
         if self.time_ms is not None:
-            kept = columns.store_timestamp >= self.time_ms
+            is_young = columns.store_timestamp >= self.time_ms
+            kept = is_young & (columns.physical_offset >= self.below)
             return kept
         return np.zeros(len(columns), np.bool_)
 
@@ -121,7 +127,8 @@ class TopicSurvey:
         if self.point.offset is not None:
             cut = min(max(self.point.offset, low), high)
         elif self.point.time_ms is not None and low < high:
-            cut = offset_by_time(log, reader, self.point.time_ms)
+            old = min(found.end_below(self.point.below), high) if self.point.below else low
+            cut = max(offset_by_time(log, reader, self.point.time_ms), old)
         seen = QueueSurvey(first=cut)
         for start in range(low, cut, _STEP_UNITS):
             units = reader.units(start, min(_STEP_UNITS, cut - start))

@@ -2,7 +2,7 @@
 
 import random
 
-from node.runtime.stored_times import LOOKS_MAX, Arrivals, Moment
+from node.runtime.stored_times import LOOKS_MAX, Arrivals, ClockSet, Moment
 
 HOUR_MS = 3_600_000
 NOON = 1_700_000_000_000
@@ -35,6 +35,16 @@ def test_a_clock_that_is_set_makes_nothing_older_and_nothing_younger() -> None:
         now = Moment(NOON + 12_000 + shift, 12_000)
         assert arrivals.age_ms(1, NOON + 4_000, now) == 8_000
         assert arrivals.age_ms(2, NOON + 9_000, now) == 2_000
+
+
+def test_a_process_that_begins_knows_how_the_clock_was_set_before() -> None:
+    sets = [ClockSet(1_000, 24 * HOUR_MS), ClockSet(5_000, -24 * HOUR_MS)]
+    for count, stored, age in ((1, NOON, 6_000), (1, NOON + 24 * HOUR_MS, 0), (2, NOON, 6_000)):
+        arrivals = Arrivals(HOUR_MS, sets[:count])
+        shift = 24 * HOUR_MS * (count == 1)
+        now = Moment(NOON + 6_000 + shift, 6_000)
+        arrivals.look(1, now)
+        assert arrivals.age_ms(0, stored, now) == age
 
 
 def test_a_message_that_nobody_has_seen_is_new() -> None:

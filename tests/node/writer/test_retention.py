@@ -125,6 +125,18 @@ def test_what_is_younger_than_the_forced_reserve_stays_on_the_fullest_disk() -> 
     assert expired(segments(80, 60, 0), verdict, ALL, NOW_S, late) == segments(80)
 
 
+def test_segments_of_a_clock_that_was_ahead_are_as_old_as_the_next_one(tmp_path: Path) -> None:
+    (tmp_path / COMMIT_LOG_DIR).mkdir()
+    for one in segments(9, -500, 8, 3, 0):
+        path = tmp_path / COMMIT_LOG_DIR / offset_file_name(one.start)
+        path.write_bytes(b"")
+        os.utime(path, (one.modified_s, one.modified_s))
+    retention = Retention(tmp_path, SEGMENT_BYTES, DEFAULTS)
+    assert retention.written_before(NOW_S - 5 * HOUR_S) == 3 * SEGMENT_BYTES
+    assert retention.written_before(NOW_S - 10 * HOUR_S) == 0
+    assert retention.written_before(NOW_S + HOUR_S) == 4 * SEGMENT_BYTES, "the last one stays"
+
+
 def test_a_segment_is_not_younger_than_the_one_that_follows_it() -> None:
     verdict = judge(DiskUse(100, 0), 0, DEFAULTS)
     ahead = segments(-10_000, -9_000, 2, 1.5, 0)
