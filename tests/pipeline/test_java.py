@@ -1,6 +1,7 @@
 """Which Java is taken, and what is said when there is none."""
 
 import os
+import pwd
 import stat
 import subprocess
 import sys
@@ -10,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import pipeline.java
-from pipeline.errors import IncompatiblePyspark, JavaMissing
+from pipeline.errors import EngineFailed, IncompatiblePyspark, JavaMissing
 from pipeline.java import find_java, java_version, launcher_home, packed_java
-from pipeline.session import check_pyspark
+from pipeline.session import check_engine, check_pyspark
 
 
 def fake_java(folder: Path, version: str, code: int = 0) -> Path:
@@ -122,6 +123,17 @@ def test_a_launcher_that_may_not_be_run_is_named_with_a_way_out(
     monkeypatch.setattr(os, "access", lambda path, _: not Path(path).is_relative_to(tmp_path))
     with pytest.raises(JavaMissing, match=r"bin/java may not be run.*noexec.*XDG_CACHE_HOME"):
         find_java({"PATH": "", "XDG_CACHE_HOME": str(tmp_path)})
+
+
+def test_a_user_without_a_name_is_told_before_spark_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_entry(uid: int) -> object:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", no_entry)
+    with pytest.raises(EngineFailed, match=r"/etc/passwd has none for \d+"):
+        check_engine()
 
 
 @pytest.mark.parametrize("version", ["3.5.1", "4.1.4", "4.4.0", "5.0.0", "odd"])
