@@ -4,7 +4,9 @@ A `ClientCore` turns options into operations (see `client.operations`) and calls
 of the two clients waits for those in its own way.
 """
 
+import _thread
 import os
+import types
 import weakref
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
@@ -64,7 +66,7 @@ from client.transport.request import (
     no_waiting_here,
 )
 from client.transport.routes import Routes
-from protocol.errors import BadRequest, ClientClosed, ForkedClient, UnknownOperation
+from protocol.errors import BadRequest, ClientClosed, ForkedClient, NotAllowed, UnknownOperation
 from protocol.message_id import Host
 
 CLOSE_TIMEOUT_S = 5.0
@@ -93,6 +95,17 @@ def _count_fork() -> None:
 os.register_at_fork(after_in_child=_count_fork)
 
 
+def _check_threads() -> None:
+    """Refuses a program whose threads are green ones: one that waits in ZeroMQ stops all others."""
+    if not isinstance(_thread.start_new_thread, types.BuiltinFunctionType):
+        raise NotAllowed(
+            f"{_thread.start_new_thread.__module__} has replaced the threads of this program, and a"
+            " client needs one of its own",
+            "gevent: monkey.patch_all(thread=False); eventlet: monkey_patch(thread=False);"
+            " gunicorn: --worker-class gthread",
+        )
+
+
 class ClientCore:
     """One connection to one node, for any number of threads of one process."""
 
@@ -104,7 +117,8 @@ class ClientCore:
         read_from: str | None = None,
     ) -> None:
         """Starts the I/O thread, and one more for `read_from`. Raises BadRequest for an address
-        that cannot be."""
+        that cannot be, NotAllowed where the program has no threads."""
+        _check_threads()
         self.endpoint, self.timeout = settings_of(url, timeout)
         self.retry = Retry() if retry is None else retry
         if not isinstance(self.retry, Retry):

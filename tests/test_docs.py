@@ -51,6 +51,20 @@ def test_every_place_that_the_page_names_exists(page: str) -> None:
     assert not missing_places((ROOT / page).read_text(), ROOT)
 
 
+def test_nothing_is_installed_by_a_name_that_is_on_no_index() -> None:
+    """Whoever registers the name `keelog` gets the users who do what we say."""
+    by_name = re.compile(r"pip (?:install|download)[^\n`]*(?<![/\w.-])keelog\b")
+    folders = ("keelog", "pipeline", "node", "client", "gateway", "protocol", "docs", "deploy")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.*")]
+    files = [path for path in files if path.suffix in (".py", ".md", ".yaml", ".service")]
+    found = {
+        str(path.relative_to(ROOT)): by_name.findall(path.read_text())
+        for path in (*files, ROOT / "README.md", ROOT / "ARCHITECTURE.md")
+    }
+    assert len(found) > 400
+    assert not {path: texts for path, texts in found.items() if texts}
+
+
 def test_every_relative_link_in_the_documents_leads_somewhere() -> None:
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
     broken = [

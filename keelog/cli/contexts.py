@@ -6,6 +6,7 @@ use, then the default.
 
 import json
 import os
+import pwd
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -61,16 +62,32 @@ class Contexts:
         return found
 
 
-def path_of(environment: Mapping[str, str]) -> Path:
-    """The file of the contexts, below XDG_CONFIG_HOME, else ~/.config."""
+def path_of(environment: Mapping[str, str]) -> Path | None:
+    """The file of the contexts, below XDG_CONFIG_HOME, else ~/.config; None without a home.
+
+    A container may run with a user that has none, or with one of another user.
+    """
     base = environment.get("XDG_CONFIG_HOME", "")
     # The XDG rule: a relative path there is to be ignored.
-    folder = Path(base) if base.startswith("/") else Path(environment.get("HOME") or "~", ".config")
-    return folder.expanduser() / "keelog" / "contexts.toml"
+    if base.startswith("/"):
+        return Path(base) / "keelog" / "contexts.toml"
+    home = environment.get("HOME") or _home_of_user()
+    if not home or (Path(home).is_dir() and not os.access(home, os.X_OK)):
+        return None
+    return Path(home) / ".config" / "keelog" / "contexts.toml"
 
 
-def load(path: Path) -> Contexts:
+def _home_of_user() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:
+        return ""
+
+
+def load(path: Path | None) -> Contexts:
     """Reads the file; an absent one is empty. Raises BadRequest, OSError."""
+    if path is None:
+        return Contexts()
     # Imported here: a command without contexts does without.
     import tomllib
 
@@ -95,8 +112,13 @@ def _a_text(value: object) -> str:
     return value
 
 
-def save(path: Path, contexts: Contexts) -> None:
-    """Replaces the file at once; nobody but its owner may read it. Raises OSError."""
+def save(path: Path | None, contexts: Contexts) -> None:
+    """Replaces the file at once; nobody but its owner may read it. Raises BadRequest, OSError."""
+    if path is None:
+        raise BadRequest(
+            "contexts need a home folder, and this user has none",
+            "set HOME or XDG_CONFIG_HOME to a folder of yours",
+        )
     lines = ["# Made by keelog context"]
     if contexts.current is not None:
         lines.append(f"current = {_quoted(contexts.current)}")

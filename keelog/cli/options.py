@@ -25,6 +25,11 @@ _EXAMPLE = "Example: "
 _FORMAT = "keelog.format"
 _CONFIG = "keelog.config"
 
+NO_TEXTS = (
+    "This Python leaves docstrings out (PYTHONOPTIMIZE=2, -OO), and with them what commands do. "
+    "Try: PYTHONOPTIMIZE= keelog --help"
+)
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -115,6 +120,9 @@ class _WithExamples:
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """As click does, then the examples, ready to paste."""
         super().format_epilog(ctx, formatter)  # type: ignore[misc]
+        if sys.flags.optimize > 1:
+            formatter.write_paragraph()
+            formatter.write_text(NO_TEXTS)
         if self.examples:
             with formatter.section("Examples"):
                 for example in self.examples:

@@ -6,6 +6,7 @@ Nothing is forked but for `exec`, so a child shares no memory, lock or socket wi
 import json
 import os
 import signal
+import site
 import socket
 import subprocess
 import sys
@@ -126,13 +127,17 @@ def _gateway_arguments(options: Options, places: NodePlaces) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Our environment, with SOURCE_ROOT first in PYTHONPATH.
+    """Our environment, with SOURCE_ROOT first in PYTHONPATH where Python does not find it itself.
 
-    With OPENBLAS_NUM_THREADS numpy's linear algebra, which we never use, starts no threads.
+    An installation's folder there would come before the standard library: old backports in it,
+    such as `typing`, would replace its modules. With OPENBLAS_NUM_THREADS numpy's linear algebra,
+    which we never use, starts no threads.
     """
-    path = os.environ.get("PYTHONPATH", "")
-    parts = [str(SOURCE_ROOT), *([path] if path else [])]
-    ours = {"PYTHONPATH": os.pathsep.join(parts), "OPENBLAS_NUM_THREADS": "1"}
+    ours = {"OPENBLAS_NUM_THREADS": "1"}
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    by_itself = [*site.getsitepackages(), site.getusersitepackages(), *paths]
+    if SOURCE_ROOT not in [Path(path).resolve() for path in by_itself]:
+        ours["PYTHONPATH"] = os.pathsep.join([str(SOURCE_ROOT), *paths])
     return {**os.environ, **ours}
 
 

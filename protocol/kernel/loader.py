@@ -26,7 +26,9 @@ SWITCH = "KEELOG_KERNEL"
 ABI = 10
 """As KERNEL_ABI in kernel.c: a library of another one is not used."""
 FILE = "_kernel.so"
-BUILD_AGAIN = "build it again: make -B setup in a clone, else pip install --force-reinstall keelog"
+BUILD_AGAIN = (
+    "build it again: make -B setup in a clone, else pip install --force-reinstall /path/to/keelog"
+)
 
 CRC_TABLES, CRC_FOLDING, CRC_WIDE_FOLDING = range(3)
 """How checksums are made, as in enum crc_way: which is best is the processor's affair."""

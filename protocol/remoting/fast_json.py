@@ -1,4 +1,4 @@
-"""JSON headers by msgspec, where the extra `remoting` is installed.
+"""JSON headers by msgspec, where it is installed: a Python without a wheel of it does without.
 
 It takes what nearly every client writes, and leaves all else to the plain codec of
 `protocol.remoting.headers`, which names what is wrong: None means that the plain one has to do it.

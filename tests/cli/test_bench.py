@@ -166,7 +166,7 @@ def test_a_page_without_matplotlib_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert run(["bench", "send", "--html", str(tmp_path / "a.html")]) == 1
-    assert "try: pip install 'keelog[bench]'" in capsys.readouterr().err
+    assert "try: pip install 'matplotlib>=3.9'" in capsys.readouterr().err
 
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "load-testing.md"

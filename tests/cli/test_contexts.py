@@ -1,6 +1,8 @@
 """Named nodes: the file, who may read it, and which node a command talks to."""
 
 import json
+import os
+import pwd
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,31 @@ def test_the_file_is_where_xdg_says(monkeypatch: pytest.MonkeyPatch) -> None:
     assert path_of({"HOME": "/home/me"}) == at_home
     assert path_of({"HOME": "/home/me", "XDG_CONFIG_HOME": "not/absolute"}) == at_home
     assert path_of({"XDG_CONFIG_HOME": "/etc/mine"}) == Path("/etc/mine/keelog/contexts.toml")
+
+
+def test_without_a_home_there_is_no_context_and_none_can_be_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A container may have a user without an entry, or with the home of another one."""
+
+    def no_entry(uid: int) -> object:
+        raise KeyError(uid)
+
+    closed = tmp_path / "root"
+    closed.mkdir()
+    may = os.access
+    monkeypatch.setattr(os, "access", lambda path, how: path != str(closed) and may(path, how))
+    assert path_of({"HOME": str(closed)}) is None
+    monkeypatch.setattr(pwd, "getpwuid", no_entry)
+    assert path_of({}) is None
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    for variable in ("KEELOG_NODE", "KEELOG_CONTEXT"):
+        monkeypatch.delenv(variable, raising=False)
+    assert run(["context", "ls"]) == 0
+    assert resolve(None, None, {}, lambda: load(path_of({}))).url == DEFAULT_NODE
+    assert run(["context", "add", "x", "--node", "tcp://127.0.0.1:1"]) == 2
+    assert "set HOME or XDG_CONFIG_HOME" in capsys.readouterr().err
 
 
 def test_what_is_saved_is_loaded_and_nobody_else_may_read_it(tmp_path: Path) -> None:

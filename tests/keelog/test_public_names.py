@@ -130,4 +130,4 @@ def test_the_names_of_spark_say_what_to_install_where_pyspark_is_missing() -> No
     )
     assert done.returncode == 1
     assert "pyspark is missing" in done.stderr
-    assert "pip install 'keelog[spark]'" in done.stderr
+    assert "pip install 'pyspark>=4.2,<4.4' 'pyarrow>=18'" in done.stderr

@@ -115,6 +115,11 @@ def test_a_node_outlives_the_thread_that_started_it() -> None:
         node.stop()
 
 
+def outcome_of(report: SimpleNamespace) -> SimpleNamespace:
+    """As pluggy hands it to a wrapper."""
+    return SimpleNamespace(excinfo=None, get_result=lambda: report)
+
+
 @pytest.mark.parametrize("failed", [True, False])
 def test_what_the_node_said_stands_beside_a_test_that_failed(failed: bool) -> None:
     item = SimpleNamespace(funcargs={"keelog_node": SimpleNamespace(log_end="a segment is full")})
@@ -122,7 +127,7 @@ def test_what_the_node_said_stands_beside_a_test_that_failed(failed: bool) -> No
     hook = pytest_runtest_makereport(item)  # type: ignore[arg-type]
     next(hook)
     with pytest.raises(StopIteration):
-        hook.send(report)
+        hook.send(outcome_of(report))
     assert report.sections == ([("keelog node", "a segment is full")] if failed else [])
 
 
@@ -130,7 +135,28 @@ def test_tests_without_the_node_have_the_reports_that_they_had() -> None:
     report = SimpleNamespace(failed=True, sections=[])
     hook = pytest_runtest_makereport(SimpleNamespace(funcargs={}))  # type: ignore[arg-type]
     next(hook)
-    with pytest.raises(StopIteration) as over:
-        hook.send(report)
-    assert over.value.value is report
+    with pytest.raises(StopIteration):
+        hook.send(outcome_of(report))
     assert report.sections == []
+
+
+OLD_PYTEST = """
+import sys, types
+
+def fixture(function=None, scope=None):
+    return function or (lambda function: function)
+
+def hookimpl(hookwrapper=False):
+    return lambda function: function
+
+class Item:
+    pass
+
+sys.modules["pytest"] = types.SimpleNamespace(fixture=fixture, hookimpl=hookimpl, Item=Item)
+import keelog.pytest_plugin
+"""
+
+
+def test_the_plugin_ends_no_run_of_an_older_pytest() -> None:
+    """It is imported unasked. pytest 6 has no names for reports, pluggy 1.0 no `wrapper`."""
+    subprocess.run([sys.executable, "-c", OLD_PYTEST], check=True)

@@ -1,6 +1,7 @@
 """Which Java is taken, and what is said when there is none."""
 
 import os
+import pwd
 import stat
 import subprocess
 import sys
@@ -10,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import pipeline.java
-from pipeline.errors import IncompatiblePyspark, JavaMissing
+from pipeline.errors import EngineFailed, IncompatiblePyspark, JavaMissing
 from pipeline.java import find_java, java_version, launcher_home, packed_java
-from pipeline.session import check_pyspark
+from pipeline.session import check_engine, check_pyspark
 
 
 def fake_java(folder: Path, version: str, code: int = 0) -> Path:
@@ -115,6 +116,26 @@ def test_a_folder_that_another_user_may_have_made_is_not_run_from(
         find_java({"PATH": ""})
 
 
+def test_a_launcher_that_may_not_be_run_is_named_with_a_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a file system that is mounted noexec."""
+    monkeypatch.setattr(os, "access", lambda path, _: not Path(path).is_relative_to(tmp_path))
+    with pytest.raises(JavaMissing, match=r"bin/java may not be run.*noexec.*XDG_CACHE_HOME"):
+        find_java({"PATH": "", "XDG_CACHE_HOME": str(tmp_path)})
+
+
+def test_a_user_without_a_name_is_told_before_spark_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_entry(uid: int) -> object:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", no_entry)
+    with pytest.raises(EngineFailed, match=r"/etc/passwd has none for \d+"):
+        check_engine()
+
+
 @pytest.mark.parametrize("version", ["3.5.1", "4.1.4", "4.4.0", "5.0.0", "odd"])
 def test_a_pyspark_that_the_sources_do_not_run_on_is_refused(version: str) -> None:
     with pytest.raises(IncompatiblePyspark, match=rf"\[KEELOG_INCOMPATIBLE_PYSPARK\].*{version}"):
@@ -125,3 +146,27 @@ def test_the_installed_pyspark_is_one_that_they_run_on() -> None:
     check_pyspark()
     for version in ("4.2.0", "4.2.1", "4.3.0", "4.3.1.dev1"):
         check_pyspark(version)
+
+
+OTHERS = """
+import pyspark.sql.datasource as datasource
+for name in ("DataSourceArrowWriter", "DataSourceStreamArrowWriter"):
+    delattr(datasource, name)
+import pyspark, pyspark_keelog
+pyspark.__version__ = "4.0.1"
+try:
+    pyspark_keelog.DefaultSource({"path": "/"}).schema()
+except Exception as error:
+    print(error)
+"""
+
+
+def test_an_older_pyspark_finds_the_sources_of_others_and_ours_says_why_not() -> None:
+    """pyspark 4.0 lacks two classes, and an error of the import would end its search."""
+    done = subprocess.run([sys.executable, "-c", OTHERS], capture_output=True, text=True)
+    assert "[KEELOG_INCOMPATIBLE_PYSPARK] pyspark 4.0.1 is installed" in done.stdout, done.stderr
+
+
+def test_without_pyspark_there_is_no_source_and_no_error() -> None:
+    code = "import sys; sys.modules['pyspark'] = None; import pyspark_keelog"
+    subprocess.run([sys.executable, "-c", code], check=True)

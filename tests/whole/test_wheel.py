@@ -103,6 +103,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         python = bare_python(folder / "env")
         (packages,) = (folder / "env" / "lib").glob("python*/site-packages")
         found.extractall(packages)
+    # An old backport that somebody else has installed.
+    (packages / "typing.py").write_text("raise ImportError('a module of Python 2')")
     return python
 
 
@@ -121,7 +123,7 @@ def run(python: Path, *words: str, stdin: str = "") -> str:
 def test_an_installation_has_two_names_and_serves_messages(installed: Path, tmp_path: Path) -> None:
     (packages,) = installed.parents[1].glob("lib/python*/site-packages")
     ours = {path.name for path in packages.iterdir() if path.suffix not in (".pth", ".dist-info")}
-    assert ours == {"keelog", "pyspark_keelog"}
+    assert ours - {"typing.py"} == {"keelog", "pyspark_keelog"}
     with (tmp_path / "log").open("w+") as log:
         serve = [str(installed), "-m", "keelog", "serve", str(tmp_path / "store"), "--bind", BIND]
         node = subprocess.Popen(serve, stderr=log, cwd=tmp_path, env=bare_environment())

@@ -28,7 +28,7 @@ def check_pictures() -> None:
     """Raises PicturesMissing where matplotlib is not installed: before a load, not after it."""
     if importlib.util.find_spec("matplotlib") is None:
         raise PicturesMissing(
-            "--html needs matplotlib, which is not installed", "pip install 'keelog[bench]'"
+            "--html needs matplotlib, which is not installed", "pip install 'matplotlib>=3.9'"
         )
 
 

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from node.supervisor.child_process import environment
+from pipeline.session import INSTALL as INSTALL
 from protocol.errors import MqError
 
-INSTALL = "pip install 'keelog[spark]'"
 JOB_S_MAX = 300.0
 _TELL_EVERY_S = 10.0
 _CONF = {

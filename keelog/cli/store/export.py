@@ -71,7 +71,7 @@ def _to_parquet(
     try:
         from pipeline.jobs.export.run import export_here
     except ImportError as error:
-        raise MqError(f"{error.name} is missing", "pip install 'keelog[spark]'") from None
+        raise MqError(f"{error.name} is missing", "pip install 'pyarrow>=18'") from None
     advance = progress.meter("exported", "parts")
     result = export_here(str(path), out, asked, progress=advance)
     progress.clear()
