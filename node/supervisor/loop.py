@@ -32,6 +32,7 @@ from node.runtime.process import (
 from node.runtime.run_process import begin_process
 from node.runtime.settings import Settings, load_settings
 from node.runtime.stderr_lines import stderr
+from node.runtime.task_limit import check_task_limit, tasks_needed
 from node.serving.request_server import Server
 from node.store.identity.new_store import create_store
 from node.store.identity.node_role import check_role
@@ -64,6 +65,7 @@ from node.supervisor.plan import (
     ChildState,
     end_of,
     has_settled,
+    hint_of_end,
     is_due,
     must_end,
     name_local_sockets,
@@ -94,6 +96,7 @@ from protocol.printable import printable
 log = logging.getLogger("keelog.supervisor")
 
 _POLL_S_MAX = 1.0
+_BLIND_POLL_S_MAX = 0.1
 _STOP_LOOK_S = 0.01
 NO_PROCESS = NO_RESOURCES | {errno.EAGAIN}
 """Errors of a process start for want of descriptors, memory or processes."""
@@ -119,10 +122,7 @@ def serve(options: Options) -> int:
     if options.while_pid is not None:
         stop_at_end_of(options.while_pid, stop)
     events = node_log(stop)
-    try:
-        check_file_limit(options.serve.queue_workers + options.serve.readers)
-    except ServiceNotAvailable as error:
-        raise RefusedError(error.reason, error.hint) from None  # waiting will not change it
+    _check_limits(options, settings)
     is_new = not (options.root / COMMIT_LOG_DIR).is_dir()
     if is_new:
         check_ports(place, 1 + options.serve.readers)
@@ -147,6 +147,15 @@ def serve(options: Options) -> int:
         node = Supervisor(options, settings, held, server, places, events, started_at)
         code = node.run(stop)
         return EXIT_UNEXPECTED if code == EXIT_OK and threads else code
+
+
+def _check_limits(options: Options, settings: Settings) -> None:
+    """Raises RefusedError: at a start, waiting changes nothing."""
+    try:
+        check_file_limit(options.serve.queue_workers + options.serve.readers)
+        check_task_limit(tasks_needed(len(_children(options, settings))), "this node")
+    except ServiceNotAvailable as error:
+        raise RefusedError(error.reason, error.hint) from None
 
 
 def _watch_threads(stop: StopFlag) -> list[str]:
@@ -187,14 +196,7 @@ class Supervisor:
         )
         self.server = server
         self.events = events
-        self.children = plan_children(
-            options.serve.queue_workers,
-            options.serve.readers,
-            settings.message_index_enable,
-            with_gateway=bool(options.serve.remoting),
-            with_followers=bool(places.ha.port),
-            with_tasks=not settings.follow,
-        )
+        self.children = _children(options, settings)
         self._places = places._replace(control=self.place)
         if self.place.takes_local:
             name_local_sockets(self.children)
@@ -361,8 +363,10 @@ class Supervisor:
     def _print_nothing_runs(self) -> None:
         causes = {f"{child.name}: {child.cause}" for child in self.children}
         reason = "; ".join(sorted(causes))
-        hint = "see what they said above; give them more memory (ulimit -v, MemoryMax)"
-        print_error("no process of the node could be started", RefusedError(reason, hint))
+        print_error(
+            "no process of the node could be started",
+            RefusedError(reason, hint_of_end(self.children)),
+        )
 
     def _print_when_ready(self, now: float) -> None:
         if not self._was_ready and self._is_ready(now):
@@ -463,11 +467,14 @@ class Supervisor:
         if self._stopping_since is None:
             poller.register(stop.fd, zmq.POLLIN)
         for process in self._processes.values():
-            poller.register(process.pidfd, zmq.POLLIN)
-            if process.report_fd is not None:
-                poller.register(process.report_fd, zmq.POLLIN)
+            for watched in (process.pidfd, process.report_fd):
+                if watched is not None:
+                    poller.register(watched, zmq.POLLIN)
+        # Without a pidfd it looks for ends: the pipe may close a moment before.
+        is_blind = any(process.pidfd is None for process in self._processes.values())
+        sleep_s = _BLIND_POLL_S_MAX if is_blind else _POLL_S_MAX
         due = next_due(self.children)
-        sleep_s = _POLL_S_MAX if due is None else min(max(due - now, 0.0), _POLL_S_MAX)
+        sleep_s = sleep_s if due is None else min(max(due - now, 0.0), sleep_s)
         poller.poll(int(sleep_s * 1000) + 1)
         self.server.turn()
         answer_clients(self.server, self.view)
@@ -493,6 +500,17 @@ class Supervisor:
             origins=self.options.origins,
             damage=self._damage,
         )
+
+
+def _children(options: Options, settings: Settings) -> list[Child]:
+    return plan_children(
+        options.serve.queue_workers,
+        options.serve.readers,
+        settings.message_index_enable,
+        with_gateway=bool(options.serve.remoting),
+        with_followers=bool(options.serve.ha_listen),
+        with_tasks=not settings.follow,
+    )
 
 
 def _all_pairs(options: Options) -> tuple[str, ...]:

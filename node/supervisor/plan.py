@@ -373,6 +373,16 @@ def must_end(children: list[Child]) -> int | None:
     return EXIT_FAILED if nothing_runs(children) else None
 
 
+def hint_of_end(children: list[Child]) -> str:
+    """What to try where no process came up, by the way in which they ended."""
+    causes = " ".join(child.cause for child in children)
+    if any(child.exit_code == -signal.SIGKILL for child in children) or "emory" in causes:
+        return "give them more memory (ulimit -v, MemoryMax); see what they said above"
+    if any(child.exit_code == EXIT_DISK_ERROR for child in children):
+        return "see to that file or its disk; what they said above has more"
+    return "see what they said above"
+
+
 def nothing_runs(children: list[Child]) -> bool:
     """True if every process fails, or is out of service, before any of them was ready."""
     return not any(child.was_ready for child in children) and all(

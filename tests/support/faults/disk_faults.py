@@ -16,6 +16,8 @@ from typing import NamedTuple
 import pytest
 
 _SOURCE = Path(__file__).with_name("faults.c")
+REFUSE = Path(__file__).with_name("refuse.c")
+"""Calls that the system refuses."""
 FOR_EVER = -1
 LIE = "lie 0"
 
@@ -91,13 +93,13 @@ class DiskFaults:
         return calls
 
 
-def build_library(folder: Path) -> Path:
-    """Compiles faults.c. Skips the test where there is no C compiler."""
+def build_library(folder: Path, source: Path = _SOURCE) -> Path:
+    """Compiles faults.c, or refuse.c. Skips the test where there is no C compiler."""
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
-        pytest.skip("no C compiler: faults of the disk are put in by a small library")
-    library = folder / "faults.so"
-    command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(_SOURCE), "-ldl"]
+        pytest.skip("no C compiler: faults are put in by a small library")
+    library = folder / source.with_suffix(".so").name
+    command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"faults.c does not compile:\n{done.stderr}"
+    assert done.returncode == 0, f"{source.name} does not compile:\n{done.stderr}"
     return library
