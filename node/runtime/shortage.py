@@ -27,6 +27,11 @@ def _is_of_threads(error: BaseException | None) -> bool:
     return isinstance(error, RuntimeError) and _NO_THREAD in str(error)
 
 
+def more_of(cause: str) -> str:
+    """The hint for a lack of resources, by its cause."""
+    return MORE_TASKS if "thread" in cause else MORE_RESOURCES
+
+
 def in_our_words(error: BaseException | None) -> BaseException | None:
     """An error of ours in the place of Python's, where no thread could be started."""
     return ServiceNotAvailable(f"{SHORT}: {error}", MORE_TASKS) if _is_of_threads(error) else error

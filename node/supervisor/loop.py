@@ -7,6 +7,7 @@ Signal handlers only note the signal; one loop compares what is with what should
 import errno
 import logging
 import os
+import resource
 import signal
 import threading
 import time
@@ -353,7 +354,7 @@ class Supervisor:
         elif child.state is ChildState.DISK_FULL:
             log.warning("process waits for room on the disk", extra=fields(**details))
         elif child.state is ChildState.NO_RESOURCES:
-            log.warning("process waits for descriptors or memory", extra=fields(**details))
+            log.warning("process waits for descriptors, memory or tasks", extra=fields(**details))
         else:
             log.error("process ended", extra=fields(**details, state=child.state))
         refused = refusal_of_appends(self.children[0])
@@ -362,10 +363,11 @@ class Supervisor:
 
     def _print_nothing_runs(self) -> None:
         causes = {f"{child.name}: {child.cause}" for child in self.children}
+        is_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
         reason = "; ".join(sorted(causes))
         print_error(
             "no process of the node could be started",
-            RefusedError(reason, hint_of_end(self.children)),
+            RefusedError(reason, hint_of_end(self.children, is_limited)),
         )
 
     def _print_when_ready(self, now: float) -> None:
