@@ -12,6 +12,7 @@ from client.consumer.consumer import WORKERS_MAX, failed, not_committed
 from client.consumer.consumer_thread import ConsumerThread
 from client.consumer.gateway_place import check_gateway
 from client.consumer.group_message import GroupMessage
+from client.consumer.handler_watch import HANDLER_S_MAX
 from client.consumer.options import ConsumerSettings
 from client.core import ClientCore
 from client.transport.routes import Routes
@@ -76,11 +77,14 @@ class Consumer:
             yield message
             message.ack()
 
-    async def run(self, handler: AsyncHandler, workers: int = 1) -> None:
+    async def run(
+        self, handler: AsyncHandler, workers: int = 1, timeout: float | None = HANDLER_S_MAX
+    ) -> None:
         """Awaits `handler` with each message, in `workers` tasks, until `stop` or `close`.
 
-        A message is handled when the handler returns; where it raises, it comes again. Messages
-        of handlers that are cancelled are not settled: they come again elsewhere.
+        A message is handled when the handler returns; where it raises, it comes again. After
+        `timeout` seconds a handler is cancelled, and its message comes again. Messages of handlers
+        that are cancelled from elsewhere are not settled: they come again elsewhere.
         """
         if type(workers) is not int or not 1 <= workers <= WORKERS_MAX:
             raise BadRequest(f"workers is {workers!r}", f"use 1 to {WORKERS_MAX}")
@@ -88,7 +92,8 @@ class Consumer:
         async def work() -> None:
             while (message := await self.get()) is not None:
                 try:
-                    await handler(message)
+                    async with asyncio.timeout(timeout):
+                        await handler(message)
                 except Exception:  # noqa: BLE001 (whatever it is: the message comes again)
                     failed(message)
                 else:

@@ -1,7 +1,9 @@
 """The consumer of threads: a member of a consumer group, made by `Client.consumer`."""
 
 import logging
+import math
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -9,6 +11,7 @@ from typing import NoReturn, Self
 
 from client.consumer.consumer_thread import ConsumerThread
 from client.consumer.group_message import GroupMessage
+from client.consumer.handler_watch import HANDLER_S_MAX, HandlerWatch
 from client.options import check_seconds
 from protocol.errors import BadRequest, RequestTimeout
 
@@ -16,6 +19,8 @@ log = logging.getLogger("keelog.client")
 
 Handler = Callable[[GroupMessage], object]
 WORKERS_MAX = 256
+_LOOK_S = 0.5
+"""How often `run` looks at its handlers, and at the time of a stop."""
 
 
 class Consumer:
@@ -33,6 +38,7 @@ class Consumer:
     def __init__(self, member: ConsumerThread, timeout: float) -> None:
         self._member = member
         self._timeout = timeout
+        self._stop_by = math.inf
         # A member that nobody reads for would keep its queues from the others.
         self._finalizer = weakref.finalize(self, member.close_soon)
         member.start()
@@ -62,38 +68,64 @@ class Consumer:
             yield message
             message.ack()
 
-    def run(self, handler: Handler, workers: int = 1) -> None:
+    def run(
+        self, handler: Handler, workers: int = 1, timeout: float | None = HANDLER_S_MAX
+    ) -> None:
         """Calls `handler` with each message, in `workers` threads, until `stop` or `close`.
 
         A message is handled when the handler returns. Where it raises, the error is logged and the
-        message comes again, as after `retry()`. Raises what `get` raises.
+        message comes again, as after `retry()`. A handler that takes a minute is a warning in the
+        log, with the message's queue and offset; after `timeout` seconds its message comes again,
+        at this member or another one, as after RocketMQ's consumeTimeout. The thread stays with
+        its handler. An orderly consumer waits on: the next message must not pass this one. Raises
+        what `get` raises.
         """
         if type(workers) is not int or not 1 <= workers <= WORKERS_MAX:
             raise BadRequest(f"workers is {workers!r}", f"use 1 to {WORKERS_MAX}")
+        if timeout is not None:
+            check_seconds("timeout", timeout)
         errors: list[BaseException] = []
+        watch = HandlerWatch(None if self._member.is_orderly else timeout)
 
-        def work() -> None:
+        def work(worker: int) -> None:
             try:
                 for message in self:
-                    handle(handler, message)
+                    watch.begin(worker, message, time.monotonic())
+                    try:
+                        handle(handler, message)
+                    finally:
+                        watch.end(worker)
             except BaseException as error:  # noqa: BLE001 (the caller of `run` gets it)
                 errors.append(error)
                 self.stop()
 
         threads = [
-            threading.Thread(target=work, name=f"keelog-worker-{number}", daemon=True)
+            threading.Thread(
+                target=work, args=(number,), name=f"keelog-worker-{number}", daemon=True
+            )
             for number in range(workers)
         ]
-        for thread in threads:
-            thread.start()
         try:
             for thread in threads:
-                thread.join()
+                thread.start()
+            self._join(threads, watch)
         except BaseException:
             self.stop()
             raise
         if errors:
             raise errors[0]
+
+    def _join(self, threads: list[threading.Thread], watch: HandlerWatch) -> None:
+        """Until all have ended, or the time of a stop is over."""
+        for thread in threads:
+            while thread.is_alive():
+                now = time.monotonic()
+                if now >= self._stop_by:
+                    for place in watch.left():
+                        log.error("left at the stop, the message comes again: %s", place)
+                    return
+                watch.look(now)
+                thread.join(min(_LOOK_S, self._stop_by - now))
 
     def commit(self, timeout: float | None = None) -> None:
         """Commits what was handled until now, and waits until the gateway has it, which gives it to
@@ -110,9 +142,13 @@ class Consumer:
             done.cancel()
             raise not_committed() from None
 
-    def stop(self) -> None:
+    def stop(self, timeout: float | None = None) -> None:
         """Gives out no more messages, so that loops and `run` end; a signal handler may call it.
-        What is out may still be settled."""
+        What is out may still be settled. `run` waits for its handlers for `timeout` seconds (None:
+        for ever); what they are at then is logged, and comes again."""
+        if timeout is not None:
+            check_seconds("timeout", timeout)
+            self._stop_by = time.monotonic() + timeout
         self._member.stop()
 
     def close(self) -> None:

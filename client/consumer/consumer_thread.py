@@ -144,6 +144,11 @@ class ConsumerThread:
 
     # Ends
 
+    @property
+    def is_orderly(self) -> bool:
+        """Whether it gives out one message of a queue at a time."""
+        return self._engine.settings.orderly
+
     def stop(self) -> None:
         """Gives out no more messages. Those that are out may still be settled."""
         self._core.check()

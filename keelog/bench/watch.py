@@ -10,6 +10,7 @@ import psutil
 
 from client.client import Client
 from keelog.bench.results import ProcessSample, ProcessUse
+from node.supervisor.silence import UNKNOWN
 from protocol.errors import MqError
 
 MEMORY_EVERY_S = 5.0
@@ -148,7 +149,7 @@ def process_use(
 
 
 def _cpu_s(pid: int) -> float:
-    with suppress(psutil.Error):
+    with suppress(psutil.Error, OSError, *UNKNOWN):
         times = psutil.Process(pid).cpu_times()
         return times.user + times.system
     return 0.0

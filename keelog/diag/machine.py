@@ -2,13 +2,15 @@
 
 import os
 import resource
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from node.runtime.disk_use import disk_space
+from node.supervisor.silence import UNKNOWN
 
 Fields = dict[str, Any]
 
@@ -29,20 +31,29 @@ _ATTRIBUTES = ("pid", "name", "status", "create_time", "num_threads", "num_fds",
 
 
 def machine(store: Path | None) -> Fields:
-    """Processors, memory, limits and settings of the kernel; the disk of the store."""
-    memory, swap = psutil.virtual_memory(), psutil.swap_memory()
+    """Processors, memory, limits and settings of the kernel; the disk of the store. None for what
+    the system does not show."""
+    memory, swap = _known(psutil.virtual_memory), _known(psutil.swap_memory)
+    booted_at = _known(psutil.boot_time)
     return {
         "processors": os.cpu_count(),
-        "load": os.getloadavg(),
-        "memory_bytes": memory.total,
-        "memory_available_bytes": memory.available,
-        "swap_used_bytes": swap.used,
-        "booted_at": int(psutil.boot_time() * 1000),
+        "load": _known(os.getloadavg),
+        "memory_bytes": memory and memory.total,
+        "memory_available_bytes": memory and memory.available,
+        "swap_used_bytes": swap and swap.used,
+        "booted_at": booted_at and int(booted_at * 1000),
         "open_files_max": resource.getrlimit(resource.RLIMIT_NOFILE),
         "locked_memory_max": resource.getrlimit(resource.RLIMIT_MEMLOCK),
         "sysctl": sysctl_hints(),
         "disk": None if store is None or not store.exists() else disk(store),
     }
+
+
+def _known(look: Callable[[], Any]) -> Any:
+    try:
+        return look()
+    except (psutil.Error, OSError, *UNKNOWN):
+        return None
 
 
 def sysctl_hints(root: Path = _SYSCTL) -> list[Fields]:
@@ -61,7 +72,7 @@ def mount_of(path: Path) -> Any:
     """The mount that holds a path, as psutil has it: the one with the longest mount point."""
     mounts = [
         one
-        for one in psutil.disk_partitions(all=True)
+        for one in _known(partial(psutil.disk_partitions, all=True)) or ()
         if path.resolve().is_relative_to(one.mountpoint)
     ]
     return max(mounts, key=lambda one: len(one.mountpoint), default=None)
@@ -80,7 +91,8 @@ def disk(store: Path) -> Fields:
 
 
 def process_table(pids: Iterable[int]) -> list[Fields]:
-    """The node's processes as the system sees them; one that ended meanwhile is left out."""
+    """The node's processes as the system sees them; one that ended meanwhile, or that it does not
+    show, is left out."""
     rows = []
     for pid in pids:
         try:
@@ -89,7 +101,7 @@ def process_table(pids: Iterable[int]) -> list[Fields]:
             row["rss_bytes"] = process.memory_info().rss
             row["cpu_s"] = sum(process.cpu_times()[:2])
             row["open_files_max"] = process.rlimit(psutil.RLIMIT_NOFILE)
-        except psutil.Error:
+        except (psutil.Error, OSError, *UNKNOWN):
             continue
         rows.append(row)
     return rows

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from node.supervisor.silence import UNKNOWN
 from protocol.errors import MqError
 from protocol.names import LOCK_FILE
 
@@ -65,7 +66,7 @@ def node_here(asked: str, status: Mapping[str, Any]) -> NodeHere:
         if not _listens(process, _LOCALHOST if host == "localhost" else (host,), port):
             raise Unproven(f"process {pid} does not listen at {host}, port {port}")
         children = process.children(recursive=True)
-    except (psutil.Error, ValueError, OverflowError) as error:
+    except (psutil.Error, OSError, OverflowError, *UNKNOWN) as error:
         raise Unproven(f"process {pid} is not seen here: {error}") from None
     store = _held_store(pid)
     if store is None:
@@ -159,7 +160,9 @@ def _is_of_this_machine(host: str) -> bool:
         address = ipaddress.ip_address(host)
     except ValueError:
         return False
-    ours = {one.address for addresses in psutil.net_if_addrs().values() for one in addresses}
+    ours: set[str] = set()
+    with suppress(OSError, *UNKNOWN):
+        ours = {one.address for addresses in psutil.net_if_addrs().values() for one in addresses}
     return address.is_loopback or host in ours
 
 

@@ -8,6 +8,7 @@ Functions that make, rename, remove or open a file by its name first check that 
 in its place (`node.runtime.held_store`), and raise StoreMoved.
 """
 
+import ctypes
 import errno
 import itertools
 import logging
@@ -32,6 +33,12 @@ PASSING = DISK_FULL | NO_RESOURCES
 
 _NO_COPY_CALL = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
 _COPY_BYTES = 1 << 20
+_NO_RESERVE_CALL = frozenset(
+    {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF, errno.EPERM, errno.ENODEV}
+)
+_MOUNTS = Path("/proc/self/mountinfo")
+_said_of: set[int] = set()
+"""The devices of which the log has said that they cannot reserve space."""
 
 FOLDER_MODE = 0o700
 """Messages are for the user of the node alone."""
@@ -134,9 +141,52 @@ def _copy_by_hand(source: int, target: int, start: int, count: int) -> int:
 
 
 def allocate(descriptor: int, size: int) -> None:
-    """Gives a file this length, with a block after every byte. Raises OSError (ENOSPC)."""
+    """Gives a file this length, with a block after every byte. Raises OSError (ENOSPC).
+
+    Where the file system cannot reserve blocks, it only looks whether there is room now, and the
+    added bytes are a hole: the C library would write all of them in its place, without a word.
+    """
     with _naming(descriptor):
+        if not _can_reserve(descriptor):
+            _make_hole(descriptor, size)
+            return
         os.posix_fallocate(descriptor, 0, size)
+
+
+def _can_reserve(descriptor: int) -> bool:
+    """Tries it for the first byte."""
+    call = ctypes.CDLL(None, use_errno=True).fallocate
+    call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    return call(descriptor, 0, 0, 1) == 0 or ctypes.get_errno() not in _NO_RESERVE_CALL
+
+
+def _make_hole(descriptor: int, size: int) -> None:
+    status, space = os.fstat(descriptor), os.fstatvfs(descriptor)
+    if space.f_bavail * space.f_frsize < size - status.st_blocks * 512:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    if status.st_dev not in _said_of:
+        _said_of.add(status.st_dev)
+        log.warning(
+            "this file system cannot reserve space: a full disk shows late, at a write",
+            extra=fields(file_system=file_system(status) or "unknown"),
+        )
+    if status.st_size < size:
+        os.ftruncate(descriptor, size)
+
+
+def file_system(status: os.stat_result) -> str:
+    """The kind of file system of a file or folder, empty where it is not known."""
+    wanted = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
+    try:
+        mounts = _MOUNTS.read_text().splitlines()
+    except OSError:
+        return ""
+    found = [
+        line.partition(" - ")[2].split(" ", 1)[0]
+        for line in mounts
+        if line.split(" ", 3)[2] == wanted
+    ]
+    return found[-1] if found else ""
 
 
 def set_length(descriptor: int, size: int) -> None:

@@ -127,14 +127,14 @@ class EventLines(logging.StreamHandler[LineOutput]):
         super().__init__(output)
         self._clock = clock
         self._repeats = Repeats()
-        self._told_dropped = output.dropped
+        self._dropped_before = output.dropped
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes the counts that are due, then the event."""
         now = self._clock()
         self._write_ended(now)
         if self._repeats.admit(record, now):
-            self._tell_dropped()
+            self._write_dropped()
             super().emit(record)
 
     def close(self) -> None:
@@ -142,17 +142,17 @@ class EventLines(logging.StreamHandler[LineOutput]):
         self._write_ended(math.inf)
         super().close()
 
-    def _tell_dropped(self) -> None:
+    def _write_dropped(self) -> None:
         dropped = self.stream.dropped
-        if dropped == self._told_dropped:
+        if dropped == self._dropped_before:
             return
-        count = fields(lines=dropped - self._told_dropped)
+        count = fields(lines=dropped - self._dropped_before)
         record = logging.makeLogRecord(
             {"name": "keelog.log", "levelno": logging.WARNING, "levelname": "WARNING", **count}
             | {"msg": "lines were dropped: nobody read stderr"}
         )
         if self.stream.try_to_write(self.format(record) + self.terminator):
-            self._told_dropped = dropped
+            self._dropped_before = dropped
 
     def _write_ended(self, now: float) -> None:
         for late in self._repeats.ended(now):

@@ -16,13 +16,13 @@ from typing import Self
 
 from node.runtime.held_store import check_held
 from node.runtime.regular_file import open_regular
-from protocol.errors import NotAStore, StoreLocked, StorePermission
+from protocol.errors import NotAStore, StoreError, StoreLocked, StorePermission
 from protocol.names import LOCK_FILE
 
 _F_OFD_GETLK, _F_OFD_SETLK = 36, 37
 _LOCK = struct.Struct("hhqqi4x")
 _LOCK_BYTE_0 = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-_WITHOUT_LOCKS = frozenset({errno.EINVAL, errno.ENOLCK, errno.ENOTSUP})
+_NO_LOCKS = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EPERM})
 _LOCK_TEXT = b"lock"
 _RETRY_S = 0.05
 
@@ -43,7 +43,8 @@ class FileLock:
         wait_s: float = 0.0,
         create: bool = True,
     ) -> Self:
-        """Takes the lock, trying for `wait_s` seconds. Raises StoreLocked, StorePermission.
+        """Takes the lock, trying for `wait_s` seconds. Raises StoreLocked, StorePermission, and
+        StoreError where the system lacks such locks.
 
         Without `create` a missing file is NotAStore.
         """
@@ -63,21 +64,17 @@ class FileLock:
             ) from None
         _close_to_readers(descriptor)
         deadline = time.monotonic() + wait_s
-        while True:
-            try:
-                if flock:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if record:
-                    fcntl.fcntl(descriptor, _F_OFD_SETLK, _LOCK_BYTE_0)
-                return cls(path, descriptor)
-            except OSError as error:
-                if error.errno not in {errno.EAGAIN, errno.EACCES} or time.monotonic() >= deadline:
-                    os.close(descriptor)
-                    if error.errno not in {errno.EAGAIN, errno.EACCES}:
-                        raise
-                    break
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
-            time.sleep(_RETRY_S)
+        try:
+            is_taken = _is_taken(path, descriptor, flock, record)
+            while not is_taken and time.monotonic() < deadline:
+                time.sleep(_RETRY_S)
+                is_taken = _is_taken(path, descriptor, flock, record)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        if is_taken:
+            return cls(path, descriptor)
+        os.close(descriptor)
         raise StoreLocked(
             f"{path} is held by another process",
             "stop the node or broker that owns it; reading commands need no lock",
@@ -94,11 +91,32 @@ def record_lock_of(descriptor: int) -> int | None:
     try:
         answer = fcntl.fcntl(descriptor, _F_OFD_GETLK, _LOCK_BYTE_0)
     except OSError as error:
-        if error.errno in _WITHOUT_LOCKS:
+        if error.errno in _NO_LOCKS:
             return None  # this file system has no such locks, so nobody holds one
         raise
     kind, _, _, _, pid = _LOCK.unpack(answer)
     return None if kind == fcntl.F_UNLCK else int(pid)
+
+
+def _is_taken(path: Path, descriptor: int, flock: bool, record: bool) -> bool:
+    """Tries once; False where another has it. Raises StoreError where the system lacks locks."""
+    try:
+        if flock:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if record:
+            fcntl.fcntl(descriptor, _F_OFD_SETLK, _LOCK_BYTE_0)
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            raise StoreError(
+                f"{path} cannot be locked: its file system, or this system, has no "
+                f"open-file-description locks (Linux 3.15): {error.strerror}",
+                "put the store on a local file system, of a kernel that has them",
+            ) from None
+        if error.errno not in {errno.EAGAIN, errno.EACCES}:
+            raise
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        return False
+    return True
 
 
 def _close_to_readers(descriptor: int) -> None:

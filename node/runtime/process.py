@@ -5,6 +5,7 @@ the loop that owns the work looks at the note.
 """
 
 import ctypes
+import errno
 import fcntl
 import gc
 import json
@@ -31,6 +32,7 @@ from protocol.errors import (
     BadRequest,
     CorruptError,
     MqError,
+    RefusedError,
     ServiceNotAvailable,
     StoreError,
     StoreLocked,
@@ -225,8 +227,17 @@ class StopFlag:
     """Set by SIGTERM or SIGINT; `fd` becomes readable then, for polling."""
 
     def __init__(self) -> None:
+        """Raises RefusedError where the system has no eventfd: ZeroMQ aborts without one."""
         self.is_set = False
-        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        try:
+            self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        except OSError as error:
+            if error.errno not in {errno.ENOSYS, errno.EPERM, errno.EINVAL}:
+                raise
+            raise RefusedError(
+                f"the system refuses the call eventfd (Linux 2.6.27): {error.strerror}",
+                "allow it in the filter of system calls (seccomp, SystemCallFilter)",
+            ) from None
 
     def set(self) -> None:
         """Notes the wish to stop."""

@@ -39,8 +39,9 @@ from node.runtime.process import (
     take_short_slices,
 )
 from node.runtime.settings import Settings, load_settings
-from node.runtime.shortage import is_shortage
+from node.runtime.shortage import in_our_words, is_shortage
 from node.runtime.state_page import PageAbsent
+from node.runtime.task_limit import TASKS_OF_CHILD, check_task_limit
 from protocol.errors import MqError, StoreMoved
 
 log = logging.getLogger("keelog.process")
@@ -122,11 +123,13 @@ def run_process(child: ChildProcess, body: Callable[[Settings, StopFlag], int]) 
     try:
         if child.is_of_node:
             check_file_limit()
+            check_task_limit(TASKS_OF_CHILD, "each process of this node")
         settings = load_settings(child.options.settings)
         if child.is_of_node:
             hold_store(child.root, child.options.held)
         return body(settings, stop)
-    except BaseException as error:  # noqa: BLE001 (whatever it is, it ends the process)
+    except BaseException as caught:  # noqa: BLE001 (whatever it is, it ends the process)
+        error = in_our_words(caught)
         if isinstance(error, MqError | OSError) and not child.is_ready:
             return end_badly(child.what, error, str(child.root), child.ready_fd)
         _end(child, error)
@@ -134,7 +137,7 @@ def run_process(child: ChildProcess, body: Callable[[Settings, StopFlag], int]) 
 
 def _end(child: ChildProcess, error: BaseException | None) -> NoReturn:
     """Ends the process at once, whatever its other threads do, even when memory is short."""
-    code = EXIT_UNEXPECTED
+    code, error = EXIT_UNEXPECTED, in_our_words(error)
     try:
         if isinstance(error, PageAbsent):
             code = EXIT_FAILED

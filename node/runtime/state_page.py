@@ -159,7 +159,8 @@ class _Page:
             raise PageAbsent(str(error)) from None
         try:
             if writable and os.fstat(descriptor).st_size != PAGE_BYTES:
-                os.posix_fallocate(descriptor, 0, PAGE_BYTES)
+                # A block after every byte: a store into a hole of a full disk ends the process.
+                os.pwrite(descriptor, bytes(PAGE_BYTES), 0)
             status = os.fstat(descriptor)
             if status.st_size != PAGE_BYTES:
                 raise PageAbsent(f"{path} is not ready")

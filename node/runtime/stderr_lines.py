@@ -69,7 +69,7 @@ class LineOutput:
         status = os.fstat(self._descriptor)
         try:
             if stat.S_ISSOCK(status.st_mode):
-                with socket.socket(fileno=os.dup(self._descriptor)) as end:
+                with socket.fromfd(self._descriptor, socket.AF_UNIX, socket.SOCK_STREAM) as end:
                     return end.send(data, socket.MSG_DONTWAIT)
             if stat.S_ISFIFO(status.st_mode) or stat.S_ISCHR(status.st_mode):
                 return self._write_without_waiting(data, status)

@@ -1,4 +1,4 @@
-"""One child process: started by its command line, watched through a pidfd and a pipe.
+"""One child process: started by its command line, watched through a pipe, and a pidfd if there is.
 
 Nothing is forked but for `exec`, so a child shares no memory, lock or socket with its supervisor.
 """
@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -142,7 +143,8 @@ def environment() -> dict[str, str]:
 
 
 class Process:
-    """A running child. `pidfd` is readable when it has ended, `report_fd` when it reports."""
+    """A running child. `pidfd` is readable when it has ended, `report_fd` when it reports, and as a
+    rule when it has ended, too."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         """Starts it; `--ready-fd N` is added to the command line."""
@@ -166,13 +168,9 @@ class Process:
         finally:
             os.close(writer)
         self.pid = self._process.pid
-        try:
+        self.pidfd: int | None = None
+        with suppress(OSError):  # before Linux 5.3, or forbidden: the pipe's end shows it, too
             self.pidfd = os.pidfd_open(self.pid)
-        except OSError:
-            os.close(reader)
-            self._process.kill()
-            self._process.wait()
-            raise
         self.has_reported = False
         self.report_fd: int | None = reader
 
@@ -197,11 +195,9 @@ class Process:
             self.report_fd = None
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal; one that has ended gets none, even if its pid was given again."""
-        try:
-            signal.pidfd_send_signal(self.pidfd, number)
-        except ProcessLookupError:
-            return
+        """Sends a signal; one that has ended gets none, even if its pid was given again: a child
+        keeps its pid until its exit code was taken, and nobody else takes that."""
+        self._process.send_signal(number)
 
     def exit_code(self) -> int | None:
         """None while it runs; negative for the signal that ended it."""
@@ -209,7 +205,8 @@ class Process:
 
     def close(self) -> None:
         """Closes the descriptors, after the process has ended."""
-        os.close(self.pidfd)
+        if self.pidfd is not None:
+            os.close(self.pidfd)
         self._close_report()
 
 

@@ -7,6 +7,7 @@ Signal handlers only note the signal; one loop compares what is with what should
 import errno
 import logging
 import os
+import resource
 import signal
 import threading
 import time
@@ -34,6 +35,7 @@ from node.runtime.process import (
 from node.runtime.run_process import begin_process
 from node.runtime.settings import Settings, load_settings
 from node.runtime.stderr_lines import stderr
+from node.runtime.task_limit import check_task_limit, tasks_needed
 from node.serving.request_server import Server
 from node.store.identity.new_store import create_store
 from node.store.identity.node_role import check_role
@@ -70,6 +72,7 @@ from node.supervisor.plan import (
     ChildState,
     end_of,
     has_settled,
+    hint_of_end,
     is_due,
     must_end,
     name_local_sockets,
@@ -108,6 +111,7 @@ from protocol.printable import printable
 log = logging.getLogger("keelog.supervisor")
 
 _POLL_S_MAX = 1.0
+_BLIND_POLL_S_MAX = 0.1
 _STOP_LOOK_S = 0.01
 NO_PROCESS = NO_RESOURCES | {errno.EAGAIN}
 """Errors of a process start for want of descriptors, memory or processes."""
@@ -131,10 +135,7 @@ def serve(options: Options) -> int:
     if options.while_pid is not None:
         stop_at_end_of(options.while_pid, stop)
     events = node_log(stop)
-    try:
-        check_file_limit(options.serve.queue_workers + options.serve.readers)
-    except ServiceNotAvailable as error:
-        raise RefusedError(error.reason, error.hint) from None  # waiting will not change it
+    _check_limits(options, settings)
     is_new = not (options.root / COMMIT_LOG_DIR).is_dir()
     if is_new:
         check_free(ports)
@@ -176,6 +177,15 @@ def _plan_places(options: Options) -> tuple[NodePlaces, list[Port]]:
     return NodePlaces(control, gateway, announced, ha, advertised), ports
 
 
+def _check_limits(options: Options, settings: Settings) -> None:
+    """Raises RefusedError: at a start, waiting changes nothing."""
+    try:
+        check_file_limit(options.serve.queue_workers + options.serve.readers)
+        check_task_limit(tasks_needed(len(_children(options, settings))), "this node")
+    except ServiceNotAvailable as error:
+        raise RefusedError(error.reason, error.hint) from None
+
+
 def _watch_threads(stop: StopFlag) -> list[str]:
     """From now on an unexpected error in a thread stops the node; returns their names."""
     ended: list[str] = []
@@ -211,14 +221,7 @@ class Supervisor:
         self.place = place.with_port_of(server.endpoint)
         self.server = server
         self.events = events
-        self.children = plan_children(
-            options.serve.queue_workers,
-            options.serve.readers,
-            settings.message_index_enable,
-            with_gateway=bool(options.serve.remoting),
-            with_followers=bool(places.ha.port),
-            with_tasks=not settings.follow,
-        )
+        self.children = _children(options, settings)
         self._places = places._replace(control=self.place)
         if self.place.takes_local:
             name_local_sockets(self.children)
@@ -384,7 +387,7 @@ class Supervisor:
         elif child.state is ChildState.DISK_FULL:
             log.warning("process waits for room on the disk", extra=fields(**details))
         elif child.state is ChildState.NO_RESOURCES:
-            log.warning("process waits for descriptors or memory", extra=fields(**details))
+            log.warning("process waits for descriptors, memory or tasks", extra=fields(**details))
         else:
             log.error("process ended", extra=fields(**details, state=child.state))
         refused = refusal_of_appends(self.children[0])
@@ -393,9 +396,12 @@ class Supervisor:
 
     def _print_nothing_runs(self) -> None:
         causes = {f"{child.name}: {child.cause}" for child in self.children}
+        is_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
         reason = "; ".join(sorted(causes))
-        hint = "see what they said above; give them more memory (ulimit -v, MemoryMax)"
-        print_error("no process of the node could be started", RefusedError(reason, hint))
+        print_error(
+            "no process of the node could be started",
+            RefusedError(reason, hint_of_end(self.children, is_limited)),
+        )
 
     def _print_when_ready(self, now: float) -> None:
         if not self._was_ready and self._is_ready(now):
@@ -496,11 +502,14 @@ class Supervisor:
         if self._stopping_since is None:
             poller.register(stop.fd, zmq.POLLIN)
         for process in self._processes.values():
-            poller.register(process.pidfd, zmq.POLLIN)
-            if process.report_fd is not None:
-                poller.register(process.report_fd, zmq.POLLIN)
+            for watched in (process.pidfd, process.report_fd):
+                if watched is not None:
+                    poller.register(watched, zmq.POLLIN)
+        # Without a pidfd it looks for ends: the pipe may close a moment before.
+        is_blind = any(process.pidfd is None for process in self._processes.values())
+        sleep_s = _BLIND_POLL_S_MAX if is_blind else _POLL_S_MAX
         due = next_due(self.children)
-        sleep_s = _POLL_S_MAX if due is None else min(max(due - now, 0.0), _POLL_S_MAX)
+        sleep_s = sleep_s if due is None else min(max(due - now, 0.0), sleep_s)
         poller.poll(int(sleep_s * 1000) + 1)
         self.server.turn()
         answer_clients(self.server, self.view)
@@ -526,6 +535,17 @@ class Supervisor:
             origins=self.options.origins,
             damage=self._damage,
         )
+
+
+def _children(options: Options, settings: Settings) -> list[Child]:
+    return plan_children(
+        options.serve.queue_workers,
+        options.serve.readers,
+        settings.message_index_enable,
+        with_gateway=bool(options.serve.remoting),
+        with_followers=bool(options.serve.ha_listen),
+        with_tasks=not settings.follow,
+    )
 
 
 def _all_pairs(options: Options) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from node.runtime.process import (
     EXIT_USAGE,
     WAITED_OUT,
 )
-from node.runtime.shortage import FREE_SPACE, FULL, MORE_RESOURCES, SHORT
+from node.runtime.shortage import FREE_SPACE, FULL, MORE_TASKS, SHORT, more_of
 from node.runtime.state_page import LOG_SLOT, queue_slot
 from node.runtime.wakeup import FOLLOWERS_SLOT, GATEWAY, READER
 
@@ -373,6 +373,25 @@ def must_end(children: list[Child]) -> int | None:
     return EXIT_FAILED if nothing_runs(children) else None
 
 
+def hint_of_end(children: list[Child], is_memory_limited: bool) -> str:
+    """What to try where no process came up, by the way in which they ended.
+
+    `is_memory_limited`: the address space is, which ends processes before they can say a word.
+    """
+    causes = " ".join(child.cause for child in children)
+    codes = {child.exit_code for child in children}
+    if "thread" in causes:
+        return MORE_TASKS
+    is_speechless = is_memory_limited and not any(child.last_words for child in children)
+    if -signal.SIGKILL in codes or "memory" in causes.lower() or is_speechless:
+        return "give them more memory (ulimit -v, MemoryMax); see what they said above"
+    if -signal.SIGABRT in codes or -signal.SIGSYS in codes:
+        return "see what they said above; a filter of system calls may forbid what they need"
+    if EXIT_DISK_ERROR in codes:
+        return "see to that file or its disk; what they said above has more"
+    return "see what they said above"
+
+
 def nothing_runs(children: list[Child]) -> bool:
     """True if every process fails, or is out of service, before any of them was ready."""
     return not any(child.was_ready for child in children) and all(
@@ -405,7 +424,7 @@ def refusal_of_appends(writer: Child, store: Path | str = "DIR") -> Refusal | No
     if writer.lacks is ChildState.DISK_FULL:
         return Refusal(FULL, writer.cause.removeprefix(f"{FULL}: "), FREE_SPACE)
     if writer.lacks is ChildState.NO_RESOURCES:
-        return Refusal(SHORT, writer.cause.removeprefix(f"{SHORT}: "), MORE_RESOURCES)
+        return Refusal(SHORT, writer.cause.removeprefix(f"{SHORT}: "), more_of(writer.cause))
     return None
 
 

@@ -32,6 +32,9 @@ log = logging.getLogger("keelog.supervisor")
 LOOK_EVERY_S = 0.9
 """More than the time between two heartbeats."""
 _STARTS = (STARTING, RECOVERING)
+UNKNOWN = (AttributeError, ValueError, NotImplementedError, RuntimeError, IndexError)
+"""Raised by psutil where /proc has not, or not in its usual form, what it looks for: on small
+boards without /proc/PID/io, in sandboxes."""
 
 
 class SilenceWatch:
@@ -60,19 +63,22 @@ class SilenceWatch:
                     self._end(child, process)
 
     def _sign(self, child: Child) -> Sign | None:
-        """None for a process that is gone, or if no descriptor is free for the look."""
+        """None for a process that is gone, or if no descriptor is free for the look.
+
+        What the system does not show counts as 0: then heartbeats alone are signs.
+        """
         with suppress(psutil.Error, OSError):
             heartbeat_ms, is_starting = self._heartbeat(child)
             before = child.sign
             if before is not None and not is_starting and heartbeat_ms != before.heartbeat_ms:
                 # It lives: nothing else is looked at, which would cost an idle node most of all.
                 return before._replace(heartbeat_ms=heartbeat_ms, cpu_s=0.0)
-            process = psutil.Process(child.pid)
-            disk, cpu_s = process.io_counters(), 0.0
+            process, cpu_s = psutil.Process(child.pid), 0.0
             if is_starting or child.state is not ChildState.RUNNING:
-                times = process.cpu_times()
-                cpu_s = times.user + times.system
-            return Sign(heartbeat_ms, disk.read_bytes + disk.write_bytes, cpu_s)
+                with suppress(*UNKNOWN):
+                    times = process.cpu_times()
+                    cpu_s = times.user + times.system
+            return Sign(heartbeat_ms, _disk_bytes(process), cpu_s)
         return None
 
     def _heartbeat(self, child: Child) -> tuple[int, bool]:
@@ -103,6 +109,13 @@ class SilenceWatch:
         child.is_killed_for_silence = True
         note_last_words(child, f"it gave no sign of life for {child.computing_s:.0f} s")
         process.signal(signal.SIGKILL)
+
+
+def _disk_bytes(process: psutil.Process) -> int:
+    with suppress(psutil.AccessDenied, FileNotFoundError, *UNKNOWN):
+        disk = process.io_counters()
+        return int(disk.read_bytes + disk.write_bytes)
+    return 0
 
 
 def waits_for_disk(pid: int) -> bool:

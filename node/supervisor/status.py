@@ -52,6 +52,7 @@ from node.supervisor.plan import (
     refusal_of_appends,
     silence,
 )
+from node.supervisor.silence import UNKNOWN
 from protocol.addresses import WILDCARDS
 from protocol.errors import ServiceNotAvailable
 from protocol.wire.frames import refusal
@@ -438,9 +439,9 @@ def read_worker(root: Path, slot: str) -> WorkerState:
 
 
 def usage(pid: int | None) -> Fields:
-    """Memory and CPU time of a process; nulls when it is gone."""
+    """Memory and CPU time of a process; nulls when it is gone, or the system does not show them."""
     if pid is not None:
-        with suppress(psutil.Error):
+        with suppress(psutil.Error, OSError, *UNKNOWN):
             process = psutil.Process(pid)
             times = process.cpu_times()
             rss = process.memory_info().rss

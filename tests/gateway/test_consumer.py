@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 
@@ -488,3 +488,48 @@ def test_no_message_is_skipped_while_members_are_killed_again_and_again(tmp_path
         with node.client.consumer("g", "t", start="earliest") as consumer:
             rest = {message.body for message in read(consumer, bodies - handled, 60)}
         assert handled | rest == bodies
+
+
+def test_a_handler_that_hangs_keeps_no_stop_waiting(
+    node: RunningNode, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.client.send(topic, b"hangs")
+    hangs, over = Event(), Event()
+
+    def handler(_: GroupMessage) -> None:
+        hangs.set()
+        over.wait()
+
+    with node.client.consumer("hung", topic, start="earliest") as consumer:
+
+        def stop() -> None:
+            hangs.wait()
+            consumer.stop(timeout=0.3)
+
+        stopping = Thread(target=stop)
+        stopping.start()
+        consumer.run(handler)
+        stopping.join()
+    assert f"left at the stop, the message comes again: {topic}, queue " in caplog.text
+    over.set()
+    with node.client.consumer("hung", topic) as consumer:
+        message = consumer.get(timeout=WAIT_S)
+        assert message is not None
+        assert message.body == b"hangs"
+
+
+def test_the_message_of_a_handler_that_hangs_comes_again(node: RunningNode, topic: str) -> None:
+    node.client.send(topic, b"hangs once")
+    over, seen = Event(), list[int]()
+
+    def handler(message: GroupMessage) -> None:
+        seen.append(message.reconsume_times)
+        if message.reconsume_times:
+            consumer.stop(timeout=0.3)
+        else:
+            over.wait()
+
+    with node.client.consumer("late", topic, start="earliest") as consumer:
+        consumer.run(handler, workers=2, timeout=0.5)
+    over.set()
+    assert seen == [0, 1]

@@ -41,7 +41,7 @@ class StatsFile:
         descriptor = open_regular(path, os.O_RDWR)
         try:
             # A copied store may have holes here, too.
-            os.posix_fallocate(descriptor, 0, _file_bytes(count))
+            disk.write_all(descriptor, os.pread(descriptor, _file_bytes(count), 0), 0)
             self._map = mmap.mmap(descriptor, _file_bytes(count), access=mmap.ACCESS_WRITE)
         finally:
             os.close(descriptor)
@@ -62,10 +62,10 @@ def replace(path: Path, layout: int, count: int) -> None:
     descriptor = open_regular(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
         # With a block after every byte: a store into a hole of a full disk ends the process.
-        os.posix_fallocate(descriptor, 0, _file_bytes(count))
-        head = memoryview(bytearray(_HEADER * 8)).cast("Q")
+        data = bytearray(_file_bytes(count))
+        head = memoryview(data).cast("Q")
         head[0], head[1] = STATS_MAGIC, layout
-        os.pwrite(descriptor, head, 0)
+        disk.write_all(descriptor, data, 0)
     finally:
         os.close(descriptor)
     temporary.replace(path)

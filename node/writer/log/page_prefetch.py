@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from node.runtime.disk import NO_RESOURCES
 from node.runtime.event_log import fields
+from node.runtime.task_limit import begin_if_possible
 
 log = logging.getLogger("keelog.pages_ahead")
 
@@ -65,7 +66,7 @@ class PagePrefetch:
         if stop >= self._due:
             self._due = stop + STEP_BYTES
             if not self._thread.ident:
-                self._thread.start()
+                begin_if_possible(self._thread)
             self._wake.set()
 
     def _run(self) -> None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from node.runtime import disk
 from node.runtime.event_log import fields
+from node.runtime.task_limit import begin_if_possible
 from protocol.errors import StoreMoved
 
 log = logging.getLogger("keelog.zero_ahead")
@@ -33,31 +34,13 @@ NO_DESCRIPTOR_S = 1.0
 IN_PLACE_FILE_SYSTEMS = frozenset({"ext4", "xfs"})
 """These overwrite a block in place. On others each overwrite takes new blocks."""
 _ZEROS = bytes(PART_BYTES)
-_MOUNTS = Path("/proc/self/mountinfo")
 
 
 def make_ahead(root: Path, segment_bytes: int) -> "ZeroPrefill | None":
     """Zeros for the log of a store; None where they would not help."""
     is_large = segment_bytes >= SEGMENT_BYTES_MIN
-    return ZeroPrefill() if is_large and _file_system(root) in IN_PLACE_FILE_SYSTEMS else None
-
-
-def _file_system(folder: Path) -> str:
-    """The kind of file system that a folder is on, empty where it is not known."""
-    device = folder.stat().st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    try:
-        mounts = _MOUNTS.read_text().splitlines()
-    except OSError:
-        return ""
-    found = [
-        line.partition(" - ")[2].split(" ", 1)[0] for line in mounts if _device(line) == wanted
-    ]
-    return found[-1] if found else ""
-
-
-def _device(mount: str) -> str:
-    return mount.split(" ", 3)[2]
+    is_in_place = disk.file_system(root.stat()) in IN_PLACE_FILE_SYSTEMS
+    return ZeroPrefill() if is_large and is_in_place else None
 
 
 class _Part(NamedTuple):
@@ -90,7 +73,7 @@ class ZeroPrefill:
             self._claimed = self._zeroed = position
             self._guard.notify_all()
         if not self._thread.ident:
-            self._thread.start()
+            begin_if_possible(self._thread)
 
     def claim(self, stop: int) -> None:
         """Called before anything is written to the segment: all below `stop` is the caller's."""

@@ -14,7 +14,7 @@ from threading import Thread
 
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
-from node.runtime.shortage import as_refusal
+from node.runtime.shortage import MORE_TASKS, SHORT, as_refusal
 from node.runtime.state_page import RUNNING
 from node.store.checkpoints import list_progress
 from node.store.shutdown_state import QUEUE_WORKER_PREFIX
@@ -65,7 +65,10 @@ class _Removal:
                 self.error = error
 
         self.thread = Thread(target=count, name="removal")
-        self.thread.start()
+        try:
+            self.thread.start()
+        except RuntimeError as error:  # the request is refused in the next step
+            self.error = ServiceNotAvailable(f"{SHORT}: {error}", MORE_TASKS)
 
 
 class Removals:
@@ -210,7 +213,7 @@ class Removals:
         stopping = ServiceNotAvailable("the node is stopping", "send it again when it is back")
         while self._waiting:
             removal = self._waiting.popleft()
-            if removal.thread is not None:
+            if removal.thread is not None and removal.thread.is_alive():
                 removal.thread.join()
             if removal.is_expiry:
                 continue

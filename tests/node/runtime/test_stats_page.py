@@ -102,7 +102,7 @@ def test_a_full_disk_costs_the_counts_alone(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(os, "pwrite", full)
     count(tmp_path, 5)
     assert "counts are not kept" in caplog.text
     assert read_stats(tmp_path) == []

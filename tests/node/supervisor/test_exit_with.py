@@ -1,7 +1,10 @@
 """`keelog serve --while-pid`: a node that runs for another process."""
 
+import errno
+import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +13,7 @@ import pytest
 from node.runtime.process import StopFlag
 from node.store.checkpoints import is_clean
 from node.supervisor.exit_with import stop_at_end_of
-from protocol.errors import BadRequest
+from protocol.errors import BadRequest, RefusedError
 from tests.support.node import wait_until
 
 END_S = 60.0
@@ -30,6 +33,29 @@ def test_the_end_of_a_process_that_nobody_waits_for_is_seen(other: subprocess.Po
     assert not stop.is_set
     other.kill()
     wait_until(lambda: stop.is_set, "the end of the process is not seen")
+
+
+def test_the_end_is_seen_without_a_pidfd(
+    other: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    test_the_end_of_a_process_that_nobody_waits_for_is_seen(other)
+
+
+def test_a_lack_of_threads_refuses_the_start_in_a_sentence(
+    other: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    with pytest.raises(RefusedError, match="can't start new thread") as refused:
+        stop_at_end_of(other.pid, StopFlag())
+    assert "pids.max" in refused.value.hint
+
+
+def no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
 
 
 @pytest.mark.parametrize("pid", [(1 << 31) - 1, 1 << 40])

@@ -20,6 +20,7 @@ from node.supervisor.plan import (
     ChildState,
     Refusal,
     RestartLimits,
+    hint_of_end,
     is_due,
     must_end,
     next_due,
@@ -36,7 +37,7 @@ LIMITS = RestartLimits()
 FULL = "disk_full: /s/keelog/epochs.new: No space left on device"
 
 
-def ended(code: int, words: str, times: int = 1) -> Child:
+def ended(code: int, words: str = "", times: int = 1) -> Child:
     """A writer that ended so often with a code and last words, never ready in between."""
     child = Child(ChildRole.WRITER, 0)
     for second in range(times):
@@ -81,6 +82,31 @@ def test_a_node_of_which_nothing_ever_ran_ends_and_one_with_a_reader_goes_on() -
     assert must_end(children) == 1
     children[-1].was_ready = True
     assert must_end(children) is None
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "hint"),
+    [
+        (-9, "", "give them more memory"),
+        (EXIT_NO_RESOURCES, "no_resources: /s: Cannot allocate memory", "give them more memory"),
+        (1, "no_resources: can't start new thread", "raise the limit of tasks"),
+        (-6, "", "a filter of system calls may forbid what they need"),
+        (EXIT_DISK_ERROR, "disk_error: /s/f: Function not implemented", "that file or its disk"),
+        (1, "ImportError: typing", "see what they said above"),
+    ],
+)
+def test_the_hint_for_a_node_that_does_not_start_follows_from_the_cause(
+    code: int, words: str, hint: str
+) -> None:
+    found = hint_of_end([ended(code, words), ended(code, words)], False)
+    assert hint in found
+    assert ("memory" in found) == ("memory" in hint)
+
+
+def test_where_the_address_space_is_limited_an_end_without_words_is_a_lack_of_memory() -> None:
+    assert "ulimit -v" in hint_of_end([ended(1)], True)
+    assert "ulimit -v" not in hint_of_end([ended(1)], False)
+    assert "ulimit -v" not in hint_of_end([ended(1, "ImportError: typing")], True)
 
 
 def test_others_start_to_serve_what_is_there_while_the_writer_waits_for_room() -> None:

@@ -16,6 +16,8 @@ from typing import NamedTuple
 import pytest
 
 _SOURCE = Path(__file__).with_name("faults.c")
+REFUSE = Path(__file__).with_name("refuse.c")
+"""Calls that the system refuses."""
 FOR_EVER = -1
 LIE = "lie 0"
 
