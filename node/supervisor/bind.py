@@ -13,6 +13,7 @@ from protocol.addresses import (
     WILDCARDS,
     is_loopback,
     is_numeric,
+    with_scheme,
 )
 from protocol.errors import BadRequest, RefusedError
 
@@ -106,8 +107,8 @@ class Advertised:
 
 
 def parse_bind(text: str) -> BindAddress:
-    """Reads `tcp://HOST:PORT`. Raises BadRequest for anything else."""
-    match = _TCP.fullmatch(text)
+    """Reads `tcp://HOST:PORT`, or `HOST:PORT`. Raises BadRequest for anything else."""
+    match = _TCP.fullmatch(with_scheme(text))
     port = 0 if match is None or match[2] == "*" else int(match[2])
     if match is None or port > _PORT_MAX or not _is_host(match[1]):
         raise BadRequest(
