@@ -1,5 +1,6 @@
 """The addresses of a node: control at the port of --bind, the writer one above, then readers."""
 
+import errno
 import random
 import re
 from collections.abc import Collection, Mapping
@@ -203,6 +204,8 @@ def free_ports(count: int, host: str = "", avoid: Collection[int] = ()) -> int:
                 listen_at(host, port).close()
         except OSError as error:
             why = error.strerror or str(error)
+            if error.errno != errno.EADDRINUSE:
+                break  # no other port will do either
             continue
         return first
     raise RefusedError(
