@@ -38,10 +38,10 @@ from client.options import (
     SendOptions,
     Time,
     check_acks,
-    check_endpoint,
     check_limit,
     check_names,
     check_seconds,
+    node_endpoint,
     settings_of,
 )
 from client.pull_result import PullResult
@@ -126,7 +126,7 @@ class ClientCore:
         self._pid = os.getpid()
         self._forks = _forks
         if read_from is not None:
-            check_endpoint(read_from)
+            read_from = node_endpoint(read_from)
         self.io = self.reading = IoThread(self.endpoint, self.retry)
         """They carry calls to the writer, and calls to readers."""
         if read_from is not None:

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypedDict
 
 from client.messages import Body, MessageOptions, bad_body, check_type, wrong_type
 from client.on_damage import OnFoundDamage
+from protocol.addresses import with_scheme
 from protocol.errors import BadRequest
 from protocol.record.encode_batch import Keys
 
@@ -228,8 +229,7 @@ class ProducerSettings:
 
 def settings_of(url: str | None, timeout: float | None) -> tuple[str, float]:
     """Address and timeout as given, else from KEELOG_NODE and KEELOG_TIMEOUT, else the defaults."""
-    endpoint = url or os.environ.get("KEELOG_NODE") or DEFAULT_NODE
-    check_endpoint(endpoint)
+    endpoint = node_endpoint(url or os.environ.get("KEELOG_NODE") or DEFAULT_NODE)
     if timeout is None:
         text = os.environ.get("KEELOG_TIMEOUT") or str(DEFAULT_TIMEOUT_S)
         try:
@@ -242,15 +242,20 @@ def settings_of(url: str | None, timeout: float | None) -> tuple[str, float]:
     return endpoint, timeout
 
 
-def check_endpoint(endpoint: object) -> None:
-    """Raises BadRequest for an address that ZeroMQ would accept silently, and never reach."""
-    if not isinstance(endpoint, str):
+def node_endpoint(address: object) -> str:
+    """The address of a node; `HOST:PORT` gets `tcp://`.
+
+    Raises BadRequest for one that ZeroMQ would accept silently, and never reach.
+    """
+    if not isinstance(address, str):
         raise BadRequest(
-            f"the address is {type(endpoint).__name__}, not text", f"write {DEFAULT_NODE}"
+            f"the address is {type(address).__name__}, not text", f"write {DEFAULT_NODE}"
         )
+    endpoint = with_scheme(address)
     found = _TCP.fullmatch(endpoint)
     if found is not None and not 1 <= int(found[1]) <= PORT_MAX:
         raise BadRequest(f"{endpoint!r} has no port from 1 to {PORT_MAX}", f"write {DEFAULT_NODE}")
+    return endpoint
 
 
 def check_seconds(name: str, value: object) -> None:

@@ -17,7 +17,9 @@ from time import monotonic
 from typing import NamedTuple, Protocol
 
 from node.runtime.event_log import fields
+from node.runtime.seldom import Seldom
 from protocol.errors import NodeBusy
+from protocol.foreign_client import foreign_client
 from protocol.message_id import NO_HOST, Host
 from protocol.remoting.codes import ResponseCode
 from protocol.remoting.errors import BadCommand, BrokenFrame
@@ -155,6 +157,7 @@ class ConnectionBuffers:
 
     def __init__(self, limit: int = BUFFERED_BYTES_MAX) -> None:
         self.gathering = Gathering()
+        self.said = Seldom()
         self.room = memoryview(bytearray(ROOM_BYTES))
         """Where every connection reads to: idle ones cost no memory."""
         self.held = 0
@@ -308,7 +311,9 @@ class RemotingConnection(asyncio.BufferedProtocol):
                         self._is_waiting = True
                         break
             except BrokenFrame as error:
-                self.end(EndReason.BROKEN, error.reason)
+                other = foreign_client(self._reader.begun)
+                why = error.reason if other is None else f"it is of {other.what}: {other.hint}"
+                self.end(EndReason.BROKEN, why)
             held = self._reader.keep(nbytes)
         if not held:
             self._begun_at = None
@@ -388,7 +393,10 @@ class RemotingConnection(asyncio.BufferedProtocol):
         """Ends it at once, without what is unsent."""
         if self.is_closed:
             return
-        log.warning(_EVENTS[reason], extra=fields(peer=str(self.peer), why=why))
+        said = self.handler.buffers.said
+        # Who sends broken frames comes again, each second or so.
+        if reason is not EndReason.BROKEN or said.is_due((self.peer.ip, why), monotonic()):
+            log.warning(_EVENTS[reason], extra=fields(peer=str(self.peer), why=why))
         self.handler.count_end(reason)
         self.is_closed = True
         if self._transport is not None:

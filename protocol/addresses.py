@@ -17,6 +17,7 @@ _USER = re.compile(
     # A path keeps one slash of two. A secret that nobody has quoted may hold slashes itself.
     r"(\w:/|//)(/?)(?:[^/\s]+|[^/\s@:]+:(?!\d+/)[^\s@]+)@"
 )
+_BARE = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}):[0-9]{1,5}")
 _PARAMETER = re.compile(
     r"(?i)([?&][\w.-]*(?:secret|passw(?:or)?d|token|credential|key|sig)[\w.-]*=)[^&\s\"']+"
 )
@@ -30,6 +31,11 @@ def without_credentials(text: str) -> str:
     if "@" in text:
         text = _USER.sub(r"\1\2***@", text)
     return _PARAMETER.sub(r"\1***", text) if "=" in text else text
+
+
+def with_scheme(address: str) -> str:
+    """The address of a node, with `tcp://` before a bare `HOST:PORT`, which means nothing else."""
+    return f"tcp://{address}" if _BARE.fullmatch(address) else address
 
 
 def host_of(endpoint: str) -> str:

@@ -26,6 +26,7 @@ RUN_BY = {
     ("docs/command-line.md", "console"): "tests/cli/test_pages.py",
     ("docs/troubleshooting.md", "console"): "tests/cli/test_pages.py",
     ("docs/settings.md", "toml"): "tests/test_pages.py",
+    ("docs/rocketmq-clients.md", "java"): "tests/interop/test_first_java_program.py",
 }
 """Page and languages of its fenced blocks, and the test that runs, or holds, all of these."""
 GENERATED = re.compile(r"<!-- generated: .*?<!-- end -->", re.DOTALL)

@@ -26,7 +26,7 @@ from client.core import ClientCore
 from client.send.unique_key import local_ip
 from client.transport.request import Call, NodeRole
 from client.transport.routes import Routes
-from protocol.errors import ClientClosed, MqError, RefusedError
+from protocol.errors import ClientClosed, MqError, NotConnected, RefusedError
 from protocol.remoting.errors import BrokenFrame
 
 log = logging.getLogger("keelog.client")
@@ -237,7 +237,15 @@ class ConsumerThread:
         """Raises MqError, OSError."""
         asked = Call(NodeRole.CONTROL, "routes", {}, monotonic() + CONNECT_S_MAX)
         place = gateway_place(Routes.of(self._core.ask(asked).header), self._core.endpoint)
-        connection = socket.create_connection(place, CONNECT_S_MAX)
+        try:
+            connection = socket.create_connection(place, CONNECT_S_MAX)
+        except OSError as error:
+            raise NotConnected(
+                f"the node at {self._core.endpoint} answered, but its gateway at {place.host}:"
+                f"{place.port} was not reached: {error.strerror or error}",
+                "open that port too; where it is published under another number, or its host is"
+                " another one here, start the node with --advertise",
+            ) from None
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setblocking(False)
         return connection

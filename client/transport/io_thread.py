@@ -356,6 +356,8 @@ class IoThread:
             error = _unknown_host(why)
         elif link.refusals < self.retry.max_attempts * link.families:
             return
+        elif link.is_foreign:
+            error = _foreign(self.control)
         else:
             error = NotConnected(
                 f"nobody answers at {self.control}",
@@ -388,7 +390,24 @@ class IoThread:
         why = next(filter(None, map(self.names.error, self._wanted(call))), "")
         if why and isinstance(error, NotConnected):
             error = _unknown_host(why)
+        elif isinstance(error, NotConnected) and call.last_error is None:
+            error = self._not_reached(call) or error
         self._finish(call, error)
+
+    def _not_reached(self, call: Call) -> NotConnected | None:
+        """What is known beside that nobody has answered; None for nothing."""
+        control, wanted = self._links.get(self.control), self._wanted(call)
+        if control is not None and control.is_foreign:
+            return _foreign(self.control)
+        links = [link for one in wanted if (link := self._links.get(one)) is not None]
+        if call.role is NodeRole.CONTROL or not wanted or any(one.ever_connected for one in links):
+            return None
+        return NotConnected(
+            f"{call.op}: the node at {self.control} answered, but named {' and '.join(wanted)},"
+            " which was not reached in time",
+            "see keelog health; where its ports are published under other numbers, or its host is"
+            " another one here, start it with --advertise",
+        )
 
     def _finish(self, call: Call, outcome: Outcome) -> None:
         """Ends the call. A late answer is dropped."""
@@ -408,6 +427,14 @@ class IoThread:
             self._drop(link)
         self._context.term()
         os.close(self._wake_fd)
+
+
+def _foreign(endpoint: str) -> NotConnected:
+    return NotConnected(
+        f"somebody listens at {endpoint}, but does not answer as a node",
+        "name the address after the word ready of keelog serve: its ports for RocketMQ's clients,"
+        " followers and metrics are others",
+    )
 
 
 def _unknown_host(why: str) -> NotConnected:

@@ -37,7 +37,8 @@ RECEIVE_MAX = 512
 NOBLOCK = int(zmq.NOBLOCK)
 _ONLY_FRAME, _FIRST_FRAME = NOBLOCK, int(zmq.NOBLOCK | zmq.SNDMORE)
 _EVENTS = (
-    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    zmq.EVENT_CONNECTED
+    | zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_DISCONNECTED
     | zmq.EVENT_CONNECT_RETRIED
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
@@ -66,6 +67,8 @@ class ZmqConnection:
         self.exchange = exchange
         self.connected = False
         self.ever_connected = False
+        self.is_foreign = False
+        """Whether somebody listens there, and has not answered as a process of a node yet."""
         self.refusals = 0
         self.closed = False
         self.families = 1 if is_numeric(host_of(endpoint)) else 2
@@ -184,9 +187,11 @@ class ZmqConnection:
         up = refused = lost = False
         while self.monitor.poll(0):
             event = parse_socket_event(self.monitor.recv_multipart()[0]).event
-            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            if event == zmq.EVENT_CONNECTED:
+                self.is_foreign = not self.ever_connected
+            elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 up = self.connected = self.ever_connected = True
-                self.refusals = 0
+                self.refusals, self.is_foreign = 0, False
             elif event == zmq.EVENT_DISCONNECTED:
                 self.connected = False
                 lost = True

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import click
 from click.core import ParameterSource
 
+from protocol.addresses import with_scheme
 from protocol.errors import BadRequest, NotFound
 from protocol.printable import printable
 
@@ -160,18 +161,18 @@ def resolve(
 ) -> NodeAddress:
     """The node that these say. Raises NotFound for an unknown context, BadRequest, OSError."""
     if flag is not None:
-        return NodeAddress(flag, "flag", "--node")
+        return NodeAddress(with_scheme(flag), "flag", "--node")
     if named is not None:
-        return NodeAddress(read().get(named).node, "flag", f"-c {named}")
+        return NodeAddress(with_scheme(read().get(named).node), "flag", f"-c {named}")
     if environment.get(NODE_VARIABLE):
-        return NodeAddress(environment[NODE_VARIABLE], "environment", NODE_VARIABLE)
+        return NodeAddress(with_scheme(environment[NODE_VARIABLE]), "environment", NODE_VARIABLE)
     asked = environment.get(CONTEXT_VARIABLE)
     contexts = read()
     name = asked or contexts.current
     if not name:
         return NodeAddress(DEFAULT_NODE, "default", "")
     where = f"{CONTEXT_VARIABLE}={name}" if asked else name
-    return NodeAddress(contexts.get(name).node, "context", where)
+    return NodeAddress(with_scheme(contexts.get(name).node), "context", where)
 
 
 def node_callback(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:

@@ -1,5 +1,6 @@
 """The addresses of a node: control at the port of --bind, the writer one above, then readers."""
 
+import errno
 import random
 import re
 from collections.abc import Collection, Mapping
@@ -13,6 +14,7 @@ from protocol.addresses import (
     WILDCARDS,
     is_loopback,
     is_numeric,
+    with_scheme,
 )
 from protocol.errors import BadRequest, RefusedError
 
@@ -106,8 +108,8 @@ class Advertised:
 
 
 def parse_bind(text: str) -> BindAddress:
-    """Reads `tcp://HOST:PORT`. Raises BadRequest for anything else."""
-    match = _TCP.fullmatch(text)
+    """Reads `tcp://HOST:PORT`, or `HOST:PORT`. Raises BadRequest for anything else."""
+    match = _TCP.fullmatch(with_scheme(text))
     port = 0 if match is None or match[2] == "*" else int(match[2])
     if match is None or port > _PORT_MAX or not _is_host(match[1]):
         raise BadRequest(
@@ -202,6 +204,8 @@ def free_ports(count: int, host: str = "", avoid: Collection[int] = ()) -> int:
                 listen_at(host, port).close()
         except OSError as error:
             why = error.strerror or str(error)
+            if error.errno != errno.EADDRINUSE:
+                break  # no other port will do either
             continue
         return first
     raise RefusedError(

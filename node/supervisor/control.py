@@ -61,15 +61,16 @@ def place_to_announce(options: Options, gateway: BindAddress) -> str:
 
     Raises BadRequest.
     """
-    if not options.broker.namesrv_addr:
+    name_servers = parse_name_servers(options.broker.namesrv_addr)
+    if not name_servers:
         return ""
     if not gateway.port:
         raise BadRequest(
             "broker.namesrv_addr (--namesrv) names name servers, but no RocketMQ client is served",
             "add --remoting HOST:PORT, as --remoting 0.0.0.0:10911",
         )
-    name_server = parse_name_servers(options.broker.namesrv_addr)[0]
-    return announced_address(gateway, parse_advertise(options.network.advertise), name_server)
+    advertised = parse_advertise(options.network.advertise)
+    return announced_address(gateway, advertised, name_servers[0])
 
 
 def answer_clients(server: Server, view: Callable[[], NodeView]) -> None:

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from pipeline.errors import BadOption, StoreUnreadable
 from pipeline.option_values import one_of
-from protocol.addresses import without_credentials
+from protocol.addresses import with_scheme, without_credentials
 
 FETCH_PREFIX, FS_PREFIX = "fetch.", "fs."
 WINDOW_BYTES_MAX = 4 << 20
@@ -104,11 +104,15 @@ def _number(options: Mapping[str, str], name: str, default: int, low: int, high:
 def parse_address(address: object) -> str:
     """A folder as an absolute path, or an address as it is. Raises BadOption, StoreUnreadable.
 
-    A relative path counts from here; `file:` in front of a folder is allowed. An address with
-    credentials is refused as a path, which would be shown with them.
+    A relative path counts from here; `file:` in front of a folder is allowed. `HOST:PORT` is a
+    node, unless there is such a path. An address with credentials is refused as a path, which would
+    be shown with them.
     """
     if not isinstance(address, str) or not address or "\0" in address:
         raise BadOption(f"{address!r} is no path", "a path or an address for each store, as text")
+    node = with_scheme(address)
+    if node != address and not Path(address).exists():
+        address = node
     try:
         parts = urlsplit(address)
         port = parts.port

@@ -17,6 +17,7 @@ HEADER_BYTES_MAX = 128 * 1024
 ROOM_BYTES = 64 * 1024
 FIRST_BYTES = 4_096
 """A frame that has begun, and does not fill a room, has so much memory of its own at first."""
+FIRST_SHOWN_BYTES = 16
 GROWTH = 4
 """A buffer grows to this many times what has arrived: a large length alone costs no memory."""
 
@@ -56,6 +57,11 @@ class FrameReader:
     def buffer_bytes(self) -> int:
         """The memory that the connection costs: at most a room, or the frame that arrives."""
         return 0 if self._view is self._shared else len(self._view)
+
+    @property
+    def begun(self) -> bytes:
+        """The first bytes of the frame that has begun, or is broken."""
+        return bytes(self._view[self._start : min(self._end, self._start + FIRST_SHOWN_BYTES)])
 
     def room(self) -> memoryview:
         """Returns where the next bytes of the connection go. Never empty."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from node.runtime.event_log import fields
 from node.runtime.process import now_ms
+from node.runtime.seldom import Seldom
 from node.runtime.stats.followers_state import (
     ENDED_SHOWN_MAX,
     FollowerEnd,
@@ -21,10 +22,6 @@ log = logging.getLogger("keelog.followers")
 
 MOMENTS_MAX = 3_600
 """Moments, a second apart at least, of which it is known how far the log was."""
-REPEAT_S = 60.0
-"""The same end of a follower of the same host is logged again after this time: one that cannot go
-on tries again each 5 s."""
-TOLD_HOSTS_MAX = 256
 _ORDERLY = (Gone.CLOSED, Gone.STOP)
 
 
@@ -43,7 +40,8 @@ class FollowerBook:
         """With the host, the latest first."""
         self._served: set[str] = set()
         """The addresses of those that could follow."""
-        self._told: dict[tuple[str, Gone], float] = {}
+        self._said = Seldom()
+        """One that cannot go on tries again each 5 s."""
         self._counted: dict[str, tuple[float, int]] = {}
         """By address: when it was looked at, and what it had been sent then."""
 
@@ -65,11 +63,8 @@ class FollowerBook:
         self._served.discard(connection.address)
         end = FollowerEnd(connection.address, since_ms, acknowledged, gone.reason)
         self._ended.appendleft((*key, end))
-        if now - self._told.get(key, -REPEAT_S) < REPEAT_S:
+        if not self._said.is_due(key, now):
             return
-        if len(self._told) >= TOLD_HOSTS_MAX:
-            self._told.clear()
-        self._told[key] = now
         extra = fields(
             follower=connection.address, acknowledged=acknowledged, kind=gone.kind, why=gone.reason
         )

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from protocol.errors import BadRequest, MqError
+from protocol.foreign_client import foreign_client
 from protocol.ha.stream import FRAME_BODY_BYTES, ONE_BYTE_BEHIND, REPORT_BYTES
 from replication.followers.flushed_log import FlushedLog
 from replication.followers.wire import FollowerWire, PlainWire
@@ -25,6 +26,7 @@ class Gone(StrEnum):
     CLOSED = "closed"
     SILENT = "silent"
     BAD_REPORT = "bad report"
+    FOREIGN = "no follower"
     DIVERGED = "diverged"
     TOO_OLD = "too old"
     CUT = "log was cut"
@@ -112,6 +114,8 @@ class FollowerConnection:
             raise FollowerGone(Gone.CLOSED, f"the connection broke: {error.strerror}") from None
         if not data:
             raise FollowerGone(Gone.CLOSED, "it closed the connection")
+        if self.reported is None and (other := foreign_client(data)) is not None:
+            raise FollowerGone(Gone.FOREIGN, f"it is of {other.what}: {other.hint}")
         try:
             report = self._wire.feed(data)
         except BadRequest as error:

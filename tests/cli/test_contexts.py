@@ -11,7 +11,9 @@ from keelog.cli.contexts import DEFAULT_NODE, Context, Contexts, load, path_of, 
 from keelog.cli.main import run
 from protocol.errors import BadRequest, NotFound
 
-KNOWN = Contexts({"a": Context("tcp://a:1"), "b": Context("tcp://b:1")}, "a")
+KNOWN = Contexts(
+    {"a": Context("tcp://a:1"), "b": Context("tcp://b:1"), "bare": Context("bare:1")}, "a"
+)
 
 
 @pytest.mark.parametrize(
@@ -21,6 +23,9 @@ KNOWN = Contexts({"a": Context("tcp://a:1"), "b": Context("tcp://b:1")}, "a")
         (None, "b", {"KEELOG_NODE": "tcp://e:1"}, "a", "tcp://b:1", "flag"),
         (None, None, {"KEELOG_NODE": "tcp://e:1"}, "a", "tcp://e:1", "environment"),
         (None, None, {"KEELOG_CONTEXT": "b"}, "a", "tcp://b:1", "context"),
+        ("f:1", None, {}, None, "tcp://f:1", "flag"),
+        (None, None, {"KEELOG_NODE": "[::1]:1"}, None, "tcp://[::1]:1", "environment"),
+        (None, "bare", {}, None, "tcp://bare:1", "flag"),
         (None, None, {}, "a", "tcp://a:1", "context"),
         (None, None, {"KEELOG_NODE": "", "KEELOG_CONTEXT": ""}, None, DEFAULT_NODE, "default"),
     ],
@@ -117,7 +122,7 @@ def test_contexts_are_added_used_listed_and_removed(
     assert run(["context", "add", "b", "--node", "tcp://b:1", "--use"]) == 0
     assert run(["context", "add", "b", "--node", "tcp://c:1"]) == 2, "it is there"
     assert run(["context", "add", "b c", "--node", "tcp://c:1"]) == 2, "no name"
-    assert run(["context", "add", "d", "--node", "c:1"]) == 2, "no address"
+    assert run(["context", "add", "d", "--node", "c"]) == 2, "no address"
     assert node() == "tcp://b:1"
     assert node("-c", "a") == "tcp://a:1"
     assert run(["-c", "x", "config", "show"]) == 3

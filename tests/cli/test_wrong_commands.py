@@ -43,9 +43,7 @@ WITHOUT_A_NODE = [
     Wrong("topic creat x", 2, "there is no command 'creat'", "keelog topic create --help"),
     Wrong("serve", 2, "Missing argument 'DIR'", "keelog serve --help"),
     Wrong("serve ./file", 1, "is a file", "name a directory"),
-    Wrong(
-        "serve ./new --bind 127.0.0.1:7850", 2, "is not an address", "write tcp://127.0.0.1:7850"
-    ),
+    Wrong("serve ./new --bind 127.0.0.1", 2, "is not an address", "write tcp://127.0.0.1:7850"),
     Wrong(
         "serve ./new --bind tcp://127.0.0.1:99999", 2, "is not an address", "write tcp://127.0.0.1"
     ),
@@ -70,9 +68,7 @@ WITHOUT_A_NODE = [
     Wrong("consume orders -e -o @2026-13-45", 2, "'2026-13-45' is not a time", "2026-11-20T10:00"),
     Wrong("consume orders -e -f %z", 2, "'%z' is not known", "letters are t q o k"),
     Wrong("consume orders -e --format xml", 2, "'jsonl'", "keelog consume --help"),
-    Wrong(
-        "consume orders --node localhost:7850", 2, "is not an address", "write tcp://127.0.0.1:7850"
-    ),
+    Wrong("consume orders --node localhost", 2, "is not an address", "write tcp://127.0.0.1:7850"),
     Wrong(f"consume orders -e --node {NOWHERE}", 4, "nobody answers", "keelog serve DIR"),
     Wrong(f"health --node {NOWHERE}", 4, "nobody answers", "keelog serve DIR"),
     Wrong(f"status --node {NOWHERE}", 4, "nobody answers", "keelog serve DIR"),

@@ -278,6 +278,9 @@ def test_the_environment_names_node_and_timeout(
     with keelog.connect() as client:
         assert client.endpoint == node.url
         assert client.timeout == 7.5
+    monkeypatch.setenv("KEELOG_NODE", node.url.removeprefix("tcp://"))
+    with keelog.connect() as client:
+        assert client.endpoint == node.url
     monkeypatch.setenv("KEELOG_TIMEOUT", "soon")
     with pytest.raises(keelog.BadRequest):
         keelog.connect()

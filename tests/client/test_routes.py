@@ -1,9 +1,10 @@
 """Addresses that leave out their host, and host names, on the client's side."""
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
@@ -113,6 +114,44 @@ def test_an_advertised_name_that_does_not_resolve_is_named() -> None:
     with closing(Elsewhere()) as node, connect(node.url, timeout=2.0) as client:
         with pytest.raises(NotConnected, match=f"the name {NO_NAME} does not resolve") as refused:
             client.send("t", b"x")
+        assert "--advertise" in refused.value.hint
+
+
+@pytest.mark.parametrize("words", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n" * 4, None])
+def test_somebody_else_at_the_address_is_said_as_that(words: bytes | None) -> None:
+    """One who closes at once, one who speaks something else, and one who is silent."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as stranger:
+
+        def answer() -> None:
+            with suppress(OSError):
+                while words is not None:
+                    with stranger.accept()[0] as peer:
+                        peer.recv(64)
+                        peer.sendall(words)
+
+        threading.Thread(target=answer, daemon=True).start()
+        url = f"tcp://127.0.0.1:{stranger.getsockname()[1]}"
+        with pytest.raises(NotConnected, match=f"somebody listens at {url}, but") as found:
+            connect(url, timeout=60.0 if words is not None else 3.0)
+        assert "the word ready of keelog serve" in found.value.hint
+        stranger.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("role", ["writer", "readers"])
+def test_a_node_that_names_addresses_which_nobody_reaches_is_said_as_that(role: str) -> None:
+    class Behind(FakeNode):
+        def _control_routes(self, header: Header, payload: bytes, identity: bytes) -> Reply:
+            fields = super()._control_routes(header, payload, identity).fields
+            return Reply(
+                {**fields, "writer": "tcp://127.0.0.1:1", "readers": ["tcp://127.0.0.1:2"]}
+            )
+
+    with closing(Behind()) as node, connect(node.url, timeout=1.0) as client:
+        with pytest.raises(NotConnected, match=f"{node.url} answered, but named tcp") as refused:
+            if role == "writer":
+                client.send("t", b"x")
+            else:
+                client.pull("t", 0, 0)
         assert "--advertise" in refused.value.hint
 
 

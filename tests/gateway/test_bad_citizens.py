@@ -226,6 +226,26 @@ def test_beyond_the_limit_of_all_connections_those_end_that_hold_most() -> None:
     asyncio.run(run())
 
 
+def test_who_came_to_the_wrong_port_is_named_once_and_not_at_each_try(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def run() -> None:
+        handler = Handler()
+        for first in (b"\xff\0\0\0\0\0\0\0\x01\x7f", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 12):
+            for _ in range(3):
+                connection, transport = await connected(handler)
+                receive(connection, first)
+                assert transport.is_aborted
+        assert handler.ends == [EndReason.BROKEN] * 9
+
+    asyncio.run(run())
+    said = [vars(one)["fields"]["why"] for one in caplog.records]
+    assert len(said) == 3
+    assert "a client of Keelog: give it the address after the word ready" in said[0]
+    assert "an HTTP client" in said[1]
+    assert said[2] == "a frame with the length -1"
+
+
 def test_a_frame_that_does_not_end_and_a_silent_client_are_ended_and_a_reading_one_is_not() -> None:
     async def run() -> None:
         handler = Handler()

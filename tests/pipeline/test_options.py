@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pipeline.options import TAKEN, parse_options
 from pipeline.read.part import read_part
 from pipeline.resolve import plan_parts
-from pipeline.stores.access import StoreAt
+from pipeline.stores.access import StoreAt, parse_address
 from protocol.errors import MqError
 from tests.pipeline.facts_as_rows import read_rows
 from tests.support.golden import GetStore, Row, facts
@@ -352,3 +352,12 @@ def test_several_stores_are_one_table_with_their_names(golden: GetStore) -> None
     assert {row["node"] for row in read_rows(paths=paths, columns="node")} == {NAME, "trimmed"}
     with pytest.raises(MqError, match=r"KEELOG_BAD_OPTION.*nodes"):
         read_rows(paths=json.dumps([str(golden(NAME))] * 2))
+
+
+def test_a_bare_host_with_a_port_is_a_node_unless_there_is_such_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert parse_address("localhost:7850") == "tcp://localhost:7850"
+    (tmp_path / "localhost:7850").mkdir()
+    assert parse_address("./localhost:7850") == str(tmp_path / "localhost:7850")

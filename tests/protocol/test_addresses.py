@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from protocol.addresses import without_credentials
+from protocol.addresses import with_scheme, without_credentials
 from protocol.errors import BadRequest, CorruptError
 
 
@@ -40,6 +40,18 @@ def test_credentials_in_an_address_are_not_shown(text: str, shown: str) -> None:
 )
 def test_what_is_no_credential_stays(text: str) -> None:
     assert without_credentials(text) == text
+
+
+@pytest.mark.parametrize("place", ["localhost:7850", "db7.example.org:1", "192.0.2.7:1", "[::1]:1"])
+def test_a_bare_host_with_a_port_is_an_address_of_a_node(place: str) -> None:
+    assert with_scheme(place) == f"tcp://{place}"
+
+
+@pytest.mark.parametrize(
+    "other", ["tcp://h:1", "ipc://h:1", "localhost", "a/b:1", "file:1x", "h:", "::1", "me@h:1"]
+)
+def test_any_other_address_stays_as_it_is(other: str) -> None:
+    assert with_scheme(other) == other
 
 
 def test_no_error_shows_the_credentials_of_an_address() -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import keelog
 from node.supervisor.bind import free_ports
+from protocol.errors import NotConnected
 from tests.support.node import ANY_DISK, RunningNode, wait_until
 
 pytestmark = pytest.mark.process
@@ -60,6 +62,19 @@ def test_a_port_that_two_options_want_is_refused_with_both(store: Path) -> None:
     (cause,) = [line for line in done.stderr.splitlines() if line.startswith("cause: ")]
     assert f"--remoting 127.0.0.1:{port}" in cause
     assert f"--http {port - 2}" in cause
+
+
+def test_a_client_at_the_wrong_port_and_the_log_both_say_so(store: Path) -> None:
+    ends = ["serve.remoting=127.0.0.1:0", "serve.ha_listen=127.0.0.1:0"]
+    with RunningNode(store, ends, queue_workers=1, readers=1) as node:
+        for kind in ("gateway", "followers"):
+            (endpoint,) = [
+                one.endpoint for one in node.client.status().processes if one.role == kind
+            ]
+            with pytest.raises(NotConnected, match="somebody listens at tcp"):
+                keelog.connect(endpoint, timeout=30.0)
+        said = "of a client of Keelog: give it the address after the word ready"
+        wait_until(lambda: node.stderr.count(said) == 2, "the log does not name the client")
 
 
 def test_a_node_whose_gateway_lost_its_port_is_not_ready_until_it_has_it_again(store: Path) -> None:

@@ -8,7 +8,7 @@ from keelog.cli.contexts import Context, check_name, complete_names, load, path_
 from keelog.cli.failures import OK, doing
 from keelog.cli.options import CliGroup, output_options
 from keelog.cli.output import Output
-from protocol.addresses import without_credentials
+from protocol.addresses import with_scheme, without_credentials
 from protocol.errors import BadRequest
 
 
@@ -65,6 +65,7 @@ def add(name: str, node: str, description: str, use: bool, replace: bool) -> int
         if check_name(name) in contexts.named and not replace:
             hint = f"keelog context add {name} --node {node} --replace"
             raise BadRequest(f"there is a context {name} already", hint)
+        node = with_scheme(node)
         if not node.startswith(("tcp://", "ipc://")):
             raise BadRequest(f"{node[:80]!a} is not an address", "write tcp://127.0.0.1:7850")
         contexts.named[name] = Context(node, description)
