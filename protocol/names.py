@@ -166,9 +166,14 @@ def is_group_name(group: str) -> bool:
     return _TOPIC.fullmatch(group) is not None and len(group) <= GROUP_CHARS_MAX
 
 
+def is_reserved_topic(topic: str) -> bool:
+    """Whether a topic is the system's own, to which clients may not send."""
+    is_reserved = topic in NOT_FOR_CLIENTS or topic.lower().startswith(SYSTEM_PREFIX)
+    return is_reserved and topic != TRACE_TOPIC
+
+
 def check_topic_for_send(topic: str) -> None:
     """As `check_topic`; raises NotAllowed for the system's own topics."""
     check_topic(topic)
-    is_reserved = topic in NOT_FOR_CLIENTS or topic.lower().startswith(SYSTEM_PREFIX)
-    if is_reserved and topic != TRACE_TOPIC:
+    if is_reserved_topic(topic):
         raise NotAllowed(f"topic {topic} is reserved for the system", "use a topic of your own")

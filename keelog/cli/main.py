@@ -37,6 +37,11 @@ COMMANDS = {
     "consume": Lazy("keelog.cli.messages.consume", "consume", "Prints the messages of a topic."),
     "topic": Lazy("keelog.cli.node.topic", "topic", "Lists, describes, makes and removes topics."),
     "group": Lazy("keelog.cli.node.group", "group", "Shows consumer groups and resets them."),
+    "dead": Lazy(
+        "keelog.cli.messages.dead",
+        "dead",
+        "Shows dead letters, and sends them back to their group.",
+    ),
     "msg": Lazy("keelog.cli.messages.msg", "msg", "Finds single messages through a node."),
     "store": Lazy(
         "keelog.cli.store.group", "store", "Reads, checks and repairs a store directory."

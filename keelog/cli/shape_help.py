@@ -350,6 +350,23 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
     ),
     "msg get": (MESSAGE,),
     "msg find": (MESSAGE,),
+    "dead ls": (
+        MESSAGE
+        | {
+            "origin_topic": "text: the topic that its producer named",
+            "sent_back": "true or false: whether it was sent back since",
+        },
+        {"group": "text, without GROUP", "dead": "integer"},
+    ),
+    "dead resend": (
+        {
+            **texts("group", "topic"),
+            "found": "integer: that were chosen",
+            "sent_back_before": "integer: of them, passed over",
+            "sent": "integer; without --apply: that would be sent",
+            "applied": "true or false",
+        },
+    ),
     "store info": (INFO,),
     "store dump": (MESSAGE_RAW, UNIT, ENTRY, INDEX_HEADER),
     "store get": (PULL,),

@@ -7,7 +7,7 @@ import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from node.runtime.following.allowed_peers import AllowedPeers
 from node.runtime.following.source import check_place, parse_follow
@@ -45,21 +45,22 @@ _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DELAY = re.compile(r"([0-9]+)([smhd])")
 
 
+Size = Annotated[int, "bytes"]
+"""The type of a setting that is a number of bytes: it may be given as `16MB` too."""
+
+
 def setting(
     default: Value,
     meaning: str,
     least: int = 1,
     most: int | None = None,
-    is_size: bool = False,
 ) -> Value:
     """A field of a settings class, with its bounds where it is a number.
-
-    `is_size`: a number of bytes, which may be given as `16MB` too.
 
     `meaning` says in Markdown what it does, with the unit: for docs/settings.md, for the comments
     of `keelog config init` and for the options of `keelog serve`.
     """
-    metadata = {"meaning": meaning, "least": least, "most": most, "is_size": is_size}
+    metadata = {"meaning": meaning, "least": least, "most": most}
     # A dataclass takes the place of the field by its default.
     return field(default=default, metadata=metadata)
 
@@ -68,14 +69,13 @@ def setting(
 class Settings:
     """Times in ms, sizes in bytes, unless the name says otherwise."""
 
-    mapped_file_size_commit_log: int = setting(
+    mapped_file_size_commit_log: Size = setting(
         1024 * _MIB,
         "length of a log segment; its disk space is taken at once",
         least=SEGMENT_BYTES_MIN,
-        is_size=True,
     )
-    mapped_file_size_consume_queue: int = setting(
-        DEFAULT_QUEUE_FILE_BYTES, "length of a queue file (sparse)", is_size=True
+    mapped_file_size_consume_queue: Size = setting(
+        DEFAULT_QUEUE_FILE_BYTES, "length of a queue file (sparse)"
     )
     max_hash_slot_num: int = setting(DEFAULT_SLOT_COUNT, "hash slots of an index file (sparse)")
     max_index_num: int = setting(DEFAULT_INDEX_NUM, "entries of an index file, one is never used")
@@ -124,8 +124,8 @@ class Settings:
     ha_housekeeping_interval: int = setting(
         20_000, "ms without a report after which a follower's connection is closed"
     )
-    ha_max_gap_not_in_sync: int = setting(
-        256 * _MIB, "a follower whose lag is as many bytes, or more, is not in sync", is_size=True
+    ha_max_gap_not_in_sync: Size = setting(
+        256 * _MIB, "a follower whose lag is as many bytes, or more, is not in sync"
     )
     ha_allowed_peers: str = setting(
         "",
@@ -220,7 +220,7 @@ class Settings:
         "seconds after a start in which no segment goes before its time: the log warns instead",
         least=0,
     )
-    retention_bytes: int = setting(
+    retention_bytes: Size = setting(
         0,
         "bytes that the segments may take; above it the oldest go, at any age; 0: no limit",
         least=0,
@@ -228,7 +228,7 @@ class Settings:
     clean_resource_interval: int = setting(10_000, "ms between two rounds of deleting")
     delete_commit_log_files_interval: int = setting(100, "ms between two deleted segments")
     delete_file_batch_max: int = setting(10, "segments that one round deletes at most")
-    max_message_size: int = setting(DEFAULT_MAX_MESSAGE_BYTES, "largest body", is_size=True)
+    max_message_size: Size = setting(DEFAULT_MAX_MESSAGE_BYTES, "largest body")
     enabled_append_prop_crc: bool = setting(
         True,
         "seal each record with a checksum over all of it "
@@ -268,7 +268,7 @@ class Settings:
     transaction_op_batch_interval: int = setting(
         3_000, "ms for which ends of transactions are gathered before they are written"
     )
-    transaction_op_msg_max_size: int = setting(
+    transaction_op_msg_max_size: Size = setting(
         4_096, "bytes of gathered ends that are written at once"
     )
     message_delay_level: str = setting(
@@ -288,28 +288,26 @@ class Settings:
     recall_message_enable: bool = setting(
         False, "let RocketMQ's clients take timer messages back (code 370)"
     )
-    max_transfer_bytes_on_message_in_memory: int = setting(
-        262_144, "bytes of one pull, recent messages", is_size=True
+    max_transfer_bytes_on_message_in_memory: Size = setting(
+        262_144, "bytes of one pull, recent messages"
     )
     max_transfer_count_on_message_in_memory: int = setting(
         32, "messages of one pull, recent messages"
     )
-    max_transfer_bytes_on_message_in_disk: int = setting(
-        65_536, "bytes of one pull, old messages", is_size=True
-    )
+    max_transfer_bytes_on_message_in_disk: Size = setting(65_536, "bytes of one pull, old messages")
     max_transfer_count_on_message_in_disk: int = setting(8, "messages of one pull, old messages")
     access_message_in_memory_max_ratio: int = setting(
         40, "% of memory; messages further back in the log are old", least=0
     )
-    max_filter_message_size: int = setting(
-        16_000, "bytes of queue units that a pull with tags looks through", is_size=True
+    max_filter_message_size: Size = setting(
+        16_000, "bytes of queue units that a pull with tags looks through"
     )
     travel_cq_file_num_when_get_message: int = setting(1, "queue files that one pull looks into")
     send_thread_pool_queue_capacity: int = setting(
         10_000, "requests that may wait for the disk; then SYSTEM_BUSY"
     )
-    waiting_bytes_max: int = setting(
-        64 * _MIB, "bytes of records that may wait for the disk; then SYSTEM_BUSY", is_size=True
+    waiting_bytes_max: Size = setting(
+        64 * _MIB, "bytes of records that may wait for the disk; then SYSTEM_BUSY"
     )
     idempotent_window: int = setting(
         0,
@@ -330,12 +328,11 @@ class Settings:
     staging_abandoned_minutes: int = setting(
         30, "minutes without a write after which a staged batch may go when the disk needs room"
     )
-    staging_bytes_max: int = setting(
+    staging_bytes_max: Size = setting(
         0,
         "bytes of staged batches, of all queries together; then NO_PERMISSION; 0: [what the "
         "disk allows](operations.md#what-goes-when-the-disk-fills)",
         least=0,
-        is_size=True,
     )
 
     def __post_init__(self) -> None:
@@ -469,8 +466,8 @@ def changed(settings: Kind, pairs: Iterable[str], table: str) -> Kind:
             raise BadRequest(f"{pair[:80]!a} sets nothing", "write name=value")
         if name not in known:
             raise unknown_setting(name, type(settings))
-        kind, is_size = type(getattr(settings, name)), known[name].metadata["is_size"]
-        changes[name] = _value(name, kind, text.strip(), is_size)
+        kind = type(getattr(settings, name))
+        changes[name] = _value(name, kind, text.strip(), known[name].type == Size)
     return replace(settings, **changes)
 
 

@@ -16,7 +16,7 @@ from protocol.errors import BodyUnreadable, CodecMissing
 from protocol.layout import Readable, StructLayout, Wire
 from protocol.message_id import IPV4_BYTES, IPV6_BYTES, Host, offset_message_id
 from protocol.names import SCHEDULE_TOPIC
-from protocol.record.bodies import BrokenBody, UnknownCodec, unpack
+from protocol.record.bodies import COMPRESSION_BITS, BrokenBody, UnknownCodec, unpack
 from protocol.record.java_hash import tags_code
 from protocol.record.properties import (
     CRC32,
@@ -46,6 +46,9 @@ BORN_HOST_V6 = 0x10
 STORE_HOST_V6 = 0x20
 NEED_UNWRAP = 0x40
 INNER_BATCH = 0x80
+
+SENDERS_BITS = COMPRESSION_BITS | MULTI_TAGS
+"""Bits that a reader of the message needs when it is sent again; the node sets the others."""
 
 CRC_MASK = 0x7FFFFFFF
 _CRC_NAME = CRC32.encode()

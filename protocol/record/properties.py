@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from protocol.errors import IllegalMessage, PropertiesTooLarge
+from protocol.names import DLQ_PREFIX, RETRY_PREFIX
 from protocol.record.java_hash import java_text
 
 NAME_END = 1
@@ -35,6 +36,16 @@ TIMER_ROLL_TIMES = "TIMER_ROLL_TIMES"
 PRODUCER_GROUP = "PGROUP"
 BORN_TIMESTAMP = "BORN_TIMESTAMP"
 CRC32 = "__CRC32#"
+SET_BY_NODE = frozenset(
+    {
+        *(DELAY, REAL_TOPIC, REAL_QUEUE_ID, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS),
+        *(TIMER_OUT_MS, TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS, TIMER_ROLL_TIMES, TIMER_DELETE_KEY),
+        *(TRANSACTION, CRC32),
+    }
+)
+"""Properties of one stored message that are not sent along when it is sent again."""
+SET_BY_RETRIES = frozenset({RETRY_TOPIC, ORIGIN_MESSAGE_ID})
+"""Those that belong to retry topics and dead letters alone."""
 KEY_SEPARATOR = " "
 
 CRC_DIGITS = 10
@@ -105,6 +116,14 @@ def decode_properties(data: bytes) -> dict[str, str]:
         return {java_text(name): java_text(value) for name, value in raw.items()}
     pairs = (pair.partition("\x01") for pair in text.split("\x02"))
     return {name: value for name, _, value in pairs if name and value}
+
+
+def properties_to_send(stored: Mapping[str, str], topic: str) -> dict[str, str]:
+    """The properties of a stored message for sending it again, to `topic`: without what the node
+    sets."""
+    of_retries = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    left_out = SET_BY_NODE if of_retries else SET_BY_NODE | SET_BY_RETRIES
+    return {name: value for name, value in stored.items() if name not in left_out}
 
 
 def split_keys(keys: str) -> list[str]:

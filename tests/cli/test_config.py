@@ -1,6 +1,7 @@
 """`keelog config`: origins, checks, files that are made, and a broker's properties."""
 
 import json
+import re
 import tomllib
 from dataclasses import fields
 from pathlib import Path
@@ -21,7 +22,7 @@ from keelog.cli.settings.given import (
     read_file,
     settings_of,
 )
-from node.runtime.settings import Settings
+from node.runtime.settings import Settings, Size
 from node.supervisor import loop as supervisor
 from node.supervisor.options import (
     BrokerSettings,
@@ -381,6 +382,29 @@ def test_a_size_may_have_a_unit_wherever_it_is_given(tmp_path: Path, text: str, 
     ]
     for given in ways:
         assert settings_of(STORE, given).max_message_size == value
+
+
+NAMED_LIKE_SIZES = {"transient_store_pool_size"}
+"""Of these `size` means a count."""
+
+
+@pytest.mark.parametrize("kind", [Settings, Options, BrokerSettings, NetworkSettings, NodeSettings])
+def test_every_setting_that_is_a_size_takes_a_unit(kind: type) -> None:
+    """A size by its name, or by what the table says of it, has the type for that."""
+    for one in fields(kind):
+        if type(one.default) is int and one.name not in NAMED_LIKE_SIZES:
+            says_so = re.search("_bytes|_size|^size", one.name) or re.match(
+                "bytes|size", one.metadata.get("meaning", "")
+            )
+            assert bool(says_so) <= (one.type == Size), one.name
+
+
+def test_what_the_log_may_take_is_given_in_gigabytes(tmp_path: Path) -> None:
+    file = tmp_path / "keelog.toml"
+    file.write_text('[store]\nretention_bytes = "10GB"\ntransaction_op_msg_max_size = "8KiB"\n')
+    found = settings_of(STORE, from_file(file))
+    assert found.retention_bytes == 10_000_000_000
+    assert found.transaction_op_msg_max_size == 8192
 
 
 def test_a_wrong_size_says_what_is_allowed_and_what_is_no_size_takes_no_unit(

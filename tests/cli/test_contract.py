@@ -29,6 +29,8 @@ topic describe TOPIC --node --format --json --jsonl
 topic create TOPIC --queues --node --format --json --jsonl
 topic rm TOPIC --yes --node --format --json --jsonl
 topic purge TOPIC --before --queue --yes --node --format --json --jsonl
+dead ls GROUP --id --since --until --raw-body --no-body --node --format --json --jsonl
+dead resend GROUP --id --since --until --all --again --apply --node --format --json --jsonl
 msg get ID --raw-body --no-body --node --format --json --jsonl
 msg find --topic --key --since --until --limit --raw-body --no-body --node --format
 store info DIR -X --format --json --jsonl
@@ -65,6 +67,8 @@ FIELDS = {
     "consume": MESSAGE,
     "msg get": MESSAGE,
     "msg find": MESSAGE,
+    "dead ls": MESSAGE + '"origin_topic", "sent_back"',
+    "dead resend": '{"group", "topic", "found", "sent_back_before", "sent", "applied"}',
     "store find": MESSAGE,
     "store dump": MESSAGE + '"record_b64"',
     "produce": """\

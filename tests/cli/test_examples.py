@@ -107,6 +107,7 @@ def folder(node: RunningNode, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     with node.client.producer() as producer:
         producer.send_many("orders", messages)
+    node.client.send("%DLQ%billing", b"nobody could handle it")
     wait_until(lambda: len(list(node.client.find("orders", "o-17"))) == MESSAGES, "the index")
     wait_until(lambda: node.client.offsets("orders")[0].max_offset == MESSAGES, "the queue")
     shutil.copytree(node.root, folder / "store", ignore=shutil.ignore_patterns("run", "lock"))

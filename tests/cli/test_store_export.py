@@ -3,15 +3,17 @@
 import json
 import sqlite3
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from keelog.cli.main import run
+from protocol.record.encode import NewMessage
 from tests.support.damaged_store import Whole, make_store
-from tests.workers.living_log import SETTING_OPTIONS
+from tests.workers.living_log import SETTING_OPTIONS, LivingLog
 
 
 class Answer:
@@ -74,6 +76,44 @@ def test_every_message_and_key_is_a_row(export: Export, whole: Whole, tmp_path: 
     assert json.loads(answer.out)["rows"] == 60
     plan = select(file, "EXPLAIN QUERY PLAN SELECT * FROM keys WHERE topic = 'a' AND key = 'k1'")
     assert "keys_by_key" in plan[0][3]
+
+
+class Watched(sqlite3.Connection):
+    """A connection that notes the temporary files that SQLite has open."""
+
+    seen: ClassVar[set[str]] = set()
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self.execute("PRAGMA cache_size = 10")  # it sorts in files from here on
+        self.set_progress_handler(self._look, 500)
+
+    def _look(self) -> int:
+        for descriptor in Path("/proc/self/fd").iterdir():
+            with suppress(OSError):
+                name = str(descriptor.readlink())
+                if "etilqs" in name:
+                    self.seen.add(str(Path(name).parent))
+        return 0
+
+
+def test_sqlite_sorts_beside_the_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder for temporary files may be small, and the error would name the other one."""
+    log = LivingLog(tmp_path / "store", 8 << 20)
+    for number in range(8000):
+        log.append(NewMessage("t", b"", 0, keys=(f"{number:0250d}",), born_timestamp=1))
+    log.publish(flush=True)
+    log.close()
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    for name in ("SQLITE_TMPDIR", "TMPDIR"):
+        monkeypatch.setenv(name, str(elsewhere))
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Watched))
+    (out := tmp_path / "it's out").mkdir()
+    words = ["store", "export", str(tmp_path / "store"), "--sqlite", str(out / "x.db")]
+    assert run([*words, *SETTING_OPTIONS]) == 0, capsys.readouterr().err
+    assert Watched.seen == {str(out)}
 
 
 def test_an_sqlite_file_that_is_there_is_replaced_only_when_told(

@@ -6,7 +6,7 @@ import os
 import select
 import stat
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
@@ -23,16 +23,20 @@ from keelog.cli.output import Output, say
 from keelog.cli.shapes import receipt_shape
 from keelog.progress import CommandProgress
 from keelog.text import duration_text
+from pipeline.errors import few
 from protocol.errors import BadRequest, IllegalMessage, MqError
-from protocol.record.bodies import COMPRESSION_BITS
-from protocol.record.codec import MULTI_TAGS
-from protocol.record.properties import KEYS, split_keys
+from protocol.names import is_reserved_topic
+from protocol.record.codec import (
+    SENDERS_BITS,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
+from protocol.record.properties import KEYS, properties_to_send, split_keys
 
 _READ_BYTES = 256 * 1024
 _LINGER_MS = 5
 """How long a batch waits for more lines once stdin has paused."""
-_KEPT_SYS_FLAGS = COMPRESSION_BITS | MULTI_TAGS
-"""Bits that a reader of the body needs; the node sets the others."""
 TOPIC_FROM_OBJECT = "-"
 LINE_BYTES_MAX = 16 * 1024 * 1024
 """Room for the largest body in base64, and its properties."""
@@ -103,10 +107,10 @@ def produce(
 ) -> int:
     """Sends each MESSAGE, or stdin, a message a line, and prints a receipt for each.
 
-    With --jsonl each line is an object with `body` or `body_b64`; its topic, queue_id, tags,
-    keys, properties, flag, born_timestamp, born_host and reconsume_times are taken when given.
-    TOPIC `-` takes the topic from the object. Another topic than TOPIC is an error, without
-    --any-topic.
+    With --jsonl each line is an object with `body` or `body_b64`; its topic, queue_id, tags, keys,
+    properties, flag, born_timestamp, born_host and reconsume_times count when given. TOPIC `-`
+    takes the object's topic. Another topic than TOPIC is an error, without --any-topic. Printed
+    objects go without what the node set; those of system topics and open transactions are left out.
 
     Example: keelog produce orders hello
 
@@ -181,6 +185,14 @@ def _check_source(
         raise click.UsageError("TOPIC - needs --jsonl: a plain line names no topic")
 
 
+class _LeftOut(Exception):
+    """A message that was printed but cannot be sent; `what` it is, for the count at the end."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+
 class _ProduceRun:
     """One run: what was stored, and the error that ended it."""
 
@@ -195,6 +207,10 @@ class _ProduceRun:
         self._advance = advance
         self._began = monotonic()
         self._stored = 0
+        self._reached = 0
+        """So many messages were read, and sent unless they failed or were left out."""
+        self._failed: list[int] = []
+        self._left_out: Counter[str] = Counter()
         self._error: MqError | None = None
 
     def receipts(
@@ -203,20 +219,34 @@ class _ProduceRun:
         """Sends batch by batch and yields the receipts in order, up to the first failure."""
         is_plain = not objects and not defaults.key_separator
         options = _options(defaults) if is_plain else {}
-        number = 0
         while self._error is None and (lines := self._next()) is not None:
-            messages: list[Any] = lines if is_plain else []
-            try:
-                for line in () if is_plain else lines:
-                    number += 1
-                    messages.append(message_of(line, number, objects, defaults))
-            except MqError as error:
-                self._error = error
+            if is_plain:
+                messages: dict[int, Any] = dict(enumerate(lines, self._reached + 1))
+                self._reached += len(lines)
+            else:
+                messages = self._messages(lines, objects, defaults)
             for receipt in self._send(producer, messages, defaults.topic, options):
                 self._stored += 1
                 yield receipt
             self._flush()
             self._advance()
+
+    def _messages(
+        self, lines: Sequence[bytes], objects: bool, defaults: Defaults
+    ) -> dict[int, keelog.OutgoingMessage]:
+        """The messages of lines by their numbers, up to the first that is none."""
+        messages: dict[int, keelog.OutgoingMessage] = {}
+        for line in lines:
+            number = self._reached + 1
+            try:
+                messages[number] = message_of(line, number, objects, defaults)
+            except _LeftOut as left_out:
+                self._left_out[left_out.what] += 1
+            except MqError as error:
+                self._error = error
+                break
+            self._reached = number
+        return messages
 
     def _next(self) -> list[bytes] | None:
         try:
@@ -228,37 +258,50 @@ class _ProduceRun:
     def _send(
         self,
         producer: keelog.Producer,
-        messages: list[Any],
+        messages: Mapping[int, Any],
         topic: str,
         options: keelog.MessageOptions,
     ) -> list[keelog.Receipt]:
+        """Sends the messages, by their numbers."""
+        if not messages:
+            return []
+        numbers = list(messages)
         try:
-            return producer.send_many(topic, messages, **options) if messages else []
+            return producer.send_many(topic, list(messages.values()), **options)
         except keelog.SendManyError as error:
-            self._error = error if error.succeeded else error.failed[0].error
+            self._failed = [numbers[failure.index] for failure in error.failed]
+            self._error = error.failed[0].error
             return error.succeeded
         except MqError as error:
+            self._failed = numbers
             self._error = error
             return []
 
     def end(self, is_quiet: bool) -> int:
         """0; raises the error, as a partial success when something was stored before."""
+        for what, count in self._left_out.items():
+            say(f"{count:,} messages left out: {what}")
         if self._error is None:
-            if not self._stored:
+            if not self._stored and not self._left_out:
                 say("nothing sent: there was no line on stdin")
             elif is_quiet:
                 took = duration_text(monotonic() - self._began)
                 say(f"{self._stored:,} messages stored in {took}")
             return OK
         if self._stored:
-            if is_quiet:
-                hint = f"send what comes after message {self._stored} again"
-            else:
-                hint = "send the lines that have no receipt again"
+            hint = self._what_is_left()
             if isinstance(self._error, keelog.OutcomeUnknownError) and self._error.unique_key:
                 hint = f"{self._error.hint}; if it is not there, {hint}"
-            raise Partial(f"{self._stored} messages stored, then: {self._error.reason}", hint)
+            where = f"message {self._failed[0]}: " if self._failed else ""
+            reason = f"{self._stored} messages stored, then: {where}{self._error.reason}"
+            raise Partial(reason, hint)
         raise self._error
+
+    def _what_is_left(self) -> str:
+        """The messages to send again: those that failed among others, and all after them."""
+        failed = few(self._failed)
+        after = f"what comes after message {self._reached}"
+        return f"send {f'message {failed} again, and {after}' if failed else f'{after} again'}"
 
 
 def given_batches(bodies: Sequence[str], files: Sequence[str], batch: int) -> Iterator[list[bytes]]:
@@ -383,7 +426,12 @@ def _from_object(fields: Any, defaults: Defaults) -> keelog.OutgoingMessage:
             f"it is of topic {said[:80]!a}, not of {topic}",
             "keelog produce - --jsonl  takes each object's topic, --any-topic sends all to TOPIC",
         )
-    properties = {**defaults.properties, **_properties(fields)}
+    sys_flag = _take(fields, "sys_flag", int, 0)
+    properties = _properties(fields)
+    if "queue_offset" in fields:
+        _check_is_sent(topic, said, sys_flag)
+        properties = properties_to_send(properties, topic)
+    properties = {**defaults.properties, **properties}
     keys = _keys(fields)
     if keys is not None and keys == split_keys(properties.get(KEYS, "")):
         keys = []  # KEYS as it was stored says the same, to the byte
@@ -395,7 +443,7 @@ def _from_object(fields: Any, defaults: Defaults) -> keelog.OutgoingMessage:
         properties=properties,
         queue_id=_take(fields, "queue_id", int, defaults.queue_id),
         flag=_take(fields, "flag", int, 0),
-        sys_flag=_take(fields, "sys_flag", int, 0) & _KEPT_SYS_FLAGS,
+        sys_flag=sys_flag & SENDERS_BITS,
         born_timestamp=_take(fields, "born_timestamp", int),
         born_host=_take(fields, "born_host", str) or None,
         reconsume_times=_take(fields, "reconsume_times", int, 0),
@@ -403,6 +451,14 @@ def _from_object(fields: Any, defaults: Defaults) -> keelog.OutgoingMessage:
         delay=defaults.delay,
         deliver_at=defaults.deliver_at,
     )
+
+
+def _check_is_sent(topic: str, said: str | None, sys_flag: int) -> None:
+    """Raises _LeftOut for a stored message that is the node's own, or that no reader ever got."""
+    if topic == said and is_reserved_topic(topic):
+        raise _LeftOut(f"of topic {topic}, which is the system's own")
+    if sys_flag & TRANSACTION_MASK in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
+        raise _LeftOut("parts of transactions that were not committed")
 
 
 def _take(fields: Mapping[str, Any], name: str, kind: type, default: Any = None) -> Any:

@@ -6,7 +6,7 @@ Damage costs one queue its damaged messages, and nothing else.
 import heapq
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import keelog
@@ -145,15 +145,16 @@ class BoundedReader:
         return f"queue {queue_id} of {self._wanted.topic}"
 
 
-def wait_until_dispatched(client: keelog.Client) -> bool:
-    """Waits, for some seconds at most, until the queues hold all that the log held at the call.
+def wait_until_dispatched(client: keelog.Client, roles: Collection[str] = ("queue",)) -> bool:
+    """Waits, for some seconds at most, until the queues hold all that the log held at the call;
+    with the role `index` the index too.
 
-    Returns False when they do not by then, or when a queue worker stopped before damage.
+    Returns False when they do not by then, or when such a worker stopped before damage.
     """
     deadline = time.monotonic() + _CATCH_UP_S
     end = client.status().log.readable
     while time.monotonic() < deadline:
-        workers = [one for one in client.status().processes if one.role == "queue"]
+        workers = [one for one in client.status().processes if one.role in roles]
         if any(worker.state == "damaged" for worker in workers):
             return False
         if all(worker.offset is not None and worker.offset >= end for worker in workers):

@@ -228,12 +228,12 @@ def _strangers(
 
 def _fault_of(table: str, name: str, value: object) -> BadRequest | None:
     """The fault of one setting of a file: in its name, its kind, or its value."""
-    from node.runtime.settings import SIZE_FORMS, snake_case, unknown_setting
+    from node.runtime.settings import SIZE_FORMS, Size, snake_case, unknown_setting
 
     field = kind_of(table).__dataclass_fields__.get(snake_case(name))
     if field is None:
         return unknown_setting(snake_case(name), kind_of(table))
-    kind, is_size = type(field.default), field.metadata["is_size"]
+    kind, is_size = type(field.default), field.type == Size
     if type(value) is not kind and not (is_size and isinstance(value, str)):
         expected = f"{SIZE_FORMS} in quotes" if is_size else _KINDS[kind]
         return BadRequest(f"{name} is {_toml(value)}", f"write {expected}")

@@ -9,7 +9,7 @@ import click
 
 from keelog.cli.failures import BadValue
 from keelog.cli.messages.selectors import parse_time
-from keelog.cli.options import options
+from keelog.cli.options import SIZE, options
 from pipeline.jobs.export.options import ExportOptions
 from pipeline.options import SETTING_PREFIX
 from protocol.addresses import without_credentials
@@ -43,7 +43,8 @@ export_options = options(
     click.option(
         "--max-file-bytes",
         "file_bytes_max",
-        type=click.IntRange(1),
+        type=SIZE,
+        metavar="SIZE",
         default=512 << 20,
         show_default=True,
         help="A file that has as many is closed.",

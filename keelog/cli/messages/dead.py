@@ -1,0 +1,258 @@
+"""`keelog dead`: the dead letters of consumer groups, shown and sent back to their group.
+
+A dead letter goes to the group's retry topic, which its members read beside their own topics: no
+other group gets the message again. The topic of dead letters keeps it, as a log does. One that
+was sent back already has its unique key in the retry topic, later in the log.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+import click
+
+import keelog
+from keelog.cli.bodies import Bodies, body_options
+from keelog.cli.failures import DAMAGED, OK, Partial, doing
+from keelog.cli.messages.reading import DamagedPlaces, wait_until_dispatched
+from keelog.cli.messages.selectors import TIME, TIME_MS_MAX, TIMES
+from keelog.cli.options import CliGroup, node_option, options, output_options
+from keelog.cli.output import Output, say
+from keelog.cli.shapes import MESSAGE_COLUMNS
+from protocol.errors import MqError, NotFound, UnknownTopic
+from protocol.names import DLQ_PREFIX, RETRY_PREFIX
+from protocol.record.codec import SENDERS_BITS
+from protocol.record.properties import RETRY_TOPIC, properties_to_send
+
+SENT_AT_ONCE = 32
+"""Dead letters that are read, and then sent together; each may have some MiB."""
+_OWN_COLUMNS = ("origin_topic", "sent_back")
+_TABLE = ("msg_id", "origin_topic", "keys", "store_timestamp", "sent_back", "body")
+
+
+class DeadChoice(NamedTuple):
+    """Which dead letters: by message id or unique key, and stored in [`since`, `until`]."""
+
+    ids: frozenset[str] = frozenset()
+    since: int = 0
+    until: int = TIME_MS_MAX
+
+    def takes(self, message: keelog.Message) -> bool:
+        """Whether it is chosen."""
+        return self.since <= message.store_timestamp <= self.until and (
+            not self.ids or not self.ids.isdisjoint((message.msg_id, message.unique_key))
+        )
+
+
+choice_options = options(
+    click.option(
+        "--id", "ids", multiple=True, metavar="ID",
+        help="This one, by message id or unique key; may be repeated.",
+    ),
+    click.option("--since", type=TIME, metavar="TIME", help=f"Dead from then on: {TIMES}."),
+    click.option("--until", type=TIME, metavar="TIME", help="Dead by then."),
+)  # fmt: skip
+
+
+@click.group("dead", cls=CliGroup)
+def dead() -> None:
+    """Shows the dead letters of consumer groups, and sends them back to their group.
+
+    Example: keelog dead ls
+    """
+
+
+@dead.command("ls")
+@click.argument("group", metavar="[GROUP]", required=False)
+@choice_options
+@body_options
+@node_option
+@output_options
+def ls(group: str | None, node: str, output: Output, **chosen: Any) -> int:
+    """Counts the dead letters of each group, or shows those of GROUP.
+
+    Example: keelog dead ls
+
+    Example: keelog dead ls billing --since -1d
+    """
+    bodies = Bodies(chosen.pop("raw_body"), chosen.pop("no_body"))
+    if group is None:
+        with doing("cannot list dead letters"), keelog.connect(node) as client:
+            output.rows(list(_counts(client)), ("group", "dead"))
+        return OK
+    with doing(f"cannot show the dead letters of {group}"), keelog.connect(node) as client:
+        letters = DeadLetters(client, group, _choice(**chosen))
+        shapes = (
+            bodies.shape(message.record)
+            | {"origin_topic": origin_of(message), "sent_back": letters.is_sent_back(message)}
+            for message in letters.read()
+        )
+        columns = _TABLE if output.format == "table" else (*MESSAGE_COLUMNS, *_OWN_COLUMNS)
+        if not output.rows(shapes, columns):
+            raise letters.nothing()
+        return letters.end() or bodies.end()
+
+
+@dead.command("resend")
+@click.argument("group", metavar="GROUP")
+@choice_options
+@click.option("--all", "is_all", is_flag=True, help="All of them.")
+@click.option("--again", is_flag=True, help="Also those that were sent back before.")
+@click.option("--apply", "applies", is_flag=True, help="Sends; else it counts what it would send.")
+@node_option
+@output_options
+def resend(group: str, node: str, output: Output, **chosen: Any) -> int:
+    """Sends dead letters back to GROUP alone, as messages that nobody tried yet.
+
+    Which ones: --id, --since, --until, or --all. They go to the group's retry topic, with their
+    keys, properties and unique keys, and stay in the topic of dead letters. Those sent back
+    before are passed over, as far as the index of keys still has it, so that a command that failed
+    may be repeated.
+
+    Example: keelog dead resend billing --all
+
+    Example: keelog dead resend billing --since -1d --apply
+    """
+    is_all, again, applies = (chosen.pop(name) for name in ("is_all", "again", "applies"))
+    choice = _choice(**chosen)
+    if is_all == (choice != DeadChoice()):
+        raise click.UsageError("say which: --all, or --id, --since, --until")
+    with doing(f"cannot send dead letters back to {group}"), keelog.connect(node) as client:
+        letters = DeadLetters(client, group, choice)
+        found: Iterable[keelog.Message] = letters.read()
+        if choice.ids:
+            found = list(found)
+            letters.check_ids()
+        waiting = (one for one in found if again or not letters.is_sent_back(one))
+        sent = _send(client, letters, waiting) if applies else sum(1 for _ in waiting)
+        if not letters.found:
+            raise letters.nothing()
+        answer = {
+            "group": group, "topic": letters.retry_topic, "found": letters.found,
+            "sent_back_before": letters.found - sent, "sent": sent, "applied": applies,
+        }  # fmt: skip
+        does = "sent to" if applies else "would go to"
+        output.document(answer, title=f"{sent} of {letters.found} {does} {letters.retry_topic}")
+        if sent and not applies:
+            say("nothing was sent: the same command with --apply sends")
+        return letters.end()
+
+
+def _counts(client: keelog.Client) -> Iterator[dict[str, Any]]:
+    for topic in sorted(one.topic for one in client.topics() if one.topic.startswith(DLQ_PREFIX)):
+        ends = client.offsets(topic)
+        count = sum(queue.max_offset - queue.min_offset for queue in ends)
+        if count:
+            yield {"group": topic.removeprefix(DLQ_PREFIX), "dead": count}
+
+
+def _choice(ids: Collection[str], since: int | None, until: int | None) -> DeadChoice:
+    return DeadChoice(frozenset(ids), since or 0, TIME_MS_MAX if until is None else until)
+
+
+def _send(client: keelog.Client, letters: "DeadLetters", waiting: Iterator[keelog.Message]) -> int:
+    """Sends them in the order in which they died; how many there were. Raises Partial."""
+    sent = 0
+    with client.producer() as producer:
+        while messages := list(islice(waiting, SENT_AT_ONCE)):
+            if not sent:
+                letters.make_retry_topic()
+            outgoing = [_as_new(message, letters.retry_topic) for message in messages]
+            try:
+                sent += len(producer.send_many(letters.retry_topic, outgoing))
+            except MqError as error:
+                succeeded = error.succeeded if isinstance(error, keelog.SendManyError) else []
+                sent += len(succeeded)
+                if not sent:
+                    raise
+                hint = "the same command again: what was sent is passed over"
+                raise Partial(f"{sent} sent, then: {error.reason}", hint) from None
+    return sent
+
+
+def _as_new(message: keelog.Message, retry_topic: str) -> keelog.OutgoingMessage:
+    """The message as its producer sent it, for one group, which did not try it yet."""
+    return keelog.OutgoingMessage(
+        message.raw_body,
+        properties=properties_to_send(message.properties, retry_topic),
+        queue_id=0,
+        flag=message.flag,
+        sys_flag=message.sys_flag & SENDERS_BITS,
+        born_timestamp=message.born_timestamp,
+        born_host=message.born_host,
+    )
+
+
+def origin_of(message: keelog.Message) -> str:
+    """The topic that its producer named."""
+    return message.properties.get(RETRY_TOPIC, "")
+
+
+class DeadLetters:
+    """The chosen dead letters of a group, in the order in which they died."""
+
+    def __init__(self, client: keelog.Client, group: str, choice: DeadChoice) -> None:
+        self.group = group
+        self.retry_topic = f"{RETRY_PREFIX}{group}"
+        self.found = 0
+        self._client = client
+        self._choice = choice
+        self._damage = DamagedPlaces(fails=False)
+        self._ids_found: set[str] = set()
+
+    def read(self) -> Iterator[keelog.Message]:
+        """All that are there now. Damaged ones are named on stderr."""
+        topic = f"{DLQ_PREFIX}{self.group}"
+        # Those sent back just now must be in the index.
+        wait_until_dispatched(self._client, ("queue", "index"))
+        try:
+            found = self._client.tail(
+                topic, "earliest", until_end=True, on_damage=lambda e: self._meet(e, topic)
+            )
+            for message in found:
+                if self._choice.takes(message):
+                    self.found += 1
+                    self._ids_found |= {message.msg_id, message.unique_key}
+                    yield message
+        except UnknownTopic:
+            return
+
+    def _meet(self, error: keelog.MessageDamaged, topic: str) -> None:
+        self._damage.meet(error, f"topic {topic}")
+
+    def is_sent_back(self, message: keelog.Message) -> bool:
+        """Whether the retry topic has it later in the log, as far as the index of keys says."""
+        if not message.unique_key:
+            return False
+        try:
+            found = self._client.find(
+                self.retry_topic, message.unique_key, since=message.store_timestamp, unique=True
+            )
+            return any(one.physical_offset > message.physical_offset for one in found)
+        except UnknownTopic:
+            return False
+
+    def make_retry_topic(self) -> None:
+        """As a broker makes it, where no member of the group did so."""
+        try:
+            self._client.offsets(self.retry_topic)
+        except UnknownTopic:
+            self._client.create_topic(self.retry_topic, 1)
+
+    def check_ids(self) -> None:
+        """Raises NotFound for ids that no dead letter has."""
+        missing = sorted(self._choice.ids - self._ids_found)
+        if missing:
+            raise NotFound(
+                f"no dead letter of {self.group} has the id {missing[0]}",
+                f"keelog dead ls {self.group}",
+            )
+
+    def nothing(self) -> NotFound:
+        """The error where there is none."""
+        return NotFound(f"group {self.group} has no such dead letter", "keelog dead ls")
+
+    def end(self) -> int:
+        """The exit code."""
+        self._damage.end()
+        return DAMAGED if self._damage.places else OK
