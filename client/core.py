@@ -284,6 +284,8 @@ class ClientCore:
         }
         if options.get("tags"):
             fields["tags"] = options["tags"]
+        if options.get("generation") is not None:
+            fields["generation"] = options["generation"]
         timeout = options.get("timeout")
         wait = options.get("wait", 0.0)
         check_seconds("wait", wait)
@@ -318,6 +320,7 @@ class ClientCore:
             "unique_key": options.get("unique_key"),
             "queue": options.get("queue_id"),
             "offset": options.get("queue_offset"),
+            "generation": options.get("generation"),
         }
         return operations.get(place, self.deadline(options.get("timeout")))
 

@@ -12,13 +12,15 @@ from gateway.admin.resets import WaitingResets
 from gateway.commits import Commits
 from gateway.connection import Reply, Request
 from gateway.groups import Groups
+from gateway.members import Members
+from gateway.membership.client_places import ClientPlaces, GroupQueuePlace, PlaceVerdict
 from gateway.topics import Topics
 from node.reader.answers import bounds_of, look_again
 from node.reader.pull_desk import PullDesk
 from node.runtime.process import machine_memory_bytes
 from node.store.query.record_of_unit import store_time
 from node.store.query.seek import Boundary, offset_by_time
-from protocol.errors import NotFound
+from protocol.errors import NotFound, TopicRemoved
 from protocol.ids import Queue
 from protocol.names import RETRY_PREFIX
 from protocol.remoting.codes import ResponseCode
@@ -44,7 +46,11 @@ class Offsets:
         desk: PullDesk,
         resets: WaitingResets,
         groups: Groups,
+        members: Members,
+        places: ClientPlaces,
     ) -> None:
+        self._members = members
+        self._places = places
         self._core = core
         self._resets = resets
         self._groups = groups
@@ -112,10 +118,9 @@ class Offsets:
         topic, group = wanted.topic, wanted.consumer_group
         found = self._resets.find(topic, group, wanted.queue_id)
         if found is None:
-            found = self._commits.waiting(topic, group).get(wanted.queue_id)
-        if found is None:
-            asked = operations.cursor_places(topic, group, self._core.deadline(None))
-            found = (await run(self._core, asked)).get(wanted.queue_id)
+            found = await self.committed(topic, group, wanted.queue_id)
+        # What the client hears now, it has of the topic that is there.
+        self._places.note(request.connection, GroupQueuePlace(topic, group, wanted.queue_id))
         if found is not None:
             return _reply(found)
         if wanted.set_zero_if_not_found and self._is_young(wanted.topic, wanted.queue_id, now):
@@ -124,6 +129,15 @@ class Offsets:
             f"group {wanted.consumer_group} has no offset in queue {wanted.queue_id} of"
             f" {wanted.topic}"
         )
+
+    async def committed(self, topic: str, group: str, queue_id: int) -> int | None:
+        """The next offset of a group, as its members have committed it; None where they did not.
+        Raises what the writer refuses."""
+        found = self._commits.waiting(topic, group).get(queue_id)
+        if found is None:
+            asked = operations.cursor_places(topic, group, self._core.deadline(None))
+            found = (await run(self._core, asked)).get(queue_id)
+        return found
 
     async def commit(self, request: Request) -> Reply:
         """15: notes the next offset that a group consumes. A negative one is ignored, and each
@@ -137,13 +151,27 @@ class Offsets:
             return Reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=text)
         self._topics.need(wanted.topic)
         place = wanted.topic, wanted.consumer_group, wanted.queue_id, wanted.commit_offset
-        if self._resets.find(*place[:3]) is not None:
+        if self._resets.find(*place[:3]) is not None or self._is_of_removed(request, wanted):
             return Reply()
         if request.header.is_one_way:
             self._commits.note(*place)
         else:
             await self._commits.commit(*place)
         return Reply()
+
+    def _is_of_removed(self, request: Request, wanted: UpdateConsumerOffsetHeader) -> bool:
+        """Whether an offset may be one of a topic that was removed: that of a member which has not
+        pulled, or asked, since. A tool's is what somebody wants. Raises TopicRemoved for a client
+        that heeds it."""
+        connection, group = request.connection, wanted.consumer_group
+        place = GroupQueuePlace(wanted.topic, group, wanted.queue_id)
+        verdict = self._places.verdict(connection, place, wanted.known_at)
+        if verdict is PlaceVerdict.SOUND or wanted.commit_offset <= 0:
+            return False
+        if wanted.known_at is not None:
+            raise TopicRemoved(f"topic {wanted.topic} was removed, and its offsets with it")
+        is_tool = not request.header.is_one_way and not self._members.has(group, connection)
+        return not is_tool
 
     def _is_young(self, topic: str, queue_id: int, now: float) -> bool:
         """Whether the first message of a queue is there still, and within the newest part of the

@@ -83,6 +83,7 @@ if TYPE_CHECKING:
         ServiceNotAvailable,
         StoreDamaged,
         StoreMoved,
+        TopicRemoved,
         UnknownOperation,
         UnknownTopic,
     )
@@ -160,6 +161,7 @@ __all__ = [
     "TopicDeleted",
     "TopicInfo",
     "TopicPurged",
+    "TopicRemoved",
     "UnknownOperation",
     "UnknownTopic",
     "connect",

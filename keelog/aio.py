@@ -207,11 +207,18 @@ class Client:
         return await run(self._core, operations.cursor_places(topic, name, deadline))
 
     async def commit_cursor(
-        self, topic: str, name: str, places: Mapping[int, int], timeout: float | None = None
+        self,
+        topic: str,
+        name: str,
+        places: Mapping[int, int],
+        timeout: float | None = None,
+        *,
+        generation: int | None = None,
     ) -> None:
         """Sets how far the cursor `name` has read."""
         deadline = self._core.deadline(timeout)
-        await run(self._core, operations.commit_cursor(topic, name, places, deadline))
+        asked = operations.commit_cursor(topic, name, places, deadline, generation=generation)
+        await run(self._core, asked)
 
     async def groups(
         self, name: str | None = None, timeout: float | None = None

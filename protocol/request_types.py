@@ -84,6 +84,16 @@ Once = Annotated[
         " again: the answer names the first one, see [once](#stored-once)"
     ),
 ]
+Generation = Annotated[
+    int | None,
+    RequestField(
+        "the topic's generation when you came to know the offset, or any log offset since then, as"
+        " that of a message that you have read. TopicRemoved if the topic was removed later",
+        0,
+        INT64_MAX,
+        absent="the offset is taken as it is",
+    ),
+]
 Query = Annotated[
     str,
     RequestField(

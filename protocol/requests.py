@@ -27,6 +27,7 @@ from protocol.request_types import (
     DelayLevel,
     DelayMs,
     DeliverMs,
+    Generation,
     Group,
     InnerRight,
     Once,
@@ -278,6 +279,7 @@ class CursorCommitFields(NamedTuple):
         ),
     ]
     right: InnerRight = None
+    generation: Generation = None
 
 
 # -- a reader -------------------------------------------------------------------------------------
@@ -328,6 +330,7 @@ class PullFields(NamedTuple):
         bool, RequestField("true: with `wait_ms` the node may answer several times, see below")
     ] = False
     patience_ms: Patience = 0
+    generation: Generation = None
 
 
 class GetByOffset(NamedTuple):
@@ -357,6 +360,7 @@ class GetByQueue(NamedTuple):
     topic: Annotated[str, RequestField("its topic", check=checks.stored_topic)]
     queue_id: Annotated[int, RequestField("its queue", 0, QUEUE_ID_MAX, wire="queue")]
     offset: Annotated[int, RequestField("its queue offset", 0, INT64_MAX)]
+    generation: Generation = None
 
 
 class FindFields(NamedTuple):

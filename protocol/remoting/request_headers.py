@@ -53,6 +53,8 @@ class PullMessageHeader(NamedTuple):
     max_msg_bytes: Int32 = INT32_MAX
     request_source: Int32 | None = None
     proxy_forward_client_id: Annotated[str | None, "proxyFrowardClientId"] = None
+    known_at: int | None = None
+    """Of our own client alone: a log offset at which it knew the place."""
 
 
 class QueryConsumerOffsetHeader(NamedTuple):
@@ -71,6 +73,8 @@ class UpdateConsumerOffsetHeader(NamedTuple):
     topic: str
     queue_id: Int32
     commit_offset: int
+    known_at: int | None = None
+    """As of a pull."""
 
 
 class SearchOffsetHeader(NamedTuple):
