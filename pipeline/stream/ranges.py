@@ -80,7 +80,7 @@ def _plan_one(asked: QueueRange, extent: Extent, answer: Ranges) -> None:
 
 
 def removed(offsets: Mapping[QueueAt, int]) -> list[Loss]:
-    """What is lost of topics that were removed. Who was at 0 has read nothing, and misses
+    """The losses in topics that were removed. A query that was at 0 had read nothing, and misses
     nothing."""
     why = "its topic was removed since, and what is there now begins at 0"
     return [Loss(queue, None, f"from {at} on: {why}") for queue, at in offsets.items() if at]

@@ -1,5 +1,6 @@
 """`topic rm` and `topic purge` on a real node: gone for every reader, and for good."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -12,7 +13,11 @@ from pathlib import Path
 import pytest
 
 import keelog
+import keelog.aio
 from client.client import Client
+from keelog.cli.messages.following import Follower
+from keelog.cli.messages.reading import ConsumeChoice, DamagedPlaces
+from keelog.cli.messages.selectors import StartPoint
 from keelog.store import open_store
 from keelog.testing import TestNode
 from node.store.verify.verify import verify
@@ -325,3 +330,39 @@ def test_offsets_that_a_program_keeps_begin_anew_with_the_topic(client: Client) 
     options: keelog.TailOptions = {"until_end": True, "generation": receipts[-1].physical_offset}
     found = client.tail("again", {0: 3, 1: 3}, **options)
     assert sorted(message.body.decode() for message in found) == expected
+
+
+def test_a_follower_of_asyncio_reads_all_of_a_topic_that_is_made_anew(
+    node: TestNode, client: Client
+) -> None:
+    client.create_topic("again", queues=2)
+    fill(client, "again", "old", 6)
+
+    async def follow() -> list[str]:
+        found: list[str] = []
+        async with keelog.aio.connect(node.endpoint) as own:
+            async for message in own.tail("again", "earliest", cursor="billing"):
+                found.append(message.body.decode())
+                if len(found) == 6:
+                    await asyncio.to_thread(make_anew, client, "again")
+                if len(found) == 16:
+                    return found
+        raise AssertionError
+
+    found = asyncio.run(asyncio.wait_for(follow(), 60))
+    assert sorted(found[6:]) == sorted(f"new {n}" for n in range(10))
+
+
+@pytest.mark.parametrize("is_merged", [False, True])
+def test_consume_prints_all_of_a_topic_that_is_made_anew(client: Client, is_merged: bool) -> None:
+    client.create_topic("again", queues=2)
+    fill(client, "again", "old", 6)
+    wanted = ConsumeChoice("again", (), None, StartPoint("start"), None)
+    found: list[str] = []
+    for message in Follower(client, wanted, DamagedPlaces(), {}).messages(is_merged):
+        found.append(message.body.decode())
+        if len(found) == 6:
+            make_anew(client, "again")
+        if len(found) == 16:
+            break
+    assert sorted(found[6:]) == sorted(f"new {n}" for n in range(10))
