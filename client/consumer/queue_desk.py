@@ -227,7 +227,7 @@ class QueueDesk:
             self._lock([owned], now)
             return
         queue = owned.queue
-        asked = QueryConsumerOffsetHeader(self._settings.group, queue.topic, queue.queue_id)
+        asked = QueryConsumerOffsetHeader(self._settings.group, queue.topic, queue.queue_id, True)
         code = RequestCode.QUERY_CONSUMER_OFFSET
         self._ask(code, asked, now, partial(self._started, owned))
 
