@@ -274,12 +274,13 @@ class Client:
         return run(self._core, operations.topics(self._core.deadline(timeout)))
 
     def create_topic(
-        self, topic: str, queues: int = 8, **options: Unpack[CreateTopicOptions]
+        self, topic: str, queues: int | None = None, **options: Unpack[CreateTopicOptions]
     ) -> TopicCreated:
-        """Makes a topic. One that is there gets this number of queues, and this permission; with
-        `exist_ok=False` it is an error, and stays as it was.
+        """Makes a topic, with 8 queues unless given. One that is there gets what is given,
+        and stays as it was in all else; with `exist_ok=False` it is an error.
 
-        Raises IllegalMessage for the name, NotAllowed for one of the system's, BadRequest.
+        With fewer queues, consumers of groups read no message of the others any more. Raises
+        IllegalMessage for the name, NotAllowed for one of the system's, BadRequest.
 
         >>> client.create_topic("melons", queues=2)
         TopicCreated(topic='melons', queues=2, created=True)

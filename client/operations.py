@@ -33,7 +33,6 @@ DEFAULT_MAX_BYTES = 262_144
 WAIT_S_MAX = 30.0
 TIME_MS_MAX = 2**63 - 1
 FIND_PAGE = 64
-READ_AND_WRITE = 6
 COMMIT_QUEUES_AT_ONCE = 500
 """Well below what a header may hold."""
 GET_FORMS = (

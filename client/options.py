@@ -128,15 +128,15 @@ class SeekOptions(TypedDict, total=False):
 class CreateTopicOptions(TypedDict, total=False):
     """The options of `create_topic` beside topic and queues.
 
-    `exist_ok`: False makes a topic that is there an error, else it gets the queues asked for.
-    `perm`: 2 write, 4 read, 6 both, which is the default.
+    `exist_ok`: False makes a topic that is there an error, else it gets what is given.
+    `perm`: 2 write, 4 read, 6 both, which a new topic has; as it was unless given.
     `retention_hours`: how long its messages are kept; 0: as the node's `file_reserved_time` says;
     as it was unless given.
     `timeout`: seconds for the whole call.
     """
 
     exist_ok: bool
-    perm: int
+    perm: int | None
     retention_hours: int | None
     timeout: float | None
 

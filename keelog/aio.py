@@ -175,9 +175,9 @@ class Client:
         return await run(self._core, operations.topics(self._core.deadline(timeout)))
 
     async def create_topic(
-        self, topic: str, queues: int = 8, **options: Unpack[CreateTopicOptions]
+        self, topic: str, queues: int | None = None, **options: Unpack[CreateTopicOptions]
     ) -> TopicCreated:
-        """Makes a topic, or gives it this number of queues; `exist_ok=False` refuses the latter."""
+        """Makes a topic, or changes what is given; `exist_ok=False` refuses the latter."""
         return await run(self._core, self._core.create_topic(topic, queues, options))
 
     async def delete_topic(self, topic: str, timeout: float | None = None) -> TopicDeleted:

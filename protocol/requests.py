@@ -209,8 +209,17 @@ class CreateTopicFields(NamedTuple):
     """A topic, its number of queues and its permission."""
 
     topic: TopicName
-    queues: Annotated[int, RequestField("how many queues", 1, INT32_MAX, range="from 1")]
-    perm: Perm = 6
+    queues: Annotated[
+        int | None,
+        RequestField(
+            "how many queues",
+            1,
+            INT32_MAX,
+            range="from 1",
+            absent="as it was; of a new topic `default_topic_queue_nums`",
+        ),
+    ] = None
+    perm: Perm = None
     retention_hours: RetentionHours = None
     read_queues: ReadQueues = None
     order: Order = None
