@@ -275,12 +275,13 @@ class Client:
         return run(self._core, operations.topics(self._core.deadline(timeout)))
 
     def create_topic(
-        self, topic: str, queues: int = 8, **options: Unpack[CreateTopicOptions]
+        self, topic: str, queues: int | None = None, **options: Unpack[CreateTopicOptions]
     ) -> TopicCreated:
-        """Makes a topic. One that is there gets this number of queues, and this permission; with
-        `exist_ok=False` it is an error, and stays as it was.
+        """Makes a topic, with 8 queues unless given. One that is there gets what is given,
+        and stays as it was in all else; with `exist_ok=False` it is an error.
 
-        Raises IllegalMessage for the name, NotAllowed for one of the system's, BadRequest.
+        With fewer queues, consumers of groups read no message of the others any more. Raises
+        IllegalMessage for the name, NotAllowed for one of the system's, BadRequest.
 
         >>> client.create_topic("melons", queues=2)
         TopicCreated(topic='melons', queues=2, created=True)
@@ -319,11 +320,18 @@ class Client:
         return run(self._core, operations.cursor_places(topic, name, self._core.deadline(timeout)))
 
     def commit_cursor(
-        self, topic: str, name: str, places: Mapping[int, int], timeout: float | None = None
+        self,
+        topic: str,
+        name: str,
+        places: Mapping[int, int],
+        timeout: float | None = None,
+        *,
+        generation: int | None = None,
     ) -> None:
         """Sets how far the cursor `name` has read; queues that are not named stay as they are.
 
-        Raises UnknownTopic, and BadRequest for an offset beyond the end of its queue.
+        `generation`: as of `pull`; TopicRemoved if the topic was removed later. Raises
+        UnknownTopic, and BadRequest for an offset beyond the end of its queue.
 
         >>> receipt = client.send("limes", b"green", queue_id=1)
         >>> client.commit_cursor("limes", "billing", {1: receipt.queue_offset + 1})
@@ -331,7 +339,10 @@ class Client:
         {1: 1}
         """
         deadline = self._core.deadline(timeout)
-        run(self._core, operations.commit_cursor(topic, name, places, deadline))
+        run(
+            self._core,
+            operations.commit_cursor(topic, name, places, deadline, generation=generation),
+        )
 
     def groups(self, name: str | None = None, timeout: float | None = None) -> list[GroupInfo]:
         """All consumer groups, or the one of this name: members, queues, lag. A cursor is a group
@@ -401,7 +412,7 @@ class Client:
             for result in results:
                 for message in result.messages:
                     yield message
-                    cursor.read_to(result.queue_id, message.queue_offset + 1)
+                    cursor.read_to(result.queue_id, message.queue_offset + 1, result.generation)
                     self._commit_if_due(cursor)
 
     def _results(
@@ -436,7 +447,7 @@ class Client:
                     # After the calls: the node reads on while the caller works.
                     yield result
                     if cursor is not None:
-                        cursor.read_to(result.queue_id, result.next_begin_offset)
+                        cursor.read_to(result.queue_id, result.next_begin_offset, result.generation)
                     result = None
                     continue
                 if cursor is not None:

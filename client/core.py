@@ -299,6 +299,8 @@ class ClientCore:
         }
         if options.get("tags"):
             fields["tags"] = options["tags"]
+        if options.get("generation") is not None:
+            fields["generation"] = options["generation"]
         timeout = options.get("timeout")
         wait = options.get("wait", 0.0)
         check_seconds("wait", wait)
@@ -333,6 +335,7 @@ class ClientCore:
             "unique_key": options.get("unique_key"),
             "queue": options.get("queue_id"),
             "offset": options.get("queue_offset"),
+            "generation": options.get("generation"),
         }
         return operations.get(place, self.deadline(options.get("timeout")))
 
@@ -366,20 +369,20 @@ class ClientCore:
         return operations.seek(fields, self.deadline(options.get("timeout")))
 
     def create_topic(
-        self, topic: str, queues: int, options: CreateTopicOptions
+        self, topic: str, queues: int | None, options: CreateTopicOptions
     ) -> Operation[TopicCreated]:
         """See Client.create_topic."""
         check_names("create_topic", options, CreateTopicOptions)
         deadline = self.deadline(options.get("timeout"))
         if not options.get("exist_ok", True):
-            # Asked before: an existing topic would get these queues.
+            # Asked before: a topic that is there would be changed.
             known = yield from operations.topics(deadline, NodeRole.WRITER)
             if topic in {one.topic for one in known}:
                 raise BadRequest(f"topic {topic} exists", "leave exist_ok out")
         fields = {
             "topic": topic,
             "queues": queues,
-            "perm": options.get("perm", operations.READ_AND_WRITE),
+            "perm": options.get("perm"),
             "retention_hours": options.get("retention_hours"),
         }
         return (yield from operations.create_topic(fields, deadline))

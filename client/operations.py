@@ -33,10 +33,12 @@ DEFAULT_MAX_BYTES = 262_144
 WAIT_S_MAX = 30.0
 TIME_MS_MAX = 2**63 - 1
 FIND_PAGE = 64
-READ_AND_WRITE = 6
 COMMIT_QUEUES_AT_ONCE = 500
 """Well below what a header may hold."""
-GET_FORMS = ({"physical_offset"}, {"msg_id"}, {"topic", "unique_key"}, {"topic", "queue", "offset"})
+GET_FORMS = (
+    *({"physical_offset"}, {"msg_id"}, {"topic", "unique_key"}, {"topic", "queue", "offset"}),
+    {"topic", "queue", "offset", "generation"},
+)
 DEFAULT_WRITE_QUEUES = 8
 """The queues of a topic that a send creates."""
 
@@ -113,16 +115,15 @@ def cursor_places(topic: str, name: str, deadline: float) -> Operation[dict[int,
 
 
 def commit_cursor(
-    topic: str, name: str, places: Mapping[int, int], deadline: float, right: str | None = None
+    topic: str, name: str, places: Mapping[int, int], deadline: float, **more: int | str | None
 ) -> Operation[None]:
-    """Notes how far a cursor has come; queues that are not named stay as they are. `right`: of the
-    node's own processes, for the system's groups."""
+    """Notes how far a cursor has come; queues that are not named stay as they are. `more`: the
+    `generation` of the places, and the `right` of the node's own processes."""
+    given = {field: value for field, value in more.items() if value is not None}
     pairs = [[queue_id, offset] for queue_id, offset in places.items()]
     for first in range(0, len(pairs), COMMIT_QUEUES_AT_ONCE):
         some = pairs[first : first + COMMIT_QUEUES_AT_ONCE]
-        fields: dict[str, Any] = {"topic": topic, "group": name, "offsets": some}
-        if right is not None:
-            fields["right"] = right
+        fields = {"topic": topic, "group": name, "offsets": some, **given}
         yield Call(NodeRole.WRITER, "cursor_commit", fields, deadline)
 
 
@@ -187,8 +188,11 @@ def offsets(topic: str, queue_id: int | None, deadline: float) -> Operation[list
     if queue_id is not None:
         fields["queue"] = queue_id
     answer = yield Call(NodeRole.READER, "offsets", fields, deadline)
+    generation = answer.header.get("generation")
     return [
-        QueueOffsets(q["queue_id"], q["min_offset"], q["max_offset"], q.get("behind", False))
+        QueueOffsets(
+            q["queue_id"], q["min_offset"], q["max_offset"], q.get("behind", False), generation
+        )
         for q in answer.header["queues"]
     ]
 

@@ -64,6 +64,9 @@ class PullOptions(TypedDict, total=False):
     `max_bytes`: 1 to 16 MiB, 256 KiB unless given; one message always comes, however large.
     `tags`: `"A || B"`, messages with one of these tags; None for all.
     `wait`: seconds that the node may hold a pull that finds nothing, at most 30.
+    `generation`: of the topic when you came to know the offset (`QueueOffsets.generation`), or any
+        later log offset, as `physical_offset` of a message that you have read. TopicRemoved if the
+        topic was removed later; without it the offset is taken as it is.
     `timeout`: seconds beyond that.
     """
 
@@ -71,6 +74,7 @@ class PullOptions(TypedDict, total=False):
     max_bytes: int
     tags: str | None
     wait: float
+    generation: int | None
     timeout: float | None
 
 
@@ -103,6 +107,7 @@ class GetOptions(TypedDict, total=False):
     `unique_key`: the id that the client gave to it, with `topic`.
     `queue_id`: its queue, with `topic` and `queue_offset`.
     `queue_offset`: its number in the queue.
+    `generation`: with `queue_offset`, as of `pull`: that of a receipt is its `physical_offset`.
     `timeout`: seconds for the whole call.
     """
 
@@ -111,6 +116,7 @@ class GetOptions(TypedDict, total=False):
     unique_key: str | None
     queue_id: int | None
     queue_offset: int | None
+    generation: int | None
     timeout: float | None
 
 
@@ -128,15 +134,15 @@ class SeekOptions(TypedDict, total=False):
 class CreateTopicOptions(TypedDict, total=False):
     """The options of `create_topic` beside topic and queues.
 
-    `exist_ok`: False makes a topic that is there an error, else it gets the queues asked for.
-    `perm`: 2 write, 4 read, 6 both, which is the default.
+    `exist_ok`: False makes a topic that is there an error, else it gets what is given.
+    `perm`: 2 write, 4 read, 6 both, which a new topic has; as it was unless given.
     `retention_hours`: how long its messages are kept; 0: as the node's `file_reserved_time` says;
     as it was unless given.
     `timeout`: seconds for the whole call.
     """
 
     exist_ok: bool
-    perm: int
+    perm: int | None
     retention_hours: int | None
     timeout: float | None
 

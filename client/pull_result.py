@@ -39,6 +39,8 @@ class PullResult:
     max_offset: int
     sizes: NDArray[np.uint32]
     payload: Readable
+    generation: int | None = None
+    """Of the topic, as the pull named it."""
 
     def __repr__(self) -> str:
         place = f"{self.topic!r}, queue {self.queue_id}, next {self.next_begin_offset}"
@@ -82,7 +84,9 @@ class PullResult:
         return PullResult(**shorter)
 
 
-def pull_result(answer: NodeAnswer, topic: str, queue_id: int) -> PullResult:
+def pull_result(
+    answer: NodeAnswer, topic: str, queue_id: int, generation: int | None = None
+) -> PullResult:
     """The answer to `pull`. Raises BadRequest when it contradicts itself."""
     header = answer.header
     return PullResult(
@@ -94,6 +98,7 @@ def pull_result(answer: NodeAnswer, topic: str, queue_id: int) -> PullResult:
         max_offset=header["max_offset"],
         sizes=record_sizes(answer),
         payload=answer.payload,
+        generation=generation,
     )
 
 

@@ -103,12 +103,15 @@ class QueueOffsets:
     """Where a queue begins and ends: messages have offsets in [min_offset, max_offset).
 
     `is_behind`: its queue worker has not placed all of the log, so there may be more of them.
+    `generation`: which topic of the name this is. It rises when the topic is removed, and then no
+    offset of before counts any more; 0 for one that never was. None: the node is too old to say.
     """
 
     queue_id: int
     min_offset: int
     max_offset: int
     is_behind: bool = False
+    generation: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

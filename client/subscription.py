@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from client.cursor import Cursor
 from client.on_damage import OnDamage, check_on_damage
@@ -18,7 +18,14 @@ from client.options import check_names
 from client.pull_result import PullResult, pull_result
 from client.results import QueueOffsets
 from client.transport.request import Call, NodeAnswer, Retry
-from protocol.errors import BadRequest, CorruptError, MessageDamaged, MqError, UnknownTopic
+from protocol.errors import (
+    BadRequest,
+    CorruptError,
+    MessageDamaged,
+    MqError,
+    TopicRemoved,
+    UnknownTopic,
+)
 from protocol.names import is_group_name
 
 log = logging.getLogger("keelog.client")
@@ -46,6 +53,9 @@ class TailOptions(TypedDict, total=False):
     `until_end`: stop at the end as it is at the start, or as it is when a queue worker that lags
         has caught up; where none does, and before damage, that is an error after the last message.
     `follow`: False stops where nothing more comes.
+    `generation`: of the topic when you came to know the offsets of `start`, or any later log
+        offset, as `physical_offset` of a message that you have read. A topic that was removed
+        later, and made anew, is read from its start.
     `max_messages`: of one pull at most, 1 to 10,000.
     `max_bytes`: of one pull at most.
     `in_flight`: pulls under way, 1 to 32, one for each queue.
@@ -62,6 +72,7 @@ class TailOptions(TypedDict, total=False):
     follow: bool
     on_damage: OnDamage
     cursor: str | None
+    generation: int | None
     max_messages: int
     max_bytes: int
     in_flight: int
@@ -80,6 +91,7 @@ class TailSettings(NamedTuple):
     follow: bool = True
     on_damage: OnDamage = "fail"
     cursor: str | None = None
+    generation: int | None = None
     max_messages: int = 1_000
     max_bytes: int = 524_288
     in_flight: int = PULLS_MAX
@@ -115,6 +127,7 @@ def _queue_ids(queues: object) -> frozenset[int] | None:
 class _QueuePosition:
     """How far one queue was read; `end` is where to stop, None for never.
 
+    `generation`: of the topic whose offset `next_offset` is; None where the node does not say.
     `is_sure`: no message before the `end` that was wanted is missing in it. `asks_end`: the next
     pull asks where the queue ends.
     """
@@ -122,6 +135,7 @@ class _QueuePosition:
     queue_id: int
     next_offset: int
     end: int | None
+    generation: int | None = None
     is_sure: bool = True
     asks_end: bool = False
     failures: int = 0
@@ -142,6 +156,8 @@ class Subscription:
         self._pulling: set[int] = set()
         self._looked_at = 0.0
         self._unread: MqError | None = None
+        self._generation = 0
+        """Of the topic, as far as the log says."""
         self._awaited: Start | None = None
         """Where to start in a topic that was not there at the start."""
         self.cursor: Cursor | None = None
@@ -164,6 +180,11 @@ class Subscription:
             log.warning("topic %s is not there yet: waiting for it", self._topic)
             self._awaited = start
             return
+        generation = found[0].generation if found else None
+        self._generation = generation or 0
+        if self._is_of_removed(start):
+            self._say_removed()
+            start = "earliest"
         known: Mapping[int, int] = {}
         if self.cursor is not None:
             known = yield from cursor_places(self._topic, self.cursor.name, deadline)
@@ -174,9 +195,17 @@ class Subscription:
                 offset = yield from start_offset(self._topic, queue, start, deadline)
                 self._add(queue, offset)
         if self.cursor is not None:
-            self.cursor.begin(
-                known, {one.queue_id: one.next_offset for one in self._places.values()}
-            )
+            starts = {one.queue_id: one.next_offset for one in self._places.values()}
+            self.cursor.begin(known, starts, generation)
+
+    def _is_of_removed(self, start: Start) -> bool:
+        """Whether the offsets of `start` are those of a topic that was removed."""
+        known_at = self._settings.generation
+        is_offset = isinstance(start, Mapping) or (type(start) is int and start >= 0)
+        return is_offset and known_at is not None and known_at < self._generation
+
+    def _say_removed(self) -> None:
+        log.warning("topic %s was removed: what is there now is read from its start", self._topic)
 
     def look_for_queues(self, now: float, deadline: float) -> Operation[None]:
         """Takes up queues that were added since; they are read from their start.
@@ -259,7 +288,7 @@ class Subscription:
             self._failed(place, outcome, now)
             return None
         place.failures = 0
-        result = pull_result(outcome, self._topic, queue_id)
+        result = pull_result(outcome, self._topic, queue_id, place.generation)
         if place.asks_end:
             self._pulling.discard(queue_id)
             self._end_at(place, result.max_offset)
@@ -300,6 +329,9 @@ class Subscription:
         if isinstance(error, CorruptError) and self._settings.on_damage != "fail":
             self._skip(place, error)
             return
+        if isinstance(error, TopicRemoved) and self._is_endless:
+            self._begin_anew(place, error.generation)
+            return
         place.failures += 1
         if not error.retriable or place.failures >= self._retry.max_attempts:
             if not place.asks_end:
@@ -307,6 +339,17 @@ class Subscription:
             self._unread = self._unread or error
             return
         place.not_before = now + self._retry.backoff * 2**place.failures
+        self._ready.append(place)
+
+    def _begin_anew(self, place: _QueuePosition, generation: int) -> None:
+        """The topic was removed: a queue of the name begins at 0 now. Each queue hears of it by
+        itself, and what it read before that was right."""
+        if generation > self._generation:
+            self._generation = generation
+            self._say_removed()
+        if self.cursor is not None:
+            self.cursor.begin_anew(place.queue_id, generation)
+        place.next_offset, place.generation, place.failures = 0, generation, 0
         self._ready.append(place)
 
     def _skip(self, place: _QueuePosition, error: CorruptError) -> None:
@@ -328,7 +371,8 @@ class Subscription:
 
     def _add(self, queue: QueueOffsets, offset: int) -> None:
         end = queue.max_offset if self._settings.until_end else None
-        place = _QueuePosition(queue.queue_id, offset, end, is_sure=not queue.is_behind)
+        is_sure = not queue.is_behind
+        place = _QueuePosition(queue.queue_id, offset, end, queue.generation, is_sure)
         self._places[queue.queue_id] = place
         if end is None:
             self._ready.append(place)
@@ -336,16 +380,17 @@ class Subscription:
             self._go_on(place, dry=False)
 
     def _call(self, place: _QueuePosition) -> Call:
-        if place.asks_end:
-            asked = {"topic": self._topic, "queue": place.queue_id, "offset": BEHIND_ANY}
-            return pull_call(asked, 0.0, self._timeout)
-        fields = {
+        fields: dict[str, Any] = {
             "topic": self._topic,
             "queue": place.queue_id,
-            "offset": place.next_offset,
-            "max_messages": self._settings.max_messages,
-            "max_bytes": self._settings.max_bytes,
+            "offset": BEHIND_ANY if place.asks_end else place.next_offset,
         }
+        if place.generation is not None:
+            fields["generation"] = place.generation
+        if place.asks_end:
+            return pull_call(fields, 0.0, self._timeout)
+        fields["max_messages"] = self._settings.max_messages
+        fields["max_bytes"] = self._settings.max_bytes
         if self._settings.tags:
             fields["tags"] = self._settings.tags
         return pull_call(fields, self._wait(place), self._timeout)

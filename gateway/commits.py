@@ -18,7 +18,7 @@ from client import operations
 from client.aio.run import run
 from client.core import ClientCore
 from node.runtime.event_log import fields
-from protocol.errors import MqError, NodeBusy, RefusedError
+from protocol.errors import MqError, NodeBusy, RefusedError, TopicRemoved
 
 log = logging.getLogger("keelog.gateway")
 
@@ -48,6 +48,8 @@ class TopicGroup(NamedTuple):
 class _Unsent:
     """Offsets of one topic and group, and who waits until the writer has them."""
 
+    generation: int = 0
+    """Of the topic."""
     places: Places = field(default_factory=dict)
     asked: list[asyncio.Future[None]] = field(default_factory=list)
 
@@ -55,7 +57,11 @@ class _Unsent:
         """What waits after this was not sent."""
         if newer is None:
             return self
-        return _Unsent({**self.places, **newer.places}, self.asked + newer.asked)
+        if newer.generation > self.generation:
+            self.end(_removed())
+            return newer
+        places = {**self.places, **newer.places}
+        return _Unsent(self.generation, places, self.asked + newer.asked)
 
     def end(self, error: MqError | None) -> None:
         """They are the writer's, or refused."""
@@ -68,10 +74,16 @@ class _Unsent:
                 one.set_exception(error)
 
 
+def _removed() -> TopicRemoved:
+    return TopicRemoved("the topic was removed, and its offsets with it")
+
+
 class Commits:
     """One for each gateway, in the thread of its loop."""
 
-    def __init__(self, core: ClientCore) -> None:
+    def __init__(self, core: ClientCore, generation_of: Callable[[str], int]) -> None:
+        """`generation_of` gives that of a topic."""
+        self._generation_of = generation_of
         self.fail: Callable[[BaseException], None] = lambda error: None
         """Is called with an unexpected error; its owner sets it."""
         self._core = core
@@ -86,14 +98,18 @@ class Commits:
         """Takes one offset; a negative one says nothing. Raises NodeBusy."""
         if offset < 0:
             return None
-        key = TopicGroup(topic, group)
+        key, generation = TopicGroup(topic, group), self._generation_of(topic)
         unsent = self._waiting.get(key)
+        if unsent is not None and unsent.generation < generation:
+            self._count -= len(self._waiting.pop(key).places)
+            unsent.end(_removed())
+            unsent = None
         if unsent is None or queue_id not in unsent.places:
             if self._count >= WAITING_MAX:
                 raise NodeBusy(f"{WAITING_MAX} offsets wait for the writer")
             self._count += 1
         if unsent is None:
-            unsent = self._waiting[key] = _Unsent()
+            unsent = self._waiting[key] = _Unsent(generation)
         unsent.places[queue_id] = offset
         if self._sending is None or self._sending.done():
             self._sending = asyncio.ensure_future(self._send())
@@ -117,7 +133,7 @@ class Commits:
         key = TopicGroup(topic, group)
         found: Places = {}
         for table in (self._under_way, self._waiting):
-            if key in table:
+            if key in table and table[key].generation >= self._generation_of(topic):
                 found |= table[key].places
         return found
 
@@ -166,7 +182,10 @@ class Commits:
         unsent, refused = self._under_way[key], None
         deadline = self._core.deadline(None)
         try:
-            await run(self._core, operations.commit_cursor(*key, unsent.places, deadline))
+            asked = operations.commit_cursor(
+                *key, unsent.places, deadline, generation=unsent.generation
+            )
+            await run(self._core, asked)
         except RefusedError as error:
             refused = error
             why = fields(topic=key.topic, group=key.group, why=error)

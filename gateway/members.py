@@ -144,6 +144,20 @@ class Members:
         self._memberships = self._chars = self._lock_count = 0
         self._locks: dict[str, dict[MessageQueue, tuple[str, float]]] = {}
 
+    def has(self, group: str, connection: RemotingConnection) -> bool:
+        """Whether a connection is a member of a consumer group."""
+        return group in self._joined.get(connection, ())
+
+    def may_be_behind(self, group: str, connection: RemotingConnection) -> bool:
+        """Whether a connection is a member that commits at the node how far it has come, and never
+        goes on elsewhere by itself, as one that looks at messages may."""
+        found = self.groups.get(group)
+        return (
+            found is not None
+            and connection in found.members
+            and (found.consume_type, found.message_model) == ("CONSUME_PASSIVELY", "CLUSTERING")
+        )
+
     def find(self, group: str) -> Group | None:
         """A group with members; None where nobody is."""
         return self.groups.get(group)

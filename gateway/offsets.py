@@ -12,6 +12,8 @@ from gateway.admin.resets import WaitingResets
 from gateway.commits import Commits
 from gateway.connection import Reply, Request
 from gateway.groups import Groups
+from gateway.members import Members
+from gateway.membership.client_places import ClientPlaces, GroupQueuePlace, PlaceVerdict
 from gateway.topics import Topics
 from node.reader.answers import bounds_of, look_again
 from node.reader.pull_desk import PullDesk
@@ -19,7 +21,7 @@ from node.runtime.damage import met_damage
 from node.runtime.process import machine_memory_bytes
 from node.store.query.record_of_unit import store_time
 from node.store.query.seek import Boundary, offset_by_time
-from protocol.errors import MessageDamaged, NotFound
+from protocol.errors import MessageDamaged, NotFound, TopicRemoved
 from protocol.ids import Queue
 from protocol.names import RETRY_PREFIX
 from protocol.remoting.codes import ResponseCode
@@ -45,7 +47,11 @@ class Offsets:
         desk: PullDesk,
         resets: WaitingResets,
         groups: Groups,
+        members: Members,
+        places: ClientPlaces,
     ) -> None:
+        self._members = members
+        self._places = places
         self._core = core
         self._resets = resets
         self._groups = groups
@@ -118,18 +124,27 @@ class Offsets:
         topic, group = wanted.topic, wanted.consumer_group
         found = self._resets.find(topic, group, wanted.queue_id)
         if found is None:
-            found = self._commits.waiting(topic, group).get(wanted.queue_id)
-        if found is None:
-            asked = operations.cursor_places(topic, group, self._core.deadline(None))
-            found = (await run(self._core, asked)).get(wanted.queue_id)
+            found = await self.committed(topic, group, wanted.queue_id)
+        # What the client hears now, it has of the topic that is there.
+        self._places.note(request.connection, GroupQueuePlace(topic, group, wanted.queue_id))
         if found is not None:
             return _reply(found)
-        if wanted.set_zero_if_not_found and self._is_young(wanted.topic, wanted.queue_id, now):
+        asks_zero = wanted.set_zero_if_not_found
+        if asks_zero is not False and self._is_young(topic, wanted.queue_id, now, bool(asks_zero)):
             return _reply(0)
         raise NotFound(
             f"group {wanted.consumer_group} has no offset in queue {wanted.queue_id} of"
             f" {wanted.topic}"
         )
+
+    async def committed(self, topic: str, group: str, queue_id: int) -> int | None:
+        """The next offset of a group, as its members have committed it; None where they did not.
+        Raises what the writer refuses."""
+        found = self._commits.waiting(topic, group).get(queue_id)
+        if found is None:
+            asked = operations.cursor_places(topic, group, self._core.deadline(None))
+            found = (await run(self._core, asked)).get(queue_id)
+        return found
 
     async def commit(self, request: Request) -> Reply:
         """15: notes the next offset that a group consumes. A negative one is ignored, and each
@@ -143,7 +158,7 @@ class Offsets:
             return Reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=text)
         self._topics.need(wanted.topic)
         place = wanted.topic, wanted.consumer_group, wanted.queue_id, wanted.commit_offset
-        if self._resets.find(*place[:3]) is not None:
+        if self._resets.find(*place[:3]) is not None or self._is_of_removed(request, wanted):
             return Reply()
         if request.header.is_one_way:
             self._commits.note(*place)
@@ -151,13 +166,27 @@ class Offsets:
             await self._commits.commit(*place)
         return Reply()
 
-    def _is_young(self, topic: str, queue_id: int, now: float) -> bool:
+    def _is_of_removed(self, request: Request, wanted: UpdateConsumerOffsetHeader) -> bool:
+        """Whether an offset may be one of a topic that was removed: that of a member which has not
+        pulled, or asked, since. A tool's is what somebody wants. Raises TopicRemoved for a client
+        that heeds it."""
+        connection, group = request.connection, wanted.consumer_group
+        place = GroupQueuePlace(wanted.topic, group, wanted.queue_id)
+        verdict = self._places.verdict(connection, place, wanted.known_at)
+        if verdict is PlaceVerdict.SOUND or wanted.commit_offset <= 0:
+            return False
+        if wanted.known_at is not None:
+            raise TopicRemoved(f"topic {wanted.topic} was removed, and its offsets with it")
+        is_tool = not request.header.is_one_way and not self._members.has(group, connection)
+        return not is_tool
+
+    def _is_young(self, topic: str, queue_id: int, now: float, is_empty_young: bool) -> bool:
         """Whether the first message of a queue is there still, and within the newest part of the
         log that is taken to be in memory.
 
-        An empty queue counts as young, too: a client that asked where it ends would miss what is
-        sent meanwhile. Not so a retry queue, which clients begin at 0 in any case, as a broker
-        does: they would commit 0, and tools would show it.
+        `is_empty_young`: an empty queue counts, too. A client that asked where it ends would miss
+        what is sent meanwhile. Not so a retry queue, which clients begin at 0 in any case, as a
+        broker does: they would commit 0, and tools would show it.
         """
         desk = self._desk
         desk.see_end(now)
@@ -168,7 +197,7 @@ class Offsets:
             unit = None if queue is None else queue.unit(0)
             if queue is None or unit is None:
                 is_empty = queue is None or queue.max_offset == 0
-                return is_empty and not topic.startswith(RETRY_PREFIX)
+                return is_empty and is_empty_young and not topic.startswith(RETRY_PREFIX)
             share = store.settings.access_message_in_memory_max_ratio
             hot_bytes = machine_memory_bytes() * share // 100
             return queue.min_offset == 0 and unit.physical_offset >= store.log.end - hot_bytes

@@ -24,7 +24,14 @@ from node.store.query.pull_types import PullRequest, PullStatus, TransferLimits
 from node.store.query.sql_filter import SqlFilter, sql_filter
 from node.store.query.tag_filter import TagFilter, parse_tags
 from node.store.running_store import RunningStore
-from protocol.errors import BadRequest, CorruptError, MessageDamaged, MqError, NotAllowed
+from protocol.errors import (
+    BadRequest,
+    CorruptError,
+    MessageDamaged,
+    MqError,
+    NotAllowed,
+    TopicRemoved,
+)
 from protocol.ids import queue_of
 from protocol.record.codec import stated_offset
 from protocol.remoting.bodies import CheckClientBody
@@ -142,6 +149,7 @@ class Pulls:
             max(0, min(held_ms, HOLD_MS_MAX)),
             selection.expression,
             selection.kind,
+            generation=self.desk.store.removed.horizon(wanted.topic),
         )
         number = next(self._numbers)
         self._open[number] = request
@@ -239,6 +247,8 @@ class Pulls:
             return False
         if isinstance(found, MessageDamaged):
             request.answer(self._past(found))
+        elif isinstance(found, TopicRemoved):
+            request.answer(moved_reply(0, found.reason))
         elif isinstance(found, MqError):
             if isinstance(found, CorruptError):
                 met_damage.note(found)
@@ -295,12 +305,12 @@ class Pulls:
             self._close(held.request_id, len(held.pull.tags))
 
 
-def moved_reply(offset: int) -> Reply:
-    """Of a pull whose group shall go on from an offset that a tool has set."""
+def moved_reply(offset: int, remark: str = "OFFSET_RESET") -> Reply:
+    """Of a pull whose group shall go on from an offset that a tool has set, or anew."""
     ext = {
         **_ALWAYS, "nextBeginOffset": str(offset), "minOffset": "0", "maxOffset": str(offset),
     }  # fmt: skip
-    return Reply(ResponseCode.PULL_OFFSET_MOVED, ext, remark="OFFSET_RESET")
+    return Reply(ResponseCode.PULL_OFFSET_MOVED, ext, remark=remark)
 
 
 def _reply(held: Held, found: Answer, which_broker: str) -> Reply:

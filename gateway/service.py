@@ -29,6 +29,7 @@ from gateway.connection import (
 from gateway.groups import Groups
 from gateway.members import Members
 from gateway.membership.awaited import AwaitedMembers
+from gateway.membership.client_places import ClientPlaces, GroupQueuePlace, PlaceVerdict
 from gateway.monitoring.gateway_stats import GatewayStats
 from gateway.names import BrokerName
 from gateway.offsets import Offsets
@@ -56,6 +57,7 @@ from node.store.members_file import read_members, write_members
 from node.store.query.pull_types import TransferLimits
 from node.store.running_store import RunningStore
 from protocol.errors import CorruptError, MqError, NodeBusy
+from protocol.names import is_system_group
 from protocol.record.codec import Record
 from protocol.remoting.codes import RequestCode, ResponseCode
 from protocol.remoting.headers import RemotingHeader
@@ -133,11 +135,10 @@ class GatewayService:
         self._send_back = SendBack(self._link, self.topics, self.groups, self._look_up, levels)
         self._asked = ClientRequests()
         self._replies = Replies(self.sends, self.members, self._asked, name.address, live)
-        self.commits = Commits(core)
-        self._resets = WaitingResets()
-        self._offsets = Offsets(
-            core, self.topics, self.commits, self.pulls.desk, self._resets, self.groups
-        )
+        self._places = ClientPlaces(self._generation_of, self._readable)
+        self.commits = Commits(core, self._generation_of)
+        self._resets = WaitingResets(self._generation_of)
+        self._offsets = self._make_offsets(core)
         self._look_ups = LookUps(core, store.root, self._look_up, self._readable)
         self._tasks: set[asyncio.Future[Any]] = set()
         self._own_tasks: list[asyncio.Future[Any]] = []
@@ -155,6 +156,18 @@ class GatewayService:
             delays,
             rejects_halves=settings.reject_transaction_message,
             once=settings.idempotent_remoting and settings.idempotent_window > 0,
+        )
+
+    def _make_offsets(self, core: ClientCore) -> Offsets:
+        return Offsets(
+            core,
+            self.topics,
+            self.commits,
+            self.pulls.desk,
+            self._resets,
+            self.groups,
+            self.members,
+            self._places,
         )
 
     def _admin_parts(self, root: Path, core: ClientCore) -> AdminParts:
@@ -224,6 +237,10 @@ class GatewayService:
         self._now()
         return self.pulls.desk.store.log.end
 
+    def _generation_of(self, topic: str) -> int:
+        """That of the topic, as of the last look."""
+        return self.pulls.desk.store.removed.horizon(topic)
+
     def _now(self) -> float:
         """The time, after taking in how far the log has grown."""
         now = monotonic()
@@ -251,12 +268,14 @@ class GatewayService:
             connection.end(EndReason.CROWD, f"there are {len(self.connections)} already")
             return
         self.connections.add(connection)
+        self._places.came(connection)
 
     def went(self, connection: RemotingConnection) -> None:
         """It is gone, with its memberships and held pulls."""
         self.connections.discard(connection)
         self.pulls.went(connection)
         self.members.went(connection)
+        self._places.went(connection)
         self._asked.went(connection)
 
     def look_around(self, now: float) -> None:
@@ -359,16 +378,54 @@ class GatewayService:
         else:
             request.answer(Reply(refused.code, remark=refused.reason))
 
-    def _pull(self, request: Request) -> None:
+    def _pull(self, request: Request) -> Coroutine[Any, Any, None] | None:
         wanted: PullMessageHeader = request_fields(request.header)
+        now = self._now()
         if self._resets and (moved := self._resets.taken(wanted)) is not None:
             request.answer(moved_reply(moved))
-            return
+            return None
+        if self._generation_of(wanted.topic) and not is_system_group(wanted.consumer_group):
+            return self._pull_of_later(request, wanted, now)
+        self._pull_on(request, wanted, now)
+        return None
+
+    def _pull_of_later(
+        self, request: Request, wanted: PullMessageHeader, now: float
+    ) -> Coroutine[Any, Any, None] | None:
+        """A pull from a topic of which there was an earlier one: no client may pass over messages
+        because it counts those of that one."""
+        connection, group = request.connection, wanted.consumer_group
+        place = GroupQueuePlace(wanted.topic, group, wanted.queue_id)
+        verdict = self._places.verdict(connection, place, wanted.known_at)
+        if wanted.queue_offset <= 0 or self.topics.find(wanted.topic) is None:
+            verdict = PlaceVerdict.SOUND
+        if verdict is PlaceVerdict.UNKNOWN and self.members.may_be_behind(group, connection):
+            return self._pull_of_unknown(request, wanted, place)
+        if verdict is PlaceVerdict.STALE:
+            request.answer(moved_reply(0, f"topic {wanted.topic} was removed, and made anew"))
+        else:
+            self._places.note(connection, place)
+            self._pull_on(request, wanted, now)
+        return None
+
+    async def _pull_of_unknown(
+        self, request: Request, wanted: PullMessageHeader, place: GroupQueuePlace
+    ) -> None:
+        """The place of a member that came back with it: sound if the group has committed it."""
+        known = await self._offsets.committed(*place) or 0
+        if wanted.queue_offset > known:
+            text = f"topic {place.topic} was removed: the group's place in it is {known}"
+            request.answer(moved_reply(known, text))
+        else:
+            self._places.note(request.connection, place)
+            self._pull_on(request, wanted, self._now())
+
+    def _pull_on(self, request: Request, wanted: PullMessageHeader, now: float) -> None:
         if wanted.sys_flag & COMMIT:
             self.commits.note(
                 wanted.topic, wanted.consumer_group, wanted.queue_id, wanted.commit_offset
             )
-        self.pulls.pull(request, wanted, self._now())
+        self.pulls.pull(request, wanted, now)
         self.members.note_pull(
             wanted.consumer_group,
             request.connection,

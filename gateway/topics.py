@@ -6,6 +6,7 @@ changes.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
@@ -123,7 +124,9 @@ class Topics:
         standard = self._standard.get(name)
         if standard is None or (found is not None and found.perm & PERM_INHERIT):
             return found
-        return standard if found is None or standard.perm & PERM_INHERIT else found
+        if found is None or not standard.perm & PERM_INHERIT:
+            return found or standard
+        return replace(found, perm=standard.perm)
 
     def need(self, name: str) -> Topic:
         """As `find`, with the topics that every broker has. Raises UnknownTopic."""

@@ -85,6 +85,7 @@ if TYPE_CHECKING:
         ServiceNotAvailable,
         StoreDamaged,
         StoreMoved,
+        TopicRemoved,
         UnknownOperation,
         UnknownTopic,
     )
@@ -164,6 +165,7 @@ __all__ = [
     "TopicDeleted",
     "TopicInfo",
     "TopicPurged",
+    "TopicRemoved",
     "UnknownOperation",
     "UnknownTopic",
     "connect",

@@ -175,9 +175,9 @@ class Client:
         return await run(self._core, operations.topics(self._core.deadline(timeout)))
 
     async def create_topic(
-        self, topic: str, queues: int = 8, **options: Unpack[CreateTopicOptions]
+        self, topic: str, queues: int | None = None, **options: Unpack[CreateTopicOptions]
     ) -> TopicCreated:
-        """Makes a topic, or gives it this number of queues; `exist_ok=False` refuses the latter."""
+        """Makes a topic, or changes what is given; `exist_ok=False` refuses the latter."""
         return await run(self._core, self._core.create_topic(topic, queues, options))
 
     async def delete_topic(self, topic: str, timeout: float | None = None) -> TopicDeleted:
@@ -207,11 +207,18 @@ class Client:
         return await run(self._core, operations.cursor_places(topic, name, deadline))
 
     async def commit_cursor(
-        self, topic: str, name: str, places: Mapping[int, int], timeout: float | None = None
+        self,
+        topic: str,
+        name: str,
+        places: Mapping[int, int],
+        timeout: float | None = None,
+        *,
+        generation: int | None = None,
     ) -> None:
         """Sets how far the cursor `name` has read."""
         deadline = self._core.deadline(timeout)
-        await run(self._core, operations.commit_cursor(topic, name, places, deadline))
+        asked = operations.commit_cursor(topic, name, places, deadline, generation=generation)
+        await run(self._core, asked)
 
     async def groups(
         self, name: str | None = None, timeout: float | None = None

@@ -190,6 +190,17 @@ class OffsetOutOfRange(RefusedError):
         self.latest = latest
 
 
+class TopicRemoved(OffsetOutOfRange):
+    """A place in a topic that was removed since: its offset counts messages that are gone.
+
+    A topic of the name that was made anew begins at 0. `generation` is that of the new one.
+    """
+
+    def __init__(self, reason: str, hint: str = "", generation: int = 0) -> None:
+        super().__init__(reason, hint)
+        self.generation = generation
+
+
 class NodeFollows(RefusedError):
     """The node is a replica: its messages come from its master alone."""
 

@@ -84,6 +84,16 @@ Once = Annotated[
         " again: the answer names the first one, see [once](#stored-once)"
     ),
 ]
+Generation = Annotated[
+    int | None,
+    RequestField(
+        "the topic's generation when you came to know the offset, or any log offset since then, as"
+        " that of a message that you have read. TopicRemoved if the topic was removed later",
+        0,
+        INT64_MAX,
+        absent="the offset is taken as it is",
+    ),
+]
 Query = Annotated[
     str,
     RequestField(
@@ -102,12 +112,13 @@ OneStage = Annotated[
     str | None, RequestField("only this one", check=checks.staging_id, absent="all of the batch")
 ]
 Perm = Annotated[
-    int,
+    int | None,
     RequestField(
         "2 write, 4 read, 6 both, 0 neither; 1 more: sends may create topics by its settings, as by"
         " TBW102. It holds for the writer: readers serve every topic",
         0,
         _PERM_MAX,
+        absent="as it was; 6 of a new topic",
     ),
 ]
 RetentionHours = Annotated[
@@ -127,7 +138,7 @@ ReadQueues = Annotated[
         1,
         INT32_MAX,
         range="from 1",
-        absent="all",
+        absent="as `queues`",
     ),
 ]
 Order = Annotated[bool | None, RequestField("RocketMQ's `order`", absent="as it was")]

@@ -27,6 +27,7 @@ from protocol.request_types import (
     DelayLevel,
     DelayMs,
     DeliverMs,
+    Generation,
     Group,
     InnerRight,
     Once,
@@ -208,8 +209,17 @@ class CreateTopicFields(NamedTuple):
     """A topic, its number of queues and its permission."""
 
     topic: TopicName
-    queues: Annotated[int, RequestField("how many queues", 1, INT32_MAX, range="from 1")]
-    perm: Perm = 6
+    queues: Annotated[
+        int | None,
+        RequestField(
+            "how many queues",
+            1,
+            INT32_MAX,
+            range="from 1",
+            absent="as it was; of a new topic `default_topic_queue_nums`",
+        ),
+    ] = None
+    perm: Perm = None
     retention_hours: RetentionHours = None
     read_queues: ReadQueues = None
     order: Order = None
@@ -278,6 +288,7 @@ class CursorCommitFields(NamedTuple):
         ),
     ]
     right: InnerRight = None
+    generation: Generation = None
 
 
 # -- a reader -------------------------------------------------------------------------------------
@@ -328,6 +339,7 @@ class PullFields(NamedTuple):
         bool, RequestField("true: with `wait_ms` the node may answer several times, see below")
     ] = False
     patience_ms: Patience = 0
+    generation: Generation = None
 
 
 class GetByOffset(NamedTuple):
@@ -357,6 +369,7 @@ class GetByQueue(NamedTuple):
     topic: Annotated[str, RequestField("its topic", check=checks.stored_topic)]
     queue_id: Annotated[int, RequestField("its queue", 0, QUEUE_ID_MAX, wire="queue")]
     offset: Annotated[int, RequestField("its queue offset", 0, INT64_MAX)]
+    generation: Generation = None
 
 
 class FindFields(NamedTuple):

@@ -55,7 +55,7 @@ class PullResults:
     def read_to(self, result: PullResult, offset: int) -> None:
         """The messages of a result below `offset` were read."""
         if self._tail.cursor is not None:
-            self._tail.cursor.read_to(result.queue_id, offset)
+            self._tail.cursor.read_to(result.queue_id, offset, result.generation)
 
     async def commit(self, only_when_due: bool = False) -> None:
         """Commits the cursor, if there is one that has moved."""

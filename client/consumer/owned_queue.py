@@ -31,6 +31,9 @@ class OwnedQueue:
     not_before: float = 0.0
     committed: int | None = None
     to_commit: int | None = None
+    known_at: int | None = None
+    """The log offset of the last message that was pulled: a topic that was removed later has other
+    places."""
     locked_until: float = 0.0
     is_starting: bool = False
     is_pulling: bool = False
@@ -43,7 +46,7 @@ class OwnedQueue:
 
     def begin(self, offset: int) -> None:
         """The group goes on at this offset; what was held of the queue does not count any more."""
-        self.progress = QueueProgress(offset)
+        self.progress, self.known_at = QueueProgress(offset), None
         self.is_starting = self.is_pulling = False
         self.damage = None
 

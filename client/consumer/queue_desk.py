@@ -235,7 +235,7 @@ class QueueDesk:
             self._lock([owned], now)
             return
         queue = owned.queue
-        asked = QueryConsumerOffsetHeader(self._settings.group, queue.topic, queue.queue_id)
+        asked = QueryConsumerOffsetHeader(self._settings.group, queue.topic, queue.queue_id, True)
         code = RequestCode.QUERY_CONSUMER_OFFSET
         self._ask(code, asked, now, partial(self._started, owned))
 
@@ -307,6 +307,7 @@ class QueueDesk:
             settings.group, queue.topic, queue.queue_id, progress.next_offset,
             room.messages, SUSPEND | SUBSCRIPTION, 0, int(HELD_S * 1000),
             wanted.sub_version, wanted.sub_string, wanted.expression_type, room.size,
+            known_at=owned.known_at,
         )  # fmt: skip
         owned.is_pulling = True
         done = partial(self._pulled, owned, progress, now)
@@ -338,15 +339,15 @@ class QueueDesk:
                 owned.not_before = now + REFUSED_S
                 return
             progress.take(found, following)
+            if found:
+                owned.known_at = found[-1].message.record.head.physical_offset
             self._line_up(owned)
         elif answer.code in _NO_MESSAGE and following is not None:
             if following == progress.next_offset and now < asked_at + PAUSE_S:
                 owned.not_before = now + PAUSE_S
             progress.take([], following)
         elif answer.code == ResponseCode.PULL_OFFSET_MOVED and following is not None:
-            log.warning("%s goes on at %d: it was at %d", owned.queue, following,
-                        progress.next_offset)  # fmt: skip
-            self._begin(owned, following, None)
+            self._move(owned, following, answer)
         else:
             self._refused(owned, "a pull was refused", answer, now)
 
@@ -363,6 +364,16 @@ class QueueDesk:
             on_damage(damage)
         else:
             log.warning("%s: passed over", damage.reason)
+
+    def _move(self, owned: OwnedQueue, offset: int, answer: RemotingAnswer) -> None:
+        """The group goes on elsewhere. Nobody waits for the commit of what it had before."""
+        assert owned.progress is not None
+        log.warning("%s goes on at %d: it was at %d (%s)", owned.queue, offset,
+                    owned.progress.next_offset, answer.remark)  # fmt: skip
+        for wait in self._waits:
+            wait.places.pop(owned, None)
+        self._begin(owned, offset, None)
+        self._end_waits()
 
     # Commits
 
@@ -385,22 +396,32 @@ class QueueDesk:
         owned.is_committing = True
         code, ext = self._commit_of(owned, place)
         assert self.exchange is not None
-        self.exchange.ask(code, ext, now + REQUEST_S, partial(self._committed, owned, place))
+        done = partial(self._committed, owned, owned.progress, place)
+        self.exchange.ask(code, ext, now + REQUEST_S, done)
 
     def _commit_of(self, owned: OwnedQueue, place: int) -> tuple[int, dict[str, str]]:
         queue = owned.queue
-        asked = UpdateConsumerOffsetHeader(self._settings.group, queue.topic, queue.queue_id, place)
+        asked = UpdateConsumerOffsetHeader(
+            self._settings.group, queue.topic, queue.queue_id, place, owned.known_at
+        )
         return RequestCode.UPDATE_CONSUMER_OFFSET, write_ext(asked)
 
     def _committed(
-        self, owned: OwnedQueue, place: int, answer: RemotingAnswer | None, now: float
+        self,
+        owned: OwnedQueue,
+        progress: Progress | None,
+        place: int,
+        answer: RemotingAnswer | None,
+        now: float,
     ) -> None:
         owned.is_committing = False
-        if answer is None:
-            return
+        if answer is None or owned.progress is not progress:
+            return  # unknown, or of a place that does not count any more
         if answer.code == ResponseCode.SUCCESS:
             owned.committed = place
             self._end_waits()
+        elif answer.code == ResponseCode.PULL_OFFSET_MOVED and owned.progress is not None:
+            self._move(owned, 0, answer)
         else:
             log.warning("%s was not committed: %s", owned.queue, answer.remark)
 

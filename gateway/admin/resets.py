@@ -5,7 +5,7 @@ the member pulls: the reply says then to go on from there (ConsumerOffsetManager
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from gateway.admin.group_offsets import GroupOffsets
@@ -14,6 +14,7 @@ from gateway.commits import Commits
 from gateway.connection import Reply, Request
 from gateway.groups import Groups
 from gateway.members import Members
+from gateway.membership.client_places import GroupQueuePlace
 from gateway.topics import Topics
 from protocol.errors import NodeBusy
 from protocol.remoting.admin_headers import CloneOffsetHeader, ResetOffsetHeader
@@ -26,19 +27,19 @@ RESETS_MAX = 65_536
 """Places that wait for a member that pulls; further ones are refused as busy."""
 
 
-class GroupQueuePlace(NamedTuple):
-    """One queue of a group."""
+class _Reset(NamedTuple):
+    """An offset to go on from, in a topic of this generation."""
 
-    topic: str
-    group: str
-    queue_id: int
+    offset: int
+    generation: int
 
 
 class WaitingResets:
     """The places that groups shall go on from. Pulls and commits look here first."""
 
-    def __init__(self) -> None:
-        self._offsets: dict[GroupQueuePlace, int] = {}
+    def __init__(self, generation_of: Callable[[str], int]) -> None:
+        self._generation_of = generation_of
+        self._offsets: dict[GroupQueuePlace, _Reset] = {}
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -47,16 +48,23 @@ class WaitingResets:
         """A queue's group shall go on from an offset. Raises NodeBusy."""
         if len(self._offsets) >= RESETS_MAX and place not in self._offsets:
             raise NodeBusy(f"{RESETS_MAX} resets wait for members of groups")
-        self._offsets[place] = offset
+        self._offsets[place] = _Reset(offset, self._generation_of(place.topic))
 
     def find(self, topic: str, group: str, queue_id: int) -> int | None:
         """The place that waits for a group; None where none does."""
-        return self._offsets.get(GroupQueuePlace(topic, group, queue_id))
+        place = GroupQueuePlace(topic, group, queue_id)
+        found = self._offsets.get(place)
+        if found is None or found.generation >= self._generation_of(topic):
+            return None if found is None else found.offset
+        del self._offsets[place]  # of a topic that was removed
+        return None
 
     def taken(self, wanted: PullMessageHeader) -> int | None:
         """As `find`, for a pull: what it returns does not wait any more."""
         place = GroupQueuePlace(wanted.topic, wanted.consumer_group, wanted.queue_id)
-        return self._offsets.pop(place, None)
+        found = self.find(*place)
+        self._offsets.pop(place, None)
+        return found
 
     def forget_topic(self, topic: str) -> None:
         """A topic is gone."""

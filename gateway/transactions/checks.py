@@ -184,7 +184,7 @@ class Checks:
     async def _note(self, topic: str, queue_id: int, offset: int) -> None:
         places = {queue_id: offset}
         right, deadline = self._link.own_right(), self._deadline()
-        asked = operations.commit_cursor(topic, TRANSACTIONS_GROUP, places, deadline, right)
+        asked = operations.commit_cursor(topic, TRANSACTIONS_GROUP, places, deadline, right=right)
         await run(self._core, asked)
 
     def _deadline(self) -> float:

@@ -114,7 +114,8 @@ def get(store: RunningStore, tail: TailCache, wanted: Get) -> Answer:
             raw = _by_id(store, message_id).raw
         case GetByKey():
             raw = _by_key(store, wanted).raw
-        case GetByQueue(topic, queue_id, offset):
+        case GetByQueue(topic, queue_id, offset, generation):
+            store.removed.check_place(topic, generation)
             raw = tail.record(Queue(topic, queue_id), offset) or _by_queue(store, wanted).raw
     return Answer({"size": len(raw)}, raw)
 
@@ -152,7 +153,7 @@ def _by_key(store: RunningStore, wanted: GetByKey) -> Record:
 
 
 def _by_queue(store: RunningStore, wanted: GetByQueue) -> Record:
-    topic, queue_id, offset = wanted
+    topic, queue_id, offset, _ = wanted
     queue = store.queue(topic, queue_id)
     unit = queue.unit(offset) if queue is not None else None
     if queue is None or unit is None or offset < queue.min_offset:
@@ -210,7 +211,8 @@ def offsets(
         named = range(known.read_queues) if known is not None else ()
         ids = sorted({*named, *store.queue_ids(wanted.topic)})
     queues = [Queue(wanted.topic, number) for number in ids]
-    return Answer({"queues": [_bounds(store, tail, queue) for queue in queues]})
+    rows = [_bounds(store, tail, queue) for queue in queues]
+    return Answer({"queues": rows, "generation": store.removed.horizon(wanted.topic)})
 
 
 def bounds_of(store: RunningStore, tail: TailCache, queue: Queue) -> tuple[int, int]:

@@ -17,7 +17,13 @@ from node.store.query.pull import nothing
 from node.store.query.pull_types import PulledRecords, PullStatus
 from node.store.queues.reader import QueueReader
 from node.store.running_store import RunningStore
-from protocol.errors import CorruptError, MqError, ServiceNotAvailable, StoreDamaged
+from protocol.errors import (
+    CorruptError,
+    MqError,
+    ServiceNotAvailable,
+    StoreDamaged,
+    TopicRemoved,
+)
 from protocol.ids import Queue, shard_of
 from protocol.names import COMMIT_LOG_DIR
 
@@ -76,6 +82,7 @@ class PullDesk:
         """Serves a pull of this peer, or holds it. Raises `trouble`, NodeBusy, StoreDamaged, and
         what reading raises."""
         self.check_followed()
+        self.store.removed.check_place(wanted.queue.topic, wanted.generation)
         held = Held(peer, number, wanted, now + wanted.wait_ms / 1000, wanted.offset)
         found = self._ahead.answer(self.store, wanted, self.tail.end_of)
         if found is not None:
@@ -104,7 +111,18 @@ class PullDesk:
             self._removals = number
             self.tail.stop()
             self.at_end.forget_bounds()
+            self._end_removed()
             self.wake_all()
+
+    def _end_removed(self) -> None:
+        """Ends the held pulls whose place is one of a topic that was removed."""
+        removed = self.store.removed
+        for queue in list(self.holds.queues()) if removed.topics else ():
+            for held in self.holds.of(queue):
+                try:
+                    removed.check_place(queue.topic, held.pull.generation)
+                except TopicRemoved as error:
+                    self._finish(held, error)
 
     def follow(self, now: float) -> None:
         """Serves the held pulls that the tail cache has messages for."""
@@ -121,6 +139,7 @@ class PullDesk:
         An answer with the end of a restarted worker would send consumers back to it.
         """
         queue, end = wanted.queue, self.tail.end_of(wanted.queue)
+        self.store.removed.check_place(queue.topic, wanted.generation)
         if wanted.offset == end:
             return nothing(
                 PullStatus.OFFSET_OVERFLOW_ONE, end, self.at_end.min_offset(self.store, queue), end

@@ -58,6 +58,8 @@ class Pull:
     """Whether it gets an answer each time when its queue grows; such a pull waits."""
     patience_ms: int = 0
     """How late its answer may come."""
+    generation: int | None = None
+    """A log offset at which its place was known; None: it is taken as it is."""
 
 
 Get = GetByOffset | GetById | GetByKey | GetByQueue
@@ -82,7 +84,8 @@ def parse_pull(header: Header, settings: Settings, limits: TransferLimits) -> Pu
 
     `limits` apply where the request has none of its own.
     """
-    topic, queue_id, offset, count, size, tags, wait_ms, stream, patience_ms = PULL.values(header)
+    asked = PULL.values(header)
+    topic, queue_id, offset, count, size, tags, wait_ms, stream, patience_ms, generation = asked
     if wait_ms > settings.long_polling_ms_max:
         raise out_of_range("wait_ms", wait_ms, 0, settings.long_polling_ms_max)
     request = _pull_request(
@@ -95,7 +98,7 @@ def parse_pull(header: Header, settings: Settings, limits: TransferLimits) -> Pu
     )
     queue = Queue(topic, queue_id)
     is_stream = stream and wait_ms > 0
-    return Pull(queue, offset, request, wait_ms, tags, stream=is_stream, patience_ms=patience_ms)
+    return Pull(queue, offset, request, wait_ms, tags, "", is_stream, patience_ms, generation)
 
 
 @lru_cache(maxsize=256)

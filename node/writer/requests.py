@@ -284,11 +284,13 @@ def answer_other(store: WriterStore, operation: str, header: Header, number: int
         _check_group(store, group, None)
         return answer(number, deleted=offsets.forget_group(group))
     if operation == "cursor_get":
-        found = offsets.get(*CURSOR_GET.parse(header))
-        return answer(number, offsets=[list(pair) for pair in sorted(found.items())])
+        name, group = CURSOR_GET.parse(header)
+        found = [list(pair) for pair in sorted(offsets.get(name, group).items())]
+        return answer(number, offsets=found, generation=store.removed.horizon(name))
     if operation == "cursor_commit":
-        name, group, places, right = CURSOR_COMMIT.parse(header)
+        name, group, places, right, generation = CURSOR_COMMIT.parse(header)
         _check_group(store, group, right)
+        store.removed.check_place(name, generation)
         offsets.commit(name, group, places)
         return answer(number)
     raise UnknownOperation(f"the writer knows no operation {operation[:40]!a}")

@@ -118,7 +118,11 @@ class TopicTable:
             raise UnknownTopic(
                 f"there is no topic {name}", f"make it: keelog topic create {name} --queues 8"
             )
-        queues = max(stored or 0, self._settings.default_topic_queue_nums)
+        return self._new(name)
+
+    def _new(self, name: str) -> Topic:
+        """A topic as it is made where nobody says more."""
+        queues = max(self._stored_queues.get(name, 0), self._settings.default_topic_queue_nums)
         return Topic(name, queues, queues, PERM_DEFAULT)
 
     def _put(self, topics: Sequence[Topic]) -> None:
@@ -175,19 +179,19 @@ class TopicTable:
         """Makes a topic or changes it; True when it is new. The rest stays as it was."""
         check_topic_for_send(wanted.topic)
         limit = min(TOPIC_QUEUES_MAX, QUEUE_ID_MAX)
-        read_queues = wanted.queues if wanted.read_queues is None else wanted.read_queues
-        for queues in (wanted.queues, read_queues):
-            if not 1 <= queues <= limit:
+        for queues in (wanted.queues, wanted.read_queues):
+            if queues is not None and not 1 <= queues <= limit:
                 raise BadRequest(f"{queues} queues are outside [1, {limit}]")
-        if wanted.perm & ~(PERM_DEFAULT | PERM_INHERIT):
+        if (wanted.perm or 0) & ~(PERM_DEFAULT | PERM_INHERIT):
             raise BadRequest(f"perm is {wanted.perm}", "use 2 (write), 4 (read) or 6 (both)")
         known = self._file.topics.get(wanted.topic)
-        write_queues = wanted.queues
+        before = known or self._new(wanted.topic)
+        write_queues = _or(wanted.queues, before.write_queues)
+        read_queues = _or(_or(wanted.read_queues, wanted.queues), before.read_queues)
         if known is None:
             # Its messages are there, its entry is not: no queue that has some is hidden.
             stored = self._stored_queues.get(wanted.topic, 0)
             read_queues, write_queues = max(read_queues, stored), max(write_queues, stored)
-        before = known or Topic(wanted.topic, read_queues, write_queues)
         attributes = before.attributes
         if wanted.attributes is not None:
             check_offered(wanted.attributes, dict(before.attributes))
@@ -196,7 +200,7 @@ class TopicTable:
             wanted.topic,
             read_queues,
             write_queues,
-            wanted.perm,
+            _or(wanted.perm, before.perm),
             _or(wanted.retention_hours, before.retention_hours),
             _or(wanted.order, before.is_ordered),
             _or(wanted.sys_flag, before.sys_flag),
@@ -204,6 +208,9 @@ class TopicTable:
         )
         if known != topic:
             self._put([topic])
+        if topic.read_queues < before.read_queues and known is not None:
+            details = fields(topic=topic.name, before=before.read_queues, now=topic.read_queues)
+            log.warning("consumers of groups read fewer queues of a topic", extra=details)
         return topic, known is None
 
     @property

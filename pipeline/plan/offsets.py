@@ -4,15 +4,32 @@ Spark compares offsets as text, so one position must have one text: with two, an
 make batches without end. Queues are named topic, node, number, each level sorted by its text.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from pipeline.bounds import QueueAt
 from pipeline.errors import BadCheckpoint
 
 INITIAL_KEY = "#initial"
 """Marks the position before the first batch. No topic's name has this character."""
+GENERATIONS_KEY = "#generations"
+"""Of topics that were removed once: which topic of the name the offsets count."""
+
+
+class TopicAt(NamedTuple):
+    """A topic of one node."""
+
+    topic: str
+    node: str
+
+    @classmethod
+    def of(cls, queue: QueueAt) -> "TopicAt":
+        """That of a queue."""
+        return cls(queue.topic, queue.node)
+
+
+Generations = Mapping[TopicAt, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +38,46 @@ class StreamPosition:
 
     offsets: Mapping[QueueAt, int]
     is_initial: bool = False
+    generations: Generations = field(default_factory=dict)
+    """Of topics that were removed before; 0 for all others."""
+
+    def begun(self) -> "StreamPosition":
+        """The same place, after a first batch without rows."""
+        return StreamPosition(self.offsets, generations=self.generations)
+
+    def later(self, now: Generations) -> dict[QueueAt, int]:
+        """The offsets of topics that were removed since, as of the generations `now`."""
+        topics = {at for at, number in now.items() if number > self.generations.get(at, 0)}
+        return {
+            queue: offset for queue, offset in self.offsets.items() if TopicAt.of(queue) in topics
+        }
+
+    def anew(self, now: Generations) -> "StreamPosition":
+        """The same place, but 0 in topics that were removed since."""
+        moved = dict.fromkeys(self.later(now), 0)
+        if not moved:
+            return self
+        generations = self.merged(now, moved)
+        return StreamPosition({**self.offsets, **moved}, self.is_initial, generations)
+
+    def merged(self, now: Generations, queues: Iterable[QueueAt]) -> dict[TopicAt, int]:
+        """The generations of this place, and those `now` of the topics of these queues. A node
+        forgets one when nothing is left of before."""
+        found = dict(self.generations)
+        for at in {TopicAt.of(queue) for queue in queues}:
+            number = max(found.get(at, 0), now.get(at, 0))
+            if number:
+                found[at] = number
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """As Spark keeps it: `{"topic": {"node": {"0": 23}}}`, for `json.dumps` without options."""
-        answer: dict[str, Any] = {INITIAL_KEY: True} if self.is_initial else {}
+        answer: dict[str, Any] = {}
+        for at in sorted(self.generations):
+            of_topic = answer.setdefault(GENERATIONS_KEY, {}).setdefault(at.topic, {})
+            of_topic[at.node] = self.generations[at]
+        if self.is_initial:
+            answer[INITIAL_KEY] = True
         for queue in sorted(self.offsets, key=lambda at: (at.topic, at.node, str(at.queue_id))):
             of_node = answer.setdefault(queue.topic, {}).setdefault(queue.node, {})
             of_node[str(queue.queue_id)] = self.offsets[queue]
@@ -39,6 +92,13 @@ def parse_position(value: Any) -> StreamPosition:
     is_initial = topics.pop(INITIAL_KEY, False)
     if not isinstance(is_initial, bool):
         raise _not_ours(value)
+    generations: dict[TopicAt, int] = {}
+    found = topics.pop(GENERATIONS_KEY, None)
+    for topic, nodes in [] if found is None else _items(found, value):
+        for node, number in _items(nodes, value):
+            if type(number) is not int or number < 1:
+                raise _not_ours(value)
+            generations[TopicAt(topic, node)] = number
     offsets: dict[QueueAt, int] = {}
     for topic, nodes in topics.items():
         for node, queues in _items(nodes, value):
@@ -47,7 +107,7 @@ def parse_position(value: Any) -> StreamPosition:
                 if not is_number or type(offset) is not int or offset < 0:
                     raise _not_ours(value)
                 offsets[QueueAt(topic, node, int(number))] = offset
-    return StreamPosition(offsets, is_initial)
+    return StreamPosition(offsets, is_initial, generations)
 
 
 def _items(inner: Any, whole: Any) -> list[tuple[str, Any]]:

@@ -13,6 +13,7 @@ from node.store.queues.reader import QueueReader
 from pipeline.bounds import Extent, QueueAt, check_beginnings
 from pipeline.errors import StoreUnreadable
 from pipeline.options import SourceOptions
+from pipeline.plan.offsets import Generations, TopicAt
 from pipeline.resolve import QueueSpan, bound_offsets, check_topics, parts_of_rows
 from pipeline.stores.access import StoreAt, Way
 from pipeline.stores.opening import open_selected
@@ -55,6 +56,7 @@ class FollowedStore:
         self._print = _fingerprint(at)
         self.store = open_selected(at, options)
         self.extents: dict[QueueAt, Extent] = {}
+        self.generations: dict[TopicAt, int] = {}
         self._queues: list[Queue] = []
         self._mark: tuple[int, ...] = ()
         self._moved_at = self._listed_at = float("-inf")
@@ -67,7 +69,7 @@ class FollowedStore:
             self._open_anew_if_changed()
         self.store.refresh()
         log = self.store.log
-        mark = (log.end, log.min_offset, self.store.epoch)
+        mark = (log.end, log.min_offset, self.store.epoch, self.store.removed.end)
         if mark != self._mark:
             if self._mark and mark[2] != self._mark[2]:
                 self._short.clear()
@@ -79,8 +81,16 @@ class FollowedStore:
             self._queues = [
                 queue for queue in self.store.queues() if self._options.selection.takes(*queue)
             ]
-        before, self.extents = self.extents, self._look_at_queues()
-        return before != self.extents
+        before = self.extents, self.generations
+        self.extents, self.generations = (
+            self._look_at_queues(),
+            {
+                TopicAt(topic, self.store.at.node): one.horizon
+                for topic, one in self.store.removed.topics.items()
+                if one.horizon
+            },
+        )
+        return before != (self.extents, self.generations)
 
     def _look_at_queues(self) -> dict[QueueAt, Extent]:
         extents: dict[QueueAt, Extent] = {}
@@ -137,6 +147,7 @@ class QueueSnapshot(NamedTuple):
     """The queues that are followed, as they were at one moment."""
 
     extents: Mapping[QueueAt, Extent]
+    generations: Generations
 
     def highs(self) -> dict[QueueAt, int]:
         """Where each queue ends."""
@@ -162,7 +173,8 @@ class Followed:
         changed = [one.look(time.monotonic()) for one in self._opened()]
         if any(changed) or self._look is None:
             self._look = QueueSnapshot(
-                {queue: extent for one in self._opened() for queue, extent in one.extents.items()}
+                {queue: extent for one in self._opened() for queue, extent in one.extents.items()},
+                {at: number for one in self._opened() for at, number in one.generations.items()},
             )
         return self._look
 

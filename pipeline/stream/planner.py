@@ -13,7 +13,7 @@ from pipeline.options import SourceOptions
 from pipeline.plan.offsets import StreamPosition
 from pipeline.stream.follow import Followed, QueueSnapshot
 from pipeline.stream.limits import TriggerLimits, end_by_bytes, end_by_rows, is_to_wait, pending
-from pipeline.stream.ranges import Loss, describe, plan_ranges, target_fault
+from pipeline.stream.ranges import Loss, describe, plan_ranges, removed, target_fault
 from pipeline.task_spec import Part
 
 _LOSS_HINT = "failOnDataLoss=false, which goes on with what is left; or a new checkpoint folder"
@@ -45,7 +45,9 @@ class StreamPlanner:
                     for queue, offset in offsets.items()
                     if queue in self._target
                 }
-            self._initial = StreamPosition(offsets, True)
+            generations = self._followed.last_look().generations
+            known = StreamPosition({}).merged(generations, offsets)
+            self._initial = StreamPosition(offsets, True, known)
         return self._initial
 
     def fix_target(self) -> None:
@@ -61,8 +63,12 @@ class StreamPlanner:
         on at the same place. Raises DataLoss, TargetMoved.
         """
         if start.is_initial and limits is not None:
-            return StreamPosition(start.offsets)
+            return start.begun()
         with naming_conditions():
+            given, now = start, self._followed.look().generations
+            if self._options.fail_on_data_loss:
+                self._tell(removed(start.later(now)))
+            start = given.anew(now)
             # A batch up to a target is not asked for again: what is late is waited for.
             late = {} if self._target is None else {**self._target, **start.offsets}
             look = self._followed.look_for(late)
@@ -70,10 +76,10 @@ class StreamPlanner:
             begins = {queue: start.offsets.get(queue, _low(queue, look)) for queue in ends}
             rows = sum(pending(begins, ends).values())
             if limits is not None and self._is_to_wait(limits, rows):
-                return StreamPosition(start.offsets)
+                return given.begun()
             if limits is not None and rows:
                 ends = self._limited(limits, begins, ends)
-            position = StreamPosition(ends)
+            position = StreamPosition(ends, generations=start.merged(look.generations, ends))
             self._check_target(start, position, look)
             if self._options.fail_on_data_loss and position != start:
                 # Before the batch is in the checkpoint: a store that is put right then goes on.
@@ -129,14 +135,23 @@ class StreamPlanner:
 
         With `failOnDataLoss=false` a loss is a warning with its counts.
         """
-        if start.offsets == end.offsets:
+        if start.begun() == end.begun():
             return []
         with naming_conditions():
-            look = self._followed.look_for(end.offsets)
+            lost = removed(start.later(end.generations))
+            start = start.anew(end.generations)
+            # Of a topic that was removed after the batch was planned nothing is left to read.
+            gone = end.later(self._followed.look().generations)
+            lost += removed(gone)
+            ends = {queue: at for queue, at in end.offsets.items() if queue not in gone}
+            look = self._followed.look_for(ends)
             if end == self._planned:
                 self._check_target(start, end, look)
-            ranges = plan_ranges(start, end, look.extents)
-            self._tell(ranges.lost)
+            begins = {queue: at for queue, at in start.offsets.items() if queue not in gone}
+            ranges = plan_ranges(
+                StreamPosition(begins, start.is_initial), StreamPosition(ends), look.extents
+            )
+            self._tell(lost + ranges.lost)
             return self._followed.parts(ranges.found)
 
     def _check_target(

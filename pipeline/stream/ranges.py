@@ -79,6 +79,13 @@ def _plan_one(asked: QueueRange, extent: Extent, answer: Ranges) -> None:
         answer.found.append(QueueRange(queue, first, last))
 
 
+def removed(offsets: Mapping[QueueAt, int]) -> list[Loss]:
+    """The losses in topics that were removed. A query that was at 0 had read nothing, and misses
+    nothing."""
+    why = "its topic was removed since, and what is there now begins at 0"
+    return [Loss(queue, None, f"from {at} on: {why}") for queue, at in offsets.items() if at]
+
+
 def describe(lost: Iterable[Loss]) -> str:
     """All losses in one sentence, with the sum of what is known."""
     listed = list(lost)

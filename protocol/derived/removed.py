@@ -1,14 +1,17 @@
 """Which records of the log are gone although the log still has them: the rule, in one place.
 
 A topic was removed at a log offset, its horizon: no record of the topic below the horizon exists
-for queues, their ends, or readers. A queue was purged up to a log offset: readers do not get what
-is below, but the queue keeps its units and its numbers go on.
+for queues, their ends, or readers. The horizon is also the generation of the topic that is made
+anew: a place that was known at a lower log offset counts messages that are gone. A queue was purged
+up to a log offset: readers do not get what is below, but the queue keeps its units and its numbers
+go on.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from protocol.errors import TopicRemoved
 from protocol.ids import Queue
 
 if TYPE_CHECKING:
@@ -47,6 +50,16 @@ class Removed:
         """The log offset below which a topic has no records."""
         found = self.topics.get(topic)
         return 0 if found is None else found.horizon
+
+    def check_place(self, topic: str, known_at: int | None) -> None:
+        """Raises TopicRemoved for a place in a topic that was known at a log offset before the
+        removal of the topic; None: nobody says when."""
+        if known_at is not None and self.topics and known_at < self.horizon(topic):
+            raise TopicRemoved(
+                f"topic {topic} was removed: the offset counts messages that are gone",
+                "begin at offset 0 of the topic that was made anew",
+                self.horizon(topic),
+            )
 
     def begin_of(self, queue: Queue) -> int:
         """The log offset below which nobody reads a record of this queue."""

@@ -53,15 +53,18 @@ class PullMessageHeader(NamedTuple):
     max_msg_bytes: Int32 = INT32_MAX
     request_source: Int32 | None = None
     proxy_forward_client_id: Annotated[str | None, "proxyFrowardClientId"] = None
+    known_at: int | None = None
+    """Of our own client alone: a log offset at which it knew the place."""
 
 
 class QueryConsumerOffsetHeader(NamedTuple):
-    """The offset of a group in a queue."""
+    """The offset of a group in a queue. Of `set_zero_if_not_found` RocketMQ's clients say nothing,
+    or false; our own says true: then a queue without a message begins at 0, too."""
 
     consumer_group: str
     topic: str
     queue_id: Int32
-    set_zero_if_not_found: bool = True
+    set_zero_if_not_found: bool | None = None
 
 
 class UpdateConsumerOffsetHeader(NamedTuple):
@@ -71,6 +74,8 @@ class UpdateConsumerOffsetHeader(NamedTuple):
     topic: str
     queue_id: Int32
     commit_offset: int
+    known_at: int | None = None
+    """As of a pull."""
 
 
 class SearchOffsetHeader(NamedTuple):

@@ -200,7 +200,7 @@ def refusal(request: int, error: MqError) -> Header:
         name: value
         for name in (
             *("earliest", "latest", "retry_after", "where", "offset", "found"),
-            *("queue_offset", "next_offset"),
+            *("queue_offset", "next_offset", "generation"),
         )
         if (value := getattr(error, name, None)) is not None
     }
@@ -245,6 +245,8 @@ def refusal_error(header: Header) -> MqError:
             places = _number(error, "queue_offset"), _number(error, "next_offset")
             return kind(*damage, hint, *places)
         return kind(*damage, hint)
+    if issubclass(kind, errors.TopicRemoved):
+        return kind(reason, hint, _number(error, "generation"))
     if issubclass(kind, errors.OffsetOutOfRange):
         return kind(reason, hint, _number(error, "earliest"), _number(error, "latest"))
     refused = kind(reason, hint)

@@ -197,6 +197,24 @@ def test_formats_of_output(node: RunningNode) -> None:
     assert rows(keelog(node, "consume", "formats", "-e", "--raw-body"))[0]["body_b64"] == "YQ=="
 
 
+def test_a_change_of_a_topic_leaves_the_rest_and_says_what_groups_lose(node: RunningNode) -> None:
+    rows(keelog(node, "topic", "create", "wide", "--queues", "4", "--perm", "7"))
+    rows(keelog(node, "produce", "wide", "--queue", "3", stdin=b"1\n2\n3\n"))
+    kept = keelog(node, "topic", "create", "wide", "--retention", "24")
+    assert rows(kept) == [{"topic": "wide", "queues": 4, "created": False}]
+    assert kept.stderr == b""
+    described = rows(keelog(node, "topic", "describe", "wide"))[0]
+    assert (described["perm"], described["retention_hours"]) == (7, 24)
+    node.client.commit_cursor("wide", "billing", {0: 0, 1: 0, 2: 0, 3: 1})
+    fewer = keelog(node, "topic", "create", "wide", "--queues", "2")
+    assert fewer.returncode == 0
+    assert b"queues from 2 on have 3 messages" in fewer.stderr
+    assert b"group billing has not read 2 of them" in fewer.stderr
+    (group,) = node.client.groups("billing")
+    assert group.lag == 2, "what it does not read any more is not read"
+    assert rows(keelog(node, "topic", "create", "wide", "--queues", "4"))[0]["queues"] == 4
+
+
 def test_topics_are_made_listed_described_and_removed(node: RunningNode) -> None:
     made = {"topic": "made", "queues": 3, "created": True}
     assert rows(keelog(node, "topic", "create", "made", "--queues", "3")) == [made]

@@ -41,7 +41,7 @@ def in_a_loop(monkeypatch: pytest.MonkeyPatch, body: Body) -> Writer:
         monkeypatch.setattr(commits, "run", writer.run)
         monkeypatch.setattr(commits, "COMMIT_S", 0.01)
         monkeypatch.setattr(commits, "RETRY_S", 0.01)
-        await body(Commits(writer), writer)  # type: ignore[arg-type]
+        await body(Commits(writer, lambda topic: 0), writer)  # type: ignore[arg-type]
         return writer
 
     return asyncio.run(play())

@@ -322,6 +322,11 @@ def test_offsets_of_groups_are_kept_in_rocketmqs_file(
     assert (young.code, young.ext["offset"]) == (ResponseCode.SUCCESS, "0")
     none = peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, {**place, "setZeroIfNotFound": False})
     assert none.code == ResponseCode.QUERY_NOT_FOUND
+    for change in ({"queueId": 2}, {"queueId": 9}, {"topic": "nobody"}):
+        found = peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, {**place, **change})
+        assert found.code == ResponseCode.QUERY_NOT_FOUND, "no message is there, as at a broker"
+    empty = {**place, "queueId": 2, "setZeroIfNotFound": True}
+    assert peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, empty).ext["offset"] == "0"
     retries = peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, {**place, "topic": "%RETRY%g2"})
     assert retries.code == ResponseCode.QUERY_NOT_FOUND
     commit = RequestCode.UPDATE_CONSUMER_OFFSET
@@ -424,9 +429,13 @@ def test_a_table_in_which_new_topics_may_not_follow_tbw102_does_not_hinder_them(
     node: RunningNode, peer: RemotingPeer
 ) -> None:
     node.client.create_topic("TBW102", queues=1, perm=4)
-    found = peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
-    queues = read_body(TopicRouteData, found.body).queue_datas[0]
-    assert (queues.perm, queues.write_queue_nums) == (7, 8), "as at a broker"
+
+    def shown() -> tuple[int, int]:
+        found = peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
+        queues = read_body(TopicRouteData, found.body).queue_datas[0]
+        return queues.perm, queues.write_queue_nums
+
+    wait_until(lambda: shown() == (7, 1), "the table is not read")
     assert peer.ask(SEND, send_fields("made-all-the-same"), b"x").code == ResponseCode.SUCCESS
 
 
@@ -457,3 +466,89 @@ def test_a_topic_without_any_permission_is_made_as_at_a_broker(peer: RemotingPee
     assert peer.ask(SEND, send_fields("closed"), b"x").code == ResponseCode.NO_PERMISSION
     pulled = peer.ask(PULL, pull_fields("closed", 0, 0))
     assert pulled.code == ResponseCode.NO_PERMISSION
+
+
+def make_anew(node: RunningNode, peer: RemotingPeer, topic: str, count: int = 5) -> None:
+    """Removes a topic, and fills queue 0 of one that is made anew."""
+    node.client.delete_topic(topic)
+    for number in range(count):
+        assert peer.ask(SEND, send_fields(topic), b"new %d" % number).code == ResponseCode.SUCCESS
+    settle(peer, topic, count)
+
+
+@pytest.fixture
+def tool(node: RunningNode) -> Iterator[RemotingPeer]:
+    """Sends, and looks at what is there: no member."""
+    with closing(RemotingPeer(remoting_place(node.stderr))) as connected:
+        yield connected
+
+
+def test_a_member_passes_over_nothing_of_a_topic_that_is_made_anew(
+    node: RunningNode, peer: RemotingPeer, tool: RemotingPeer
+) -> None:
+    topic, group = "anew", "g-anew"
+    place = {"consumerGroup": group, "topic": topic, "queueId": 0}
+    for number in range(3):
+        tool.ask(SEND, send_fields(topic), b"old %d" % number)
+    peer.ask(RequestCode.HEART_BEAT, {}, heart_beat("c1", group, topic))
+    settle(peer, topic, 3)
+    at_end = pull_fields(topic, 0, 3, consumerGroup=group, sysFlag=2, subVersion=1)
+    held = peer.send(PULL, {**at_end, "suspendTimeoutMillis": 15_000})
+    make_anew(node, tool, topic)
+    moved = peer.answer_to(held)
+    assert (moved.code, moved.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "0")
+    # Each client keeps all its places, and commits them now and then.
+    peer.tell(RequestCode.UPDATE_CONSUMER_OFFSET, {**place, "commitOffset": 3})
+    commits = {**at_end, "queueOffset": 3, "sysFlag": 1, "commitOffset": 3}
+    moved = peer.ask(PULL, commits)
+    assert (moved.code, moved.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "0")
+    assert "was removed" in (moved.header.remark or "")
+    time.sleep(0.3)
+    assert node.client.cursor(topic, group) == {}, "nothing of it was committed"
+    found = peer.ask(PULL, {**commits, "queueOffset": 0, "commitOffset": 0})
+    assert [record.body for record in records(found)] == [b"new %d" % n for n in range(5)]
+    assert peer.ask(PULL, {**commits, "queueOffset": 4, "commitOffset": 4}).code == 0
+    wait_until(lambda: node.client.cursor(topic, group) == {0: 4}, "not committed")
+
+
+def test_a_member_that_comes_back_with_its_place_begins_where_its_group_is(
+    node: RunningNode, peer: RemotingPeer, tool: RemotingPeer
+) -> None:
+    topic, group = "back", "g-back"
+    place = {"consumerGroup": group, "topic": topic, "queueId": 0}
+    for number in range(3):
+        tool.ask(SEND, send_fields(topic), b"old %d" % number)
+    make_anew(node, tool, topic)
+    peer.ask(RequestCode.HEART_BEAT, {}, heart_beat("c1", group, topic))
+    peer.tell(RequestCode.UPDATE_CONSUMER_OFFSET, {**place, "commitOffset": 3})
+    wanted = pull_fields(topic, 0, 3, consumerGroup=group, sysFlag=0, subVersion=1)
+    moved = peer.ask(PULL, wanted)
+    assert (moved.code, moved.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "0")
+    assert peer.ask(PULL, {**wanted, "queueOffset": 0}).code == ResponseCode.SUCCESS
+    assert node.client.cursor(topic, group) == {}
+    # One that has asked where its group is goes on there.
+    peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {**place, "commitOffset": 4})
+    with closing(RemotingPeer(remoting_place(node.stderr))) as second:
+        second.ask(RequestCode.HEART_BEAT, {}, heart_beat("c2", group, topic))
+        asked = second.ask(RequestCode.QUERY_CONSUMER_OFFSET, place)
+        assert asked.ext["offset"] == "4"
+        assert second.ask(PULL, {**wanted, "queueOffset": 5}).code == ResponseCode.PULL_NOT_FOUND
+    with closing(RemotingPeer(remoting_place(node.stderr))) as third:
+        third.ask(RequestCode.HEART_BEAT, {}, heart_beat("c3", group, topic))
+        moved = third.ask(PULL, {**wanted, "queueOffset": 5})
+        assert moved.ext["nextBeginOffset"] == "4", "what it had may be of the topic before"
+        assert third.ask(PULL, {**wanted, "queueOffset": 4}).code == ResponseCode.SUCCESS
+
+
+def test_tools_look_at_any_place_of_a_topic_that_was_made_anew(
+    node: RunningNode, peer: RemotingPeer, tool: RemotingPeer
+) -> None:
+    topic = "looked-at"
+    tool.ask(SEND, send_fields(topic), b"old")
+    make_anew(node, peer, topic)
+    found = tool.ask(PULL, pull_fields(topic, 0, 2, consumerGroup="TOOLS_CONSUMER"))
+    assert [record.body for record in records(found)] == [b"new 2", b"new 3", b"new 4"]
+    place = {"consumerGroup": "TOOLS_CONSUMER", "topic": topic, "queueId": 0, "commitOffset": 2}
+    with closing(RemotingPeer(remoting_place(node.stderr))) as fresh:
+        assert fresh.ask(RequestCode.UPDATE_CONSUMER_OFFSET, place).code == ResponseCode.SUCCESS
+    wait_until(lambda: node.client.cursor(topic, "TOOLS_CONSUMER") == {0: 2}, "not committed")

@@ -329,7 +329,7 @@ class FakeNode:
     def _writer_create_topic(self, header: Header, payload: bytes, identity: bytes) -> Reply:
         topic = header["topic"]
         created = topic not in self.memory.topics
-        queues = self.memory.topics.setdefault(topic, header["queues"])
+        queues = self.memory.topics.setdefault(topic, header.get("queues", 8))
         return Reply({"topic": topic, "queues": queues, "created": created})
 
     def _writer_delete_topic(self, header: Header, payload: bytes, identity: bytes) -> Reply:

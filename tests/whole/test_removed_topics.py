@@ -1,5 +1,6 @@
 """`topic rm` and `topic purge` on a real node: gone for every reader, and for good."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -12,7 +13,12 @@ from pathlib import Path
 import pytest
 
 import keelog
+import keelog.aio
 from client.client import Client
+from keelog.cli.damaged_places import DamagedPlaces
+from keelog.cli.messages.following import Follower
+from keelog.cli.messages.reading import ConsumeChoice
+from keelog.cli.messages.selectors import StartPoint
 from keelog.store import open_store
 from keelog.testing import TestNode
 from node.store.verify.verify import verify
@@ -240,3 +246,124 @@ def test_a_purge_that_names_no_place_or_no_topic_is_refused(client: Client) -> N
         client.purge_topic("t")
     with pytest.raises(BadRequest):
         client.purge_topic("t", before_offset=3, queue_id=9)
+
+
+def make_anew(client: Client, topic: str, count: int = 10) -> list[str]:
+    client.delete_topic(topic)
+    client.create_topic(topic, queues=2)
+    fill(client, topic, "new", count)
+    return sorted(f"new {n}" for n in range(count))
+
+
+@pytest.mark.parametrize("cursor", [None, "billing"])
+def test_a_follower_reads_all_of_a_topic_that_is_made_anew(
+    client: Client, caplog: pytest.LogCaptureFixture, cursor: str | None
+) -> None:
+    client.create_topic("again", queues=2)
+    fill(client, "again", "old", 6)
+    found: list[str] = []
+    for message in client.tail("again", "earliest", cursor=cursor):
+        found.append(message.body.decode())
+        if len(found) == 6:
+            expected = make_anew(client, "again")
+        if len(found) == 16:
+            break
+    assert sorted(found[6:]) == expected
+    assert caplog.text.count("topic again was removed") == 1
+    if cursor is not None:
+        left = client.tail("again", "earliest", cursor=cursor, until_end=True)
+        assert [m.body for m in left] == [found[-1].encode()], "all before it were committed"
+
+
+def test_a_read_up_to_an_end_that_was_removed_says_so(client: Client) -> None:
+    client.create_topic("again", queues=2)
+    fill(client, "again", "old", 6)
+    found = client.tail("again", "earliest", until_end=True, max_messages=1)
+    next(found)
+    make_anew(client, "again")
+    with pytest.raises(keelog.TopicRemoved):
+        list(found)
+
+
+def test_places_of_a_removed_topic_are_refused_by_name(client: Client) -> None:
+    client.create_topic("again", queues=2)
+    receipts = fill(client, "again", "old", 6)
+
+    def got(generation: int | None) -> bytes:
+        found = client.get(topic="again", queue_id=0, queue_offset=2, generation=generation)
+        return found.body
+
+    (known_at,) = {queue.generation for queue in client.offsets("again")}
+    assert got(receipts[4].physical_offset) == b"old 4"
+    client.purge_topic("again", before_offset=1)
+    assert client.pull("again", 0, 2, generation=known_at).count, "a purge makes none anew"
+    make_anew(client, "again")
+    for generation in (known_at, receipts[4].physical_offset):
+        with pytest.raises(keelog.TopicRemoved) as refused:
+            client.pull("again", 0, 2, generation=generation)
+        with pytest.raises(keelog.TopicRemoved):
+            got(generation)
+        with pytest.raises(keelog.TopicRemoved):
+            client.commit_cursor("again", "billing", {0: 2}, generation=generation)
+    now = client.offsets("again")[0].generation
+    assert refused.value.generation == now
+    assert client.cursor("again", "billing") == {}
+    assert client.pull("again", 0, 2, generation=now).messages[0].body == b"new 4"
+    assert got(None) == b"new 4", "taken as it is"
+
+
+def test_a_pull_that_is_held_ends_when_its_topic_is_removed(client: Client) -> None:
+    client.create_topic("again", queues=2)
+    fill(client, "again", "old", 2)
+    (known_at,) = {queue.generation for queue in client.offsets("again")}
+    with ThreadPoolExecutor(1) as pool:
+        held = pool.submit(client.pull, "again", 0, 1, wait=20, generation=known_at)
+        time.sleep(0.3)
+        make_anew(client, "again")
+        with pytest.raises(keelog.TopicRemoved):
+            held.result(timeout=10)
+
+
+def test_offsets_that_a_program_keeps_begin_anew_with_the_topic(client: Client) -> None:
+    client.create_topic("again", queues=2)
+    receipts = fill(client, "again", "old", 6)
+    expected = make_anew(client, "again")
+    options: keelog.TailOptions = {"until_end": True, "generation": receipts[-1].physical_offset}
+    found = client.tail("again", {0: 3, 1: 3}, **options)
+    assert sorted(message.body.decode() for message in found) == expected
+
+
+def test_a_follower_of_asyncio_reads_all_of_a_topic_that_is_made_anew(
+    node: TestNode, client: Client
+) -> None:
+    client.create_topic("again", queues=2)
+    fill(client, "again", "old", 6)
+
+    async def follow() -> list[str]:
+        found: list[str] = []
+        async with keelog.aio.connect(node.endpoint) as own:
+            async for message in own.tail("again", "earliest", cursor="billing"):
+                found.append(message.body.decode())
+                if len(found) == 6:
+                    await asyncio.to_thread(make_anew, client, "again")
+                if len(found) == 16:
+                    return found
+        raise AssertionError
+
+    found = asyncio.run(asyncio.wait_for(follow(), 60))
+    assert sorted(found[6:]) == sorted(f"new {n}" for n in range(10))
+
+
+@pytest.mark.parametrize("is_merged", [False, True])
+def test_consume_prints_all_of_a_topic_that_is_made_anew(client: Client, is_merged: bool) -> None:
+    client.create_topic("again", queues=2)
+    fill(client, "again", "old", 6)
+    wanted = ConsumeChoice("again", (), None, StartPoint("start"), None)
+    found: list[str] = []
+    for message in Follower(client, wanted, DamagedPlaces(), {}).messages(is_merged):
+        found.append(message.body.decode())
+        if len(found) == 6:
+            make_anew(client, "again")
+        if len(found) == 16:
+            break
+    assert sorted(found[6:]) == sorted(f"new {n}" for n in range(10))

@@ -17,13 +17,18 @@ from keelog.cli.failures import doing
 from keelog.cli.messages.following import Follower
 from keelog.cli.messages.group_reading import check_group_options, group_messages
 from keelog.cli.messages.message_format import Formatter, compile_format
-from keelog.cli.messages.reading import BoundedReader, ConsumeChoice, starts_of
+from keelog.cli.messages.reading import (
+    BoundedReader,
+    ConsumeChoice,
+    queues_of,
+    starts_of,
+)
 from keelog.cli.messages.selectors import parse_range
 from keelog.cli.options import command, node_option, output_options, progress_option
 from keelog.cli.output import Output, say
 from keelog.cli.shapes import MESSAGE_COLUMNS, MESSAGE_TABLE
 from keelog.progress import CommandProgress
-from protocol.errors import BusyError
+from protocol.errors import BusyError, TopicRemoved
 
 
 @command("consume")
@@ -160,8 +165,9 @@ class _ConsumeRun:
     def _bounded(self, progress: CommandProgress) -> Iterator[keelog.Message]:
         starts: dict[int, int] = {}
         if self._cursor is not None:
+            queues = queues_of(self._client, self._wanted)
             starts = starts_of(self._client, self._wanted, self._known)
-            self._cursor.begin(self._known, starts)
+            self._cursor.begin(self._known, starts, queues[0].generation if queues else None)
         reader = BoundedReader(self._client, self._wanted, self._damage, starts, self._is_merged)
         found = reader.read_to_end(progress.meter("read", "messages"))
         # A table shows its rows later than it takes them.
@@ -178,7 +184,7 @@ class _ConsumeRun:
         try:
             for message in self._noted(found, may_commit=self._is_merged):
                 if cursor is not None and not self._count and follower.places is not None:
-                    cursor.begin(self._known, follower.places)
+                    cursor.begin(self._known, follower.places, follower.known_at)
                 yield message
         finally:
             found.close()
@@ -195,7 +201,7 @@ class _ConsumeRun:
             yield message
             self._count += 1
             if cursor is not None:
-                cursor.read_to(message.queue_id, message.queue_offset + 1)
+                cursor.read_to(message.queue_id, message.queue_offset + 1, message.physical_offset)
                 if may_commit and cursor.is_due(monotonic()):
                     self._commit(cursor)
             if self._count == self._count_max:
@@ -204,8 +210,13 @@ class _ConsumeRun:
     def _commit(self, cursor: Cursor) -> None:
         self._output.flush()
         places = cursor.begin_commit(monotonic())
-        self._client.commit_cursor(cursor.topic, cursor.name, places)
-        cursor.end_commit(places)
+        known_at = cursor.known_at(places)
+        try:
+            self._client.commit_cursor(cursor.topic, cursor.name, places, generation=known_at)
+        except TopicRemoved as removed:
+            cursor.forget(removed.generation)
+        else:
+            cursor.end_commit(places)
 
     def end(self, finite: bool) -> int:
         """Commits the rest; the exit code."""

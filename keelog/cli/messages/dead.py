@@ -13,8 +13,9 @@ import click
 
 import keelog
 from keelog.cli.bodies import Bodies, body_options
+from keelog.cli.damaged_places import DamagedPlaces
 from keelog.cli.failures import DAMAGED, OK, Partial, doing
-from keelog.cli.messages.reading import DamagedPlaces, wait_until_dispatched
+from keelog.cli.messages.reading import wait_until_dispatched
 from keelog.cli.messages.selectors import TIME, TIME_MS_MAX, TIMES
 from keelog.cli.options import CliGroup, node_option, options, output_options
 from keelog.cli.output import Output, say

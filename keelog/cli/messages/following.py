@@ -15,7 +15,7 @@ from keelog.cli.messages.reading import (
     starts_of,
 )
 from keelog.cli.output import say
-from protocol.errors import BusyError, MqError, UnknownTopic
+from protocol.errors import BusyError, MqError, TopicRemoved, UnknownTopic
 
 _LOOK_S = 1.0
 _ASK_S = 2.0
@@ -81,6 +81,8 @@ class Follower:
         self._has_told = False
         self.places: dict[int, int] | None = None
         """Where it goes on in each queue; None before there is a topic."""
+        self.known_at: int | None = None
+        """A log offset at which the places were known; a topic removed later has others."""
 
     def messages(self, is_merged: bool) -> Generator[keelog.Message, None, None]:
         """All messages from the first place on; merged: by store time."""
@@ -93,32 +95,49 @@ class Follower:
                     yield from turn(self.places)
                 except UnknownTopic:
                     self._wait_for_topic()
+                except TopicRemoved:
+                    self._begin_anew()
                 except BusyError:
                     time.sleep(_AGAIN_S)
 
+    def _begin_anew(self) -> None:
+        say(f"topic {self._wanted.topic} was removed: what is there now is read from its start")
+        self._has_told, self.places, self._known = True, None, {}
+
+    def _note(self, found: list[keelog.QueueOffsets]) -> None:
+        """Takes in of which generation the topic is. Raises TopicRemoved for a later one."""
+        now = found[0].generation if found else None
+        if self.places is None:
+            self.known_at = now
+        elif now is not None and self.known_at is not None and self.known_at < now:
+            raise TopicRemoved(f"topic {self._wanted.topic} was removed", generation=now)
+
     def _starts(self) -> dict[int, int]:
+        found = queues_of(self._client, self._wanted)
+        self._note(found)
         if self._has_told and self._wanted.first.kind != "time":
             # There was no topic when this began: all of it is new.
-            return {
-                queue.queue_id: queue.min_offset for queue in queues_of(self._client, self._wanted)
-            }
+            return {queue.queue_id: queue.min_offset for queue in found}
         return starts_of(self._client, self._wanted, self._known)
 
     def _wait_for_topic(self) -> None:
         """Says it once. A topic that is removed and made again is read from its start."""
         if not self._has_told:
             say(f"there is no topic {self._wanted.topic} yet: waiting for it")
-        self._has_told, self.places = True, None
+        self._has_told, self.places, self._known = True, None, {}
         time.sleep(_AGAIN_S)
 
     def _tail(self, places: dict[int, int]) -> Iterator[keelog.Message]:
         wanted = self._wanted
         for message in self._client.tail(
             wanted.topic, places, queues=wanted.queues or None, tags=wanted.tags,
-            cursor=self._cursor, on_damage=self._meet,
+            cursor=self._cursor, on_damage=self._meet, generation=self.known_at,
         ):  # fmt: skip
             yield message
+            if message.queue_offset < places.get(message.queue_id, 0):
+                places.update(dict.fromkeys(places, 0))  # the topic was made anew
             places[message.queue_id] = message.queue_offset + 1
+            self.known_at = message.physical_offset
 
     def _meet(self, error: keelog.MessageDamaged) -> None:
         self._damage.meet(error, f"topic {self._wanted.topic}")
@@ -135,7 +154,7 @@ class Follower:
             reader = BoundedReader(self._client, self._wanted, self._damage, is_merged=True)
             spans = {queue: range(places[queue], end) for queue, end in limit.items()}
             left = sum(places[queue] < goal.get(queue, 0) for queue in limit)
-            for message in reader.read(spans) if left else ():
+            for message in reader.read_of(self.known_at, spans) if left else ():
                 yield message
                 queue, after = message.queue_id, message.queue_offset + 1
                 left -= places[queue] < goal.get(queue, 0) <= after
@@ -149,6 +168,7 @@ class Follower:
 
     def _ends(self, places: dict[int, int]) -> dict[int, int]:
         found = queues_of(self._client, self._wanted)
+        self._note(found)
         for queue in found:
             places.setdefault(queue.queue_id, queue.min_offset)
         return {queue.queue_id: queue.max_offset for queue in found}

@@ -57,6 +57,7 @@ class BoundedReader:
         self._starts = starts or {}
         self._is_merged = is_merged
         self._pull_bytes = _PULL_BYTES
+        self._generation: int | None = None
         self.finished: dict[int, int] = {}
 
     def read_to_end(
@@ -68,6 +69,7 @@ class BoundedReader:
         to_the_end = wanted.last is None or wanted.last.kind != "offset"
         is_short = to_the_end and not wait_until_dispatched(self._client)
         found = queues_of(self._client, wanted)
+        self._generation = found[0].generation if found else None
         spans = {queue.queue_id: self._span(queue) for queue in found}
         total = sum(map(len, spans.values()))
         done, places = 0, {queue_id: span.start for queue_id, span in spans.items()}
@@ -79,6 +81,13 @@ class BoundedReader:
         if is_short:
             # The node knows which queues have more than their worker has placed.
             yield from self.read(self._behind(spans))
+
+    def read_of(
+        self, generation: int | None, spans: Mapping[int, range]
+    ) -> Iterator[keelog.Message]:
+        """As `read`, in a topic of this generation. Raises TopicRemoved for one of before."""
+        self._generation = generation
+        return self.read(spans)
 
     def read(self, spans: Mapping[int, range]) -> Iterator[keelog.Message]:
         """These offsets of each queue. Merged: in the order in which the messages were stored."""
@@ -123,6 +132,7 @@ class BoundedReader:
                 result = self._client.pull(
                     self._wanted.topic, queue_id, offset, tags=self._wanted.tags,
                     max_messages=_PULL_MESSAGES, max_bytes=self._pull_bytes,
+                    generation=self._generation,
                 )  # fmt: skip
             except CorruptError as error:
                 after = self._damage.meet(error, self._name(queue_id))

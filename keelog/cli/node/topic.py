@@ -90,9 +90,16 @@ def describe(name: str, node: str, output: Output) -> int:
 
 @topic.command("create")
 @click.argument("name", metavar="TOPIC")
-@click.option("--queues", type=click.IntRange(1), default=8, show_default=True, metavar="N")
 @click.option(
-    "--perm", type=click.IntRange(0, 7), default=6, show_default=True, help="2 write, 4 read."
+    "--queues",
+    type=click.IntRange(1),
+    metavar="N",
+    help="How many.  [default: as it was; 8 of a new topic]",
+)
+@click.option(
+    "--perm",
+    type=click.IntRange(0, 7),
+    help="2 write, 4 read.  [default: as it was; 6 of a new topic]",
 )
 @click.option(
     "--retention",
@@ -103,9 +110,17 @@ def describe(name: str, node: str, output: Output) -> int:
 @node_option
 @output_options
 def create(
-    name: str, queues: int, perm: int, retention: int | None, node: str, output: Output
+    name: str,
+    queues: int | None,
+    perm: int | None,
+    retention: int | None,
+    node: str,
+    output: Output,
 ) -> int:
-    """Makes a topic, or changes one that is there.
+    """Makes a topic, or changes what is named of one that is there.
+
+    With fewer queues, consumers of groups read nothing more of the others: stderr says how many
+    messages that are.
 
     Example: keelog topic create orders --queues 4 --retention 24
     """
@@ -113,8 +128,26 @@ def create(
         made = client.create_topic(
             name, queues, perm=perm, retention_hours=retention, exist_ok=True
         )
+        if not made.created and queues is not None:
+            _say_unread(client, name, queues)
     output.document(asdict(made))
     return OK
+
+
+def _say_unread(client: keelog.Client, name: str, queues: int) -> None:
+    """Says what the queues hold that consumers of groups do not read any more."""
+    gone = [queue for queue in client.offsets(name) if queue.queue_id >= queues]
+    messages = sum(queue.max_offset - queue.min_offset for queue in gone)
+    if not messages:
+        return
+    say(f"queues from {queues} on have {messages} messages, which no consumer of a group reads now")
+    for group in client.groups():
+        unread = sum(
+            queue.lag for queue in group.queues if queue.topic == name and queue.queue_id >= queues
+        )
+        if unread:
+            say(f"group {group.group} has not read {unread} of them")
+    say(f"see them with: keelog consume {name}; or give the queues back with --queues")
 
 
 def yes_option(command: Callable[..., int]) -> Callable[..., int]:

@@ -218,3 +218,28 @@ def test_a_file_of_another_shape_is_damage_and_nothing_else(tmp_path: Path, cont
     path.write_bytes(content)
     with pytest.raises(StoreDamaged):
         TopicsFile(tmp_path)
+
+
+def test_a_change_leaves_as_it_was_what_it_does_not_name(tmp_path: Path) -> None:
+    topics = table(tmp_path)
+    made = CreateTopicFields("orders", 16, 4, read_queues=12)
+    assert topics.create(made) == (Topic("orders", 12, 16, 4), True)
+    kept = topics.create(CreateTopicFields("orders", retention_hours=24))
+    assert kept == (Topic("orders", 12, 16, 4, 24), False)
+    assert topics.create(CreateTopicFields("orders", perm=6))[0] == Topic("orders", 12, 16, 6, 24)
+    assert topics.create(CreateTopicFields("orders", 4))[0] == Topic("orders", 4, 4, 6, 24)
+    assert topics.create(CreateTopicFields("fresh"))[0] == Topic("fresh", 8, 8, 6)
+
+
+def test_a_topic_that_only_has_messages_keeps_all_of_their_queues(tmp_path: Path) -> None:
+    topics = table(tmp_path, Queue("orders", 11))
+    made = topics.create(CreateTopicFields("orders", retention_hours=24))
+    assert made == (Topic("orders", 12, 12, 6, 24), True)
+
+
+def test_fewer_queues_are_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    topics = table(tmp_path)
+    topics.create(CreateTopicFields("orders", 16))
+    assert not caplog.records
+    topics.create(CreateTopicFields("orders", 8))
+    assert "consumers of groups read fewer queues" in caplog.text

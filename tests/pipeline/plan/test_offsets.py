@@ -9,15 +9,22 @@ from hypothesis import strategies as st
 
 from pipeline.bounds import QueueAt
 from pipeline.errors import BadCheckpoint
-from pipeline.plan.offsets import INITIAL_KEY, StreamPosition, parse_position
+from pipeline.plan.offsets import INITIAL_KEY, StreamPosition, TopicAt, parse_position
 from pipeline.stream.progress import lag, lag_by_queue
 
 QUEUES = st.builds(
     QueueAt, st.sampled_from(["a", "b", "%RETRY%g", "ü"]), st.sampled_from(["n1", "n2"]),
     st.integers(0, 12),
 )  # fmt: skip
+GENERATIONS = st.dictionaries(
+    st.builds(TopicAt, st.sampled_from(["a", "ü"]), st.sampled_from(["n1", "n2"])),
+    st.integers(1, 2**63 - 1),
+)
 POSITIONS = st.builds(
-    StreamPosition, st.dictionaries(QUEUES, st.integers(0, 2**63 - 1), max_size=9), st.booleans()
+    StreamPosition,
+    st.dictionaries(QUEUES, st.integers(0, 2**63 - 1), max_size=9),
+    st.booleans(),
+    GENERATIONS,
 )
 
 
@@ -31,7 +38,8 @@ def test_one_position_has_one_text(position: StreamPosition, rnd: random.Random)
     items = list(position.offsets.items())
     rnd.shuffle(items)
     text = json.dumps(position.to_json())
-    assert json.dumps(StreamPosition(dict(items), position.is_initial).to_json()) == text
+    again = StreamPosition(dict(items), position.is_initial, position.generations)
+    assert json.dumps(again.to_json()) == text
     assert json.dumps(position.to_json(), sort_keys=True) == text
 
 

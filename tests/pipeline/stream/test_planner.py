@@ -377,3 +377,56 @@ def test_a_node_is_followed_by_its_address_as_by_its_folder(tmp_path: Path) -> N
             expected = {(topic, n % 3, n // 3): 1 for n in range(20)} if topic != "c" else {}
             assert [places(found) for found in rows] == [Counter(expected)] * 2
         assert engines[0].log == engines[1].log
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("way", ["address", "folder"])
+def test_a_topic_that_was_removed_and_made_anew_is_lost_data_not_another_topics(
+    tmp_path: Path, way: str
+) -> None:
+    with RunningNode(tmp_path / "store") as node:
+        at = node.endpoint if way == "address" else str(tmp_path / "store")
+        options = {"nodes": json.dumps({"n": at}), "topics": "a", **COLUMNS}
+        for number in range(5):
+            node.client.send("a", b"old %d" % number, queue_id=0)
+        node.wait_dispatched()
+        engine = Engine(startingOffsets="earliest", **options)
+        assert len(flat(engine.drain())) == 5
+        before = list(engine.log)
+        node.client.delete_topic("a")
+        for number in range(10):
+            node.client.send("a", b"new %d" % number, queue_id=0)
+        node.wait_dispatched()
+        for query in (engine, engine.restarted()):
+            with pytest.raises(MqError, match=r"KEELOG_DATA_LOSS.*removed"):
+                query.plan()
+            assert query.log == before, "nothing of it is in the checkpoint"
+        again = engine.restarted(failOnDataLoss="false")
+        assert places(flat(again.drain())) == Counter({("a", 0, n): 1 for n in range(10)})
+        assert not again.plan(), "an idle query makes no batch"
+        sound = Engine(startingOffsets="earliest", **options)
+        assert len(flat(sound.drain())) == 10
+        node.client.send("a", b"more", queue_id=0)
+        node.wait_dispatched()
+        assert len(flat(sound.restarted().drain())) == 1, "it knows of which topic it has read"
+
+
+@pytest.mark.process
+def test_a_batch_that_was_planned_reads_nothing_of_a_topic_made_anew(tmp_path: Path) -> None:
+    with RunningNode(tmp_path / "store") as node:
+        for number in range(5):
+            node.client.send("a", b"old %d" % number, queue_id=0)
+        node.wait_dispatched()
+        options = {"nodes": json.dumps({"n": node.endpoint}), "topics": "a", **COLUMNS}
+        engine = Engine(startingOffsets="earliest", **options)
+        while engine.plan() and len(engine.log) < 2:
+            engine.rows()
+        node.client.delete_topic("a")
+        for number in range(10):
+            node.client.send("a", b"new %d" % number, queue_id=0)
+        node.wait_dispatched()
+        with pytest.raises(MqError, match="KEELOG_DATA_LOSS"):
+            engine.restarted().rows()
+        again = engine.restarted(failOnDataLoss="false")
+        assert again.rows() == []
+        assert len(flat(again.drain())) == 10

@@ -20,6 +20,7 @@ from protocol.errors import (
     OffsetOutOfRange,
     RefusedError,
     StoreDamaged,
+    TopicRemoved,
     UnknownOperation,
 )
 from protocol.request_fields import RequestField, RequestLayout
@@ -237,6 +238,8 @@ def test_a_good_answer_raises_nothing() -> None:
 def make(kind: type[MqError]) -> MqError:
     if issubclass(kind, CorruptError):
         return kind("commitlog/0", 123, "no magic", "look")
+    if issubclass(kind, TopicRemoved):
+        return kind("it is gone", "begin anew", generation=9)
     if issubclass(kind, OffsetOutOfRange):
         return kind("too early", "start at 7", earliest=7, latest=9)
     return kind("the reason", "the hint")
