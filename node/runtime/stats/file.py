@@ -41,7 +41,7 @@ class StatsFile:
         descriptor = open_regular(path, os.O_RDWR)
         try:
             # A copied store may have holes here, too.
-            disk.write_all(descriptor, os.pread(descriptor, _file_bytes(count), 0), 0)
+            _write(descriptor, os.pread(descriptor, _file_bytes(count), 0))
             self._map = mmap.mmap(descriptor, _file_bytes(count), access=mmap.ACCESS_WRITE)
         finally:
             os.close(descriptor)
@@ -65,10 +65,17 @@ def replace(path: Path, layout: int, count: int) -> None:
         data = bytearray(_file_bytes(count))
         head = memoryview(data).cast("Q")
         head[0], head[1] = STATS_MAGIC, layout
-        disk.write_all(descriptor, data, 0)
+        _write(descriptor, data)
     finally:
         os.close(descriptor)
     temporary.replace(path)
+
+
+def _write(descriptor: int, data: bytes | bytearray) -> None:
+    """The whole file. Raises OSError. Beside the seam to the disk: counts need not be durable."""
+    written = 0
+    while written < len(data):
+        written += os.pwrite(descriptor, memoryview(data)[written:], written)
 
 
 def read_numbers(path: Path, layout: int, count: int) -> list[int] | None:
