@@ -60,7 +60,10 @@ def _first(family: socket.AddressFamily) -> str:
     # Only here: writers at one address do without it.
     import psutil
 
-    stats, addresses = psutil.net_if_stats(), psutil.net_if_addrs()
+    try:
+        stats, addresses = psutil.net_if_stats(), psutil.net_if_addrs()
+    except OSError:  # a sandbox that does not say: --advertise does
+        return ""
     up = [name for name in addresses if name in stats and stats[name].isup]
     real = [name for name in up if not _is_odd(name, stats[name].flags)]
     for one in (one for name in (*real, *up) for one in addresses[name]):

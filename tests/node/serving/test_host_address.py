@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
+
+from node.serving import host_address
 
 ROOT = Path(__file__).resolve().parents[3]
 SHOW = """
@@ -71,3 +74,14 @@ def test_it_is_that_of_the_way_to_others_and_of_no_bridge(
 
 def test_a_machine_without_ipv4_has_an_address_in_brackets() -> None:
     assert found_in(SIX) == ["[fd00::7]", "127.0.0.1"]
+
+
+def test_a_system_that_does_not_name_its_interfaces_has_the_loopback_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused() -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(host_address, "local_address", lambda _outside: "")
+    monkeypatch.setattr(psutil, "net_if_stats", refused)
+    assert host_address.first_ipv4() == "127.0.0.1"
