@@ -396,3 +396,17 @@ def test_when_the_clock_is_set_delays_move_and_times_do_not(tmp_path: Path, hour
     assert chain_of(real.files, begin + 30) == [10]
     assert real.files.moved == {"K": begin + 30 + hours * 3600}
     assert real.files.read_second <= begin + 5
+
+
+def test_what_is_overdue_when_the_clock_is_set_is_not_taken_for_delivered(tmp_path: Path) -> None:
+    real = Clocked(tmp_path)
+    begin = real.second = START + 86_400
+    real.files.pass_to(begin)
+    real.files.add([unit(begin + 1, 1, 0)], 1)
+    real.said = {0: TimerMessage(2_000, ("K",), "")}
+    real.set_by_ms = -86_400_000
+    real.restart(START + 5, begin * 1000)
+    assert chain_of(real.files, START + 5) == [0]
+    real.set_by_ms = 3_600_000
+    real.restart(START + 5 + 3600, (START + 5) * 1000 - 1)
+    assert real.files.pending == 1

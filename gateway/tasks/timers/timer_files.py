@@ -69,10 +69,12 @@ class WaitingUnit(NamedTuple):
         return bool(self.magic & DELETE) and not self.magic & ROLL
 
     def in_second(self, second: int) -> "WaitingUnit":
-        """The same with the slot of another second."""
+        """The same with the slot of another second, and not due before that: what was due in
+        earlier ones counts as delivered."""
         slot_ms = second * PRECISION_MS
         written_ms = min(max(self.written_ms, slot_ms - _INT32_MAX), slot_ms + _INT32_MAX)
-        return self._replace(slot_ms=slot_ms, written_ms=written_ms)
+        due_ms = max(self.due_ms, slot_ms)
+        return self._replace(slot_ms=slot_ms, written_ms=written_ms, due_ms=due_ms)
 
 
 class TimerMessage(NamedTuple):
