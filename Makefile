@@ -18,9 +18,10 @@ SPARK_S := 1200
 SOAK_S := 14400
 CLIENTS_S := 1800
 CLUSTER_S := 1200
+DEPLOY_S := 1800
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lint test check interop clients cluster crash faults spark soak clean
+.PHONY: help setup demo lint test check interop clients cluster deploy crash faults spark soak clean
 
 help: ## prints this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,11 +56,11 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: lint ## format, lint, types and all tests but crash, faults, spark, soak, interop, clients and cluster
-	$(PYTEST) -m 'not crash and not faults and not spark_long and not soak and not interop and not clients and not cluster'
+test: lint ## format, lint, types and all tests but those of the targets below
+	$(PYTEST) -m 'not crash and not faults and not spark_long and not soak and not interop and not clients and not cluster and not deploy'
 
 check: lint ## the same without marked tests: seconds
-	$(PYTEST) -m 'not process and not crash and not faults and not spark and not spark_long and not soak and not interop and not clients and not cluster'
+	$(PYTEST) -m 'not process and not crash and not faults and not spark and not spark_long and not soak and not interop and not clients and not cluster and not deploy'
 
 # One at a time: the first test builds the Java probe.
 interop: setup ## compares with RocketMQ's own store (needs java and mvn)
@@ -75,6 +76,11 @@ cluster: setup ## slaves and masters of RocketMQ beside nodes, kills of either: 
 	$(BIN)/python -c 'from scripts.rivals.rocketmq import class_path; class_path()'
 	JDK_JAVA_OPTIONS='-XX:TieredStopAtLevel=1 -XX:+UseSerialGC' \
 	  timeout $(CLUSTER_S) $(PYTEST) -rs --durations=12 -m cluster
+
+# Needs root, debootstrap, systemd-nspawn and buildah (Debian's debootstrap, systemd-container, buildah),
+# and a network: Debian's and Python's packages. What is left out is said, and why.
+deploy: setup ## the unit by systemd and the image in containers: half an hour at most
+	timeout $(DEPLOY_S) $(BIN)/python -m pytest -q -rs --durations=8 -m deploy tests/deploy
 
 crash: setup ## power losses on a simulated disk, over 100,000 images: ten minutes at most
 	timeout $(CRASH_S) $(PYTEST) -rs -m crash

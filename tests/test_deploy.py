@@ -179,7 +179,8 @@ def test_the_image_runs_a_node_without_root_and_shows_its_ports() -> None:
     assert json.loads(steps["ENTRYPOINT"][0]) == ["keelog"]
     assert words[1].startswith(steps["VOLUME"][0])
     assert_serve_takes(words)
-    assert str(METRICS_PORT) in steps["EXPOSE"][0].split()
+    ports = [7850, 7851, 7852, METRICS_PORT, 10909, 10911]
+    assert list(map(int, steps["EXPOSE"][0].split())) == ports
     assert words[words.index("--http") + 1].endswith(f":{METRICS_PORT}")
     health = re.search(r"CMD (\[.*\])", steps["HEALTHCHECK"][0])
     assert health is not None
@@ -194,6 +195,14 @@ def test_the_services_of_the_compose_file_find_each_other_and_their_files() -> N
     build = services["node"]["build"]
     context = (COMPOSE.parent / build["context"]).resolve()
     assert (context, (context / build["dockerfile"]).is_file()) == (ROOT, True)
+    command = services["node"]["command"]
+    assert_serve_takes(command)
+    image = json.loads(dockerfile()["CMD"][0])
+    assert " ".join(command).replace("=", " ").startswith(" ".join(image))
+    published = " ".join(services["node"]["ports"])
+    assert "--remoting=0.0.0.0:10911" in command
+    assert "--advertise=127.0.0.1" in command, "the ports are published to this machine alone"
+    assert all(f":{port}:{port}" in published for port in (10909, 10911, METRICS_PORT))
     for service in services.values():
         for port in service["ports"]:
             assert port.startswith("127.0.0.1:"), "nobody has to log in"

@@ -42,7 +42,10 @@ LEFT_OUT = (
     (r"mqadmin clusterList ", "needs RocketMQ's tools: tests/clients/test_mqadmin.py"),
     (r"keelog group ", "needs RocketMQ's clients: tests/cli/test_group.py"),
     (r"keelog spark ", "a Spark job: tests/cli/test_examples.py, tests/pipeline run them"),
-    (r"pip (install|wheel) ", "asks a package index; tests/whole/test_wheel.py builds the wheel"),
+    (
+        r"pip (install|wheel) |rm -f dist/",
+        "asks a package index: tests/deploy/test_systemd.py and tests/whole/test_wheel.py do it",
+    ),
     (r"spark\.read\.format.*s3://", "needs an object store; tests/pipeline have one of their own"),
     (r"map_filter\(", "an expression of SQL, run by tests/pipeline/sink/test_sink_spark.py"),
     (r"error: cannot serve", "needs a low limit: tests/whole/test_faults_descriptors.py"),

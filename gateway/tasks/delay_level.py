@@ -69,7 +69,7 @@ class DelayQueue:
         self._link = link
         self._offsets = offsets
         self._now = now
-        self._arrivals = Arrivals(level.delay_ms, sets)
+        self._arrivals = Arrivals(level.delay_ms, now(), sets)
         self.delivered = 0
         self._told_at = -ERROR_S
 

@@ -69,7 +69,7 @@ class Tasks:
             for number, delay_ms in enumerate(settings.delay_levels_ms, 1)
         ]
         queue = timer_queue(core, wait_s)
-        self._timers = TimerDeliverer(child.root, self._link, settings, queue, now_ms, ends)
+        self._timers = TimerDeliverer(child.root, self._link, settings, queue, ends, sets)
 
     async def run(self, stop: StopFlag) -> None:
         """Delivers until the flag is set. Raises StoreMoved, and what a level did not foresee."""

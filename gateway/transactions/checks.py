@@ -148,7 +148,7 @@ class Checks:
         """By the round that is under way."""
 
     def _new_arrivals(self) -> Arrivals:
-        return Arrivals(self._bounds.age_ms_max)
+        return Arrivals(self._bounds.age_ms_max, moment())
 
     async def run(self) -> None:
         """Checks until it is cancelled."""

@@ -13,6 +13,8 @@ from node.runtime.state_page import run_dir
 from node.runtime.stored_times import SET_MS, ClockSet, Moment
 
 SETS_MAX = 1_000
+SLACK_MS = 2_000
+"""How much later than it was a set may be noted."""
 _FILE = "clock"
 _BYTES_MAX = 128 * 1024
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -40,6 +42,18 @@ def write_clock(root: Path, history: ClockHistory) -> None:
     """Replaces the file, which no disk has to keep. Raises OSError."""
     document = {"boot": _BOOT_ID.read_text(), "last": history.last, "sets": history.sets}
     disk.replace_unsynced(run_dir(root) / _FILE, json.dumps(document).encode())
+
+
+def set_since(root: Path, wall_ms: int, now: Moment) -> int:
+    """By how much the clock was set since it last showed this time, in ms; 0 where nobody knows."""
+    offset_ms, end_ms = now.wall_ms - now.steady_ms, now.steady_ms
+    set_by_ms = 0
+    for one in (*reversed(clock_sets(root, now)), ClockSet(0, 0)):
+        if one.steady_ms - SLACK_MS <= wall_ms - offset_ms <= end_ms + SLACK_MS:
+            return set_by_ms
+        offset_ms, end_ms = offset_ms - one.by_ms, one.steady_ms
+        set_by_ms += one.by_ms
+    return 0
 
 
 def clock_sets(root: Path, now: Moment) -> tuple[ClockSet, ...]:

@@ -66,19 +66,19 @@ class Arrivals:
     had just set the clock.
     """
 
-    def __init__(self, keep_ms: int, sets: Sequence[ClockSet] = ()) -> None:
+    def __init__(self, keep_ms: int, began: Moment, sets: Sequence[ClockSet] = ()) -> None:
         """Ages of `keep_ms` and more may be given as any of these. `sets`: what is known of the
-        clock before this process, so that no message of that time seems older than it is."""
+        clock before it `began`, so that no message of that time seems older than it is."""
         self._keep_ms = keep_ms
         self._sets = sets
         self._looks: list[_EndLook] = []
-        self._last: Moment | None = None
+        self._last = began
         self._odd_until_ms = 0
 
     def look(self, end: int, at: Moment) -> None:
         """All that lies before the offset `end` is there."""
         looks = self._looks
-        if self._last is not None and at.was_set_since(self._last):
+        if at.was_set_since(self._last):
             self._odd_until_ms = at.steady_ms + ODD_MS
         self._last = at
         if not looks:

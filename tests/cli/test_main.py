@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from keelog.cli import failures
 from keelog.cli.failures import doing, exit_code, lines
@@ -189,3 +190,10 @@ def test_settings_come_from_variables_and_from_a_file(tmp_path: Path) -> None:
     config.write_text("[store")
     with pytest.raises(BadRequest, match="not TOML"):
         from_file(config)
+
+
+def test_help_without_docstrings_says_why_it_has_no_text() -> None:
+    words = [sys.executable, "-OO", "-m", "keelog", "store", "--help"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert "PYTHONOPTIMIZE=2" in done.stdout
+    assert "PYTHONOPTIMIZE=2" not in CliRunner().invoke(cli, ["store", "--help"]).output

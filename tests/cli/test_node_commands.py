@@ -356,7 +356,8 @@ def test_after_an_unknown_outcome_the_look_up_comes_before_sending_again(
     assert run.returncode == 7, said
     hint = said.decode().splitlines()[-1].removeprefix("try: ")
     look_up, _, then = hint.partition("; ")
-    assert then == "if it is not there, send the lines that have no receipt again", said
+    again = "send message 2 again, and what comes after message 2"
+    assert then == f"if it is not there, {again}", said
     found = keelog(node, *look_up.split()[1:])
     assert (found.returncode, json.loads(found.stdout)["body"]) == (0, "two")
 

@@ -279,13 +279,14 @@ class Clocked:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.second = START
+        self.set_by_ms = 0
         self.said: dict[int, TimerMessage] = {}
         self.open()
 
     def open(self) -> None:
         self.files = TimerFiles(
             self.root, lambda place: place // 10, lambda: self.second * 1000, FILE_BYTES,
-            message_at=self.said.get,
+            message_at=self.said.get, set_since=lambda _: self.set_by_ms,
         )  # fmt: skip
 
     def restart(self, second: int, delivered_ms: int) -> None:
@@ -381,3 +382,31 @@ def test_a_check_point_beyond_its_queue_is_lowered(tmp_path: Path) -> None:
         files = opened(queue_end)
         assert (files.queue_offset, files.known_below, files.pending) == (7, 0, 7)
         files.close()
+
+
+@pytest.mark.parametrize("hours", [24, -24])
+def test_when_the_clock_is_set_delays_move_and_times_do_not(tmp_path: Path, hours: int) -> None:
+    real = Clocked(tmp_path)
+    begin = real.second = START + 86_400
+    real.files.add([unit(begin + 30, 1, 0), unit(begin + 30, 1, 10)], 2)
+    real.said = {0: TimerMessage(40_000, ("K",), ""), 10: TimerMessage(None, ("A",), "")}
+    real.set_by_ms = hours * 3_600_000
+    real.restart(begin + 5 + hours * 3600, (begin + 5) * 1000)
+    assert chain_of(real.files, begin + 30 + hours * 3600) == [0]
+    assert chain_of(real.files, begin + 30) == [10]
+    assert real.files.moved == {"K": begin + 30 + hours * 3600}
+    assert real.files.read_second <= begin + 5
+
+
+def test_what_is_overdue_when_the_clock_is_set_is_not_taken_for_delivered(tmp_path: Path) -> None:
+    real = Clocked(tmp_path)
+    begin = real.second = START + 86_400
+    real.files.pass_to(begin)
+    real.files.add([unit(begin + 1, 1, 0)], 1)
+    real.said = {0: TimerMessage(2_000, ("K",), "")}
+    real.set_by_ms = -86_400_000
+    real.restart(START + 5, begin * 1000)
+    assert chain_of(real.files, START + 5) == [0]
+    real.set_by_ms = 3_600_000
+    real.restart(START + 5 + 3600, (START + 5) * 1000 - 1)
+    assert real.files.pending == 1

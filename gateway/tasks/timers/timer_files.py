@@ -69,10 +69,12 @@ class WaitingUnit(NamedTuple):
         return bool(self.magic & DELETE) and not self.magic & ROLL
 
     def in_second(self, second: int) -> "WaitingUnit":
-        """The same with the slot of another second."""
+        """The same with the slot of another second, and not due before that: what was due in
+        earlier ones counts as delivered."""
         slot_ms = second * PRECISION_MS
         written_ms = min(max(self.written_ms, slot_ms - _INT32_MAX), slot_ms + _INT32_MAX)
-        return self._replace(slot_ms=slot_ms, written_ms=written_ms)
+        due_ms = max(self.due_ms, slot_ms)
+        return self._replace(slot_ms=slot_ms, written_ms=written_ms, due_ms=due_ms)
 
 
 class TimerMessage(NamedTuple):
@@ -95,10 +97,12 @@ class TimerFiles:
         file_bytes: int = LOG_FILE_BYTES,
         message_at: Callable[[int], TimerMessage | None] = lambda _: None,
         queue_end: int | None = None,
+        set_since: Callable[[int], int] = lambda _: 0,
     ) -> None:
         """`is_stored`: the queue offset of the timer message at a log offset; None without one,
         GONE where the log begins later. `message_at`: what that message says. `queue_end`: where
         the queue ended before new messages came; None where the check point is known to agree.
+        `set_since`: by how much the clock was set since it showed a time, in ms.
 
         Units at the end whose message the log has not got, as after a power loss, are cut off.
         Raises OSError.
@@ -134,8 +138,10 @@ class TimerFiles:
         self.moved: dict[str, int] = {}
         """The second to which a message was moved, by its keys: who takes it back follows."""
         self._waiting = 0
-        if self.read_second * PRECISION_MS > now_ms() + AHEAD_MS:
-            self._begin_earlier(now_ms(), message_at)
+        set_by_ms = set_since(self._check.timestamp)
+        is_ahead = self.read_second * PRECISION_MS > now_ms() + AHEAD_MS
+        if is_ahead or abs(set_by_ms) > AHEAD_MS:
+            self._begin_anew(now_ms(), set_by_ms, message_at)
             return
         self._rebuild_wheel()
         if self.log.end < self._check.flushed and not self.known_below:
@@ -169,29 +175,31 @@ class TimerFiles:
             log.truncate(last)
         return self._check.queue_offset
 
-    def _begin_earlier(self, now_ms: int, message_at: Callable[[int], TimerMessage | None]) -> None:
-        """Makes the units anew: the clock was ahead when the check point was saved.
+    def _begin_anew(
+        self, now_ms: int, set_by_ms: int, message_at: Callable[[int], TimerMessage | None]
+    ) -> None:
+        """Makes the units anew: the clock was set, or was ahead, when the check point was saved.
 
         Its `read_second` cannot say any more what is delivered, so that this has no unit from now
-        on. A delay that would be longer than its message asked for counts from now.
+        on. Delays take their time: they end by the clock as it is now.
         """
-        waiting = self._sooner(self._undelivered(), now_ms, message_at)
+        waiting = self._moved(self._undelivered(), now_ms, set_by_ms, message_at)
         # A crash from here on finds too few units, and takes them from the queue again.
         self.save(self._check._replace(flushed=self.log.end + UNIT_BYTES))
         self.log.clear()
-        self.read_second = now_ms // PRECISION_MS
+        self.read_second = min(self.read_second, now_ms // PRECISION_MS)
         self._rebuild_wheel()
-        last = self.read_second + SLOTS - 1
         for start in range(0, len(waiting), _AT_ONCE):
-            some = [
-                unit
-                if unit.second <= last
-                else unit.in_second(last)._replace(magic=unit.magic | ROLL)
-                for unit in waiting[start : start + _AT_ONCE]
-            ]
-            self.add(some, self.queue_offset)
+            self.add(list(map(self._within, waiting[start : start + _AT_ONCE])), self.queue_offset)
         self.delivered_ms, self.delivered_end = 0, 0
         self._save_now()
+
+    def _within(self, unit: WaitingUnit) -> WaitingUnit:
+        """In a second that the wheel has; what is too far away waits on from there."""
+        last = self.read_second + SLOTS - 1
+        if unit.second > last:
+            return unit.in_second(last)._replace(magic=unit.magic | ROLL)
+        return unit.in_second(max(unit.second, self.read_second))
 
     def _undelivered(self) -> list[WaitingUnit]:
         found: list[WaitingUnit] = []
@@ -204,21 +212,24 @@ class TimerFiles:
             found += map(_waiting_of, units[left])
         return found
 
-    def _sooner(
+    def _moved(
         self,
         waiting: list[WaitingUnit],
         now_ms: int,
+        set_by_ms: int,
         message_at: Callable[[int], TimerMessage | None],
     ) -> list[WaitingUnit]:
-        """No delay is longer from now than its message asked for; what takes it back follows it."""
+        """Delays move as the clock was set, and none is longer than its message asked for; what
+        takes them back follows."""
         moved: list[WaitingUnit] = []
         for unit in waiting:
             said = None if unit.takes_back else message_at(unit.physical_offset)
             if said is not None and said.delay_ms is not None and not unit.magic & ROLL:
-                due_ms = now_ms + said.delay_ms
-                if unit.due_ms > due_ms:
+                due_ms = min(unit.due_ms + set_by_ms, now_ms + said.delay_ms)
+                if due_ms != unit.due_ms:
                     unit = unit.in_second((due_ms - 1) // PRECISION_MS)._replace(due_ms=due_ms)
-                    self.moved.update(dict.fromkeys(said.keys, unit.second))
+                    second = max(unit.second, min(self.read_second, now_ms // PRECISION_MS))
+                    self.moved.update(dict.fromkeys(said.keys, second))
             moved.append(unit)
         if not self.moved:
             return moved
@@ -348,10 +359,11 @@ class TimerFiles:
 
     # The check point
 
-    def check_now(self, delivered_ms: int = 0) -> TimerCheck | None:
+    def check_now(self, delivered_ms: int = 0, now_ms: int | None = None) -> TimerCheck | None:
         """The check point as of now; None where the saved one says the same, or more.
 
-        `delivered_ms`: all units that were due by then are delivered.
+        `delivered_ms`: all units that were due by then are delivered. `now_ms`: what the clock
+        said then.
         """
         if self.queue_offset < self.known_below:
             return None
@@ -364,7 +376,7 @@ class TimerFiles:
         check = check._replace(delivered_ms=delivered_ms)
         if check == self._saved:
             return None
-        self._check = check._replace(timestamp=self._now_ms(), counter=check.counter + 1)
+        self._check = check._replace(timestamp=now_ms or self._now_ms(), counter=check.counter + 1)
         return self._check
 
     def save(self, check: TimerCheck) -> None:
@@ -377,9 +389,9 @@ class TimerFiles:
         disk.write_atomically(self._check_path, check.file())
         self._saved = check
 
-    def close(self, delivered_ms: int = 0) -> None:
-        """Saves, and closes the files. Raises OSError."""
-        check = self.check_now(delivered_ms)
+    def close(self, delivered_ms: int = 0, now_ms: int | None = None) -> None:
+        """As `check_now`, saves that, and closes the files. Raises OSError."""
+        check = self.check_now(delivered_ms, now_ms)
         if check is not None:
             self.save(check)
         self.log.close()

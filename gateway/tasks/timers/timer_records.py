@@ -7,7 +7,7 @@ from pathlib import Path
 from gateway.sending.delayed import own_properties, real_place_of
 from gateway.tasks.delivery import RETRY_S, Delivery
 from gateway.tasks.timers.loaded_seconds import LoadedSecond
-from gateway.tasks.timers.timer_files import GONE, TimerMessage, WaitingUnit
+from gateway.tasks.timers.timer_files import AHEAD_MS, GONE, TimerMessage, WaitingUnit
 from node.runtime.damage import met_damage
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
@@ -50,8 +50,12 @@ _OUT, _DELETE, _TOPIC, _ENQUEUE, _DEQUEUE, _ROLLS = (
 )
 
 
-def waiting_unit(record: Record, now_ms: int, window_ms: int) -> WaitingUnit | None:
+def waiting_unit(
+    record: Record, now_ms: int, window_ms: int, age_ms: int | None = None
+) -> WaitingUnit | None:
     """The unit of a message that begins to wait; None for one that does not say when it is due.
+
+    `age_ms`: how long ago it was stored; None: as its store time says. A delay counts from then.
 
     One that is due later than `window_ms` from now waits for a shorter time first
     (TimerMessageStore#doEnqueue).
@@ -63,9 +67,12 @@ def waiting_unit(record: Record, now_ms: int, window_ms: int) -> WaitingUnit | N
         log.error("a timer message is not delivered", extra=extra)
         return None
     out_ms, stored_ms, delay_ms = int(text), record.head.store_timestamp, delay_of(properties)
-    if delay_ms is not None and out_ms > now_ms + delay_ms:
-        # The clock that wrote it was ahead: the delay counts from now.
-        out_ms, stored_ms = (now_ms + delay_ms - 1) // PRECISION_MS * PRECISION_MS, now_ms
+    if delay_ms is not None and age_ms is not None:
+        asked_ms = now_ms - age_ms + delay_ms
+        if abs(asked_ms - out_ms) > AHEAD_MS:
+            # The clock was set since, or was ahead.
+            out_ms = (asked_ms - 1) // PRECISION_MS * PRECISION_MS
+            stored_ms = asked_ms - delay_ms
     slot_ms = out_ms
     written_ms = now_ms // PRECISION_MS * PRECISION_MS
     magic = _DEFAULT
@@ -179,6 +186,12 @@ class TimerRecords:
     def taken_back_by(record: Record) -> str:
         """The key of the message that this one takes back."""
         return record.properties.get(TIMER_DELETE_KEY, "")
+
+    @staticmethod
+    def is_moved(record: Record, unit: WaitingUnit) -> bool:
+        """Whether a message waits in another second than those that take it back would name."""
+        out_ms = int(record.properties[TIMER_OUT_MS])
+        return not unit.magic & (ROLL | DELETE) and unit.second != out_ms // PRECISION_MS
 
     @staticmethod
     def keys_of(record: Record) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ a crash repeats the deliveries of a second or two, and loses none.
 import asyncio
 import logging
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +22,11 @@ from gateway.tasks.timers.timer_files import AHEAD_MS, TimerFiles, WaitingUnit
 from gateway.tasks.timers.timer_records import NEVER_WAITED, TimerRecords, waiting_unit
 from gateway.tasks.waiting_queue import WaitingQueue
 from node.runtime import disk
+from node.runtime.clock_sets import set_since
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
 from node.runtime.stats.timer_state import TimerState, write_timer_state
+from node.runtime.stored_times import Arrivals, ClockSet, Moment, moment
 from node.store.recovered_ends import RecoveredEnds
 from protocol.derived.timer_units import NO_UNIT, ROLL
 from protocol.errors import MqError
@@ -52,12 +54,12 @@ LOOK_S_MAX = 0.5
 ERROR_S = 10.0
 
 
-class _ClockSetBack(Exception):
-    """The read second lies ahead of the clock."""
+class _ClockWasSet(Exception):
+    """Since the files were opened, by more than AHEAD_MS."""
 
 
 class TimerDeliverer:
-    """The timer messages of one node. `now_ms` returns the wall clock."""
+    """The timer messages of one node. `now` returns this moment."""
 
     def __init__(
         self,
@@ -65,15 +67,19 @@ class TimerDeliverer:
         link: WriterLink,
         settings: Settings,
         queue: WaitingQueue,
-        now_ms: Callable[[], int],
         ends: RecoveredEnds | None = None,
+        sets: Sequence[ClockSet] = (),
+        now: Callable[[], Moment] = moment,
     ) -> None:
         """`ends`: the check point is lowered to them."""
         self._root = root
         self._ends = ends
         self._link = link
         self._queue = queue
-        self._now_ms = now_ms
+        self._now = now
+        self._at = now()
+        """The clock when it was last looked at: nobody had set it since the files were opened."""
+        self._arrivals = Arrivals(settings.timer_max_delay_sec * 1000, self._at, sets)
         self._window_ms = settings.timer_roll_window_slot * PRECISION_MS
         self._records = TimerRecords(root, settings)
         self._opened: TimerFiles | None = None
@@ -94,13 +100,13 @@ class TimerDeliverer:
         """Delivers until it is cancelled. Raises StoreMoved, and errors of the disk."""
         while True:
             try:
-                await self._run_until_set_back()
-            except _ClockSetBack:
-                # The files begin at the read second, which is of a clock that was ahead.
-                log.warning("timer messages wait by another clock: it was set back")
+                await self._run_until_set()
+            except _ClockWasSet:
+                # The times in the files are of a clock that said otherwise.
+                log.info("the clock was set: the files of timer messages are made anew")
                 self._forget()
 
-    async def _run_until_set_back(self) -> None:
+    async def _run_until_set(self) -> None:
         if (self._root / TIMER_CHECK_FILE).exists():
             await self._open()
         parts = [self._enqueue(), self._deliver_due(), self._save_now_and_then()]
@@ -120,7 +126,7 @@ class TimerDeliverer:
     def _forget(self) -> None:
         """Closes the files, so that they are opened by the clock as it is now."""
         if self._opened is not None:
-            self._opened.close(self._delivered_ms())
+            self._opened.close(self._delivered_ms(), self._at.wall_ms)
             self._opened = None
         self._seconds.clear()
         self._batches.clear()
@@ -129,13 +135,15 @@ class TimerDeliverer:
         """The files; made only for a node that has timer messages."""
         if self._opened is None:
             await self._records.wait_for_log()
+            now = self._at = self._now()
             files = await asyncio.to_thread(
                 TimerFiles,
                 self._root,
                 self._is_stored,
-                self._now_ms,
+                lambda: now.wall_ms,
                 message_at=self._records.message_at,
                 queue_end=None if self._ends is None else self._ends.end_of(*TIMER_PLACE),
+                set_since=lambda wall_ms: set_since(self._root, wall_ms, now),
             )
             self._ends = None
             self._loaded_to = files.read_second
@@ -157,7 +165,7 @@ class TimerDeliverer:
     def close(self) -> None:
         """Saves what is not saved."""
         if self._opened is not None:
-            self._opened.close(self._delivered_ms())
+            self._opened.close(self._delivered_ms(), self._at.wall_ms)
         self._records.close()
 
     # From the queue to the log of units
@@ -170,6 +178,7 @@ class TimerDeliverer:
                     self._changed.set()
                 offset = 0 if self._opened is None else self._opened.queue_offset
                 found = await self._queue.pull(offset)
+                self._look(max(found.max_offset, found.next_offset))
             except MqError as error:
                 self._warn(error)
                 await asyncio.sleep(RETRY_S)
@@ -179,12 +188,21 @@ class TimerDeliverer:
                 if files.queue_offset == offset:
                     await self._take_in(files, found.records, found.next_offset)
 
+    def _look(self, queue_end: int | None = None) -> int:
+        """Looks at the clock, and returns what it says. Raises _ClockWasSet."""
+        now = self._now()
+        if queue_end is not None:
+            self._arrivals.look(queue_end, now)
+        if self._opened is not None and abs(now.set_by_ms(self._at)) > AHEAD_MS:
+            raise _ClockWasSet
+        self._at = now
+        return now.wall_ms
+
     async def _take_in(self, files: TimerFiles, records: list[Record], next_offset: int) -> None:
-        now = self._now_ms()
         waiting = [
             (record, self._followed(files, record, unit))
             for record in records
-            if (unit := waiting_unit(record, now, self._window_ms)) is not None
+            if (unit := self._waiting_unit(files, record)) is not None
         ]
         while True:
             known, passed = files.known_below, files.read_second
@@ -210,6 +228,14 @@ class TimerDeliverer:
             if unit.second < self._loaded_to:
                 self._add_to_loaded(record, unit, position)
         self._changed.set()
+
+    def _waiting_unit(self, files: TimerFiles, record: Record) -> WaitingUnit | None:
+        head, wall_ms = record.head, self._at.wall_ms
+        age_ms = self._arrivals.age_ms(head.queue_offset, head.store_timestamp, self._at)
+        unit = waiting_unit(record, wall_ms, self._window_ms, age_ms)
+        if unit is not None and self._records.is_moved(record, unit):
+            files.moved.update(dict.fromkeys(self._records.keys_of(record), unit.second))
+        return unit
 
     def _followed(self, files: TimerFiles, record: Record, unit: WaitingUnit) -> WaitingUnit:
         """The unit where its message is; one that takes another back is where that was moved to."""
@@ -238,12 +264,10 @@ class TimerDeliverer:
             if files is None or self._to_read is None or files.queue_offset < self._to_read:
                 await self._sleep(None)
                 continue
-            now = self._now_ms()
-            if files.read_second * PRECISION_MS > now + AHEAD_MS:
-                raise _ClockSetBack
+            now = self._look()
             await self._load(files, now)
-            took = self._start_batch(self._now_ms())
-            self._pass(files)
+            took = self._start_batch(now)
+            self._pass(files, now)
             if len(self._batches) >= BATCHES_AT_ONCE:
                 await asyncio.wait(self._batches, return_when=asyncio.FIRST_COMPLETED)
             elif took:
@@ -301,7 +325,7 @@ class TimerDeliverer:
     async def _deliver(self, loaded: LoadedSecond, due: list[DueUnit]) -> None:
         deliveries: list[Delivery] = []
         await self._records.refresh()
-        now = self._now_ms()
+        now = self._at.wall_ms
         for unit in due:
             record = self._records.at(unit.physical_offset)
             is_rolled = bool(unit.magic & ROLL)
@@ -313,7 +337,7 @@ class TimerDeliverer:
             if delivery is not None:
                 deliveries.append(delivery)
         self.delivered += await deliver_all(self._link, deliveries, self._warn)
-        self._late_ms = max(self._late_ms, self._now_ms() - due[0].due_ms)
+        self._late_ms = max(self._late_ms, self._at.wall_ms - due[0].due_ms)
         loaded.delivered(due)
         self._changed.set()
 
@@ -323,9 +347,9 @@ class TimerDeliverer:
             self._batches.discard(batch)
             batch.result()
 
-    def _pass(self, files: TimerFiles) -> None:
+    def _pass(self, files: TimerFiles, now: int) -> None:
         """Notes how far all is delivered: whole seconds that are over."""
-        now_second = self._now_ms() // PRECISION_MS
+        now_second = now // PRECISION_MS
         for second in sorted(self._seconds):
             if not self._seconds[second].is_done or second >= now_second:
                 files.pass_to(second)
@@ -338,7 +362,7 @@ class TimerDeliverer:
         """Until the next message is due, a second has to be loaded, or something changes."""
         sleep_s = LOOK_S_MAX
         if files is not None:
-            now = self._now_ms()
+            now = self._now().wall_ms
             events = [one.next_ms() for one in self._seconds.values()]
             if not self._is_full():
                 events.append(self._loaded_to * PRECISION_MS - LEAD_MS)
@@ -361,7 +385,7 @@ class TimerDeliverer:
             if files is None:
                 continue
             with disk.if_room():
-                check = files.check_now(self._delivered_ms())
+                check = files.check_now(self._delivered_ms(), self._at.wall_ms)
                 if check is not None:
                     await asyncio.to_thread(files.save, check)
                 if loop.time() >= remove_at:
@@ -375,7 +399,7 @@ class TimerDeliverer:
         begins = [one.second * PRECISION_MS for one in self._seconds.values() if one.is_loading]
         known = self._loaded_to * PRECISION_MS
         first = min([*begins, known, *(end for end in ends if end is not None)])
-        return min(first - 1, self._now_ms())
+        return min(first - 1, self._at.wall_ms)
 
     def _show(self, files: TimerFiles) -> None:
         late_ms, self._late_ms = self._late_ms, 0

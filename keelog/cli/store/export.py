@@ -39,8 +39,9 @@ def export(
     """Exports messages, offline and without Spark.
 
     Parquet as `keelog spark export` writes it: in folders by topic and date, and each run adds
-    what is new. SQLite anew each time, with a table of keys. Damage ends it, unless --on-corrupt
-    says otherwise; SQLite with places passed over ends with 5.
+    what is new. SQLite anew each time, with a table of keys. Bodies are plain; those that were
+    compressed are there as stored, too. Damage ends it, unless --on-corrupt says otherwise; SQLite
+    with places passed over ends with 5.
 
     Example: keelog store export ./store --parquet ./out
 

@@ -29,7 +29,7 @@ def offset_by_time(
 
     As in RocketMQ, the search does not follow equal times from one queue file into another.
     The time of a damaged message lies between those of its neighbours. Where that does not decide,
-    it counts as later than `timestamp`: the result is not after a message that it should be at.
+    it counts so that the result is never after a message that it should be at.
     """
     if queue is None:
         return 0
@@ -68,7 +68,7 @@ class _Search:
         before = self._first_time(range(number - 1, max(number - 1 - NEIGHBOURS_MAX, low - 1), -1))
         if before is not None and (before > wanted or (before == wanted and is_lower)):
             return before
-        return wanted + 1
+        return wanted if is_lower else wanted + 1
 
     def _first_time(self, numbers: range) -> int | None:
         """That of the first message that can be read."""

@@ -94,7 +94,7 @@ class KeyWindow:
         store time of its last record."""
         self.window_ms = window_ms
         self._now = now
-        self._arrivals = Arrivals(window_ms)
+        self._arrivals = Arrivals(window_ms, now())
         self._table = KeyTable(keys_max)
         self._files = OpenFiles(FILES_MAX)
         folder = root / COMMIT_LOG_DIR

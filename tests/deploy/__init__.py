@@ -1,0 +1,1 @@
+"""What deploy/ holds, run: the unit by systemd, the image by its own steps."""
