@@ -30,7 +30,7 @@ class Follower(Generic[T]):
 
     def stop(self) -> None:
         """Ends the iteration from any thread or a signal handler: within a second where it waits,
-        else when the next item is asked for. What was read until then is committed."""
+        else when the next item is asked for. The place until then is committed."""
         self._tail.stop()
 
     def close(self) -> None:

@@ -114,7 +114,7 @@ class PullResults:
 
     def stop(self) -> None:
         """Ends the iteration from another task or thread: within a second where it waits, else when
-        the next item is asked for. What was read until then is committed."""
+        the next item is asked for. The place until then is committed."""
         self._tail.stop()
 
     async def aclose(self) -> None:

@@ -57,7 +57,7 @@ def ls(shows_all: bool, node: str, output: Output) -> int:
 def describe(name: str, node: str, output: Output) -> int:
     """Shows the members of a group, and how far it has come in each queue.
 
-    A lag has a number of messages and the age of the oldest of them: who is stuck, and since when.
+    A lag has a number of messages and the age of the oldest of them.
 
     Example: keelog group describe billing
     """
