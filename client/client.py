@@ -16,6 +16,7 @@ from client.consumer.options import ConsumerOptions, Topics
 from client.core import ClientCore
 from client.cursor import Cursor
 from client.find import FindPages
+from client.follower import Follower
 from client.groups import GroupInfo
 from client.messages import Body, Message, OutgoingMessage
 from client.operations import Operation
@@ -195,14 +196,15 @@ class Client:
 
     def tail(
         self, topic: str, start: Start = "latest", **options: Unpack[TailOptions]
-    ) -> Iterator[Message]:
+    ) -> Follower[Message]:
         """Iterates over the messages of all queues, in order within each queue.
 
         `start`: "latest", "earliest", an offset, -N (the last N of each queue) or a datetime
         (store time). Messages that retention deleted are passed over. It goes on, through
         restarts of the node too, unless TailOptions say otherwise: `until_end=True` stops at the
         end as it is now, and raises ServiceNotAvailable or StoreDamaged after the last message
-        where the node cannot tell where that is. Raises UnknownTopic.
+        where the node cannot tell where that is. `timeout=30.0` ends it when no message came
+        for 30 s, and its `stop()` from another thread. Raises UnknownTopic.
 
         `cursor="billing"` goes on where that name stopped: the node keeps the place.
         `on_damage="skip"` goes on after a damaged message, in place of MessageDamaged.
@@ -213,11 +215,12 @@ class Client:
         >>> [next(follower).body for _ in range(3)]
         [b'0', b'1', b'2']
         """
-        return self._messages(self._core.tail(topic, options), start)
+        tail = self._core.tail(topic, start, options)
+        return Follower(tail, self._messages(tail, start))
 
     def consume(
         self, topic: str, start: Start = "latest", **options: Unpack[TailOptions]
-    ) -> Iterator[PullResult]:
+    ) -> Follower[PullResult]:
         """As `tail`, but whole answers: for many messages, as bytes, columns or messages.
 
         While the caller works on one the next ones are under way.
@@ -230,7 +233,8 @@ class Client:
         ...     if count == 500:
         ...         break
         """
-        return self._results(self._core.consume(topic, options), start)
+        tail = self._core.consume(topic, start, options)
+        return Follower(tail, self._results(tail, start))
 
     def consumer(self, group: str, topics: Topics, **options: Unpack[ConsumerOptions]) -> Consumer:
         """Joins a consumer group: its members share the queues of the topics, RocketMQ's own
@@ -401,19 +405,17 @@ class Client:
         while not find.done:
             yield from run(self._core, find.page())
 
-    def _messages(self, tail: Subscription, start: Start) -> Iterator[Message]:
-        results = self._results(tail, start, takes_much=False)
+    def _messages(self, tail: Subscription, start: Start) -> Generator[Message, None, None]:
         cursor = tail.cursor
-        if cursor is None:
-            for result in results:
-                yield from result.messages
-            return
-        with closing(results):
+        with closing(self._results(tail, start, takes_much=False)) as results:
             for result in results:
                 for message in result.messages:
                     yield message
-                    cursor.read_to(result.queue_id, message.queue_offset + 1, result.generation)
-                    self._commit_if_due(cursor)
+                    if cursor is not None:
+                        cursor.read_to(result.queue_id, message.queue_offset + 1, result.generation)
+                        self._commit_if_due(cursor)
+                    if tail.is_stopped:
+                        return
 
     def _results(
         self, tail: Subscription, start: Start, *, takes_much: bool = True
@@ -436,7 +438,7 @@ class Client:
         with core.pulls(takes_much) as pulls:
             run(core, tail.begin(start, monotonic(), core.deadline(None)))
             result: PullResult | None = None
-            while result is not None or not tail.has_ended():
+            while result is not None or not tail.has_ended(monotonic()):
                 now = monotonic()
                 if tail.should_look(now):
                     run(core, tail.look_for_queues(now, core.deadline(None)))
@@ -449,6 +451,7 @@ class Client:
                     if cursor is not None:
                         cursor.read_to(result.queue_id, result.next_begin_offset, result.generation)
                     result = None
+                    tail.note_read(monotonic())
                     continue
                 if cursor is not None:
                     self._commit_if_due(cursor)

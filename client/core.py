@@ -51,7 +51,14 @@ from client.send.encode import Encoder
 from client.send.producer import Producer
 from client.send.send_coalescer import Done, SendCoalescer
 from client.send.unique_key import UniqueKeys, local_ip
-from client.subscription import BULK, Subscription, TailOptions, TailSettings
+from client.subscription import (
+    BULK,
+    Start,
+    Subscription,
+    TailOptions,
+    TailSettings,
+    check_start,
+)
 from client.transport.blocking_channel import ChannelPool
 from client.transport.channel import Channel
 from client.transport.io_thread import IoThread
@@ -308,15 +315,15 @@ class ClientCore:
             check_seconds("timeout", timeout)
         return operations.pull(fields, wait, self.timeout if timeout is None else timeout)
 
-    def tail(self, topic: str, options: TailOptions) -> Subscription:
+    def tail(self, topic: str, start: Start, options: TailOptions) -> Subscription:
         """See Client.tail."""
         self.check()
+        check_start(start)
         return Subscription(topic, TailSettings.of(options), self.retry, self.timeout)
 
-    def consume(self, topic: str, options: TailOptions) -> Subscription:
+    def consume(self, topic: str, start: Start, options: TailOptions) -> Subscription:
         """See Client.consume."""
-        self.check()
-        return Subscription(topic, TailSettings.of({**BULK, **options}), self.retry, self.timeout)
+        return self.tail(topic, start, {**BULK, **options})
 
     def consumer_settings(
         self, group: str, topics: Topics, options: ConsumerOptions

@@ -197,6 +197,18 @@ def offsets(topic: str, queue_id: int | None, deadline: float) -> Operation[list
     ]
 
 
+def ages(topic: str, stored_at: Mapping[int, int], deadline: float) -> Operation[dict[int, int]]:
+    """By queue: how many ms ago a message was stored, by the node's clock. `stored_at` has its
+    offset in each queue; queues where it cannot be read are left out."""
+    fields = {"topic": topic, "stored_at": [list(pair) for pair in stored_at.items()]}
+    answer = yield Call(NodeRole.READER, "offsets", fields, deadline)
+    return {
+        q["queue_id"]: max(0, answer.header["now_ms"] - q["stored_ms"])
+        for q in answer.header["queues"]
+        if q.get("stored_ms", -1) >= 0
+    }
+
+
 def seek(fields: dict[str, Any], deadline: float) -> Operation[int]:
     """The queue offset at a store time."""
     answer = yield Call(NodeRole.READER, "seek", fields, deadline)

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 from client.cursor import Cursor
 from client.on_damage import OnDamage, check_on_damage
 from client.operations import Operation, cursor_places, milliseconds, offsets, pull_call, seek
-from client.options import check_names
+from client.options import check_names, check_seconds
 from client.pull_result import PullResult, pull_result
 from client.results import QueueOffsets
 from client.transport.request import Call, NodeAnswer, Retry
@@ -27,6 +27,7 @@ from protocol.errors import (
     UnknownTopic,
 )
 from protocol.names import is_group_name
+from protocol.requests import PULL
 
 log = logging.getLogger("keelog.client")
 
@@ -61,6 +62,8 @@ class TailOptions(TypedDict, total=False):
     `in_flight`: pulls under way, 1 to 32, one for each queue.
     `on_damage`: "fail" raises MessageDamaged at a damaged message; "skip" goes on after it and
         logs a warning; a function goes on too, and gets the error.
+    `timeout`: the iteration ends after this many seconds without a message, as consumer_timeout_ms
+        of kafka-python; None: never. The time in which the caller works does not count.
     `cursor`: a name under which the node keeps how far this was read. It begins where the name
         stopped; `start` counts for a name that is new. The place is committed every second, and
         when the iterator is closed. A message counts as read when the next one is asked for.
@@ -76,6 +79,7 @@ class TailOptions(TypedDict, total=False):
     max_messages: int
     max_bytes: int
     in_flight: int
+    timeout: float | None
 
 
 BULK: TailOptions = {"max_messages": 10_000, "max_bytes": 1 << 20, "in_flight": 16}
@@ -95,6 +99,7 @@ class TailSettings(NamedTuple):
     max_messages: int = 1_000
     max_bytes: int = 524_288
     in_flight: int = PULLS_MAX
+    timeout: float | None = None
 
     @classmethod
     def of(cls, options: TailOptions) -> "TailSettings":
@@ -104,6 +109,10 @@ class TailSettings(NamedTuple):
         if not isinstance(in_flight, int) or not 1 <= in_flight <= PULLS_MAX:
             raise BadRequest(f"in_flight is {in_flight!r}", f"use 1 to {PULLS_MAX}")
         check_on_damage(options.get("on_damage", "fail"))
+        if (timeout := options.get("timeout")) is not None:
+            check_seconds("timeout", timeout)
+            if not timeout:
+                raise BadRequest("timeout is 0", "until_end=True reads what is there now")
         cursor = options.get("cursor")
         if cursor is not None and not (isinstance(cursor, str) and is_group_name(cursor)):
             hint = "use 1 to 255 of the characters % | a-z A-Z 0-9 _ -"
@@ -147,6 +156,18 @@ class Subscription:
     """The state of one follower: a place in each queue, and which of them wait for an answer."""
 
     def __init__(self, topic: str, settings: TailSettings, retry: Retry, timeout: float) -> None:
+        """Raises BadRequest for what no node could answer."""
+        PULL.parse(
+            {
+                "topic": topic,
+                "queue": 0,
+                "offset": 0,
+                "max_messages": settings.max_messages,
+                "max_bytes": settings.max_bytes,
+                "tags": settings.tags,
+                "generation": settings.generation,
+            }
+        )
         self._topic = topic
         self._settings = settings
         self._retry = retry
@@ -160,6 +181,8 @@ class Subscription:
         """Of the topic, as far as the log says."""
         self._awaited: Start | None = None
         """Where to start in a topic that was not there at the start."""
+        self.is_stopped = False
+        self._quiet_since = 0.0
         self.cursor: Cursor | None = None
         if settings.cursor is not None:
             self.cursor = Cursor(topic, settings.cursor)
@@ -167,7 +190,7 @@ class Subscription:
     def begin(self, start: Start, now: float, deadline: float) -> Operation[None]:
         """Asks where the queues are, and where in them to start; from the beginning when it was
         given up before. A topic that is not there is awaited, unless the follower has an end."""
-        check_start(start)
+        self._quiet_since = now
         self._places.clear()
         self._ready.clear()
         self._unread = self._awaited = None
@@ -239,11 +262,23 @@ class Subscription:
     def _is_endless(self) -> bool:
         return self._settings.follow and not self._settings.until_end
 
-    def has_ended(self) -> bool:
-        """Whether every queue was read to where it ends.
+    def stop(self) -> None:
+        """Ends it at the next look at it. For any thread."""
+        self.is_stopped = True
+
+    def note_read(self, now: float) -> None:
+        """The caller has worked on a result, and asks for the next one."""
+        self._quiet_since = now
+
+    def has_ended(self, now: float) -> bool:
+        """Whether every queue was read to where it ends, somebody stopped it, or nothing came
+        within the `timeout`.
 
         Raises the error that kept one from it, when all others were.
         """
+        timeout = self._settings.timeout
+        if self.is_stopped or (timeout is not None and now - self._quiet_since >= timeout):
+            return True
         if self._is_endless or self._ready or self._pulling:
             return False
         if self._unread is not None:
@@ -267,6 +302,8 @@ class Subscription:
 
     def sleep(self, now: float, longest: float) -> float:
         """How long to wait for an answer before asking `due` again."""
+        if (timeout := self._settings.timeout) is not None:
+            longest = min(longest, max(0.0, self._quiet_since + timeout - now))
         if self._awaited is not None:
             return min(longest, TOPIC_S)
         if not self._ready or self._is_full:

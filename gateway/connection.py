@@ -207,6 +207,9 @@ class RemotingConnection(asyncio.BufferedProtocol):
     """The client's address: the born host of its messages."""
     address: str = ""
     """The address and port at which the client reached the node."""
+    client_id: str = ""
+    group: str = ""
+    """What its last heart-beat named, of groups that of a consumer; empty before."""
     under_way: int = 0
     heard_at: float = 0.0
     number: bytes = field(default_factory=lambda: b"%d" % next(_NUMBERS))
@@ -396,7 +399,9 @@ class RemotingConnection(asyncio.BufferedProtocol):
         said = self.handler.buffers.said
         # Who sends broken frames comes again, each second or so.
         if reason is not EndReason.BROKEN or said.is_due((self.peer.ip, why), monotonic()):
-            log.warning(_EVENTS[reason], extra=fields(peer=str(self.peer), why=why))
+            who = {"client_id": self.client_id, "group": self.group}
+            known = {name: text for name, text in who.items() if text}
+            log.warning(_EVENTS[reason], extra=fields(peer=str(self.peer), **known, why=why))
         self.handler.count_end(reason)
         self.is_closed = True
         if self._transport is not None:

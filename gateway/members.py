@@ -132,7 +132,8 @@ class Members:
         self.may_ring: Callable[[str], bool] = lambda group: True
         """Whether a group's members hear of changes; its owner sets it."""
         self.changes = self.pulls = 0
-        """They rise when `shown` has something else to say: of members, and of what they pulled."""
+        """They rise when `shown` has something else to say: of members, and of what they pulled or
+        when they beat."""
         self._pulled_queues = self._turn = 0
         self.groups: dict[str, Group] = {}
         self.producers: dict[str, dict[RemotingConnection, GroupMember]] = {}
@@ -188,6 +189,7 @@ class Members:
         data = read_body(HeartbeatData, request.body)
         if len(data.client_id) > CLIENT_ID_CHARS_MAX:
             raise BadRequest(f"a client id of more than {CLIENT_ID_CHARS_MAX} characters")
+        request.connection.client_id = data.client_id
         fresh = []
         for producer in data.producer_data_set:
             if producer.group_name:
@@ -249,6 +251,8 @@ class Members:
         )
         if self._awaited:
             self._awaited.forget(name, data.client_id)
+        connection.group = name
+        self.pulls += 1
         chars = group.chars
         has_changed = group.take(consumer, data.without_sub)
         self._chars += group.chars - chars
@@ -361,8 +365,8 @@ class Members:
         pulled[queue] = member.client_id, offset
         self.pulls += 1
 
-    def shown(self) -> dict[str, Any]:
-        """Groups, members and queues, for people."""
+    def shown(self, now: float, now_ms: int) -> dict[str, Any]:
+        """Groups, members and queues, for people. `now_ms`: the same moment, in ms since 1970."""
         found: dict[str, Any] = {}
         for name, group in self.groups.items():
             here = {member.client_id for member in group.members.values()}
@@ -375,6 +379,10 @@ class Members:
                     }
                     for connection, member in group.members.items()
                 ],
+                "beats_ms": {
+                    str(connection.peer): now_ms - int((now - member.beat_at) * 1000)
+                    for connection, member in group.members.items()
+                },
                 "awaited": self._awaited.left(name),
                 "queues": {
                     topic: {str(n): who for n, (who, _) in sorted(of.items()) if who in here}
@@ -405,6 +413,11 @@ class Members:
             self._ring_anew(name)
         for name, group in list(self.groups.items()):
             for connection in _silent(group.members, now):
+                who = fields(
+                    group=name, client_id=group.members[connection].client_id,
+                    peer=str(connection.peer), why=f"no heart-beat for {SILENT_S_MAX:.0f} s",
+                )  # fmt: skip
+                log.warning("a member is gone, and its queues are free", extra=who)
                 self._leave(name, connection)
         for name, members in list(self.producers.items()):
             for connection in _silent(members, now):

@@ -49,6 +49,7 @@ from gateway.transactions.ends import Ends
 from node.runtime import disk
 from node.runtime.damage import met_damage
 from node.runtime.event_log import fields
+from node.runtime.process import now_ms
 from node.runtime.settings import Settings
 from node.runtime.shortage import as_refusal
 from node.runtime.state_page import run_dir
@@ -295,7 +296,7 @@ class GatewayService:
         is_pulled = members.pulls != self._shown_pulls and now >= self._show_pulls_at
         if members.changes != self._shown or is_pulled:
             with disk.if_room():
-                write_members(self._root, members.shown())
+                write_members(self._root, members.shown(now, now_ms()))
                 self._shown, self._shown_pulls = members.changes, members.pulls
                 self._show_pulls_at = now + SHOW_PULLS_S
 

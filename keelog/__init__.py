@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from client.consumer.consumer import Consumer
     from client.consumer.group_message import GroupMessage
     from client.consumer.options import ConsumerOptions
+    from client.follower import Follower
     from client.groups import GroupInfo, GroupMemberInfo, GroupQueue
     from client.messages import Message, MessageOptions, OutgoingMessage
     from client.options import (
@@ -111,6 +112,7 @@ __all__ = [
     "DiskStatus",
     "Failure",
     "FindOptions",
+    "Follower",
     "ForkedClient",
     "FoundDamage",
     "GetOptions",

@@ -62,7 +62,7 @@ from client.subscription import Start, TailOptions
 from client.transport.request import Retry
 from client.transport.routes import Routes
 
-__all__ = ["Client", "Consumer", "Producer", "connect"]
+__all__ = ["Client", "Consumer", "MessageStream", "Producer", "PullResults", "connect"]
 
 
 def connect(
@@ -144,19 +144,20 @@ class Client:
 
     def tail(
         self, topic: str, start: Start = "latest", **options: Unpack[TailOptions]
-    ) -> AsyncIterator[Message]:
+    ) -> MessageStream:
         """Iterates over the messages of all queues, in order within each queue.
 
         A task that is cancelled while it waits, as by a timeout, may go on with it later. With a
         `cursor` end it with `aclose()`, which commits the place.
         """
-        return MessageStream(PullResults(self._core, self._core.tail(topic, options), start))
+        tail = self._core.tail(topic, start, options)
+        return MessageStream(PullResults(self._core, tail, start))
 
     def consume(
         self, topic: str, start: Start = "latest", **options: Unpack[TailOptions]
-    ) -> AsyncIterator[PullResult]:
+    ) -> PullResults:
         """As `tail`, but whole results: for many messages, as bytes, columns or messages."""
-        return PullResults(self._core, self._core.consume(topic, options), start)
+        return PullResults(self._core, self._core.consume(topic, start, options), start)
 
     def consumer(self, group: str, topics: Topics, **options: Unpack[ConsumerOptions]) -> Consumer:
         """A member of a consumer group: use it with `async with`, then `async for`."""

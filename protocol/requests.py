@@ -399,6 +399,16 @@ class OffsetsFields(NamedTuple):
     queue_id: Annotated[
         int | None, RequestField("the queue", 0, QUEUE_ID_MAX, wire="queue", absent="all queues")
     ] = None
+    stored_at: Annotated[
+        dict[int, int] | None,
+        RequestField(
+            "for some queues the number and an offset: when was that message stored? Up to 1,000"
+            " queues",
+            check=checks.queue_offsets,
+            type="list of [int, int]",
+            absent="of none",
+        ),
+    ] = None
 
 
 class SeekFields(NamedTuple):

@@ -41,6 +41,7 @@ class PullResults:
         if self._last is not None:
             self.read_to(self._last, self._last.next_begin_offset)
             self._last = None
+            self._tail.note_read(monotonic())
         try:
             found = await self._next()
         except MqError:
@@ -81,7 +82,7 @@ class PullResults:
             if tail.should_look(now):
                 await run(core, tail.look_for_queues(now, core.deadline(None)))
             self._ask(now)
-            if tail.has_ended():
+            if tail.has_ended(now):
                 return None
             try:
                 async with asyncio.timeout(tail.sleep(now, TURN_S_MAX)):
@@ -105,6 +106,16 @@ class PullResults:
             call.done = partial(put, queue_id)
             self._core.check()
             self._core.reading.call(call)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether somebody called `stop`."""
+        return self._tail.is_stopped
+
+    def stop(self) -> None:
+        """Ends the iteration from another task or thread: within a second where it waits, else when
+        the next item is asked for. The place until then is committed."""
+        self._tail.stop()
 
     async def aclose(self) -> None:
         """Ends it, and commits its cursor. Harmless when repeated."""
@@ -130,12 +141,20 @@ class MessageStream:
             self._results.read_to(self._result, self._last.queue_offset + 1)
             self._last = None
             await self._results.commit_if_due()
+        if self._results.is_stopped:
+            # Here: asking for the next result would count all of this one as read.
+            await self.aclose()
+            raise StopAsyncIteration
         while True:
             for message in self._left:
                 self._last = message
                 return message
             self._result = await anext(self._results)
             self._left = iter(self._result.messages)
+
+    def stop(self) -> None:
+        """As that of PullResults."""
+        self._results.stop()
 
     async def aclose(self) -> None:
         """Ends it. Harmless when repeated."""

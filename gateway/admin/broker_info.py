@@ -9,10 +9,11 @@ from dataclasses import fields as dataclass_fields
 from time import localtime, monotonic
 
 from gateway.admin.counts import GET_NUMS, PUT_NUMS, PUT_SIZE, BrokerCounts
-from gateway.admin.queue_facts import NO_TIME, QueueFacts
+from gateway.admin.queue_facts import QueueFacts
 from gateway.connection import Reply, Request
 from gateway.settings.live import CHANGEABLE, LiveSettings
 from gateway.topics import Topics
+from node.reader.answers import NO_TIME
 from node.runtime.damage import met_damage
 from node.runtime.disk_use import disk_space
 from node.runtime.process import now_ms

@@ -35,7 +35,7 @@ class GroupOffsets:
         return sorted(await self.of(group))
 
     async def _known(self, group: str | None) -> Mapping[str, OfTopics]:
-        known = await run(self._core, committed(group, self._core.deadline(None)))
+        known, _ = await run(self._core, committed(group, self._core.deadline(None)))
         return {
             name: {topic: self._newest(topic, name, places) for topic, places in of.items()}
             for name, of in known.items()

@@ -3,18 +3,12 @@
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from node.reader.answers import bounds_of, look_again
+from node.reader.answers import bounds_of, look_again, time_at
 from node.reader.pull_desk import PullDesk
-from node.runtime.damage import met_damage
-from node.store.query.record_of_unit import store_time
 from node.store.query.seek import Boundary, offset_by_time
-from protocol.errors import CorruptError
 from protocol.ids import Queue
-from protocol.record.codec import Record, decode
 
 T = TypeVar("T")
-NO_TIME = -1
-"""Of a message that is not there (DefaultMessageStore#getMessageStoreTimeStamp)."""
 
 
 class StoredOffsets(NamedTuple):
@@ -50,23 +44,7 @@ class QueueFacts:
     def time_at(self, topic: str, queue_id: int, offset: int) -> int:
         """When a message was stored, in ms; NO_TIME where there is none that can be read."""
         desk = self.desk
-        raw = desk.tail.record(Queue(topic, queue_id), offset) if offset >= 0 else None
-        if raw is not None:
-            record = decode(raw, 0)
-            return record.head.store_timestamp if isinstance(record, Record) else NO_TIME
-
-        def look() -> int:
-            queue = desk.store.queue(topic, queue_id)
-            if queue is None or not queue.min_offset <= offset < queue.max_offset:
-                return NO_TIME
-            unit = queue.unit(offset)
-            return NO_TIME if unit is None else store_time(desk.store.log, queue, offset, unit)
-
-        try:
-            return look_again(desk.store, look)
-        except CorruptError as damage:
-            met_damage.note(damage)
-            return NO_TIME
+        return time_at(desk.store, desk.tail, Queue(topic, queue_id), offset)
 
     def offset_at(self, topic: str, queue_id: int, timestamp: int) -> int:
         """The first offset of a store time in ms; the queue's end for a negative one."""

@@ -5,11 +5,11 @@ As RocketMQ's AdminBrokerProcessor replies.
 
 from gateway.admin.counts import BrokerCounts
 from gateway.admin.group_offsets import GroupOffsets
-from gateway.admin.queue_facts import NO_TIME, QueueFacts
+from gateway.admin.queue_facts import QueueFacts
 from gateway.connection import Reply, Request
 from gateway.members import Members
 from gateway.topics import Topics
-from node.reader.answers import look_again
+from node.reader.answers import NO_TIME, look_again
 from node.runtime.process import now_ms
 from protocol.remoting.admin_bodies import (
     ConsumeTimeSpans,

@@ -10,7 +10,7 @@ from typing import Any
 
 from client.aio.run import run
 from client.core import ClientCore
-from client.groups import GroupInfo, described
+from client.groups import GroupInfo, described, longest
 from node.runtime import disk
 from node.runtime.event_log import fields
 from node.store.config.consumer_offsets import read_group_offsets
@@ -77,6 +77,7 @@ def _rows(info: GroupInfo) -> list[dict[str, Any]]:
             {
                 "group": info.group, "topic": queue.topic, "queues": 0,
                 "members": len(info.members), "lag": 0, "in_flight": 0,
+                "lag_ms": longest(one for one in info.queues if one.topic == queue.topic),
             },
         )  # fmt: skip
         row["queues"] += 1

@@ -120,6 +120,7 @@ STATUS: Shape = {
                 "members": "integer",
                 "lag": "integer",
                 "in_flight": "integer",
+                "lag_ms": "integer: the age of the oldest that is not committed, or null",
             }
         ],
         "others": {"lag": "integer", "in_flight": "integer"},
@@ -320,7 +321,13 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
             "queues": [QUEUE],
         },
     ),
-    "group ls": ({"group": "text", **integers("members", "lag")},),
+    "group ls": (
+        {
+            "group": "text",
+            **integers("members", "lag"),
+            "lag_ms": "integer: the age of the oldest that is not committed, or null",
+        },
+    ),
     "group describe": (
         {
             "group": "text",

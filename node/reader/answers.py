@@ -6,21 +6,23 @@ from typing import Any, NamedTuple, TypeVar
 
 from node.reader.requests import Get, Pull
 from node.reader.tail_cache import TailCache, Taken
+from node.runtime.damage import met_damage
+from node.runtime.process import now_ms
 from node.serving.unix_server import Payload
 from node.store.config.topics_file import Topic, TopicsFile
 from node.store.file_cache import FileVanished
 from node.store.query.find import FindPage, FindRequest, find
 from node.store.query.pull import get_message
 from node.store.query.pull_types import PulledRecords, PullStatus
-from node.store.query.record_of_unit import record_of
+from node.store.query.record_of_unit import record_of, store_time
 from node.store.query.seek import Boundary, offset_by_time
 from node.store.queues.listing import list_topics
 from node.store.running_store import RunningStore
-from protocol.errors import NotFound, StoreDamaged, UnknownTopic
+from protocol.errors import CorruptError, NotFound, StoreDamaged, UnknownTopic
 from protocol.ids import Queue
 from protocol.message_id import parse_offset_message_id
 from protocol.names import is_folder_name
-from protocol.record.codec import Record
+from protocol.record.codec import Record, decode
 from protocol.requests import (
     FindFields,
     GetById,
@@ -32,6 +34,8 @@ from protocol.requests import (
 )
 
 T = TypeVar("T")
+NO_TIME = -1
+"""Of a message that is not there (DefaultMessageStore#getMessageStoreTimeStamp)."""
 FIND_BYTES_MAX = 4 << 20
 """A page of found records ends with the one that exceeds this."""
 _TRY_TOPICS = "see the topics with: keelog topic ls"
@@ -212,7 +216,33 @@ def offsets(
         ids = sorted({*named, *store.queue_ids(wanted.topic)})
     queues = [Queue(wanted.topic, number) for number in ids]
     rows = [_bounds(store, tail, queue) for queue in queues]
-    return Answer({"queues": rows, "generation": store.removed.horizon(wanted.topic)})
+    asked = wanted.stored_at or {}
+    for row, queue in zip(rows, queues, strict=True):
+        if (offset := asked.get(queue.queue_id)) is not None:
+            row["stored_ms"] = time_at(store, tail, queue, offset)
+    generation = store.removed.horizon(wanted.topic)
+    return Answer({"queues": rows, "generation": generation, "now_ms": now_ms()})
+
+
+def time_at(store: RunningStore, tail: TailCache, queue: Queue, offset: int) -> int:
+    """When a message was stored, in ms since 1970; NO_TIME where there is none that can be read."""
+    raw = tail.record(queue, offset) if offset >= 0 else None
+    if raw is not None:
+        record = decode(raw, 0)
+        return record.head.store_timestamp if isinstance(record, Record) else NO_TIME
+
+    def look() -> int:
+        reader = store.queue(*queue)
+        if reader is None or not reader.min_offset <= offset < reader.max_offset:
+            return NO_TIME
+        unit = reader.unit(offset)
+        return NO_TIME if unit is None else store_time(store.log, reader, offset, unit)
+
+    try:
+        return look_again(store, look)
+    except CorruptError as damage:
+        met_damage.note(damage)
+        return NO_TIME
 
 
 def bounds_of(store: RunningStore, tail: TailCache, queue: Queue) -> tuple[int, int]:
@@ -222,7 +252,7 @@ def bounds_of(store: RunningStore, tail: TailCache, queue: Queue) -> tuple[int, 
     return low, max(high, tail.end_of(queue) or 0)
 
 
-def _bounds(store: RunningStore, tail: TailCache, queue: Queue) -> dict[str, int | bool]:
+def _bounds(store: RunningStore, tail: TailCache, queue: Queue) -> dict[str, Any]:
     low, high = bounds_of(store, tail, queue)
     return {
         "queue_id": queue.queue_id,

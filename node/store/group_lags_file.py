@@ -42,4 +42,10 @@ def read_group_lags(root: Path) -> dict[str, Any]:
 
 def _row(found: Mapping[str, Any]) -> dict[str, Any]:
     numbers = {name: int(found[name]) for name in _NUMBERS}
-    return {"group": str(found["group"]), "topic": str(found["topic"]), **numbers}
+    lag_ms = found["lag_ms"]
+    return {
+        "group": str(found["group"]),
+        "topic": str(found["topic"]),
+        **numbers,
+        "lag_ms": None if lag_ms is None else int(lag_ms),
+    }

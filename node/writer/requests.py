@@ -275,8 +275,13 @@ def answer_other(store: WriterStore, operation: str, header: Header, number: int
         return answer(number, topic=topic.name, queues=topic.write_queues, created=created)
     if operation == "groups":
         rows = [
-            {"group": group, "topic": topic, "offsets": [list(pair) for pair in places.items()]}
-            for group, topic, places in offsets.all_of(*GROUPS.parse(header))
+            {
+                "group": one.group,
+                "topic": one.topic,
+                "offsets": [list(pair) for pair in one.offsets.items()],
+                "moved_ms": [list(pair) for pair in one.moved_ms.items()],
+            }
+            for one in offsets.all_of(*GROUPS.parse(header))
         ]
         return answer(number, groups=rows)
     if operation == "delete_group":

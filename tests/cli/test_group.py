@@ -1,6 +1,8 @@
 """`keelog group` at a node with a gateway: groups of RocketMQ's clients, and cursors."""
 
 import json
+import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -56,8 +58,12 @@ def beat(peer: RemotingPeer, client_id: str, group: str) -> None:
     )
 
 
-def test_a_group_shows_its_members_its_lag_and_who_reads_what(node: RunningNode, cli: Cli) -> None:
+def test_a_group_shows_its_members_its_lag_and_who_reads_what(
+    node: RunningNode, cli: Cli, capsys: pytest.CaptureFixture[str]
+) -> None:
+    began_ms = int(time.time() * 1000)
     node.client.commit_cursor("orders", "billing", {0: 3})
+    stored_ms = node.client.get(topic="orders", queue_id=0, queue_offset=3).store_timestamp
     with closing(RemotingPeer(remoting_place(node.stderr))) as peer:
         beat(peer, "c1", "billing")
         peer.ask(RequestCode.PULL_MESSAGE, pull_fields("orders", 0, 3, consumerGroup="billing"))
@@ -75,13 +81,25 @@ def test_a_group_shows_its_members_its_lag_and_who_reads_what(node: RunningNode,
         assert (member["client_id"], member["language"]) == ("c1", "JAVA")
         assert member["address"].startswith("127.0.0.1:")
         first, second = found["queues"]
+        now_ms = time.time() * 1000
+        assert began_ms <= first.pop("committed_ms") <= now_ms
+        assert began_ms <= member["beat_ms"] <= now_ms
+        assert now_ms - stored_ms - 1_000 <= first.pop("lag_ms") <= now_ms - stored_ms + 1_000
         assert first == {
             "topic": "orders", "queue_id": 0, "committed": 3, "max": 5, "lag": 2,
             "client_id": "c1", "pulled": 3,
         }  # fmt: skip
+        assert second["committed_ms"] is None
         assert (second["committed"], second["lag"], second["client_id"]) == (None, 5, None)
         rows = {row["group"]: row for row in cli("ls")}
+        assert rows["billing"].pop("lag_ms") >= now_ms - stored_ms - 1_000
         assert rows["billing"] == {"group": "billing", "members": 1, "lag": 7}
+        assert (
+            run(["group", "describe", "billing", "--node", node.endpoint, "--format", "table"]) == 0
+        )
+        text = capsys.readouterr().out
+        assert re.search(r"^member c1 at 127.0.0.1:\d+, last heart-beat \d+ s ago$", text, re.M)
+        assert re.search(r"^orders +0 +3 +5 +2 .*\d+ s ago +c1$", text, re.M)
         for words in (["reset", "billing", "--topic", "orders", "--to", "start"],
                       ["rm", "billing", "--yes"]):  # fmt: skip
             said = cli(*words, code=2)
@@ -120,10 +138,10 @@ def test_a_name_that_no_group_has_is_refused(node: RunningNode) -> None:
 
 
 def test_groups_of_the_system_are_listed_on_demand(node: RunningNode, cli: Cli) -> None:
-    for name in ("CID_RMQ_SYS_TRANS", "TOOLS_CONSUMER", "CID_mine"):
+    for name in ("TOOLS_CONSUMER", "CID_mine"):
         node.client.commit_cursor("orders", name, {0: 1})
     usual = {row["group"] for row in cli("ls")}
     everything = {row["group"] for row in cli("ls", "--all")}
     assert "CID_mine" in usual
-    assert everything - usual == {"CID_RMQ_SYS_TRANS", "TOOLS_CONSUMER"}
+    assert everything - usual == {"TOOLS_CONSUMER"}
     assert usual < everything

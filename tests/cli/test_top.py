@@ -37,6 +37,7 @@ def status(records: int = 0, appended: int = 0, **changes: Any) -> dict[str, Any
         "store": "/var/lib/keelog/store",
         "log": {"records": records, "appended": appended, "flushed": appended // 2, "epoch": 3},
         "disk": {"free_bytes": 5 << 30, "used_ratio": 0.5},
+        "groups": {"rows": []},
         "operations": [],
         "processes": [process("writer"), process("queue"), process("index"), process("reader")],
     }
@@ -110,6 +111,14 @@ def test_every_sort_takes_processes_that_do_not_run() -> None:
     for sort in SORTS:
         found = figures(status(), status(processes=[gone, process("writer")]), 1.0, sort)
         assert any("reader 0" in line for line in lines(found, sort))
+
+
+def test_groups_are_shown_with_the_age_of_their_oldest_message() -> None:
+    row = {"group": "billing", "topic": "orders", "members": 2, "lag": 1_200, "in_flight": 32}
+    rows = [{**row, "lag_ms": 200_000}, {**row, "group": "old", "lag_ms": None}]
+    shown = lines(figures(status(), status(groups={"rows": rows}), 1.0), "process")
+    assert any(re.search(r"^billing +orders +2 +1,200 +32 +3 m 20 s$", line) for line in shown)
+    assert any(re.search(r"^old +orders +2 +1,200 +32$", line) for line in shown)
 
 
 def test_a_busy_node_fits_into_80_columns() -> None:

@@ -74,8 +74,62 @@ def test_starts_are_offsets_counts_from_the_end_and_times(mq: keelog.Client) -> 
     past, future = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
     assert numbers(mq.tail("orders", past, until_end=True)) == list(range(30))
     assert numbers(mq.tail("orders", future, until_end=True)) == []
-    with pytest.raises(keelog.BadRequest):
-        next(mq.tail("orders", "yesterday", until_end=True))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("topic", "start", "options"),
+    [
+        ("orders", "yesterday", {}),
+        ("orders", "latest", {"timeout": 0}),
+        ("orders", "latest", {"timeout": -1.0}),
+        ("orders", "latest", {"max_messages": 0}),
+        ("orders", "latest", {"max_bytes": "many"}),
+        ("orders", "latest", {"tags": 5}),
+        ("no such topic!", "latest", {}),
+        (None, "latest", {}),
+    ],
+)
+def test_wrong_arguments_are_an_error_of_the_call(
+    mq: keelog.Client, topic: Any, start: Any, options: Any
+) -> None:
+    for follow in (mq.tail, mq.consume):
+        with pytest.raises(keelog.BadRequest):
+            follow(topic, start, **options)
+
+
+@pytest.mark.parametrize("hold", [True, False])
+def test_it_ends_when_no_message_came_for_the_timeout(
+    node: FakeNode, mq: keelog.Client, hold: bool
+) -> None:
+    node.hold_pulls = hold
+    fill(mq, 30)
+    began = time.monotonic()
+    found = []
+    for message in mq.tail("orders", "earliest", timeout=0.5):
+        found.append(message)
+        if len(found) == 30:
+            time.sleep(0.6)  # the time of the caller does not count
+            fill(mq, 3, first=30)
+    assert numbers(found) == list(range(33))
+    assert time.monotonic() - began >= 0.5 + 0.6
+    assert list(mq.consume("orders", timeout=0.1)) == []
+    assert list(mq.tail("not-there-yet", timeout=0.1)) == []
+
+
+def test_it_is_stopped_from_another_thread_while_it_waits(
+    node: FakeNode, mq: keelog.Client
+) -> None:
+    node.hold_pulls = True
+    follower = mq.tail("orders")
+    found: list[keelog.Message] = []
+    thread = threading.Thread(target=lambda: found.extend(follower))
+    thread.start()
+    wait_until(lambda: bool(node.held_offsets()), "a held pull")
+    follower.stop()
+    thread.join(CATCH_UP_S)
+    assert not thread.is_alive()
+    assert found == []
+    assert mq.send("orders", b"the client goes on").status == "PUT_OK"
 
 
 def test_only_the_queues_that_were_asked_for_are_read(mq: keelog.Client) -> None:

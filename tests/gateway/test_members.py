@@ -1,5 +1,6 @@
 """Membership, subscriptions and locks of groups, without sockets."""
 
+import logging
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -230,14 +231,29 @@ def test_what_members_pull_is_noted_for_their_topics_and_bounded(
         members.note_pull("g", to, "t", 0, number)
     members.note_pull("g", to, "u", 1, 9)
     members.note_pull("g", to, "u", 2, 9)
-    shown = members.shown()["g"]
+    shown = members.shown(0.0, 1_000)["g"]
     assert shown["queues"] == {"t": {"0": "c1"}, "u": {"1": "c1"}}
     assert shown["pulled"] == {"t": {"0": 7}, "u": {"1": 9}}
     beat(members, one, "c1", 0.0, 2, "t")
-    assert members.shown()["g"]["pulled"] == {"t": {"0": 7}}
+    assert members.shown(0.0, 1_000)["g"]["pulled"] == {"t": {"0": 7}}
     assert members._pulled_queues == 1
     members.went(to)
     assert members._pulled_queues == 0
+
+
+def test_a_silent_member_is_named_and_its_last_beat_is_shown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    members, one = Members(), Peer()
+    beat(members, one, "c1", 5.0)
+    assert members.shown(65.0, 100_000)["g"]["beats_ms"] == {"10.0.0.1:5": 40_000}
+    before = members.pulls
+    beat(members, one, "c1", 35.0)
+    assert members.pulls > before, "the file of the members is not written anew"
+    with caplog.at_level(logging.WARNING, "keelog.gateway"):
+        members.drop_silent(35.0 + SILENT_S_MAX + 1)
+    (line,) = caplog.records
+    assert vars(line)["fields"].items() >= {"group": "g", "client_id": "c1"}.items()
 
 
 def test_a_producer_is_found_by_its_id_while_its_connection_is_there() -> None:

@@ -88,7 +88,9 @@ def test_a_group_that_is_behind_is_in_status_and_metrics(
         assert value(node, "keelog_gateway_producers") == 1
         found = node.client.status().raw["groups"]
         assert (found["groups"], found["members"], found["lag"]) == (1, 1, 4 + 5 - 5)
-        assert {**found["rows"][0]} == {
+        row = found["rows"][0]
+        assert 0 < row.pop("lag_ms") < 600_000
+        assert row == {
             "group": "billing", "topic": "orders", "queues": 2, "members": 1, "lag": 4,
             "in_flight": 3,
         }  # fmt: skip
@@ -128,7 +130,7 @@ def test_requests_refusals_and_ended_connections_are_counted(node: RunningNode) 
 
 def info(group: str, lag: int, members: int = 0) -> GroupInfo:
     some = tuple(GroupMemberInfo(f"c{n}", "", "JAVA", 1) for n in range(members))
-    return GroupInfo(group, some, (GroupQueue("t", 0, 5, 5 + lag, lag, None, 6),))
+    return GroupInfo(group, some, (GroupQueue("t", 0, 5, 5 + lag, lag, None, 6, lag * 1_000),))
 
 
 def test_the_groups_that_are_most_behind_are_shown_and_the_others_summed_up(
@@ -141,6 +143,7 @@ def test_the_groups_that_are_most_behind_are_shown_and_the_others_summed_up(
     found = read_group_lags(tmp_path)
     assert (found["groups"], found["members"]) == (9_000, len(many))
     assert [row["lag"] for row in found["rows"][:2]] == [len(many) - 1, len(many) - 2]
+    assert found["rows"][0]["lag_ms"] == (len(many) - 1) * 1_000
     assert len(found["rows"]) == GROUP_ROWS_MAX
     assert found["others"] == {"lag": sum(range(100)), "in_flight": 99}
     families = {one.name: one for one in group_families(tmp_path, {"cluster": "c"})}

@@ -205,6 +205,25 @@ def test_a_follower_whose_task_was_cancelled_goes_on_where_it_was(node: FakeNode
     asyncio.run(main())
 
 
+def test_a_follower_ends_after_its_timeout_or_when_it_is_stopped(node: FakeNode) -> None:
+    async def main() -> None:
+        async with keelog.aio.connect(node.url, timeout=WAIT_S) as mq:
+            await mq.producer().send_many("orders", [b"%d" % n for n in range(9)], queue_id=0)
+            with pytest.raises(keelog.BadRequest):
+                mq.tail("orders", "yesterday")  # type: ignore[arg-type]
+            heard = [m async for m in mq.tail("orders", "earliest", queues=[0], timeout=0.2)]
+            assert len(heard) == 9
+            follower = mq.tail("orders", "earliest", queues=[0])
+            assert [(await anext(follower)).body for _ in range(2)] == [b"0", b"1"]
+            follower.stop()
+            assert [message async for message in follower] == []
+            waiting = mq.tail("orders", "latest")
+            asyncio.get_running_loop().call_later(0.1, waiting.stop)
+            assert [message async for message in waiting] == []
+
+    asyncio.run(main())
+
+
 def test_an_error_or_its_closing_ends_a_follower(node: FakeNode) -> None:
     async def main() -> None:
         async with keelog.aio.connect(node.url, timeout=WAIT_S) as mq:

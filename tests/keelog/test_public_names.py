@@ -96,7 +96,7 @@ def results_of(owner: type) -> Iterator[object]:
 
 def test_the_type_of_every_public_result_can_be_imported_from_keelog() -> None:
     ours = {getattr(keelog, name) for name in keelog.__all__}
-    ours |= {keelog.aio.Client, keelog.aio.Consumer, keelog.aio.Producer, keelog.store.OpenStore}
+    ours |= {getattr(keelog.aio, name) for name in keelog.aio.__all__} | {keelog.store.OpenStore}
     public = [one for one in ours if inspect.isclass(one) and not is_typeddict(one)]
     missing = {
         f"{owner.__name__}: {found.__module__}.{found.__name__}"

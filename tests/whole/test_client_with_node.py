@@ -197,3 +197,28 @@ def test_sends_and_followers_live_through_the_restart_of_every_process(node: Run
             assert unknown <= 2, "one send at a time: one on each connection has no answer"
         seen = {next(follower).unique_key for _ in range(len(stored) - 1)}
         assert len({r.unique_key for r in stored} - seen) <= 2
+
+
+def test_a_stop_ends_it_before_the_next_message_and_commits_what_was_read(
+    mq: keelog.Client,
+) -> None:
+    for n in range(5):
+        mq.send("stopped", b"%d" % n, queue_id=0)
+    follower = mq.tail("stopped", "earliest", cursor="billing", queues=[0])
+    assert [next(follower).body, next(follower).body] == [b"0", b"1"]
+    follower.stop()
+    assert list(follower) == []
+    assert mq.cursor("stopped", "billing") == {0: 2}
+    with mq.tail("stopped", cursor="billing", queues=[0]) as again:
+        assert [next(again).body, next(again).body] == [b"2", b"3"]
+    assert mq.cursor("stopped", "billing") == {0: 3}, "the one in hand does not count as read"
+
+    async def again_with_asyncio() -> None:
+        async with keelog.aio.connect(mq.endpoint, timeout=20.0) as own:
+            stopped = own.tail("stopped", "earliest", cursor="reports", queues=[0])
+            assert [(await anext(stopped)).body for _ in range(2)] == [b"0", b"1"]
+            stopped.stop()
+            assert [message async for message in stopped] == []
+            assert await own.cursor("stopped", "reports") == {0: 2}
+
+    asyncio.run(again_with_asyncio())

@@ -14,7 +14,7 @@ from keelog.cli.bodies import Bodies, body_options
 from keelog.cli.completion import complete_topics
 from keelog.cli.damaged_places import DamagedPlaces, on_damage_option
 from keelog.cli.failures import doing
-from keelog.cli.messages.following import Follower
+from keelog.cli.messages.following import TopicPrinter
 from keelog.cli.messages.group_reading import check_group_options, group_messages
 from keelog.cli.messages.message_format import Formatter, compile_format
 from keelog.cli.messages.reading import (
@@ -179,7 +179,7 @@ class _ConsumeRun:
     def _endless(self) -> Iterator[keelog.Message]:
         cursor = self._cursor
         name = None if cursor is None else cursor.name
-        follower = Follower(self._client, self._wanted, self._damage, self._known, name)
+        follower = TopicPrinter(self._client, self._wanted, self._damage, self._known, name)
         found = follower.messages(self._is_merged)
         try:
             for message in self._noted(found, may_commit=self._is_merged):

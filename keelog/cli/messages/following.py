@@ -59,7 +59,7 @@ class NodeWatch:
             was_there = is_there
 
 
-class Follower:
+class TopicPrinter:
     """Follows a topic. It goes on where it was when the node was away.
 
     `known` are the places of the cursor `cursor`, which begins there.

@@ -1,5 +1,6 @@
 """`keelog group`: lists, describes, resets and removes consumer groups."""
 
+import time
 from dataclasses import asdict
 from datetime import datetime
 
@@ -11,6 +12,7 @@ from keelog.cli.messages.selectors import parse_place
 from keelog.cli.node.topic import confirm, yes_option
 from keelog.cli.options import CliGroup, node_option, output_options
 from keelog.cli.output import Output
+from keelog.text import duration_text
 from protocol.errors import BadRequest, NotFound
 from protocol.names import is_system_group
 
@@ -35,7 +37,15 @@ def ls(shows_all: bool, node: str, output: Output) -> int:
     with doing(f"cannot list the groups of {node}"), keelog.connect(node) as client:
         found = [one for one in client.groups() if shows_all or not is_system_group(one.group)]
     output.rows(
-        [{"group": one.group, "members": len(one.members), "lag": one.lag} for one in found]
+        [
+            {
+                "group": one.group,
+                "members": len(one.members),
+                "lag": one.lag,
+                "lag_ms": one.lag_ms,
+            }
+            for one in found
+        ]
     )
     return OK
 
@@ -47,13 +57,20 @@ def ls(shows_all: bool, node: str, output: Output) -> int:
 def describe(name: str, node: str, output: Output) -> int:
     """Shows the members of a group, and how far it has come in each queue.
 
+    A lag has a number of messages and the age of the oldest of them.
+
     Example: keelog group describe billing
     """
     with doing(f"cannot describe group {name}"), keelog.connect(node) as client:
         found = _need(client, name)
     queues = [asdict(queue) for queue in found.queues]
     members = [asdict(member) for member in found.members]
-    output.document({"group": name, "members": members, "queues": queues}, table=queues)
+    is_read = output.format == "table"
+    output.document(
+        {"group": name, "members": members, "queues": queues},
+        table=map(_readable, found.queues) if is_read else queues,
+        title="\n".join(map(_member_text, found.members)) or "no members",
+    )
     return OK
 
 
@@ -118,6 +135,29 @@ def remove(name: str, yes: bool, node: str, output: Output) -> int:
                 raise NotFound(f"group {name} has no place in any topic", "keelog group ls")
     output.document({"group": name, "deleted": True})
     return OK
+
+
+def _readable(queue: keelog.GroupQueue) -> dict[str, object]:
+    """A queue for people: with ages instead of times."""
+    return {
+        "topic": queue.topic,
+        "queue_id": queue.queue_id,
+        "committed": queue.committed,
+        "max": queue.max,
+        "lag": queue.lag,
+        "oldest": duration_text(queue.lag_ms / 1000) if queue.lag and queue.lag_ms else "",
+        "last_commit": _ago(queue.committed_ms),
+        "client_id": queue.client_id,
+    }
+
+
+def _member_text(member: keelog.GroupMemberInfo) -> str:
+    beat = _ago(member.beat_ms) or "at an unknown time"
+    return f"member {member.client_id} at {member.address}, last heart-beat {beat}"
+
+
+def _ago(ms: int | None) -> str:
+    return "" if ms is None else f"{duration_text(time.time() - ms / 1000)} ago"
 
 
 def _need(client: keelog.Client, name: str) -> keelog.GroupInfo:

@@ -7,10 +7,12 @@ from keelog.text import aligned, disk_text, duration_text, size_text, widths_of
 from protocol.printable import one_line
 
 Fields = dict[str, Any]
+GROUPS_SHOWN_MAX = 10
+"""Pairs of a group and a topic, the largest lag first."""
 
 
 def lines(shown: Fields, sort: str, hint: str = "") -> list[str]:
-    """Returns state, rates and processes of the node, within 80 columns but for a long path."""
+    """Returns state, rates and processes of the node, within 80 columns but for long names."""
     log, disk, rates, lag = (shown[name] for name in ("log", "disk", "rates", "dispatch_lag_bytes"))
     ready = "ready" if shown["ready"] else "not ready"
     found = [
@@ -25,6 +27,8 @@ def lines(shown: Fields, sort: str, hint: str = "") -> list[str]:
     ]
     if shown["operations"]:
         found += [*_table(_operation_rows(shown["operations"])), ""]
+    if shown["groups"]["rows"]:
+        found += [*_table(_group_rows(shown["groups"])), ""]
     found += [*_table(_process_rows(shown["processes"])), f"sorted by {sort}{hint}"]
     return [one_line(line) for line in found]
 
@@ -66,6 +70,22 @@ def _process_rows(processes: Iterable[Fields]) -> list[list[str]]:
             duration_text(row["uptime_s"]),
         ]
         for row in processes
+    ]
+
+
+def _group_rows(groups: Fields) -> list[list[str]]:
+    head = ["group", "topic", "members", "lag", "in flight", "oldest"]
+    return [head] + [
+        [
+            row["group"],
+            row["topic"],
+            str(row["members"]),
+            f"{row['lag']:,}",
+            f"{row['in_flight']:,}",
+            # Null where the message cannot be read, absent at a node of an earlier version.
+            duration_text(row["lag_ms"] / 1000) if row.get("lag_ms") else "",
+        ]
+        for row in groups["rows"][:GROUPS_SHOWN_MAX]
     ]
 
 

@@ -7,7 +7,7 @@ holds the table and saves it; entries and fields that we do not know stay as the
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from node.runtime.event_log import fields
 from node.runtime.regular_file import OFFSETS_FILE_BYTES_MAX, read_bounded
@@ -23,6 +23,16 @@ GROUPS_MAX = 20_000
 """Entries of the table: a topic and a group each."""
 OFFSETS_MAX = 1_000_000
 """Offsets of all entries. Those that are there already stay."""
+
+
+class GroupPlaces(NamedTuple):
+    """How far a group has come in a topic. `moved_ms`: when a queue's offset changed last, in ms
+    since 1970, of the queues where it did since the start."""
+
+    group: str
+    topic: str
+    offsets: Mapping[int, int]
+    moved_ms: Mapping[int, int]
 
 
 class ConsumerOffsets:
@@ -41,6 +51,9 @@ class ConsumerOffsets:
         self._ends = ends
         self._knows = knows
         self._file = ConfigTable(root / CONSUMER_OFFSETS_FILE, "offsetTable", now_ms)
+        self._moved_ms: dict[str, dict[int, int]] = {}
+        """By entry and queue: when its offset changed last, of those that did since the start."""
+        self._now_ms = now_ms
         self._bound()
         self._count = sum(map(len, self._file.entries.values()))
 
@@ -74,11 +87,8 @@ class ConsumerOffsets:
         changed = {**entry, **{str(queue): offset for queue, offset in offsets.items()}}
         if changed == entry:
             return
-        more = len(changed) - len(entry)
-        self._check_room(key, more)
-        self._file.entries[key] = changed
-        self._count += more
-        self._file.touch()
+        self._check_room(key, len(changed) - len(entry))
+        self._replace(key, entry, changed)
 
     def adopt(self, table: Mapping[str, Mapping[str, Any]]) -> None:
         """Takes over a master's offsets: its places replace ours, and no entry goes away.
@@ -92,18 +102,27 @@ class ConsumerOffsets:
             changed = {**entry, **sound}
             if changed != entry or key not in self._file.entries:
                 self._check_room(key, len(changed) - len(entry))
-                self._count += len(changed) - len(entry)
-                self._file.entries[key] = changed
-                self._file.touch()
+                self._replace(key, entry, changed)
 
-    def all_of(self, group: str | None) -> list[tuple[str, str, dict[int, int]]]:
-        """Group, topic and offsets of each entry, those of one group or of all, in order."""
+    def _replace(self, key: str, entry: dict[str, Any], changed: dict[str, Any]) -> None:
+        now = self._now_ms()
+        moved = self._moved_ms.setdefault(key, {})
+        for queue, offset in changed.items():
+            if entry.get(queue) != offset and _is_offset(queue, offset):
+                moved[int(queue)] = now
+        self._count += len(changed) - len(entry)
+        self._file.entries[key] = changed
+        self._file.touch()
+
+    def all_of(self, group: str | None) -> list[GroupPlaces]:
+        """The places of each entry, those of one group or of all, in order."""
         self._file.check_readable()
-        found: list[tuple[str, str, dict[int, int]]] = []
+        found: list[GroupPlaces] = []
         for key in sorted(self._file.entries):
             topic, _, name = key.partition("@")
             if name and "@" not in name and group in (None, name):
-                found.append((name, topic, self.get(topic, name)))
+                moved = self._moved_ms.get(key, {})
+                found.append(GroupPlaces(name, topic, self.get(topic, name), moved))
         return found
 
     def forget_group(self, group: str) -> bool:
@@ -120,6 +139,7 @@ class ConsumerOffsets:
     def _drop(self, keys: Iterable[str]) -> None:
         for key in keys:
             self._count -= len(self._file.entries.pop(key))
+            self._moved_ms.pop(key, None)
             self._file.touch()
 
     def turn(self, now: float) -> None:

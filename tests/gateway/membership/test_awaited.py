@@ -66,7 +66,7 @@ def test_a_gateway_that_starts_again_and_again_awaits_nobody_for_longer() -> Non
     first = Members(before(member("gone"), member("c1")))
     beat(first, Peer(), "c1", NOW)
     first.drop_silent(NOW + 4.0)
-    shown = json.loads(json.dumps(first.shown()))
+    shown = json.loads(json.dumps(first.shown(NOW + 4.0, 0)))
     assert shown["g"]["awaited"] == {"gone": REJOIN_S - 4.0}
     second = AwaitedMembers(shown, 0.0)
     assert sorted(second.of("g")) == ["c1", "gone"]
@@ -77,7 +77,7 @@ def test_a_gateway_that_starts_again_and_again_awaits_nobody_for_longer() -> Non
 
 
 def test_a_group_of_which_nobody_is_back_is_kept_for_the_next_gateway() -> None:
-    shown = Members(before(member("c1"))).shown()
+    shown = Members(before(member("c1"))).shown(NOW, 0)
     assert list(AwaitedMembers(shown, NOW).of("g")) == ["c1"]
 
 

@@ -68,6 +68,24 @@ def test_a_place_is_saved_within_a_second_and_no_more_often(tmp_path: Path) -> N
         assert (tmp_path / f"{CONSUMER_OFFSETS_FILE}.bak").exists()
 
 
+def test_when_a_place_changed_last_is_known_and_a_repeated_commit_does_not_count(
+    tmp_path: Path,
+) -> None:
+    clock = iter(range(10, 20))
+    knows = {queue.topic for queue in ENDS}.__contains__
+    table = ConsumerOffsets(tmp_path, ENDS, knows, lambda: next(clock))
+    table.commit("orders", "billing", {0: 4, 1: 5})
+    table.commit("orders", "billing", {0: 4})
+    table.commit("orders", "billing", {0: 6, 1: 5})
+    (places,) = table.all_of("billing")
+    assert (places.offsets, places.moved_ms) == ({0: 6, 1: 5}, {0: 11, 1: 10})
+    table.forget_group("billing")
+    table.commit("orders", "billing", {1: 1})
+    (places,) = table.all_of("billing")
+    assert places.moved_ms == {1: 12}
+    table.close()
+
+
 def test_nothing_is_written_without_a_change(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
         table.turn(0.0)
