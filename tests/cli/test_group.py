@@ -96,7 +96,7 @@ def test_a_group_without_members_goes_on_where_it_is_put(node: RunningNode, cli:
     assert [row["committed"] for row in to_end["queues"]] == [5, 5]
     cli("reset", "reports", "--topic", "orders", "--to", "1", "--queue", "1")
     assert node.client.cursor("orders", "reports") == {0: 5, 1: 1}
-    cli("reset", "reports", "--topic", "orders", "--to", "@-1h")
+    cli("reset", "reports", "--topic", "orders", "--to", "-1h")
     assert node.client.cursor("orders", "reports") == {0: 0, 1: 0}
     assert "no queue 7" in cli(
         "reset", "reports", "--topic", "orders", "--to", "end", "--queue", "7", code=3
@@ -120,10 +120,10 @@ def test_a_name_that_no_group_has_is_refused(node: RunningNode) -> None:
 
 
 def test_groups_of_the_system_are_listed_on_demand(node: RunningNode, cli: Cli) -> None:
-    for name in ("CID_RMQ_SYS_TRANS", "TOOLS_CONSUMER", "CID_mine"):
+    for name in ("TOOLS_CONSUMER", "CID_mine"):
         node.client.commit_cursor("orders", name, {0: 1})
     usual = {row["group"] for row in cli("ls")}
     everything = {row["group"] for row in cli("ls", "--all")}
     assert "CID_mine" in usual
-    assert everything - usual == {"CID_RMQ_SYS_TRANS", "TOOLS_CONSUMER"}
+    assert everything - usual == {"TOOLS_CONSUMER"}
     assert usual < everything
