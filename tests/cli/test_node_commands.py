@@ -114,7 +114,7 @@ def test_places_counts_and_formats(node: RunningNode) -> None:
     assert values("-o", "-3", "-e") == everything[-3:]
     assert values("-o", "+18", "-e") == everything[18:]
     assert values("-o", "end", "-e") == []
-    assert values("-o", "@-1h:end") == everything
+    assert values("-o", "@-1h:end") == values("-o", "-1h:end") == everything
     assert values("-n", "4") == everything[:4]
     assert values("-o", "-2", "-n", "2") == everything[-2:]
     assert values("-o", "+18", "-n", "1") == everything[18:19]

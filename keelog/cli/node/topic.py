@@ -192,7 +192,7 @@ def remove(name: str, yes: bool, node: str, output: Output) -> int:
     "--before",
     required=True,
     metavar="OFFSET|TIME",
-    help="The first that stays: 123, @2026-11-20T10:00 or @-15m; or end.",
+    help="The first that stays: 123, 2026-11-20T10:00 or -15m; or end.",
 )
 @click.option("--queue", type=click.IntRange(0), metavar="N", help="Only this queue.")
 @yes_option
@@ -203,11 +203,11 @@ def purge(name: str, before: str, queue: int | None, yes: bool, node: str, outpu
 
     The offsets of the others stay as they are.
 
-    Example: keelog topic purge orders --before @-1d --yes
+    Example: keelog topic purge orders --before -1d --yes
     """
     place = parse_place(before, datetime.now().astimezone())
     if place.kind not in ("offset", "time", "end"):
-        raise BadValue(f"cannot purge to {before!r}", "write end, 123, @2026-11-20T10:00 or @-15m")
+        raise BadValue(f"cannot purge to {before!r}", "write end, 123, 2026-11-20T10:00 or -15m")
     options: PurgeOptions = {"queue_id": queue}
     if place.kind == "time":
         options["before_time"] = place.value
