@@ -399,6 +399,7 @@ class OffsetsFields(NamedTuple):
     queue_id: Annotated[
         int | None, RequestField("the queue", 0, QUEUE_ID_MAX, wire="queue", absent="all queues")
     ] = None
+    sizes: Annotated[bool, RequestField("name `bytes` and `oldest_ms` too")] = False
 
 
 class SeekFields(NamedTuple):

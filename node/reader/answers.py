@@ -6,17 +6,19 @@ from typing import Any, NamedTuple, TypeVar
 
 from node.reader.requests import Get, Pull
 from node.reader.tail_cache import TailCache, Taken
+from node.runtime.damage import met_damage
 from node.serving.unix_server import Payload
 from node.store.config.topics_file import Topic, TopicsFile
 from node.store.file_cache import FileVanished
 from node.store.query.find import FindPage, FindRequest, find
 from node.store.query.pull import get_message
 from node.store.query.pull_types import PulledRecords, PullStatus
-from node.store.query.record_of_unit import record_of
+from node.store.query.record_of_unit import record_of, store_time
 from node.store.query.seek import Boundary, offset_by_time
 from node.store.queues.listing import list_topics
+from node.store.queues.reader import bytes_of
 from node.store.running_store import RunningStore
-from protocol.errors import NotFound, StoreDamaged, UnknownTopic
+from protocol.errors import MessageDamaged, NotFound, StoreDamaged, UnknownTopic
 from protocol.ids import Queue
 from protocol.message_id import parse_offset_message_id
 from protocol.names import is_folder_name
@@ -212,6 +214,8 @@ def offsets(
         ids = sorted({*named, *store.queue_ids(wanted.topic)})
     queues = [Queue(wanted.topic, number) for number in ids]
     rows = [_bounds(store, tail, queue) for queue in queues]
+    if wanted.sizes:
+        rows = [row | _held(store, queue) for row, queue in zip(rows, queues, strict=True)]
     return Answer({"queues": rows, "generation": store.removed.horizon(wanted.topic)})
 
 
@@ -222,7 +226,23 @@ def bounds_of(store: RunningStore, tail: TailCache, queue: Queue) -> tuple[int, 
     return low, max(high, tail.end_of(queue) or 0)
 
 
-def _bounds(store: RunningStore, tail: TailCache, queue: Queue) -> dict[str, int | bool]:
+def _held(store: RunningStore, queue: Queue) -> dict[str, Any]:
+    """What a queue holds: its bytes in the log, and the store time of its first message; None for a
+    queue without one, or while it cannot be read."""
+    reader = store.queue(*queue)
+    if reader is None:
+        return {"bytes": 0, "oldest_ms": None}
+    low = reader.min_offset
+    unit = reader.unit(low)
+    oldest: int | None = None
+    try:
+        oldest = None if unit is None else store_time(store.log, reader, low, unit)
+    except MessageDamaged as damage:
+        met_damage.note(damage)
+    return {"bytes": bytes_of(reader), "oldest_ms": oldest}
+
+
+def _bounds(store: RunningStore, tail: TailCache, queue: Queue) -> dict[str, Any]:
     low, high = bounds_of(store, tail, queue)
     return {
         "queue_id": queue.queue_id,
