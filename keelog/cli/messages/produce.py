@@ -17,7 +17,7 @@ import click
 import keelog
 from keelog.cli.completion import complete_topics
 from keelog.cli.failures import OK, Partial, doing
-from keelog.cli.messages.selectors import TIME, TIMES, SecondsType
+from keelog.cli.messages.selectors import TIME_AHEAD, SecondsType
 from keelog.cli.options import command, format_option, node_option, progress_option
 from keelog.cli.output import Output, say
 from keelog.cli.shapes import receipt_shape
@@ -94,8 +94,8 @@ class Defaults(NamedTuple):
     "--delay", type=SECONDS, metavar="TIME", help="Readers get the messages after it: 90s, 10m, 2h."
 )
 @click.option(
-    "--deliver-at", type=TIME, metavar="TIME",
-    help=f"Readers get the messages at this time: {TIMES}.",
+    "--deliver-at", type=TIME_AHEAD, metavar="TIME",
+    help="Readers get the messages at this time: +15m, 2026-11-20T10:00, or ms since 1970.",
 )  # fmt: skip
 @click.option("--sync", is_flag=True, help="Each receipt waits until the message is on disk.")
 @click.option("--timeout", default=30.0, show_default=True, metavar="SECONDS")

@@ -112,6 +112,7 @@ def _title(answer: dict[str, Any]) -> str:
         f"log: min {log['min']}, appended {log['appended']}, committed {log['committed']}, "
         f"flushed {log['flushed']}, readable {log['readable']}\n"
         f"disk: {disk_text(disk)}\n"
+        f"{_retention_text(answer)}"
         f"{_groups_text(answer)}"
         f"{_timers_text(answer)}"
         f"{_followers_text(answer)}"
@@ -163,6 +164,25 @@ def _following_text(answer: dict[str, Any]) -> str:
         for part, why in found["metadata"].items()
         if why
     ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _retention_text(answer: dict[str, Any]) -> str:
+    """The oldest message, and what goes next; empty for an empty log, and of an older node."""
+    found = answer.get("retention") or {"oldest_ms": None, "next": None}
+    lines = []
+    if found["oldest_ms"] is not None:
+        age = duration_text(time.time() - found["oldest_ms"] / 1000)
+        lines.append(f"oldest message: {time_text(found['oldest_ms'])}, {age} ago")
+    first = found["next"]
+    if first is not None:
+        causes = [f"by age at {time_text(first['at_ms'])}"]
+        if first["growth_bytes"] is not None:
+            causes.append(f"when the log has grown by {size_text(first['growth_bytes'])}")
+        if first["disk_bytes"] is not None:
+            causes.append(f"with {size_text(first['disk_bytes'])} more on the disk")
+        span = f"{first['start']} to {first['end']}"
+        lines.append(f"next to go: the log from {span}, {', or '.join(causes)}, at the earliest")
     return "".join(f"{line}\n" for line in lines)
 
 
