@@ -18,6 +18,7 @@ from protocol.record.codec import (
     decode,
     record_head,
     stated_offset,
+    whole_record,
 )
 from protocol.record.encode import ANY_QUEUE
 from protocol.record.encode import NewMessage as Draft
@@ -217,7 +218,7 @@ class Message:
     def record(self) -> Record:
         """The decoded record. Raises StoreDamaged."""
         if self._record is None:
-            found = decode(self._raw, 0)
+            found = whole_record(self._raw) if self._is_whole else decode(self._raw, 0)
             if not isinstance(found, Record):
                 why = getattr(found, "why", "a filler where a record should be")
                 raise StoreDamaged("commitlog", stated_offset(self._raw), why)
