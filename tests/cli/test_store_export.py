@@ -62,7 +62,7 @@ def test_every_message_and_key_is_a_row(export: Export, whole: Whole, tmp_path: 
         (
             *(record.physical_offset, record.topic, record.head.queue_id),
             *(record.head.queue_offset, record.body, record.tags or None),
-            json.dumps(record.properties, ensure_ascii=False),
+            json.dumps(record.properties, ensure_ascii=False, separators=(",", ":")),
             *(record.message_id, record.head.store_timestamp, record.head.total_size),
         )
         for record in whole.records
