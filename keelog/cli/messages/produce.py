@@ -22,7 +22,7 @@ from keelog.cli.options import command, format_option, node_option, progress_opt
 from keelog.cli.output import Output, say
 from keelog.cli.shapes import receipt_shape
 from keelog.progress import CommandProgress
-from keelog.text import duration_text
+from keelog.text import counted, duration_text
 from pipeline.errors import few
 from protocol.errors import BadRequest, IllegalMessage, MqError
 from protocol.names import is_reserved_topic
@@ -280,20 +280,21 @@ class _ProduceRun:
     def end(self, is_quiet: bool) -> int:
         """0; raises the error, as a partial success when something was stored before."""
         for what, count in self._left_out.items():
-            say(f"{count:,} messages left out: {what}")
+            say(f"{counted(count, 'message')} left out: {what}")
         if self._error is None:
             if not self._stored and not self._left_out:
                 say("nothing sent: there was no line on stdin")
             elif is_quiet:
                 took = duration_text(monotonic() - self._began)
-                say(f"{self._stored:,} messages stored in {took}")
+                say(f"{counted(self._stored, 'message')} stored in {took}")
             return OK
         if self._stored:
             hint = self._what_is_left()
             if isinstance(self._error, keelog.OutcomeUnknownError) and self._error.unique_key:
                 hint = f"{self._error.hint}; if it is not there, {hint}"
             where = f"message {self._failed[0]}: " if self._failed else ""
-            reason = f"{self._stored} messages stored, then: {where}{self._error.reason}"
+            stored = counted(self._stored, "message")
+            reason = f"{stored} stored, then: {where}{self._error.reason}"
             raise Partial(reason, hint)
         raise self._error
 
