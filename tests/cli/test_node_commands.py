@@ -437,3 +437,40 @@ def test_topics_tell_their_bytes_and_age(node: RunningNode) -> None:
     text = keelog(node, "topic", "ls", "--format", "table").stdout.decode()
     assert text.split()[:5] == ["topic", "queues", "messages", "size", "oldest"]
     assert "oldest message: 20" in keelog(node, "status", "--format", "table").stdout.decode()
+
+
+def test_csv_that_was_printed_is_sent_again(node: RunningNode) -> None:
+    text = 'key,tags,body,properties\no-1,paid,"a, ""b""\nc","{""tenant"":""x""}"\no-2,,ü,\n'
+    rows(keelog(node, "produce", "csv-in", "--csv", "--queue", "0", stdin=text.encode()))
+    printed = keelog(node, "consume", "csv-in", "-e", "--format", "csv")
+    again = keelog(node, "produce", "csv-out", "--csv", "--any-topic", stdin=printed.stdout)
+    assert len(rows(again)) == 2
+
+    def messages(topic: str) -> list[dict[str, Any]]:
+        found = rows(keelog(node, "consume", topic, "-e", "--queue", "0"))
+        names = ("body", "keys", "tags", "born_timestamp", "unique_key")
+        tenants = [one["properties"].get("tenant") for one in found]
+        kept = [{name: one[name] for name in names} for one in found]
+        return [one | {"tenant": tenant} for one, tenant in zip(kept, tenants, strict=True)]
+
+    first, second = messages("csv-in")
+    assert (first["body"], first["keys"], first["tags"]) == ('a, "b"\nc', ["o-1"], "paid")
+    assert (second["body"], second["tags"], first["tenant"]) == ("ü", "", "x")
+    assert messages("csv-out") == [first, second]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b"body,price\na,1\n", b"the column 'price', which no message has"),
+        (b"body,tags\na\n", b"line 1: it has not as many cells as the header"),
+        (b"body,tags\na,b,c\n", b"line 1: it has not as many cells as the header"),
+        (b"body,queue_id\na,x\n", b"line 1: invalid literal for int"),
+        (b"body\n\xff\n", b"line 1: 'utf-8' codec can't encode"),
+        (b'body\n"a\n', b"is not CSV: unexpected end of data"),
+    ],
+)
+def test_csv_that_is_no_message_is_refused(node: RunningNode, text: bytes, why: bytes) -> None:
+    done = keelog(node, "produce", "csv-bad", "--csv", stdin=text)
+    assert_three_lines(done)
+    assert why in done.stderr

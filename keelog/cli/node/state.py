@@ -11,7 +11,7 @@ import keelog
 from keelog.cli.failures import OK, UNREACHABLE, doing, report
 from keelog.cli.options import command, node_option, output_options
 from keelog.cli.output import Output
-from keelog.text import disk_text, duration_text, size_text, time_text
+from keelog.text import counted, disk_text, duration_text, size_text, time_text
 from protocol.errors import MqError, NotConnected
 
 _ASK_S = 2.0
@@ -207,7 +207,8 @@ def _groups_text(answer: dict[str, Any]) -> str:
 def _timers_text(answer: dict[str, Any]) -> str:
     """The messages that wait for their time; empty without any, and of an older node."""
     found = answer.get("timers") or {"pending": 0}
-    return f"timers: {found['pending']} messages wait\n" if found["pending"] else ""
+    waiting = counted(found["pending"], "message")
+    return f"timers: {waiting} to be delivered\n" if found["pending"] else ""
 
 
 def _followers_text(answer: dict[str, Any]) -> str:
@@ -240,8 +241,8 @@ def _damage_text(answer: dict[str, Any]) -> str:
         return ""
     lines = [
         f"damage: {place['file']}, offset {place['offset']}: {place['found']}; met"
-        f" {place['count']} times by {place['process']}, first {time_text(place['first_ms'])},"
-        f" last {time_text(place['last_ms'])}"
+        f" {counted(place['count'], 'time')} by {place['process']},"
+        f" first {time_text(place['first_ms'])}, last {time_text(place['last_ms'])}"
         for place in places[:_PLACES_SHOWN]
     ]
     if len(places) > _PLACES_SHOWN or others:
