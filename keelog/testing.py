@@ -16,6 +16,7 @@ from typing import Self
 from client.client import Client, connect
 from keelog.bench.node_process import ANY_DISK, Node
 from keelog.cli.settings.given import value_text
+from node.runtime.listening import loopback
 from protocol.errors import ServiceNotAvailable
 
 LOG_LINES_SHOWN = 100
@@ -36,10 +37,11 @@ _NO_PORT = "Address already in use"
 class TestNode:
     """A node, as a context: ready inside, gone after it, with all that it stored.
 
-    It has a writer, a queue worker, an index worker and a reader, each a process of its own, on
-    free ports of 127.0.0.1. It ends with the process that started it, whatever ends that, and not
-    with the thread. Its disk never counts as full. A start takes a second or two, so let
-    tests share one, each with a topic of its own.
+    It has a writer, a queue worker, an index worker, a reader, and for groups and delays a gateway
+    and tasks, each a process of its own, on free ports of 127.0.0.1. `settings` without those two:
+    `{"serve.remoting": ""}`. It ends with the process that started it, whatever ends that, and not
+    with the thread. Its disk never counts as full. A start takes a second or two, so let tests
+    share one, each with a topic of its own.
     """
 
     __test__ = False  # pytest is not to collect it
@@ -60,7 +62,7 @@ class TestNode:
         """
         self._is_ours = directory is None
         self._directory = None if directory is None else Path(directory)
-        pairs = {**SMALL, **(settings or {})}
+        pairs = {**SMALL, "serve.remoting": f"{loopback()}:0", **(settings or {})}
         self._settings = [
             *ANY_DISK,
             *(f"{name}={value_text(value)}" for name, value in pairs.items()),

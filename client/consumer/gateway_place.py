@@ -21,7 +21,8 @@ def check_gateway(routes: Routes, endpoint: str) -> str:
     if routes.remoting is None:
         raise NotAllowed(
             f"the node at {endpoint} has no gateway, which consumer groups need",
-            "start the node with --remoting 127.0.0.1:10911",
+            "start the node with --remoting 127.0.0.1:10911; a reader alone needs none of it:"
+            " keelog consume TOPIC --cursor NAME, or client.tail(topic, cursor=NAME)",
         )
     return routes.remoting
 

@@ -161,7 +161,7 @@ class Writer:
             self.staging.step(now, self.stopping)
         self._serve_waiting(now)
         self.removals.step()
-        self.store.read_on()
+        self.store.read_on(is_busy=self._last_count > 0)
         if now - self.last_heartbeat >= HEARTBEAT_S:
             check_held()
             self.store.page.publish(flush_began_ms=self.flushing.flush_began_ms)

@@ -180,10 +180,11 @@ class WriterStore:
         """Whether `read_on` has something to read."""
         return self.stored_once is not None and self.stored_once.is_behind
 
-    def read_on(self) -> None:
-        """Reads of the log what repeated keys are looked for in, a part of it at a time."""
+    def read_on(self, is_busy: bool) -> None:
+        """Reads of the log what repeated keys are looked for in, a part of it at a time, a smaller
+        one while messages come."""
         if self.stored_once is not None:
-            self.stored_once.turn()
+            self.stored_once.turn(is_busy)
 
     @property
     def run_dir(self) -> Path:

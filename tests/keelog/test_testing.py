@@ -14,6 +14,7 @@ import pytest
 import keelog
 from keelog.pytest_plugin import pytest_runtest_makereport
 from keelog.testing import TestNode
+from protocol.errors import NotAllowed
 from tests.support.node import wait_until
 
 
@@ -160,3 +161,18 @@ import keelog.pytest_plugin
 def test_the_plugin_ends_no_run_of_an_older_pytest() -> None:
     """It is imported unasked. pytest 6 has no names for reports, pluggy 1.0 no `wrapper`."""
     subprocess.run([sys.executable, "-c", OLD_PYTEST], check=True)
+
+
+@pytest.mark.process
+def test_groups_and_delays_work_at_a_test_node_and_can_be_left_out() -> None:
+    with TestNode() as node, node.connect() as client:
+        client.send("orders", b"later", delay=0.2)
+        with client.consumer("billing", "orders", start="earliest") as consumer:
+            message = consumer.get(30.0)
+        assert message is not None
+        assert message.body == b"later"
+    with TestNode(settings={"serve.remoting": ""}) as node, node.connect() as client:
+        with pytest.raises(NotAllowed) as caught:
+            client.consumer("billing", "orders")
+        assert "--remoting" in caught.value.hint
+        assert "cursor" in caught.value.hint

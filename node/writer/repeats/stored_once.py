@@ -4,9 +4,11 @@ A request asks for it. Its messages that the window has already are taken out be
 answered with the places of the first ones; the appender gets the others and does not know of it.
 """
 
+import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
+from node.runtime.event_log import fields
 from node.runtime.settings import Settings
 from node.writer.append_request import AppendRequest, RepeatedMessage, check_crc, check_sizes
 from node.writer.repeats.key_window import KeyWindow, MessageKey
@@ -16,8 +18,12 @@ from protocol.names import SCHEDULE_TOPIC
 from protocol.record.codec import Record, decode
 from protocol.record.properties import REAL_QUEUE_ID
 
+log = logging.getLogger("keelog.writer")
+
 FOLLOW_BYTES = 4 * 1024 * 1024
 """Log that one turn of the writer's loop reads for the window at most."""
+FOLLOW_BUSY_BYTES = 1024 * 1024
+"""The same while messages come and much is unread, as after a start: senders wait for it."""
 CATCH_UP_BYTES = 16 * 1024 * 1024
 """Log that one request waits for. While more is unread, as after a start, requests that ask are
 refused as busy."""
@@ -88,6 +94,7 @@ class StoredOnce:
         self._bounds = bounds
         self._removed = removed
         self._crc = crc
+        self._was_far = False
         self.taken_out = 0
         """Messages that were not stored again."""
 
@@ -100,9 +107,16 @@ class StoredOnce:
         """Closes the window's files."""
         self._window.close()
 
-    def turn(self) -> None:
-        """Reads on, so that a request that asks finds little to read."""
-        self._window.follow(*self._bounds(), FOLLOW_BYTES)
+    def turn(self, is_busy: bool = False) -> None:
+        """Reads on, so that a request that asks finds little to read. `is_busy`: messages come."""
+        is_far = self._is_far_behind()
+        if is_far != self._was_far:
+            unread = fields(unread_bytes=self._bounds()[1] - self._window.at)
+            event = "the log is read for repeated keys" if is_far else "repeated keys are known"
+            log.info(event, extra=unread)
+            self._was_far = is_far
+        bytes_max = FOLLOW_BUSY_BYTES if is_busy and is_far else FOLLOW_BYTES
+        self._window.follow(*self._bounds(), bytes_max)
 
     def append(self, requests: list[AppendRequest], now_ms: int) -> None:
         """As `Appender.append`. A request that asks has `repeats`, which get the messages of it

@@ -1,5 +1,6 @@
 """Messages with one unique key that are sent again are stored once, whatever happens between."""
 
+import logging
 import random
 import zlib
 from collections.abc import Iterator
@@ -249,6 +250,28 @@ def test_while_the_log_is_unread_who_asks_is_refused(
     log.append(late)
     assert late.error is None
     assert len(log.records()) == 10
+
+
+def test_while_messages_come_less_is_read_in_a_turn_and_the_log_says_when_all_is(
+    log: Once, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log.append(*(plain(message(f"k{number}", body=bytes(20_000))) for number in range(9)))
+    monkeypatch.setattr(stored_once, "CATCH_UP_BYTES", 50_000)
+    monkeypatch.setattr(stored_once, "FOLLOW_BYTES", 200_000)
+    monkeypatch.setattr(stored_once, "FOLLOW_BUSY_BYTES", 30_000)
+    log.start()
+    with caplog.at_level(logging.INFO, "keelog.writer"):
+        turns = 0
+        while log.once.is_behind:
+            log.once.turn(is_busy=True)
+            turns += 1
+        log.once.turn()
+    assert 4 <= turns <= 8
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["the log is read for repeated keys", "repeated keys are known"]
+    log.start()
+    log.once.turn()
+    assert not log.once.is_behind
 
 
 def test_only_a_node_with_a_window_may_be_asked() -> None:
