@@ -30,7 +30,7 @@ setup: $(STAMP) ## makes .venv and installs the project into it, when that is no
 
 $(STAMP): pyproject.toml hatch_build.py $(wildcard protocol/kernel/*.c)
 	@set -e; \
-	echo "setting up $(VENV): some 700 MB, half a minute or more" >&2; \
+	echo "setting up $(VENV): some 700 MB, a minute or two" >&2; \
 	if command -v uv >/dev/null 2>&1; then \
 	  $(BIN)/python -c '' 2>/dev/null || uv venv --quiet --clear --python '>=3.11' $(VENV); \
 	  uv pip install --quiet --python $(BIN)/python -e '.[dev,spark]'; \

@@ -305,11 +305,14 @@ class Client:
         return run(self._core, self._core.purge_topic(topic, options))
 
     def offsets(
-        self, topic: str, queue_id: int | None = None, timeout: float | None = None
-    ) -> list[QueueOffsets]:
+        self, topic: str, queue_id: int | None = None, timeout: float | None = None,
+        *, sizes: bool = False,
+    ) -> list[QueueOffsets]:  # fmt: skip
         """Where each queue begins and ends, and whether its worker is behind the log, so that there
-        may be more; all of them without `queue_id`. Raises UnknownTopic."""
-        return run(self._core, operations.offsets(topic, queue_id, self._core.deadline(timeout)))
+        may be more; all of them without `queue_id`. With `sizes` also how many bytes it has, and
+        since when. Raises UnknownTopic."""
+        deadline = self._core.deadline(timeout)
+        return run(self._core, operations.offsets(topic, queue_id, deadline, sizes))
 
     def seek(self, topic: str, queue_id: int, time: Time, **options: Unpack[SeekOptions]) -> int:
         """The queue offset at a store time, by RocketMQ's edge rules: of the first message stored

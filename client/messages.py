@@ -4,6 +4,8 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from operator import attrgetter
+from types import NoneType
 from typing import TypedDict
 
 from protocol.errors import BadRequest, StoreDamaged
@@ -18,6 +20,7 @@ from protocol.record.codec import (
     decode,
     record_head,
     stated_offset,
+    whole_record,
 )
 from protocol.record.encode import ANY_QUEUE
 from protocol.record.encode import NewMessage as Draft
@@ -77,6 +80,11 @@ class MessageOptions(TypedDict, total=False):
     deliver_at: datetime | int | None
 
 
+_TEXTS = ("topic", "tags", "order_by", "unique_key", "born_host")
+_NUMBERS = ("queue_id", "born_timestamp", "flag", "sys_flag", "reconsume_times", "delay_level")
+_TYPES = ((_TEXTS, attrgetter(*_TEXTS), str), (_NUMBERS, attrgetter(*_NUMBERS), int))
+
+
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
     """A message to send. All fields but the body are optional: see `keelog.MessageOptions`.
@@ -133,12 +141,11 @@ class OutgoingMessage:
     def _check_types(self, topic: str) -> None:
         """Raises BadRequest, where the encoder would raise some TypeError."""
         check_type("topic", topic, str)
-        for name in ("topic", "tags", "order_by", "unique_key", "born_host"):
-            check_type(name, getattr(self, name), str)
-        for name in (
-            "queue_id", "born_timestamp", "flag", "sys_flag", "reconsume_times", "delay_level",
-        ):  # fmt: skip
-            check_type(name, getattr(self, name), int)
+        for names, values_of, kind in _TYPES:
+            values = values_of(self)
+            if not {*map(type, values)} <= {kind, NoneType}:  # a quick look at the usual case
+                for name, value in zip(names, values, strict=True):
+                    check_type(name, value, kind)
         if self.delay_level < 0:
             raise BadRequest(f"delay_level is {self.delay_level}", "use 1 and more, 0 for none")
         if bool(self.delay_level) + (self.delay is not None) + (self.deliver_at is not None) > 1:
@@ -217,7 +224,7 @@ class Message:
     def record(self) -> Record:
         """The decoded record. Raises StoreDamaged."""
         if self._record is None:
-            found = decode(self._raw, 0)
+            found = whole_record(self._raw) if self._is_whole else decode(self._raw, 0)
             if not isinstance(found, Record):
                 why = getattr(found, "why", "a filler where a record should be")
                 raise StoreDamaged("commitlog", stated_offset(self._raw), why)

@@ -182,16 +182,26 @@ def find_page(
     return FoundMessages(messages, answer.header.get("cursor"), damaged)
 
 
-def offsets(topic: str, queue_id: int | None, deadline: float) -> Operation[list[QueueOffsets]]:
-    """Where the queues of a topic begin and end."""
+def offsets(
+    topic: str, queue_id: int | None, deadline: float, sizes: bool = False
+) -> Operation[list[QueueOffsets]]:
+    """Where the queues of a topic begin and end; with `sizes` what they hold, too."""
     fields: dict[str, Any] = {"topic": topic}
+    if sizes:
+        fields["sizes"] = True
     if queue_id is not None:
         fields["queue"] = queue_id
     answer = yield Call(NodeRole.READER, "offsets", fields, deadline)
     generation = answer.header.get("generation")
     return [
         QueueOffsets(
-            q["queue_id"], q["min_offset"], q["max_offset"], q.get("behind", False), generation
+            q["queue_id"],
+            q["min_offset"],
+            q["max_offset"],
+            q.get("behind", False),
+            generation,
+            q.get("bytes"),
+            q.get("oldest_ms"),
         )
         for q in answer.header["queues"]
     ]

@@ -105,6 +105,9 @@ class QueueOffsets:
     `is_behind`: its queue worker has not placed all of the log, so there may be more of them.
     `generation`: which topic of the name this is. It rises when the topic is removed, and then no
     offset of before counts any more; 0 for one that never was. None: the node is too old to say.
+
+    `bytes` and `oldest_ms` are known where they were asked for: what the messages take in the log,
+    an estimate for a queue of more than some thousand messages, and when the first was stored.
     """
 
     queue_id: int
@@ -112,6 +115,8 @@ class QueueOffsets:
     max_offset: int
     is_behind: bool = False
     generation: int | None = None
+    bytes: int | None = None
+    oldest_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,11 +190,13 @@ class Client:
         return await run(self._core, self._core.purge_topic(topic, options))
 
     async def offsets(
-        self, topic: str, queue_id: int | None = None, timeout: float | None = None
-    ) -> list[QueueOffsets]:
-        """Returns the first and the next offset of each queue."""
+        self, topic: str, queue_id: int | None = None, timeout: float | None = None,
+        *, sizes: bool = False,
+    ) -> list[QueueOffsets]:  # fmt: skip
+        """Returns the first and the next offset of each queue; with `sizes` also its bytes and its
+        oldest message's time."""
         deadline = self._core.deadline(timeout)
-        return await run(self._core, operations.offsets(topic, queue_id, deadline))
+        return await run(self._core, operations.offsets(topic, queue_id, deadline, sizes))
 
     async def seek(
         self, topic: str, queue_id: int, time: datetime | int, **options: Unpack[SeekOptions]

@@ -4,7 +4,6 @@ Written under another name in one transaction, and renamed: the name always mean
 SQLite sorts in files beside it meanwhile: the folder for temporary files may be small.
 """
 
-import json
 import os
 import shlex
 import sqlite3
@@ -12,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import msgspec
 
 from node.runtime.disk import rename, sync_dir, sync_file
 from node.store.hints import see_all_damage
@@ -23,7 +24,6 @@ from protocol.errors import BadRequest, BodyUnreadable, MqError
 from protocol.record.bodies import COMPRESSED
 from protocol.record.codec import Record
 from protocol.record.columns import RecordColumns
-from protocol.record.properties import decode_raw_properties
 
 TABLES = """
 CREATE TABLE messages (
@@ -41,6 +41,7 @@ CREATE INDEX messages_by_time ON messages (store_timestamp);
 CREATE INDEX keys_by_key ON keys (topic, key);
 """
 _INSERT = f"INSERT INTO messages VALUES ({', '.join('?' * 20)})"
+_encode = msgspec.json.Encoder().encode
 _INSERT_KEY = "INSERT INTO keys VALUES (?, ?, ?)"
 
 Progress = Callable[[int, int], None]
@@ -196,7 +197,7 @@ def _row(record: Record, body: bytes | None) -> tuple[Any, ...]:
         record.message_id,
         record.unique_key or None,
         record.tags or None,
-        _properties(record),
+        _encode(record.properties).decode(),
         head.flag,
         head.sys_flag,
         head.born_timestamp,
@@ -209,9 +210,3 @@ def _row(record: Record, body: bytes | None) -> tuple[Any, ...]:
         body,
         record.raw_body if head.sys_flag & COMPRESSED else None,
     )
-
-
-def _properties(record: Record) -> str:
-    pairs = decode_raw_properties(record.properties_raw).items()
-    texts = {name.decode(errors="replace"): value.decode(errors="replace") for name, value in pairs}
-    return json.dumps(texts, ensure_ascii=False)

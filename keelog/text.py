@@ -10,6 +10,11 @@ GAP_CHARS = 2
 _GAP = " " * GAP_CHARS
 
 
+def counted(count: int, what: str) -> str:
+    """Returns a count with its word: `1 message`, `2,000 messages`."""
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
 def size_text(count: int | None) -> str:
     """Returns bytes as `3.4 MiB`, and nothing for what is not known."""
     return "" if count is None else printable.size_text(count, decimals=1)

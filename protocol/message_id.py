@@ -46,6 +46,7 @@ def _host_text(host: Host) -> str:
 NO_HOST = Host(bytes(IPV4_BYTES), 0)
 
 
+@lru_cache(maxsize=1024)
 def parse_host(text: str) -> Host:
     """Reads `1.2.3.4:5` or `[::1]:5`; the port may be missing. Raises BadRequest."""
     found = _WITH_PORT.fullmatch(text)

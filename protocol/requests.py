@@ -409,6 +409,7 @@ class OffsetsFields(NamedTuple):
             absent="of none",
         ),
     ] = None
+    sizes: Annotated[bool, RequestField("name `bytes` and `oldest_ms` too")] = False
 
 
 class SeekFields(NamedTuple):

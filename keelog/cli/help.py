@@ -35,12 +35,13 @@ end                  behind the last one
 123                  the queue offset 123
 +5                   behind the first five messages of each queue
 -10                  the last ten messages of each queue
-@2026-11-20T10:00    the first stored at or after this time (local without a zone)
-@-15m                the same, so long before now: s, m, h, d, w; @-1h30m
+2026-11-20T10:00     the first stored at or after this time (local without a zone)
+-15m                 the same, so long before now: s, m, h, d, w; -1h30m
 @1795248083173       the same, in ms since 1970
-FROM:TO              from one place up to another: keelog consume orders --from @-1h:@-30m
+FROM:TO              from one place up to another: keelog consume orders --from -1h:-30m
 
-Options that take a time (--since, --until, --time) take it with or without the @.
+Options that take only a time (--since, --until, --time) take these times, too, and a number as ms
+since 1970. An @ may be before each time. 15m is -15m; for --deliver-at it is +15m, after now.
 """,
     "node": """\
 Which node a command talks to; the first of these that is said:

@@ -58,6 +58,15 @@ def debug_wanted() -> bool:
 class WholeRange(click.IntRange):
     """A whole number of at most 64 bits, as a node and a store have them."""
 
+    def __init__(self, *bounds: Any) -> None:
+        super().__init__(*bounds)
+        if self.min is None and self.max is None:
+            self.name = "integer"
+
+    def _describe_range(self) -> str:
+        """Empty without bounds, which click does not expect."""
+        return "" if self.name == "integer" else super()._describe_range()
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Refuses more, however long it is, in one line."""
         found: int = super().convert(value, param, ctx)

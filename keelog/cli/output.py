@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequenc
 from typing import Any, BinaryIO
 
 import click
+import msgspec
 
 from keelog.text import GAP_CHARS, aligned
 from protocol.printable import one_line, printable
@@ -94,7 +95,7 @@ class Output:
         if self.format == "json":
             self._put(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
         elif self.format == "jsonl":
-            self._put(_line(document))
+            self._write_lines([document], live=False)
         else:
             rows = list(table) or [
                 {"field": name, "value": _flat(document[name])} for name in document
@@ -128,7 +129,11 @@ class Output:
 
     def _write_lines(self, rows: Iterable[Row], live: bool) -> None:
         for row in rows:
-            self._put(_line(row))
+            line = _encoded(row)
+            if line.isascii() and _DELETE not in line:
+                self.stream.write(line)  # the usual case: JSON has escaped what is below U+0020
+            else:
+                self._put(line.decode())
             if live:
                 self.stream.flush()
 
@@ -205,11 +210,16 @@ def say(text: str) -> None:
     click.echo(printable(text), err=True)
 
 
-_encode_line = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_DELETE = b"\x7f"
+_encoder = msgspec.json.Encoder()
 
 
-def _line(row: Row) -> str:
-    return _encode_line(row) + "\n"
+def _encoded(row: Row) -> bytes:
+    """A line of JSON."""
+    try:
+        return b"%b\n" % _encoder.encode(row)
+    except UnicodeEncodeError:  # half a surrogate pair, as in the name of a file that is not UTF-8
+        return b"%b\n" % json.dumps(row, separators=(",", ":")).encode()
 
 
 def _csv_line(cells: Sequence[str]) -> str:

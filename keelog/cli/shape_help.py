@@ -107,6 +107,15 @@ STATUS: Shape = {
         "used_ratio": "number: 0 to 1",
         "shortage": "text: what so full a disk costs, or null",
     },
+    "retention": {
+        "oldest_ms": "integer: when the oldest message was stored, ms since 1970, or null",
+        "next": {
+            **integers("start", "end"),
+            "at_ms": "integer: when this segment goes by its age at the earliest, ms since 1970",
+            "growth_bytes": "integer: or when the log has grown by them; null without a bound",
+            "disk_bytes": "integer: or when they are used on the disk too; null where not allowed",
+        },
+    },
     "groups": {
         "groups": "integer",
         "members": "integer",
@@ -261,6 +270,7 @@ INFO: Shape = {
     "clean_shutdown": _TRUTH,
     "commit_log": {
         **integers("min_offset", "max_offset", "segments", "segment_bytes"),
+        "oldest_ms": "integer: when the oldest message was stored, ms since 1970, or null",
         "torn_tail": "null, or offset, kind and why",
     },
     "queues": integers("topics", "count", "file_bytes"),
@@ -313,12 +323,22 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
     ),
     "produce": (RECEIPT,),
     "consume": (MESSAGE,),
-    "topic ls": (fields_of(TopicInfo, perm="integer: 2 write, 4 read", messages="integer"),),
+    "topic ls": (
+        fields_of(
+            TopicInfo,
+            perm="integer: 2 write, 4 read",
+            messages="integer",
+            bytes="integer: of their records in the log, an estimate of large queues; or null",
+            oldest_ms="integer: when the oldest was stored, ms since 1970, or null",
+        ),
+    ),
     "topic describe": (
         {
             "topic": "text",
             **integers("perm", "read_queues", "write_queues", "retention_hours"),
-            "queues": [QUEUE],
+            "queues": [
+                QUEUE | {"bytes": "integer", "oldest_ms": "integer: ms since 1970, or null"}
+            ],
         },
     ),
     "group ls": (

@@ -17,6 +17,7 @@ from node.store.query.pull_types import PulledRecords, PullStatus
 from node.store.query.record_of_unit import record_of, store_time
 from node.store.query.seek import Boundary, offset_by_time
 from node.store.queues.listing import list_topics
+from node.store.queues.reader import bytes_of
 from node.store.running_store import RunningStore
 from protocol.errors import CorruptError, NotFound, StoreDamaged, UnknownTopic
 from protocol.ids import Queue
@@ -216,6 +217,8 @@ def offsets(
         ids = sorted({*named, *store.queue_ids(wanted.topic)})
     queues = [Queue(wanted.topic, number) for number in ids]
     rows = [_bounds(store, tail, queue) for queue in queues]
+    if wanted.sizes:
+        rows = [row | _held(store, tail, queue) for row, queue in zip(rows, queues, strict=True)]
     asked = wanted.stored_at or {}
     for row, queue in zip(rows, queues, strict=True):
         if (offset := asked.get(queue.queue_id)) is not None:
@@ -250,6 +253,16 @@ def bounds_of(store: RunningStore, tail: TailCache, queue: Queue) -> tuple[int, 
     reader = store.queue(*queue)
     low, high = (0, 0) if reader is None else (reader.min_offset, reader.max_offset)
     return low, max(high, tail.end_of(queue) or 0)
+
+
+def _held(store: RunningStore, tail: TailCache, queue: Queue) -> dict[str, Any]:
+    """What a queue holds: its bytes in the log, and the store time of its first message; None for a
+    queue without one, or while it cannot be read."""
+    reader = store.queue(*queue)
+    if reader is None:
+        return {"bytes": 0, "oldest_ms": None}
+    oldest_ms = time_at(store, tail, queue, reader.min_offset)
+    return {"bytes": bytes_of(reader), "oldest_ms": None if oldest_ms == NO_TIME else oldest_ms}
 
 
 def _bounds(store: RunningStore, tail: TailCache, queue: Queue) -> dict[str, Any]:

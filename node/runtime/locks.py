@@ -74,9 +74,10 @@ class FileLock:
             raise
         if is_taken:
             return cls(path, descriptor)
+        pid = holder_of(descriptor)
         os.close(descriptor)
         raise StoreLocked(
-            f"{path} is held by another process",
+            f"{path} is held by another process{'' if pid is None else f', {pid}'}",
             "stop the node or broker that owns it; reading commands need no lock",
         )
 
@@ -96,6 +97,25 @@ def record_lock_of(descriptor: int) -> int | None:
         raise
     kind, _, _, _, pid = _LOCK.unpack(answer)
     return None if kind == fcntl.F_UNLCK else int(pid)
+
+
+def holder_of(descriptor: int) -> int | None:
+    """The pid of the process that has one of the locks of a file; None where that is not known: it
+    is of another container, or the system does not list locks."""
+    pid = record_lock_of(descriptor)
+    if pid is not None and pid > 0:
+        return pid
+    status = os.fstat(descriptor)
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+    try:
+        listed = Path("/proc/locks").read_text("ascii").splitlines()
+    except OSError:
+        return None
+    for line in listed:  # 1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF
+        _, *words = line.split()
+        if words[0] == "FLOCK" and words[4] == f"{device}:{status.st_ino}" and int(words[3]) > 0:
+            return int(words[3])
+    return None
 
 
 def _is_taken(path: Path, descriptor: int, flock: bool, record: bool) -> bool:

@@ -8,6 +8,7 @@ from node.store.checkpoints import list_progress, load_epochs
 from node.store.file_cache import refuse
 from node.store.stopped_store import StoppedStore
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR
+from protocol.record.codec import Record
 
 Shape = dict[str, Any]
 
@@ -28,6 +29,7 @@ def describe(store: StoppedStore) -> Shape:
             "max_offset": log.end,
             "segments": len(log.segments.segments),
             "segment_bytes": log.segment_bytes,
+            "oldest_ms": _oldest_ms(store),
             "torn_tail": _torn(store),
         },
         "queues": {
@@ -47,6 +49,13 @@ def describe(store: StoppedStore) -> Shape:
             for name in (COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR)
         },
     }
+
+
+def _oldest_ms(store: StoppedStore) -> int | None:
+    """When the log's first message was stored; None without one that can be read."""
+    log = store.log
+    found = log.peek(log.min_offset) if log.min_offset < log.end else None
+    return found.head.store_timestamp if isinstance(found, Record) else None
 
 
 def _torn(store: StoppedStore) -> Shape | None:

@@ -40,6 +40,7 @@ from node.supervisor.monitoring.damage import DamageList
 from node.supervisor.monitoring.elected import elected, elected_check
 from node.supervisor.monitoring.followers import followers_check, followers_of
 from node.supervisor.monitoring.following import following, following_check
+from node.supervisor.monitoring.retention import retention
 from node.supervisor.operations import operations
 from node.supervisor.plan import (
     Child,
@@ -165,6 +166,7 @@ def status(view: NodeView) -> Fields:
             "ahead_ms": store_ahead_ms(log),
         },
         "disk": disk(view),
+        "retention": retention(view.root, view.settings, log),
         "damage": view.damage.shape(view.store),
         "operations": operations(stats),
         "groups": _groups(view.root),

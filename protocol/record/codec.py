@@ -301,6 +301,17 @@ def _decode_whole(
     return Record(head, topic, body, raw[properties_at:], raw)
 
 
+def whole_record(raw: bytes) -> Record:
+    """As `decode`, in half the time, for the bytes of a record that somebody has verified."""
+    layout = record_head(int.from_bytes(raw[SYS_FLAG_POSITION : SYS_FLAG_POSITION + 4], "big"))
+    head = layout.read(raw)
+    body_end = layout.size + head.body_length
+    topic_at = body_end + (1 if head.magic == MAGIC_V1 else 2)
+    topic_end = topic_at + int.from_bytes(raw[body_end:topic_at], "big")
+    topic, body = raw[topic_at:topic_end].decode(), raw[layout.size : body_end]
+    return Record(head, topic, body, raw[topic_end + 2 :], raw)
+
+
 def has_crc_property(properties: bytes) -> bool:
     """Whether properties end in `__CRC32#`, which then covers all the bytes before it."""
     return (

@@ -32,6 +32,7 @@ from protocol.record.codec import (
     Torn,
     decode,
     states_crc,
+    whole_record,
 )
 from protocol.record.properties import (
     CRC_DIGITS,
@@ -87,12 +88,9 @@ class RecordColumns:
         """The log offset after the last record, of which there must be one."""
         return int(self.physical_offset[-1] + self.size[-1])
 
-    def record(self, row: int, sealed: bool = True) -> Record:
-        """One of them as a plain record; `sealed` as for `scan`."""
-        start = int(self.start[row])
-        found = decode(self.data[start : start + int(self.size[row])].tobytes(), 0, None, sealed)
-        assert isinstance(found, Record)
-        return found
+    def record(self, row: int) -> Record:
+        """One of them as a plain record."""
+        return whole_record(self.piece(self.start, self.size, row))
 
     def body(self, row: int) -> bytes:
         """One body without its producer's compression. Raises BodyUnreadable, CodecMissing."""

@@ -144,7 +144,7 @@ def check_columns(frame: Bytes, rules: AppendRules) -> CheckedColumns:
     legal = np.array([_is_legal_topic(topic, rules) for topic in topics] or [True])
     suspect |= ~legal[topic_id] if len(topic_id) else suspect
     for row in np.flatnonzero(suspect):
-        _check_record(int(row), columns.record(int(row), sealed=False), rules)
+        _check_record(int(row), columns.record(int(row)), rules)
     assert not suspect.any(), "the columns suspect what the plain check takes"
     if found.stop is not None:
         raise _not_a_record(len(columns), found.end, found.stop)

@@ -114,7 +114,7 @@ def decode_properties(data: bytes) -> dict[str, str]:
     except UnicodeDecodeError:
         raw = decode_raw_properties(data)
         return {java_text(name): java_text(value) for name, value in raw.items()}
-    pairs = (pair.partition("\x01") for pair in text.split("\x02"))
+    pairs = [pair.partition("\x01") for pair in text.split("\x02")]
     return {name: value for name, _, value in pairs if name and value}
 
 

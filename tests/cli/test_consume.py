@@ -279,7 +279,7 @@ def test_a_tail_keeps_its_cursor_in_both_clients(node: RunningNode) -> None:
             results = mq.consume("tails-c", cursor="u", max_messages=3)
             first = await anext(results)
             await anext(results)
-            await results.aclose()  # type: ignore[attr-defined]
+            await results.aclose()
             assert [int(message.body) for message in first.messages] == [2, 3, 4]
             return bodies, await mq.cursor("tails-c", "u")
 

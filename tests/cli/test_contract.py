@@ -21,7 +21,7 @@ health --wait --json --node
 status --json --node
 top --once --node
 produce TOPIC --file --quiet --key-separator --any-topic --delay-level --delay --deliver-at
-produce TOPIC --queue --tags --key -p --jsonl --batch --sync --node
+produce TOPIC --queue --tags --key -p --jsonl --csv --batch --sync --node
 consume TOPIC --from --count --until-end --template --merge --cursor --group --on-damage
 consume TOPIC -o -n -e --queue --tags -f --raw-body --no-body --node --format --json --jsonl
 topic ls --node --format --json --jsonl

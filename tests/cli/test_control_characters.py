@@ -167,10 +167,10 @@ def test_a_traceback_in_the_log_holds_none(kind: type[JsonLines | TextLines]) ->
 
 
 def test_the_three_lines_of_a_process_that_ends_hold_none(
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     print_error(ALL, MqError(ALL, ALL))
-    text = capsys.readouterr().err
+    text = capfd.readouterr().err
     assert text.count("\n") == 3
     assert not {ord(sign) for sign in text.replace("\n", "")} & CONTROLS
 

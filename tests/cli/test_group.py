@@ -114,7 +114,7 @@ def test_a_group_without_members_goes_on_where_it_is_put(node: RunningNode, cli:
     assert [row["committed"] for row in to_end["queues"]] == [5, 5]
     cli("reset", "reports", "--topic", "orders", "--to", "1", "--queue", "1")
     assert node.client.cursor("orders", "reports") == {0: 5, 1: 1}
-    cli("reset", "reports", "--topic", "orders", "--to", "@-1h")
+    cli("reset", "reports", "--topic", "orders", "--to", "-1h")
     assert node.client.cursor("orders", "reports") == {0: 0, 1: 0}
     assert "no queue 7" in cli(
         "reset", "reports", "--topic", "orders", "--to", "end", "--queue", "7", code=3

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from keelog.cli import shapes
+from node.runtime.process import now_ms
 from tests.support.node import RunningNode
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("cli-node")]
@@ -114,7 +115,7 @@ def test_places_counts_and_formats(node: RunningNode) -> None:
     assert values("-o", "-3", "-e") == everything[-3:]
     assert values("-o", "+18", "-e") == everything[18:]
     assert values("-o", "end", "-e") == []
-    assert values("-o", "@-1h:end") == everything
+    assert values("-o", "@-1h:end") == values("-o", "-1h:end") == everything
     assert values("-n", "4") == everything[:4]
     assert values("-o", "-2", "-n", "2") == everything[-2:]
     assert values("-o", "+18", "-n", "1") == everything[18:19]
@@ -223,8 +224,10 @@ def test_topics_are_made_listed_described_and_removed(node: RunningNode) -> None
     rows(keelog(node, "produce", "made", "--queue", "2", stdin=b"x\n"))
     assert len(rows(keelog(node, "consume", "made", "-e"))) == 1
     described = rows(keelog(node, "topic", "describe", "made"))[0]
-    assert described["queues"][2] == {
-        "topic": "made", "queue_id": 2, "min_offset": 0, "max_offset": 1,
+    queue = described["queues"][2]
+    assert queue["bytes"] > 0 < queue.pop("oldest_ms")
+    assert queue == {
+        "topic": "made", "queue_id": 2, "min_offset": 0, "max_offset": 1, "bytes": queue["bytes"],
     }  # fmt: skip
     assert described["write_queues"] == 5
     listed = {row["topic"]: row for row in rows(keelog(node, "topic", "ls"))}
@@ -405,12 +408,69 @@ def test_health_of_no_node_is_4_and_still_a_document() -> None:
 
 
 def test_the_demo_ends_with_0_on_a_real_store(tmp_path: Path) -> None:
-    done = keelog(
-        NOWHERE, "demo", "--from", "small-clean-533", "--directory", str(tmp_path), "--json"
-    )
+    done = keelog(NOWHERE, "demo", "--from", "small-clean", "--directory", str(tmp_path), "--json")
     assert done.returncode == 0, done.stderr.decode()
     summary = json.loads(done.stdout)
     assert summary["sent"] == summary["stored"] == summary["pulled_equal"] == 3000
     assert summary["found_by_key"] == summary["found_by_time"] == summary["looked_up"]
     assert summary["verified"]["findings"] == 0
     assert Path(summary["store"]).is_dir()
+
+
+def test_topics_tell_their_bytes_and_age(node: RunningNode) -> None:
+    before = now_ms()
+    lines = b"".join(b"%0*d\n" % (number % 200 + 1, number) for number in range(9_000))
+    rows(keelog(node, "produce", "sized", "--queue", "0", stdin=lines))
+    rows(keelog(node, "produce", "sized", "--queue", "1", stdin=b"a\nbc\n"))
+    node.wait_dispatched()
+    stored = rows(keelog(node, "consume", "sized", "-e", "--no-body"))
+    taken = [sum(one["store_size"] for one in stored if one["queue_id"] == n) for n in (0, 1)]
+
+    (topic,) = [row for row in rows(keelog(node, "topic", "ls")) if row["topic"] == "sized"]
+    (described,) = rows(keelog(node, "topic", "describe", "sized"))
+    assert described["queues"][1]["bytes"] == taken[1]
+    assert described["queues"][0]["bytes"] == pytest.approx(taken[0], rel=0.05)
+    assert topic["bytes"] == sum(queue["bytes"] for queue in described["queues"])
+    assert before <= topic["oldest_ms"] == stored[0]["store_timestamp"] <= now_ms()
+    (status,) = rows(keelog(node, "status"))
+    assert status["retention"]["oldest_ms"] <= topic["oldest_ms"]
+    text = keelog(node, "topic", "ls", "--format", "table").stdout.decode()
+    assert text.split()[:5] == ["topic", "queues", "messages", "size", "oldest"]
+    assert "oldest message: 20" in keelog(node, "status", "--format", "table").stdout.decode()
+
+
+def test_csv_that_was_printed_is_sent_again(node: RunningNode) -> None:
+    text = 'key,tags,body,properties\no-1,paid,"a, ""b""\nc","{""tenant"":""x""}"\no-2,,ü,\n'
+    rows(keelog(node, "produce", "csv-in", "--csv", "--queue", "0", stdin=text.encode()))
+    printed = keelog(node, "consume", "csv-in", "-e", "--format", "csv")
+    again = keelog(node, "produce", "csv-out", "--csv", "--any-topic", stdin=printed.stdout)
+    assert len(rows(again)) == 2
+
+    def messages(topic: str) -> list[dict[str, Any]]:
+        found = rows(keelog(node, "consume", topic, "-e", "--queue", "0"))
+        names = ("body", "keys", "tags", "born_timestamp", "unique_key")
+        tenants = [one["properties"].get("tenant") for one in found]
+        kept = [{name: one[name] for name in names} for one in found]
+        return [one | {"tenant": tenant} for one, tenant in zip(kept, tenants, strict=True)]
+
+    first, second = messages("csv-in")
+    assert (first["body"], first["keys"], first["tags"]) == ('a, "b"\nc', ["o-1"], "paid")
+    assert (second["body"], second["tags"], first["tenant"]) == ("ü", "", "x")
+    assert messages("csv-out") == [first, second]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b"body,price\na,1\n", b"the column 'price', which no message has"),
+        (b"body,tags\na\n", b"line 1: it has not as many cells as the header"),
+        (b"body,tags\na,b,c\n", b"line 1: it has not as many cells as the header"),
+        (b"body,queue_id\na,x\n", b"line 1: invalid literal for int"),
+        (b"body\n\xff\n", b"line 1: 'utf-8' codec can't encode"),
+        (b'body\n"a\n', b"is not CSV: unexpected end of data"),
+    ],
+)
+def test_csv_that_is_no_message_is_refused(node: RunningNode, text: bytes, why: bytes) -> None:
+    done = keelog(node, "produce", "csv-bad", "--csv", stdin=text)
+    assert_three_lines(done)
+    assert why in done.stderr

@@ -11,6 +11,7 @@ import pytest
 
 from keelog.cli.main import run
 from keelog.cli.output import Output, is_plain
+from protocol.printable import printable
 
 ROWS: list[dict[str, Any]] = [
     {"topic": "a", "queue_id": 0, "keys": ["k", "ü"], "body": "line\n"},
@@ -26,6 +27,18 @@ def written(format: str, rows: list[dict[str, Any]], columns: tuple[str, ...] = 
 
 def test_json_lines_are_one_object_a_line() -> None:
     assert [json.loads(line) for line in written("jsonl", ROWS).splitlines()] == ROWS
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["plain", '\x00\x1b\n\t"\\/', "\x7f", "\x85\u2028\u202e", "ü€😀", "half \udcff of a pair", ""],
+)
+def test_a_line_of_json_has_the_bytes_that_the_standard_library_writes(text: str) -> None:
+    row: dict[str, Any] = {"text": text, text: [1, -(2**63), 1.5, None, True, {"a": []}]}
+    plain = json.dumps(row, ensure_ascii=False, separators=(",", ":"))
+    assert written("jsonl", [row]).encode() == printable(plain + "\n").encode(
+        "utf-8", "backslashreplace"
+    )
 
 
 def test_json_is_one_document() -> None:

@@ -7,7 +7,9 @@ import pytest
 
 from keelog.cli.messages.selectors import (
     TIME,
+    TIME_AHEAD,
     StartPoint,
+    TimeType,
     parse_place,
     parse_range,
     parse_time,
@@ -27,6 +29,10 @@ NOW_MS = int(NOW.timestamp() * 1000)
         ("+5", StartPoint("from_start", 5)),
         ("-10", StartPoint("from_end", 10)),
         ("@-15m", StartPoint("time", NOW_MS - 15 * 60_000)),
+        ("-15m", StartPoint("time", NOW_MS - 15 * 60_000)),
+        ("15m", StartPoint("time", NOW_MS - 15 * 60_000)),
+        ("+15m", StartPoint("time", NOW_MS + 15 * 60_000)),
+        ("2026-11-20T10:00+00:00", StartPoint("time", NOW_MS - 2 * 3_600_000)),
         ("@1763640000000", StartPoint("time", 1763640000000)),
         ("@2026-11-20T10:00+00:00", StartPoint("time", NOW_MS - 2 * 3_600_000)),
     ],
@@ -48,14 +54,17 @@ def test_a_place_is_read(text: str, place: StartPoint) -> None:
             StartPoint("time", NOW_MS - 7_200_000),
             StartPoint("time", NOW_MS - 3_600_000),
         ),
+        ("-2h:-10", StartPoint("time", NOW_MS - 7_200_000), StartPoint("from_end", 10)),
     ],
 )
 def test_a_range_is_read(text: str, first: StartPoint, last: StartPoint | None) -> None:
     assert parse_range(text, NOW) == (first, last)
 
 
-def test_the_colons_of_times_do_not_part_a_range() -> None:
-    first, last = parse_range("@2026-11-20T10:00:30+00:00:@2026-11-20T11:00:00+00:00", NOW)
+@pytest.mark.parametrize("at", ["", "@"])
+def test_the_colons_of_times_do_not_part_a_range(at: str) -> None:
+    text = f"{at}2026-11-20T10:00:30+00:00:{at}2026-11-20T11:00:00+00:00"
+    first, last = parse_range(text, NOW)
     assert first == StartPoint("time", NOW_MS - 7_170_000)
     assert last == StartPoint("time", NOW_MS - 3_600_000)
 
@@ -74,15 +83,29 @@ def test_a_time_may_be_so_long_ago(text: str, before_s: int) -> None:
 
 
 def test_every_option_that_takes_a_time_takes_it_in_the_same_way() -> None:
-    named = {"--since", "--until", "--time", "--from-time", "--to-time"}
+    spans = {"produce --delay"}  # and those of bench
     times = {
         f"{path} {param.opts[0]}": param.type
         for path, one in leaves().items()
         for param in one.params
-        if named & set(param.opts)
+        if param.metavar == "TIME" and not path.startswith("bench ")
     }
-    assert {"msg find --since", "store find --until", "store seek --time"} <= set(times)
-    assert all(kind is TIME for kind in times.values()), times
+    expected = {
+        "msg find --since",
+        "store find --until",
+        "store seek --time",
+        "store export --from",
+    }
+    assert expected | spans | {"produce --deliver-at"} <= set(times)
+    wrong = {name for name, kind in times.items() if not isinstance(kind, TimeType)}
+    assert wrong == spans
+
+
+def test_a_time_to_come_needs_no_sign_where_only_that_is_meant() -> None:
+    before = datetime.now(UTC).timestamp() * 1000
+    found = TIME_AHEAD.convert("1h", None, None)
+    assert before + 3_590_000 < found < before + 3_700_000
+    assert TIME.convert("1h", None, None) < before
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from tests.protocol.records import Draft, drafts, pack_draft
 pytestmark = pytest.mark.usefixtures("way")
 
 FIELDS = [
-    name for name in dir(Message) if isinstance(getattr(Message, name), property)
-]  # every field that a message has
+    name for name in dir(Message) if isinstance(getattr(Message, name), property) and name != "body"
+]  # every field that a message has; any bytes at all cannot be unpacked
 
 
 def answer(items: list[Draft], first: int = 7) -> NodeAnswer:
@@ -49,7 +49,7 @@ def test_messages_and_columns_say_what_each_record_says(items: list[Draft]) -> N
         for name in FIELDS:
             assert getattr(message, name) == getattr(alone, name), name
         assert columns.record(row).raw == message.raw
-        assert columns.piece(columns.body_start, columns.body_length, row) == message.body
+        assert columns.piece(columns.body_start, columns.body_length, row) == message.raw_body
 
 
 @given(st.lists(drafts(crc=True), min_size=1, max_size=12), st.data())
@@ -67,9 +67,9 @@ def test_a_damaged_record_is_told_by_its_own_message_alone(
     for number, message in enumerate(found.messages):
         if number == row:
             with pytest.raises(StoreDamaged):
-                _ = message.body
+                _ = message.raw_body
         else:
-            assert message.body == items[number].body
+            assert message.raw_body == items[number].body
     with pytest.raises(StoreDamaged):
         found.columns(verify=True)
 

@@ -288,7 +288,7 @@ def test_a_cursor_and_a_group_of_one_name_are_one_place(node: RunningNode, topic
         node.client.send(topic, b"%d" % number, queue_id=0)
     tail = node.client.tail(topic, "earliest", until_end=True, cursor="one-place")
     assert [message.body for message, _ in zip(tail, range(3), strict=False)][:2] == [b"0", b"1"]
-    tail.close()  # type: ignore[attr-defined]
+    tail.close()
     before = places(node, topic, "one-place")[0]  # the cursor's commits are the writer's at once
     assert before >= 2
     with node.client.consumer("one-place", topic) as consumer:

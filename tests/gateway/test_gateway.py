@@ -318,6 +318,7 @@ def test_offsets_of_groups_are_kept_in_rocketmqs_file(
     for number in range(4):
         peer.ask(SEND, send_fields("kept"), b"%d" % number)
     place = {"consumerGroup": "g2", "topic": "kept", "queueId": 0}
+    node.wait_dispatched()
     young = peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, place)
     assert (young.code, young.ext["offset"]) == (ResponseCode.SUCCESS, "0")
     none = peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, {**place, "setZeroIfNotFound": False})

@@ -2,7 +2,7 @@
 answers, as its types say. Never run; `assert_type` fails in the checker."""
 
 from asyncio import Future as AioFuture
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from datetime import datetime
 from typing import assert_type
@@ -19,8 +19,9 @@ def plain(node: TestNode, body: memoryview, since: datetime) -> None:
         assert_type(client.send("t", body, keys=["a"], acks="flushed"), keelog.Receipt)
         assert_type(client.send("t", keelog.OutgoingMessage(b"x", tags="y")).queue_offset, int)
         assert_type(client.pull("t", 0, 0, wait=1.0).messages, list[keelog.Message])
-        assert_type(client.tail("t", since), Iterator[keelog.Message])
-        assert_type(client.consume("t", -10, until_end=True), Iterator[keelog.PullResult])
+        assert_type(client.tail("t", since), keelog.Follower[keelog.Message])
+        follower = client.consume("t", -10, until_end=True)
+        assert_type(follower, keelog.Follower[keelog.PullResult])
         assert_type(client.get("id"), keelog.Message)
         assert_type(client.find("t", "k", limit=3), Iterator[keelog.Message])
         assert_type(client.topics(), list[keelog.TopicInfo])
@@ -42,7 +43,7 @@ def without_a_node() -> None:
 async def awaited() -> None:
     async with keelog.aio.connect() as client:
         assert_type(await client.send("t", b"x"), keelog.Receipt)
-        assert_type(client.tail("t"), AsyncIterator[keelog.Message])
+        assert_type(client.tail("t"), keelog.aio.MessageStream)
         async with client.producer() as producer:
             assert_type(producer.send_nowait("t", b"x"), AioFuture[keelog.Receipt])
             await producer.drain(1.0)

@@ -79,7 +79,7 @@ def test_every_message_is_as_rocketmq_read_it(golden: GetStore, name: str) -> No
         assert record.properties_raw == base64.b64decode(fact["propertiesString"] or "")
         assert record.properties == (fact["properties"] or {})
         assert unit_tags_code(record) == fact["tagsCode"]
-        assert expected_body(fact, record.body)
+        assert expected_body(fact, record.raw_body)
 
 
 @EVERY_STORE

@@ -16,7 +16,7 @@ import keelog
 import keelog.aio
 from client.client import Client
 from keelog.cli.damaged_places import DamagedPlaces
-from keelog.cli.messages.following import Follower
+from keelog.cli.messages.following import TopicPrinter
 from keelog.cli.messages.reading import ConsumeChoice
 from keelog.cli.messages.selectors import StartPoint
 from keelog.store import open_store
@@ -360,7 +360,7 @@ def test_consume_prints_all_of_a_topic_that_is_made_anew(client: Client, is_merg
     fill(client, "again", "old", 6)
     wanted = ConsumeChoice("again", (), None, StartPoint("start"), None)
     found: list[str] = []
-    for message in Follower(client, wanted, DamagedPlaces(), {}).messages(is_merged):
+    for message in TopicPrinter(client, wanted, DamagedPlaces(), {}).messages(is_merged):
         found.append(message.body.decode())
         if len(found) == 6:
             make_anew(client, "again")

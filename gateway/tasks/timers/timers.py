@@ -79,6 +79,8 @@ class TimerDeliverer:
         self._now = now
         self._at = now()
         """The clock when it was last looked at: nobody had set it since the files were opened."""
+        self._closed_at: Moment | None = None
+        """The clock of the files that this process closed last."""
         self._arrivals = Arrivals(settings.timer_max_delay_sec * 1000, self._at, sets)
         self._window_ms = settings.timer_roll_window_slot * PRECISION_MS
         self._records = TimerRecords(root, settings)
@@ -127,7 +129,7 @@ class TimerDeliverer:
         """Closes the files, so that they are opened by the clock as it is now."""
         if self._opened is not None:
             self._opened.close(self._delivered_ms(), self._at.wall_ms)
-            self._opened = None
+            self._opened, self._closed_at = None, self._at
         self._seconds.clear()
         self._batches.clear()
 
@@ -143,7 +145,7 @@ class TimerDeliverer:
                 lambda: now.wall_ms,
                 message_at=self._records.message_at,
                 queue_end=None if self._ends is None else self._ends.end_of(*TIMER_PLACE),
-                set_since=lambda wall_ms: set_since(self._root, wall_ms, now),
+                set_since=lambda wall_ms: self._set_since(wall_ms, now),
             )
             self._ends = None
             self._loaded_to = files.read_second
@@ -151,6 +153,16 @@ class TimerDeliverer:
             self._opened = files
             self._changed.set()
         return self._opened
+
+    def _set_since(self, saved_ms: int, now: Moment) -> int:
+        """By how much the clock was set since the check point was saved.
+
+        The writer need not have seen a clock that this process has: it may be set twice between
+        two of the writer's looks.
+        """
+        if self._closed_at is not None:
+            return now.set_by_ms(self._closed_at)
+        return set_since(self._root, saved_ms, now)
 
     def _is_stored(self, offset: int) -> int | None:
         if self._ends is not None and offset >= self._ends.log_end:

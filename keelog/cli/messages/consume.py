@@ -35,7 +35,7 @@ from protocol.errors import BusyError, TopicRemoved
 @click.argument("topic", shell_complete=complete_topics)
 @click.option(
     "-o", "--from", "where", default="start", show_default=True, metavar="FROM[:TO]",
-    help="start, end, 123, +5, -10 (the last ten of each queue), @2026-11-20T10:00, @-15m.",
+    help="start, end, 123, +5, -10 (the last ten of each queue), 2026-11-20T10:00, -15m.",
 )  # fmt: skip
 @click.option(
     "-n", "--count", type=click.IntRange(0), metavar="COUNT", help="Ends after COUNT messages."

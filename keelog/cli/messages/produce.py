@@ -17,12 +17,13 @@ import click
 import keelog
 from keelog.cli.completion import complete_topics
 from keelog.cli.failures import OK, Partial, doing
-from keelog.cli.messages.selectors import TIME, TIMES, SecondsType
+from keelog.cli.messages.csv_rows import csv_rows, object_of
+from keelog.cli.messages.selectors import TIME_AHEAD, SecondsType
 from keelog.cli.options import command, format_option, node_option, progress_option
 from keelog.cli.output import Output, say
 from keelog.cli.shapes import receipt_shape
 from keelog.progress import CommandProgress
-from keelog.text import duration_text
+from keelog.text import counted, duration_text
 from pipeline.errors import few
 from protocol.errors import BadRequest, IllegalMessage, MqError
 from protocol.names import is_reserved_topic
@@ -80,6 +81,7 @@ class Defaults(NamedTuple):
     help="Each line is KEY, SEP, body: with -K : the line o-17:paid has the key o-17.",
 )  # fmt: skip
 @click.option("--jsonl", "objects", is_flag=True, help="A JSON object a line, as consume prints.")
+@click.option("--csv", "is_csv", is_flag=True, help="CSV whose header names the fields: body, key.")
 @click.option("--any-topic", is_flag=True, help="With --jsonl: takes objects of other topics too.")
 @click.option("--quiet", is_flag=True, help="No receipts; one line on stderr at the end.")
 @click.option(
@@ -94,8 +96,8 @@ class Defaults(NamedTuple):
     "--delay", type=SECONDS, metavar="TIME", help="Readers get the messages after it: 90s, 10m, 2h."
 )
 @click.option(
-    "--deliver-at", type=TIME, metavar="TIME",
-    help=f"Readers get the messages at this time: {TIMES}.",
+    "--deliver-at", type=TIME_AHEAD, metavar="TIME",
+    help="Readers get the messages at this time: +15m, 2026-11-20T10:00, or ms since 1970.",
 )  # fmt: skip
 @click.option("--sync", is_flag=True, help="Each receipt waits until the message is on disk.")
 @click.option("--timeout", default=30.0, show_default=True, metavar="SECONDS")
@@ -109,7 +111,8 @@ def produce(
 
     With --jsonl each line is an object with `body` or `body_b64`; its topic, queue_id, tags, keys,
     properties, flag, born_timestamp, born_host and reconsume_times count when given. TOPIC `-`
-    takes the object's topic. Another topic than TOPIC is an error, without --any-topic. Printed
+    takes the object's topic. Another topic than TOPIC is an error, without --any-topic. With --csv
+    the columns are those of `consume --format csv`, some or all of them, or `key`. Printed
     objects go without what the node set; those of system topics and open transactions are left out.
 
     Example: keelog produce orders hello
@@ -124,6 +127,7 @@ def produce(
 
     Example: keelog store dump ./store --jsonl | keelog produce - --jsonl
     """
+    objects |= options["is_csv"]
     _check_source(topic, bodies, objects, options)
     separator = options["key_separator"]
     defaults = Defaults(
@@ -139,14 +143,9 @@ def produce(
         options["deliver_at"],
     )
     progress: CommandProgress = options["progress"]
-    advance: Callable[[], None] = lambda: None  # noqa: E731
-    if bodies or options["files"]:
-        batches = given_batches(bodies, options["files"], batch)
-    else:
-        if output.is_terminal and not options["quiet"]:
-            progress.silence()  # the receipts themselves show how far it is
-        batches = read_batches(sys.stdin.fileno(), batch)
-        advance = input_meter(progress, sys.stdin.fileno())
+    if output.is_terminal and not options["quiet"]:
+        progress.silence()  # the receipts themselves show how far it is
+    batches, advance = _source(bodies, batch, options)
     with (
         doing(f"cannot send to {topic}"),
         progress.shown(),
@@ -174,7 +173,7 @@ def _check_source(
     if bodies and files:
         raise click.UsageError("MESSAGE and --file exclude each other")
     if objects and (bodies or files or separator is not None):
-        raise click.UsageError("--jsonl reads stdin: leave out MESSAGE, --file and -K")
+        raise click.UsageError("--jsonl and --csv read stdin: leave out MESSAGE, --file and -K")
     if separator is not None and (not separator or bodies or files):
         raise click.UsageError("-K SEP is for lines of stdin")
     if [options["delay"], options["deliver_at"], options["delay_level"] or None].count(None) < 2:
@@ -183,6 +182,18 @@ def _check_source(
         raise click.UsageError("--any-topic needs --jsonl")
     if topic == TOPIC_FROM_OBJECT and not objects:
         raise click.UsageError("TOPIC - needs --jsonl: a plain line names no topic")
+
+
+def _source(
+    bodies: tuple[str, ...], batch: int, options: Mapping[str, Any]
+) -> tuple[Iterator[list[Any]], Callable[[], None]]:
+    """The messages, many together, and what shows how much of stdin was read."""
+    if bodies or options["files"]:
+        return given_batches(bodies, options["files"], batch), lambda: None
+    descriptor = sys.stdin.fileno()
+    lines = read_batches(descriptor, batch)
+    advance = input_meter(options["progress"], descriptor)
+    return csv_rows(lines, batch) if options["is_csv"] else lines, advance
 
 
 class _LeftOut(Exception):
@@ -198,7 +209,7 @@ class _ProduceRun:
 
     def __init__(
         self,
-        batches: Iterator[list[bytes]],
+        batches: Iterator[list[Any]],
         flush: Callable[[], None],
         advance: Callable[[], None],
     ) -> None:
@@ -232,7 +243,7 @@ class _ProduceRun:
             self._advance()
 
     def _messages(
-        self, lines: Sequence[bytes], objects: bool, defaults: Defaults
+        self, lines: Sequence[Any], objects: bool, defaults: Defaults
     ) -> dict[int, keelog.OutgoingMessage]:
         """The messages of lines by their numbers, up to the first that is none."""
         messages: dict[int, keelog.OutgoingMessage] = {}
@@ -248,7 +259,7 @@ class _ProduceRun:
             self._reached = number
         return messages
 
-    def _next(self) -> list[bytes] | None:
+    def _next(self) -> list[Any] | None:
         try:
             return next(self._batches, None)
         except MqError as error:
@@ -280,20 +291,21 @@ class _ProduceRun:
     def end(self, is_quiet: bool) -> int:
         """0; raises the error, as a partial success when something was stored before."""
         for what, count in self._left_out.items():
-            say(f"{count:,} messages left out: {what}")
+            say(f"{counted(count, 'message')} left out: {what}")
         if self._error is None:
             if not self._stored and not self._left_out:
                 say("nothing sent: there was no line on stdin")
             elif is_quiet:
                 took = duration_text(monotonic() - self._began)
-                say(f"{self._stored:,} messages stored in {took}")
+                say(f"{counted(self._stored, 'message')} stored in {took}")
             return OK
         if self._stored:
             hint = self._what_is_left()
             if isinstance(self._error, keelog.OutcomeUnknownError) and self._error.unique_key:
                 hint = f"{self._error.hint}; if it is not there, {hint}"
             where = f"message {self._failed[0]}: " if self._failed else ""
-            reason = f"{self._stored} messages stored, then: {where}{self._error.reason}"
+            stored = counted(self._stored, "message")
+            reason = f"{stored} stored, then: {where}{self._error.reason}"
             raise Partial(reason, hint)
         raise self._error
 
@@ -373,10 +385,11 @@ def _options(defaults: Defaults) -> keelog.MessageOptions:
     return cast(keelog.MessageOptions, chosen)
 
 
-def message_of(
-    line: bytes, number: int, objects: bool, defaults: Defaults
-) -> keelog.OutgoingMessage:
-    """The message of a line. Raises IllegalMessage, naming the line, for a bad object."""
+def message_of(line: Any, number: int, objects: bool, defaults: Defaults) -> keelog.OutgoingMessage:
+    """The message of a line, or of a row of CSV.
+
+    Raises IllegalMessage, naming the line, for a bad object.
+    """
     if not objects:
         keys = list(defaults.keys)
         if defaults.key_separator:
@@ -398,7 +411,8 @@ def message_of(
             deliver_at=defaults.deliver_at,
         )
     try:
-        return _from_object(json.loads(line), defaults)
+        fields = object_of(line) if isinstance(line, dict) else json.loads(line)
+        return _from_object(fields, defaults)
     except (ValueError, TypeError, RecursionError) as error:
         raise IllegalMessage(
             f"line {number}: {error}", "one JSON object a line, as keelog consume --jsonl prints"

@@ -1,7 +1,9 @@
-"""Places in a queue as people write them: `start`, `end`, `123`, `+5`, `-10`, `@-15m`, `FROM:TO`.
+"""Places in a queue as people write them: `start`, `end`, `123`, `+5`, `-10`, `-15m`, `FROM:TO`.
 
-Also times, which every option of a command takes in the same way (`TIME`): ms since 1970,
-`2026-11-20T10:00` (local time without a zone), `-15m` before now; an `@` before each is allowed.
+A place may be a time, which every option of a command takes in the same way: `-15m` before now,
+`+15m` after it, `2026-11-20T10:00` (local time without a zone), ms since 1970; an `@` before each
+is allowed. A number alone is ms since 1970 where only a time can be meant (`TIME`); among places it
+is an offset, or a count of messages with a sign, unless there is an `@`.
 """
 
 import re
@@ -17,7 +19,8 @@ from protocol.quantities import seconds_of
 
 Kind = Literal["start", "end", "offset", "from_start", "from_end", "time"]
 
-_AGO = re.compile(r"-((?:[0-9]+[smhdw])+)")
+_SPAN = re.compile(r"([+-]?)((?:[0-9]+[smhdw])+)")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}.*")
 _PART = re.compile(r"([0-9]+)([smhdw])")
 _UNIT = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _NUMBER = re.compile(r"([+-]?)([0-9]{1,19})")
@@ -33,15 +36,20 @@ class StartPoint:
     value: int = 0
 
 
-def parse_time(text: str, now: datetime) -> int:
-    """A time in ms since 1970. Raises BadParameter for anything that is none."""
+def parse_time(text: str, now: datetime, is_ahead: bool = False) -> int:
+    """A time in ms since 1970; `15m` without a sign is before now, or with `is_ahead` after it.
+
+    Raises BadParameter for anything that is none.
+    """
     said = text.removeprefix("@")
-    ago = _AGO.fullmatch(said)
+    span = _SPAN.fullmatch(said)
     try:
-        if ago is not None:
-            moment = now
-            for count, unit in _PART.findall(ago[1]):
-                moment -= timedelta(**{_UNIT[unit]: int(count)})
+        if span is not None:
+            length = sum(
+                (timedelta(**{_UNIT[unit]: int(count)}) for count, unit in _PART.findall(span[2])),
+                timedelta(),
+            )
+            moment = now + length if span[1] == "+" or (is_ahead and not span[1]) else now - length
         elif said.isascii() and said.isdigit() and int(said) <= TIME_MS_MAX:
             return int(said)
         else:
@@ -58,11 +66,16 @@ class TimeType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 
     name = "time"
 
+    def __init__(self, is_ahead: bool = False) -> None:
+        self._is_ahead = is_ahead
+
     def convert(
         self, value: Any, _param: click.Parameter | None, _ctx: click.Context | None
     ) -> int:
         """A default is ms already."""
-        return value if isinstance(value, int) else parse_time(value, datetime.now().astimezone())
+        if isinstance(value, int):
+            return value
+        return parse_time(value, datetime.now().astimezone(), self._is_ahead)
 
 
 class SecondsType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
@@ -83,6 +96,7 @@ class SecondsType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 
 
 TIME = TimeType()
+TIME_AHEAD = TimeType(is_ahead=True)
 TIMES = "-15m, 2026-11-20T10:00, or ms since 1970"
 """How to write a time, for the help of options."""
 
@@ -91,13 +105,13 @@ def parse_place(text: str, now: datetime) -> StartPoint:
     """One place. Raises BadParameter."""
     if text in ("start", "end"):
         return StartPoint(text)  # type: ignore[arg-type]
-    if text.startswith("@"):
-        return StartPoint("time", parse_time(text[1:], now))
+    if text.startswith("@") or _SPAN.fullmatch(text) or _DATE.fullmatch(text):
+        return StartPoint("time", parse_time(text.removeprefix("@"), now))
     number = _NUMBER.fullmatch(text)
     if number is None:
         raise BadValue(
             f"{text!r} is not a place",
-            "write start, end, 123, +5, -10, @2026-11-20T10:00 or @-15m: keelog help places",
+            "write start, end, 123, +5, -10, 2026-11-20T10:00 or -15m: keelog help places",
         )
     return StartPoint(_KINDS[number[1]], int(number[2]))
 

@@ -81,7 +81,7 @@ def describe(name: str, node: str, output: Output) -> int:
     "--to",
     required=True,
     metavar="PLACE",
-    help="start, end, 123, @2026-11-20T10:00 or @-15m.",
+    help="start, end, 123, 2026-11-20T10:00 or -15m.",
 )
 @click.option("--queue", type=click.IntRange(0), metavar="N", help="Only this queue.")
 @node_option
@@ -89,11 +89,11 @@ def describe(name: str, node: str, output: Output) -> int:
 def reset(name: str, topic: str, to: str, queue: int | None, node: str, output: Output) -> int:
     """Moves a group to another place of a topic. It must have no members.
 
-    Example: keelog group reset billing --topic orders --to @-1h
+    Example: keelog group reset billing --topic orders --to -1h
     """
     place = parse_place(to, datetime.now().astimezone())
     if place.kind not in ("start", "end", "offset", "time"):
-        raise BadValue(f"cannot reset to {to!r}", "write start, end, 123 or @-15m")
+        raise BadValue(f"cannot reset to {to!r}", "write start, end, 123 or -15m")
     with doing(f"cannot reset group {name}"), keelog.connect(node) as client:
         _check_idle(client, name)
         places: dict[int, int] = {}

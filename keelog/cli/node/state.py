@@ -11,7 +11,7 @@ import keelog
 from keelog.cli.failures import OK, UNREACHABLE, doing, report
 from keelog.cli.options import command, node_option, output_options
 from keelog.cli.output import Output
-from keelog.text import disk_text, duration_text, size_text, time_text
+from keelog.text import counted, disk_text, duration_text, size_text, time_text
 from protocol.errors import MqError, NotConnected
 
 _ASK_S = 2.0
@@ -112,6 +112,7 @@ def _title(answer: dict[str, Any]) -> str:
         f"log: min {log['min']}, appended {log['appended']}, committed {log['committed']}, "
         f"flushed {log['flushed']}, readable {log['readable']}\n"
         f"disk: {disk_text(disk)}\n"
+        f"{_retention_text(answer)}"
         f"{_groups_text(answer)}"
         f"{_timers_text(answer)}"
         f"{_followers_text(answer)}"
@@ -166,6 +167,25 @@ def _following_text(answer: dict[str, Any]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def _retention_text(answer: dict[str, Any]) -> str:
+    """The oldest message, and what goes next; empty for an empty log, and of an older node."""
+    found = answer.get("retention") or {"oldest_ms": None, "next": None}
+    lines = []
+    if found["oldest_ms"] is not None:
+        age = duration_text(time.time() - found["oldest_ms"] / 1000)
+        lines.append(f"oldest message: {time_text(found['oldest_ms'])}, {age} ago")
+    first = found["next"]
+    if first is not None:
+        causes = [f"by age at {time_text(first['at_ms'])}"]
+        if first["growth_bytes"] is not None:
+            causes.append(f"when the log has grown by {size_text(first['growth_bytes'])}")
+        if first["disk_bytes"] is not None:
+            causes.append(f"with {size_text(first['disk_bytes'])} more on the disk")
+        span = f"{first['start']} to {first['end']}"
+        lines.append(f"next to go: the log from {span}, {', or '.join(causes)}, at the earliest")
+    return "".join(f"{line}\n" for line in lines)
+
+
 def _groups_text(answer: dict[str, Any]) -> str:
     """The consumer groups with the largest lag; empty without groups, and of an older node."""
     found = answer.get("groups") or {"groups": 0}
@@ -187,7 +207,8 @@ def _groups_text(answer: dict[str, Any]) -> str:
 def _timers_text(answer: dict[str, Any]) -> str:
     """The messages that wait for their time; empty without any, and of an older node."""
     found = answer.get("timers") or {"pending": 0}
-    return f"timers: {found['pending']} messages wait\n" if found["pending"] else ""
+    waiting = counted(found["pending"], "message")
+    return f"timers: {waiting} to be delivered\n" if found["pending"] else ""
 
 
 def _followers_text(answer: dict[str, Any]) -> str:
@@ -220,8 +241,8 @@ def _damage_text(answer: dict[str, Any]) -> str:
         return ""
     lines = [
         f"damage: {place['file']}, offset {place['offset']}: {place['found']}; met"
-        f" {place['count']} times by {place['process']}, first {time_text(place['first_ms'])},"
-        f" last {time_text(place['last_ms'])}"
+        f" {counted(place['count'], 'time')} by {place['process']},"
+        f" first {time_text(place['first_ms'])}, last {time_text(place['last_ms'])}"
         for place in places[:_PLACES_SHOWN]
     ]
     if len(places) > _PLACES_SHOWN or others:

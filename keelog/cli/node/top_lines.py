@@ -27,8 +27,8 @@ def lines(shown: Fields, sort: str, hint: str = "") -> list[str]:
     ]
     if shown["operations"]:
         found += [*_table(_operation_rows(shown["operations"])), ""]
-    if shown["groups"]["rows"]:
-        found += [*_table(_group_rows(shown["groups"])), ""]
+    if rows := shown.get("groups", {}).get("rows"):  # an older node has none
+        found += [*_table(_group_rows(rows)), ""]
     found += [*_table(_process_rows(shown["processes"])), f"sorted by {sort}{hint}"]
     return [one_line(line) for line in found]
 
@@ -73,7 +73,7 @@ def _process_rows(processes: Iterable[Fields]) -> list[list[str]]:
     ]
 
 
-def _group_rows(groups: Fields) -> list[list[str]]:
+def _group_rows(rows: Sequence[Fields]) -> list[list[str]]:
     head = ["group", "topic", "members", "lag", "in flight", "oldest"]
     return [head] + [
         [
@@ -85,7 +85,7 @@ def _group_rows(groups: Fields) -> list[list[str]]:
             # Null where the message cannot be read, absent at a node of an earlier version.
             duration_text(row["lag_ms"] / 1000) if row.get("lag_ms") else "",
         ]
-        for row in groups["rows"][:GROUPS_SHOWN_MAX]
+        for row in rows[:GROUPS_SHOWN_MAX]
     ]
 
 

@@ -1,9 +1,10 @@
 """`keelog topic`: lists, describes, makes, removes and purges topics."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import datetime
+from typing import Any
 
 import click
 
@@ -14,7 +15,9 @@ from keelog.cli.failures import OK, BadValue, doing
 from keelog.cli.messages.selectors import parse_place
 from keelog.cli.options import CliGroup, node_option, output_options
 from keelog.cli.output import Output, say
+from keelog.text import size_text, time_text
 from protocol.errors import BadRequest, UnknownTopic
+from protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_reserved_topic
 
 _AFTER_ALL = 2**63 - 1
 
@@ -31,22 +34,49 @@ def topic() -> None:
 @node_option
 @output_options
 def ls(node: str, output: Output) -> int:
-    """Lists the topics, and how many messages each has.
+    """Lists the topics: how many messages and bytes each has, and since when.
+
+    The system's topics come last. `bytes` is what the records take in the log: exact for queues of
+    up to 4,096 messages, else computed from the sizes of as many. A table has no settings of
+    topics.
 
     Example: keelog topic ls --json
     """
     with doing(f"cannot list the topics of {node}"), keelog.connect(node) as client:
-        rows = [
-            {
-                **asdict(info),
-                "messages": sum(
-                    queue.max_offset - queue.min_offset for queue in client.offsets(info.topic)
-                ),
-            }
-            for info in sorted(client.topics(), key=lambda one: one.topic)
-        ]
+        found = sorted(client.topics(), key=lambda one: (_is_last(one.topic), one.topic))
+        rows = [{**asdict(info), **_held(client.offsets(info.topic, sizes=True))} for info in found]
+    if output.format == "table":
+        rows = [_shown(row) for row in rows]
     output.rows(rows)
     return OK
+
+
+def _held(queues: Sequence[keelog.QueueOffsets]) -> dict[str, Any]:
+    """What the queues of a topic hold together; None for what an older node does not say."""
+    sizes = [queue.bytes for queue in queues if queue.bytes is not None]
+    times = [queue.oldest_ms for queue in queues if queue.oldest_ms is not None]
+    return {
+        "messages": sum(queue.max_offset - queue.min_offset for queue in queues),
+        "bytes": sum(sizes) if len(sizes) == len(queues) else None,
+        "oldest_ms": min(times, default=None),
+    }
+
+
+def _is_last(topic: str) -> bool:
+    """Whether people look for other topics: the system's own, and those of groups."""
+    return is_reserved_topic(topic) or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    """A topic for people."""
+    oldest: int | None = row["oldest_ms"]
+    return {
+        "topic": row["topic"],
+        "queues": row["queues"],
+        "messages": row["messages"],
+        "size": size_text(row["bytes"]),
+        "oldest": "" if oldest is None else time_text(oldest),
+    }
 
 
 @topic.command("describe")
@@ -62,13 +92,15 @@ def describe(name: str, node: str, output: Output) -> int:
         info = next((one for one in client.topics() if one.topic == name), None)
         if info is None:
             raise UnknownTopic(f"there is no topic {name}")
-        found = client.offsets(name)
+        found = client.offsets(name, sizes=True)
     queues = [
         {
             "topic": name,
             "queue_id": queue.queue_id,
             "min_offset": queue.min_offset,
             "max_offset": queue.max_offset,
+            "bytes": queue.bytes,
+            "oldest_ms": queue.oldest_ms,
         }
         for queue in found
     ]
@@ -192,7 +224,7 @@ def remove(name: str, yes: bool, node: str, output: Output) -> int:
     "--before",
     required=True,
     metavar="OFFSET|TIME",
-    help="The first that stays: 123, @2026-11-20T10:00 or @-15m; or end.",
+    help="The first that stays: 123, 2026-11-20T10:00 or -15m; or end.",
 )
 @click.option("--queue", type=click.IntRange(0), metavar="N", help="Only this queue.")
 @yes_option
@@ -203,11 +235,11 @@ def purge(name: str, before: str, queue: int | None, yes: bool, node: str, outpu
 
     The offsets of the others stay as they are.
 
-    Example: keelog topic purge orders --before @-1d --yes
+    Example: keelog topic purge orders --before -1d --yes
     """
     place = parse_place(before, datetime.now().astimezone())
     if place.kind not in ("offset", "time", "end"):
-        raise BadValue(f"cannot purge to {before!r}", "write end, 123, @2026-11-20T10:00 or @-15m")
+        raise BadValue(f"cannot purge to {before!r}", "write end, 123, 2026-11-20T10:00 or -15m")
     options: PurgeOptions = {"queue_id": queue}
     if place.kind == "time":
         options["before_time"] = place.value

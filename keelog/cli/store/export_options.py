@@ -1,14 +1,13 @@
 """Shared by `keelog spark export` and `keelog store export`: options and output."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from keelog.cli.failures import BadValue
-from keelog.cli.messages.selectors import parse_time
+from keelog.cli.messages.selectors import TIME
 from keelog.cli.options import SIZE, options
 from pipeline.jobs.export.options import ExportOptions
 from pipeline.options import SETTING_PREFIX
@@ -20,16 +19,12 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def _time(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
-    return None if value is None else parse_time(value, datetime.now(UTC))
-
-
 export_options = options(
     click.option("--topics", metavar="A,B", help="Only these topics; default: every record."),
     click.option("--tags", metavar="'A || B'", help="Only messages with one of these tags."),
     click.option("--columns", metavar="A,B", help="Only these; docs/spark.md lists all."),
-    click.option("--from", "from_ms", callback=_time, metavar="TIME", help="Stored from it on."),
-    click.option("--to", "to_ms", callback=_time, metavar="TIME", help="Stored before it."),
+    click.option("--from", "from_ms", type=TIME, metavar="TIME", help="Stored from it on."),
+    click.option("--to", "to_ms", type=TIME, metavar="TIME", help="Stored before it."),
     click.option(
         "--allow-loss", is_flag=True, help="Goes on when files were deleted that are not exported."
     ),

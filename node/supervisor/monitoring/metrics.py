@@ -9,7 +9,6 @@ import os
 import platform
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, exposition
@@ -28,6 +27,7 @@ from node.supervisor.monitoring.families import TopicFamilies, stats_families
 from node.supervisor.monitoring.followers import follower_families
 from node.supervisor.monitoring.following import following_families
 from node.supervisor.monitoring.groups import group_families
+from node.supervisor.monitoring.retention import oldest_ms
 from node.supervisor.monitoring.timers import timer_families
 from node.supervisor.plan import ChildRole, ChildState, page_slot
 from node.supervisor.status import (
@@ -42,9 +42,6 @@ from node.supervisor.status import (
     usage,
 )
 from protocol.errors import MqError
-from protocol.names import COMMIT_LOG_DIR, offset_file_name
-from protocol.record.codec import Record, decode
-from protocol.wire.frames import PAYLOAD_BYTES_MAX
 
 _NODE_LABELS = {
     # The defaults of a broker: brokerClusterName, and brokerName.
@@ -107,39 +104,6 @@ class HighWater:
         return self._highest
 
 
-class OldestMessage:
-    """The store time of the log's first record; reads it again when the log begins elsewhere."""
-
-    def __init__(self, root: Path) -> None:
-        self._folder = root / COMMIT_LOG_DIR
-        self._offset = -1
-        self._stored_at: int | None = None
-
-    def stored_at(self, log: LogState) -> int | None:
-        """In ms since 1970; None for an empty log, or while its first record cannot be read."""
-        if log.readable <= log.min_offset or not log.segment_bytes:
-            return None
-        if self._stored_at is None or self._offset != log.min_offset:
-            self._offset, self._stored_at = log.min_offset, self._read(log)
-        return self._stored_at
-
-    def _read(self, log: LogState) -> int | None:
-        start = log.min_offset - log.min_offset % log.segment_bytes
-        size = min(PAYLOAD_BYTES_MAX, log.readable - log.min_offset)
-        try:
-            descriptor = os.open(self._folder / offset_file_name(start), os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return None  # retention has just removed it
-        try:
-            data = os.pread(descriptor, size, log.min_offset - start)
-        except OSError:
-            return None  # the writer and the readers report a bad disk
-        finally:
-            os.close(descriptor)
-        found = decode(data, 0, log.min_offset)
-        return found.head.store_timestamp if isinstance(found, Record) else None
-
-
 class Exporter:
     """Makes the text of a scrape. For one thread at a time."""
 
@@ -165,7 +129,6 @@ class NodeCollector(Collector):
         self._dropped = RunTotals()
         self._appended = HighWater()
         self._by_topic = TopicFamilies(_NODE_LABELS)
-        self._oldest: OldestMessage | None = None
         self._topics: TopicsFile | None = None
 
     def describe(self) -> list[Metric]:
@@ -203,19 +166,14 @@ class NodeCollector(Collector):
         yield _storage("size", "Bytes used on the file system of the store.", used)
         yield _storage("flush_behind_bytes", "Bytes not flushed yet.", log.appended - log.flushed)
         yield _storage("dispatch_behind_bytes", "Bytes not in queues and index yet.", lag)
-        age_ms = self._oldest_age_ms(look)
-        if age_ms is not None:
+        stored_at = oldest_ms(look.view.root, look.log)
+        if stored_at is not None:
+            age_ms = max(0, now_ms() - stored_at)
             yield _storage("message_reserve_time", "Age of the oldest message in ms.", age_ms)
         count = self._topic_count(look.view)
         if count is not None:
             sample = list(_NODE_LABELS.values()), count
             yield _gauge("rocketmq_topic_number", "Topics.", list(_NODE_LABELS), [sample])
-
-    def _oldest_age_ms(self, look: Scrape) -> int | None:
-        if self._oldest is None:
-            self._oldest = OldestMessage(look.view.root)
-        stored_at = self._oldest.stored_at(look.log)
-        return None if stored_at is None else max(0, now_ms() - stored_at)
 
     def _topic_count(self, view: NodeView) -> int | None:
         """None while the file cannot be read: the writer reports what is wrong with it."""

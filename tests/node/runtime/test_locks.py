@@ -1,6 +1,7 @@
 """Who owns a store: our lock excludes another of ours, and a Java broker's, both ways."""
 
 import fcntl
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ def broker_can_lock(path: Path) -> bool:
 
 def test_a_held_store_is_refused_to_a_second_owner(tmp_path: Path) -> None:
     lock = StoreLock.acquire(tmp_path)
-    with pytest.raises(StoreLocked, match="held by another process"):
+    with pytest.raises(StoreLocked, match=f"held by another process, {os.getpid()}"):
         StoreLock.acquire(tmp_path)
     lock.release()
     StoreLock.acquire(tmp_path).release()

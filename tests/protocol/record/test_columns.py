@@ -17,6 +17,7 @@ from protocol.record.codec import (
     filler,
     has_crc_property,
     record_head,
+    whole_record,
 )
 from protocol.record.columns import (
     Gather,
@@ -175,9 +176,13 @@ def test_an_unsealed_scan_is_an_unsealed_decode(items: list[Draft]) -> None:
     found = scan(log, None, sealed=False)
     assert (len(found.columns), found.stop) == (len(sealed), None)
     for row in range(len(sealed)):
-        assert found.columns.record(row, sealed=False) == decode(
-            log, int(found.columns.start[row]), sealed=False
-        )
+        assert found.columns.record(row) == decode(log, int(found.columns.start[row]), sealed=False)
+
+
+@given(drafts())
+def test_a_verified_record_is_read_as_decode_reads_it(draft: Draft) -> None:
+    record = pack_draft(draft)
+    assert whole_record(record) == decode(record, 0)
 
 
 @given(st.lists(drafts(), max_size=5))

@@ -73,11 +73,11 @@ def assert_is(record: Record, row: Row) -> None:
     )
     assert record.properties_raw == base64.b64decode(row["propertiesString"] or "")
     assert record.properties == (row["properties"] or {})
-    assert len(record.body) == row["bodyLength"]
+    assert len(record.raw_body) == row["bodyLength"]
     if "bodySha256" in row:
-        assert hashlib.sha256(record.body).hexdigest() == row["bodySha256"]
+        assert hashlib.sha256(record.raw_body).hexdigest() == row["bodySha256"]
     else:
-        assert record.body == base64.b64decode(row["body"])
+        assert record.raw_body == base64.b64decode(row["body"])
     assert unit_tags_code(record) == row["tagsCode"]
 
 
