@@ -109,7 +109,6 @@ def test_the_error_table_has_the_errors_of_the_code() -> None:
         assert (int(code), status) == (kind.code, kind.status), name
         assert (retriable == "yes") == kind.retriable, name
     sides = {"NotConnected", "ClientClosed", "SendTimeout", "RequestTimeout"}
-    sides |= {"BodyUnreadable", "CodecMissing"}
     stores = {"StoreError", "NotAStore", "StoreLocked", "StorePermission", "BackupRefused"}
     families = {"MqError", "RefusedError", "BusyError", "CorruptError", "OutcomeUnknownError"}
     kinds = {
