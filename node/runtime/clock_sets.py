@@ -44,6 +44,12 @@ def write_clock(root: Path, history: ClockHistory) -> None:
     disk.replace_unsynced(run_dir(root) / _FILE, json.dumps(document).encode())
 
 
+def is_noted(root: Path, now: Moment, apart_ms: int) -> bool:
+    """Whether the writer has seen the clock as it is, within `apart_ms`; also without a file."""
+    known = read_clock(root)
+    return known is None or abs(now.set_by_ms(known.last)) <= apart_ms
+
+
 def set_since(root: Path, wall_ms: int, now: Moment) -> int:
     """By how much the clock was set since it last showed this time, in ms; 0 where nobody knows."""
     offset_ms, end_ms = now.wall_ms - now.steady_ms, now.steady_ms

@@ -1,6 +1,10 @@
 """Timer messages while the clock is set, without a node: what no writer has seen."""
 
 import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
 
@@ -12,6 +16,7 @@ from gateway.tasks.timers.timer_files import TimerFiles, TimerMessage, WaitingUn
 from gateway.tasks.timers.timer_records import TimerRecords
 from gateway.tasks.timers.timers import TimerDeliverer
 from gateway.tasks.waiting_queue import Pulled, WaitingQueue
+from node.runtime.clock_sets import ClockHistory, write_clock
 from node.runtime.settings import Settings
 from node.runtime.stored_times import Moment
 from protocol.derived.timer_units import TimerCheck
@@ -19,10 +24,10 @@ from protocol.names import TIMER_CHECK_FILE
 from protocol.record.timed import TIMER_PLACE
 
 HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 NOON = 1_700_000_000_000
 DELAY_MS = 40_000
 DUE_MS = NOON + DELAY_MS
-PLACE = 10
 
 
 class NoMore(WaitingQueue):
@@ -41,24 +46,49 @@ class NoMore(WaitingQueue):
         return 1
 
 
-def files_of(root: Path, now_ms: int) -> TimerFiles:
-    return TimerFiles(root, lambda _: 0, lambda: now_ms)
+class Waiting:
+    """One message that waits for its delay, by a clock that a test sets."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.at = Moment(NOON, 1_000)
+        slot_ms = (DUE_MS - 1) // 1000 * 1000
+        files = self.files()
+        files.add([WaitingUnit(slot_ms, 1, NOON, 10, 100, 7, DUE_MS)], 1)
+        files.close()
+
+    def files(self) -> TimerFiles:
+        return TimerFiles(self.root, lambda _: 0, lambda: self.at.wall_ms)
+
+    def set(self, wall_ms: int) -> None:
+        self.at = Moment(wall_ms, self.at.steady_ms)
+
+    def saved_ms(self) -> int:
+        """What the clock said when the check point was saved."""
+        return TimerCheck.parse((self.root / TIMER_CHECK_FILE).read_bytes()).timestamp
+
+    @asynccontextmanager
+    async def delivering(self) -> AsyncIterator[asyncio.Future[None]]:
+        queue, link = NoMore(), cast(WriterLink, None)
+        deliverer = TimerDeliverer(self.root, link, Settings(), queue, now=lambda: self.at)
+        running = asyncio.ensure_future(deliverer.run())
+        async with asyncio.timeout(20.0):
+            while not queue.pulls:
+                await asyncio.sleep(0.01)
+            yield running
+        running.cancel()
+        await asyncio.wait([running])
+        deliverer.close()
+
+    async def is_made_anew(self, running: asyncio.Future[None]) -> None:
+        """Returns when the files are of the clock as it is."""
+        while self.saved_ms() != self.at.wall_ms:
+            assert not running.done(), running.exception()
+            await asyncio.sleep(0.01)
 
 
-def due_times(files: TimerFiles) -> list[int]:
-    return [int(due) for _, units in files.log.files() for due in units["due_ms"]]
-
-
-def saved_ms(root: Path) -> int:
-    """What the clock said when the check point was saved."""
-    return TimerCheck.parse((root / TIMER_CHECK_FILE).read_bytes()).timestamp
-
-
-def test_a_delay_is_kept_when_no_writer_has_seen_how_the_clock_was_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was set twice between two looks of the writer's: `keelog/run/clock` knows of neither."""
-
+@pytest.fixture
+def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Waiting:
     async def at_once(_: TimerRecords) -> None:
         return
 
@@ -70,31 +100,70 @@ def test_a_delay_is_kept_when_no_writer_has_seen_how_the_clock_was_set(
     monkeypatch.setattr(TimerRecords, "refresh", early)
     monkeypatch.setattr(TimerRecords, "queue_offset_of", lambda *_: 0)
     monkeypatch.setattr(TimerRecords, "message_at", lambda *_: said)
-    files = files_of(tmp_path, NOON)
-    slot_ms = (DUE_MS - 1) // 1000 * 1000
-    files.add([WaitingUnit(slot_ms, 1, NOON, PLACE, 100, 7, DUE_MS)], 1)
-    files.close()
-    at = Moment(NOON, 1_000)
+    (tmp_path / "keelog/run").mkdir(parents=True)
+    return Waiting(tmp_path)
+
+
+def test_a_delay_is_kept_when_no_writer_has_seen_how_the_clock_was_set(waiting: Waiting) -> None:
+    """It was set twice between two looks of the writer's: `keelog/run/clock` knows of neither."""
 
     async def set_twice() -> None:
-        nonlocal at
-        queue = NoMore()
-        link = cast(WriterLink, None)
-        deliverer = TimerDeliverer(tmp_path, link, Settings(), queue, now=lambda: at)
-        running = asyncio.ensure_future(deliverer.run())
-        async with asyncio.timeout(20.0):
-            while not queue.pulls:
-                await asyncio.sleep(0.01)
-            for wall_ms in (NOON + 24 * HOUR_MS, NOON - 3 * HOUR_MS, NOON + 5 * HOUR_MS):
-                at = Moment(wall_ms, at.steady_ms)
-                while saved_ms(tmp_path) != wall_ms:
-                    assert not running.done(), running.exception()
-                    await asyncio.sleep(0.01)
-        running.cancel()
-        await asyncio.wait([running])
-        deliverer.close()
+        async with waiting.delivering() as running:
+            for wall_ms in (NOON + DAY_MS, NOON - 3 * HOUR_MS, NOON + 5 * HOUR_MS):
+                waiting.set(wall_ms)
+                await waiting.is_made_anew(running)
 
     asyncio.run(set_twice())
-    files = files_of(tmp_path, at.wall_ms)
-    assert due_times(files) == [at.wall_ms + DELAY_MS]
+    files = waiting.files()
+    due = [int(due) for _, units in files.log.files() for due in units["due_ms"]]
+    assert due == [waiting.at.wall_ms + DELAY_MS]
     files.close()
+
+
+def test_no_check_point_is_of_a_clock_that_the_writer_has_not_noted(waiting: Waiting) -> None:
+    """Else a process that begins later would not know how the clock was set since."""
+
+    async def set_once() -> None:
+        write_clock(waiting.root, ClockHistory(waiting.at, ()))
+        async with waiting.delivering() as running:
+            waiting.set(NOON + DAY_MS)
+            await asyncio.sleep(0.3)
+            assert waiting.saved_ms() == NOON
+            write_clock(waiting.root, ClockHistory(waiting.at, ()))
+            await waiting.is_made_anew(running)
+
+    asyncio.run(set_once())
+
+
+def test_a_check_point_that_is_being_saved_is_saved_before_the_files_are_made_anew(
+    waiting: Waiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, save, close = threading.Event(), TimerFiles.save, TimerFiles.close
+    under_way: list[TimerCheck] = []
+
+    def slow_save(files: TimerFiles, check: TimerCheck) -> None:
+        if threading.current_thread() is threading.main_thread():
+            return save(files, check)
+        under_way.append(check)
+        begun.set()
+        time.sleep(0.3)
+        save(files, check)
+        under_way.clear()
+
+    def close_then(files: TimerFiles, *saved: int) -> None:
+        assert not under_way
+        close(files, *saved)
+
+    monkeypatch.setattr(TimerFiles, "save", slow_save)
+    monkeypatch.setattr(TimerFiles, "close", close_then)
+
+    async def set_meanwhile() -> None:
+        async with waiting.delivering() as running:
+            waiting.set(NOON + 1_000)
+            begun.clear()
+            while not begun.is_set():
+                await asyncio.sleep(0.01)
+            waiting.set(NOON + DAY_MS)
+            await waiting.is_made_anew(running)
+
+    asyncio.run(set_meanwhile())

@@ -22,7 +22,7 @@ from gateway.tasks.timers.timer_files import AHEAD_MS, TimerFiles, WaitingUnit
 from gateway.tasks.timers.timer_records import NEVER_WAITED, TimerRecords, waiting_unit
 from gateway.tasks.waiting_queue import WaitingQueue
 from node.runtime import disk
-from node.runtime.clock_sets import set_since
+from node.runtime.clock_sets import is_noted, set_since
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
 from node.runtime.stats.timer_state import TimerState, write_timer_state
@@ -51,6 +51,9 @@ STOP_S = 3.0
 """How long a stop waits for deliveries that are under way."""
 REMOVE_S = 30.0
 LOOK_S_MAX = 0.5
+NOTED_S = 3.0
+"""How long the writer may take to note how the clock was set; a slow disk may hold it up."""
+NOTED_LOOK_S = 0.05
 ERROR_S = 10.0
 
 
@@ -92,6 +95,7 @@ class TimerDeliverer:
         """The end of the queue when the files were opened, None: unknown. Until all before it has
         units nothing is delivered: what takes a message back may come after it."""
         self._batches: set[asyncio.Task[None]] = set()
+        self._saving: asyncio.Future[None] | None = None
         self._changed = asyncio.Event()
         self.delivered = 0
         self._late_ms = 0
@@ -124,6 +128,9 @@ class TimerDeliverer:
                 await asyncio.wait(self._batches, timeout=STOP_S)
             for batch in self._batches:
                 batch.cancel()
+            if self._saving is not None:
+                # Its thread cannot be cancelled, and would replace a later check point.
+                await asyncio.wait([self._saving])
 
     def _forget(self) -> None:
         """Closes the files, so that they are opened by the clock as it is now."""
@@ -137,7 +144,7 @@ class TimerDeliverer:
         """The files; made only for a node that has timer messages."""
         if self._opened is None:
             await self._records.wait_for_log()
-            now = self._at = self._now()
+            now = self._at = await self._noted()
             files = await asyncio.to_thread(
                 TimerFiles,
                 self._root,
@@ -153,6 +160,17 @@ class TimerDeliverer:
             self._opened = files
             self._changed.set()
         return self._opened
+
+    async def _noted(self) -> Moment:
+        """Now, by a clock that the writer has noted: a process that begins later knows of no other
+        clock, and the check point has its time."""
+        now = self._now()
+        for _ in range(round(NOTED_S / NOTED_LOOK_S)):
+            if is_noted(self._root, now, AHEAD_MS):
+                break
+            await asyncio.sleep(NOTED_LOOK_S)
+            now = self._now()
+        return now
 
     def _set_since(self, saved_ms: int, now: Moment) -> int:
         """By how much the clock was set since the check point was saved.
@@ -399,7 +417,8 @@ class TimerDeliverer:
             with disk.if_room():
                 check = files.check_now(self._delivered_ms(), self._at.wall_ms)
                 if check is not None:
-                    await asyncio.to_thread(files.save, check)
+                    self._saving = asyncio.ensure_future(asyncio.to_thread(files.save, check))
+                    await asyncio.shield(self._saving)
                 if loop.time() >= remove_at:
                     remove_at = loop.time() + REMOVE_S
                     files.log.remove_before(self._records.begin)

@@ -32,6 +32,10 @@ from tests.support.remoting import REMOTING, remoting_place
 DAY_S = 86_400.0
 ROUND_S = 0.5
 """At least, with its sends a second or so."""
+SET_SHARE = 0.4
+"""Of the rounds in which the clock is set, and of these in which it is set again, and so on."""
+SET_AGAIN_S = 0.4
+"""At most, between two of a round: some of them nobody but the tasks sees."""
 DRAIN_S = 90.0
 REUSE_AFTER_S = 30.0
 KILLED = ("tasks", "writer", "gateway", "reader", "node")
@@ -90,8 +94,9 @@ class ClockRun:
         with traffic.connect() as client:
             while node is self._node:
                 began = time.monotonic()
-                if self._random.random() < 0.5:
+                while self._random.random() < SET_SHARE:
                     self._set(self._random.choice((0.0, self._random.uniform(-DAY_S, DAY_S))))
+                    time.sleep(self._random.uniform(0.0, SET_AGAIN_S))
                 with suppress(*OUTAGE):
                     traffic.send_some(client)
                 self._figures.rounds += 1
