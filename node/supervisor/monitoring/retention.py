@@ -23,7 +23,11 @@ def retention(root: Path, settings: Settings, log: LogState) -> dict[str, Any]:
 
     `at_ms` is the earliest: a topic of a longer retention, or a worker with a lag, keeps a segment.
     """
-    return {"oldest_ms": oldest_ms(root, log), "next": _next(root, settings)}
+    try:
+        following = _next(root, settings)
+    except FileNotFoundError:
+        following = None  # the segment goes just now, or somebody has removed the directory
+    return {"oldest_ms": oldest_ms(root, log), "next": following}
 
 
 def oldest_ms(root: Path, log: LogState) -> int | None:
@@ -57,10 +61,7 @@ def _next(root: Path, settings: Settings) -> dict[str, Any] | None:
         if len(found) < 2:
             return None
         start, last = min(found), max(found)
-        try:
-            state = found[start].stat()
-        except FileNotFoundError:
-            return None  # it goes just now
+        state = found[start].stat()
     over = settings.retention_bytes
     return {
         "start": start,

@@ -72,3 +72,7 @@ def test_a_first_record_that_cannot_be_read_has_no_time(tmp_path: Path) -> None:
     assert oldest_ms(tmp_path, log) is None
     (tmp_path / COMMIT_LOG_DIR / offset_file_name(0)).write_bytes(b"\xff" * SEGMENT)
     assert oldest_ms(tmp_path, log) is None
+
+
+def test_a_store_whose_directory_is_gone_has_nothing_to_go(tmp_path: Path) -> None:
+    assert retention(tmp_path / "removed", Settings(), EMPTY) == {"oldest_ms": None, "next": None}
