@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from node.runtime.clock_sets import clock_sets
 from node.runtime.damage import met_damage
 from node.runtime.event_log import fields
 from node.runtime.stored_times import Arrivals, Moment, moment
@@ -94,14 +95,19 @@ class KeyWindow:
         store time of its last record."""
         self.window_ms = window_ms
         self._now = now
-        self._arrivals = Arrivals(window_ms, now())
+        at = now()
+        sets = clock_sets(root, at)
+        self._arrivals = Arrivals(window_ms, at, sets)
         self._table = KeyTable(keys_max)
         self._files = OpenFiles(FILES_MAX)
         folder = root / COMMIT_LOG_DIR
         segments = SegmentList(folder, list_folder(folder, begin=log.start), self._files)
         self._reader = LogReader(segments, log)
-        # Store times never fall: what lies a window before the last one is older than a window.
-        self.at = self._begin(max(now().wall_ms, last_store_ms) - window_ms)
+        since_ms = at.steady_ms - window_ms
+        forward_ms = sum(max(0, one.by_ms) for one in sets if one.steady_ms >= since_ms)
+        # Store times never fall: what lies a window before the last one is older than a window,
+        # unless somebody set the clock forward in between.
+        self.at = self._begin(max(at.wall_ms, last_store_ms) - window_ms - forward_ms)
         """The log offset that it has read up to."""
 
     def _begin(self, since_ms: int) -> int:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from node.runtime.clock_sets import ClockHistory, write_clock
 from node.runtime.settings import Settings
 from node.runtime.stored_times import Moment
 from node.store.config.topics_file import TopicsFile
@@ -67,11 +68,11 @@ class Once:
     def _started(self) -> tuple[KeyWindow, StoredOnce]:
         bounds, removed = Bounds(0, self.log.end), lambda: self.removed
         last_ms = self.placement.last_store_timestamp
-        window = KeyWindow(self.root, WINDOW_MS, self.keys_max, bounds, last_ms, self._moment)
+        window = KeyWindow(self.root, WINDOW_MS, self.keys_max, bounds, last_ms, self.moment)
         append = self.appender.append
         return window, StoredOnce(window, append, lambda: (0, self.log.end), removed, True)
 
-    def _moment(self) -> Moment:
+    def moment(self) -> Moment:
         return Moment(self.now_ms + self.shift_ms, self.now_ms)
 
     def start(self) -> None:
@@ -413,3 +414,23 @@ def test_a_window_is_as_long_as_it_says_when_the_clock_is_set(
     for key in (*keys, "after"):
         log.append(again := asking(message(key)))
         assert bool(again.repeats) == (key == "after"), key
+
+
+def test_a_key_of_before_the_clock_was_set_forward_is_known_to_a_writer_that_starts(
+    log: Once,
+) -> None:
+    write_clock(log.root, ClockHistory(log.moment(), ()))
+    log.append(asking(message("before")))
+    while log.log.end < 3 * SEGMENT_BYTES:
+        log.append(asking(message(f"more {log.log.end}", body=bytes(SEGMENT_BYTES // 4))))
+    log.shift_ms = 2 * 3_600_000
+    log.append(asking(message("after")))
+    log.start()
+    log.once.turn()
+    log.now_ms += WINDOW_MS - 1
+    for key in ("before", "after"):
+        log.append(again := asking(message(key)))
+        assert again.repeats, key
+    log.now_ms += 2
+    log.append(again := asking(message("before")))
+    assert not again.repeats
