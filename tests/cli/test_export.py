@@ -222,6 +222,23 @@ def test_what_cannot_be_meant_is_told_and_nothing_is_written(
     assert not list(tmp_path.iterdir())
 
 
+def test_several_topics_go_into_one_file_each_once(command: Command, tmp_path: Path) -> None:
+    answer = command("export", "broken", "damaged", "broken", "--sqlite", tmp_path / "two.db")
+    assert answer.code == 5
+    counts = select(tmp_path / "two.db", "SELECT topic, count(*) FROM messages GROUP BY 1")
+    assert counts == [("broken", 3), ("damaged", 2)]
+
+
+def test_an_empty_topic_makes_an_empty_export(
+    node: RunningNode, command: Command, tmp_path: Path
+) -> None:
+    node.client.create_topic("empty", queues=1)
+    assert command("export", "empty", "--sqlite", tmp_path / "e.db").document["rows"] == 0
+    assert command("export", "empty", "--parquet", tmp_path / "e").document["rows"] == 0
+    sent = command("produce", "empty", "--parquet", tmp_path / "e")
+    assert (sent.code, sent.err) == (0, f"nothing sent: there was no message in {tmp_path / 'e'}\n")
+
+
 def test_a_file_that_is_no_export_is_refused(command: Command, tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -237,6 +254,9 @@ def test_a_file_that_is_no_export_is_refused(command: Command, tmp_path: Path) -
         answer = command("produce", "odd", "--parquet", tmp_path / f"{name}.parquet")
         assert (answer.code, why in answer.err) == (1, True), answer.err
         assert len(answer.err.splitlines()) == 3
+    assert command("produce", "odd", "--parquet", tmp_path / "absent").code == 3
+    both = command("produce", "odd", "--parquet", tmp_path / "tags.parquet", "--csv")
+    assert (both.code, "exclude each other" in both.err) == (2, True)
 
 
 def test_parquet_of_the_systems_topics_and_damage_is_left_out_with_a_count(

@@ -64,6 +64,8 @@ def parquet_rows(
 
 
 def _files(path: Path) -> list[Path]:
+    if not path.exists():
+        raise NotFound(f"{path} is not there", "a file or folder that keelog export wrote")
     if not path.is_dir():
         return [path]
     manifest = path / MANIFEST

@@ -152,7 +152,8 @@ def produce(
             acks="flushed" if options["sync"] else "appended", timeout=options["timeout"]
         ) as producer,
     ):
-        run = _ProduceRun(batches, output.flush, advance)
+        unit = "line on stdin" if options["parquet"] is None else f"message in {options['parquet']}"
+        run = _ProduceRun(batches, output.flush, advance, unit)
         receipts = run.receipts(producer, objects, defaults)
         if options["quiet"]:
             deque(receipts, maxlen=0)
@@ -238,8 +239,10 @@ class _ProduceRun:
         batches: Iterator[list[Any]],
         flush: Callable[[], None],
         advance: Callable[[], None],
+        unit: str,
     ) -> None:
         self._batches = batches
+        self._unit = unit
         self._flush = flush
         self._advance = advance
         self._began = monotonic()
@@ -320,7 +323,7 @@ class _ProduceRun:
             say(f"{counted(count, 'message')} left out: {what}")
         if self._error is None:
             if not self._stored and not self._left_out:
-                say("nothing sent: there was no line on stdin")
+                say(f"nothing sent: there was no {self._unit}")
             elif is_quiet:
                 took = duration_text(monotonic() - self._began)
                 say(f"{counted(self._stored, 'message')} stored in {took}")
@@ -440,9 +443,12 @@ def message_of(line: Any, number: int, objects: bool, defaults: Defaults) -> kee
         fields = line() if callable(line) else json.loads(line)
         return _from_object(fields, defaults)
     except (ValueError, TypeError, RecursionError) as error:
-        raise IllegalMessage(
-            f"line {number}: {error}", "one JSON object a line, as keelog consume --jsonl prints"
-        ) from None
+        hint = "one JSON object a line, as keelog consume --jsonl prints"
+        if callable(line):
+            hint = (
+                "rows as keelog consume --format csv prints, or keelog export --parquet writes them"
+            )
+        raise IllegalMessage(f"line {number}: {error}", hint) from None
     except MqError as error:
         raise IllegalMessage(f"line {number}: {error.reason}", error.hint) from None
 

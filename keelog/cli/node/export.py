@@ -74,9 +74,9 @@ def export(
 
     `keelog produce --parquet` and `--csv` send what was exported.
 
-    Example: keelog export orders --sqlite ./orders.db
+    Example: keelog export orders --sqlite ./orders.db --from -1d
 
-    Example: keelog export orders --parquet ./orders --from -1d
+    Example: keelog export orders --parquet ./orders
     """
     if [sqlite, parquet, csv_file].count(None) != 2:
         raise BadRequest(
