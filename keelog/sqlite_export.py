@@ -1,4 +1,4 @@
-"""Every message of a store as rows of an SQLite database, with a table of its keys beside it.
+"""Messages as rows of an SQLite database, with a table of their keys beside them.
 
 Written under another name in one transaction, and renamed: the name always means a whole database.
 SQLite sorts in files beside it meanwhile: the folder for temporary files may be small.
@@ -7,20 +7,21 @@ SQLite sorts in files beside it meanwhile: the folder for temporary files may be
 import os
 import shlex
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
-from node.runtime.disk import rename, sync_dir, sync_file
+from keelog.whole_file import whole_file
 from node.store.hints import see_all_damage
 from node.store.log.damage import Damage, columns_past_damage
 from node.store.query.tag_filter import TagFilter
 from node.store.stopped_store import StoppedStore
 from pipeline.errors import CorruptRecord
-from protocol.errors import BadRequest, BodyUnreadable, MqError
+from protocol.errors import BodyUnreadable, MqError
 from protocol.record.bodies import COMPRESSED
 from protocol.record.codec import Record
 from protocol.record.columns import RecordColumns
@@ -44,7 +45,12 @@ _INSERT = f"INSERT INTO messages VALUES ({', '.join('?' * 20)})"
 _encode = msgspec.json.Encoder().encode
 _INSERT_KEY = "INSERT INTO keys VALUES (?, ?, ?)"
 
+_RECORDS_AT_ONCE = 1000
+"""The keys of this many wait in memory."""
+
 Progress = Callable[[int, int], None]
+PlainBody = Callable[[Record], bytes | None]
+"""A message's body without compression; None for one that cannot be unpacked."""
 
 
 class Chosen(NamedTuple):
@@ -76,41 +82,70 @@ class SqliteResult(NamedTuple):
     damaged: int
 
 
+class SqliteTables:
+    """The tables of a database that is being written, and the number of their rows."""
+
+    def __init__(self, database: sqlite3.Connection, body: PlainBody) -> None:
+        self._database = database
+        self._body = body
+        self.rows = 0
+        self.keys = 0
+
+    def add(self, records: Iterator[Record]) -> None:
+        """Messages and their keys. One message at a time: unpacked bodies may be large."""
+        while True:
+            before = self.rows
+            keys: list[tuple[str, str, int]] = []
+            rows = self._rows(islice(records, _RECORDS_AT_ONCE), keys)
+            self._database.executemany(_INSERT, rows)
+            self._database.executemany(_INSERT_KEY, keys)
+            self.keys += len(keys)
+            if self.rows == before:
+                return
+
+    def _rows(
+        self, records: Iterable[Record], keys: list[tuple[str, str, int]]
+    ) -> Iterator[tuple[Any, ...]]:
+        for record in records:
+            self.rows += 1
+            keys += ((record.topic, key, record.physical_offset) for key in record.keys)
+            yield _row(record, self._body(record))
+
+
+@contextmanager
+def sqlite_file(out: Path, overwrite: bool, body: PlainBody) -> Iterator[SqliteTables]:
+    """The tables of `out`, which is there after the block, whole.
+
+    Raises BadRequest when it is there and `overwrite` is not, MqError when it cannot be written.
+    """
+    folder = sorted_in = out.absolute().parent
+    with whole_file(out, overwrite) as partial:
+        try:
+            with closing(sqlite3.connect(partial, isolation_level=None)) as database:
+                # Nobody reads it before it is renamed, and what a crash leaves is thrown away.
+                database.execute("PRAGMA journal_mode = OFF")
+                database.execute("PRAGMA synchronous = OFF")
+                sorted_in = _sort_in(database, folder)
+                database.executescript(TABLES)
+                database.execute("BEGIN")
+                yield SqliteTables(database, body)
+                database.execute("COMMIT")
+                database.executescript(INDEXES)
+        except sqlite3.OperationalError as error:
+            places = " ".join(dict.fromkeys(map(shlex.quote, (str(folder), str(sorted_in)))))
+            raise MqError(
+                f"{partial} cannot be written: {error}", f"ls -ld {places}; df -h {places}"
+            ) from None
+
+
 def export_sqlite(
     store: StoppedStore, out: Path, chosen: Chosen, overwrite: bool, progress: Progress
 ) -> SqliteResult:
-    """Writes `out`.
-
-    Raises BadRequest when it is there and `overwrite` is not, CorruptRecord, and MqError when it
-    cannot be written.
-    """
-    if out.exists() and not overwrite:
-        raise BadRequest(f"{out} is there already", "another name, or --overwrite")
-    partial = out.with_name(f"{out.name}.partial")
-    partial.unlink(missing_ok=True)
-    folder = sorted_in = out.absolute().parent
-    try:
-        with closing(sqlite3.connect(partial, isolation_level=None)) as database:
-            # Nobody reads it before it is renamed, and what a crash leaves is thrown away.
-            database.execute("PRAGMA journal_mode = OFF")
-            database.execute("PRAGMA synchronous = OFF")
-            sorted_in = _sort_in(database, folder)
-            database.executescript(TABLES)
-            database.execute("BEGIN")
-            result = _fill(database, store, chosen, progress)._replace(out=str(out))
-            database.execute("COMMIT")
-            database.executescript(INDEXES)
-        sync_file(partial)
-        rename(partial, out)
-        sync_dir(folder)
-    except sqlite3.OperationalError as error:
-        places = " ".join(dict.fromkeys(map(shlex.quote, (str(folder), str(sorted_in)))))
-        raise MqError(
-            f"{partial} cannot be written: {error}", f"ls -ld {places}; df -h {places}"
-        ) from None
-    finally:
-        partial.unlink(missing_ok=True)
-    return result
+    """Writes `out`. Raises what `sqlite_file` raises, and CorruptRecord."""
+    bodies = _StoreBodies(chosen.skips_damage)
+    with sqlite_file(out, overwrite, bodies.plain) as tables:
+        damaged = _fill(tables, store, chosen, progress)
+    return SqliteResult(str(out), tables.rows, tables.keys, damaged + bodies.unreadable)
 
 
 def _sort_in(database: sqlite3.Connection, folder: Path) -> Path:
@@ -122,10 +157,9 @@ def _sort_in(database: sqlite3.Connection, folder: Path) -> Path:
     return Path(os.environ.get("SQLITE_TMPDIR") or os.environ.get("TMPDIR") or "/var/tmp")
 
 
-def _fill(
-    database: sqlite3.Connection, store: StoppedStore, chosen: Chosen, progress: Progress
-) -> SqliteResult:
-    rows = keys = damaged = 0
+def _fill(tables: SqliteTables, store: StoppedStore, chosen: Chosen, progress: Progress) -> int:
+    """Returns how many damaged places were passed over."""
+    damaged = 0
     log = store.log
     for item in _with_rest(store):
         if isinstance(item, Damage):
@@ -136,14 +170,9 @@ def _fill(
             damaged += 1
             continue
         shown = store.removed.visible(item)
-        window = _WindowRows(shown, chosen)
-        database.executemany(_INSERT, window.rows())
-        database.executemany(_INSERT_KEY, window.keys)
-        rows, keys = rows + window.count, keys + len(window.keys)
-        damaged += window.unreadable
-        done = item.end - log.min_offset
-        progress(done, log.end - log.min_offset)
-    return SqliteResult("", rows, keys, damaged)
+        tables.add(filter(chosen.takes, map(shown.record, range(len(shown)))))
+        progress(item.end - log.min_offset, log.end - log.min_offset)
+    return damaged
 
 
 def _with_rest(store: StoppedStore) -> Iterator[RecordColumns | Damage]:
@@ -155,31 +184,19 @@ def _with_rest(store: StoppedStore) -> Iterator[RecordColumns | Damage]:
         yield Damage(where, log.stopped, log.end)
 
 
-class _WindowRows:
-    """The messages of one window of the log. One at a time: unpacked bodies may be large."""
+class _StoreBodies:
+    """The plain bodies of one export, and how many could not be unpacked."""
 
-    def __init__(self, columns: RecordColumns, chosen: Chosen) -> None:
-        self._columns = columns
-        self._chosen = chosen
-        self.count = 0
+    def __init__(self, skips_damage: bool) -> None:
+        self._skips_damage = skips_damage
         self.unreadable = 0
-        self.keys: list[tuple[str, str, int]] = []
 
-    def rows(self) -> Iterator[tuple[Any, ...]]:
-        """The rows that are wanted."""
-        for row in range(len(self._columns)):
-            record = self._columns.record(row)
-            if self._chosen.takes(record):
-                self.count += 1
-                self.keys += ((record.topic, key, record.physical_offset) for key in record.keys)
-                yield _row(record, self._body(record))
-
-    def _body(self, record: Record) -> bytes | None:
-        """The plain body; None for one that cannot be unpacked, with `skips_damage`."""
+    def plain(self, record: Record) -> bytes | None:
+        """None for one that cannot be unpacked, with `skips_damage`; else it is CorruptRecord."""
         try:
             return record.body
         except BodyUnreadable as error:
-            if not self._chosen.skips_damage:
+            if not self._skips_damage:
                 hint = "--on-corrupt skip, which leaves its body NULL; raw_body has it as stored"
                 raise CorruptRecord(error.reason, hint) from None
             self.unreadable += 1

@@ -193,8 +193,10 @@ def check_topics(stores: list[PlannedStore], options: SourceOptions) -> None:
     selection = options.selection
     there = {queue for store in stores for queue in store.queues()}
     topics = {queue.topic for queue in there}
-    for topic in sorted(set(selection.named_topics or ()) - topics):
-        every = {topic for store in stores for topic in store.topics()}
+    missing = set(selection.named_topics or ()) - topics
+    # A node knows topics that were made and have no message yet: no queue of theirs is there.
+    every = {topic for store in stores for topic in store.topics()} if missing else set()
+    for topic in sorted(missing - every):
         hint = f"one of {few(sorted(every), 20)}" if every else "another store: it has none"
         raise UnknownTopic(f"there is no topic {topic[:255]!r}", hint)
     for topic, ids in sorted((selection.assigned or {}).items()):

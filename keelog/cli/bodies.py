@@ -31,7 +31,7 @@ class Bodies:
         self._is_raw = is_raw
         self._is_left_out = is_left_out
         self._fails = fails
-        self._unreadable = 0
+        self.unreadable = 0
 
     def shape(self, record: Record, with_record: bool = False) -> Shape:
         """The message as JSON; `with_record` adds the bytes of its record."""
@@ -54,12 +54,12 @@ class Bodies:
     def _note(self, error: BodyUnreadable) -> None:
         if self._fails:
             raise error
-        self._unreadable += 1
-        if self._unreadable <= _SHOWN_MAX:
+        self.unreadable += 1
+        if self.unreadable <= _SHOWN_MAX:
             say(f"damage: {error.reason}; printed as stored")
 
     def end(self) -> int:
         """The exit code: 5 when there was a body that could not be unpacked."""
-        if self._unreadable > _SHOWN_MAX:
-            say(f"{self._unreadable} bodies were printed as stored")
-        return DAMAGED if self._unreadable else OK
+        if self.unreadable > _SHOWN_MAX:
+            say(f"{self.unreadable} bodies were printed as stored")
+        return DAMAGED if self.unreadable else OK

@@ -29,7 +29,9 @@ mqadmin resetOffsetByTime -n 127.0.0.1:10911 -g billing -t orders -s now
 mqadmin queryMsgByKey -n 127.0.0.1:10911 -t orders -k order-17"""
 SUBJECTS = {
     "node": Subject("start a node, see how it is", ("serve", "health", "status", "top", "diag")),
-    "messages": Subject("send, read, find messages", ("produce", "consume", "msg", "dead")),
+    "messages": Subject(
+        "send, read, export, find messages", ("produce", "consume", "export", "msg", "dead")
+    ),
     "topics": Subject("list, make, remove topics", ("topic", "group")),
     "store": Subject("read, check, mend, export a directory, without a node", ("store",)),
     "replica": Subject("promote, demote, rewind the store of a replica", ("replica",)),

@@ -4,7 +4,7 @@ import click
 
 from keelog.cli.failures import DAMAGED, OK
 from keelog.cli.output import say
-from protocol.errors import CorruptError, MessageDamaged, StoreDamaged
+from protocol.errors import BodyUnreadable, CorruptError, MessageDamaged, StoreDamaged
 
 _SHOWN_MAX = 20
 """Damaged places that get a line each; the others are counted."""
@@ -33,6 +33,10 @@ class DamagedPlaces:
     def pass_over(self, error: StoreDamaged) -> None:
         """One record, after which the run goes on. Raises with `fails`."""
         self._note(error, "passed over")
+
+    def leave_out(self, error: BodyUnreadable) -> None:
+        """A body alone, which is left out of its message. Raises with `fails`."""
+        self._note(error, "its body is left out")
 
     def _note(self, error: CorruptError, then: str) -> None:
         if self.fails:

@@ -110,6 +110,15 @@ def doing(what: str) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def needing_pyarrow() -> Iterator[None]:
+    """For imports that need it: `with needing_pyarrow(): import …`. Raises MqError."""
+    try:
+        yield
+    except ImportError as error:
+        raise MqError(f"{error.name} is missing", "pip install 'pyarrow>=18'") from None
+
+
 def exit_code(error: BaseException) -> int:
     """The exit code of an error (cli.md: names, options, shapes and exit codes)."""
     if isinstance(error, Partial):

@@ -35,6 +35,9 @@ COMMANDS = {
         "keelog.cli.messages.produce", "produce", "Sends lines or JSON objects from stdin."
     ),
     "consume": Lazy("keelog.cli.messages.consume", "consume", "Prints the messages of a topic."),
+    "export": Lazy(
+        "keelog.cli.node.export", "export", "Exports topics of a node to SQLite, Parquet, CSV."
+    ),
     "topic": Lazy("keelog.cli.node.topic", "topic", "Lists, describes, makes and removes topics."),
     "group": Lazy("keelog.cli.node.group", "group", "Shows consumer groups and resets them."),
     "dead": Lazy(

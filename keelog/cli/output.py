@@ -98,7 +98,7 @@ class Output:
             self._write_lines([document], live=False)
         else:
             rows = list(table) or [
-                {"field": name, "value": _flat(document[name])} for name in document
+                {"field": name, "value": flat(document[name])} for name in document
             ]
             if title and self.format == "table":
                 self._put(title + "\n")
@@ -143,7 +143,7 @@ class Output:
         if columns:
             self._put(_csv_line(columns))
         for row in itertools.chain([first] if first is not None else [], rows):
-            self._put(_csv_line([_flat(row.get(name)) for name in columns]))
+            self._put(_csv_line([flat(row.get(name)) for name in columns]))
             if live:
                 self.stream.flush()
 
@@ -228,7 +228,7 @@ def _csv_line(cells: Sequence[str]) -> str:
     return buffer.getvalue()
 
 
-def _flat(value: object) -> str:
+def flat(value: object) -> str:
     """A value as text: nothing for none, JSON for what has parts."""
     if value is None:
         return ""
@@ -240,10 +240,10 @@ def _flat(value: object) -> str:
 
 
 def _cell(row: Row, name: str) -> str:
-    """A value as `_flat`, without control characters. A body that is not text shows its size."""
+    """A value as `flat`, without control characters. A body that is not text shows its size."""
     if name == "body" and name not in row and "body_b64" in row:
         return f"<{len(base64.b64decode(row['body_b64']))} bytes>"
-    return one_line(_flat(row.get(name)))
+    return one_line(flat(row.get(name)))
 
 
 def _rich_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

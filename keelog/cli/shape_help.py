@@ -246,6 +246,11 @@ SQLITE: Shape = {
     **integers("rows", "keys"),
     "damaged": "integer: places passed over",
 }
+CSV_FILE: Shape = {
+    "out": "text",
+    "rows": "integer",
+    "damaged": "integer: places passed over, and bodies printed as stored",
+}
 REPAIR: Shape = {
     "ok": _TRUTH,
     "applied": _TRUTH,
@@ -394,6 +399,7 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
             "applied": "true or false",
         },
     ),
+    "export": (SQLITE, EXPORT | {"damaged": "integer: places passed over"}, CSV_FILE),
     "store info": (INFO,),
     "store dump": (MESSAGE_RAW, UNIT, ENTRY, INDEX_HEADER),
     "store get": (PULL,),

@@ -21,9 +21,10 @@ health --wait --json --node
 status --json --node
 top --once --node
 produce TOPIC --file --quiet --key-separator --any-topic --delay-level --delay --deliver-at
-produce TOPIC --queue --tags --key -p --jsonl --csv --batch --sync --node
+produce TOPIC --queue --tags --key -p --jsonl --csv --parquet --batch --sync --node
 consume TOPIC --from --count --until-end --template --merge --cursor --group --on-damage
 consume TOPIC -o -n -e --queue --tags -f --raw-body --no-body --node --format --json --jsonl
+export TOPICS --sqlite --parquet --csv --overwrite --tags --from --to --on-damage --node --format
 topic ls --node --format --json --jsonl
 topic describe TOPIC --node --format --json --jsonl
 topic create TOPIC --queues --node --format --json --jsonl
@@ -56,6 +57,7 @@ CHOICES = {
     ("store dump", "--what"): {"messages", "queues", "index"},
     ("store seek", "--boundary"): {"lower", "upper"},
     ("consume", "--on-damage"): {"skip", "fail"},
+    ("export", "--on-damage"): {"skip", "fail"},
 }
 DEFAULTS = {("store get", "--count"): 32, ("spark audit", "--master"): "local[*]"}
 MESSAGE = """\

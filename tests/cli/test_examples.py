@@ -54,6 +54,7 @@ ELSEWHERE = {
     "keelog produce orders 'pay by now' --delay-level 5": "a gateway: test_consume_group.py",
     "keelog produce orders 'pay by now' --delay 90s": "a gateway: test_consume_group.py",
     "keelog demo --from /var/lib/rocketmq/store": "test_node_commands.py",
+    "keelog produce - --parquet ./orders --quiet": "test_export.py",
     "keelog replica promote ./copy": "test_replica.py",
     "keelog replica demote ./store --follow 192.0.2.8:10912": "test_replica.py",
     "keelog replica rewind ./store --to 73400320": "test_replica.py",

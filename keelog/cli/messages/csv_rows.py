@@ -2,13 +2,15 @@
 
 import csv
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
 from keelog.cli.shapes import MESSAGE
 from protocol.errors import IllegalMessage
 
+Row = Callable[[], dict[str, Any]]
 KEY = "key"
 """A column with one key, beside those that `keelog consume --format csv` prints."""
 _NUMBERS = {name for name, kind in MESSAGE.items() if str(kind).startswith("integer")}
@@ -17,8 +19,9 @@ CELL_CHARS_MAX = 16 * 1024 * 1024
 """Room for the largest body in base64."""
 
 
-def csv_rows(batches: Iterable[list[bytes]], count_max: int) -> Iterator[list[dict[str, Any]]]:
-    """The rows of a text whose lines come in batches, `count_max` together.
+def csv_rows(batches: Iterable[list[bytes]], count_max: int) -> Iterator[list[Row]]:
+    """The rows of a text whose lines come in batches, `count_max` together. A row is called for its
+    fields.
 
     Raises IllegalMessage for a header with a column that no message has, and for broken CSV.
     """
@@ -34,7 +37,7 @@ def csv_rows(batches: Iterable[list[bytes]], count_max: int) -> Iterator[list[di
                 "body, key, tags, properties (a JSON object), …: keelog consume --format help",
             )
         while rows := list(islice(reader, count_max)):
-            yield rows
+            yield [partial(object_of, row) for row in rows]
     except csv.Error as error:
         raise IllegalMessage(
             f"line {reader.line_num} is not CSV: {error}", 'quote each cell that has a comma or "'

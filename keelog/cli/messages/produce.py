@@ -16,8 +16,8 @@ import click
 
 import keelog
 from keelog.cli.completion import complete_topics
-from keelog.cli.failures import OK, Partial, doing
-from keelog.cli.messages.csv_rows import csv_rows, object_of
+from keelog.cli.failures import OK, Partial, doing, needing_pyarrow
+from keelog.cli.messages.csv_rows import csv_rows
 from keelog.cli.messages.selectors import TIME_AHEAD, SecondsType
 from keelog.cli.options import command, format_option, node_option, progress_option
 from keelog.cli.output import Output, say
@@ -82,6 +82,10 @@ class Defaults(NamedTuple):
 )  # fmt: skip
 @click.option("--jsonl", "objects", is_flag=True, help="A JSON object a line, as consume prints.")
 @click.option("--csv", "is_csv", is_flag=True, help="CSV whose header names the fields: body, key.")
+@click.option(
+    "--parquet", metavar="PATH", type=click.Path(path_type=Path),
+    help="A file or folder that an export wrote, in place of stdin.",
+)  # fmt: skip
 @click.option("--any-topic", is_flag=True, help="With --jsonl: takes objects of other topics too.")
 @click.option("--quiet", is_flag=True, help="No receipts; one line on stderr at the end.")
 @click.option(
@@ -112,8 +116,9 @@ def produce(
     With --jsonl each line is an object with `body` or `body_b64`; its topic, queue_id, tags, keys,
     properties, flag, born_timestamp, born_host and reconsume_times count when given. TOPIC `-`
     takes the object's topic. Another topic than TOPIC is an error, without --any-topic. With --csv
-    the columns are those of `consume --format csv`, some or all of them, or `key`. Printed
-    objects go without what the node set; those of system topics and open transactions are left out.
+    the columns are those of `consume --format csv`, some or all of them, or `key`; --parquet takes
+    what `keelog export --parquet` wrote. Printed and exported messages go without what the node
+    set; those of system topics and open transactions are left out.
 
     Example: keelog produce orders hello
 
@@ -126,22 +131,15 @@ def produce(
     Example: keelog produce orders 'pay by now' --delay 90s
 
     Example: keelog store dump ./store --jsonl | keelog produce - --jsonl
+
+    Example: keelog produce - --parquet ./orders --quiet
     """
-    objects |= options["is_csv"]
+    kinds = [objects, options["is_csv"], options["parquet"] is not None]
+    if sum(kinds) > 1:
+        raise click.UsageError("--jsonl, --csv and --parquet exclude each other")
+    objects = any(kinds)
     _check_source(topic, bodies, objects, options)
-    separator = options["key_separator"]
-    defaults = Defaults(
-        "" if topic == TOPIC_FROM_OBJECT else topic,
-        options["queue"],
-        options["tags"],
-        options["keys"],
-        _pairs(options["pairs"]),
-        separator.encode() if separator else b"",
-        options["any_topic"],
-        options["delay_level"],
-        options["delay"],
-        options["deliver_at"],
-    )
+    defaults = _defaults(topic, options)
     progress: CommandProgress = options["progress"]
     if output.is_terminal and not options["quiet"]:
         progress.silence()  # the receipts themselves show how far it is
@@ -154,13 +152,30 @@ def produce(
             acks="flushed" if options["sync"] else "appended", timeout=options["timeout"]
         ) as producer,
     ):
-        run = _ProduceRun(batches, output.flush, advance)
+        unit = "line on stdin" if options["parquet"] is None else f"message in {options['parquet']}"
+        run = _ProduceRun(batches, output.flush, advance, unit)
         receipts = run.receipts(producer, objects, defaults)
         if options["quiet"]:
             deque(receipts, maxlen=0)
         else:
             output.rows(map(receipt_shape, receipts), live=output.format == "table")
         return run.end(options["quiet"])
+
+
+def _defaults(topic: str, options: Mapping[str, Any]) -> Defaults:
+    separator = options["key_separator"]
+    return Defaults(
+        "" if topic == TOPIC_FROM_OBJECT else topic,
+        options["queue"],
+        options["tags"],
+        options["keys"],
+        _pairs(options["pairs"]),
+        separator.encode() if separator else b"",
+        options["any_topic"],
+        options["delay_level"],
+        options["delay"],
+        options["deliver_at"],
+    )
 
 
 def _check_source(
@@ -173,21 +188,33 @@ def _check_source(
     if bodies and files:
         raise click.UsageError("MESSAGE and --file exclude each other")
     if objects and (bodies or files or separator is not None):
-        raise click.UsageError("--jsonl and --csv read stdin: leave out MESSAGE, --file and -K")
+        raise click.UsageError(
+            "--jsonl, --csv and --parquet exclude MESSAGE, --file and -K: leave these out"
+        )
     if separator is not None and (not separator or bodies or files):
         raise click.UsageError("-K SEP is for lines of stdin")
     if [options["delay"], options["deliver_at"], options["delay_level"] or None].count(None) < 2:
         raise click.UsageError("--delay-level, --delay and --deliver-at exclude each other")
     if options["any_topic"] and not objects:
-        raise click.UsageError("--any-topic needs --jsonl")
+        raise click.UsageError("--any-topic needs --jsonl, --csv or --parquet")
     if topic == TOPIC_FROM_OBJECT and not objects:
-        raise click.UsageError("TOPIC - needs --jsonl: a plain line names no topic")
+        raise click.UsageError(
+            "TOPIC - needs --jsonl, --csv or --parquet: a plain line names no topic"
+        )
 
 
 def _source(
     bodies: tuple[str, ...], batch: int, options: Mapping[str, Any]
 ) -> tuple[Iterator[list[Any]], Callable[[], None]]:
-    """The messages, many together, and what shows how much of stdin was read."""
+    """The messages, many together, and what shows how much of stdin was read.
+
+    Parquet shows its files itself.
+    """
+    if options["parquet"] is not None:
+        with needing_pyarrow():
+            from keelog.cli.messages.parquet_rows import parquet_rows
+        shown = options["progress"].meter("sent", "files")
+        return parquet_rows(options["parquet"], batch, shown), lambda: None
     if bodies or options["files"]:
         return given_batches(bodies, options["files"], batch), lambda: None
     descriptor = sys.stdin.fileno()
@@ -212,8 +239,10 @@ class _ProduceRun:
         batches: Iterator[list[Any]],
         flush: Callable[[], None],
         advance: Callable[[], None],
+        unit: str,
     ) -> None:
         self._batches = batches
+        self._unit = unit
         self._flush = flush
         self._advance = advance
         self._began = monotonic()
@@ -294,7 +323,7 @@ class _ProduceRun:
             say(f"{counted(count, 'message')} left out: {what}")
         if self._error is None:
             if not self._stored and not self._left_out:
-                say("nothing sent: there was no line on stdin")
+                say(f"nothing sent: there was no {self._unit}")
             elif is_quiet:
                 took = duration_text(monotonic() - self._began)
                 say(f"{counted(self._stored, 'message')} stored in {took}")
@@ -386,7 +415,7 @@ def _options(defaults: Defaults) -> keelog.MessageOptions:
 
 
 def message_of(line: Any, number: int, objects: bool, defaults: Defaults) -> keelog.OutgoingMessage:
-    """The message of a line, or of a row of CSV.
+    """The message of a line, or of a row of CSV or Parquet.
 
     Raises IllegalMessage, naming the line, for a bad object.
     """
@@ -411,12 +440,15 @@ def message_of(line: Any, number: int, objects: bool, defaults: Defaults) -> kee
             deliver_at=defaults.deliver_at,
         )
     try:
-        fields = object_of(line) if isinstance(line, dict) else json.loads(line)
+        fields = line() if callable(line) else json.loads(line)
         return _from_object(fields, defaults)
     except (ValueError, TypeError, RecursionError) as error:
-        raise IllegalMessage(
-            f"line {number}: {error}", "one JSON object a line, as keelog consume --jsonl prints"
-        ) from None
+        hint = "one JSON object a line, as keelog consume --jsonl prints"
+        if callable(line):
+            hint = (
+                "rows as keelog consume --format csv prints, or keelog export --parquet writes them"
+            )
+        raise IllegalMessage(f"line {number}: {error}", hint) from None
     except MqError as error:
         raise IllegalMessage(f"line {number}: {error.reason}", error.hint) from None
 
@@ -431,6 +463,8 @@ def _text(key: bytes, number: int) -> str:
 def _from_object(fields: Any, defaults: Defaults) -> keelog.OutgoingMessage:
     if not isinstance(fields, dict):
         raise TypeError("it is no JSON object")
+    if fields.get("damage") is not None:
+        raise _LeftOut("damaged places, which hold none")
     said = _take(fields, "topic", str)
     topic = defaults.topic or said
     if not topic:
@@ -485,6 +519,8 @@ def _take(fields: Mapping[str, Any], name: str, kind: type, default: Any = None)
 
 
 def _body(fields: Mapping[str, Any]) -> bytes:
+    if isinstance(fields.get("body"), bytes):
+        return bytes(fields["body"])
     text, encoded = _take(fields, "body", str), _take(fields, "body_b64", str)
     if (text is None) == (encoded is None):
         raise ValueError("it needs either body or body_b64")

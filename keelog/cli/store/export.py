@@ -9,13 +9,19 @@ from keelog.cli import failures
 from keelog.cli.failures import doing
 from keelog.cli.options import command, output_options, progress_option, settings_options
 from keelog.cli.output import Output
-from keelog.cli.store.export_options import export_of, export_options, shown, summary
+from keelog.cli.store.export_options import (
+    export_of,
+    export_options,
+    export_parquet,
+    shown,
+    summary,
+)
 from keelog.cli.store.options import directory, opened
 from keelog.progress import CommandProgress
 from keelog.sqlite_export import Chosen, export_sqlite
 from node.store.query.tag_filter import parse_tags
 from pipeline.jobs.export.options import ExportOptions
-from protocol.errors import BadRequest, MqError
+from protocol.errors import BadRequest
 
 
 @command()
@@ -69,12 +75,7 @@ def export(
 def _to_parquet(
     path: Path, out: str, asked: ExportOptions, output: Output, progress: CommandProgress
 ) -> int:
-    try:
-        from pipeline.jobs.export.run import export_here
-    except ImportError as error:
-        raise MqError(f"{error.name} is missing", "pip install 'pyarrow>=18'") from None
-    advance = progress.meter("exported", "parts")
-    result = export_here(str(path), out, asked, progress=advance)
+    result = export_parquet(str(path), out, asked, progress)
     progress.clear()
     output.document(shown(result), title=summary(result))
     return failures.OK

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from keelog.cli.failures import BadValue
+from keelog.cli.failures import BadValue, needing_pyarrow
 from keelog.cli.messages.selectors import TIME
 from keelog.cli.options import SIZE, options
+from keelog.progress import CommandProgress
 from pipeline.jobs.export.options import ExportOptions
 from pipeline.options import SETTING_PREFIX
 from protocol.addresses import without_credentials
@@ -79,6 +80,15 @@ def export_of(pairs: tuple[str, ...], by: str, allow_loss: bool, **chosen: Any) 
     if allow_loss:
         source["failOnDataLoss"] = "false"
     return ExportOptions(source=source, by_topic=by == "topic", **chosen)
+
+
+def export_parquet(
+    store: str, out: str, asked: ExportOptions, progress: CommandProgress
+) -> "ExportResult":
+    """Exports a folder or a node in this process. Raises MqError, also without pyarrow."""
+    with needing_pyarrow():
+        from pipeline.jobs.export.run import export_here
+    return export_here(store, out, asked, progress=progress.meter("exported", "parts"))
 
 
 def shown(result: "ExportResult") -> dict[str, Any]:

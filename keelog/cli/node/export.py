@@ -1,0 +1,216 @@
+"""`keelog export`: messages of a running node as SQLite, Parquet or CSV."""
+
+import csv
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+import keelog
+from keelog.cli.bodies import Bodies
+from keelog.cli.completion import complete_topics
+from keelog.cli.damaged_places import DamagedPlaces, on_damage_option
+from keelog.cli.failures import DAMAGED, OK, doing
+from keelog.cli.messages.reading import BoundedReader, ConsumeChoice
+from keelog.cli.messages.selectors import TIME, StartPoint
+from keelog.cli.options import command, node_option, output_options, progress_option
+from keelog.cli.output import Output, flat, say
+from keelog.cli.shapes import MESSAGE_COLUMNS
+from keelog.cli.store.export_options import export_of, export_parquet, shown, summary
+from keelog.progress import CommandProgress
+from keelog.sqlite_export import SqliteResult, sqlite_file
+from keelog.whole_file import whole_file
+from pipeline.errors import CorruptRecord
+from pipeline.jobs.export.options import ExportOptions
+from pipeline.log import log
+from protocol.errors import BadRequest, BodyUnreadable
+from protocol.record.codec import Record
+
+_SHOWN_MAX = 20
+"""Damaged places that get a line each; the others are counted."""
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+class CsvResult(NamedTuple):
+    """The rows that were written, and the damaged places that were passed over."""
+
+    out: str
+    rows: int
+    damaged: int
+
+
+@command("export")
+@click.argument("topics", nargs=-1, required=True, shell_complete=complete_topics)
+@click.option("--sqlite", type=_FILE, metavar="FILE", help="A file.")
+@click.option("--parquet", metavar="OUT", help="A folder, or a URL as s3://bucket/x.")
+@click.option("--csv", "csv_file", type=_FILE, metavar="FILE", help="A file.")
+@click.option("--overwrite", is_flag=True, help="With --sqlite and --csv: replaces the file.")
+@click.option("--tags", metavar="'A || B'", help="Only messages with one of these tags.")
+@click.option("--from", "from_ms", type=TIME, metavar="TIME", help="Stored from it on.")
+@click.option("--to", "to_ms", type=TIME, metavar="TIME", help="Stored before it.")
+@on_damage_option
+@node_option
+@progress_option
+@output_options
+def export(
+    topics: tuple[str, ...],
+    sqlite: Path | None,
+    parquet: str | None,
+    csv_file: Path | None,
+    node: str,
+    output: Output,
+    progress: CommandProgress,
+    **options: Any,
+) -> int:
+    """Exports topics of a running node, as `keelog store export` does a directory.
+
+    SQLite anew each time, with a table of keys. Parquet as `keelog spark export` writes it: in
+    folders by topic and date, and each run adds what is new. CSV with the columns of `consume
+    --format csv`. Bodies are plain; in SQLite and Parquet those that were compressed are there as
+    stored, too. stderr names each damaged message; the exit code is 5 then.
+
+    `keelog produce --parquet` and `--csv` send what was exported.
+
+    Example: keelog export orders --sqlite ./orders.db --from -1d
+
+    Example: keelog export orders --parquet ./orders
+    """
+    if [sqlite, parquet, csv_file].count(None) != 2:
+        raise BadRequest(
+            "say where to: --sqlite, --parquet or --csv, one of them", "--sqlite messages.db"
+        )
+    if parquet is not None and options["overwrite"]:
+        raise BadRequest(
+            "--overwrite is for --sqlite and --csv", "remove the folder, or name a new one"
+        )
+    topics = tuple(dict.fromkeys(topics))
+    asked = export_of(
+        (), "topic", False, topics=",".join(topics), tags=options["tags"],
+        from_ms=options["from_ms"], to_ms=options["to_ms"], on_corrupt=options["on_damage"],
+    )  # fmt: skip
+    with (
+        doing(f"cannot export {', '.join(topics)}"),
+        keelog.connect(node) as client,
+        progress.shown(),
+    ):
+        for topic in topics:
+            client.offsets(topic)  # raises UnknownTopic before anything is written
+        if parquet is not None:
+            return _to_parquet(node, parquet, asked, output, progress)
+        run = _NodeRecords(client, topics, asked, progress)
+        if sqlite is not None:
+            return _to_sqlite(run, sqlite, options["overwrite"], output, progress)
+        assert csv_file is not None
+        return _to_csv(run, csv_file, options["overwrite"], output, progress)
+
+
+class _NodeRecords:
+    """The messages of one run, and the damage on their way."""
+
+    def __init__(
+        self,
+        client: keelog.Client,
+        topics: tuple[str, ...],
+        asked: ExportOptions,
+        progress: CommandProgress,
+    ) -> None:
+        self._client = client
+        self._topics = topics
+        self._asked = asked
+        self._progress = progress
+        self.damage = DamagedPlaces(fails=asked.on_corrupt == "fail")
+
+    def records(self) -> Iterator[Record]:
+        """Topic after topic, each in the order of the log, up to its end as it is now."""
+        asked = self._asked
+        first = StartPoint("start") if asked.from_ms is None else StartPoint("time", asked.from_ms)
+        last = None if asked.to_ms is None else StartPoint("time", asked.to_ms)
+        for topic in self._topics:
+            wanted = ConsumeChoice(topic, (), asked.tags, first, last)
+            reader = BoundedReader(self._client, wanted, self.damage, is_merged=True)
+            meter = self._progress.meter(f"{topic}: exported", "messages")
+            for message in reader.read_to_end(meter):
+                yield message.record
+
+    def plain(self, record: Record) -> bytes | None:
+        """The plain body; None for one that cannot be unpacked, which is damage."""
+        try:
+            return record.body
+        except BodyUnreadable as error:
+            self.damage.leave_out(error)
+            return None
+
+
+def _to_sqlite(
+    run: _NodeRecords, out: Path, overwrite: bool, output: Output, progress: CommandProgress
+) -> int:
+    with sqlite_file(out, overwrite, run.plain) as tables:
+        tables.add(run.records())
+    progress.clear()
+    result = SqliteResult(str(out), tables.rows, tables.keys, len(run.damage.places))
+    line = f"{result.rows} messages and {result.keys} keys in {out}"
+    output.document(result._asdict(), title=line)
+    return run.damage.end()
+
+
+def _to_csv(
+    run: _NodeRecords, out: Path, overwrite: bool, output: Output, progress: CommandProgress
+) -> int:
+    rows = 0
+    bodies = Bodies(fails=run.damage.fails)
+    with (
+        whole_file(out, overwrite) as partial,
+        partial.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file,
+    ):
+        # Not as on a terminal: control characters stay what they are.
+        writer = csv.writer(file)
+        writer.writerow(MESSAGE_COLUMNS)
+        for record in run.records():
+            shape = bodies.shape(record)
+            writer.writerow([flat(shape.get(name)) for name in MESSAGE_COLUMNS])
+            rows += 1
+    progress.clear()
+    result = CsvResult(str(out), rows, len(run.damage.places) + bodies.unreadable)
+    output.document(result._asdict(), title=f"{rows} messages in {out}")
+    return run.damage.end() or bodies.end()
+
+
+def _to_parquet(
+    node: str, out: str, asked: ExportOptions, output: Output, progress: CommandProgress
+) -> int:
+    with _damage_told() as damage:
+        try:
+            result = export_parquet(node, out, asked, progress)
+        except CorruptRecord as error:
+            raise CorruptRecord(error.reason, "--on-damage skip, which leaves it out") from None
+    progress.clear()
+    output.document({**shown(result), "damaged": damage.count}, title=summary(result))
+    if damage.count > _SHOWN_MAX:
+        say(f"{damage.count} damaged")
+    return DAMAGED if damage.count else OK
+
+
+class _DamageLines(logging.Handler):
+    """Prints what the export's log says of damage, and counts it."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.count = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.count += 1
+        if self.count <= _SHOWN_MAX:
+            say(record.getMessage())
+
+
+@contextmanager
+def _damage_told() -> Iterator[_DamageLines]:
+    lines = _DamageLines()
+    log.addHandler(lines)
+    try:
+        yield lines
+    finally:
+        log.removeHandler(lines)
