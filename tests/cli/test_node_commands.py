@@ -411,7 +411,7 @@ def test_the_demo_ends_with_0_on_a_real_store(tmp_path: Path) -> None:
     done = keelog(NOWHERE, "demo", "--from", "small-clean", "--directory", str(tmp_path), "--json")
     assert done.returncode == 0, done.stderr.decode()
     summary = json.loads(done.stdout)
-    assert summary["sent"] == summary["stored"] == summary["pulled_equal"] == 3000
+    assert summary["sent"] == summary["stored"] == summary["pulled_equal"] == 7000
     assert summary["found_by_key"] == summary["found_by_time"] == summary["looked_up"]
     assert summary["verified"]["findings"] == 0
     assert Path(summary["store"]).is_dir()
