@@ -18,7 +18,7 @@ GIB = 1 << 30
 LONG = {
     *("produce", "consume", "store dump", "store verify", "store repair", "store rebuild"),
     *("store backup", "store restore"),
-    "store export",
+    *("export", "store export"),
 }
 
 
