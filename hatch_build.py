@@ -4,9 +4,9 @@ An installation without a compiler is complete: numpy does the same work. KEELOG
 the kernel out on purpose; CC names another compiler. Why a compiler failed is shown by
 `pip install -v`.
 
-The tree has short names at its top: `node`, `client`. In everybody's site-packages they would meet
-other people's. A wheel has them as `keelog.node`, `keelog.client`, with their imports rewritten; an
-editable installation is the tree itself.
+The tree has short names at its top: `node`, `workers`, `protocol`. In everybody's site-packages
+they would meet other people's. A wheel has them as `keelog.node` and so on, with their imports
+rewritten; an editable installation is the tree itself.
 """
 
 import ast
@@ -27,7 +27,7 @@ LIBRARY = "protocol/kernel/_kernel.so"
 FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-fvisibility=hidden")
 COMPILE_S_MAX = 120.0
 OUTER = ("keelog", "pyspark_keelog")
-INNER = ("protocol", "client", "node", "gateway", "replication", "workers", "pipeline")
+INNER = ("protocol", "node", "workers")
 """What a wheel has inside of `keelog`."""
 SUFFIXES = (".py", ".c", ".typed")
 

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 from protocol.modules import module_name
 
 if TYPE_CHECKING:
-    from client.client import Client, connect
-    from client.consumer.consumer import Consumer
-    from client.consumer.group_message import GroupMessage
-    from client.consumer.options import ConsumerOptions
-    from client.follower import Follower
-    from client.groups import GroupInfo, GroupMemberInfo, GroupQueue
-    from client.messages import Message, MessageOptions, OutgoingMessage
-    from client.options import (
+    from keelog.client.client import Client, connect
+    from keelog.client.consumer.consumer import Consumer
+    from keelog.client.consumer.group_message import GroupMessage
+    from keelog.client.consumer.options import ConsumerOptions
+    from keelog.client.follower import Follower
+    from keelog.client.groups import GroupInfo, GroupMemberInfo, GroupQueue
+    from keelog.client.messages import Message, MessageOptions, OutgoingMessage
+    from keelog.client.options import (
         BatchOptions,
         CreateTopicOptions,
         FindOptions,
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
         SeekOptions,
         SendOptions,
     )
-    from client.pull_result import PullResult
-    from client.results import (
+    from keelog.client.pull_result import PullResult
+    from keelog.client.results import (
         DiskStatus,
         FoundDamage,
         Health,
@@ -55,12 +55,12 @@ if TYPE_CHECKING:
         TopicInfo,
         TopicPurged,
     )
-    from client.send.bulk_send import Failure, SendManyError
-    from client.send.producer import Producer
-    from client.send.receipts import BatchReceipt
-    from client.subscription import TailOptions
-    from client.transport.request import Retry
-    from client.transport.routes import Routes
+    from keelog.client.send.bulk_send import Failure, SendManyError
+    from keelog.client.send.producer import Producer
+    from keelog.client.send.receipts import BatchReceipt
+    from keelog.client.subscription import TailOptions
+    from keelog.client.transport.request import Retry
+    from keelog.client.transport.routes import Routes
     from protocol.errors import (
         BadRequest,
         BodyUnreadable,
@@ -174,17 +174,17 @@ __all__ = [
 ]
 
 _HOMES = (
-    "client.client",
-    "client.consumer.consumer",
-    "client.consumer.group_message",
-    "client.consumer.options",
-    "client.options",
-    "client.send.receipts",
-    "client.transport.request",
-    "client.send.bulk_send",
-    "client.messages",
-    "client.results",
-    "client.groups",
+    "keelog.client.client",
+    "keelog.client.consumer.consumer",
+    "keelog.client.consumer.group_message",
+    "keelog.client.consumer.options",
+    "keelog.client.options",
+    "keelog.client.send.receipts",
+    "keelog.client.transport.request",
+    "keelog.client.send.bulk_send",
+    "keelog.client.messages",
+    "keelog.client.results",
+    "keelog.client.groups",
     "protocol.errors",
     "protocol.message_id",
     "protocol.record.codec",

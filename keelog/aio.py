@@ -23,17 +23,17 @@ from datetime import datetime
 from functools import partial
 from typing import NoReturn, Self, Unpack
 
-from client import groups, operations
-from client.aio.consumer import Consumer
-from client.aio.followers import MessageStream, PullResults
-from client.aio.run import run
-from client.aio.send_coalescer import AsyncioSendCoalescer
-from client.consumer.options import ConsumerOptions, Topics
-from client.core import ClientCore
-from client.find import FindPages
-from client.groups import GroupInfo
-from client.messages import Body, Message, MessageOptions, OutgoingMessage
-from client.options import (
+from keelog.client import groups, operations
+from keelog.client.aio.consumer import Consumer
+from keelog.client.aio.followers import MessageStream, PullResults
+from keelog.client.aio.run import run
+from keelog.client.aio.send_coalescer import AsyncioSendCoalescer
+from keelog.client.consumer.options import ConsumerOptions, Topics
+from keelog.client.core import ClientCore
+from keelog.client.find import FindPages
+from keelog.client.groups import GroupInfo
+from keelog.client.messages import Body, Message, MessageOptions, OutgoingMessage
+from keelog.client.options import (
     BatchOptions,
     CreateTopicOptions,
     FindOptions,
@@ -44,8 +44,8 @@ from client.options import (
     SeekOptions,
     SendOptions,
 )
-from client.pull_result import PullResult
-from client.results import (
+from keelog.client.pull_result import PullResult
+from keelog.client.results import (
     Health,
     NodeStatus,
     QueueOffsets,
@@ -55,12 +55,12 @@ from client.results import (
     TopicInfo,
     TopicPurged,
 )
-from client.send.cancelling import cancelling
-from client.send.producer import Producer as PlainProducer
-from client.send.receipts import BatchReceipt
-from client.subscription import Start, TailOptions
-from client.transport.request import Retry
-from client.transport.routes import Routes
+from keelog.client.send.cancelling import cancelling
+from keelog.client.send.producer import Producer as PlainProducer
+from keelog.client.send.receipts import BatchReceipt
+from keelog.client.subscription import Start, TailOptions
+from keelog.client.transport.request import Retry
+from keelog.client.transport.routes import Routes
 
 __all__ = ["Client", "Consumer", "MessageStream", "Producer", "PullResults", "connect"]
 

@@ -20,7 +20,7 @@ import pytest
 
 if TYPE_CHECKING:
     # Not before a fixture is asked for: pytest loads this in sessions that use none of it.
-    from client.client import Client
+    from keelog.client.client import Client
     from keelog.testing import TestNode
 
 NAME_CHARS_MAX = 80

@@ -8,22 +8,22 @@
 It needs the extra `spark`. `format("keelog")` itself needs no import.
 """
 
-from pipeline.session import check_pyspark
+from keelog.pipeline.session import check_pyspark
 
 # First: what is imported below takes pyspark as given.
 check_pyspark()
 
-from pipeline import register
-from pipeline.jobs.audit.report import findings_frame
-from pipeline.jobs.audit.run import audit
-from pipeline.jobs.export.options import ExportOptions
-from pipeline.jobs.export.run import export, export_here, read_export
-from pipeline.jobs.rebuild.object_folder import read_rebuild
-from pipeline.jobs.rebuild.run import rebuild
-from pipeline.jobs.stats.run import COLUMNS as STATS_COLUMNS
-from pipeline.jobs.stats.run import rates, stats_by_topic, top_keys
-from pipeline.session import local_session, open_session
-from pipeline.stream.progress import lag, lag_by_queue
+from keelog.pipeline import register
+from keelog.pipeline.jobs.audit.report import findings_frame
+from keelog.pipeline.jobs.audit.run import audit
+from keelog.pipeline.jobs.export.options import ExportOptions
+from keelog.pipeline.jobs.export.run import export, export_here, read_export
+from keelog.pipeline.jobs.rebuild.object_folder import read_rebuild
+from keelog.pipeline.jobs.rebuild.run import rebuild
+from keelog.pipeline.jobs.stats.run import COLUMNS as STATS_COLUMNS
+from keelog.pipeline.jobs.stats.run import rates, stats_by_topic, top_keys
+from keelog.pipeline.session import local_session, open_session
+from keelog.pipeline.stream.progress import lag, lag_by_queue
 
 __all__ = [
     "STATS_COLUMNS",

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from keelog.pipeline.errors import CorruptRecord
 from keelog.whole_file import whole_file
 from node.store.hints import see_all_damage
 from node.store.log.damage import Damage, columns_past_damage
 from node.store.query.tag_filter import TagFilter
 from node.store.stopped_store import StoppedStore
-from pipeline.errors import CorruptRecord
 from protocol.errors import BodyUnreadable, MqError
 from protocol.record.bodies import COMPRESSED
 from protocol.record.codec import Record

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from client.messages import Message
-from client.on_damage import OnFoundDamage, check_on_damage
-from client.operations import FIND_PAGE, TIME_MS_MAX, milliseconds
-from client.options import Time, check_limit
+from keelog.client.messages import Message
+from keelog.client.on_damage import OnFoundDamage, check_on_damage
+from keelog.client.operations import FIND_PAGE, TIME_MS_MAX, milliseconds
+from keelog.client.options import Time, check_limit
 from node.runtime.settings import Settings
 from node.store.hints import see_all_damage
 from node.store.log.damage import Damage, columns_past_damage

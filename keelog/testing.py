@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from client.client import Client, connect
 from keelog.bench.node_process import ANY_DISK, Node
 from keelog.cli.settings.given import value_text
+from keelog.client.client import Client, connect
 from node.runtime.listening import loopback
 from protocol.errors import ServiceNotAvailable
 

@@ -8,4 +8,4 @@ from contextlib import suppress
 __all__ = ["DefaultSource"]
 
 with suppress(ImportError):  # of a pyspark that has no Python sources, or others
-    from pipeline.source import KeelogSource as DefaultSource
+    from keelog.pipeline.source import KeelogSource as DefaultSource

@@ -54,7 +54,7 @@ def test_every_place_that_the_page_names_exists(page: str) -> None:
 def test_nothing_is_installed_by_a_name_that_is_on_no_index() -> None:
     """Whoever registers the name `keelog` gets the users who do what we say."""
     by_name = re.compile(r"pip (?:install|download)[^\n`]*(?<![/\w.-])keelog\b")
-    folders = ("keelog", "pipeline", "node", "client", "gateway", "protocol", "docs", "deploy")
+    folders = ("keelog", "node", "protocol", "docs", "deploy")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.*")]
     files = [path for path in files if path.suffix in (".py", ".md", ".yaml", ".service")]
     found = {

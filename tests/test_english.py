@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-CODE = ("protocol", "client", "node", "gateway", "replication", "workers", "pipeline", "keelog")
+CODE = ("protocol", "node", "workers", "keelog")
 
 LIMITS = {
     r"\bbehind\b": 52,

@@ -10,7 +10,7 @@ from tests.test_docs import missing_places
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "limits.md"
-PRODUCT = ("protocol", "client", "node", "gateway", "replication", "workers")
+PRODUCT = ("protocol", "node", "workers", "keelog/client", "keelog/gateway", "keelog/replication")
 ROW = re.compile(r"^\| (`[^|]+`) \|", re.MULTILINE)
 NAME = re.compile(r"`([^`]+)`")
 IS_LIMIT = re.compile(r"^[A-Z][A-Z0-9_]*(_MAX|_AT_ONCE|HIGH_WATER_MARK|BACKLOG)(_[A-Z_]+)?$")
@@ -41,18 +41,18 @@ NOT_OF_A_QUEUE = {
 }  # fmt: skip
 
 QUEUES = {
-    "client/consumer/queue_desk.py": "client/consumer/options.py::MESSAGES_MAX",
-    "client/consumer/queue_progress.py": "client/consumer/queue_desk.py::SPAN_MAX",
-    "client/aio/followers.py": "client/subscription.py::PULLS_MAX",
-    "client/aio/send_coalescer.py": "client/transport/io_thread.py::CALLS_MAX",
-    "client/transport/pull_channel.py": "client/subscription.py::PULLS_MAX",
-    "client/send/batch_sender.py": "client/options.py::ProducerSettings.max_in_flight",
-    "client/transport/io_thread.py": "client/transport/io_thread.py::CALLS_MAX",
-    "client/transport/zmtp_connection.py": "client/transport/zmtp_connection.py::UNSENT_BYTES_MAX",
-    "client/transport/zmq_connection.py": "client/transport/io_thread.py::CALLS_MAX",
-    "client/send/send_coalescer.py": "client/transport/io_thread.py::CALLS_MAX",
-    "client/subscription.py": "client/subscription.py::PULLS_MAX",
-    "replication/followers/book.py": "replication/followers/book.py::MOMENTS_MAX",
+    "keelog/client/consumer/queue_desk.py": "keelog/client/consumer/options.py::MESSAGES_MAX",
+    "keelog/client/consumer/queue_progress.py": "keelog/client/consumer/queue_desk.py::SPAN_MAX",
+    "keelog/client/aio/followers.py": "keelog/client/subscription.py::PULLS_MAX",
+    "keelog/client/aio/send_coalescer.py": "keelog/client/transport/io_thread.py::CALLS_MAX",
+    "keelog/client/transport/pull_channel.py": "keelog/client/subscription.py::PULLS_MAX",
+    "keelog/client/send/batch_sender.py": "keelog/client/options.py::ProducerSettings.max_in_flight",
+    "keelog/client/transport/io_thread.py": "keelog/client/transport/io_thread.py::CALLS_MAX",
+    "keelog/client/transport/zmtp_connection.py": "keelog/client/transport/zmtp_connection.py::UNSENT_BYTES_MAX",
+    "keelog/client/transport/zmq_connection.py": "keelog/client/transport/io_thread.py::CALLS_MAX",
+    "keelog/client/send/send_coalescer.py": "keelog/client/transport/io_thread.py::CALLS_MAX",
+    "keelog/client/subscription.py": "keelog/client/subscription.py::PULLS_MAX",
+    "keelog/replication/followers/book.py": "keelog/replication/followers/book.py::MOMENTS_MAX",
     "node/writer/group_commit.py": "send_thread_pool_queue_capacity",
     # One job at a time, for all requests that wait for it.
     "node/writer/log/flush.py": "send_thread_pool_queue_capacity",
@@ -65,16 +65,16 @@ QUEUES = {
     "node/serving/send_quota.py": "node/serving/send_quota.py::OWED_BYTES_MAX",
     "protocol/wire/zmtp.py": "node/serving/request_server.py::SEND_HIGH_WATER_MARK",
     "node/store/buffers.py": "node/store/buffers.py::BUFFERS_BYTES_MAX",
-    "gateway/connection.py": "gateway/connection.py::UNDER_WAY_MAX",
-    "gateway/sending/writer_link.py": "gateway/sending/sends.py::WAITING_BYTES_MAX",
-    "gateway/transactions/op_log.py": "gateway/transactions/op_log.py::OFFSETS_MAX",
-    "gateway/tasks/delay_level.py": "gateway/transactions/queue_pages.py::PAGE_MESSAGES_MAX",
+    "keelog/gateway/connection.py": "keelog/gateway/connection.py::UNDER_WAY_MAX",
+    "keelog/gateway/sending/writer_link.py": "keelog/gateway/sending/sends.py::WAITING_BYTES_MAX",
+    "keelog/gateway/transactions/op_log.py": "keelog/gateway/transactions/op_log.py::OFFSETS_MAX",
+    "keelog/gateway/tasks/delay_level.py": "keelog/gateway/transactions/queue_pages.py::PAGE_MESSAGES_MAX",
     "node/writer/repeats/key_table.py": "idempotent_keys_max",
     "node/writer/removal/expiry.py": "node/writer/topic_table.py::TOPICS_MAX",
     "node/writer/removal/removals.py": "node/writer/removal/removals.py::WAITING_MAX",
-    "gateway/admin/counts.py": "gateway/admin/counts.py::KEYS_MAX",
-    "client/send/unique_key.py": "client/transport/io_thread.py::CALLS_MAX",
-    "node/serving/host_address.py": "client/transport/io_thread.py::CALLS_MAX",
+    "keelog/gateway/admin/counts.py": "keelog/gateway/admin/counts.py::KEYS_MAX",
+    "keelog/client/send/unique_key.py": "keelog/client/transport/io_thread.py::CALLS_MAX",
+    "node/serving/host_address.py": "keelog/client/transport/io_thread.py::CALLS_MAX",
 }
 """Files with queues (deques, sockets, heaps of work), and the limit that holds for them."""
 

@@ -156,7 +156,7 @@ def assert_has_options(words: list[str]) -> None:
 
 
 def test_hints_that_pages_show_are_those_of_the_code() -> None:
-    folders = ("protocol", "client", "node", "gateway", "workers", "pipeline", "keelog")
+    folders = ("protocol", "node", "workers", "keelog")
     files = [path for name in folders for path in (ROOT / name).rglob("*.py")]
     code = "\n".join(path.read_text(encoding="utf-8") for path in files)
     for page in PAGES:

@@ -5,8 +5,8 @@ import signal
 import time
 from dataclasses import dataclass
 
-from client.client import Client
 from keelog.bench.node_process import START_S, processes
+from keelog.client.client import Client
 
 KILLED_ROLES = ("queue", "index", "reader")
 

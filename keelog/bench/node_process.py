@@ -12,8 +12,8 @@ from typing import Self
 
 import psutil
 
-from client.client import Client, connect
-from client.results import ProcessStatus
+from keelog.client.client import Client, connect
+from keelog.client.results import ProcessStatus
 from node.runtime.event_log import FORMAT_VARIABLE
 from node.runtime.listening import loopback
 from node.supervisor.bind import free_ports
@@ -32,9 +32,9 @@ _MODULES = {
     module_name("workers.consume_queue"): "queue",
     module_name("workers.index_file"): "index",
     module_name("node.reader.loop"): "reader",
-    module_name("gateway.loop"): "gateway",
-    module_name("replication.followers.loop"): "followers",
-    module_name("gateway.tasks.loop"): "tasks",
+    module_name("keelog.gateway.loop"): "gateway",
+    module_name("keelog.replication.followers.loop"): "followers",
+    module_name("keelog.gateway.tasks.loop"): "tasks",
 }
 
 

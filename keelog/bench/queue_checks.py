@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from client.client import Client
+from keelog.client.client import Client
 from node.supervisor.child_process import command, environment
 from protocol.record.columns import scan
 

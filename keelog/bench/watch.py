@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import psutil
 
-from client.client import Client
 from keelog.bench.results import ProcessSample, ProcessUse
+from keelog.client.client import Client
 from node.supervisor.silence import UNKNOWN
 from protocol.errors import MqError
 

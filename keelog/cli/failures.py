@@ -14,7 +14,7 @@ import click
 
 from keelog.cli import suggestions
 from keelog.cli.output import say
-from pipeline.errors import CorruptRecord
+from keelog.pipeline.errors import CorruptRecord
 from protocol.addresses import without_credentials
 from protocol.errors import (
     BadRequest,

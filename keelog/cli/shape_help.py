@@ -5,8 +5,6 @@ Adding a field is allowed, renaming or removing one is not.
 
 import json
 
-from client.groups import GroupMemberInfo, GroupQueue
-from client.results import HealthCheck, LogStatus, TopicCreated, TopicInfo
 from keelog.cli.settings.given import SettingProblem
 from keelog.cli.shapes import (
     ENTRY,
@@ -21,6 +19,8 @@ from keelog.cli.shapes import (
     integers,
     texts,
 )
+from keelog.client.groups import GroupMemberInfo, GroupQueue
+from keelog.client.results import HealthCheck, LogStatus, TopicCreated, TopicInfo
 from protocol.errors import BadRequest
 
 _TRUTH = "true or false"

@@ -19,7 +19,7 @@ from protocol.record.codec import Record
 from protocol.record.properties import decode_raw_properties
 
 if TYPE_CHECKING:
-    from client.results import Receipt
+    from keelog.client.results import Receipt
     from node.store.query.pull_types import PulledRecords
     from protocol.layout import StructLayout
 

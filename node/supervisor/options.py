@@ -150,13 +150,13 @@ MODULES: Mapping[ChildRole, str] = {
     ChildRole.QUEUE: module_name("workers.consume_queue"),
     ChildRole.INDEX: module_name("workers.index_file"),
     ChildRole.READER: module_name("node.reader.loop"),
-    ChildRole.GATEWAY: module_name("gateway.loop"),
-    ChildRole.TASKS: module_name("gateway.tasks.loop"),
-    ChildRole.FOLLOWERS: module_name("replication.followers.loop"),
+    ChildRole.GATEWAY: module_name("keelog.gateway.loop"),
+    ChildRole.TASKS: module_name("keelog.gateway.tasks.loop"),
+    ChildRole.FOLLOWERS: module_name("keelog.replication.followers.loop"),
 }
 
 
-REPLICA = module_name("replication.replica.loop")
+REPLICA = module_name("keelog.replication.replica.loop")
 """In the place of the writer, at a node that follows a master."""
 FIRST_SLAVE = 1
 

@@ -1,6 +1,6 @@
 /* The batches of RocketMQ's clients: messages that stand back to back become records. Part of
  * kernel.c, which includes it behind kernel_append.c. The oracles are protocol/remoting/batch.py and
- * gateway/batch_records.py. */
+ * keelog/gateway/batch_records.py. */
 
 #define ITEM_HEAD_BYTES 20 /* size, magic and checksum, which Java ignores; flag; the body's length */
 #define ITEM_BYTES_MIN (ITEM_HEAD_BYTES + 2)

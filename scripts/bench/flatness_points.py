@@ -15,10 +15,10 @@ from typing import Any
 import zmq
 
 import keelog
-from client.results import LogStatus
 from keelog.bench.node_process import ANY_DISK, Node
 from keelog.bench.running import run
 from keelog.bench.workload import Workload
+from keelog.client.results import LogStatus
 from protocol.wire.frames import VERSION, pack
 from scripts.rivals.proc import cpu_seconds, open_handles, private_mib
 from scripts.rivals.results import Figures

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import psutil
 
-from client.client import Client, connect
 from keelog.bench.node_process import Node
+from keelog.client.client import Client, connect
 from protocol.errors import ClientClosed
 
 MESSAGES = 1_000

@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from keelog.pipeline.options import parse_options
+from keelog.pipeline.read.part import read_part
+from keelog.pipeline.resolve import plan_parts
 from node.store.opening import open_store
 from node.store.query.pull import get_message
 from node.store.query.pull_types import PullRequest
 from node.store.verify.verify import verify
-from pipeline.options import parse_options
-from pipeline.read.part import read_part
-from pipeline.resolve import plan_parts
 from protocol.derived.dispatch_request import DispatchRequests, index_keys
 from protocol.kernel import loader
 from scripts.bench.spark import TWO, TYPICAL

@@ -34,8 +34,8 @@ import psutil
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from pipeline.session import local_session
-from pipeline.source import KeelogReader, KeelogSource
+from keelog.pipeline.session import local_session
+from keelog.pipeline.source import KeelogReader, KeelogSource
 from protocol.kernel import loader
 from scripts.bench.big_store import make, topic_name
 from workers.rebuild import rebuild as rebuild_here
@@ -218,7 +218,7 @@ class SparkBench:
 
     def rebuilds(self) -> list[Case]:
         """Queues alone, and queues with index, by Spark and by the workers' own code."""
-        from pipeline.jobs.rebuild.run import rebuild
+        from keelog.pipeline.jobs.rebuild.run import rebuild
 
         out = self.work / "rebuilt"
 
@@ -240,7 +240,7 @@ class SparkBench:
 
     def audits(self) -> list[Case]:
         """The audit, and the join that finds the same differences of log and queues."""
-        from pipeline.jobs.audit.run import audit
+        from keelog.pipeline.jobs.audit.run import audit
 
         def by_job() -> None:
             found = audit(self.spark, self.store)

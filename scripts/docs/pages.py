@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from keelog.cli.settings.given import value_text
+from keelog.pipeline.sink.columns import SINK
+from keelog.pipeline.tables import KAFKA, TABLES
 from node.runtime.settings import Settings
-from pipeline.sink.columns import SINK
-from pipeline.tables import KAFKA, TABLES
 from protocol.requests import REQUESTS
 from scripts.docs.format import PARTS
 from scripts.docs.generated_page import parts_of, rendered

@@ -4,8 +4,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.members import MEMBERS_MAX
-from gateway.service import CONNECTIONS_MAX
+from keelog.gateway.members import MEMBERS_MAX
+from keelog.gateway.service import CONNECTIONS_MAX
 from node.writer.topic_table import QUEUES_MAX, TOPICS_MAX
 
 BEAT_S = 30.0

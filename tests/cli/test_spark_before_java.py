@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from keelog.cli.main import run
+from keelog.pipeline import java, session
+from keelog.pipeline.jobs import session_run as module
+from keelog.pipeline.jobs.export.folder import ExportFolder
+from keelog.pipeline.jobs.export.run import export_here
 from node.runtime.locks import StoreLock
-from pipeline import java, session
-from pipeline.jobs import session_run as module
-from pipeline.jobs.export.folder import ExportFolder
-from pipeline.jobs.export.run import export_here
 from tests.workers.living_log import SETTING_OPTIONS, LivingLog
 
 Keelog = Callable[..., tuple[int, list[str]]]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from keelog.cli.main import run
+from keelog.pipeline.jobs import session_run as module
+from keelog.pipeline.jobs.rebuild.local_build import Building
 from node.runtime.locks import StoreLock
-from pipeline.jobs import session_run as module
-from pipeline.jobs.rebuild.local_build import Building
 from tests.pipeline.jobs.plain_engine import PlainEngine
 from tests.pipeline.jobs.rebuild.test_rebuild import tree
 from tests.workers.living_log import SETTING_OPTIONS, SETTINGS, LivingLog

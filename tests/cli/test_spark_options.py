@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from keelog.cli.failures import lines
 from keelog.cli.spark.options import Asked, session_options
-from pipeline.errors import CorruptRecord, EngineFailed, IncompatiblePyspark, named
+from keelog.pipeline.errors import CorruptRecord, EngineFailed, IncompatiblePyspark, named
 
 
 @click.command()
@@ -46,7 +46,8 @@ def test_a_missing_pyspark_is_three_lines_with_the_condition(
 def test_of_a_tasks_error_its_condition_its_reason_and_its_hint_come_back() -> None:
     text = (
         "An exception was thrown from the Python worker:\n Traceback…\n"
-        "pipeline.errors.CorruptRecord: [KEELOG_CORRUPT_RECORD] f, offset 7: bad. Try: verify\n  at"
+        "keelog.pipeline.errors.CorruptRecord: "
+        "[KEELOG_CORRUPT_RECORD] f, offset 7: bad. Try: verify\n  at"
     )
     error = named(text, "the job failed")
     assert isinstance(error, CorruptRecord)

@@ -208,7 +208,7 @@ def test_what_cannot_be_meant_is_told_and_nothing_is_written(
 def test_parquet_without_pyarrow_says_what_to_install(
     export: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith("pipeline.jobs.export")]:
+    for name in [name for name in sys.modules if name.startswith("keelog.pipeline.jobs.export")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     answer = export("--parquet", tmp_path / "out")

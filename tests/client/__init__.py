@@ -1,1 +1,1 @@
-"""Tests of client/."""
+"""Tests of keelog/client/."""

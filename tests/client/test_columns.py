@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keelog
-from client.send.columns import NOT_TAKEN, MessageBatch, kind_of
-from client.send.encode import Encoder
-from client.send.unique_key import UNIQUE_KEY_CHARS, UniqueKeys
-from client.transport.io_thread import IoThread
-from client.transport.routes import NO_ROUTES, Routes
 from keelog import OutgoingMessage
+from keelog.client.send.columns import NOT_TAKEN, MessageBatch, kind_of
+from keelog.client.send.encode import Encoder
+from keelog.client.send.unique_key import UNIQUE_KEY_CHARS, UniqueKeys
+from keelog.client.transport.io_thread import IoThread
+from keelog.client.transport.routes import NO_ROUTES, Routes
 from protocol.errors import BadRequest, IllegalMessage, MqError
 from protocol.kernel import loader
 from protocol.message_id import Host

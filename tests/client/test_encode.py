@@ -7,12 +7,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from client.messages import OutgoingMessage
-from client.send.encode import Encoder
-from client.send.record_batch import EncodedMessage
-from client.send.unique_key import UniqueKeys
-from client.transport.io_thread import IoThread
-from client.transport.routes import Routes
+from keelog.client.messages import OutgoingMessage
+from keelog.client.send.encode import Encoder
+from keelog.client.send.record_batch import EncodedMessage
+from keelog.client.send.unique_key import UniqueKeys
+from keelog.client.transport.io_thread import IoThread
+from keelog.client.transport.routes import Routes
 from protocol.errors import BadRequest, MqError
 from protocol.message_id import parse_host
 from protocol.record.codec import SHORT_HEAD
@@ -81,7 +81,7 @@ def test_a_plain_message_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) ->
     def general(*_: object) -> None:
         raise AssertionError("the general way was taken")
 
-    monkeypatch.setattr("client.send.encode.outgoing", general)
+    monkeypatch.setattr("keelog.client.send.encode.outgoing", general)
     entry = encoder(True).entry("orders", b"x", {"tags": "paid", "keys": ["a", "b"]}, 5)
     assert isinstance(entry, EncodedMessage)
     assert (entry.topic, entry.queue_id, entry.slot) == ("orders", -1, 5)

@@ -12,10 +12,10 @@ import zmq
 
 import keelog
 import keelog.aio
-from client.transport import channel
-from client.transport.io_thread import ROUTES_INTERVAL_S
-from client.transport.request import Call, NodeRole
 from keelog import Retry
+from keelog.client.transport import channel
+from keelog.client.transport.io_thread import ROUTES_INTERVAL_S
+from keelog.client.transport.request import Call, NodeRole
 from protocol.errors import NodeBusy, ServiceNotAvailable
 from protocol.wire.frames import refusal
 from tests.support.fake_node import FakeNode, has_lost

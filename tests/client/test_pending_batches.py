@@ -7,12 +7,12 @@ from typing import cast
 import pytest
 
 import keelog
-from client.send.encode import Encoder
-from client.send.pending_batches import PendingBatches
-from client.send.receipts import BatchReceipt
-from client.send.record_batch import RecordBatch
-from client.send.unique_key import UniqueKeys
-from client.transport.io_thread import IoThread
+from keelog.client.send.encode import Encoder
+from keelog.client.send.pending_batches import PendingBatches
+from keelog.client.send.receipts import BatchReceipt
+from keelog.client.send.record_batch import RecordBatch
+from keelog.client.send.unique_key import UniqueKeys
+from keelog.client.transport.io_thread import IoThread
 from protocol.errors import BadRequest, IllegalMessage, MessageTooLarge, NodeBusy, NotConnected
 from protocol.kernel import loader
 from protocol.message_id import NO_HOST

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import keelog
-from client.send.pending_batches import PendingBatches
 from keelog import OutgoingMessage, Receipt, Retry
+from keelog.client.send.pending_batches import PendingBatches
 from protocol.errors import BadRequest, IllegalMessage, NodeBusy
 from tests.support.fake_node import FakeNode, has_lost
 from tests.support.node import wait_until

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.messages import Message
-from client.pull_result import PullResult, pull_result
-from client.transport.request import NodeAnswer
+from keelog.client.messages import Message
+from keelog.client.pull_result import PullResult, pull_result
+from keelog.client.transport.request import NodeAnswer
 from protocol.errors import BadRequest, StoreDamaged
 from tests.protocol.records import Draft, drafts, pack_draft
 

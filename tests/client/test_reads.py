@@ -6,8 +6,8 @@ import time
 import pytest
 
 import keelog
-from client.transport import blocking_channel
-from client.transport.request import Call
+from keelog.client.transport import blocking_channel
+from keelog.client.transport.request import Call
 from protocol.errors import NodeBusy
 from tests.support.fake_node import FakeNode
 

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from client.send.unique_key import UniqueKeys, local_ip
-from client.transport.exchange import (
+from keelog.client.send.unique_key import UniqueKeys, local_ip
+from keelog.client.transport.exchange import (
     Decision,
     Exchange,
     RepeatAfter,
@@ -15,8 +15,8 @@ from client.transport.exchange import (
     refused,
     refused_unsent,
 )
-from client.transport.request import Call, NodeAnswer, NodeRole, Retry
-from client.transport.timers import Timers
+from keelog.client.transport.request import Call, NodeAnswer, NodeRole, Retry
+from keelog.client.transport.timers import Timers
 from protocol.errors import (
     BadRequest,
     MqError,

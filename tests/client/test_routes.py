@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import zmq
 
-from client.client import Client, connect
-from client.transport.exchange import Exchange
-from client.transport.host_names import HostNames
-from client.transport.request import Retry
-from client.transport.routes import Routes, fill_in
-from client.transport.zmq_connection import ZmqConnection
+from keelog.client.client import Client, connect
+from keelog.client.transport.exchange import Exchange
+from keelog.client.transport.host_names import HostNames
+from keelog.client.transport.request import Retry
+from keelog.client.transport.routes import Routes, fill_in
+from keelog.client.transport.zmq_connection import ZmqConnection
 from protocol.errors import NotConnected
 from tests.support.fake_node import FakeNode, Header, Reply
 from tests.support.node import wait_until

@@ -10,11 +10,11 @@ import pytest
 
 import keelog
 import keelog.aio
-from client.messages import ordered_queue
-from client.send import send_coalescer
-from client.transport import blocking_channel
-from client.transport.request import Call
 from keelog import Receipt
+from keelog.client.messages import ordered_queue
+from keelog.client.send import send_coalescer
+from keelog.client.transport import blocking_channel
+from keelog.client.transport.request import Call
 from protocol.errors import BadRequest, NodeBusy, UnknownTopic
 from tests.support.fake_node import FakeNode
 from tests.support.node import wait_until

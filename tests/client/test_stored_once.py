@@ -13,8 +13,8 @@ import pytest
 
 import keelog
 import keelog.aio
-from client.send.receipts import BatchReceipt
 from keelog import BadRequest, MqError, OutcomeUnknownError, OutgoingMessage, Receipt, Retry
+from keelog.client.send.receipts import BatchReceipt
 from node.runtime.stats.page import read_stats
 from node.runtime.stats.series import REPEATED
 from node.writer.loop import HEARTBEAT_S

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import keelog
-from client import subscription
-from client.transport import pull_channel
+from keelog.client import subscription
+from keelog.client.transport import pull_channel
 from protocol.errors import ClientClosed, ServiceNotAvailable, UnknownTopic
 from tests.support.fake_node import FakeNode
 from tests.support.meanwhile import meanwhile
@@ -160,7 +160,7 @@ def test_a_follower_gets_what_comes_later(node: FakeNode, mq: keelog.Client, hol
 def test_a_follower_takes_up_new_queues_from_their_start(
     mq: keelog.Client, node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client.subscription.QUEUES_S", 0.1)
+    monkeypatch.setattr("keelog.client.subscription.QUEUES_S", 0.1)
     follower = mq.tail("orders", "latest")
 
     def grow() -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import zmq
 
-from client.transport.exchange import Decision, Exchange
-from client.transport.request import Call, NodeAnswer, NodeRole, Retry
-from client.transport.zmtp_connection import ZmtpConnection
+from keelog.client.transport.exchange import Decision, Exchange
+from keelog.client.transport.request import Call, NodeAnswer, NodeRole, Retry
+from keelog.client.transport.zmtp_connection import ZmtpConnection
 from protocol.wire import frames as wire
 from protocol.wire import zmtp
 from tests.support.own_host import ANY_PORT

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client.client import connect
+from keelog.client.client import connect
 from scripts.rivals.rocketmq import missing
 from tests.interop import probe
 from tests.interop.test_name_server import NameServer

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from keelog.replication.keeper.controllers import Controllers
 from protocol.remoting.controller import ControllerCode
-from replication.keeper.controllers import Controllers
 from scripts.rivals.rocketmq import Addresses, Program, RocketMQ, missing
 from tests.clients.sides import BROKER_AT_REST, BROKER_OPTIONS
 from tests.cluster.elected_site import ControllerSite

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from keelog.pipeline.session import local_session
 from node.runtime.following.state import FOLLOWING, read_follow_state
-from pipeline.session import local_session
 from scripts.rivals.rocketmq import missing
 from tests.cluster.java_master import TOPIC, JavaMaster, replica_of, wait_copied
 from tests.soak.cluster.java_master import MASTER_SIZES

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from client.results import Receipt
+from keelog.client.results import Receipt
 from node.runtime.settings import load_settings
 from node.store.checkpoints import QUARANTINE_DIR, own_dir
 from node.store.verify.verify import verify

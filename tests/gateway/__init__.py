@@ -1,1 +1,1 @@
-"""Tests of gateway/."""
+"""Tests of keelog/gateway/."""

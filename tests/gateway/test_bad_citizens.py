@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from gateway.connection import (
+from keelog.gateway.connection import (
     FRAME_S_MAX,
     IDLE_S_MAX,
     PAUSE_BYTES,
@@ -27,8 +27,8 @@ from gateway.connection import (
     Reply,
     Request,
 )
-from gateway.pulls import PULL_BYTES_MAX
-from gateway.service import CONNECTIONS_MAX
+from keelog.gateway.pulls import PULL_BYTES_MAX
+from keelog.gateway.service import CONNECTIONS_MAX
 from protocol.remoting.codes import RequestCode, ResponseCode
 from protocol.remoting.frame_reader import FrameReader, frame_head
 from protocol.remoting.headers import RemotingHeader
@@ -339,33 +339,33 @@ def check_crowd(node: RunningNode, count: int) -> None:
 def test_nothing_that_expires_looks_at_the_wall_clock() -> None:
     users = {
         path.relative_to(ROOT).as_posix()
-        for path in (ROOT / "gateway").rglob("*.py")
+        for path in (ROOT / "keelog" / "gateway").rglob("*.py")
         for call in ast.walk(ast.parse(path.read_text()))
         if getattr(call, "id", "") == "now_ms"
     }
-    sources = "".join(path.read_text() for path in (ROOT / "gateway").rglob("*.py"))
+    sources = "".join(path.read_text() for path in (ROOT / "keelog" / "gateway").rglob("*.py"))
     assert "time.time" not in sources
     assert "datetime" not in sources
     # Times that are shown, or that a file keeps; and timers, whose times are of the wall clock.
     # Delay levels and the ages of open transactions are counted by the steady one (Arrivals).
     assert users == {
-        "gateway/admin/broker_info.py",
-        "gateway/admin/connections.py",
-        "gateway/admin/name_desk.py",
-        "gateway/admin/topic_reports.py",
-        "gateway/groups.py",
-        "gateway/members.py",
-        "gateway/sending/sends.py",
-        "gateway/service.py",
-        "gateway/tasks/delay_offsets.py",
-        "gateway/tasks/loop.py",
-        "gateway/tasks/timers/loaded_seconds.py",
-        "gateway/tasks/timers/timer_files.py",
-        "gateway/tasks/timers/timer_records.py",
-        "gateway/timers/recalls.py",
-        "gateway/to_clients/replies.py",
-        "gateway/transactions/ends.py",
-        "gateway/transactions/op_log.py",
+        "keelog/gateway/admin/broker_info.py",
+        "keelog/gateway/admin/connections.py",
+        "keelog/gateway/admin/name_desk.py",
+        "keelog/gateway/admin/topic_reports.py",
+        "keelog/gateway/groups.py",
+        "keelog/gateway/members.py",
+        "keelog/gateway/sending/sends.py",
+        "keelog/gateway/service.py",
+        "keelog/gateway/tasks/delay_offsets.py",
+        "keelog/gateway/tasks/loop.py",
+        "keelog/gateway/tasks/timers/loaded_seconds.py",
+        "keelog/gateway/tasks/timers/timer_files.py",
+        "keelog/gateway/tasks/timers/timer_records.py",
+        "keelog/gateway/timers/recalls.py",
+        "keelog/gateway/to_clients/replies.py",
+        "keelog/gateway/transactions/ends.py",
+        "keelog/gateway/transactions/op_log.py",
     }
 
 

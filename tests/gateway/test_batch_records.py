@@ -8,13 +8,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from client.send.receipts import BatchReceipt
-from client.send.send_coalescer import SEND_BYTES_MAX
-from gateway.connection import Reply, Request
-from gateway.sending import sends
-from gateway.sending.delayed import DelayRules
-from gateway.sending.sends import Sends
-from gateway.sending.stored_properties import SPECIAL_NAMES
+from keelog.client.send.receipts import BatchReceipt
+from keelog.client.send.send_coalescer import SEND_BYTES_MAX
+from keelog.gateway.connection import Reply, Request
+from keelog.gateway.sending import sends
+from keelog.gateway.sending.delayed import DelayRules
+from keelog.gateway.sending.sends import Sends
+from keelog.gateway.sending.stored_properties import SPECIAL_NAMES
 from protocol.errors import IllegalMessage, MessageTooLarge, MqError
 from protocol.kernel import loader
 from protocol.message_id import Host

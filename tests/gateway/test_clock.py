@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from client.results import HealthCheck
 from keelog import Retry, connect
+from keelog.client.results import HealthCheck
 from protocol.remoting.codes import RequestCode
 from tests.gateway.test_delayed import stored
 from tests.gateway.test_transactions import half_fields, producer

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from client.operations import Operation
-from gateway import commits
-from gateway.commits import Commits
+from keelog.client.operations import Operation
+from keelog.gateway import commits
+from keelog.gateway.commits import Commits
 from protocol.errors import MqError, NodeBusy, UnknownTopic
 
 Sent = list[tuple[str, str, dict[int, int]]]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import keelog.aio
-from client.results import Receipt
 from keelog import MessageDamaged, NotFound, StoreDamaged
+from keelog.client.results import Receipt
 from node.reader.tail_cache import TURN_BYTES_MAX
 from protocol.record.codec import Record, decode
 from protocol.remoting.codes import RequestCode, ResponseCode

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from client.messages import Message
+from keelog.client.messages import Message
 from protocol.errors import NotAllowed
 from protocol.message_id import parse_offset_message_id
 from protocol.record.codec import Record, decode

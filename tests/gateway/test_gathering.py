@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.connection import Gathering
+from keelog.gateway.connection import Gathering
 from tests.gateway.test_bad_citizens import Handler, connected, frame, receive
 
 

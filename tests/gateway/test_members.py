@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-import gateway.members
-from gateway.connection import Reply, Request
-from gateway.members import CLIENT_ID_CHARS_MAX, LOCK_S, SILENT_S_MAX, Members
+import keelog.gateway.members
+from keelog.gateway.connection import Reply, Request
+from keelog.gateway.members import CLIENT_ID_CHARS_MAX, LOCK_S, SILENT_S_MAX, Members
 from protocol.errors import BadRequest, NotAllowed
 from protocol.remoting.bodies import (
     ConsumerData,
@@ -180,7 +180,7 @@ def test_a_name_that_no_group_has_is_refused() -> None:
 def test_memberships_and_subscriptions_of_all_groups_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gateway.members, "MEMBERSHIPS_MAX", 3)
+    monkeypatch.setattr(keelog.gateway.members, "MEMBERSHIPS_MAX", 3)
     members, peers = Members(), [Peer() for _ in range(3)]
     beat(members, peers[0], "c1")
     with pytest.raises(NotAllowed, match="members of 3 groups already"):
@@ -193,7 +193,7 @@ def test_memberships_and_subscriptions_of_all_groups_are_bounded(
     assert (members._memberships, members._chars) == (0, 0)
     assert not members._joined
     assert not members._produces
-    monkeypatch.setattr(gateway.members, "SUBSCRIBED_CHARS_MAX", 100)
+    monkeypatch.setattr(keelog.gateway.members, "SUBSCRIBED_CHARS_MAX", 100)
     beat(members, peers[0], "c" * 60)  # its id is its expression here
     with pytest.raises(NotAllowed, match="subscriptions of all groups"):
         beat(members, peers[0], "c" * 60)
@@ -204,7 +204,7 @@ def test_memberships_and_subscriptions_of_all_groups_are_bounded(
 
 
 def test_locks_of_all_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway.members, "LOCKS_OF_ALL_MAX", 3)
+    monkeypatch.setattr(keelog.gateway.members, "LOCKS_OF_ALL_MAX", 3)
     members = Members()
     assert lock(members, "c1", 0.0) == [0, 1, 2]
     assert lock(members, "c1", 1.0) == [0, 1, 2], "those that it has are renewed"
@@ -220,7 +220,7 @@ def test_locks_of_all_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_what_members_pull_is_noted_for_their_topics_and_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gateway.members, "PULLED_QUEUES_MAX", 2)
+    monkeypatch.setattr(keelog.gateway.members, "PULLED_QUEUES_MAX", 2)
     members, one, two = Members(), Peer(), Peer()
     beat(members, one, "c1", 0.0, 1, "t", "u")
     to: Any = one

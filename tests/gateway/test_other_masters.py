@@ -8,12 +8,12 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from client.core import ClientCore
-from gateway.name_servers.other_masters import OtherMasters, promoted_at
-from gateway.name_servers.registrar import Pace, Registrar
-from gateway.names import BrokerName
-from gateway.settings.live import LiveSettings
-from gateway.topics import Topics
+from keelog.client.core import ClientCore
+from keelog.gateway.name_servers.other_masters import OtherMasters, promoted_at
+from keelog.gateway.name_servers.registrar import Pace, Registrar
+from keelog.gateway.names import BrokerName
+from keelog.gateway.settings.live import LiveSettings
+from keelog.gateway.topics import Topics
 from node.runtime.following.other_master import (
     OtherMaster,
     read_other_master,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from gateway.replica.rules import Handle, as_slave
+from keelog.gateway.replica.rules import Handle, as_slave
 from node.runtime.following.state import FOLLOWING, read_follow_state
 from node.runtime.settings import Settings
 from protocol.record.codec import Record, decode

@@ -158,7 +158,7 @@ def test_a_send_fits_the_node_before_the_gateway_has_heard_from_the_supervisor(
 
         def is_another() -> bool:
             children = (one for one in supervisor.children() if one.pid != old)
-            return any("gateway.loop" in one.cmdline() for one in children)
+            return any("keelog.gateway.loop" in one.cmdline() for one in children)
 
         wait_until(is_another, "no other gateway is started")
         supervisor.suspend()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.sending.stored_properties import (
+from keelog.gateway.sending.stored_properties import (
     broker_properties,
     stored_properties,
     unique_key_of,

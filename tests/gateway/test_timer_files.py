@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.tasks.timers.loaded_seconds import DueUnit, LoadedSecond
-from gateway.tasks.timers.timer_files import GONE, TimerFiles, TimerMessage, WaitingUnit
-from gateway.tasks.timers.timer_log import TimerLog
+from keelog.gateway.tasks.timers.loaded_seconds import DueUnit, LoadedSecond
+from keelog.gateway.tasks.timers.timer_files import GONE, TimerFiles, TimerMessage, WaitingUnit
+from keelog.gateway.tasks.timers.timer_log import TimerLog
 from protocol.derived.timer_units import (
     BLANK_BYTES,
     CHECK_FILE_BYTES,

@@ -10,12 +10,12 @@ from typing import cast
 
 import pytest
 
-from client.core import ClientCore
-from gateway.sending.writer_link import WriterLink
-from gateway.tasks.timers.timer_files import TimerFiles, TimerMessage, WaitingUnit
-from gateway.tasks.timers.timer_records import TimerRecords
-from gateway.tasks.timers.timers import TimerDeliverer
-from gateway.tasks.waiting_queue import Pulled, WaitingQueue
+from keelog.client.core import ClientCore
+from keelog.gateway.sending.writer_link import WriterLink
+from keelog.gateway.tasks.timers.timer_files import TimerFiles, TimerMessage, WaitingUnit
+from keelog.gateway.tasks.timers.timer_records import TimerRecords
+from keelog.gateway.tasks.timers.timers import TimerDeliverer
+from keelog.gateway.tasks.waiting_queue import Pulled, WaitingQueue
 from node.runtime.clock_sets import ClockHistory, write_clock
 from node.runtime.settings import Settings
 from node.runtime.stored_times import Moment

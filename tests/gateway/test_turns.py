@@ -5,7 +5,7 @@ import errno
 
 import pytest
 
-from gateway.loop import Gateway
+from keelog.gateway.loop import Gateway
 from protocol.errors import MqError, ServiceNotAvailable, StoreDamaged
 
 PASSING = (

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from client.groups import GroupInfo, GroupMemberInfo, GroupQueue
-from gateway.connection import EndReason
-from gateway.monitoring.gateway_stats import GatewayStats
-from gateway.tasks.group_lags import summed_up
 from keelog.cli.main import run
+from keelog.client.groups import GroupInfo, GroupMemberInfo, GroupQueue
+from keelog.gateway.connection import EndReason
+from keelog.gateway.monitoring.gateway_stats import GatewayStats
+from keelog.gateway.tasks.group_lags import summed_up
 from node.runtime.state_page import run_dir
 from node.runtime.stats.page import read_stats
 from node.runtime.stats.series import GATEWAY_CODES, GATEWAY_ENDS, GATEWAY_REQUESTS, series
@@ -170,7 +170,7 @@ def test_what_a_member_has_is_never_more_than_the_lag() -> None:
 
 
 def test_every_request_that_the_gateway_serves_has_a_count_of_its_own(tmp_path: Path) -> None:
-    source = (ROOT / "gateway" / "service.py").read_text()
+    source = (ROOT / "keelog" / "gateway" / "service.py").read_text()
     served = {RequestCode[name] for name in re.findall(r"\bcode\.([A-Z_0-9]+):", source)}
     assert served
     # Those of tools share one count, but that by which clients make topics.

@@ -9,18 +9,18 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from client.core import ClientCore
-from client.results import Receipt
-from client.send.record_batch import (
+from keelog.client.core import ClientCore
+from keelog.client.results import Receipt
+from keelog.client.send.record_batch import (
     ColumnBatch,
     EncodedColumns,
     EncodedMessage,
     EntryBatch,
     RecordBatch,
 )
-from gateway.awake_selector import AwakeSelector
-from gateway.connection import Gathering
-from gateway.sending.writer_link import WriterLink
+from keelog.gateway.awake_selector import AwakeSelector
+from keelog.gateway.connection import Gathering
+from keelog.gateway.sending.writer_link import WriterLink
 from node.runtime.settings import Settings
 from protocol.errors import MqError, NodeBusy
 from protocol.record.encode_batch import EncodedBatch

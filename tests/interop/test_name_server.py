@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from client.client import Client
+from keelog.client.client import Client
 from node.runtime.following.other_master import OtherMaster, read_other_master
 from node.store.identity.new_store import create_store
 from node.store.identity.node_role import MASTER, StoreRole, save_role

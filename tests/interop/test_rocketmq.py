@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from client.client import Client
+from keelog.client.client import Client
 from protocol.checkpoint import CHECKPOINT
 from protocol.derived.multi_dispatch import NAMES, OFFSETS
 from protocol.errors import MqError

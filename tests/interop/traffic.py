@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from client.client import Client
-from client.messages import OutgoingMessage
-from client.results import Receipt
+from keelog.client.client import Client
+from keelog.client.messages import OutgoingMessage
+from keelog.client.results import Receipt
 from protocol.derived.index_entry import TAGS_KEY_PREFIX, key_hash
 from protocol.message_id import parse_host
 from protocol.record.java_hash import tags_code

@@ -13,16 +13,16 @@ from types import ModuleType
 
 import pytest
 
-import client.client
-import client.send.producer
 import keelog
 import keelog.aio
+import keelog.client.client
+import keelog.client.send.producer
 import keelog.testing
 from keelog.testing import TestNode
 from tests.support.pages import agrees, steps
 
 PAGE = Path(__file__).parents[2] / "docs" / "client.md"
-MODULES = [keelog, keelog.aio, client.client, client.send.producer]
+MODULES = [keelog, keelog.aio, keelog.client.client, keelog.client.send.producer]
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("keelog_node")]
 
 

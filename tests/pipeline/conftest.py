@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.session import local_session
+from keelog.pipeline.session import local_session
 
 
 @pytest.fixture(scope="session")

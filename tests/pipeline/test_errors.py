@@ -4,7 +4,14 @@ import pickle
 
 import pytest
 
-from pipeline.errors import KINDS, DataLoss, StoreUnreadable, named, naming_conditions, naming_node
+from keelog.pipeline.errors import (
+    KINDS,
+    DataLoss,
+    StoreUnreadable,
+    named,
+    naming_conditions,
+    naming_node,
+)
 from protocol.errors import (
     BadRequest,
     MessageDamaged,

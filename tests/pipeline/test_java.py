@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-import pipeline.java
-from pipeline.errors import EngineFailed, IncompatiblePyspark, JavaMissing
-from pipeline.java import find_java, java_version, launcher_home, packed_java
-from pipeline.session import check_engine, check_pyspark
+import keelog.pipeline.java
+from keelog.pipeline.errors import EngineFailed, IncompatiblePyspark, JavaMissing
+from keelog.pipeline.java import find_java, java_version, launcher_home, packed_java
+from keelog.pipeline.session import check_engine, check_pyspark
 
 
 def fake_java(folder: Path, version: str, code: int = 0) -> Path:
@@ -26,7 +26,7 @@ def fake_java(folder: Path, version: str, code: int = 0) -> Path:
 
 @pytest.fixture
 def no_packed_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline.java, "packed_java", lambda: None)
+    monkeypatch.setattr(keelog.pipeline.java, "packed_java", lambda: None)
 
 
 def test_java_home_comes_first_then_the_path(tmp_path: Path) -> None:

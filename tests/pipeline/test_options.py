@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.options import TAKEN, parse_options
-from pipeline.read.part import read_part
-from pipeline.resolve import plan_parts
-from pipeline.stores.access import StoreAt, parse_address
+from keelog.pipeline.options import TAKEN, parse_options
+from keelog.pipeline.read.part import read_part
+from keelog.pipeline.resolve import plan_parts
+from keelog.pipeline.stores.access import StoreAt, parse_address
 from protocol.errors import MqError
 from tests.pipeline.facts_as_rows import read_rows
 from tests.support.golden import GetStore, Row, facts

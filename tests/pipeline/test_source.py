@@ -11,10 +11,10 @@ from pyspark.sql.functions import col, count
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from pipeline import register
-from pipeline.read.arrays import arrow_schema
-from pipeline.source import SOURCES
-from pipeline.tables import DAMAGE, KAFKA, TABLES, Column, ddl
+from keelog.pipeline import register
+from keelog.pipeline.read.arrays import arrow_schema
+from keelog.pipeline.source import SOURCES
+from keelog.pipeline.tables import DAMAGE, KAFKA, TABLES, Column, ddl
 from tests.pipeline.facts_as_rows import (
     assert_index_is,
     comparable,

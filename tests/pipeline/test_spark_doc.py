@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.errors import KINDS
-from pipeline.options import TAKEN
+from keelog.pipeline.errors import KINDS
+from keelog.pipeline.options import TAKEN
 from tests.support.damaged_store import Whole, make_store
 from tests.support.node import RunningNode
 

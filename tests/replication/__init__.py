@@ -1,1 +1,1 @@
-"""Tests of replication/."""
+"""Tests of keelog/replication/."""

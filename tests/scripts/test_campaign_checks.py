@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client.client import connect
 from keelog.bench.queue_checks import Ints
+from keelog.client.client import connect
 from tests.soak.campaign.check import Checker, Place, Pulled, judge
 from tests.soak.campaign.node import tracebacks
 from tests.soak.campaign.results import Results, Round, table

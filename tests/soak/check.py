@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from client.client import Client
 from keelog.bench.queue_checks import Ints, pull_queue
+from keelog.client.client import Client
 from node.runtime.settings import Settings
 from node.store.opening import open_store
 from node.store.verify.verify import verify

@@ -14,9 +14,9 @@ from typing import Any
 
 import psutil
 
-from client.client import connect
 from keelog.bench.node_process import START_S, Node, await_workers, processes
 from keelog.bench.queue_checks import Ints, verify_deep
+from keelog.client.client import connect
 from tests.soak.load import Traffic, receipt_files, send, told_in
 
 Work = tuple[Callable[..., None], tuple[Any, ...]]

@@ -24,13 +24,13 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from client.client import Client, connect
-from client.messages import Message, OutgoingMessage
-from client.options import Acks
-from client.results import Receipt
-from client.transport.request import Retry
 from keelog.bench.node_process import CATCH_UP_S, await_workers
 from keelog.bench.queue_checks import Ints
+from keelog.client.client import Client, connect
+from keelog.client.messages import Message, OutgoingMessage
+from keelog.client.options import Acks
+from keelog.client.results import Receipt
+from keelog.client.transport.request import Retry
 from protocol.errors import MqError, OutcomeUnknownError
 
 ACKNOWLEDGED, REFUSED, UNKNOWN = 0, 1, 2

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import psutil
 import zmq
 
-from client.client import Client
+from keelog.client.client import Client
 from protocol.errors import BadRequest, MqError, NotFound, UnknownOperation, UnknownTopic
 from protocol.message_id import offset_message_id, parse_host, parse_offset_message_id
 from protocol.record.codec import Record, decode

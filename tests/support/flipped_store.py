@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from client.messages import OutgoingMessage
+from keelog.client.messages import OutgoingMessage
 from node.runtime.settings import Settings
 from node.store.opening import StoppedStore, open_store
 from node.store.query.find import FindRequest, find

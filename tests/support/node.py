@@ -14,7 +14,7 @@ from typing import Self
 
 import psutil
 
-from client.client import Client, connect
+from keelog.client.client import Client, connect
 from node.runtime.state_page import LogPage, LogState, WorkerPage, WorkerState, queue_slot
 from protocol.errors import MqError
 

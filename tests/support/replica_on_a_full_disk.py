@@ -5,9 +5,9 @@ Run it as the module `replication.replica.loop`.
 
 from pathlib import Path
 
+from keelog.replication.replica.loop import main
 from node.runtime import disk_use
 from node.runtime.process import leave
-from replication.replica.loop import main
 
 
 def used_percent(path: Path) -> int:

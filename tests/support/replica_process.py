@@ -20,7 +20,7 @@ class ReplicaProcess(SingleProcess):
         place: str,
         segment_bytes: int = SEGMENT_BYTES,
         settings: Sequence[str] = (),
-        module: str = "replication.replica.loop",
+        module: str = "keelog.replication.replica.loop",
     ) -> None:
         self.root = root
         create_store(root)

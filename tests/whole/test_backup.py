@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from client.client import Client, connect
-from client.results import Receipt
+from keelog.client.client import Client, connect
+from keelog.client.results import Receipt
 from node.store.backup.manifest import load_manifest
 from node.store.opening import open_store
 from node.store.verify.verify import verify

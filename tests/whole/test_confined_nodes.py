@@ -13,7 +13,7 @@ from typing import Self
 import psutil
 import pytest
 
-from client.client import Client, connect
+from keelog.client.client import Client, connect
 from tests.support import unit_filter
 from tests.support.node import ANY_DISK, SEGMENT_BYTES, SEGMENT_SETTING, START_S, STOP_S, wait_until
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from client.results import Receipt
 from keelog.cli.main import cli
+from keelog.client.results import Receipt
 from protocol.errors import CorruptError
 from tests.support.node import RunningNode, wait_until
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from client.results import HealthCheck
+from keelog.client.results import HealthCheck
 from node.runtime.process import now_ms
 from node.store.checkpoints import load_floor
 from node.store.verify.verify import verify

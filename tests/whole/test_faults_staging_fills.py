@@ -9,7 +9,9 @@ import pyarrow as pa
 import pytest
 
 import keelog
-from client.send.staging import StageClient, StagedPart
+from keelog.client.send.staging import StageClient, StagedPart
+from keelog.pipeline.sink.options import SinkOptions
+from keelog.pipeline.sink.stage import StageId, stage_rows
 from node.runtime.disk_use import used_percent
 from node.store.staging_files import (
     StagedBatch,
@@ -19,8 +21,6 @@ from node.store.staging_files import (
     staging_dir,
 )
 from node.store.verify.verify import verify
-from pipeline.sink.options import SinkOptions
-from pipeline.sink.stage import StageId, stage_rows
 from protocol.errors import BusyError, NotConnected, ServiceNotAvailable
 from protocol.record.encode import NewMessage, encode_message
 from tests.support.faults.small_disk import fill_to, small_tmpfs

@@ -15,9 +15,9 @@ from typing import Self
 
 import pytest
 
-from client import subscription
-from client.client import connect
-from client.operations import WAIT_S_MAX
+from keelog.client import subscription
+from keelog.client.client import connect
+from keelog.client.operations import WAIT_S_MAX
 from node.reader.tail_cache import RETRY_S, TAIL_RECORDS_MAX, TURN_RECORDS_MAX
 from protocol.errors import ClientClosed
 from tests.support.node import RunningNode, wait_until

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from client.transport.routes import Routes
 from keelog import connect
+from keelog.client.transport.routes import Routes
 from protocol.errors import SendTimeout
 from tests.support.node import RunningNode, wait_until
 

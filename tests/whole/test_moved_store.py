@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from client.client import Client, connect
-from client.results import Receipt
+from keelog.client.client import Client, connect
+from keelog.client.results import Receipt
 from protocol.errors import MqError, OutcomeUnknownError
 from tests.support.node import RunningNode, wait_until
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from keelog.pipeline.stores.access import StoreAt
+from keelog.pipeline.stores.opening import check_stores
 from keelog.repair import repair
 from node.runtime.locks import FileLock
 from node.runtime.regular_file import IrregularFile, read_bounded
@@ -25,8 +27,6 @@ from node.store.shutdown_state import check_is_store
 from node.store.verify.verify import verify
 from node.supervisor.directory import open_directory
 from node.writer.store import open_writer_store
-from pipeline.stores.access import StoreAt
-from pipeline.stores.opening import check_stores
 from protocol.errors import StoreDamaged
 from protocol.message_id import Host
 from tests.support.damaged_store import make_store, read_records

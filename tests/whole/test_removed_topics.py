@@ -14,11 +14,11 @@ import pytest
 
 import keelog
 import keelog.aio
-from client.client import Client
 from keelog.cli.damaged_places import DamagedPlaces
 from keelog.cli.messages.following import TopicPrinter
 from keelog.cli.messages.reading import ConsumeChoice
 from keelog.cli.messages.selectors import StartPoint
+from keelog.client.client import Client
 from keelog.store import open_store
 from keelog.testing import TestNode
 from node.store.verify.verify import verify

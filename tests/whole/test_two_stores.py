@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from client.results import Receipt
+from keelog.client.results import Receipt
 from node.store.verify.verify import verify
 from tests.support.node import RunningNode
 from tests.support.seldom import seldom

@@ -15,7 +15,7 @@ from protocol.kernel.loader import BUILD_AGAIN, FILE, SWITCH
 from tests.support.node import RunningNode
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("client", "keelog", "node", "pipeline", "protocol", "workers")
+PACKAGES = ("keelog", "node", "protocol", "workers")
 
 
 @pytest.fixture

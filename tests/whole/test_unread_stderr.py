@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from client.client import Client, connect
+from keelog.client.client import Client, connect
 from node.supervisor.bind import free_ports
 from protocol.errors import MqError
 from tests.support.node import SEGMENT_BYTES, wait_until

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from client.results import Receipt
 from keelog.bench.queue_checks import Ints
+from keelog.client.results import Receipt
 
 COLUMNS = ("number", "queue_id", "queue_offset", "physical_offset")
 _ROW = struct.Struct("=4q").pack

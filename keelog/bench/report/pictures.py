@@ -9,7 +9,7 @@ from matplotlib.ticker import FuncFormatter
 
 from keelog.bench.report.text_report import NAMES, UNSHOWN
 from keelog.bench.results import ProcessSample, Result, Stream
-from pipeline.report.picture import COLOURS, INK, in_bytes, legend, svg
+from keelog.pipeline.report.picture import COLOURS, INK, in_bytes, legend, svg
 from protocol.printable import count_text
 
 LOG_FROM = 30.0

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from keelog.pipeline.session import INSTALL as INSTALL
 from node.supervisor.child_process import environment
-from pipeline.session import INSTALL as INSTALL
 from protocol.errors import MqError
 
 JOB_S_MAX = 300.0
@@ -78,9 +78,9 @@ def _wait(job: subprocess.Popen[bytes], began: float, say: Say) -> tuple[bytes, 
 
 def main() -> int:
     """Prints the figures of the store that is named, as JSON in one line."""
-    from pipeline.jobs.session_run import run_job
-    from pipeline.jobs.stats.figures import plain_rows
-    from pipeline.jobs.stats.run import COLUMNS, stats_by_topic
+    from keelog.pipeline.jobs.session_run import run_job
+    from keelog.pipeline.jobs.stats.figures import plain_rows
+    from keelog.pipeline.jobs.stats.run import COLUMNS, stats_by_topic
 
     def demo(session: Any) -> list[Row]:
         messages = session.read.format("keelog").option("columns", COLUMNS).load(sys.argv[1])

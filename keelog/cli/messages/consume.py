@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 import keelog
-from client.cursor import Cursor
 from keelog.cli.bodies import Bodies, body_options
 from keelog.cli.completion import complete_topics
 from keelog.cli.damaged_places import DamagedPlaces, on_damage_option
@@ -27,6 +26,7 @@ from keelog.cli.messages.selectors import parse_range
 from keelog.cli.options import command, node_option, output_options, progress_option
 from keelog.cli.output import Output, say
 from keelog.cli.shapes import MESSAGE_COLUMNS, MESSAGE_TABLE
+from keelog.client.cursor import Cursor
 from keelog.progress import CommandProgress
 from protocol.errors import BusyError, TopicRemoved
 

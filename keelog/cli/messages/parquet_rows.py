@@ -11,9 +11,9 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.jobs.export.manifest import MANIFEST, parse_manifest
-from pipeline.jobs.export.write import NULL_PARTITION
-from pipeline.tables import DAMAGE, MESSAGES
+from keelog.pipeline.jobs.export.manifest import MANIFEST, parse_manifest
+from keelog.pipeline.jobs.export.write import NULL_PARTITION
+from keelog.pipeline.tables import DAMAGE, MESSAGES
 from protocol.errors import IllegalMessage, NotFound
 from protocol.record.bodies import COMPRESSION_BITS
 

@@ -22,9 +22,9 @@ from keelog.cli.messages.selectors import TIME_AHEAD, SecondsType
 from keelog.cli.options import command, format_option, node_option, progress_option
 from keelog.cli.output import Output, say
 from keelog.cli.shapes import receipt_shape
+from keelog.pipeline.errors import few
 from keelog.progress import CommandProgress
 from keelog.text import counted, duration_text
-from pipeline.errors import few
 from protocol.errors import BadRequest, IllegalMessage, MqError
 from protocol.names import is_reserved_topic
 from protocol.record.codec import (

@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import keelog
-from client.subscription import BEHIND_ANY
 from keelog.cli.damaged_places import DamagedPlaces
 from keelog.cli.messages.selectors import StartPoint
+from keelog.client.subscription import BEHIND_ANY
 from keelog.progress import Advance
 from protocol.errors import CorruptError, NotFound
 

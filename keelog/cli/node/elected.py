@@ -7,6 +7,8 @@ import threading
 import time
 from pathlib import Path
 
+from keelog.replication.keeper.loop import KeeperOptions, keep
+from keelog.replication.keeper.registration import NodeOfGroup
 from node.runtime.following.elected_state import WAITS, read_elected
 from node.runtime.process import StopFlag
 from node.runtime.run_process import begin_process
@@ -18,8 +20,6 @@ from node.supervisor.exit_with import stop_at_end_of
 from node.supervisor.options import Options
 from node.supervisor.systemd import ServiceManager
 from protocol.errors import BadRequest
-from replication.keeper.loop import KeeperOptions, keep
-from replication.keeper.registration import NodeOfGroup
 
 USUAL = {"broker_role": "SYNC_MASTER", "in_sync_replicas": "2"}
 """Of a node with a controller, where nothing else is said: an answer waits for a copy."""

@@ -9,12 +9,12 @@ from typing import Any
 import click
 
 import keelog
-from client.options import PurgeOptions
 from keelog.cli.completion import complete_topics
 from keelog.cli.failures import OK, BadValue, doing
 from keelog.cli.messages.selectors import parse_place
 from keelog.cli.options import CliGroup, node_option, output_options
 from keelog.cli.output import Output, say
+from keelog.client.options import PurgeOptions
 from keelog.text import size_text, time_text
 from protocol.errors import BadRequest, UnknownTopic
 from protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_reserved_topic

@@ -15,10 +15,10 @@ from keelog.cli.store.export_options import (
     store_argument,
     summary,
 )
-from pipeline.session import check_engine
+from keelog.pipeline.session import check_engine
 
 if TYPE_CHECKING:
-    from pipeline.jobs.export.write import NumberedPart, WriteOrder, Written
+    from keelog.pipeline.jobs.export.write import NumberedPart, WriteOrder, Written
 
 
 @command()
@@ -45,8 +45,8 @@ def export(
     what = f"cannot export {store}"
     with doing(what):
         check_engine()
-        from pipeline.jobs.export.folder import ExportFolder
-        from pipeline.jobs.export.run import by_tasks, run_export
+        from keelog.pipeline.jobs.export.folder import ExportFolder
+        from keelog.pipeline.jobs.export.run import by_tasks, run_export
 
         # Spark starts when there is something to write, and not before.
         def engine(parts: list["NumberedPart"], order: "WriteOrder") -> list["Written"]:

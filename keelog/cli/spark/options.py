@@ -8,7 +8,7 @@ import click
 
 from keelog.cli.failures import doing
 from keelog.cli.output import say
-from pipeline.session import check_pyspark
+from keelog.pipeline.session import check_pyspark
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Answer = TypeVar("Answer")
@@ -34,7 +34,7 @@ class Asked:
             if check is not None:
                 check()
             # Imported here: it needs pyspark, which was just checked.
-            from pipeline.jobs.session_run import run_job
+            from keelog.pipeline.jobs.session_run import run_job
 
             return run_job(job, self.master, self.conf, say)
 

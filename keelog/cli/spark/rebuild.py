@@ -54,12 +54,12 @@ def rebuild(
     settings = load_settings(pairs)
 
     def check() -> None:
-        from pipeline.jobs.rebuild.run import check_rebuild
+        from keelog.pipeline.jobs.rebuild.run import check_rebuild
 
         check_rebuild(store, plan, out)
 
     def job(spark: Any) -> dict[str, object]:
-        from pipeline.jobs.rebuild.run import rebuild as rebuild_store
+        from keelog.pipeline.jobs.rebuild.run import rebuild as rebuild_store
 
         return rebuild_store(
             spark,

@@ -9,13 +9,13 @@ import click
 from keelog.cli.failures import BadValue, needing_pyarrow
 from keelog.cli.messages.selectors import TIME
 from keelog.cli.options import SIZE, options
+from keelog.pipeline.jobs.export.options import ExportOptions
+from keelog.pipeline.options import SETTING_PREFIX
 from keelog.progress import CommandProgress
-from pipeline.jobs.export.options import ExportOptions
-from pipeline.options import SETTING_PREFIX
 from protocol.addresses import without_credentials
 
 if TYPE_CHECKING:
-    from pipeline.jobs.export.run import ExportResult
+    from keelog.pipeline.jobs.export.run import ExportResult
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -87,7 +87,7 @@ def export_parquet(
 ) -> "ExportResult":
     """Exports a folder or a node in this process. Raises MqError, also without pyarrow."""
     with needing_pyarrow():
-        from pipeline.jobs.export.run import export_here
+        from keelog.pipeline.jobs.export.run import export_here
     return export_here(store, out, asked, progress=progress.meter("exported", "parts"))
 
 

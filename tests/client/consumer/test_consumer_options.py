@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from client.consumer.gateway_place import gateway_place
-from client.consumer.options import consumer_settings
-from client.transport.routes import Routes
+from keelog.client.consumer.gateway_place import gateway_place
+from keelog.client.consumer.options import consumer_settings
+from keelog.client.transport.routes import Routes
 from protocol.errors import BadRequest, NotAllowed, NotConnected
 from protocol.record.java_hash import java_hash
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from client.consumer.engine import BEAT_EVERY_S, REBALANCE_EVERY_S, ConsumerEngine
-from client.consumer.group_message import DEAD_LETTER, GroupMessage
-from client.consumer.options import ConsumerOptions, consumer_settings
-from client.consumer.queue_desk import (
+from keelog.client.consumer.engine import BEAT_EVERY_S, REBALANCE_EVERY_S, ConsumerEngine
+from keelog.client.consumer.group_message import DEAD_LETTER, GroupMessage
+from keelog.client.consumer.options import ConsumerOptions, consumer_settings
+from keelog.client.consumer.queue_desk import (
     AGAIN_S,
     COMMIT_EVERY_S,
     HANDED_BACK_S,

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from client.client import run
-from client.operations import create_topic
-from gateway.admin.desk import REFUSED
+from keelog.client.client import run
+from keelog.client.operations import create_topic
+from keelog.gateway.admin.desk import REFUSED
 from node.runtime.disk_use import disk_space
 from protocol.errors import NotAllowed
 from protocol.names import SUBSCRIPTION_GROUPS_FILE, TOPICS_FILE

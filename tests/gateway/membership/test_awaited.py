@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.members import Members
-from gateway.membership.awaited import BEAT_S, REJOIN_S, AwaitedMembers
+from keelog.gateway.members import Members
+from keelog.gateway.membership.awaited import BEAT_S, REJOIN_S, AwaitedMembers
 from protocol.remoting.codes import RequestCode
 from tests.gateway.test_members import Peer, beat, ids, request
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from keelog.pipeline.jobs.audit.report import findings_frame
+from keelog.pipeline.jobs.audit.run import audit
+from keelog.pipeline.jobs.rebuild.run import Plan, rebuild
 from node.store.verify.verify import verify
-from pipeline.jobs.audit.report import findings_frame
-from pipeline.jobs.audit.run import audit
-from pipeline.jobs.rebuild.run import Plan, rebuild
 from protocol.errors import StoreDamaged
 from tests.node.store.test_verify import DAMAGE, Planted, change_a_unit
 from tests.pipeline.jobs.rebuild.test_rebuild import tree

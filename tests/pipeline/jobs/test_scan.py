@@ -7,10 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keelog.pipeline.jobs.scan import (
+    RangeEnds,
+    RangeScan,
+    ScanRange,
+    plan_ranges,
+    scan_ends,
+    stitch,
+)
+from keelog.pipeline.task_spec import LogAt
 from node.store.file_cache import OpenFiles
 from node.store.opening import open_store
-from pipeline.jobs.scan import RangeEnds, RangeScan, ScanRange, plan_ranges, scan_ends, stitch
-from pipeline.task_spec import LogAt
 from protocol.record.codec import SHORT_HEAD
 from tests.pipeline.jobs.forged_log import forged_log
 from tests.support.golden import GetStore

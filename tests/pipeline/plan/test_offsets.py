@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.bounds import QueueAt
-from pipeline.errors import BadCheckpoint
-from pipeline.plan.offsets import INITIAL_KEY, StreamPosition, TopicAt, parse_position
-from pipeline.stream.progress import lag, lag_by_queue
+from keelog.pipeline.bounds import QueueAt
+from keelog.pipeline.errors import BadCheckpoint
+from keelog.pipeline.plan.offsets import INITIAL_KEY, StreamPosition, TopicAt, parse_position
+from keelog.pipeline.stream.progress import lag, lag_by_queue
 
 QUEUES = st.builds(
     QueueAt, st.sampled_from(["a", "b", "%RETRY%g", "ü"]), st.sampled_from(["n1", "n2"]),

@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipeline.options import parse_options
-from pipeline.read.part import read_part
-from pipeline.resolve import plan_parts
-from pipeline.task_spec import LogPart
+from keelog.pipeline.options import parse_options
+from keelog.pipeline.read.part import read_part
+from keelog.pipeline.resolve import plan_parts
+from keelog.pipeline.task_spec import LogPart
 from protocol.errors import MqError
 from protocol.names import offset_file_name
 from tests.pipeline.facts_as_rows import plain_rows, read_rows

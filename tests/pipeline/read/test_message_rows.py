@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.read.arrays import TYPES, flat_and_ends, pieces
-from pipeline.read.message_rows import MAKERS, MessageRows
-from pipeline.tables import DAMAGE, KAFKA, MESSAGES, TABLES
+from keelog.pipeline.read.arrays import TYPES, flat_and_ends, pieces
+from keelog.pipeline.read.message_rows import MAKERS, MessageRows
+from keelog.pipeline.tables import DAMAGE, KAFKA, MESSAGES, TABLES
 from protocol.record.bodies import COMPRESSED
 from protocol.record.codec import Record
 from protocol.record.columns import scan

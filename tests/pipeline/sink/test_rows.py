@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.messages import ordered_queue
-from pipeline.errors import BadRow
-from pipeline.sink.properties import RESERVED
-from pipeline.sink.rows import KeyMaker, NodeRules, RowEncoder
+from keelog.client.messages import ordered_queue
+from keelog.pipeline.errors import BadRow
+from keelog.pipeline.sink.properties import RESERVED
+from keelog.pipeline.sink.rows import KeyMaker, NodeRules, RowEncoder
 from protocol.record.codec import Record, decode
 from protocol.record.encode import NewMessage, encode_message
 from protocol.record.patch import AppendRules, check_plain

@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 import pytest
 
+from keelog.pipeline.options import parse_options
+from keelog.pipeline.read.part import read_part
+from keelog.pipeline.resolve import plan_parts
+from keelog.pipeline.stores import folder_store
+from keelog.pipeline.stores.access import StoreAt
+from keelog.pipeline.stores.opening import open_planned
 from node.runtime.locks import StoreLock
 from node.runtime.settings import Settings
 from node.runtime.state_page import RUNNING, STARTING
-from pipeline.options import parse_options
-from pipeline.read.part import read_part
-from pipeline.resolve import plan_parts
-from pipeline.stores import folder_store
-from pipeline.stores.access import StoreAt
-from pipeline.stores.opening import open_planned
 from protocol.errors import MqError
 from tests.pipeline.facts_as_rows import plain_rows, read_rows
 from tests.support.golden import GetStore, facts

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from keelog.pipeline.options import parse_options
+from keelog.pipeline.read.part import read_part
+from keelog.pipeline.resolve import plan_parts
+from keelog.pipeline.stores import access
+from keelog.pipeline.stores.access import StoreAt
+from keelog.pipeline.stores.opening import open_planned
+from keelog.pipeline.task_spec import Part
 from node.runtime.settings import Settings
-from pipeline.options import parse_options
-from pipeline.read.part import read_part
-from pipeline.resolve import plan_parts
-from pipeline.stores import access
-from pipeline.stores.access import StoreAt
-from pipeline.stores.opening import open_planned
-from pipeline.task_spec import Part
 from protocol.errors import MqError
 from protocol.names import offset_file_name
 from protocol.requests import FETCH_BYTES_MAX

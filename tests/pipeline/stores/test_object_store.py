@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 
+from keelog.pipeline.options import parse_options
+from keelog.pipeline.read.part import read_part
+from keelog.pipeline.resolve import plan_parts
+from keelog.pipeline.stores import object_store
+from keelog.pipeline.stores.access import Access
 from node.store.file_cache import OpenFile
 from node.store.stopped_store import StoppedStore
-from pipeline.options import parse_options
-from pipeline.read.part import read_part
-from pipeline.resolve import plan_parts
-from pipeline.stores import object_store
-from pipeline.stores.access import Access
 from protocol.errors import MqError
 from tests.pipeline.facts_as_rows import options_for, plain_rows, read_rows
 from tests.support.golden import GetStore, Row, facts

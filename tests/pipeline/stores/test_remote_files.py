@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.fetch import FetchClient
+from keelog.client.fetch import FetchClient
+from keelog.pipeline.stores.remote_files import RangeSource, RemoteFiles
 from node.store.file_cache import FileVanished, Run
-from pipeline.stores.remote_files import RangeSource, RemoteFiles
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
-from pipeline.session import local_session
+from keelog.pipeline.session import local_session
 from tests.support.node import wait_until
 
 

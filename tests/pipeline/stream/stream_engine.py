@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from pipeline.options import parse_options
-from pipeline.stream.reader import KeelogStreamReader
+from keelog.pipeline.options import parse_options
+from keelog.pipeline.stream.reader import KeelogStreamReader
 from tests.pipeline.facts_as_rows import plain_rows
 from tests.support.golden import Row
 

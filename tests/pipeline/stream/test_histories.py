@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.stream import follow
+from keelog.pipeline.stream import follow
 from protocol.record.encode import NewMessage
 from tests.pipeline.stream.stream_engine import Engine
 from tests.workers.living_log import LivingLog

@@ -4,8 +4,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.bounds import QueueAt
-from pipeline.stream.limits import TriggerLimits, end_by_bytes, end_by_rows, is_to_wait, pending
+from keelog.pipeline.bounds import QueueAt
+from keelog.pipeline.stream.limits import (
+    TriggerLimits,
+    end_by_bytes,
+    end_by_rows,
+    is_to_wait,
+    pending,
+)
 from protocol.record.columns import Ints
 
 QUEUES = [QueueAt("t", "n", number) for number in range(5)]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from keelog.pipeline.options import parse_options
+from keelog.pipeline.plan.offsets import INITIAL_KEY
+from keelog.pipeline.stream import follow
 from node.runtime.locks import StoreLock
 from node.runtime.state_page import RUNNING, STARTING
-from pipeline.options import parse_options
-from pipeline.plan.offsets import INITIAL_KEY
-from pipeline.stream import follow
 from protocol.errors import MqError
 from protocol.record.encode import NewMessage
 from tests.pipeline.facts_as_rows import read_rows

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hatch_build
-from pipeline.read.message_rows import last_of_each_name
+from keelog.pipeline.read.message_rows import last_of_each_name
 from protocol.derived.dispatch_request import find_properties, split_properties
 from protocol.kernel import loader
 from protocol.kernel.loader import (

@@ -1,1 +1,1 @@
-"""Tests of replication/followers/."""
+"""Tests of keelog/replication/followers/."""

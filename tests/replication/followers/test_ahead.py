@@ -2,8 +2,8 @@
 
 import pytest
 
-from replication.followers.ahead import ENDS_MAX, HOSTS_MAX, TORN_BYTES_MAX, AheadBefore
-from replication.followers.connection import FollowerGone, Gone
+from keelog.replication.followers.ahead import ENDS_MAX, HOSTS_MAX, TORN_BYTES_MAX, AheadBefore
+from keelog.replication.followers.connection import FollowerGone, Gone
 
 HOST, OTHER = "10.0.0.7", "10.0.0.8"
 LATER = 10**9

@@ -7,8 +7,13 @@ from unittest.mock import Mock
 
 import pytest
 
-from replication.followers.book import MOMENTS_MAX, FollowerBook
-from replication.followers.connection import FollowerConnection, FollowerGone, FollowerPace, Gone
+from keelog.replication.followers.book import MOMENTS_MAX, FollowerBook
+from keelog.replication.followers.connection import (
+    FollowerConnection,
+    FollowerGone,
+    FollowerPace,
+    Gone,
+)
 
 PACE = FollowerPace(5.0, 20.0)
 
@@ -80,7 +85,7 @@ def test_a_follower_that_tries_again_and_again_is_gone_since_its_first_try(
 ) -> None:
     book, log = FollowerBook(1, 100), Mock(appended=9)
     clock = iter(range(1_000, 9_000, 1_000))
-    monkeypatch.setattr("replication.followers.book.now_ms", lambda: next(clock))
+    monkeypatch.setattr("keelog.replication.followers.book.now_ms", lambda: next(clock))
     served, away = connections(stack, 5, None)
     book.state([served], log, 0.0)
     book.went(served, FollowerGone(Gone.SILENT, "silent"), 1.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from client.client import connect
+from keelog.client.client import connect
 from node.runtime.state_page import LogPage
 from node.store.identity.broker_identity import load_identity
 from node.store.identity.master_epochs import load_master_epochs

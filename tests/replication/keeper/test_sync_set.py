@@ -2,9 +2,9 @@
 
 import random
 
+from keelog.replication.keeper.sync_set import ADDING_S, GONE_S, SyncSet
 from node.runtime.stats.followers_state import FollowerRow, FollowersState
 from protocol.remoting.controller import SyncStateSet
-from replication.keeper.sync_set import ADDING_S, GONE_S, SyncSet
 
 OWN = 1
 LATE_S = 15.0

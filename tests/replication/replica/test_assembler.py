@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keelog.replication.replica.assembler import BlankHead, BlankRest, LogAssembler, WholeRecords
+from keelog.replication.replica.stops import FollowStopped, OtherSegments, WrongRecord
 from protocol.record.codec import FILLER_BYTES
-from replication.replica.assembler import BlankHead, BlankRest, LogAssembler, WholeRecords
-from replication.replica.stops import FollowStopped, OtherSegments, WrongRecord
 from tests.support.master_log import SEGMENT_BYTES, MasterLog
 
 

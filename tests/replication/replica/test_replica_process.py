@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import psutil
 import pytest
 
+from keelog.replication.replica.loop import Replica
 from node.runtime.following.state import (
     FOLLOWING,
     STOPPED,
@@ -18,7 +19,6 @@ from node.runtime.following.state import (
 from node.store.checkpoints import load_tails
 from protocol.ids import Queue
 from protocol.record.columns import scan
-from replication.replica.loop import Replica
 from tests.support.ha_master import HaMaster
 from tests.support.master_log import SEGMENT_BYTES, MasterLog
 from tests.support.node import wait_until

@@ -3,11 +3,11 @@
 from pathlib import Path
 from unittest.mock import Mock
 
+from keelog.replication.replica.master_facts import MasterFacts
+from keelog.replication.replica.metadata import DELAYS, OFFSETS, TIMER_CHECK, TIMERS, MasterTable
+from keelog.replication.replica.tables import PROGRESS, MasterTables, TablesJob
 from protocol.derived.timer_units import TIMER_CHECK_BYTES, TimerCheck
 from protocol.names import DELAY_OFFSETS_FILE, TIMER_CHECK_FILE, TIMER_LOG_DIR
-from replication.replica.master_facts import MasterFacts
-from replication.replica.metadata import DELAYS, OFFSETS, TIMER_CHECK, TIMERS, MasterTable
-from replication.replica.tables import PROGRESS, MasterTables, TablesJob
 
 THEIRS = TimerCheck(read_ms=5_000, flushed=520, queue_offset=10)
 

@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from keelog.replication.replica.elected.greeting import NoCommonEpoch
+from keelog.replication.roles.elected import OldEpoch, follow, lead
+from keelog.replication.roles.promotion import AcknowledgedLost
 from node.store.config.topics_file import TopicsFile
 from node.store.identity.master_epochs import load_master_epochs, save_master_epochs
 from node.store.identity.node_role import (
@@ -18,9 +21,6 @@ from node.store.opening import open_store
 from protocol.ha.auto_switch import MasterGreeting
 from protocol.ha.epochs import MasterEpoch, MasterEpochs
 from protocol.record.columns import scan
-from replication.replica.elected.greeting import NoCommonEpoch
-from replication.roles.elected import OldEpoch, follow, lead
-from replication.roles.promotion import AcknowledgedLost
 from tests.replication.roles.test_roles import SETTINGS, SMALL, stored
 from tests.support.writer_process import RawClient, WriterProcess
 

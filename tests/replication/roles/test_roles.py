@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from keelog.bench.queue_checks import verify_deep
+from keelog.replication.roles.promotion import AcknowledgedLost, demote, promote
+from keelog.replication.roles.rewind import rewind
 from node.runtime.following.state import read_follow_state, write_follow_state
 from node.runtime.settings import load_settings
 from node.store.checkpoints import load_epochs
@@ -22,8 +24,6 @@ from node.store.identity.node_role import (
 from node.store.opening import open_store
 from protocol.errors import BadRequest, StoreDamaged, StoreLocked
 from protocol.record.columns import scan
-from replication.roles.promotion import AcknowledgedLost, demote, promote
-from replication.roles.rewind import rewind
 from tests.support.ha_master import HaMaster
 from tests.support.master_log import SEGMENT_BYTES, MasterLog
 from tests.support.node import RunningNode, wait_until

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from client.client import Client
-from client.results import HealthCheck
+from keelog.client.client import Client
+from keelog.client.results import HealthCheck
+from keelog.replication.roles.promotion import promote
 from node.runtime.following.state import read_follow_state
 from node.runtime.settings import load_settings
-from replication.roles.promotion import promote
 from tests.support.follower import HA, followers_place
 from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import REMOTING, remoting_place

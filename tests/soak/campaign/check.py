@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from client.client import Client
 from keelog.bench.queue_checks import Ints
+from keelog.client.client import Client
 from protocol.errors import MqError
 from tests.soak.check import STORED, acknowledged
 from tests.soak.load import Traffic, sender_of

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psutil
 
-from client.client import connect
 from keelog.bench.node_process import Node
+from keelog.client.client import connect
 from protocol.errors import MqError
 from tests.soak.campaign.life import NEEDS_A_SMALL_DISK, Life
 from tests.soak.campaign.load import TRAFFIC

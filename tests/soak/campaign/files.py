@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from client.send.staging import StageClient
+from keelog.client.send.staging import StageClient
 from protocol.errors import MqError
 from protocol.names import KEELOG_DIR
 from protocol.record.encode import NewMessage, encode_message

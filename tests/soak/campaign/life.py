@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from client.client import Client, connect
-from client.results import NodeStatus
 from keelog.bench.node_process import await_workers
 from keelog.bench.queue_checks import verify_deep
+from keelog.client.client import Client, connect
+from keelog.client.results import NodeStatus
 from node.runtime.settings import ASYNC_FLUSH, SYNC_FLUSH, load_settings
 from protocol.errors import MqError
 from protocol.names import KEELOG_DIR

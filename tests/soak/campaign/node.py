@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import psutil
 
-from client.client import Client, connect
-from client.results import NodeStatus
-from client.transport.request import Retry
 from keelog.bench.node_process import ANY_DISK, Node
+from keelog.client.client import Client, connect
+from keelog.client.results import NodeStatus
+from keelog.client.transport.request import Retry
 from node.supervisor.bind import free_ports
 from protocol.errors import MqError
 from tests.soak.harness import LARGE_PULLS, OFTEN_SAVED, SMALL_FILES

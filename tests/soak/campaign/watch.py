@@ -9,8 +9,8 @@ import urllib.request
 from contextlib import suppress
 from pathlib import Path
 
-from client.client import connect
-from client.transport.request import Retry
+from keelog.client.client import connect
+from keelog.client.transport.request import Retry
 from protocol.errors import MqError
 from tests.soak.load import ACKNOWLEDGED, Notes
 

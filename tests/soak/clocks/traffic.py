@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 
-from client.client import Client, connect
 from keelog import Retry
+from keelog.client.client import Client, connect
 from protocol.errors import IllegalMessage, MqError
 from protocol.remoting.codes import RequestCode, ResponseCode
 from tests.gateway.test_transactions import COMMIT, answer_question, half_fields, producer

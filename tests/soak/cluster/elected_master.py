@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from client.client import Client, connect
+from keelog.client.client import Client, connect
 from protocol.errors import MqError
 from scripts.rivals.rocketmq import Program, missing
 from tests.cluster.elected_site import ControllerSite

@@ -19,8 +19,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from client.client import connect
 from keelog.bench.node_process import Node
+from keelog.client.client import connect
 from node.runtime.settings import load_settings
 from node.runtime.state_page import LogPage, LogState
 from protocol.errors import MqError

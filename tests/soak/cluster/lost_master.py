@@ -23,9 +23,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from client.client import Client, connect
-from client.options import Acks
 from keelog.bench.node_process import ANY_DISK, Node
+from keelog.client.client import Client, connect
+from keelog.client.options import Acks
 from node.runtime.state_page import LogPage, WorkerPage
 from node.runtime.wakeup import FOLLOWERS_SLOT
 from node.supervisor.bind import free_ports

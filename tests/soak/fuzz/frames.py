@@ -35,7 +35,7 @@ import msgpack
 import psutil
 import zmq
 
-from client.client import Client, connect
+from keelog.client.client import Client, connect
 from protocol import errors
 from protocol.errors import MqError
 from tests.soak.fuzz.requests import CONTROL, READER, WRITER, Fuzz

@@ -18,10 +18,10 @@ from typing import Any
 
 import psutil
 
-from client.client import connect
 from keelog.bench.node_process import ANY_DISK, START_S, Node, await_workers
+from keelog.client.client import connect
+from keelog.pipeline.plan.offsets import StreamPosition, parse_position
 from node.runtime.settings import load_settings
-from pipeline.plan.offsets import StreamPosition, parse_position
 from protocol.errors import MqError
 from tests.soak.check import check_order, check_outcomes, read_image
 from tests.soak.harness import LoadedNode

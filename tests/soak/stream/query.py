@@ -14,7 +14,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pipeline.session import open_session
+from keelog.pipeline.session import open_session
 
 JAVA_GONE = 3
 _LOOK_S = 0.2

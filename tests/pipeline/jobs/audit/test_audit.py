@@ -11,14 +11,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from keelog.pipeline.jobs.audit import run as module
+from keelog.pipeline.jobs.audit.report import SCHEMA, write_report
+from keelog.pipeline.jobs.audit.run import AuditResult, audit
+from keelog.pipeline.jobs.scan import ScanRange
+from keelog.pipeline.task_spec import LogAt
 from node.runtime.settings import Settings
 from node.store.verify.findings import ALIKE_MAX, Finding, Findings
 from node.store.verify.verify import verify
-from pipeline.jobs.audit import run as module
-from pipeline.jobs.audit.report import SCHEMA, write_report
-from pipeline.jobs.audit.run import AuditResult, audit
-from pipeline.jobs.scan import ScanRange
-from pipeline.task_spec import LogAt
 from protocol.errors import NotAStore
 from tests.node.store import test_verify as planting
 from tests.node.store.test_verify import DAMAGE, Planted

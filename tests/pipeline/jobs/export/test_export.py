@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.errors import (
+from keelog.pipeline.errors import (
     BadOption,
     CorruptRecord,
     DataLoss,
@@ -20,12 +20,12 @@ from pipeline.errors import (
     ExportUnwritable,
     UnknownColumn,
 )
-from pipeline.jobs.export.folder import OpenExportFolder, Publish
-from pipeline.jobs.export.manifest import MANIFEST, NEXT_MANIFEST
-from pipeline.jobs.export.options import ExportOptions
-from pipeline.jobs.export.run import ExportResult, export_here
-from pipeline.jobs.export.write import date_folder, escape, topic_folder
-from pipeline.jobs.publication import TEMPORARY
+from keelog.pipeline.jobs.export.folder import OpenExportFolder, Publish
+from keelog.pipeline.jobs.export.manifest import MANIFEST, NEXT_MANIFEST
+from keelog.pipeline.jobs.export.options import ExportOptions
+from keelog.pipeline.jobs.export.run import ExportResult, export_here
+from keelog.pipeline.jobs.export.write import date_folder, escape, topic_folder
+from keelog.pipeline.jobs.publication import TEMPORARY
 from protocol.errors import MqError, NotAStore, StoreLocked
 from tests.pipeline.facts_as_rows import (
     comparable,

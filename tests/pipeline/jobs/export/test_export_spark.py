@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.errors import BadOption, CorruptRecord
-from pipeline.jobs.export.options import ExportOptions
-from pipeline.jobs.export.run import export, read_export
+from keelog.pipeline.errors import BadOption, CorruptRecord
+from keelog.pipeline.jobs.export.options import ExportOptions
+from keelog.pipeline.jobs.export.run import export, read_export
 from protocol.record.encode import NewMessage
 from tests.support.damaged_store import SEGMENT_BYTES, make_store
 from tests.workers.living_log import LivingLog

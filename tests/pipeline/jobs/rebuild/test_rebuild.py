@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
+from keelog.pipeline.errors import BadOption, JobFailed
+from keelog.pipeline.jobs.rebuild import run as module
+from keelog.pipeline.jobs.rebuild.run import RebuildResult, rebuild
+from keelog.pipeline.jobs.scan import ScanRange
+from keelog.pipeline.task_spec import LogAt
 from node.runtime.locks import StoreLock
 from node.runtime.settings import Settings
 from node.store.checkpoints import WorkerCheckpoint, load_progress, save_progress
-from pipeline.errors import BadOption, JobFailed
-from pipeline.jobs.rebuild import run as module
-from pipeline.jobs.rebuild.run import RebuildResult, rebuild
-from pipeline.jobs.scan import ScanRange
-from pipeline.task_spec import LogAt
 from protocol.errors import MqError, NotAStore, StoreDamaged, StoreLocked
 from protocol.ids import Queue
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR

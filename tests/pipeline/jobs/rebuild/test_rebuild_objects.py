@@ -12,24 +12,24 @@ from typing import Any
 import pytest
 from pyarrow import fs
 
-from node.runtime.settings import Settings
-from pipeline.errors import BadOption, JobFailed, StoreUnreadable
-from pipeline.jobs.locations import place_of
-from pipeline.jobs.rebuild import run as module
-from pipeline.jobs.rebuild.local_build import Building
-from pipeline.jobs.rebuild.object_folder import (
+from keelog.pipeline.errors import BadOption, JobFailed, StoreUnreadable
+from keelog.pipeline.jobs.locations import place_of
+from keelog.pipeline.jobs.rebuild import run as module
+from keelog.pipeline.jobs.rebuild.local_build import Building
+from keelog.pipeline.jobs.rebuild.object_folder import (
     ObjectFolder,
     OpenTargetFolder,
     RebuildManifest,
     parse_manifest,
     read_rebuild,
 )
-from pipeline.jobs.rebuild.run import RebuildResult, rebuild
-from pipeline.jobs.scan import ScanRange, plan_ranges
-from pipeline.stores import object_store
-from pipeline.stores.access import Access
-from pipeline.stores.object_store import REBUILD_MANIFEST, REBUILD_MARKER
-from pipeline.task_spec import LogAt
+from keelog.pipeline.jobs.rebuild.run import RebuildResult, rebuild
+from keelog.pipeline.jobs.scan import ScanRange, plan_ranges
+from keelog.pipeline.stores import object_store
+from keelog.pipeline.stores.access import Access
+from keelog.pipeline.stores.object_store import REBUILD_MANIFEST, REBUILD_MARKER
+from keelog.pipeline.task_spec import LogAt
+from node.runtime.settings import Settings
 from protocol.errors import NotAStore, StoreDamaged, StoreLocked
 from protocol.ids import Queue
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
@@ -220,7 +220,7 @@ def test_where_there_are_no_locks_a_rebuild_warns_and_goes_on(
         raise OSError(errno.ENOLCK, "No locks available")
 
     grown(tmp_path / "a")
-    monkeypatch.setattr("pipeline.jobs.publication.fcntl.flock", refuse)
+    monkeypatch.setattr("keelog.pipeline.jobs.publication.fcntl.flock", refuse)
     run(tmp_path / "a", out=tmp_path / "out")
     assert "cannot be locked" in caplog.text
     assert {path.name for path in tmp_path.iterdir()} == {"a", "out"}
@@ -237,7 +237,7 @@ def test_a_lock_that_its_job_has_just_removed_is_taken_anew(
         if len(calls) == 1:
             path.unlink()
 
-    monkeypatch.setattr("pipeline.jobs.publication.fcntl.flock", remove_once)
+    monkeypatch.setattr("keelog.pipeline.jobs.publication.fcntl.flock", remove_once)
     with Building(tmp_path / "a", tmp_path / "out", []).held():
         assert len(calls) == 2
         assert path.exists()

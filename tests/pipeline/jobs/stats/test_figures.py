@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.jobs.stats.figures import OTHER, collect_figures
-from pipeline.jobs.stats.run import (
+from keelog.pipeline.jobs.stats.figures import OTHER, collect_figures
+from keelog.pipeline.jobs.stats.run import (
     COLUMNS,
     rates,
     sizes,

@@ -6,8 +6,15 @@ from typing import Any
 
 import pytest
 
-from pipeline.jobs.stats.figures import OTHER, WINDOWS, WINDOWS_MAX, Figures, Window, window_for
-from pipeline.jobs.stats.report import render
+from keelog.pipeline.jobs.stats.figures import (
+    OTHER,
+    WINDOWS,
+    WINDOWS_MAX,
+    Figures,
+    Window,
+    window_for,
+)
+from keelog.pipeline.jobs.stats.report import render
 from protocol.printable import count_text, size_text
 
 NOON = 1_700_000_000_000

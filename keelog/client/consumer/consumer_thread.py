@@ -1,0 +1,300 @@
+"""The thread of one consumer: it owns the connection to the gateway.
+
+Membership does not depend on what the program does meanwhile: heart-beats and pulls go on while a
+handler takes long, or an event loop is blocked. All that decides is in `client.consumer.engine`.
+"""
+
+import ipaddress
+import logging
+import os
+import random
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from time import monotonic
+
+from keelog.client.consumer.engine import ConsumerEngine
+from keelog.client.consumer.gateway_place import gateway_place
+from keelog.client.consumer.group_message import GroupMessage
+from keelog.client.consumer.options import ConsumerSettings
+from keelog.client.consumer.remoting_exchange import RemotingExchange
+from keelog.client.core import ClientCore
+from keelog.client.send.unique_key import local_ip
+from keelog.client.transport.request import Call, NodeRole
+from keelog.client.transport.routes import Routes
+from protocol.errors import ClientClosed, MqError, NotConnected, RefusedError
+from protocol.remoting.errors import BrokenFrame
+
+log = logging.getLogger("keelog.client")
+
+CONNECT_S_MAX = 3.0
+BACKOFF_S = 0.1
+BACKOFF_S_MAX = 5.0
+CLOSE_S = 5.0
+"""How long a consumer that is closed tries to commit."""
+_SLEEP_S_MIN = 0.001
+
+
+class ConsumerThread:
+    """One member of a group. All methods are for any thread."""
+
+    def __init__(self, core: ClientCore, settings: ConsumerSettings) -> None:
+        self._core = core
+        ip = ipaddress.ip_address(local_ip(core.endpoint))
+        client_id = f"{ip}@{os.getpid()}#{time.time_ns()}"
+        self._engine = ConsumerEngine(settings, client_id, self)
+        self._condition = threading.Condition()
+        self._listeners: list[Callable[[], None]] = []
+        self._bell = -1
+        self._close_at: float | None = None
+        self._is_stopping = self._has_ended = False
+        self._thread = threading.Thread(target=self._run, name="keelog-consumer", daemon=True)
+
+    def start(self) -> None:
+        """Joins the group, and goes on through restarts of the node."""
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._thread.start()
+
+    @property
+    def client_id(self) -> str:
+        """The name of this member in its group."""
+        return self._engine.client_id
+
+    def assignment(self) -> list[tuple[str, int]]:
+        """Topic and number of each queue that is read by this member now."""
+        self._core.check()
+        with self._condition:
+            owned = self._engine.desk.owned.values()
+            return sorted(
+                (one.queue.topic, one.queue.queue_id) for one in owned if one.progress is not None
+            )
+
+    # Messages
+
+    def take(self) -> GroupMessage | None:
+        """A message, if there is one. Raises why the node refuses this member."""
+        self._core.check()
+        with self._condition:
+            if self._engine.failure is not None:
+                raise self._engine.failure
+            return None if self.gives_no_more else self._engine.desk.take(monotonic())
+
+    def wait(self, timeout: float | None) -> GroupMessage | None:
+        """Waits for a message; None after `timeout` seconds, and when there will be no more."""
+        until = None if timeout is None else monotonic() + timeout
+        with self._condition:
+            while True:
+                message = self.take()
+                if message is not None or self.gives_no_more:
+                    return message
+                left = None if until is None else until - monotonic()
+                if left is not None and left <= 0:
+                    return None
+                self._condition.wait(left)
+
+    @property
+    def gives_no_more(self) -> bool:
+        """Whether it was stopped, or closed."""
+        return self._is_stopping or self._has_ended
+
+    def settle(self, message: GroupMessage, delay_level: int | None) -> None:
+        """A message was handled, or is to come again: see GroupMessage."""
+        self._core.check()
+        with self._condition:
+            desk = self._engine.desk
+            desk.settle(message, delay_level, monotonic())
+            if delay_level is not None or desk.may_pull(message):
+                self._ring()
+            if self._engine.settings.orderly:
+                self._notify()
+
+    def begin_commit(self) -> "Future[None]":
+        """Commits what was handled; the future is done when the node has it.
+
+        Raises ClientClosed, and why the node refuses this member.
+        """
+        self._core.check()
+        with self._condition:
+            if self._engine.failure is not None:
+                raise self._engine.failure
+            if self._close_at is not None or self._has_ended:
+                raise ClientClosed("the consumer is closed", "make another one")
+            wait = self._engine.desk.commit(monotonic())
+            self._ring()
+            return wait.done
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Calls this, on any thread, when there may be something to take."""
+        with self._condition:
+            self._listeners.append(listener)
+
+    def _notify(self) -> None:
+        if self._engine.desk.has_messages or self.gives_no_more or self._engine.failure:
+            self._condition.notify_all()
+            for listener in self._listeners:
+                listener()
+
+    def _ring(self) -> None:
+        if self._bell >= 0 and not self._has_ended:
+            os.eventfd_write(self._bell, 1)
+
+    # Ends
+
+    @property
+    def is_orderly(self) -> bool:
+        """Whether it gives out one message of a queue at a time."""
+        return self._engine.settings.orderly
+
+    def stop(self) -> None:
+        """Gives out no more messages. Those that are out may still be settled."""
+        self._core.check()
+        with self._condition:
+            self._is_stopping = True
+            self._notify()
+
+    def close_soon(self) -> None:
+        """Begins to close: commits what was handled, and leaves the group. Does nothing in a forked
+        child: the membership is the parent's."""
+        if self._core.is_forked:
+            return
+        with self._condition:
+            self._is_stopping = True
+            if self._close_at is None:
+                self._close_at = monotonic() + CLOSE_S
+            self._engine.is_closing = True
+            self._notify()
+            self._ring()
+
+    def close(self) -> None:
+        """Commits what was handled, and leaves the group. Harmless when repeated."""
+        self.close_soon()
+        is_here = self._thread is threading.current_thread()
+        if self._thread.ident is not None and not is_here and not self._core.is_forked:
+            self._thread.join(CLOSE_S + CONNECT_S_MAX)
+
+    def _must_end(self, is_connected: bool) -> bool:
+        engine = self._engine
+        if engine.failure is not None or engine.is_over:
+            return True
+        if self._close_at is None:
+            return False
+        at_rest = not is_connected and engine.desk.is_at_rest()
+        return at_rest or monotonic() >= self._close_at
+
+    # The thread
+
+    def _run(self) -> None:
+        try:
+            self._stay_connected()
+        except BaseException:
+            self._engine.failure = ClientClosed(
+                "the consumer's thread has failed", "report its traceback"
+            )
+            raise
+        finally:
+            with self._condition:
+                self._has_ended = True
+                self._notify()
+                os.close(self._bell)
+                self._bell = -1
+
+    def _stay_connected(self) -> None:
+        failures = 0
+        while not self._must_end(is_connected=False):
+            try:
+                with self._connect() as connection:
+                    failures = 0
+                    self._serve(connection)
+            except RefusedError as error:
+                if not isinstance(error, BrokenFrame):
+                    self._engine.failure = error
+                    return
+                log.warning("the gateway sent a broken frame: %s", error.reason)
+            except (MqError, OSError) as error:
+                if not failures:
+                    log.warning("the consumer connects again: %s", error)
+            if self._must_end(is_connected=False):
+                return
+            failures += 1
+            ceiling = min(BACKOFF_S_MAX, BACKOFF_S * 2.0 ** min(failures, 10))
+            self._sleep(ceiling * (0.5 + random.random() / 2))
+
+    def _sleep(self, seconds: float) -> None:
+        waiting = select.poll()
+        waiting.register(self._bell, select.POLLIN)
+        if waiting.poll(seconds * 1000):
+            self._take_rings()
+
+    def _take_rings(self) -> None:
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._bell)
+
+    def _connect(self) -> socket.socket:
+        """Raises MqError, OSError."""
+        asked = Call(NodeRole.CONTROL, "routes", {}, monotonic() + CONNECT_S_MAX)
+        place = gateway_place(Routes.of(self._core.ask(asked).header), self._core.endpoint)
+        try:
+            connection = socket.create_connection(place, CONNECT_S_MAX)
+        except OSError as error:
+            raise NotConnected(
+                f"the node at {self._core.endpoint} answered, but its gateway at {place.host}:"
+                f"{place.port} was not reached: {error.strerror or error}",
+                "open that port too; where it is published under another number, or its host is"
+                " another one here, start the node with --advertise",
+            ) from None
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setblocking(False)
+        return connection
+
+    def _serve(self, connection: socket.socket) -> None:
+        """Until the connection is lost, or the member is over. Raises OSError, BrokenFrame."""
+        with self._condition:
+            exchange = self._engine.connected(monotonic())
+        try:
+            while True:
+                with self._condition:
+                    now = monotonic()
+                    if self._engine.is_stale(now):
+                        raise ConnectionResetError("the gateway does not answer")
+                    due = self._engine.turn(now)
+                    self._notify()
+                    if self._must_end(is_connected=True):
+                        return
+                    has_more = _send(connection, exchange)
+                self._wait(connection, has_more, due - now)
+                with self._condition:
+                    self._receive(connection, exchange)
+        finally:
+            with self._condition:
+                self._engine.lost(monotonic())
+
+    def _wait(self, connection: socket.socket, has_more: bool, seconds: float) -> None:
+        waiting = select.poll()
+        waiting.register(self._bell, select.POLLIN)
+        waiting.register(connection, select.POLLIN | (select.POLLOUT if has_more else 0))
+        if self._close_at is not None:
+            seconds = min(seconds, self._close_at - monotonic())
+        waiting.poll(max(seconds, _SLEEP_S_MIN) * 1000)
+        self._take_rings()
+
+    def _receive(self, connection: socket.socket, exchange: RemotingExchange) -> None:
+        """Raises OSError, BrokenFrame."""
+        try:
+            size = connection.recv_into(exchange.room())
+        except BlockingIOError:
+            return
+        if not size:
+            raise ConnectionResetError("the gateway has closed the connection")
+        self._engine.received(size, monotonic())
+
+
+def _send(connection: socket.socket, exchange: RemotingExchange) -> bool:
+    """Sends what the network takes; True while it has not taken all."""
+    if exchange.unsent:
+        with suppress(BlockingIOError):
+            del exchange.unsent[: connection.send(exchange.unsent)]
+    return bool(exchange.unsent)

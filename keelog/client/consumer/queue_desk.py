@@ -1,0 +1,529 @@
+"""The queues of a member: where they begin, pulls, acknowledgements, commits, and what comes again.
+
+No sockets and no clock: `turn` does what is due, and replies come to the functions that asked.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+from keelog.client.consumer.group_message import DEAD_LETTER, GroupMessage, Settles
+from keelog.client.consumer.options import ConsumerSettings
+from keelog.client.consumer.owned_queue import (
+    CommitWait,
+    OwnedQueue,
+    Progress,
+    PullRoom,
+    QueueKey,
+    ReturningMessage,
+    StartRequest,
+    first_place,
+    pulled_messages,
+)
+from keelog.client.consumer.remoting_exchange import RemotingAnswer, RemotingExchange, WhenAnswered
+from protocol.errors import MessageDamaged, StoreDamaged
+from protocol.remoting.bodies import LockBatchBody, LockedQueues, MessageQueue
+from protocol.remoting.codes import RequestCode, ResponseCode
+from protocol.remoting.damage import named_damage
+from protocol.remoting.errors import BadCommand
+from protocol.remoting.java_class import read_body, write_body, write_ext
+from protocol.remoting.request_headers import (
+    ConsumerSendMsgBackHeader,
+    PullMessageHeader,
+    QueryConsumerOffsetHeader,
+    UpdateConsumerOffsetHeader,
+)
+
+log = logging.getLogger("keelog.client")
+
+REQUEST_S = 10.0
+"""A node that does not answer for longer is taken to be gone."""
+HELD_S = 15.0
+"""How long the node may hold a pull."""
+PULL_MESSAGES_AT_ONCE = 128
+PULL_BYTES_AT_ONCE = 262_144
+SPAN_MAX = 2_000
+"""Offsets of a queue between the first message that was not handled and the next pull."""
+COMMIT_EVERY_S = 1.0
+PAUSE_S = 0.2
+"""Before pulling again where the node did not hold an empty pull."""
+AGAIN_S = 1.0
+REFUSED_S = 3.0
+"""Before a pull that was refused is tried again."""
+HANDED_BACK_S = 5.0
+"""Before a message that the node did not take back is given out again."""
+LOCK_TRUST_S = 30.0
+LOCK_EVERY_S = 20.0
+SUSPEND, SUBSCRIPTION = 0x2, 0x4
+"""Bits of a pull's sysFlag: it may be held, and names its subscription itself."""
+_NO_MESSAGE = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
+_BUSY = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)
+
+
+class QueueDesk:
+    """All owned queues of one member. Times are seconds of the monotonic clock."""
+
+    def __init__(self, settings: ConsumerSettings, client_id: str, settles: Settles) -> None:
+        self.owned: dict[MessageQueue, OwnedQueue] = {}
+        self.exchange: RemotingExchange | None = None
+        """None without a connection."""
+        self._settings = settings
+        self._client_id = client_id
+        self._settles = settles
+        self._ready: deque[OwnedQueue] = deque()
+        self._returns: list[ReturningMessage] = []
+        self._giving_back = 0
+        self._waits: list[CommitWait] = []
+        self._commit_at = 0.0
+        self._lock_at = 0.0
+
+    # What belongs to this member
+
+    def own(self, topic: str, wanted: Iterable[MessageQueue]) -> None:
+        """From now on these are the queues of the topic."""
+        wanted = set(wanted)
+        for queue in [one for one in self.owned if one.topic == topic and one not in wanted]:
+            self.drop(self.owned[queue])
+        for queue in sorted(wanted - self.owned.keys()):
+            self.owned[queue] = OwnedQueue(queue)
+
+    def drop(self, owned: OwnedQueue) -> None:
+        """Another member's now. Its place goes to the node first; what is in hand comes again
+        there."""
+        del self.owned[owned.queue]
+        owned.is_dropped = True
+        place = owned.place(self._settings.auto_commit)
+        if self.exchange is not None and place is not None and place != owned.committed:
+            self.exchange.tell(*self._commit_of(owned, place))
+        if owned.progress is None or not owned.progress.in_hand:
+            self._unlock(owned)
+        self._end_waits()
+
+    def lost(self) -> None:
+        """The connection is gone. Messages that are held stay, and may be settled."""
+        self.exchange = None
+        for owned in self.owned.values():
+            owned.is_starting = owned.is_pulling = owned.is_committing = False
+            owned.not_before = 0.0
+            owned.committed = None  # a gateway that died may not have passed it on
+        self._lock_at = 0.0
+
+    # Messages
+
+    def take(self, now: float) -> GroupMessage | None:
+        """The next message to hand out, the queues in turn; None while there is none.
+
+        Raises MessageDamaged for a queue that stops there, each time it is its turn.
+        """
+        for _ in range(len(self._ready)):
+            owned = self._ready.popleft()
+            if self._settings.orderly and now >= owned.locked_until and not owned.is_dropped:
+                self._ready.append(owned)  # its lock is being renewed
+                continue
+            owned.is_ready = False
+            if owned.progress is None or owned.is_dropped:
+                continue
+            message = owned.progress.hand_out()
+            self._line_up(owned)
+            if message is not None:
+                return message
+            if owned.damage is not None:
+                raise owned.damage
+        return None
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether `take` may have something."""
+        return bool(self._ready)
+
+    def _line_up(self, owned: OwnedQueue) -> None:
+        progress = owned.progress
+        if owned.is_ready or progress is None:
+            return
+        if not progress.has_waiting and owned.damage is None:
+            return
+        if not self._settings.orderly or not progress.in_hand:
+            owned.is_ready = True
+            self._ready.append(owned)
+
+    def settle(self, message: GroupMessage, delay_level: int | None, now: float) -> None:
+        """A message was handled (None), or is to come again."""
+        key: QueueKey = message.queue_key
+        if not key.counts:
+            if key.owned.is_dropped:
+                key.progress.end(message.queue_offset)
+                if not key.progress.in_hand:
+                    self._unlock(key.owned)
+        elif delay_level is None:
+            self._end(message)
+        elif self._settings.orderly and delay_level != DEAD_LETTER:
+            message.attempts += 1
+            times_max = self._settings.max_retries
+            if times_max is not None and message.attempts > times_max:
+                self._returns.append(ReturningMessage(message, DEAD_LETTER, now))
+            else:
+                self._returns.append(ReturningMessage(message, None, now + AGAIN_S))
+        else:
+            self._returns.append(ReturningMessage(message, delay_level, now))
+
+    def _end(self, message: GroupMessage) -> None:
+        key: QueueKey = message.queue_key
+        key.progress.end(message.queue_offset)
+        self._line_up(key.owned)
+
+    # What is due
+
+    def turn(self, now: float, is_closing: bool = False) -> float:
+        """Asks for what is due; returns when there may be more. Not without a connection."""
+        due = [now + REQUEST_S]
+        if is_closing:
+            # What this member would give out again comes again elsewhere.
+            self._returns = [one for one in self._returns if one.delay_level is not None]
+        self._give_back_due(now)
+        due += [one.not_before for one in self._returns]
+        if now >= self._commit_at or is_closing:
+            self._commit_at = now + COMMIT_EVERY_S
+            for owned in self.owned.values():
+                self._commit(owned, now)
+        due.append(self._commit_at)
+        if not is_closing:
+            due += self._read_on(now)
+        return min(due)
+
+    def _read_on(self, now: float) -> list[float]:
+        """Starts and pulls queues; returns when others are due."""
+        due: list[float] = []
+        if self._settings.orderly:
+            self._renew_locks(now)
+        for owned in list(self.owned.values()):
+            if owned.not_before > now:
+                due.append(owned.not_before)
+            elif owned.progress is None:
+                self._start(owned, now)
+            else:
+                self._pull(owned, now)
+        return due
+
+    def is_at_rest(self) -> bool:
+        """Whether nothing is left to commit or to give back: then the member may go."""
+        auto = self._settings.auto_commit
+        return (
+            not self._returns
+            and not self._giving_back
+            and not any(
+                owned.is_committing or owned.place(auto) not in (None, owned.committed)
+                for owned in self.owned.values()
+            )
+        )
+
+    def _ask(
+        self, code: int, row: Any, now: float, done: WhenAnswered, seconds: float = REQUEST_S
+    ) -> None:
+        assert self.exchange is not None
+        self.exchange.ask(code, write_ext(row), now + seconds, done)
+
+    # Where a queue begins
+
+    def _start(self, owned: OwnedQueue, now: float) -> None:
+        if owned.is_starting or self.exchange is None:
+            return
+        owned.is_starting = True
+        if self._settings.orderly and now >= owned.locked_until:
+            self._lock([owned], now)
+            return
+        queue = owned.queue
+        asked = QueryConsumerOffsetHeader(self._settings.group, queue.topic, queue.queue_id, True)
+        code = RequestCode.QUERY_CONSUMER_OFFSET
+        self._ask(code, asked, now, partial(self._started, owned))
+
+    def _started(self, owned: OwnedQueue, answer: RemotingAnswer | None, now: float) -> None:
+        if owned.is_dropped or answer is None:
+            return
+        if answer.code == ResponseCode.QUERY_NOT_FOUND and self.exchange is not None:
+            first = first_place(self._settings, owned.queue)
+            if isinstance(first, StartRequest):
+                done = partial(self._first_found, owned)
+                self.exchange.ask(first.code, first.ext, now + REQUEST_S, done)
+            else:
+                self._begin(owned, first, None)
+            return
+        offset = _offset_of(answer)
+        if offset is None:
+            self._refused(owned, "the group's place is not known", answer, now)
+        else:
+            self._begin(owned, offset, offset)
+
+    def _first_found(self, owned: OwnedQueue, answer: RemotingAnswer | None, now: float) -> None:
+        if owned.is_dropped or answer is None:
+            return
+        offset = _offset_of(answer)
+        if offset is None:
+            self._refused(owned, "the queue's place is not known", answer, now)
+        else:
+            self._begin(owned, offset, None)
+
+    def _begin(self, owned: OwnedQueue, offset: int, committed: int | None) -> None:
+        owned.begin(offset)
+        # A new group keeps where it began: else its next member would begin later.
+        owned.committed, owned.to_commit = committed, offset
+        self._commit_at = 0.0
+
+    def _refused(self, owned: OwnedQueue, event: str, answer: RemotingAnswer, now: float) -> None:
+        owned.is_starting = False
+        owned.not_before = now + REFUSED_S
+        log.warning("%s, %s: code %d, %s", event, owned.queue, answer.code, answer.remark)
+
+    # Pulls
+
+    def _room(self, progress: Progress) -> PullRoom | None:
+        """What the next pull of a queue may bring; None while it has to wait."""
+        settings, queues = self._settings, max(1, len(self.owned))
+        share = max(1, settings.max_messages // queues)
+        at_once = min(PULL_MESSAGES_AT_ONCE, share)
+        room = share - progress.held
+        room_bytes = max(1, settings.max_bytes // queues) - progress.held_bytes
+        # Not for each message that was handled a pull of one.
+        if 2 * room < at_once or room_bytes <= 0 or progress.span >= SPAN_MAX:
+            return None
+        return PullRoom(min(at_once, room), min(PULL_BYTES_AT_ONCE, room_bytes))
+
+    def may_pull(self, message: GroupMessage) -> bool:
+        """Whether the queue of a message that has ended waits for a turn to be pulled."""
+        key: QueueKey = message.queue_key
+        return not key.owned.is_pulling and self._room(key.progress) is not None
+
+    def _pull(self, owned: OwnedQueue, now: float) -> None:
+        settings, progress = self._settings, owned.progress
+        assert progress is not None
+        room = None if owned.is_pulling else self._room(progress)
+        if room is None or owned.damage is not None:
+            return
+        queue = owned.queue
+        wanted = settings.subscriptions[queue.topic]
+        asked = PullMessageHeader(
+            settings.group, queue.topic, queue.queue_id, progress.next_offset,
+            room.messages, SUSPEND | SUBSCRIPTION, 0, int(HELD_S * 1000),
+            wanted.sub_version, wanted.sub_string, wanted.expression_type, room.size,
+            known_at=owned.known_at,
+        )  # fmt: skip
+        owned.is_pulling = True
+        done = partial(self._pulled, owned, progress, now)
+        self._ask(RequestCode.PULL_MESSAGE, asked, now, done, HELD_S + REQUEST_S)
+
+    def _pulled(
+        self,
+        owned: OwnedQueue,
+        progress: Progress,
+        asked_at: float,
+        answer: RemotingAnswer | None,
+        now: float,
+    ) -> None:
+        if not QueueKey(owned, progress).counts:
+            return
+        owned.is_pulling = False
+        if answer is None:
+            return
+        damage = named_damage(answer.ext)
+        if damage is not None:
+            self._meet(owned, progress, damage)
+            return
+        following = _number(answer.ext.get("nextBeginOffset"))
+        if answer.code == ResponseCode.SUCCESS and following is not None:
+            try:
+                found = pulled_messages(answer.body, owned, self._settles)
+            except StoreDamaged as error:
+                log.error("%s", error.reason)  # noqa: TRY400 (the trace says nothing)
+                owned.not_before = now + REFUSED_S
+                return
+            progress.take(found, following)
+            if found:
+                owned.known_at = found[-1].message.record.head.physical_offset
+            self._line_up(owned)
+        elif answer.code in _NO_MESSAGE and following is not None:
+            if following == progress.next_offset and now < asked_at + PAUSE_S:
+                owned.not_before = now + PAUSE_S
+            progress.take([], following)
+        elif answer.code == ResponseCode.PULL_OFFSET_MOVED and following is not None:
+            self._move(owned, following, answer)
+        else:
+            self._refused(owned, "a pull was refused", answer, now)
+
+    def _meet(self, owned: OwnedQueue, progress: Progress, damage: MessageDamaged) -> None:
+        """Goes on after a damaged message, or stops there, as the program wants it; what the
+        node would have RocketMQ's clients do does not matter."""
+        on_damage = self._settings.on_damage
+        if on_damage == "fail":
+            owned.damage = damage
+            self._line_up(owned)
+            return
+        progress.take([], damage.next_offset)
+        if callable(on_damage):
+            on_damage(damage)
+        else:
+            log.warning("%s: passed over", damage.reason)
+
+    def _move(self, owned: OwnedQueue, offset: int, answer: RemotingAnswer) -> None:
+        """The group goes on elsewhere. Nobody waits for the commit of what it had before."""
+        assert owned.progress is not None
+        log.warning("%s goes on at %d: it was at %d (%s)", owned.queue, offset,
+                    owned.progress.next_offset, answer.remark)  # fmt: skip
+        for wait in self._waits:
+            wait.places.pop(owned, None)
+        self._begin(owned, offset, None)
+        self._end_waits()
+
+    # Commits
+
+    def commit(self, now: float) -> CommitWait:
+        """Commits what was handled until now."""
+        places: dict[OwnedQueue, int] = {}
+        for owned in self.owned.values():
+            if owned.progress is not None:
+                places[owned] = owned.to_commit = owned.progress.committable
+        wait = CommitWait(places, Future())
+        self._waits.append(wait)
+        self._commit_at = now
+        self._end_waits()
+        return wait
+
+    def _commit(self, owned: OwnedQueue, now: float) -> None:
+        place = owned.place(self._settings.auto_commit)
+        if place is None or place == owned.committed or owned.is_committing:
+            return
+        owned.is_committing = True
+        code, ext = self._commit_of(owned, place)
+        assert self.exchange is not None
+        done = partial(self._committed, owned, owned.progress, place)
+        self.exchange.ask(code, ext, now + REQUEST_S, done)
+
+    def _commit_of(self, owned: OwnedQueue, place: int) -> tuple[int, dict[str, str]]:
+        queue = owned.queue
+        asked = UpdateConsumerOffsetHeader(
+            self._settings.group, queue.topic, queue.queue_id, place, owned.known_at
+        )
+        return RequestCode.UPDATE_CONSUMER_OFFSET, write_ext(asked)
+
+    def _committed(
+        self,
+        owned: OwnedQueue,
+        progress: Progress | None,
+        place: int,
+        answer: RemotingAnswer | None,
+        now: float,
+    ) -> None:
+        owned.is_committing = False
+        if answer is None or owned.progress is not progress:
+            return  # unknown, or of a place that does not count any more
+        if answer.code == ResponseCode.SUCCESS:
+            owned.committed = place
+            self._end_waits()
+        elif answer.code == ResponseCode.PULL_OFFSET_MOVED and owned.progress is not None:
+            self._move(owned, 0, answer)
+        else:
+            log.warning("%s was not committed: %s", owned.queue, answer.remark)
+
+    def _end_waits(self) -> None:
+        for wait in [one for one in self._waits if one.done.done() or one.is_over()]:
+            self._waits.remove(wait)
+            if not wait.done.done():
+                wait.done.set_result(None)
+
+    # What comes again
+
+    def _give_back_due(self, now: float) -> None:
+        returns, self._returns = self._returns, []
+        for one in returns:
+            if one.not_before <= now:
+                self._give_back(one, now)
+            else:
+                self._returns.append(one)
+
+    def _give_back(self, one: ReturningMessage, now: float) -> None:
+        message = one.message
+        key: QueueKey = message.queue_key
+        if not key.counts:
+            return
+        if one.delay_level is None:
+            message.settled = False
+            key.progress.put_back(message.queue_offset, message)
+            self._line_up(key.owned)
+            return
+        record = message.record
+        asked = ConsumerSendMsgBackHeader(
+            record.head.physical_offset, self._settings.group, one.delay_level,
+            record.unique_key, record.topic, False, self._settings.max_retries,
+        )  # fmt: skip
+        self._giving_back += 1
+        self._ask(RequestCode.CONSUMER_SEND_MSG_BACK, asked, now, partial(self._given_back, one))
+
+    def _given_back(self, one: ReturningMessage, answer: RemotingAnswer | None, now: float) -> None:
+        self._giving_back -= 1
+        if answer is not None and answer.code == ResponseCode.SUCCESS:
+            self._end(one.message)
+        elif answer is None or answer.code in _BUSY:
+            self._returns.append(one._replace(not_before=now + AGAIN_S))
+        else:
+            log.warning("a message was not taken back: code %d, %s", answer.code, answer.remark)
+            again = one._replace(delay_level=None, not_before=now + HANDED_BACK_S)
+            self._returns.append(again)
+
+    # Locks, of orderly members
+
+    def _renew_locks(self, now: float) -> None:
+        mine = [owned for owned in self.owned.values() if owned.progress is not None]
+        if now >= self._lock_at and mine:
+            self._lock_at = now + LOCK_EVERY_S
+            self._lock(mine, now)
+
+    def _lock(self, queues: list[OwnedQueue], now: float) -> None:
+        assert self.exchange is not None
+        self.exchange.ask(
+            RequestCode.LOCK_BATCH_MQ, {}, now + REQUEST_S, partial(self._locked, queues),
+            self._lock_body(queues),
+        )  # fmt: skip
+
+    def _lock_body(self, queues: list[OwnedQueue]) -> bytes:
+        names = tuple(owned.queue for owned in queues)
+        body = LockBatchBody(self._settings.group, self._client_id, names)
+        return write_body(body, standard=True)
+
+    def _locked(self, queues: list[OwnedQueue], answer: RemotingAnswer | None, now: float) -> None:
+        if answer is None:
+            return
+        granted: set[MessageQueue] = set()
+        if answer.code == ResponseCode.SUCCESS:
+            try:
+                granted = set(read_body(LockedQueues, answer.body).lock_ok_mq_set)
+            except BadCommand as error:
+                log.warning("locks: %s", error.reason)
+        for owned in queues:
+            if owned.is_dropped:
+                continue
+            if owned.queue in granted:
+                owned.locked_until = now + LOCK_TRUST_S
+                if owned.progress is None:
+                    owned.is_starting = False
+                    self._start(owned, now)
+            else:
+                # Another member has it, for now: where that one stops is asked for then.
+                owned.progress, owned.is_starting, owned.is_pulling = None, False, False
+                owned.locked_until, owned.not_before = 0.0, now + AGAIN_S
+
+    def _unlock(self, owned: OwnedQueue) -> None:
+        if self._settings.orderly and self.exchange is not None and owned.locked_until:
+            self.exchange.tell(RequestCode.UNLOCK_BATCH_MQ, {}, self._lock_body([owned]))
+            owned.locked_until = 0.0
+
+
+def _offset_of(answer: RemotingAnswer) -> int | None:
+    return _number(answer.ext.get("offset")) if answer.code == ResponseCode.SUCCESS else None
+
+
+def _number(text: str | None) -> int | None:
+    """An offset; None for anything else."""
+    if text is None or not text.isascii() or not text.isdigit():
+        return None
+    return int(text)

@@ -1,0 +1,380 @@
+"""The producer: gathers messages into batches and sends them while the caller goes on."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import repeat
+from time import monotonic
+from typing import NoReturn, Self, Unpack
+
+from keelog.client.messages import Body, MessageOptions, OutgoingMessage
+from keelog.client.options import BatchOptions, ProducerSettings, check_seconds
+from keelog.client.results import Receipt
+from keelog.client.send.batch_futures import Outcomes, ReceiptFuture, Slot, resolve_entries
+from keelog.client.send.batch_sender import BatchSender
+from keelog.client.send.bulk_send import SendMany
+from keelog.client.send.columns import NOT_TAKEN, MessageBatch
+from keelog.client.send.encode import Encoder
+from keelog.client.send.pending_batches import PendingBatches
+from keelog.client.send.receipts import BatchReceipt, Results
+from keelog.client.send.record_batch import ColumnBatch, EncodedMessage, EntryBatch
+from keelog.client.transport.io_thread import IoThread
+from keelog.client.transport.request import no_waiting_here
+from protocol.errors import ClientClosed, ForkedClient, MqError, NodeBusy, RequestTimeout
+from protocol.wire.frames import PAYLOAD_BYTES_MAX
+
+
+class Producer:
+    """Gathers messages into batches; safe for many threads. Leaving it as a context, or its client,
+    sends what it holds and waits for the answers. Made by `Client.producer`.
+
+    Messages of one queue are stored in the order of the calls, unless a batch had to be repeated
+    (see `Retry`). Those of `send_nowait` that name no queue go into one queue a batch, which the
+    node chooses, in turn.
+    """
+
+    def __init__(
+        self,
+        io: IoThread,
+        sender: BatchSender,
+        encoder: Encoder,
+        check_client: Callable[[], None],
+        settings: ProducerSettings,
+    ) -> None:
+        settings.check()
+        self._io = io
+        self._sender = sender
+        self._encoder = encoder
+        self._check_client = check_client
+        self._settings = settings
+        self._batch_bytes = min(settings.batch_bytes, PAYLOAD_BYTES_MAX)
+        # Half of what may be in flight, so that one half is gathered while the other is sent.
+        self._batch_count = max(1, settings.max_in_flight // 2)
+        self._wait = None if settings.acks == "appended" else settings.acks
+        self._batches = PendingBatches(
+            encoder, sender.send, self._wait, settings.timeout, settings.max_batches
+        )
+        # Taken for each message, so not by way of the condition.
+        self._lock = threading.RLock()
+        self._condition = threading.Condition(self._lock)
+        self._resolved = threading.Condition()
+        # What is gathered: columns, or entries as soon as messages are not all of one kind.
+        self._gathered: _GatheredRows | None = None
+        self._entries: list[EncodedMessage] = []
+        self._entries_bytes = 0
+        self._unanswered = 0
+        self._due = 0.0
+        self._has_timer = False
+        self._closed = False
+        self._failed = 0
+
+    @property
+    def failed(self) -> int:
+        """How many messages of `send_nowait` and `send_oneway` have failed so far."""
+        return self._failed
+
+    @property
+    def unanswered(self) -> int:
+        """How many messages of `send_nowait` and `send_oneway` have no answer yet."""
+        with self._lock:
+            return self._unanswered + (0 if self._gathered is None else self._gathered.rows)
+
+    def send_nowait(
+        self, topic: str, body: Body | OutgoingMessage, **options: Unpack[MessageOptions]
+    ) -> "Future[Receipt]":
+        """Takes the message and returns a future of its receipt.
+
+        Raises IllegalMessage and its kinds at once, NodeBusy when the producer stays full. Done
+        callbacks of the future run on the client's I/O thread: they must be short. Messages that
+        are encoded together share their born timestamp, that of the batch.
+        """
+        self._check_client()
+        with self._lock:
+            future = self._gather(topic, body, options)
+        return self._send_other(topic, body, options) if future is None else future
+
+    def send_oneway(
+        self, topic: str, body: Body | OutgoingMessage, **options: Unpack[MessageOptions]
+    ) -> None:
+        """As `send_nowait`, without a future; `failed` counts the messages that were not stored."""
+        self.send_nowait(topic, body, **options)
+
+    def send_batch(
+        self, topic: str, bodies: Sequence[Body], **options: Unpack[BatchOptions]
+    ) -> "Future[BatchReceipt]":
+        """Sends the bodies as one batch for one queue; all of them are stored, or none.
+
+        The fastest way in: messages are encoded as a whole, and receipts made when asked for.
+
+        >>> with client.producer() as producer:
+        ...     future = producer.send_batch("nuts", [b"one", b"two"], keys=["n-1", "n-2"])
+        >>> receipt = future.result()  # a BatchReceipt
+        >>> receipt.status, len(receipt), receipt[1].queue_offset  # [1]: a Receipt, as of send
+        ('PUT_OK', 2, 1)
+
+        Several batches may be under way (`max_batches`). `keys` has one item a message, a key or
+        several. Without `queue_id` and `order_by` the node takes the topic's queues in turn, one a
+        batch. Raises at once IllegalMessage and its kinds, BadRequest, MessageTooLarge for more
+        than a request may carry, NodeBusy when there stays no room; the future has the others.
+        """
+        self._check()
+        with self._condition:
+            self._seal()
+        settings = self._settings
+        can_wait = settings.when_full == "block" and not self._io.on_thread()
+        return self._batches.send(topic, bodies, options, settings.timeout if can_wait else 0)
+
+    def send_many(
+        self,
+        topic: str,
+        bodies: Iterable[Body | OutgoingMessage],
+        **options: Unpack[MessageOptions],
+    ) -> list[Receipt]:
+        """Sends all and waits for all; the receipts are in the order of `bodies`.
+
+        The options hold for every plain body. Raises SendManyError when any message failed.
+        """
+        self._check()
+        if self._io.on_thread():
+            raise no_waiting_here()
+        with self._condition:
+            self._seal()
+        many = SendMany(self._sender, self._encoder, self._wait, self._settings.timeout)
+        return many.run(topic, bodies, options, self._batch_bytes)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Sends what was gathered, and waits until every message has its answer.
+
+        Raises RequestTimeout when some have none after `timeout` seconds (None: as long as their
+        own timeouts last); they may still come.
+        """
+        self._check_client()
+        if self._io.on_thread():
+            raise no_waiting_here()
+        if timeout is not None:
+            check_seconds("timeout", timeout)
+        until = None if timeout is None else monotonic() + timeout
+        with self._condition:
+            self._seal()
+            if not self._condition.wait_for(lambda: not self.unanswered, timeout):
+                raise RequestTimeout(
+                    f"flush: {self.unanswered} messages have no answer yet", "wait longer"
+                )
+        self._batches.flush(None if until is None else max(0.0, until - monotonic()))
+
+    def has_room(self) -> bool:
+        """Whether `send_nowait` would take a message at once."""
+        return self.unanswered < self._settings.max_in_flight
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Waits until `send_nowait` takes a message at once.
+
+        Raises NodeBusy after `timeout` seconds (None: the producer's own).
+        """
+        self._check_client()
+        if timeout is not None:
+            check_seconds("timeout", timeout)
+        with self._condition:
+            self._await_room(self._settings.timeout if timeout is None else timeout)
+
+    def close(self) -> None:
+        """Flushes and takes no more messages. Harmless when repeated, and in a forked child, where
+        the messages are the parent's."""
+        if self._closed and not self.unanswered and not self._batches.unanswered:
+            return
+        # Also while another thread closes it: the closing client waits for these answers.
+        self._closed = True
+        with suppress(ForkedClient):
+            self.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<keelog producer: {self.unanswered} messages unanswered, {self.failed} failed>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a producer cannot be pickled or copied: make one in the other process")
+
+    def _check(self) -> None:
+        self._check_client()
+        if self._closed:
+            raise ClientClosed("the producer is closed", "make another one")
+
+    def _gather(
+        self, topic: str, body: Body | OutgoingMessage, options: MessageOptions
+    ) -> ReceiptFuture | None:
+        """With the lock held: adds the message to the columns; None when it does not fit there."""
+        gathered = self._gathered
+        if gathered is None:
+            return None
+        columns = gathered.columns
+        row = columns.take(topic, body, options)
+        if row == NOT_TAKEN:
+            return None
+        if row + 1 >= gathered.rows_max or columns.bytes >= columns.bytes_max:
+            self._seal_when_full(gathered)
+        return ReceiptFuture(gathered.outcomes, row)
+
+    def _send_other(
+        self, topic: str, body: Body | OutgoingMessage, options: MessageOptions
+    ) -> ReceiptFuture:
+        """Takes a message that needs columns of its own, or to be encoded by itself."""
+        self._check()
+        columns = self._encoder.gathering(topic, options, self._batch_bytes)
+        if columns is not None and columns.take(topic, body, options) != NOT_TAKEN:
+            with self._lock:
+                self._await_room()
+                # Others may have begun the same in between.
+                future = self._gather(topic, body, options) or self._begin(columns)
+            if future is not None:
+                return future
+        outcomes = Outcomes(self._resolved)
+        self._add(self._encoder.entry(topic, body, options, (outcomes, 0)))
+        return ReceiptFuture(outcomes, 0)
+
+    def _begin(self, columns: MessageBatch) -> ReceiptFuture | None:
+        """With the lock held: gathers in new columns, which hold a message; None where the batch
+        is to be one of entries."""
+        if self._gathered is not None and self._gathered.columns.kind == columns.kind:
+            self._seal()
+        if self._gathered is not None or self._entries:
+            return None
+        gathered = self._gathered = _GatheredRows(columns, Outcomes(self._resolved))
+        self._linger()
+        self._seal_when_full(gathered)
+        return ReceiptFuture(gathered.outcomes, 0)
+
+    def _seal_when_full(self, gathered: "_GatheredRows") -> None:
+        """With the lock held. No more than may be in flight is gathered, so that taking a message
+        needs no look at the room."""
+        room = self._settings.max_in_flight - self._unanswered
+        gathered.rows_max = min(self._batch_count, room)
+        columns = gathered.columns
+        if gathered.rows >= gathered.rows_max or columns.bytes >= columns.bytes_max:
+            self._seal()
+
+    def _add(self, entry: EncodedMessage) -> None:
+        with self._lock:
+            self._await_room()
+            if self._gathered is not None:
+                self._take_apart()
+            size = len(entry.record)
+            if self._entries and self._entries_bytes + size > self._batch_bytes:
+                self._seal()
+            self._entries.append(entry)
+            self._entries_bytes += size
+            self._unanswered += 1
+            count, is_full = len(self._entries), self._entries_bytes >= self._batch_bytes
+            if is_full or count >= self._batch_count:
+                self._seal()
+            elif count == 1:
+                self._linger()
+
+    def _take_apart(self) -> None:
+        """With the lock held: goes on with entries, so that messages of several kinds are one
+        batch, in the order of the calls."""
+        gathered, self._gathered = self._gathered, None
+        assert gathered is not None
+        self._unanswered += gathered.rows
+        columns = self._encoder.gathered(gathered.columns)
+        self._entries = columns.entries(gathered.slots())
+        self._entries_bytes = len(columns.encoded.records)
+
+    def _await_room(self, timeout: float | None = None) -> None:
+        """With the lock held. Waiting without sending what is gathered could last for ever."""
+        if self.has_room():
+            return
+        self._seal()
+        settings = self._settings
+        if timeout is None:
+            timeout = settings.timeout if settings.when_full == "block" else 0
+        if timeout and self._io.on_thread():
+            raise NodeBusy("a done callback may not wait for the producer", "send from a thread")
+        if not self._condition.wait_for(self.has_room, timeout):
+            raise NodeBusy(
+                f"{self._unanswered} messages wait for answers", "raise max_in_flight, or wait"
+            )
+
+    def _linger(self) -> None:
+        """With the lock held: what is gathered from now on goes in a moment.
+
+        One timer for all batches: each one's own would wake the I/O thread, which then waits for
+        the interpreter while this thread gathers, and sees the next answer only after that.
+        """
+        self._due = monotonic() + self._settings.linger
+        if not self._has_timer:
+            self._look_when_due()
+
+    def _look_when_due(self) -> None:
+        self._has_timer = self._io.call_at(self._due, self._lingered)
+        if not self._has_timer:
+            self._seal()
+
+    def _lingered(self) -> None:
+        with self._lock:
+            self._has_timer = False
+            if monotonic() >= self._due:
+                self._seal()
+            elif self._gathered is not None or self._entries:
+                self._look_when_due()
+
+    def _seal(self) -> None:
+        """With the lock held: sends what is gathered."""
+        deadline = monotonic() + self._settings.timeout
+        if self._gathered is not None:
+            gathered, self._gathered = self._gathered, None
+            self._unanswered += gathered.rows
+            self._sender.send(self._batch_of(gathered, deadline))
+        elif self._entries:
+            entries, self._entries, self._entries_bytes = self._entries, [], 0
+            self._sender.send(EntryBatch(self._wait, deadline, self._deliver, True, entries))
+
+    def _batch_of(self, gathered: "_GatheredRows", deadline: float) -> ColumnBatch:
+        def done(outcome: BatchReceipt | MqError) -> None:
+            try:
+                gathered.outcomes.resolve(outcome)
+            finally:
+                self._answered(gathered.rows, outcome)
+
+        columns = self._encoder.gathered(gathered.columns)
+        return ColumnBatch(
+            self._wait, deadline, columns, done, deliver=self._deliver, slots=gathered.slots()
+        )
+
+    def _deliver(self, entries: Sequence[EncodedMessage], results: Results) -> None:
+        """Resolves the futures, then makes room."""
+        try:
+            resolve_entries(entries, results)
+        finally:
+            self._answered(len(entries), results)
+
+    def _answered(self, count: int, results: Results) -> None:
+        with self._condition:
+            self._unanswered -= count
+            if isinstance(results, MqError):
+                self._failed += count
+            self._condition.notify_all()
+
+
+@dataclass(slots=True, eq=False)
+class _GatheredRows:
+    """Columns and their outcomes. The batch goes when it has `rows_max` messages."""
+
+    columns: MessageBatch
+    outcomes: Outcomes
+    rows_max: int = 1
+
+    @property
+    def rows(self) -> int:
+        """The messages so far."""
+        return len(self.columns.bodies)
+
+    def slots(self) -> Iterator[Slot]:
+        """Where the outcome of each message goes."""
+        return zip(repeat(self.outcomes), range(self.rows))

@@ -1,0 +1,467 @@
+"""Batches of encoded records: which queue each goes to, the requests, and what becomes of them.
+
+Values in, values out; `client.send.batch_sender` sends them.
+"""
+
+import random
+import struct
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from time import monotonic
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keelog.client.messages import ordered_queue
+from keelog.client.operations import DEFAULT_WRITE_QUEUES
+from keelog.client.results import Receipt, TopicInfo
+from keelog.client.send.receipts import (
+    OFFSET_HEX_CHARS,
+    BatchReceipt,
+    Results,
+    check_count,
+    id_start,
+    read_receipts,
+    repeats_of,
+)
+from keelog.client.transport.request import Call, NodeRole, Outcome
+from protocol.errors import BadRequest, IllegalMessage, MqError, OutcomeUnknownError
+from protocol.record.codec import SHORT_HEAD
+from protocol.record.encode import ANY_QUEUE
+from protocol.record.encode_batch import EncodedBatch
+
+TOPICS_S_MAX = 30.0
+"""The client asks for the queues of topics again after this time, as RocketMQ's clients do."""
+_QUEUE_ID = struct.Struct(">i")
+_QUEUE_ID_AT = SHORT_HEAD.offsets["queue_id"]
+
+
+class Later(NamedTuple):
+    """The field of an append by which a message comes later, and its value."""
+
+    field: str
+    value: int
+
+
+class EncodedMessage(NamedTuple):
+    """One encoded message. `slot` is for the caller: where its outcome goes."""
+
+    record: bytes
+    topic: str
+    queue_id: int
+    order_by: str | None
+    unique_key: str
+    slot: Any
+    later: Later | None = None
+
+
+Deliver = Callable[[Sequence[EncodedMessage], Results], None]
+
+
+class WriteQueues:
+    """How many queues each topic is written to, as far as the client knows, and which is next."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._learned_at = -TOPICS_S_MAX
+        self._next: dict[str, int] = {}
+
+    def know(self, topics: AbstractSet[str]) -> bool:
+        """Whether it has learned of all these topics of late."""
+        if not topics:
+            return True
+        return monotonic() < self._learned_at + TOPICS_S_MAX and topics <= self._counts.keys()
+
+    def queue_for(self, topic: str, order_by: str | None) -> int:
+        """The queue of an ordering key, or else the next in turn, from a random start."""
+        queues = self._counts.get(topic) or DEFAULT_WRITE_QUEUES
+        if order_by is not None:
+            return ordered_queue(order_by, queues)
+        turn = self._next.get(topic)
+        if turn is None:
+            turn = random.randrange(queues)
+        self._next[topic] = turn + 1
+        return turn % queues
+
+    def learn(self, topics: Iterable[Mapping[str, Any]]) -> None:
+        """Takes what the writer says of all topics."""
+        found = map(TopicInfo.of, topics)
+        self._counts = {topic.topic: topic.write_queues for topic in found}
+        self._learned_at = monotonic()
+
+    def expire(self) -> None:
+        """Has the node asked anew, as it has refused what these counts led to."""
+        self._learned_at = monotonic() - TOPICS_S_MAX
+
+
+class BatchRequest(NamedTuple):
+    """The content of one request. `any_queue`: the node chooses one queue for all of it. `entries`
+    and `queue_ids` are empty where a batch of one queue is sent as a whole."""
+
+    records: bytes | memoryview
+    sizes: Sequence[int]
+    crc: int
+    any_queue: bool
+    entries: Sequence[EncodedMessage] = ()
+    queue_ids: Sequence[int] = ()
+    later: Later | None = None
+
+    def call(self, batch: "RecordBatch", done: Callable[[Outcome], None]) -> Call:
+        """The request of a batch as a call."""
+        fields: dict[str, Any] = {
+            "count": len(self.sizes),
+            "bytes": len(self.records),
+            "crc": self.crc,
+        }
+        if self.any_queue:
+            fields["queue"] = ANY_QUEUE
+        if batch.wait is not None:
+            fields["wait"] = batch.wait
+        if batch.right is not None:
+            fields["right"] = batch.right
+        if self.later is not None:
+            fields[self.later.field] = self.later.value
+        if batch.once and (self.later is None or self.later.field == "delay_level"):
+            # A timer's answer names its time, which is another one with each attempt.
+            fields["once"] = True
+        return Call(
+            NodeRole.WRITER, "append", fields, batch.deadline,
+            payload=self.records, repeatable=False, done=done,
+        )  # fmt: skip
+
+    def receipts(self, header: Mapping[str, Any]) -> Sequence[Receipt]:
+        """Makes a receipt for each entry from the answer, in their order.
+
+        Raises BadRequest when the answer counts other records, and what a header without the right
+        fields raises.
+        """
+        entries = self.entries
+        if len(entries) == 1:
+            return (_lone_receipt(entries[0], header),)
+        if self.any_queue:
+            # Not the entries: these hold the records.
+            keys = [entry.unique_key for entry in entries]
+            return BatchReceipt(entries[0].topic, self.sizes, keys, header)
+        repeated = repeats_of(header)
+        next_offset: dict[tuple[str, int], int] = {}
+        count = len(repeated)
+        for topic, queue_id, queue_offset, rows in header["queues"]:
+            next_offset[topic, queue_id] = queue_offset
+            count += rows
+        if len(repeated) == len(entries):
+            count = len(repeated)  # the queue is that of a first message
+        check_count(count, len(entries))
+        host, status, flushed = id_start(header["store_host"]), header["status"], header["flushed"]
+        time, physical = header["store_timestamp"], header["physical_offset"]
+        found: list[Receipt] = []
+        for entry, size, queue_id in zip(entries, self.sizes, self.queue_ids, strict=True):
+            if (first := repeated.get(len(found))) is not None:
+                found.append(first.receipt(entry.topic, entry.unique_key, header))
+                continue
+            queue = entry.topic, queue_id
+            queue_offset = next_offset[queue]
+            next_offset[queue] = queue_offset + 1
+            found.append(
+                Receipt(
+                    status, entry.topic, queue_id, queue_offset, physical,
+                    f"{host}{physical:0{OFFSET_HEX_CHARS}X}", entry.unique_key, flushed, time,
+                )
+            )  # fmt: skip
+            physical += size
+        return found
+
+
+def _lone_receipt(entry: EncodedMessage, header: Mapping[str, Any]) -> Receipt:
+    """As `BatchRequest.receipts`, for one entry: most waiting sends are."""
+    ((topic, queue_id, queue_offset, rows),) = header["queues"]
+    check_count(rows, 1)
+    is_there = entry.queue_id in (ANY_QUEUE, queue_id) or "repeated" in header
+    if topic != entry.topic or not is_there:
+        raise BadRequest(f"the answer to append is about {topic}, not {entry.topic}")
+    physical = header["physical_offset"]
+    return Receipt(
+        header["status"], topic, queue_id, queue_offset, physical,
+        f"{id_start(header['store_host'])}{physical:0{OFFSET_HEX_CHARS}X}",
+        entry.unique_key, header["flushed"], header["store_timestamp"],
+        header.get("deliver_ms", 0),
+    )  # fmt: skip
+
+
+@dataclass(slots=True, eq=False)
+class RecordBatch(ABC):
+    """Records that are sent together. `wait` is the field of that name; `deadline` is in seconds of
+    the monotonic clock. `has_relearned`: its queues were asked for again after a refusal. `right`:
+    of a process of the node, which may append to the system's topics. `once`: the node stores each
+    unique key once."""
+
+    wait: str | None
+    deadline: float
+    has_relearned: bool = field(default=False, kw_only=True)
+    right: str | None = field(default=None, kw_only=True)
+    once: bool = field(default=False, kw_only=True)
+
+    def lone_request(self) -> BatchRequest | None:
+        """The only request of a batch that needs no look at the queues of topics; None for others.
+
+        Most waiting sends are one message, so they get to the network without the rest.
+        """
+        return None
+
+    @abstractmethod
+    def open_topics(self) -> AbstractSet[str]:
+        """The topics of which the client has to choose a queue."""
+
+    @abstractmethod
+    def requests(self, queues: WriteQueues) -> list[BatchRequest]:
+        """Gives each record its queue, and returns what to send."""
+
+    @abstractmethod
+    def end(self, request: BatchRequest, outcome: Outcome) -> None:
+        """Hands out the receipts of a request, or its error."""
+
+    @abstractmethod
+    def fail(self, error: MqError) -> None:
+        """Ends all of it without receipts."""
+
+    @abstractmethod
+    def relearned(self, request: BatchRequest) -> "RecordBatch":
+        """The records of a request, to be sent again with newly learned queues."""
+
+    @abstractmethod
+    def smaller(self, request: BatchRequest, error: MqError) -> "Sequence[RecordBatch]":
+        """The records of a refused request in smaller batches, so that good ones are stored without
+        a bad one; empty where splitting gains nothing. A refusal has stored nothing."""
+
+
+@dataclass(slots=True, eq=False)
+class EntryBatch(RecordBatch):
+    """Messages of any topics and queues. `deliver` is called for each part of them that has its
+    answer.
+
+    `one_queue`: the node chooses one queue for all entries of a topic of which none names a queue,
+    otherwise the client takes the queues in turn.
+    """
+
+    deliver: Deliver
+    one_queue: bool
+    entries: Sequence[EncodedMessage]
+
+    def open_topics(self) -> AbstractSet[str]:
+        """The topics of which the client has to choose a queue."""
+        left = self._topics_left_to_node()
+        return {
+            entry.topic
+            for entry in self.entries
+            if entry.queue_id == ANY_QUEUE and entry.topic not in left
+        }
+
+    def lone_request(self) -> BatchRequest | None:
+        """That of one entry which the client has no queue to choose for."""
+        entries = self.entries
+        if len(entries) != 1 or not self.one_queue or entries[0].order_by is not None:
+            return None
+        record, queue_id = entries[0].record, entries[0].queue_id
+        any_queue = queue_id == ANY_QUEUE
+        return BatchRequest(
+            record, (len(record),), zlib.crc32(record), any_queue, entries, (queue_id,),
+            entries[0].later,
+        )  # fmt: skip
+
+    def _topics_left_to_node(self) -> AbstractSet[str]:
+        """The topics whose entries all go to a queue that the node chooses.
+
+        Not those with an entry that has a queue already: it could be the same one, and what the
+        node chooses for is a request of its own, so the order of the entries would be lost.
+        """
+        if not self.one_queue:
+            return frozenset()
+        placed = {
+            entry.topic
+            for entry in self.entries
+            if entry.queue_id != ANY_QUEUE or entry.order_by is not None
+        }
+        return {entry.topic for entry in self.entries} - placed
+
+    def requests(self, queues: WriteQueues) -> list[BatchRequest]:
+        """One for all that have a queue, and one for each topic that is left to the node: those of
+        `one_queue`. An unknown one, which the node creates, is taken to have the usual queues: the
+        node refuses a wrong guess, and the batch is sent again."""
+        lone = self.lone_request()
+        if lone is not None:
+            return [lone]
+        late = [one for one in self.entries if one.later]
+        if late and len(self.entries) > 1:
+            # Each delayed message is a request of its own.
+            now = [one for one in self.entries if not one.later]
+            parts = [*([now] if now else []), *([one] for one in late)]
+            return [
+                request
+                for part in parts
+                for request in replace(self, entries=part).requests(queues)
+            ]
+        placed: list[EncodedMessage] = []
+        left: dict[str, list[EncodedMessage]] = {}
+        topics = self._topics_left_to_node()
+        for entry in self.entries:
+            is_open = entry.queue_id == ANY_QUEUE and entry.order_by is None
+            if is_open and entry.topic in topics:
+                left.setdefault(entry.topic, []).append(entry)
+            else:
+                placed.append(entry)
+        found = [_placed_request(placed, queues)] if placed else []
+        for entries in left.values():
+            records = b"".join(entry.record for entry in entries)
+            found.append(_request(entries, records, (ANY_QUEUE,)))
+        return found
+
+    def end(self, request: BatchRequest, outcome: Outcome) -> None:
+        """Delivers the receipts of a request, or its error."""
+        results: Results
+        if isinstance(outcome, MqError):
+            results = outcome
+        else:
+            results = read_receipts(request.receipts, outcome)
+        self.deliver(request.entries, results)
+
+    def fail(self, error: MqError) -> None:
+        """Ends all of it without receipts."""
+        self.deliver(self.entries, error)
+
+    def relearned(self, request: BatchRequest) -> "EntryBatch":
+        """The entries of a request, as a batch that was asked about."""
+        return replace(self, entries=request.entries, has_relearned=True)
+
+    def smaller(self, request: BatchRequest, error: MqError) -> "list[EntryBatch]":
+        """First topic by topic; then queue by queue, where a queue may be at fault, or in halves,
+        where a record may be, or the whole be too large for a segment."""
+        groups = _grouped(request.entries, lambda entry: entry.topic)
+        if len(groups) == 1 and isinstance(error, BadRequest):
+            groups = _grouped(request.entries, lambda entry: (entry.queue_id, entry.order_by))
+        if len(groups) == 1 and isinstance(error, IllegalMessage):
+            middle = len(request.entries) // 2
+            groups = [request.entries[:middle], request.entries[middle:]] if middle else groups
+        return [replace(self, entries=group) for group in groups] if len(groups) > 1 else []
+
+
+def _grouped(
+    entries: Sequence[EncodedMessage], key: Callable[[EncodedMessage], object]
+) -> list[Sequence[EncodedMessage]]:
+    groups: dict[object, list[EncodedMessage]] = {}
+    for entry in entries:
+        groups.setdefault(key(entry), []).append(entry)
+    return list(groups.values())
+
+
+def _placed_request(entries: Sequence[EncodedMessage], queues: WriteQueues) -> BatchRequest:
+    """The client chooses the queues that are open still."""
+    queue_ids = [entry.queue_id for entry in entries]
+    if ANY_QUEUE not in queue_ids:
+        return _request(entries, b"".join(entry.record for entry in entries), queue_ids)
+    records = bytearray().join(entry.record for entry in entries)
+    start = _QUEUE_ID_AT
+    for row, entry in enumerate(entries):
+        if entry.queue_id == ANY_QUEUE:
+            queue_ids[row] = queues.queue_for(entry.topic, entry.order_by)
+            _QUEUE_ID.pack_into(records, start, queue_ids[row])
+        start += len(entry.record)
+    return _request(entries, bytes(records), queue_ids)
+
+
+def _request(
+    entries: Sequence[EncodedMessage], records: bytes, queue_ids: Sequence[int]
+) -> BatchRequest:
+    """Of entries that all have a queue, or all have none."""
+    sizes = [len(entry.record) for entry in entries]
+    any_queue = queue_ids[0] == ANY_QUEUE
+    return BatchRequest(
+        records, sizes, zlib.crc32(records), any_queue, entries, queue_ids,
+        entries[0].later,
+    )  # fmt: skip
+
+
+class EncodedColumns(NamedTuple):
+    """Encoded messages of one topic and queue."""
+
+    topic: str
+    queue_id: int
+    encoded: EncodedBatch
+    unique_keys: Sequence[str]
+
+    def entries(self, slots: Iterable[Any]) -> list[EncodedMessage]:
+        """The messages one by one, each with its slot."""
+        records, sizes = self.encoded.records.tobytes(), self.encoded.sizes.tolist()
+        rows = zip(sizes, accumulate(sizes), self.unique_keys, slots, strict=True)
+        return [
+            EncodedMessage(records[end - size : end], self.topic, self.queue_id, None, key, slot)
+            for size, end, key, slot in rows
+        ]
+
+    def placed(self, queue_id: int) -> "EncodedColumns":
+        """The same for another queue."""
+        if queue_id == self.queue_id:
+            return self
+        sizes = self.encoded.sizes.astype(np.int64)
+        records = self.encoded.records.copy()
+        places = (np.cumsum(sizes) - sizes + _QUEUE_ID_AT)[:, None] + np.arange(4)
+        records[places] = np.frombuffer(_QUEUE_ID.pack(queue_id), np.uint8)
+        encoded = EncodedBatch(records, self.encoded.sizes, zlib.crc32(records.data))
+        return self._replace(queue_id=queue_id, encoded=encoded)
+
+
+@dataclass(slots=True, eq=False)
+class ColumnBatch(RecordBatch):
+    """Messages of one topic and queue. `done` is called once, with the outcome of all of them.
+
+    With `deliver` and `slots` the good messages are stored without a bad one, and each learns its
+    own outcome, as in an EntryBatch; a batch of the user's is stored as a whole, or not at all.
+    """
+
+    columns: EncodedColumns
+    done: Callable[[BatchReceipt | MqError], None]
+    order_by: str | None = None
+    deliver: Deliver | None = None
+    slots: Iterable[Any] = ()
+
+    def open_topics(self) -> AbstractSet[str]:
+        """The topic, where the client has to know how many queues it has."""
+        return frozenset() if self.order_by is None else {self.columns.topic}
+
+    def requests(self, queues: WriteQueues) -> list[BatchRequest]:
+        """One, for the queue of `order_by` where there is one."""
+        if self.order_by is not None:
+            queue_id = queues.queue_for(self.columns.topic, self.order_by)
+            self.columns = self.columns.placed(queue_id)
+        encoded, any_queue = self.columns.encoded, self.columns.queue_id == ANY_QUEUE
+        return [BatchRequest(encoded.records.data, encoded.sizes, encoded.crc, any_queue)]  # type: ignore[arg-type]
+
+    def end(self, request: BatchRequest, outcome: Outcome) -> None:
+        """Makes the receipt, or passes the error on."""
+        found = outcome if isinstance(outcome, MqError) else read_receipts(self._receipt, outcome)
+        if isinstance(found, OutcomeUnknownError):
+            found = found.about(self.columns.topic, self.columns.unique_keys)
+        self.done(found)
+
+    def _receipt(self, header: Mapping[str, Any]) -> BatchReceipt:
+        columns = self.columns
+        return BatchReceipt(columns.topic, columns.encoded.sizes, columns.unique_keys, header)
+
+    def fail(self, error: MqError) -> None:
+        """Ends it without a receipt."""
+        self.done(error)
+
+    def relearned(self, request: BatchRequest) -> "ColumnBatch":
+        """Itself."""
+        self.has_relearned = True
+        return self
+
+    def smaller(self, request: BatchRequest, error: MqError) -> Sequence[RecordBatch]:
+        """Its messages one by one, in halves, where one of them may be at fault."""
+        if self.deliver is None or not isinstance(error, IllegalMessage):
+            return ()
+        entries = self.columns.entries(self.slots)
+        whole = EntryBatch(self.wait, self.deadline, self.deliver, True, entries)
+        return whole.smaller(request._replace(entries=entries), error)

@@ -1,0 +1,445 @@
+"""The client's I/O thread: it alone owns the sockets, and carries every call to its end.
+
+Other threads hand it actions through `post`. It asks the control socket for the routes, keeps a
+link to each process, matches answers with calls, and repeats what may be repeated.
+"""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+from itertools import count
+from math import inf
+from time import monotonic
+from typing import Any
+
+import zmq
+
+from keelog.client.transport.exchange import (
+    Decision,
+    Exchange,
+    RepeatAfter,
+    at_deadline,
+    begin,
+    finish,
+    refused_unsent,
+    when_closed,
+)
+from keelog.client.transport.host_names import HostNames
+from keelog.client.transport.request import Call, NodeAnswer, NodeRole, Outcome, Retry
+from keelog.client.transport.routes import Routes, fill_in
+from keelog.client.transport.timers import Action, Timer, Timers, run_all
+from keelog.client.transport.zmq_connection import ZmqConnection, wake_fd
+from protocol.errors import MqError, NodeBusy, NotConnected
+
+CALLS_MAX = 65_536
+"""Calls without an answer, at most; more are refused before anything is sent."""
+POLL_MS_MAX = 1_000
+ROUTES_TIMEOUT_S = 2.0
+ROUTES_INTERVAL_S = 0.1
+"""While calls wait for a process, the routes are asked for at most this often."""
+
+
+class IoThread:
+    """Runs calls. Everything but `post`, `call` and `stop` belongs to the thread itself."""
+
+    def __init__(self, endpoint: str, retry: Retry) -> None:
+        """Starts the thread, which connects to `endpoint`. Raises BadRequest for a bad address, and
+        NotConnected where nothing more can be opened."""
+        self.retry = retry
+        self.routes: Routes | None = None
+        self.control = endpoint
+        self.names = HostNames()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._poller = zmq.Poller()
+        self._wake_fd = wake_fd()
+        self._poller.register(self._wake_fd, zmq.POLLIN)
+        self._links: dict[str, ZmqConnection] = {}
+        self._timers = Timers()
+        self._deadlines: dict[int, Timer] = {}
+        self._live: dict[int, Call] = {}
+        self._unrouted: list[Call] = []
+        self._asking = False
+        self._asked_at = self._learned_at = -ROUTES_INTERVAL_S
+        self._stale = True
+        self._ids = count(1)
+        self._posted: deque[Action] = deque()
+        self._gate = threading.Lock()
+        self._asleep = False
+        self._stopping = self._closed = self._failed = False
+        try:
+            self._link(endpoint)
+        except MqError:
+            self._release()
+            raise
+        self.ident = 0
+        self._thread = threading.Thread(target=self._run, name="keelog-client", daemon=True)
+        self._thread.start()
+
+    # Any thread
+
+    def post(self, action: Action) -> bool:
+        """Runs `action` on the I/O thread, soon, in the order of the posts; False when closed."""
+        # The gate: a post after the last look would be lost, and the descriptor may be reused.
+        with self._gate:
+            if self._closed:
+                return False
+            self._posted.append(action)
+            if self._asleep:
+                # Once is enough until it has looked.
+                self._asleep = False
+                os.eventfd_write(self._wake_fd, 1)
+        return True
+
+    def call(self, call: Call) -> None:
+        """Starts a call; its `done` will be called once."""
+        if len(self._posted) >= CALLS_MAX:
+            call.done(NodeBusy(f"{CALLS_MAX} requests wait to be sent", "send in batches"))
+        elif not self.post(lambda: self.start(call)):
+            call.done(when_closed(call, self._failed))
+
+    def resume(self, call: Call, delay: float) -> None:
+        """Goes on after `delay` seconds with a call that another thread has begun."""
+
+        def take_on() -> None:
+            if self._take_on(call):
+                self._act(call, RepeatAfter(delay))
+
+        if not self.post(take_on):
+            call.done(when_closed(call, self._failed))
+
+    def call_at(self, when: float, action: Action) -> bool:
+        """Runs `action` then, or at the client's end if that comes before; False when closed."""
+        return self.post(lambda: self.at(when, action))
+
+    def stop(self, timeout: float) -> None:
+        """Ends the thread: waiting calls fail, sockets close. Harmless when done before."""
+        self.post(lambda: setattr(self, "_stopping", True))
+        if not self.on_thread():
+            self._thread.join(timeout)
+
+    def on_thread(self) -> bool:
+        """Whether the caller runs on the I/O thread, which must never wait."""
+        return threading.get_ident() == self.ident
+
+    # The I/O thread
+
+    def at(self, when: float, action: Action) -> Timer:
+        """As `call_at`, from the thread itself."""
+        return self._timers.at(when, action)
+
+    def start(self, call: Call) -> None:
+        """Takes on a new call, or refuses it when there are too many."""
+        if self._take_on(call):
+            self._dispatch(call)
+
+    def _take_on(self, call: Call) -> bool:
+        if self._stopping:
+            call.done(when_closed(call, self._failed))
+            return False
+        if len(self._live) >= CALLS_MAX and call.role is not NodeRole.CONTROL:
+            call.done(NodeBusy(f"{CALLS_MAX} requests wait for answers", "send in batches"))
+            return False
+        begin(call, next(self._ids))
+        self._live[call.id] = call
+        self._deadlines[call.id] = self.at(call.deadline, lambda: self._expire(call))
+        return True
+
+    def _dispatch(self, call: Call) -> None:
+        """Gives the call to the link that it needs, or to the list of those without one."""
+        if call.finished:
+            return
+        endpoint = self._endpoint(call)
+        if endpoint is None:
+            self._wait_for_routes(call)
+            return
+        try:
+            link = self._link(endpoint)
+        except MqError as error:
+            self._finish(call, error)
+            return
+        link.pending.append(call)
+        link.send_pending(self._finish)
+
+    def _wait_for_routes(self, call: Call) -> None:
+        """Keeps the call until a process can take it. A node that says why it has none refuses."""
+        error = self.routes.writer_error if self.routes else None
+        known = monotonic() < self._learned_at + ROUTES_INTERVAL_S and not self._stale
+        if call.role is NodeRole.WRITER and error is not None and known:
+            self._act(call, refused_unsent(call, error, self.retry, monotonic()))
+        else:
+            self._unrouted.append(call)
+            self._ask_routes()
+
+    def _endpoint(self, call: Call) -> str | None:
+        if call.role is NodeRole.CONTROL:
+            return self.control
+        if self.routes is None or (self._stale and not self._usable(call)):
+            return None
+        if call.role is NodeRole.WRITER:
+            return self.routes.writer
+        return self._reader(call)
+
+    def _usable(self, call: Call) -> bool:
+        """Whether a process that the call can use is connected, whatever the new routes say."""
+        return any(self._is_up(endpoint) for endpoint in self._wanted(call))
+
+    def _wanted(self, call: Call) -> list[str]:
+        """The endpoints that the call can use, as far as they are known."""
+        if self.routes is None or call.role is NodeRole.CONTROL:
+            return [self.control]
+        if call.role is NodeRole.READER:
+            return list(self.routes.readers)
+        return [self.routes.writer] if self.routes.writer else []
+
+    def _reader(self, call: Call) -> str | None:
+        """The reader for the call: by affinity, one further at each attempt, those up first."""
+        assert self.routes is not None
+        readers = self.routes.readers
+        if not readers:
+            return None
+        up = [r for r in readers if r not in self._links or self._is_up(r)] or list(readers)
+        return up[(call.affinity + call.attempts) % len(up)]
+
+    def _is_up(self, endpoint: str) -> bool:
+        link = self._links.get(endpoint)
+        return link is not None and link.connected
+
+    def _link(self, endpoint: str) -> ZmqConnection:
+        link = self._links.get(endpoint)
+        if link is None:
+            self.names.look_up(endpoint)
+            link = self._links[endpoint] = ZmqConnection(
+                self._context, endpoint, Exchange(self.retry)
+            )
+            self._poller.register(link.socket, zmq.POLLIN)
+            self._poller.register(link.monitor, zmq.POLLIN)
+        return link
+
+    def _drop(self, link: ZmqConnection) -> None:
+        del self._links[link.endpoint]
+        self._poller.unregister(link.socket)
+        self._poller.unregister(link.monitor)
+        link.close()
+
+    def _ask_routes(self) -> None:
+        """Asks where the processes are, once at a time and not too often."""
+        if self._asking or self._stopping:
+            return
+        self._asking = True
+        now = monotonic()
+        at = max(now, self._asked_at + ROUTES_INTERVAL_S)
+        call = Call(NodeRole.CONTROL, "routes", {}, at + ROUTES_TIMEOUT_S, done=self._routed)
+        if at > now:
+            self.at(at, lambda: self.start(call))
+        else:
+            self.start(call)
+
+    def _routed(self, _outcome: Outcome) -> None:
+        self._asking = False
+        self._asked_at = monotonic()
+        # After an answer too: a node that is starting names no reader, or no writer, yet.
+        self._dispatch_unrouted()
+
+    def _learn(self, routes: Routes) -> None:
+        """Takes new routes, and goes on with the calls that waited for them."""
+        self.routes = routes
+        self._stale, self._learned_at = False, monotonic()
+        self._forget_old_links(routes)
+        self._dispatch_unrouted()
+
+    def _dispatch_unrouted(self) -> None:
+        waiting, self._unrouted = self._unrouted, []
+        for call in waiting:
+            self._dispatch(call)
+
+    def _forget_old_links(self, routes: Routes) -> None:
+        """Routes the calls again that wait for an address which is out of use."""
+        for endpoint in set(self._links) - routes.endpoints() - {self.control}:
+            link = self._links[endpoint]
+            self._take_answers(link)
+            waiting = link.take_pending()
+            lost = link.exchange.lost("its process has another address now", monotonic())
+            self._drop(link)
+            for call in waiting:
+                self._dispatch(call)
+            self._act_all(lost)
+
+    def _run(self) -> None:
+        self.ident = threading.get_ident()
+        try:
+            while not self._stopping:
+                self._turn()
+        finally:
+            self._failed = not self._stopping
+            self._stopping = True
+            with self._gate:
+                self._closed = True
+            try:
+                run_all(self._last_actions())
+            finally:
+                self._release()
+
+    def _last_actions(self) -> Iterator[Action]:
+        """Give each call its outcome: the answer where it has come, and an error to the others."""
+        while self._posted:
+            yield self._posted.popleft()
+        for link in list(self._links.values()):  # an answer may drop others of them
+            left = -1
+            while not link.closed and left != len(link.exchange.under_way):
+                left = len(link.exchange.under_way)
+                yield partial(self._take_answers, link)
+        for call in list(self._live.values()):
+            yield partial(self._finish, call, when_closed(call, self._failed))
+        yield from self._timers.take_due(inf)  # their time will not come
+
+    def _turn(self) -> None:
+        """Sleeps until there is something to do, then does all of it once."""
+        self._asleep = True
+        ready = dict(self._poller.poll(self._sleep_ms()))
+        self._asleep = False
+        if self._wake_fd in ready:
+            os.eventfd_read(self._wake_fd)
+        for link in list(self._links.values()):
+            self._look_at(link, ready)
+        for action in self._timers.take_due(monotonic()):
+            action()
+        for _ in range(len(self._posted)):
+            self._posted.popleft()()
+        for link in list(self._links.values()):
+            self._push(link)
+
+    def _look_at(self, link: ZmqConnection, ready: dict[Any, int]) -> None:
+        """Reads what has come for a link. The answers of another one may have ended it."""
+        if link.monitor in ready and not link.closed:
+            self._read_news(link)
+        if link.socket in ready and not link.closed:
+            self._take_answers(link)
+
+    def _push(self, link: ZmqConnection) -> None:
+        """Sends what waits. POLLOUT is watched only while ZeroMQ's own queue is full."""
+        link.send_pending(self._finish)
+        full = link.pending and link.connected
+        wanted = zmq.POLLIN | zmq.POLLOUT if full else zmq.POLLIN
+        if link.watched != wanted:
+            link.watched = wanted
+            self._poller.modify(link.socket, wanted)
+
+    def _sleep_ms(self) -> int:
+        return 0 if self._posted else self._timers.sleep_ms(monotonic(), POLL_MS_MAX)
+
+    def _read_news(self, link: ZmqConnection) -> None:
+        news = link.news()
+        if news.lost:
+            self._take_answers(link)
+            why = f"the connection to {link.endpoint} was lost"
+            self._act_all(link.exchange.lost(why, monotonic()))
+        if link.endpoint == self.control:
+            if news.refused:
+                self._refused_at_first(link)
+            return
+        if news.refused or news.lost:
+            # Its address may be another one now, and another reader may do as well.
+            self._stale = True
+            for call in link.take_pending():
+                self._dispatch(call)
+            self._ask_routes()
+        if news.up:
+            self._dispatch_unrouted()
+
+    def _refused_at_first(self, link: ZmqConnection) -> None:
+        """A node that was never reached: more likely a wrong address than a restart."""
+        if link.ever_connected:
+            return
+        if why := self.names.error(self.control):
+            error = _unknown_host(why)
+        elif link.refusals < self.retry.max_attempts * link.families:
+            return
+        elif link.is_foreign:
+            error = _foreign(self.control)
+        else:
+            error = NotConnected(
+                f"nobody answers at {self.control}",
+                "start a node with keelog serve DIR, or name another one with --node",
+            )
+        for call in list(self._live.values()):
+            self._finish(call, error)
+
+    def _take_answers(self, link: ZmqConnection) -> None:
+        for call, decision in link.receive(monotonic()):
+            if link.endpoint == self.control and isinstance(decision, NodeAnswer):
+                fill_in(decision.header, self.control)
+                if call.op == "routes":
+                    self._learn(Routes.of(decision.header))
+            self._act(call, decision)
+
+    def _act_all(self, ended: list[tuple[Call, Decision]]) -> None:
+        for call, decision in ended:
+            self._act(call, decision)
+
+    def _act(self, call: Call, decision: Decision) -> None:
+        if not isinstance(decision, RepeatAfter):
+            self._finish(call, decision)
+        elif not call.finished:
+            self.at(monotonic() + decision.delay, lambda: self._dispatch(call))
+
+    def _expire(self, call: Call) -> None:
+        where = self._endpoint(call) or f"the {call.role.value} of {self.control}"
+        error = at_deadline(call, where)
+        why = next(filter(None, map(self.names.error, self._wanted(call))), "")
+        if why and isinstance(error, NotConnected):
+            error = _unknown_host(why)
+        elif isinstance(error, NotConnected) and call.last_error is None:
+            error = self._not_reached(call) or error
+        self._finish(call, error)
+
+    def _not_reached(self, call: Call) -> NotConnected | None:
+        """What is known beside that nobody has answered; None for nothing."""
+        control, wanted = self._links.get(self.control), self._wanted(call)
+        if control is not None and control.is_foreign:
+            return _foreign(self.control)
+        links = [link for one in wanted if (link := self._links.get(one)) is not None]
+        if call.role is NodeRole.CONTROL or not wanted or any(one.ever_connected for one in links):
+            return None
+        return NotConnected(
+            f"{call.op}: the node at {self.control} answered, but named {' and '.join(wanted)},"
+            " which was not reached in time",
+            "see keelog health; where its ports are published under other numbers, or its host is"
+            " another one here, start it with --advertise",
+        )
+
+    def _finish(self, call: Call, outcome: Outcome) -> None:
+        """Ends the call. A late answer is dropped."""
+        if not finish(call):
+            return
+        self._live.pop(call.id, None)
+        timer = self._deadlines.pop(call.id, None)
+        if timer is not None:
+            timer.cancel()
+        if call.sent:
+            for link in self._links.values():
+                link.exchange.under_way.pop(call.id, None)
+        call.done(outcome)
+
+    def _release(self) -> None:
+        for link in list(self._links.values()):
+            self._drop(link)
+        self._context.term()
+        os.close(self._wake_fd)
+
+
+def _foreign(endpoint: str) -> NotConnected:
+    return NotConnected(
+        f"somebody listens at {endpoint}, but does not answer as a node",
+        "name the address after the word ready of keelog serve: its ports for RocketMQ's clients,"
+        " followers and metrics are others",
+    )
+
+
+def _unknown_host(why: str) -> NotConnected:
+    return NotConnected(
+        why,
+        "check the name, or use an address; keelog serve --advertise HOST sets what a node gives"
+        " to its clients",
+    )

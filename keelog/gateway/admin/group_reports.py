@@ -1,0 +1,154 @@
+"""Reports on groups: how far they have come (208, 317), and who reads what (300, 343, 345).
+
+As RocketMQ's AdminBrokerProcessor replies.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+from keelog.gateway.admin.counts import BrokerCounts
+from keelog.gateway.admin.group_offsets import GroupOffsets, OfTopics
+from keelog.gateway.admin.queue_facts import QueueFacts
+from keelog.gateway.connection import Reply, Request
+from keelog.gateway.groups import Groups
+from keelog.gateway.members import Members
+from keelog.gateway.topics import Topics
+from node.store.config.topics_file import Topic
+from protocol.errors import NotAllowed
+from protocol.remoting.admin_bodies import GroupList, SubscriptionOfGroup
+from protocol.remoting.admin_headers import ConsumeStatsHeader, GroupHeader
+from protocol.remoting.bodies import (
+    ConsumeStats,
+    ConsumeStatsList,
+    MessageQueue,
+    OffsetWrapper,
+    TopicList,
+)
+from protocol.remoting.java_class import write_body
+from protocol.remoting.request_headers import request_fields
+
+QUEUES_SHOWN_MAX = 50_000
+"""Queues of all groups in one reply, which has up to 16 MiB: about 200 bytes each."""
+
+
+class GroupReports:
+    """One for each gateway, in the thread of its loop."""
+
+    def __init__(
+        self,
+        facts: QueueFacts,
+        topics: Topics,
+        groups: Groups,
+        members: Members,
+        offsets: GroupOffsets,
+        counts: BrokerCounts,
+    ) -> None:
+        self._facts = facts
+        self._topics = topics
+        self._groups = groups
+        self._members = members
+        self._offsets = offsets
+        self._counts = counts
+
+    async def stats(self, request: Request) -> Reply:
+        """208: how far a group has come in the queues of its topics."""
+        wanted: ConsumeStatsHeader = request_fields(request.header)
+        group = wanted.consumer_group
+        known = await self._offsets.of(group)
+        topics: Iterable[str] = filter(None, wanted.topic_list.split(";"))
+        if not wanted.topic_list:
+            topics = self._still_read(group, [wanted.topic] if wanted.topic.strip() else known)
+        self._facts.look()
+        table: dict[MessageQueue, OffsetWrapper] = {}
+        tps = 0.0
+        for name in sorted(topics):
+            topic = self._topics.find(name)
+            if topic is not None:
+                _check_room(len(table))
+                places = known.get(name, {})
+                table.update(self._queues(topic, topic.read_queues, group, places, with_pulls=True))
+                tps += self._counts.get_tps(name, group)
+        return Reply(body=write_body(ConsumeStats(table, tps), standard=True))
+
+    async def stats_of_all(self, request: Request) -> Reply:
+        """317: how far all groups have come, in a list for each topic. The loop has others to
+        serve: after each group they have their turn."""
+        is_order = request_fields(request.header).is_order
+        known = await self._offsets.all()
+        rows: list[Mapping[str, tuple[ConsumeStats, ...]]] = []
+        count = lag = in_flight = 0
+        for group in self._groups.names():
+            self._facts.look()
+            stats = []
+            for one in self._stats_of(group, known.get(group, {}), is_order):
+                stats.append(one)
+                count += len(one.offset_table)
+                _check_room(count)
+                lag += sum(w.broker_offset - w.consumer_offset for w in one.offset_table.values())
+                # A broker fills no pullOffset here, so that the sum is below zero.
+                in_flight += sum(
+                    w.pull_offset - w.consumer_offset for w in one.offset_table.values()
+                )
+            rows.append({group: tuple(stats)})
+            await asyncio.sleep(0)
+        address = self._topics.name.address or request.connection.address
+        body = ConsumeStatsList(tuple(rows), address, lag, in_flight)
+        return Reply(body=write_body(body, standard=True))
+
+    def _stats_of(self, group: str, known: OfTopics, is_order: bool) -> Iterable[ConsumeStats]:
+        for name in self._still_read(group, known):
+            topic = self._topics.find(name)
+            if topic is None or (is_order and not topic.is_ordered):
+                continue
+            places = known.get(name, {})
+            table = dict(self._queues(topic, topic.write_queues, group, places, with_pulls=False))
+            yield ConsumeStats(table, self._counts.get_tps(name, group))
+
+    def _still_read(self, group: str, topics: Iterable[str]) -> list[str]:
+        """Of a group with members only the topics that these subscribe."""
+        here = self._members.find(group)
+        if here is None or not here.subscriptions:
+            return list(topics)
+        return [topic for topic in topics if topic in here.subscriptions]
+
+    def _queues(
+        self, topic: Topic, count: int, group: str, places: Mapping[int, int], *, with_pulls: bool
+    ) -> Iterable[tuple[MessageQueue, OffsetWrapper]]:
+        here = self._members.find(group) if with_pulls else None
+        pulled = {} if here is None else here.pulled.get(topic.name, {})
+        for queue_id in range(count):
+            end = self._facts.bounds(topic.name, queue_id).max
+            place = places.get(queue_id, 0)
+            last = self._facts.time_at(topic.name, queue_id, place - 1) if place else 0
+            _, pull = pulled.get(queue_id, ("", 0))
+            queue = MessageQueue(topic.name, self._topics.name.broker, queue_id)
+            seen = max(place, pull) if with_pulls else 0
+            yield queue, OffsetWrapper(end, place, seen, max(0, last))
+
+    async def readers_of(self, request: Request) -> Reply:
+        """300: the groups that subscribe a topic, or have offsets of it."""
+        topic = request_fields(request.header).topic
+        known = await self._offsets.all()
+        groups = {name for name, of in known.items() if topic in of}
+        groups |= {name for name, of in self._members.groups.items() if topic in of.subscriptions}
+        return Reply(body=write_body(GroupList(tuple(sorted(groups))), standard=True))
+
+    async def topics_of(self, request: Request) -> Reply:
+        """343: the topics of which a group has offsets."""
+        wanted: GroupHeader = request_fields(request.header)
+        topics = tuple(await self._offsets.topics_of(wanted.group))
+        address = self._topics.name.address or request.connection.address
+        return Reply(body=write_body(TopicList(topics, address), standard=True))
+
+    def subscription(self, request: Request) -> Reply:
+        """345: what a group subscribes of a topic."""
+        wanted: GroupHeader = request_fields(request.header)
+        group = self._members.find(wanted.group)
+        found = None if group is None else group.subscriptions.get(wanted.topic)
+        body = SubscriptionOfGroup(wanted.group, wanted.topic, found)
+        return Reply(body=write_body(body, standard=True))
+
+
+def _check_room(queues: int) -> None:
+    if queues > QUEUES_SHOWN_MAX:
+        raise NotAllowed(f"more than {QUEUES_SHOWN_MAX} queues: ask for one group and topic")

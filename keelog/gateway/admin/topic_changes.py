@@ -1,0 +1,191 @@
+"""Topics that tools make, change and remove: 17, 18, 215, and 216 as a name server does.
+
+The checks and their texts are those of RocketMQ's AdminBrokerProcessor and AttributeUtil.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from keelog.client import operations
+from keelog.client.aio.run import run
+from keelog.client.core import ClientCore
+from keelog.gateway.admin.resets import WaitingResets
+from keelog.gateway.connection import Reply, Request
+from keelog.gateway.names import SELF_TEST_TOPIC, TBW102
+from keelog.gateway.topics import Topics
+from node.store.config.topic_attributes import (
+    CLEANUP,
+    LITE_EXPIRATION,
+    MESSAGE_TYPE,
+    QUEUE_TYPE,
+    RESERVE_TIME,
+)
+from node.store.config.topics_file import Topic
+from protocol.errors import BadRequest, IllegalMessage, UnknownTopic
+from protocol.names import NOT_FOR_CLIENTS, SYSTEM_PREFIX, TRACE_TOPIC, check_topic
+from protocol.remoting.admin_bodies import TopicConfigs
+from protocol.remoting.bodies import TopicConfig
+from protocol.remoting.errors import BadCommand
+from protocol.remoting.java_class import read_body
+from protocol.remoting.request_headers import CreateTopicHeader, request_fields
+
+TOPICS_AT_ONCE_MAX = 1_000
+"""Of one request to make several."""
+_MESSAGE_TYPES = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE")
+MIXED = "MIXED"
+_VALUES: Mapping[str, tuple[str, ...]] = {
+    QUEUE_TYPE: ("BatchCQ", "SimpleCQ"),
+    CLEANUP: ("COMPACTION", "DELETE"),
+    MESSAGE_TYPE: (*_MESSAGE_TYPES, MIXED),
+    RESERVE_TIME: (),
+    LITE_EXPIRATION: (),
+}
+"""What each attribute may be at a broker; without values it is a number. The writer refuses those
+that a node does not offer."""
+_FIXED = frozenset((QUEUE_TYPE, CLEANUP))
+"""Attributes that a topic keeps for its life."""
+
+SYSTEM_TOPICS = frozenset(
+    {
+        *(TBW102, SELF_TEST_TOPIC, TRACE_TOPIC, "CHECKPOINT_TOPIC", "BenchmarkTest"),
+        *("RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"),
+        *NOT_FOR_CLIENTS,
+    }
+)
+"""Those of every broker, whether they exist or not."""
+
+
+class TopicChanges:
+    """One for each gateway, in the thread of its loop. The writer makes and removes topics."""
+
+    def __init__(self, core: ClientCore, topics: Topics, resets: WaitingResets) -> None:
+        self._core = core
+        self._topics = topics
+        self._resets = resets
+
+    async def create(self, request: Request) -> Reply:
+        """17: makes a topic, or changes it."""
+        wanted: CreateTopicHeader = request_fields(request.header)
+        await self._put(
+            TopicConfig(
+                wanted.topic,
+                wanted.read_queue_nums,
+                wanted.write_queue_nums,
+                wanted.perm,
+                wanted.topic_filter_type,
+                wanted.topic_sys_flag,
+                wanted.order,
+                _parsed(wanted.attributes or ""),
+            )
+        )
+        return Reply()
+
+    async def create_all(self, request: Request) -> Reply:
+        """18: several topics, each as by 17; those before one that is refused are made."""
+        configs = read_body(TopicConfigs, request.body).topic_config_list
+        if len(configs) > TOPICS_AT_ONCE_MAX:
+            raise BadCommand(f"{len(configs)} topics", f"send {TOPICS_AT_ONCE_MAX} at a time")
+        for config in configs:
+            self._check_name(config.topic_name)
+        for config in configs:
+            await self._put(config)
+        return Reply()
+
+    async def _put(self, wanted: TopicConfig) -> None:
+        name = wanted.topic_name
+        self._check_name(name)
+        if wanted.attributes.get(f"+{MESSAGE_TYPE}") == MIXED:
+            raise BadRequest("MIXED message type is not supported.")
+        attributes = _changed(self._topics.find(name), wanted.attributes)
+        hours = int(attributes.pop(RESERVE_TIME, 0))
+        fields = {
+            "topic": name,
+            "queues": wanted.write_queue_nums,
+            "read_queues": wanted.read_queue_nums,
+            "perm": wanted.perm,
+            "order": wanted.order,
+            "sys_flag": wanted.topic_sys_flag,
+            "attributes": attributes,
+            "retention_hours": max(0, hours),
+        }
+        await run(self._core, operations.create_topic(fields, self._core.deadline(None)))
+        self._topics.look()
+
+    def _check_name(self, name: str) -> None:
+        """Raises BadRequest, as TopicValidator."""
+        if not name.strip():
+            raise BadRequest("The specified topic is blank.")
+        try:
+            check_topic(name)
+        except IllegalMessage as error:
+            raise BadRequest(f"The specified topic: {name[:300]}, {error.reason}") from None
+        if is_system_topic(name, self._topics):
+            raise BadRequest(f"The topic[{name}] is conflict with system topic.")
+
+    async def delete(self, request: Request) -> Reply:
+        """215: removes a topic with its messages and all offsets of it."""
+        name = request_fields(request.header).topic
+        self._check_name(name)
+        with suppress(UnknownTopic):  # a broker takes what is not there as removed
+            await run(self._core, operations.delete_topic(name, self._core.deadline(None)))
+        self._resets.forget_topic(name)
+        self._topics.look()
+        return Reply()
+
+    def forget_route(self, _: Request) -> Reply:
+        """216: of a name server. The route has gone with the topic."""
+        self._topics.look()
+        return Reply()
+
+
+def is_system_topic(name: str, topics: Topics) -> bool:
+    """Whether clients may not make or remove a topic (TopicValidator#isSystemTopic)."""
+    names = (topics.name.cluster, topics.name.broker, topics.name.reply_topic)
+    return name in SYSTEM_TOPICS or name in names or name.startswith(SYSTEM_PREFIX)
+
+
+def _parsed(changes: str) -> dict[str, str]:
+    """`+name=value,-name` by sign and name (AttributeParser). Raises BadCommand."""
+    found: dict[str, str] = {}
+    for change in filter(None, changes.split(",")):
+        name, equals, value = change.partition("=")
+        if (equals and not name.startswith("+")) or (not equals and not name.startswith("-")):
+            raise BadCommand(f"kv string format wrong: {change[:80]}")
+        if name in found:
+            raise BadCommand(f"key duplication: {name[:80]}")
+        found[name] = value
+    return found
+
+
+def _changed(known: Topic | None, changes: Mapping[str, str]) -> dict[str, str]:
+    """Attributes of a topic after changes, as AttributeUtil#alterCurrentAttributes. Raises
+    BadCommand."""
+    found = {} if known is None else dict(known.attributes)
+    if known is not None and known.retention_hours:
+        found[RESERVE_TIME] = str(known.retention_hours)
+    for signed, value in changes.items():
+        name, is_added = signed[1:], signed.startswith("+")
+        if not name or "+" in name or "-" in name:
+            raise BadCommand("kv string format wrong.")
+        if known is None and not is_added:
+            raise BadCommand(f"only add attribute is supported while creating topic. key: {name}")
+        if not is_added and name not in found:
+            raise BadCommand(f"attempt to delete a nonexistent key: {name}")
+        if name not in _VALUES:
+            raise BadCommand(f"unsupported key: {name}")
+        if known is not None and name in _FIXED:
+            raise BadCommand(f"attempt to update an unchangeable attribute. key: {name}")
+        if is_added:
+            _check_value(name, value)
+            found[name] = value
+        else:
+            del found[name]
+    return found
+
+
+def _check_value(name: str, value: str) -> None:
+    values = _VALUES[name]
+    if values and value not in values:
+        raise BadCommand(f"value is not in set: [{', '.join(values)}]")
+    if not values and not value.removeprefix("-").isdecimal():
+        raise BadCommand(f"attribute {name} is {value[:40]!a}: name a number")

@@ -1,0 +1,318 @@
+"""The gateway process: RocketMQ's own clients at a node, over the remoting protocol.
+
+Run it as `python -m keelog.gateway.loop DIR --bind HOST:PORT --node URL --shards N`.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import zmq
+
+from keelog.client.core import ClientCore
+from keelog.gateway.awake_selector import AwakeSelector
+from keelog.gateway.connection import RemotingConnection
+from keelog.gateway.name_servers.other_masters import OtherMasters, promoted_at
+from keelog.gateway.name_servers.registrar import Registrar
+from keelog.gateway.names import MASTER, BrokerName
+from keelog.gateway.service import GatewayService
+from node.reader.follower import ReaderSite, StoreFollower, open_fitting, transfer_limits
+from node.runtime import disk
+from node.runtime.damage import met_damage
+from node.runtime.event_log import fields
+from node.runtime.following.state import MasterPlace, read_master_place, write_master_place
+from node.runtime.listening import listen_at
+from node.runtime.locks import FileLock
+from node.runtime.process import EXIT_OK, OOM_READER, StopFlag, leave
+from node.runtime.run_process import ChildProcess, child_parser, run_process
+from node.runtime.settings import Settings
+from node.runtime.shortage import is_shortage
+from node.runtime.state_page import RUNNING, STOPPING, WorkerPage, run_dir
+from node.runtime.wakeup import GATEWAY, Context
+from node.store.identity.master_epochs import load_master_epochs
+from node.store.identity.new_store import check_created
+from protocol.addresses import VIP_DISTANCE
+from protocol.errors import BadRequest, MqError, ServiceNotAvailable
+from protocol.ha.epochs import last_number
+
+log = logging.getLogger("keelog.gateway")
+
+BACKLOG = 1_024
+SHORTAGE_S = 0.1
+"""The pause after a turn that failed because no descriptor was free, or the disk was full."""
+LOOK_S = 1.0
+LOCK_WAIT_S = 2.0
+REQUEST_S = 5.0
+"""How long a request to the writer may take, beside sends."""
+
+
+class Gateway:
+    """The loop: it owns the service, the follower of the store and the state page."""
+
+    def __init__(
+        self,
+        site: ReaderSite,
+        core: ClientCore,
+        name: BrokerName,
+        name_servers: Sequence[str],
+        page: WorkerPage,
+        zmq_: Context,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._core = core
+        self._page = page
+        self.service = GatewayService(
+            open_fitting(site),
+            core,
+            site.settings,
+            name,
+            transfer_limits(site.settings),
+            site.shards,
+        )
+        self._others: OtherMasters | None = None
+        if not (site.settings.follow or site.settings.controller_id or name.broker_id):
+            self._others = OtherMasters(site.root, name)
+        self._registrar = Registrar(name_servers, name, self.service.topics, others=self._others)
+        if site.settings.follow:
+            self._registrar.follow(partial(_note_master, site.root))
+        self._follower = StoreFollower(site, self.service.pulls.desk, page, zmq_)
+        self.service.before_reading = self._catch_up
+        self.service.note_appends(self._appending, self._appended)
+        self.service.commits.fail = self._fail
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._is_due = False
+        self._look_at = 0.0
+        self._servers: list[asyncio.Server] = []
+        self._port = 0
+        self._failed: asyncio.Future[None] = self._loop.create_future()
+
+    async def listen(self, host: str, port: int) -> str:
+        """Opens the port, and the one VIP_DISTANCE below it; returns the endpoint."""
+        found = self._port = await self._open(host, port)
+        if port > VIP_DISTANCE:
+            await self._open(host, port - VIP_DISTANCE)
+        return f"tcp://{host}:{found}"
+
+    async def _look_for_old_master(self) -> None:
+        if self._others is not None:
+            await self._others.watch_old_master(self._port)
+
+    def _looked(self, looking: asyncio.Task[None]) -> None:
+        if not looking.cancelled() and (error := looking.exception()) is not None:
+            self._fail(error)
+
+    async def _open(self, host: str, port: int) -> int:
+        try:
+            server = await self._loop.create_server(
+                lambda: RemotingConnection(self.service, self._loop),
+                sock=listen_at(host, port, BACKLOG),
+                backlog=BACKLOG,
+            )
+        except OSError as error:
+            raise ServiceNotAvailable(
+                f"cannot listen at {host}:{port}: {error.strerror or error}",
+                "stop who listens there, or name another port",
+            ) from None
+        self._servers.append(server)
+        return int(server.sockets[0].getsockname()[1])
+
+    async def run(self, stop: StopFlag) -> None:
+        """Serves until the flag is set, then serves the held pulls. Raises what a turn raises."""
+        self._page.publish(state=RUNNING)
+        ended = asyncio.Event()
+        self._loop.add_reader(stop.fd, ended.set)
+        self._failed.add_done_callback(lambda _: ended.set())
+        self._loop.add_reader(self._follower.bell_fd, self._turn, True)
+        self._turn()
+        self._registrar.start(self._fail)
+        looking = self._loop.create_task(self._look_for_old_master())
+        looking.add_done_callback(self._looked)
+        self.service.start(self._fail)
+        await ended.wait()
+        looking.cancel()
+        if not self._failed.done():
+            await self._registrar.stop()
+        self._loop.remove_reader(self._follower.bell_fd)
+        self._loop.remove_reader(stop.fd)
+        if self._timer is not None:
+            self._timer.cancel()
+        for server in self._servers:
+            server.close()
+        if self._failed.done():
+            self._failed.result()
+        self._page.publish(state=STOPPING)
+        self._follower.stop()
+        await self.service.stop()
+        self._follower.stopped(self.service.requests)
+
+    def _catch_up(self, now: float) -> None:
+        """Before a request that reads; after it, a turn holds or wakes what has to be."""
+        self._follower.catch_up(now)
+        self._soon()
+
+    def _appending(self) -> None:
+        if self.service.hears_of_growth:
+            self._follower.spare_ring()
+
+    def _appended(self) -> None:
+        """The answer of the writer is the news of what it appended: held pulls get it at once."""
+        if self.service.pulls.desk.tail.follows:
+            self._soon()
+
+    def _soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self.service.buffers.gathering.at_end(self._turn_if_due, is_last=True)
+
+    def _turn_if_due(self) -> None:
+        """One more pull that is held at the log's end changes nothing: the wish for a ring and the
+        time of the next turn stay."""
+        self._is_due = False
+        if not self._follower.asks_for_ring or self._follower.is_anything_due(time.monotonic()):
+            self._turn()
+
+    def _turn(self, is_rung: bool = False) -> None:
+        try:
+            self._step(is_rung)
+        except (MqError, OSError) as error:
+            if not is_shortage(error):
+                self._fail(error)
+                return
+            log.warning("not done for now", extra=fields(why=error))
+            self._turn_after(SHORTAGE_S)
+        except BaseException as error:  # noqa: BLE001 (it ends the process)
+            self._fail(error)
+
+    def _turn_after(self, seconds: float) -> None:
+        """A timer that has half of the time left stays: it costs more than the rest of a turn."""
+        now = time.monotonic()
+        if self._timer is not None:
+            if seconds / 2 <= self._timer_at - now <= seconds:
+                return
+            self._timer.cancel()
+        self._timer_at = now + seconds
+        self._timer = self._loop.call_at(self._timer_at, self._turn)
+
+    def _fail(self, error: BaseException) -> None:
+        """Ends `run` with the error: asyncio would log it and go on."""
+        if not self._failed.done():
+            self._failed.set_exception(error)
+
+    def _step(self, is_rung: bool) -> None:
+        follower, now = self._follower, time.monotonic()
+        follower.begin_turn(now, is_rung)
+        follower.end_turn(now)
+        if follower.beat(now, self.service.requests):
+            met_damage.turn(now)
+        if now >= self._look_at:
+            self._look_at = now + LOOK_S
+            self.service.look_around(now)
+        may_sleep = follower.ask_for_ring(self.service.hears_of_growth)
+        sleep_ms = follower.sleep_ms(now, has_unsent=False) if may_sleep else 0
+        self._turn_after(sleep_ms / 1000)
+
+    def close(self) -> None:
+        """Closes pages and files, and the connection to the writer."""
+        self._follower.close()
+        self._core.close()
+
+
+def _note_master(root: Path, place: MasterPlace) -> None:
+    """For the replica, which follows whom the name servers name."""
+    if place != read_master_place(root):
+        log.info("master found", extra=fields(remoting=place.remoting, replication=place.ha))
+        with disk.if_room():
+            write_master_place(root, place)
+
+
+def parse_place(text: str) -> tuple[str, int]:
+    """Reads HOST:PORT. Raises BadRequest."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65_535:
+        raise BadRequest(f"cannot listen at {text[:80]!a}", "write 127.0.0.1:10911")
+    return host, int(port)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the gateway of a store until SIGTERM."""
+    parser = child_parser("keelog.gateway.loop", __doc__)
+    parser.add_argument("--bind", default="127.0.0.1:10911", metavar="HOST:PORT")
+    parser.add_argument("--node", default="tcp://127.0.0.1:7850", help="the node's control address")
+    parser.add_argument("--cluster", default="DefaultCluster")
+    parser.add_argument("--broker", default=socket.gethostname())
+    parser.add_argument("--broker-id", type=int, default=MASTER, metavar="N")
+    parser.add_argument("--address", default="", metavar="HOST:PORT", help="what clients are told")
+    parser.add_argument("--namesrv", default="", metavar="HOST:PORT;HOST:PORT")
+    parser.add_argument("--announce", default="", metavar="HOST:PORT", help="what name servers get")
+    parser.add_argument("--ha", default="", metavar="HOST:PORT", help="what followers get")
+    parser.add_argument(
+        "--shards", type=int, default=1, metavar="N", help="how many queue workers the node has"
+    )
+    options = parser.parse_args(arguments)
+    root = options.dir.resolve()
+    child = ChildProcess(
+        slot="gateway",
+        title="keelog-gateway",
+        what=f"the gateway of {root} ended",
+        root=root,
+        options=options,
+        oom_points=OOM_READER,
+        serves_clients=True,
+    )
+    return run_process(child, partial(_serve, child))
+
+
+def _state_version(root: Path, settings: Settings) -> int:
+    """By which name servers know a newer master from an older one: its epoch, or where it was
+    promoted."""
+    if settings.controller_id:
+        return max(0, last_number(load_master_epochs(root)))
+    return 0 if settings.follow else promoted_at(root)
+
+
+def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
+    options, root = child.options, child.root
+    check_created(root)
+    slot = f"{GATEWAY}0"
+    os.chdir(run_dir(root))
+    lock = FileLock.take(run_dir(root) / f"{slot}.lock", record=False, wait_s=LOCK_WAIT_S)
+    context: Context = zmq.Context()
+    site = ReaderSite(root, slot, options.shards, settings)
+    name = BrokerName(
+        options.cluster,
+        options.broker,
+        options.address,
+        options.broker_id,
+        options.announce,
+        options.ha,
+        _state_version(root, settings),
+    )
+    name_servers = tuple(filter(None, options.namesrv.split(";")))
+    selector = AwakeSelector()
+    with WorkerPage.create(root, slot) as page:
+
+        async def serve() -> None:
+            core = ClientCore(options.node, REQUEST_S, None)
+            gateway = Gateway(site, core, name, name_servers, page, context)
+            gateway.service.look_with(selector)
+            try:
+                child.report_ready(await gateway.listen(*parse_place(options.bind)))
+                await gateway.run(stop)
+            finally:
+                gateway.close()
+
+        with asyncio.Runner(loop_factory=partial(asyncio.SelectorEventLoop, selector)) as runner:
+            runner.run(serve())
+        context.term()
+    lock.release()
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    leave(main())

@@ -1,0 +1,486 @@
+"""Who is there: the members of groups and what they subscribe, by heart-beats (34).
+
+A member is a connection: when that goes, its memberships go at once. The clients of a group divide
+the queues among themselves; the node says who is there, and rings when that changes.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from keelog.gateway.connection import RemotingConnection, Reply, Request
+from keelog.gateway.membership.awaited import AwaitedMembers
+from node.runtime.event_log import fields
+from protocol.errors import BadRequest, NotAllowed
+from protocol.names import is_group_name
+from protocol.remoting.bodies import (
+    ConsumerData,
+    ConsumerIdList,
+    HeartbeatData,
+    LockBatchBody,
+    LockedQueues,
+    MessageQueue,
+    SubscriptionData,
+)
+from protocol.remoting.codes import RequestCode, ResponseCode
+from protocol.remoting.headers import ONE_WAY, RemotingHeader
+from protocol.remoting.java_class import read_body, write_body
+from protocol.remoting.request_headers import request_fields
+
+log = logging.getLogger("keelog.gateway")
+
+GROUPS_MAX = 20_000
+MEMBERS_MAX = 10_000
+"""Of one group."""
+SUBSCRIPTIONS_MAX = 1_000
+"""Topics of one group."""
+SILENT_S_MAX = 120.0
+"""A member that did not beat for longer is gone."""
+MEMBERSHIPS_MAX = 100_000
+"""Of all groups, those of producers too: one connection can be in many."""
+SUBSCRIBED_CHARS_MAX = 64 * 1024 * 1024
+"""Texts of the subscriptions of all groups."""
+CLIENT_ID_CHARS_MAX = 1_024
+LOCKS_MAX = 65_536
+"""Of one group."""
+LOCKS_OF_ALL_MAX = 200_000
+NAME_CHARS_MAX = 255
+"""Of the topic and the broker of a queue that is locked: no topic has a longer name."""
+LOCK_S = 60.0
+"""A queue that a member locked is free again after this time without a renewal."""
+PULLED_QUEUES_MAX = 65_536
+"""Of all groups: queues of which is known who pulled last, and from where."""
+ASKED_MAX = 3
+"""Connections of a group of producers that are looked at for one that can be asked
+(ProducerManager#getAvailableChannel)."""
+BROADCASTING = "BROADCASTING"
+_BEAT_EXT = {"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"}
+_OPAQUES = count(1)
+
+
+@dataclass(slots=True)
+class GroupMember:
+    """One connection of a group."""
+
+    client_id: str
+    beat_at: float
+    language: str = ""
+    version: int = 0
+
+
+@dataclass(slots=True)
+class Group:
+    """A consumer group with members. Its subscriptions are the newest heart-beat's."""
+
+    members: dict[RemotingConnection, GroupMember] = field(default_factory=dict)
+    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+    message_model: str = ""
+    consume_type: str = ""
+    consume_from_where: str = ""
+    pulled: dict[str, dict[int, tuple[str, int]]] = field(default_factory=dict)
+    """By topic and queue: the client that pulled last, and from which offset."""
+    begun: dict[tuple[str, int], int] = field(default_factory=dict)
+    """By topic and queue, of those in `pulled`: the offset of the first pull."""
+    chars: int = 0
+    """Of its subscriptions."""
+
+    def take(self, data: ConsumerData, without_sub: bool) -> bool:
+        """Takes what a heart-beat says; True if the topics have changed."""
+        self.message_model, self.consume_type = data.message_model, data.consume_type
+        self.consume_from_where = data.consume_from_where
+        if without_sub:
+            return False
+        before = self.subscriptions
+        self.subscriptions = {
+            one.topic: _newer(before.get(one.topic), one) for one in data.subscription_data_set
+        }
+        self.chars = _chars(self.subscriptions.values())
+        return before.keys() != self.subscriptions.keys()
+
+    def forget_pulls(self) -> int:
+        """Forgets the queues of topics that it does not subscribe; returns how many."""
+        gone = [
+            (topic, queue)
+            for topic in self.pulled.keys() - self.subscriptions.keys()
+            for queue in self.pulled.pop(topic)
+        ]
+        for place in gone:
+            self.begun.pop(place, None)
+        return len(gone)
+
+
+def _chars(subscriptions: Iterable[SubscriptionData]) -> int:
+    """About how much memory subscriptions take."""
+    return sum(
+        len(one.topic) + len(one.sub_string) + sum(map(len, one.tags_set)) + len(one.code_set)
+        for one in subscriptions
+    )
+
+
+def _newer(known: SubscriptionData | None, found: SubscriptionData) -> SubscriptionData:
+    return known if known is not None and known.sub_version > found.sub_version else found
+
+
+class Members:
+    """All groups of a node. Times are seconds of the caller's monotonic clock."""
+
+    def __init__(self, awaited: AwaitedMembers | None = None) -> None:
+        """`awaited`: who was there before the gateway started."""
+        self._awaited = AwaitedMembers() if awaited is None else awaited
+        self.may_ring: Callable[[str], bool] = lambda group: True
+        """Whether a group's members hear of changes; its owner sets it."""
+        self.changes = self.pulls = 0
+        """They rise when `shown` has something else to say: of members, and of what they pulled or
+        when they beat."""
+        self._pulled_queues = self._turn = 0
+        self.groups: dict[str, Group] = {}
+        self.producers: dict[str, dict[RemotingConnection, GroupMember]] = {}
+        self._producers_by_id: dict[str, RemotingConnection] = {}
+        self._joined: dict[RemotingConnection, set[str]] = {}
+        """By connection: its consumer groups."""
+        self._produces: dict[RemotingConnection, set[str]] = {}
+        """By connection: its producer groups."""
+        self._memberships = self._chars = self._lock_count = 0
+        self._locks: dict[str, dict[MessageQueue, tuple[str, float]]] = {}
+
+    def has(self, group: str, connection: RemotingConnection) -> bool:
+        """Whether a connection is a member of a consumer group."""
+        return group in self._joined.get(connection, ())
+
+    def may_be_behind(self, group: str, connection: RemotingConnection) -> bool:
+        """Whether a connection is a member that commits at the node how far it has come, and never
+        goes on elsewhere by itself, as one that looks at messages may."""
+        found = self.groups.get(group)
+        return (
+            found is not None
+            and connection in found.members
+            and (found.consume_type, found.message_model) == ("CONSUME_PASSIVELY", "CLUSTERING")
+        )
+
+    def find(self, group: str) -> Group | None:
+        """A group with members; None where nobody is."""
+        return self.groups.get(group)
+
+    @property
+    def producer_count(self) -> int:
+        """Clients that are producers."""
+        return len(self._producers_by_id)
+
+    def producer(self, client_id: str) -> RemotingConnection | None:
+        """The connection of a client that is a producer: the one that beat last."""
+        return self._producers_by_id.get(client_id)
+
+    def producer_of(self, group: str) -> RemotingConnection | None:
+        """A connection of a group of producers: each in turn, first those whose client reads."""
+        members = list(self.producers.get(group, ()))
+        if not members:
+            return None
+        self._turn += 1
+        turns = (members[(self._turn + n) % len(members)] for n in range(ASKED_MAX))
+        here = [one for one in turns if not one.is_closed]
+        return next((one for one in here if not one.is_unread), here[0] if here else None)
+
+    # Requests
+
+    def beat(self, request: Request, now: float) -> Iterable[ConsumerData]:
+        """34: takes a heart-beat, replies to it, and returns the consumer groups that are new."""
+        data = read_body(HeartbeatData, request.body)
+        if len(data.client_id) > CLIENT_ID_CHARS_MAX:
+            raise BadRequest(f"a client id of more than {CLIENT_ID_CHARS_MAX} characters")
+        request.connection.client_id = data.client_id
+        fresh = []
+        for producer in data.producer_data_set:
+            if producer.group_name:
+                self._beat_of_producer(_checked(producer.group_name), request, data, now)
+        for consumer in data.consumer_data_set:
+            name = consumer.group_name
+            if not name:
+                continue
+            if name not in self.groups:
+                fresh.append(consumer)
+            self._beat_of(request, data, consumer, now)
+        request.answer(Reply(ext=_BEAT_EXT))
+        return fresh
+
+    def _beat_of_producer(
+        self, name: str, request: Request, data: HeartbeatData, now: float
+    ) -> None:
+        connection, header = request.connection, request.header
+        members = self.producers.get(name, {})
+        if not members and len(self.producers) >= GROUPS_MAX:
+            raise NotAllowed(f"{GROUPS_MAX} groups of producers are there already")
+        if connection not in members:
+            if len(members) >= MEMBERS_MAX:
+                raise NotAllowed(f"group {name} has {MEMBERS_MAX} producers already")
+            self._join(self._produces, connection, name)
+        members[connection] = GroupMember(data.client_id, now, header.language.name, header.version)
+        self.producers[name] = members
+        self._producers_by_id[data.client_id] = connection
+
+    def _beat_of(
+        self,
+        request: Request,
+        data: HeartbeatData,
+        consumer: ConsumerData,
+        now: float,
+    ) -> None:
+        name, connection = _checked(consumer.group_name), request.connection
+        group = self.groups.get(name)
+        if len(consumer.subscription_data_set) > SUBSCRIPTIONS_MAX:
+            raise NotAllowed(f"group {name} subscribes more than {SUBSCRIPTIONS_MAX} topics")
+        if self._chars + _chars(consumer.subscription_data_set) > SUBSCRIBED_CHARS_MAX:
+            raise NotAllowed(f"the subscriptions of all groups have {self._chars} characters")
+        if group is None and len(self.groups) >= GROUPS_MAX:
+            raise NotAllowed(f"{GROUPS_MAX} groups have members already")
+        is_new = group is None or connection not in group.members
+        if group is not None and is_new and len(group.members) >= MEMBERS_MAX:
+            raise NotAllowed(f"group {name} has {MEMBERS_MAX} members already")
+        if is_new:
+            self._join(self._joined, connection, name)
+        if group is None:
+            group = self.groups[name] = Group()
+        known = group.members.get(connection)
+        if known is not None and known.client_id != data.client_id:
+            extra = fields(group=name, before=known.client_id, now=data.client_id)
+            log.warning("a connection has changed its client id", extra=extra)
+        header = request.header
+        group.members[connection] = GroupMember(
+            data.client_id, now, header.language.name, header.version
+        )
+        if self._awaited:
+            self._awaited.forget(name, data.client_id)
+        connection.group = name
+        self.pulls += 1
+        chars = group.chars
+        has_changed = group.take(consumer, data.without_sub)
+        self._chars += group.chars - chars
+        if has_changed or is_new:
+            self._pulled_queues -= group.forget_pulls()
+            self.changes += 1
+            self._ring(name, group)
+
+    def _join(
+        self, of: dict[RemotingConnection, set[str]], connection: RemotingConnection, name: str
+    ) -> None:
+        """Raises NotAllowed for one membership too many."""
+        if self._memberships >= MEMBERSHIPS_MAX:
+            raise NotAllowed(f"clients are members of {MEMBERSHIPS_MAX} groups already")
+        self._memberships += 1
+        of.setdefault(connection, set()).add(name)
+
+    def _part(
+        self, of: dict[RemotingConnection, set[str]], connection: RemotingConnection, name: str
+    ) -> None:
+        self._memberships -= 1
+        names = of[connection]
+        names.discard(name)
+        if not names:
+            del of[connection]
+
+    def unregister(self, request: Request) -> Reply:
+        """35: a client leaves a group."""
+        wanted = request_fields(request.header)
+        if wanted.producer_group:
+            self._leave_producers(wanted.producer_group, request.connection)
+        if wanted.consumer_group:
+            self._leave(wanted.consumer_group, request.connection)
+            if self._awaited.forget(wanted.consumer_group, wanted.client_id):
+                self._ring_anew(wanted.consumer_group)
+        return Reply()
+
+    def members_of(self, request: Request) -> Reply:
+        """38: the ids of a group's members and of those awaited, each once.
+
+        A broker names an id once for each connection. Java's client may open two at a time after a
+        request that timed out, keep both and beat on both: it divides the queues by two then, and
+        nobody reads the second half until a connection is idle for two minutes.
+        """
+        name = request_fields(request.header).consumer_group
+        group = self.groups.get(name)
+        here = () if group is None else group.members.values()
+        ids = dict.fromkeys((*(member.client_id for member in here), *self._awaited.of(name)))
+        if not ids:
+            text = f"no consumer for this group, {name}"
+            return Reply(ResponseCode.SYSTEM_ERROR, remark=text)
+        return Reply(body=write_body(ConsumerIdList(tuple(ids)), standard=True))
+
+    def lock(self, request: Request, now: float) -> Reply:
+        """41: locks those of the queues that nobody else has."""
+        wanted = read_body(LockBatchBody, request.body)
+        name = _checked(wanted.consumer_group)
+        if name not in self._locks and len(self._locks) >= GROUPS_MAX:
+            raise NotAllowed(f"{GROUPS_MAX} groups have locked queues already")
+        if len(wanted.client_id) > CLIENT_ID_CHARS_MAX:
+            raise BadRequest(f"a client id of more than {CLIENT_ID_CHARS_MAX} characters")
+        locks = self._locks.setdefault(name, {})
+        granted = []
+        for queue in wanted.mq_set:
+            if max(len(queue.topic), len(queue.broker_name)) > NAME_CHARS_MAX:
+                continue
+            owner, since = locks.get(queue, ("", now))
+            is_free = now - since > LOCK_S if queue in locks else self._has_room(locks)
+            if is_free or owner == wanted.client_id:
+                self._lock_count += queue not in locks
+                locks[queue] = wanted.client_id, now
+                granted.append(queue)
+        return Reply(body=write_body(LockedQueues(tuple(granted)), standard=True))
+
+    def _has_room(self, locks: Mapping[MessageQueue, Any]) -> bool:
+        return len(locks) < LOCKS_MAX and self._lock_count < LOCKS_OF_ALL_MAX
+
+    def has_locks(self, name: str, now: float) -> bool:
+        """Whether a group has locked a queue of late: it consumes in order."""
+        locks = self._locks.get(name, {})
+        return any(now - since <= LOCK_S for _, since in locks.values())
+
+    def unlock(self, request: Request) -> Reply:
+        """42: gives locks back."""
+        wanted = read_body(LockBatchBody, request.body)
+        locks = self._locks.get(wanted.consumer_group, {})
+        for queue in wanted.mq_set:
+            if locks.get(queue, ("", 0.0))[0] == wanted.client_id:
+                del locks[queue]
+                self._lock_count -= 1
+        return Reply()
+
+    def note_pull(
+        self, name: str, connection: RemotingConnection, topic: str, queue: int, offset: int
+    ) -> None:
+        """A member pulls from a queue that is there, of a topic of its group."""
+        group = self.groups.get(name)
+        member = None if group is None else group.members.get(connection)
+        if group is None or member is None or topic not in group.subscriptions:
+            return
+        pulled = group.pulled.setdefault(topic, {})
+        before = pulled.get(queue)
+        if before is None:
+            if self._pulled_queues >= PULLED_QUEUES_MAX:
+                return
+            self._pulled_queues += 1
+            group.begun[topic, queue] = offset
+        if before is None or before[0] != member.client_id:
+            self.changes += 1
+        pulled[queue] = member.client_id, offset
+        self.pulls += 1
+
+    def shown(self, now: float, now_ms: int) -> dict[str, Any]:
+        """Groups, members and queues, for people. `now_ms`: the same moment, in ms since 1970."""
+        found: dict[str, Any] = {}
+        for name, group in self.groups.items():
+            here = {member.client_id for member in group.members.values()}
+            found[name] = {
+                "topics": sorted(group.subscriptions),
+                "members": [
+                    {
+                        "client_id": member.client_id, "address": str(connection.peer),
+                        "language": member.language, "version": member.version,
+                    }
+                    for connection, member in group.members.items()
+                ],
+                "beats_ms": {
+                    str(connection.peer): now_ms - int((now - member.beat_at) * 1000)
+                    for connection, member in group.members.items()
+                },
+                "awaited": self._awaited.left(name),
+                "queues": {
+                    topic: {str(n): who for n, (who, _) in sorted(of.items()) if who in here}
+                    for topic, of in sorted(group.pulled.items())
+                },
+                "pulled": {
+                    topic: {str(n): offset for n, (_, offset) in sorted(of.items())}
+                    for topic, of in sorted(group.pulled.items())
+                },
+            }  # fmt: skip
+        for name in self._awaited.groups() - found.keys():
+            found[name] = {"members": [], "awaited": self._awaited.left(name), "queues": {}}
+        return found
+
+    # Ends
+
+    def went(self, connection: RemotingConnection) -> None:
+        """A connection is gone, and leaves all its groups."""
+        for name in list(self._joined.get(connection, ())):
+            self._leave(name, connection)
+        for name in list(self._produces.get(connection, ())):
+            self._leave_producers(name, connection)
+
+    def drop_silent(self, now: float) -> None:
+        """Drops the members that did not beat for SILENT_S_MAX, locks that have expired, and those
+        who were awaited for long enough."""
+        for name in self._awaited.drop_due(now) if self._awaited else ():
+            self._ring_anew(name)
+        for name, group in list(self.groups.items()):
+            for connection in _silent(group.members, now):
+                who = fields(
+                    group=name, client_id=group.members[connection].client_id,
+                    peer=str(connection.peer), why=f"no heart-beat for {SILENT_S_MAX:.0f} s",
+                )  # fmt: skip
+                log.warning("a member is gone, and its queues are free", extra=who)
+                self._leave(name, connection)
+        for name, members in list(self.producers.items()):
+            for connection in _silent(members, now):
+                self._leave_producers(name, connection)
+        for name, locks in list(self._locks.items()):
+            for queue in [one for one, (_, since) in locks.items() if now - since > LOCK_S]:
+                del locks[queue]
+                self._lock_count -= 1
+            if not locks:
+                del self._locks[name]
+
+    def _leave(self, name: str, connection: RemotingConnection) -> None:
+        group = self.groups.get(name)
+        if group is None or group.members.pop(connection, None) is None:
+            return
+        self.changes += 1
+        self._part(self._joined, connection, name)
+        if not group.members:
+            del self.groups[name]
+            self._chars -= group.chars
+            self._pulled_queues -= sum(map(len, group.pulled.values()))
+        self._ring(name, group)
+
+    def _leave_producers(self, name: str, connection: RemotingConnection) -> None:
+        members = self.producers.get(name, {})
+        member = members.pop(connection, None)
+        if not members:
+            self.producers.pop(name, None)
+        if member is None:
+            return
+        self._part(self._produces, connection, name)
+        if self._producers_by_id.get(member.client_id) is connection:
+            # As at a broker also where it is a producer of another group: that beats again.
+            del self._producers_by_id[member.client_id]
+
+    def _ring_anew(self, name: str) -> None:
+        """One that was awaited is so no more, and is not back."""
+        self.changes += 1
+        group = self.groups.get(name)
+        if group is not None:
+            self._ring(name, group)
+
+    def _ring(self, name: str, group: Group) -> None:
+        """40: tells all members that the group has changed."""
+        if group.message_model == BROADCASTING or not self.may_ring(name):
+            return
+        for connection in group.members:
+            ext = {"consumerGroup": name}
+            connection.send(
+                RemotingHeader(
+                    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, next(_OPAQUES), ONE_WAY, ext
+                )
+            )
+
+
+def _silent(
+    members: Mapping[RemotingConnection, GroupMember], now: float
+) -> list[RemotingConnection]:
+    return [one for one, member in members.items() if now - member.beat_at > SILENT_S_MAX]
+
+
+def _checked(group: str) -> str:
+    """Raises BadRequest for a name that RocketMQ does not allow."""
+    if not is_group_name(group):
+        raise BadRequest(f"{group[:80]!a} cannot name a group")
+    return group

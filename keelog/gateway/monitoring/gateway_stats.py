@@ -1,0 +1,112 @@
+"""Counts of the gateway for metrics: requests, refusals, connections, and what they hold."""
+
+from pathlib import Path
+from typing import Protocol
+
+from keelog.gateway.connection import ConnectionBuffers, EndReason, RemotingConnection
+from keelog.gateway.members import Members
+from node.runtime.stats.page import StatsPage
+from node.runtime.stats.series import (
+    GATEWAY,
+    GATEWAY_CHECKS,
+    GATEWAY_CODES,
+    GATEWAY_ENDED,
+    GATEWAY_GAUGES,
+    GATEWAY_REFUSALS,
+    GATEWAY_REFUSED,
+    GATEWAY_REQUESTS,
+    OTHER,
+)
+from protocol.remoting.codes import ResponseCode
+
+_GOOD = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+        ResponseCode.QUERY_NOT_FOUND,
+    }
+)
+"""Outcomes other than refusals: messages were stored, or there is nothing."""
+
+
+class WatchedService(Protocol):
+    """What is looked at."""
+
+    connections: set[RemotingConnection]
+    buffers: ConnectionBuffers
+    members: Members
+
+    @property
+    def held_pulls(self) -> int:
+        """Pulls that wait for messages."""
+
+    @property
+    def client_requests(self) -> int:
+        """Requests to clients without an answer yet."""
+
+    @property
+    def open_transactions(self) -> int:
+        """Those that the last round of checks found open for long."""
+
+    @property
+    def transaction_checks(self) -> int:
+        """Questions to producers about them."""
+
+
+class GatewayStats:
+    """For the gateway's one thread."""
+
+    def __init__(self, root: Path) -> None:
+        self._page = StatsPage(root, GATEWAY, 0)
+        counts = self._page.counts
+        self._numbers = counts.numbers
+        self._requests = {
+            int(code): counts.place(GATEWAY_REQUESTS, request_code=code.name.lower())
+            for code in GATEWAY_CODES
+        }
+        self._other = counts.place(GATEWAY_REQUESTS, request_code=OTHER)
+        self._refusals = {
+            int(code): counts.place(GATEWAY_REFUSALS, response_code=code.name.lower())
+            for code in GATEWAY_REFUSED
+        }
+        self._other_refusal = counts.place(GATEWAY_REFUSALS, response_code=OTHER)
+        self._ends = {one: counts.place(GATEWAY_ENDED, reason=one) for one in EndReason}
+        self._checks = counts.place(GATEWAY_CHECKS)
+        self._gauges = [counts.place(family) for family in GATEWAY_GAUGES]
+
+    def answered(self, code: int, outcome: int) -> None:
+        """A request of this code had this outcome."""
+        numbers = self._numbers
+        place = self._requests.get(code)
+        numbers[self._other if place is None else place] += 1
+        if outcome and outcome not in _GOOD:
+            numbers[self._refusals.get(outcome, self._other_refusal)] += 1
+
+    def ended(self, reason: EndReason) -> None:
+        """The gateway has ended a connection."""
+        self._numbers[self._ends[reason]] += 1
+
+    def publish(self, service: WatchedService) -> None:
+        """Shows what was counted, and the gauges."""
+        now = (
+            len(service.connections),
+            service.held_pulls,
+            service.buffers.held,
+            service.client_requests,
+            service.members.producer_count,
+            service.open_transactions,
+        )
+        for place, value in zip(self._gauges, now, strict=True):
+            self._numbers[place] = value
+        self._numbers[self._checks] = service.transaction_checks
+        self._page.publish()
+
+    def close(self, service: WatchedService) -> None:
+        """Shows the last counts; the file stays."""
+        self.publish(service)
+        self._page.close()

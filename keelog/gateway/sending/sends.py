@@ -1,0 +1,451 @@
+"""Sends of RocketMQ's clients: 10, 310 and 320 become records for the writer.
+
+The checks and their order are those of RocketMQ's SendMessageProcessor.
+"""
+
+import random
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from keelog.client.results import Receipt
+from keelog.client.send.receipts import BatchReceipt
+from keelog.client.send.record_batch import EncodedColumns, EncodedMessage
+from keelog.client.send.send_coalescer import SEND_BYTES_MAX
+from keelog.client.send.unique_key import UniqueKeys
+from keelog.gateway.connection import Reply, Request
+from keelog.gateway.groups import Groups
+from keelog.gateway.names import SEND_EXT
+from keelog.gateway.sending.delayed import (
+    DelayRules,
+    dead_letter,
+    dead_letter_topic,
+    delay_level_of,
+)
+from keelog.gateway.sending.half import HALF_QUEUE, asks_for_transaction, half_properties
+from keelog.gateway.sending.stored_properties import (
+    SPECIAL_NAMES,
+    broker_properties,
+    stored_properties,
+    unique_key_of,
+    waits_for_disk,
+)
+from keelog.gateway.sending.writer_link import Slot, WriterLink
+from keelog.gateway.topics import Topics
+from node.runtime.process import now_ms
+from node.store.config.topics_file import Topic
+from protocol.errors import (
+    BadRequest,
+    IllegalMessage,
+    MessageTooLarge,
+    MqError,
+    NodeBusy,
+    NotAllowed,
+    OutcomeUnknownError,
+)
+from protocol.message_id import IPV4_BYTES
+from protocol.names import (
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    check_topic_for_send,
+)
+from protocol.record.codec import TRANSACTION_MASK
+from protocol.record.encode import ANY_QUEUE, FORBIDDEN_SYS_FLAGS, pack_fields
+from protocol.record.encode_batch import EncodedBatch
+from protocol.record.properties import (
+    CRC_PROPERTY_BYTES,
+    EMPTY_CRC_PROPERTY,
+    check_properties_length,
+)
+from protocol.record.scheduled import RealPlace, schedule_place, scheduled
+from protocol.record.timed import TIMER_PLACE, Timed, is_timed, timed
+from protocol.remoting.batch import BatchItem, batch_items
+from protocol.remoting.codes import ResponseCode
+from protocol.remoting.encode_items import RecordMould, encode_items, packed_names
+from protocol.remoting.request_headers import SendMessageHeader, request_fields
+from protocol.request_checks import WAIT_NONE
+
+WAITING_BYTES_MAX = 64 * 1024 * 1024
+"""Of all clients' messages that the writer has not taken; beyond it, sends are refused as busy."""
+_SPECIAL = packed_names(SPECIAL_NAMES)
+_CODES = {
+    "PUT_OK": ResponseCode.SUCCESS,
+    "FLUSH_DISK_TIMEOUT": ResponseCode.FLUSH_DISK_TIMEOUT,
+    "FLUSH_SLAVE_TIMEOUT": ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    "SLAVE_NOT_AVAILABLE": ResponseCode.SLAVE_NOT_AVAILABLE,
+}
+
+
+class _Sent:
+    """The message of one request, until it has its outcome. `queue_id`: the one that its client
+    gets to know."""
+
+    __slots__ = ("queue_id", "recall_handle", "request")
+
+    def __init__(self, request: Request, queue_id: int) -> None:
+        self.request = request
+        self.queue_id = queue_id
+        self.recall_handle = ""
+        """Of a timer message: what takes it back."""
+
+    def refused(self, error: MqError) -> None:
+        """It was not stored."""
+        self.request.answer(refusal_of_send(error))
+
+    def stored(self, receipt: Receipt) -> None:
+        """It was."""
+        ext = _answer_fields(receipt, receipt.msg_id, self.queue_id)
+        if self.recall_handle:
+            ext["recallHandle"] = self.recall_handle
+        self.request.answer(Reply(_code(receipt.status), ext))
+
+
+class _SentBatch:
+    """The messages of one request, which go to the writer in `left` parts, until all have their
+    outcome."""
+
+    __slots__ = ("left", "parts", "queue_id", "request")
+
+    def __init__(self, request: Request, left: int, queue_id: int) -> None:
+        self.request = request
+        self.left = left
+        self.queue_id = queue_id
+        self.parts: list[BatchReceipt] = []
+
+    def done(self, found: BatchReceipt | MqError) -> None:
+        """A part has its outcome."""
+        if isinstance(found, MqError):
+            self.request.answer(refusal_of_send(found))
+            return
+        self.parts.append(found)
+        if len(self.parts) == self.left:
+            first = self.parts[0][0]
+            ids = ",".join([part.joined_ids() for part in self.parts])
+            # One that is not as durable as was asked is what the client has to know.
+            worst = max((_code(part.status) for part in self.parts), key=_is_not_stored_as_asked)
+            self.request.answer(Reply(worst, _answer_fields(first, ids, self.queue_id)))
+
+
+_WAITING = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
+"""The topics of messages that consumers get later, elsewhere."""
+
+
+class Sends:
+    """The sends of all connections, in the thread of the loop."""
+
+    def __init__(
+        self,
+        link: WriterLink,
+        topics: Topics,
+        groups: Groups,
+        cluster: str,
+        delays: DelayRules,
+        *,
+        rejects_halves: bool,
+        once: bool,
+    ) -> None:
+        """`once`: the writer is asked to store each unique key once."""
+        self._link = link
+        self._topics = topics
+        self._groups = groups
+        self._delays = delays
+        self._rejects_halves = rejects_halves
+        self._once = once
+        self._keys = UniqueKeys(bytes(IPV4_BYTES))
+        self._added = broker_properties(cluster)
+        self._making_bytes = 0
+        """Of messages whose topic is being made."""
+
+    def send(self, request: Request) -> Any:
+        """10, 310, 320: stores messages. Replies later, or returns what has to be awaited."""
+        wanted: SendMessageHeader = request_fields(request.header)
+        if wanted.topic.startswith(RETRY_PREFIX):
+            wanted = self._or_dead_letter(wanted)
+        topic = self._topics.find(wanted.topic)
+        if topic is None:
+            self._topics.check_may_make(wanted.topic, wanted.default_topic)
+            return self._make_and_send(request, wanted, bytes(request.body))
+        self._send_to(topic, request, wanted, request.body)
+        return None
+
+    def _or_dead_letter(self, wanted: SendMessageHeader) -> SendMessageHeader:
+        """A message to a retry topic, or as a dead letter where it has failed too often. An orderly
+        group, which has locks, tries again by itself before."""
+        group = wanted.topic.removeprefix(RETRY_PREFIX)
+        times_max = wanted.max_reconsume_times
+        if times_max is None:
+            times_max = self._groups.settings(group).retry_times_max
+        if wanted.reconsume_times <= times_max and not self._groups.has_locks(group):
+            return wanted
+        properties = dead_letter(wanted.properties.encode()).decode()
+        return wanted._replace(
+            topic=dead_letter_topic(group), queue_id=ANY_QUEUE, properties=properties
+        )
+
+    async def _make_and_send(
+        self, request: Request, wanted: SendMessageHeader, body: bytes
+    ) -> None:
+        self._check_room(len(body))
+        self._making_bytes += len(body)
+        try:
+            topic = await self._topics.make_for_send(wanted)
+        finally:
+            self._making_bytes -= len(body)
+        self._send_to(topic, request, wanted, memoryview(body))
+
+    def _check_room(self, more: int = 0) -> None:
+        """Raises NodeBusy."""
+        waiting = self._link.waiting_bytes + self._making_bytes
+        if waiting + more > WAITING_BYTES_MAX:
+            raise NodeBusy(f"{waiting} bytes wait for the writer", "send again later")
+
+    async def place_of(self, wanted: SendMessageHeader) -> RealPlace:
+        """Where a single message goes; makes the topic where that is missing.
+
+        Raises what refuses a send.
+        """
+        topic = self._topics.find(wanted.topic)
+        if topic is None:
+            self._topics.check_may_make(wanted.topic, wanted.default_topic)
+            topic = await self._topics.make_for_send(wanted)
+        return self._place_in(topic, wanted)
+
+    def _place_in(self, topic: Topic, wanted: SendMessageHeader) -> RealPlace:
+        """Raises NodeBusy, NotAllowed, BadRequest, IllegalMessage."""
+        self._check_room()
+        _check_for_clients(topic.name)
+        if not topic.is_writable:
+            raise NotAllowed(f"the topic {topic.name} does not take messages (perm {topic.perm})")
+        queue_id = _queue_of(topic, wanted.queue_id)
+        if wanted.sys_flag & FORBIDDEN_SYS_FLAGS:
+            raise IllegalMessage(
+                f"sysFlag {wanted.sys_flag:#x} marks an inner batch, which this node does not"
+                " offer, or a transaction that no property names",
+                "send plain messages",
+            )
+        return RealPlace(topic.name, queue_id)
+
+    def _send_to(
+        self, topic: Topic, request: Request, wanted: SendMessageHeader, body: memoryview
+    ) -> None:
+        """Raises NodeBusy, NotAllowed, BadRequest, IllegalMessage and its kinds."""
+        is_half = self._is_half(wanted)
+        if is_half:
+            wanted = wanted._replace(sys_flag=wanted.sys_flag & ~TRANSACTION_MASK)
+        place = self._place_in(topic, wanted)
+        if wanted.batch:
+            self._send_batch(request, wanted, place, body)
+        elif is_half:
+            self._put_half(request, wanted, place, body)
+        else:
+            self.put(request, wanted, place, body, self._added, _Sent(request, place.queue_id))
+
+    def _is_half(self, wanted: SendMessageHeader) -> bool:
+        """Whether a message is the half of a transaction; one that is handed back keeps the
+        property, and is none (SendMessageProcessor). Raises NotAllowed."""
+        if wanted.batch or not asks_for_transaction(wanted.properties):
+            return False
+        if wanted.reconsume_times > 0 and delay_level_of(wanted.properties.encode(), 1):
+            return False
+        if self._rejects_halves:
+            raise NotAllowed("this node refuses messages of transactions")
+        return True
+
+    def _put_half(
+        self, request: Request, wanted: SendMessageHeader, place: RealPlace, body: memoryview
+    ) -> None:
+        """Raises as `put`. The answer names the queue of the message, not that of the half."""
+        given = wanted.properties.encode()
+        properties = stored_properties(given, self._added, self._keys.next)
+        wait = None if waits_for_disk(properties) else WAIT_NONE
+        timed(properties, place, now_ms(), self._delays.timer_ms_max)  # refuses what cannot be
+        properties = half_properties(properties, place)
+        waits_at, sent = RealPlace(HALF_TOPIC, HALF_QUEUE), _Sent(request, place.queue_id)
+        entry = self._entry(wanted, waits_at, body, properties, wanted.flag, request, sent)
+        self._link.put(entry, wait, is_inner=True)
+
+    def put(
+        self,
+        request: Request,
+        wanted: SendMessageHeader,
+        place: RealPlace,
+        body: bytes | memoryview,
+        added: bytes,
+        slot: Slot,
+    ) -> None:
+        """Sends one message to the writer, `added` at the end of its properties. `slot` gets the
+        outcome. Raises IllegalMessage and its kinds."""
+        properties = stored_properties(wanted.properties.encode(), added, self._keys.next)
+        wait = None if waits_for_disk(properties) else WAIT_NONE
+        level = delay_level_of(properties, self._delays.level_max)
+        later: Timed | None = None
+        if level:
+            properties, place = scheduled(properties, place, level), schedule_place(level)
+        else:
+            later = timed(properties, place, now_ms(), self._delays.timer_ms_max)
+        if later is not None:
+            if isinstance(slot, _Sent):
+                slot.recall_handle = self._delays.recall_handle(later, place)
+            properties, place = later.properties, TIMER_PLACE
+        entry = self._entry(wanted, place, body, properties, wanted.flag, request, slot)
+        once = later is None and self._asks_once(wanted.topic)
+        self._link.put(entry, wait, is_inner=level > 0 or later is not None, once=once)
+
+    def _asks_once(self, topic: str) -> bool:
+        """Not for retry topics: a message that fails again comes with the key that it had."""
+        return self._once and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+
+    def _send_batch(
+        self, request: Request, wanted: SendMessageHeader, place: RealPlace, body: memoryview
+    ) -> None:
+        if wanted.topic.startswith(RETRY_PREFIX):
+            raise IllegalMessage("a batch to a retry topic", "send them one by one")
+        parts = list(_parts(self._columns(request, wanted, place, body)))
+        sent, once = _SentBatch(request, len(parts), place.queue_id), self._asks_once(wanted.topic)
+        for part in parts:
+            self._link.put_batch(part, sent.done, once)
+
+    def _columns(
+        self, request: Request, wanted: SendMessageHeader, place: RealPlace, body: memoryview
+    ) -> EncodedColumns:
+        """The records of a batch. Raises IllegalMessage and its kinds, BadCommand."""
+        mould = _mould(request, wanted, place)
+        found = encode_items(body, mould, _SPECIAL, self._link.body_bytes_max, self._link.crc)
+        if found is not None:
+            return EncodedColumns(place.topic, place.queue_id, *found)
+        items = [self._item(mould, item) for item in batch_items(body)]
+        records = b"".join(record for record, _ in items)
+        sizes = np.array([len(record) for record, _ in items], np.uint32)
+        encoded = EncodedBatch(np.frombuffer(records, np.uint8), sizes, crc32(records))
+        return EncodedColumns(place.topic, place.queue_id, encoded, [key for _, key in items])
+
+    def _item(self, mould: RecordMould, item: BatchItem) -> tuple[bytes, str]:
+        """The record of one message of a batch, and its unique key: a broker adds nothing to it."""
+        given = bytes(item.properties)
+        if asks_for_transaction(given.decode("utf-8", "replace")):
+            raise IllegalMessage("a transaction in a batch", "send such messages one by one")
+        properties = stored_properties(given, b"", self._keys.next)
+        if delay_level_of(properties, self._delays.level_max) or is_timed(properties):
+            raise IllegalMessage("a delay in a batch", "send delayed messages one by one")
+        return self._record(mould, item.body, properties, item.flag)
+
+    def _entry(
+        self,
+        wanted: SendMessageHeader,
+        place: RealPlace,
+        body: bytes | memoryview,
+        properties: bytes,
+        flag: int,
+        request: Request,
+        slot: Slot,
+    ) -> EncodedMessage:
+        mould = _mould(request, wanted, place)
+        record, key = self._record(mould, body, properties, flag)
+        return EncodedMessage(record, place.topic, place.queue_id, None, key, slot)
+
+    def _record(
+        self, mould: RecordMould, body: bytes | memoryview, properties: bytes, flag: int
+    ) -> tuple[bytes, str]:
+        """A record and its unique key. Raises MessageTooLarge, IllegalMessage."""
+        if len(body) > self._link.body_bytes_max:
+            raise MessageTooLarge(
+                f"the body has {len(body)} bytes, {self._link.body_bytes_max} are allowed",
+                "split the body, or raise max_message_size",
+            )
+        own = CRC_PROPERTY_BYTES if self._link.crc else 0
+        check_properties_length(len(properties) + own)
+        if own:
+            properties += EMPTY_CRC_PROPERTY
+        record = pack_fields(
+            mould.topic, body, mould.queue_id, properties,
+            mould.born_timestamp, mould.born_host,
+            flag, mould.sys_flag, mould.reconsume_times,
+        )  # fmt: skip
+        return record, unique_key_of(properties).decode("utf-8", "replace")
+
+
+def _mould(request: Request, wanted: SendMessageHeader, place: RealPlace) -> RecordMould:
+    return RecordMould(
+        place.topic,
+        place.queue_id,
+        wanted.born_timestamp,
+        request.connection.peer,
+        wanted.sys_flag,
+        wanted.reconsume_times,
+    )
+
+
+def _parts(columns: EncodedColumns) -> Iterator[EncodedColumns]:
+    """A batch as the requests that the writer takes: most are one."""
+    records, sizes = columns.encoded.records, columns.encoded.sizes
+    if len(records) <= SEND_BYTES_MAX:
+        yield columns
+        return
+    ends = np.cumsum(sizes, dtype=np.int64)
+    row = start = 0
+    while row < len(sizes):
+        stop = max(row + 1, int(np.searchsorted(ends, start + SEND_BYTES_MAX, "right")))
+        end = int(ends[stop - 1])
+        some = records[start:end]
+        encoded = EncodedBatch(some, sizes[row:stop], crc32(some.data))
+        yield columns._replace(encoded=encoded, unique_keys=columns.unique_keys[row:stop])
+        row, start = stop, end
+
+
+@lru_cache(maxsize=4096)
+def _check_for_clients(topic: str) -> None:
+    """Raises NotAllowed for the system's own topics, which a store of a broker has."""
+    check_topic_for_send(topic)
+
+
+def _queue_of(topic: Topic, wanted: int) -> int:
+    """The queue that the client named, or any. Raises BadRequest, NotAllowed."""
+    if wanted < 0:
+        if not topic.write_queues:
+            raise NotAllowed(f"topic {topic.name} has no queue to write to")
+        return random.randrange(topic.write_queues)
+    queues = max(topic.read_queues, topic.write_queues)
+    if wanted >= queues:
+        raise BadRequest(f"queue {wanted} of topic {topic.name} is outside [0, {queues - 1}]")
+    return wanted
+
+
+def _code(status: str) -> int:
+    return _CODES.get(status, ResponseCode.SUCCESS)
+
+
+def _is_not_stored_as_asked(code: int) -> bool:
+    return code != ResponseCode.SUCCESS
+
+
+def _answer_fields(first: Receipt, msg_ids: str, queue_id: int) -> dict[str, str]:
+    """Of one message, or of all those of a batch: their ids are joined by commas.
+
+    A delayed message is in another queue than its client asked for, and hears of. A repeated one
+    is where the first one is.
+    """
+    if first.topic not in _WAITING:
+        queue_id = first.queue_id
+    return {
+        **SEND_EXT,
+        "msgId": msg_ids,
+        "queueId": str(queue_id),
+        "queueOffset": str(first.queue_offset),
+        "transactionId": first.unique_key,
+    }
+
+
+def refusal_of_send(error: MqError) -> Reply:
+    """A refusal has the fields that a Java client reads without a check.
+
+    Where the outcome is unknown, the client tries again, as after a time-out of its own.
+    """
+    is_unknown = isinstance(error, OutcomeUnknownError)
+    code = ResponseCode.SYSTEM_ERROR if is_unknown else error.code
+    return Reply(code, SEND_EXT, remark=error.reason)

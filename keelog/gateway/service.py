@@ -1,0 +1,496 @@
+"""Which request goes where: the codes that a gateway serves.
+
+Nothing that holds a group together (34, 35, 38, 41, 105) waits for the disk or for the writer: a
+Java client closes its connection when one answer takes more than 3 s.
+"""
+
+import asyncio
+import logging
+import resource
+from collections.abc import Awaitable, Callable, Coroutine
+from inspect import iscoroutine
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from keelog.client.core import ClientCore
+from keelog.gateway.admin.desk import AdminDesk, AdminParts
+from keelog.gateway.admin.look_ups import LookUps
+from keelog.gateway.admin.resets import WaitingResets
+from keelog.gateway.awake_selector import AwakeSelector
+from keelog.gateway.commits import Commits
+from keelog.gateway.connection import (
+    ConnectionBuffers,
+    EndReason,
+    RemotingConnection,
+    Reply,
+    Request,
+)
+from keelog.gateway.groups import Groups
+from keelog.gateway.members import Members
+from keelog.gateway.membership.awaited import AwaitedMembers
+from keelog.gateway.membership.client_places import ClientPlaces, GroupQueuePlace, PlaceVerdict
+from keelog.gateway.monitoring.gateway_stats import GatewayStats
+from keelog.gateway.names import BrokerName
+from keelog.gateway.offsets import Offsets
+from keelog.gateway.pulls import COMMIT, Pulls, moved_reply
+from keelog.gateway.replica.rules import as_slave
+from keelog.gateway.sending.delayed import DelayRules, retry_topic
+from keelog.gateway.sending.send_back import SendBack
+from keelog.gateway.sending.sends import Sends, refusal_of_send
+from keelog.gateway.sending.writer_link import WriterLink
+from keelog.gateway.settings.live import LiveSettings
+from keelog.gateway.timers.recalls import Recalls
+from keelog.gateway.to_clients.client_requests import ClientRequests
+from keelog.gateway.to_clients.replies import Replies
+from keelog.gateway.topics import Topics
+from keelog.gateway.transactions.checks import Checks
+from keelog.gateway.transactions.ends import Ends
+from node.runtime import disk
+from node.runtime.damage import met_damage
+from node.runtime.event_log import fields
+from node.runtime.process import now_ms
+from node.runtime.settings import Settings
+from node.runtime.shortage import as_refusal
+from node.runtime.state_page import run_dir
+from node.store.config.topics_file import TopicsFile
+from node.store.members_file import read_members, write_members
+from node.store.query.pull_types import TransferLimits
+from node.store.running_store import RunningStore
+from protocol.errors import CorruptError, MqError, NodeBusy
+from protocol.names import is_system_group
+from protocol.record.codec import Record
+from protocol.remoting.codes import RequestCode, ResponseCode
+from protocol.remoting.headers import RemotingHeader
+from protocol.remoting.request_headers import PullMessageHeader, request_fields
+
+log = logging.getLogger("keelog.gateway")
+
+TASKS_MAX = 4_096
+"""Requests of all connections that wait for the writer, but sends; further ones are refused."""
+CONNECTIONS_MAX = 10_000
+SHOW_PULLS_S = 5.0
+"""How often the file of the members says from where they pull."""
+SPARE_DESCRIPTORS = 128
+"""Of a process with few descriptors: kept for the store's files, and for the way to the writer."""
+Handle = Callable[[Request], Any]
+SENDS = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+    }
+)
+
+
+class GatewayService:
+    """Takes the requests of all connections, in the thread of the loop."""
+
+    def __init__(
+        self,
+        store: RunningStore,
+        core: ClientCore,
+        settings: Settings,
+        name: BrokerName,
+        limits: TransferLimits,
+        shards: int,
+    ) -> None:
+        self.requests = 0
+        self.buffers = ConnectionBuffers()
+        self.stats = GatewayStats(store.root)
+        self.count = self.stats.answered
+        self._connections_max, self._is_slave = connections_max(), bool(settings.follow)
+        self._root = store.root
+        self._shown = self._shown_pulls = -1
+        """The numbers of the changes that the file of the members has."""
+        self._show_pulls_at = 0.0
+        self.connections: set[RemotingConnection] = set()
+        self.members = Members(AwaitedMembers(read_members(store.root), monotonic()))
+        self._live = live = LiveSettings(settings)
+        self.topics = Topics(TopicsFile(store.root), core, live, name)
+        self.groups = Groups(
+            store.root,
+            live,
+            lambda group: self.members.has_locks(group, monotonic()),
+            is_owner=not settings.follow,
+        )
+        self.members.may_ring = lambda group: self.groups.settings(group).rings
+        self.pulls = Pulls(store, self.topics, self.members, self.groups, limits, shards)
+        self._link = WriterLink(core, run_dir(store.root), settings, self.buffers.gathering)
+        levels = len(settings.delay_levels_ms)
+        delays = DelayRules(levels, settings.timer_max_delay_sec * 1000, name.broker)
+        self.sends = self._make_sends(settings, name.cluster, delays)
+        self._recalls = Recalls(self.sends, self.topics, delays, settings.recall_message_enable)
+        self._ends = Ends(self._link, self.topics, self._look_up, settings, delays)
+        self._checks = Checks(
+            core,
+            self._link,
+            self.topics,
+            self._ends,
+            self.members.producer_of,
+            name.broker,
+            settings,
+        )
+        self._send_back = SendBack(self._link, self.topics, self.groups, self._look_up, levels)
+        self._asked = ClientRequests()
+        self._replies = Replies(self.sends, self.members, self._asked, name.address, live)
+        self._places = ClientPlaces(self._generation_of, self._readable)
+        self.commits = Commits(core, self._generation_of)
+        self._resets = WaitingResets(self._generation_of)
+        self._offsets = self._make_offsets(core)
+        self._look_ups = LookUps(core, store.root, self._look_up, self._readable)
+        self._tasks: set[asyncio.Future[Any]] = set()
+        self._own_tasks: list[asyncio.Future[Any]] = []
+        self._admin = AdminDesk(self._admin_parts(store.root, core))
+        self.before_reading: Callable[[float], None] = lambda now: None
+        """Takes in how far the log has grown; its owner sets it."""
+        self._handlers = as_slave(self._declared(), settings)
+
+    def _make_sends(self, settings: Settings, cluster: str, delays: DelayRules) -> Sends:
+        return Sends(
+            self._link,
+            self.topics,
+            self.groups,
+            cluster,
+            delays,
+            rejects_halves=settings.reject_transaction_message,
+            once=settings.idempotent_remoting and settings.idempotent_window > 0,
+        )
+
+    def _make_offsets(self, core: ClientCore) -> Offsets:
+        return Offsets(
+            core,
+            self.topics,
+            self.commits,
+            self.pulls.desk,
+            self._resets,
+            self.groups,
+            self.members,
+            self._places,
+        )
+
+    def _admin_parts(self, root: Path, core: ClientCore) -> AdminParts:
+        return AdminParts(
+            root=root,
+            core=core,
+            desk=self.pulls.desk,
+            topics=self.topics,
+            groups=self.groups,
+            members=self.members,
+            commits=self.commits,
+            resets=self._resets,
+            asked=self._asked,
+            live=self._live,
+            look_up=self._look_up,
+            now=self._now,
+            waiting=lambda: len(self._tasks),
+        )
+
+    def _declared(self) -> dict[int, Handle]:
+        """Each replies at once (Reply), by itself (None), or later (an awaitable of either)."""
+        topics, members, offsets, send = self.topics, self.members, self._offsets, self.sends.send
+        code = RequestCode
+        return {
+            code.SEND_MESSAGE: send,
+            code.SEND_MESSAGE_V2: send,
+            code.SEND_BATCH_MESSAGE: send,
+            code.SEND_REPLY_MESSAGE: self._replies.take,
+            code.SEND_REPLY_MESSAGE_V2: self._replies.take,
+            code.CONSUMER_SEND_MSG_BACK: self._send_back.take,
+            code.RECALL_MESSAGE: self._recalls.take,
+            code.END_TRANSACTION: self._ends.take,
+            code.PULL_MESSAGE: self._pull,
+            code.LITE_PULL_MESSAGE: self._pull,
+            code.QUERY_CONSUMER_OFFSET: lambda request: offsets.stored(request, self._now()),
+            code.UPDATE_CONSUMER_OFFSET: offsets.commit,
+            code.SEARCH_OFFSET_BY_TIMESTAMP: lambda request: offsets.by_time(request, self._now()),
+            code.GET_MAX_OFFSET: lambda request: offsets.max(request, self._now()),
+            code.GET_MIN_OFFSET: lambda request: offsets.min(request, self._now()),
+            code.GET_EARLIEST_MSG_STORETIME: lambda request: offsets.earliest_time(
+                request, self._now()
+            ),
+            code.QUERY_MESSAGE: self._look_ups.by_key,
+            code.VIEW_MESSAGE_BY_ID: self._look_ups.by_offset,
+            code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.groups.configure,
+            code.HEART_BEAT: self._beat,
+            code.UNREGISTER_CLIENT: members.unregister,
+            code.GET_CONSUMER_LIST_BY_GROUP: members.members_of,
+            code.CHECK_CLIENT_CONFIG: self.pulls.check,
+            code.LOCK_BATCH_MQ: lambda request: members.lock(request, monotonic()),
+            code.UNLOCK_BATCH_MQ: members.unlock,
+            code.GET_ALL_TOPIC_CONFIG: topics.configs,
+            code.GET_TOPIC_CONFIG: topics.config,
+            code.GET_ROUTEINFO_BY_TOPIC: topics.route,
+            code.GET_BROKER_CLUSTER_INFO: topics.cluster,
+            code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: topics.names,
+            **self._admin.handlers(),
+        }
+
+    def _look_up(self, offset: int) -> Record:
+        """The record at a log offset. Raises NotFound, StoreDamaged."""
+        self._now()
+        return self.pulls.desk.again(lambda: self.pulls.desk.store.look_up(offset))
+
+    def _readable(self) -> int:
+        """Up to where the log may be read."""
+        self._now()
+        return self.pulls.desk.store.log.end
+
+    def _generation_of(self, topic: str) -> int:
+        """That of the topic, as of the last look."""
+        return self.pulls.desk.store.removed.horizon(topic)
+
+    def _now(self) -> float:
+        """The time, after taking in how far the log has grown."""
+        now = monotonic()
+        self.before_reading(now)
+        return now
+
+    @property
+    def hears_of_growth(self) -> bool:
+        """Whether an answer of the writer will wake the loop as soon as its bell would."""
+        return self._link.is_answered_soon
+
+    def note_appends(self, begun: Callable[[], object], ended: Callable[[], object]) -> None:
+        """Has one called when a request goes to the writer, the other when it has its outcome."""
+        self._link.on_request, self._link.on_outcome = begun, ended
+
+    def look_with(self, selector: AwakeSelector) -> None:
+        """Has the loop look for the next request of a client that waits for each reply."""
+        self._link.selector = selector
+
+    # Connections
+
+    def came(self, connection: RemotingConnection) -> None:
+        """One more; beyond `connections_max` it is closed."""
+        if len(self.connections) >= self._connections_max:
+            connection.end(EndReason.CROWD, f"there are {len(self.connections)} already")
+            return
+        self.connections.add(connection)
+        self._places.came(connection)
+
+    def went(self, connection: RemotingConnection) -> None:
+        """It is gone, with its memberships and held pulls."""
+        self.connections.discard(connection)
+        self.pulls.went(connection)
+        self.members.went(connection)
+        self._places.went(connection)
+        self._asked.went(connection)
+
+    def look_around(self, now: float) -> None:
+        """Ends what is silent. Call it each second or so."""
+        self.members.drop_silent(now)
+        self.groups.turn(now)
+        self._admin.turn(now)
+        self._show_members(now)
+        self.buffers.count_anew()
+        self.stats.publish(self)
+        for connection in list(self.connections):
+            connection.close_if_idle(now)
+
+    def _show_members(self, now: float) -> None:
+        """Writes the file of the members: soon after a change of them, else when they pull."""
+        members = self.members
+        is_pulled = members.pulls != self._shown_pulls and now >= self._show_pulls_at
+        if members.changes != self._shown or is_pulled:
+            with disk.if_room():
+                write_members(self._root, members.shown(now, now_ms()))
+                self._shown, self._shown_pulls = members.changes, members.pulls
+                self._show_pulls_at = now + SHOW_PULLS_S
+
+    # Requests
+
+    def answered(
+        self, connection: RemotingConnection, header: RemotingHeader, body: memoryview
+    ) -> None:
+        """A client's answer to what it was asked."""
+        self._asked.answered(connection, header, body)
+
+    def count_end(self, reason: EndReason) -> None:
+        """A connection was ended."""
+        self.stats.ended(reason)
+
+    @property
+    def held_pulls(self) -> int:
+        """Pulls that wait for messages."""
+        return len(self.pulls.desk.holds)
+
+    @property
+    def client_requests(self) -> int:
+        """Requests to clients without an answer yet."""
+        return len(self._asked)
+
+    @property
+    def open_transactions(self) -> int:
+        """Those that the last round of checks found open for long."""
+        return self._checks.open
+
+    @property
+    def transaction_checks(self) -> int:
+        """Questions to producers about them."""
+        return self._checks.asked
+
+    def take(self, request: Request) -> None:
+        """Serves a request, at once or later."""
+        self.requests += 1
+        handle = self._handlers.get(request.header.code)
+        if handle is None:
+            text = f" request type {request.header.code} not supported"
+            request.answer(Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=text))
+            return
+        try:
+            found = handle(request)
+        except (MqError, OSError) as error:
+            self._refuse(request, error)
+            return
+        if found is None:
+            return
+        if iscoroutine(found):
+            self._await(request, found)
+        else:
+            request.answer(found)
+
+    def _await(self, request: Request, coming: Coroutine[Any, Any, Reply | None]) -> None:
+        if len(self._tasks) >= TASKS_MAX:
+            coming.close()
+            self._refuse(request, NodeBusy(f"{TASKS_MAX} requests wait for the writer"))
+            return
+        task = asyncio.ensure_future(self._answer(request, coming))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, request: Request, coming: Awaitable[Reply | None]) -> None:
+        try:
+            found = await coming
+        except (MqError, OSError) as error:
+            self._refuse(request, error)
+            return
+        if found is not None:
+            request.answer(found)
+
+    def _refuse(self, request: Request, error: MqError | OSError) -> None:
+        refused = as_refusal(error, "the gateway")
+        if isinstance(refused, CorruptError):
+            met_damage.note(refused)
+        if request.header.code in SENDS:
+            request.answer(refusal_of_send(refused))
+        else:
+            request.answer(Reply(refused.code, remark=refused.reason))
+
+    def _pull(self, request: Request) -> Coroutine[Any, Any, None] | None:
+        wanted: PullMessageHeader = request_fields(request.header)
+        now = self._now()
+        if self._resets and (moved := self._resets.taken(wanted)) is not None:
+            request.answer(moved_reply(moved))
+            return None
+        if self._generation_of(wanted.topic) and not is_system_group(wanted.consumer_group):
+            return self._pull_of_later(request, wanted, now)
+        self._pull_on(request, wanted, now)
+        return None
+
+    def _pull_of_later(
+        self, request: Request, wanted: PullMessageHeader, now: float
+    ) -> Coroutine[Any, Any, None] | None:
+        """A pull from a topic of which there was an earlier one: no client may pass over messages
+        because it counts those of that one."""
+        connection, group = request.connection, wanted.consumer_group
+        place = GroupQueuePlace(wanted.topic, group, wanted.queue_id)
+        verdict = self._places.verdict(connection, place, wanted.known_at)
+        if wanted.queue_offset <= 0 or self.topics.find(wanted.topic) is None:
+            verdict = PlaceVerdict.SOUND
+        if verdict is PlaceVerdict.UNKNOWN and self.members.may_be_behind(group, connection):
+            return self._pull_of_unknown(request, wanted, place)
+        if verdict is PlaceVerdict.STALE:
+            request.answer(moved_reply(0, f"topic {wanted.topic} was removed, and made anew"))
+        else:
+            self._places.note(connection, place)
+            self._pull_on(request, wanted, now)
+        return None
+
+    async def _pull_of_unknown(
+        self, request: Request, wanted: PullMessageHeader, place: GroupQueuePlace
+    ) -> None:
+        """The place of a member that came back with it: sound if the group has committed it."""
+        known = await self._offsets.committed(*place) or 0
+        if wanted.queue_offset > known:
+            text = f"topic {place.topic} was removed: the group's place in it is {known}"
+            request.answer(moved_reply(known, text))
+        else:
+            self._places.note(request.connection, place)
+            self._pull_on(request, wanted, self._now())
+
+    def _pull_on(self, request: Request, wanted: PullMessageHeader, now: float) -> None:
+        if wanted.sys_flag & COMMIT:
+            self.commits.note(
+                wanted.topic, wanted.consumer_group, wanted.queue_id, wanted.commit_offset
+            )
+        self.pulls.pull(request, wanted, now)
+        self.members.note_pull(
+            wanted.consumer_group,
+            request.connection,
+            wanted.topic,
+            wanted.queue_id,
+            wanted.queue_offset,
+        )
+
+    def _beat(self, request: Request) -> None:
+        for group in self.members.beat(request, monotonic()):
+            settings, name = self.groups.find(group.group_name), retry_topic(group.group_name)
+            if settings is not None and self.topics.find(name) is None and not self._is_slave:
+                coming = self.topics.make(name, settings.retry_queues, is_unit=group.unit_mode)
+                self._aside(coming, "a retry topic was not made")
+
+    def _aside(self, coming: Coroutine[Any, Any, Any], event: str) -> None:
+        """Does what nobody waits for; a failure is logged."""
+        if len(self._tasks) >= TASKS_MAX:
+            coming.close()
+            log.warning(event, extra=fields(why=f"{TASKS_MAX} requests wait for the writer"))
+            return
+
+        async def attempt() -> None:
+            try:
+                await coming
+            except (MqError, OSError) as error:
+                log.warning(event, extra=fields(why=error))
+
+        task = asyncio.ensure_future(attempt())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def start(self, fail: Callable[[BaseException], None]) -> None:
+        """Begins what the gateway does by itself; `fail` is called with an unexpected error."""
+
+        def ended(task: asyncio.Future[Any]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                fail(error)
+
+        if self._is_slave:
+            return  # the master asks for open transactions
+        task = asyncio.ensure_future(self._checks.run())
+        task.add_done_callback(ended)
+        self._own_tasks.append(task)
+
+    async def stop(self) -> None:
+        """Serves the held pulls, and closes all connections."""
+        self.pulls.desk.stop()
+        await asyncio.sleep(0)
+        for connection in list(self.connections):
+            connection.close()
+        for task in [*self._tasks, *self._own_tasks]:
+            task.cancel()
+        await self.commits.close()
+        await self._ends.close()
+        self._link.close()
+        self.groups.close()
+        self._admin.close()
+        self.stats.close(self)
+
+
+def connections_max() -> int:
+    """CONNECTIONS_MAX, or fewer where the process may open fewer files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return CONNECTIONS_MAX
+    return max(1, min(CONNECTIONS_MAX, soft - SPARE_DESCRIPTORS))

@@ -1,0 +1,118 @@
+"""Delivers messages that have waited, whatever they waited for: copies at their real places.
+
+A delivery without a reply is repeated. So a crash may repeat one, and loses none.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from keelog.client.results import Receipt
+from keelog.client.send.record_batch import EncodedMessage
+from keelog.gateway.sending.delayed import delivered, is_committed
+from keelog.gateway.sending.writer_link import WriterLink
+from node.runtime.event_log import fields
+from protocol.errors import BadRequest, MqError, RefusedError
+from protocol.record.codec import Record
+from protocol.record.encode import ANY_QUEUE
+from protocol.record.scheduled import RealPlace
+
+log = logging.getLogger("keelog.tasks")
+
+RETRY_S = 1.0
+_NOWHERE = BadRequest("it names no real topic and queue")
+
+
+class Delivery(NamedTuple):
+    """A message as it waits, where its copy goes, None: nowhere, and the copy's properties.
+
+    `is_inner`: it goes to a topic of the system's, to wait on.
+    """
+
+    record: Record
+    place: RealPlace | None
+    properties: bytes
+    is_inner: bool = False
+
+
+class _Round:
+    """The outcomes of messages that were put together."""
+
+    __slots__ = ("done", "errors", "left")
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+        self.errors: list[tuple[Delivery, MqError]] = []
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def end_one(self) -> None:
+        self.left -= 1
+        if not self.left and not self.done.done():
+            self.done.set_result(None)
+
+
+class _Outcome:
+    """Where the outcome of one delivery goes."""
+
+    __slots__ = ("delivery", "round")
+
+    def __init__(self, delivery: Delivery, of: _Round) -> None:
+        self.delivery = delivery
+        self.round = of
+
+    def stored(self, _: Receipt) -> None:
+        """It is delivered."""
+        self.round.end_one()
+
+    def refused(self, error: MqError) -> None:
+        """It is not, or nobody knows."""
+        self.round.errors.append((self.delivery, error))
+        self.round.end_one()
+
+
+async def deliver_all(
+    link: WriterLink, deliveries: Iterable[Delivery], warn: Callable[[MqError], None]
+) -> int:
+    """Delivers all of them, as often as it takes; returns how many, without those that no node
+    takes: they stay in the log. `warn` hears of what makes it wait."""
+    left = list(deliveries)
+    count = len(left)
+    while left:
+        outcomes = _Round(len(left))
+        for one in left:
+            _put(link, one, _Outcome(one, outcomes))
+        await outcomes.done
+        again: list[Delivery] = []
+        for one, error in outcomes.errors:
+            place = one.place
+            if isinstance(error, BadRequest) and place and place.queue_id != ANY_QUEUE:
+                # The topic has fewer queues than it had.
+                again.append(one._replace(place=place._replace(queue_id=ANY_QUEUE)))
+            elif isinstance(error, RefusedError):
+                _give_up(one, error)
+                count -= 1
+            else:
+                warn(error)
+                again.append(one)
+        if len(again) == len(left):
+            await asyncio.sleep(RETRY_S)
+        left = again
+    return count
+
+
+def _put(link: WriterLink, one: Delivery, outcome: _Outcome) -> None:
+    if one.place is None:
+        outcome.refused(_NOWHERE)
+        return
+    copy = delivered(one.record, one.place, one.properties, link.crc)
+    is_inner = one.is_inner or is_committed(one.record)
+    link.put(EncodedMessage(copy, *one.place, None, "", outcome), is_inner=is_inner)
+
+
+def _give_up(one: Delivery, error: MqError) -> None:
+    """A message that no node takes must not hold up the next ones."""
+    extra = fields(
+        msg_id=one.record.message_id, topic=one.record.properties.get("REAL_TOPIC", ""), why=error
+    )
+    log.error("a delayed message cannot be delivered", extra=extra)

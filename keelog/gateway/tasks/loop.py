@@ -1,0 +1,153 @@
+"""The process that does what a broker does by itself: it delivers delayed messages and timer
+messages, and looks at the lag of groups.
+
+It is a client of its own node: it pulls from a reader, and appends at the writer. Run it as
+`python -m keelog.gateway.tasks.loop DIR --node URL`.
+"""
+
+import asyncio
+import time
+from functools import partial
+
+from keelog.client.core import ClientCore
+from keelog.gateway.connection import Gathering
+from keelog.gateway.sending.writer_link import WriterLink
+from keelog.gateway.tasks.delay_level import DelayLevel, DelayQueue
+from keelog.gateway.tasks.delay_offsets import DelayOffsets
+from keelog.gateway.tasks.group_lags import GroupLags
+from keelog.gateway.tasks.timers.timers import TimerDeliverer, timer_queue
+from keelog.gateway.tasks.waiting_queue import WAIT_S_MAX
+from node.runtime import disk
+from node.runtime.clock_sets import clock_sets
+from node.runtime.damage import met_damage
+from node.runtime.held_store import check_held
+from node.runtime.locks import FileLock
+from node.runtime.process import EXIT_OK, OOM_READER, StopFlag, leave, now_ms
+from node.runtime.run_process import ChildProcess, child_parser, run_process
+from node.runtime.settings import Settings
+from node.runtime.state_page import (
+    RUNNING,
+    STOPPED,
+    STOPPING,
+    StatePages,
+    WorkerPage,
+    run_dir,
+)
+from node.runtime.stored_times import moment
+from node.store.identity.new_store import check_created
+from node.store.recovered_ends import ends_to_heed, note_lowered
+from protocol.record.scheduled import schedule_place
+
+SLOT = "tasks-0"
+LOCK_WAIT_S = 2.0
+REQUEST_S = 5.0
+"""How long a request to a reader may take, beside a held pull."""
+BEAT_S = 0.5
+
+
+class Tasks:
+    """All levels of a node, in one event loop."""
+
+    def __init__(
+        self, child: ChildProcess, core: ClientCore, settings: Settings, page: WorkerPage
+    ) -> None:
+        self._page = page
+        self._pages = StatePages(child.root, 0)
+        self._root = child.root
+        self._offsets = DelayOffsets(child.root, now_ms)
+        ends = ends_to_heed(child.root)
+        if ends is not None:
+            self._offsets.lower(lambda level: ends.end_of(*schedule_place(level)))
+        self._lowered = 0
+        """The epoch that is noted."""
+        self._link = WriterLink(core, run_dir(child.root), settings, Gathering())
+        self._lags = GroupLags(child.root, core)
+        wait_s = min(WAIT_S_MAX, settings.long_polling_ms_max / 1000)
+        sets = clock_sets(child.root, moment())
+        self._levels = [
+            DelayQueue(DelayLevel(number, delay_ms, wait_s), core, self._link, self._offsets, sets)
+            for number, delay_ms in enumerate(settings.delay_levels_ms, 1)
+        ]
+        queue = timer_queue(core, wait_s)
+        self._timers = TimerDeliverer(child.root, self._link, settings, queue, ends, sets)
+
+    async def run(self, stop: StopFlag) -> None:
+        """Delivers until the flag is set. Raises StoreMoved, and what a level did not foresee."""
+        ended = asyncio.Event()
+        asyncio.get_running_loop().add_reader(stop.fd, ended.set)
+        working = [asyncio.ensure_future(level.run()) for level in self._levels]
+        working.append(asyncio.ensure_future(self._lags.run()))
+        working.append(asyncio.ensure_future(self._timers.run()))
+        beating = asyncio.ensure_future(self._beat())
+        stopping = asyncio.ensure_future(ended.wait())
+        self._page.publish(state=RUNNING)
+        all_of_them = [*working, beating, stopping]
+        done, _ = await asyncio.wait(all_of_them, return_when=asyncio.FIRST_COMPLETED)
+        asyncio.get_running_loop().remove_reader(stop.fd)
+        self._page.publish(state=STOPPING)
+        for task in all_of_them:
+            task.cancel()
+        self._offsets.close()
+        await asyncio.wait(working)
+        self._timers.close()
+        for task in done:
+            task.result()
+        self._page.publish(state=STOPPED)
+
+    def _note_epoch(self) -> None:
+        """Whatever the writer recovers while this process runs, no progress is above it."""
+        log_page = self._pages.log
+        epoch = 0 if log_page is None else self._pages.epoch()
+        if epoch not in (0, self._lowered) and self._timers.is_lowered:
+            with disk.if_room():
+                note_lowered(self._root, epoch)
+                self._lowered = epoch
+
+    async def _beat(self) -> None:
+        while True:
+            check_held()
+            self._page.beat(now_ms())
+            self._note_epoch()
+            self._offsets.turn(time.monotonic())
+            met_damage.turn(time.monotonic())
+            await asyncio.sleep(BEAT_S)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Delivers the delayed messages of a store until SIGTERM."""
+    parser = child_parser("keelog.gateway.tasks.loop", __doc__)
+    parser.add_argument("--node", default="tcp://127.0.0.1:7850", help="the node's control address")
+    options = parser.parse_args(arguments)
+    root = options.dir.resolve()
+    child = ChildProcess(
+        slot="tasks",
+        title="keelog-tasks",
+        what=f"the tasks of {root} ended",
+        root=root,
+        options=options,
+        oom_points=OOM_READER,
+    )
+    return run_process(child, partial(_serve, child))
+
+
+def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
+    check_created(child.root)
+    lock = FileLock.take(run_dir(child.root) / f"{SLOT}.lock", record=False, wait_s=LOCK_WAIT_S)
+    with WorkerPage.create(child.root, SLOT) as page:
+
+        async def serve() -> None:
+            core = ClientCore(child.options.node, REQUEST_S, None)
+            try:
+                tasks = Tasks(child, core, settings, page)
+                child.report_ready()
+                await tasks.run(stop)
+            finally:
+                core.close()
+
+        asyncio.run(serve())
+    lock.release()
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    leave(main())

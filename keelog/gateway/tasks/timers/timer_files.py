@@ -1,0 +1,438 @@
+"""The files of timer messages together: log, wheel and check point (RocketMQ: TimerMessageStore).
+
+The log of units says all; the wheel is made of it anew at each start, so that no crash makes the
+two disagree.
+"""
+
+import logging
+import mmap
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keelog.gateway.tasks.timers.timer_log import Positions, TimerLog, Units
+from node.runtime import disk
+from node.runtime.event_log import fields
+from node.runtime.regular_file import read_bounded
+from protocol.derived.timer_units import (
+    CHECK_FILE_BYTES,
+    DELETE,
+    LOG_FILE_BYTES,
+    NO_UNIT,
+    ROLL,
+    SLOT,
+    SLOT_BYTES,
+    SLOTS,
+    UNIT,
+    UNIT_BYTES,
+    WHEEL_BYTES,
+    TimerCheck,
+)
+from protocol.names import TIMER_CHECK_FILE, TIMER_LOG_DIR, TIMER_WHEEL_FILE
+from protocol.record.timed import PRECISION_MS
+
+log = logging.getLogger("keelog.tasks")
+
+GONE = -1
+"""In place of a queue offset: retention has deleted the message."""
+_INT32_MAX = 2**31 - 1
+AHEAD_MS = 5_000
+"""The clock that wrote the files may be ahead by so much, as after a promotion."""
+_AT_ONCE = 10_000
+"""Units that are made again together."""
+
+
+class WaitingUnit(NamedTuple):
+    """A message that begins to wait. `slot_ms` is in the second of its slot."""
+
+    slot_ms: int
+    magic: int
+    written_ms: int
+    physical_offset: int
+    record_bytes: int
+    topic_hash: int
+    due_ms: int
+
+    @property
+    def second(self) -> int:
+        """The second of its slot."""
+        return self.slot_ms // PRECISION_MS
+
+    @property
+    def takes_back(self) -> bool:
+        """Whether its message only takes another one back."""
+        return bool(self.magic & DELETE) and not self.magic & ROLL
+
+    def in_second(self, second: int) -> "WaitingUnit":
+        """The same with the slot of another second, and not due before that: what was due in
+        earlier ones counts as delivered."""
+        slot_ms = second * PRECISION_MS
+        written_ms = min(max(self.written_ms, slot_ms - _INT32_MAX), slot_ms + _INT32_MAX)
+        due_ms = max(self.due_ms, slot_ms)
+        return self._replace(slot_ms=slot_ms, written_ms=written_ms, due_ms=due_ms)
+
+
+class TimerMessage(NamedTuple):
+    """What the message of a unit says: the delay that it asks for, None: another time; its own
+    unique keys, as messages that take it back name it; and the one that it takes back."""
+
+    delay_ms: int | None
+    keys: tuple[str, ...]
+    takes_back: str
+
+
+class TimerFiles:
+    """The files of one store, for their one writing process."""
+
+    def __init__(
+        self,
+        root: Path,
+        is_stored: Callable[[int], int | None],
+        now_ms: Callable[[], int],
+        file_bytes: int = LOG_FILE_BYTES,
+        message_at: Callable[[int], TimerMessage | None] = lambda _: None,
+        queue_end: int | None = None,
+        set_since: Callable[[int], int] = lambda _: 0,
+    ) -> None:
+        """`is_stored`: the queue offset of the timer message at a log offset; None without one,
+        GONE where the log begins later. `message_at`: what that message says. `queue_end`: where
+        the queue ended before new messages came; None where the check point is known to agree.
+        `set_since`: by how much the clock was set since it showed a time, in ms.
+
+        Units at the end whose message the log has not got, as after a power loss, are cut off.
+        Raises OSError.
+        """
+        self._now_ms = now_ms
+        self._check_path = root / TIMER_CHECK_FILE
+        disk.make_durable_dir(self._check_path.parent)
+        self._check = self._saved = _read_check(self._check_path)
+        if queue_end is not None and self._check.queue_offset > queue_end:
+            self._lower(queue_end)
+        self.log = TimerLog(root / TIMER_LOG_DIR, file_bytes)
+        self.known_below = 0
+        """Messages of the queue below this offset are delivered if their second is passed."""
+        if self.log.end < self._check.flushed:
+            # A restored backup has no units: they are made anew from the queue.
+            self.log.clear()
+            self.known_below = self._check.queue_offset
+            self._check = self._check._replace(queue_offset=0)
+        self.queue_offset = self._resumed(is_stored)
+        """The next message of the timer queue that gets a unit."""
+        self._wheel = disk.open_file(root / TIMER_WHEEL_FILE, create=True, own=True)
+        disk.set_length(self._wheel, 0)
+        disk.set_length(self._wheel, WHEEL_BYTES)
+        self._map = mmap.mmap(self._wheel, WHEEL_BYTES, prot=mmap.PROT_READ)
+        self._slots: NDArray[Any] = np.frombuffer(self._map, SLOT)
+        self.delivered_ms = self._check.delivered_ms
+        self.delivered_end = min(self.log.end, self._check.flushed)
+        """Of the units below this position, all that were due by `delivered_ms` are delivered."""
+        self.read_second = self._check.read_ms // PRECISION_MS
+        """All that is due in earlier seconds is delivered."""
+        if not self.read_second:
+            self.read_second = now_ms() // PRECISION_MS
+        self.moved: dict[str, int] = {}
+        """The second to which a message was moved, by its keys: who takes it back follows."""
+        self._waiting = 0
+        set_by_ms = set_since(self._check.timestamp)
+        is_ahead = self.read_second * PRECISION_MS > now_ms() + AHEAD_MS
+        if is_ahead or abs(set_by_ms) > AHEAD_MS:
+            self._begin_anew(now_ms(), set_by_ms, message_at)
+            return
+        self._rebuild_wheel()
+        if self.log.end < self._check.flushed and not self.known_below:
+            self._save_now()
+
+    def _lower(self, queue_end: int) -> None:
+        """The next messages get the offsets of lost ones, and must not be passed over."""
+        before = self._check.queue_offset
+        extra = fields(file=self._check_path, before=before, now=queue_end)
+        log.warning("what is delivered lies beyond its queue, and is lowered", extra=extra)
+        self._check = self._saved = self._check._replace(queue_offset=queue_end)
+        disk.write_atomically(self._check_path, self._check.file())
+
+    def _save_now(self) -> None:
+        check = self.check_now()
+        if check is not None:
+            self.save(check)
+
+    def _resumed(self, is_stored: Callable[[int], int | None]) -> int:
+        """Cuts off units without a message; returns the offset after the last one that has."""
+        log, was_cut = self.log, False
+        while log.end:
+            last = log.before(log.end)
+            unit = log.unit_at(last)
+            offset = GONE if unit is None else is_stored(int(unit["physical_offset"]))
+            if offset == GONE:
+                break
+            if offset is not None:
+                return offset + 1 if was_cut else max(offset + 1, self._check.queue_offset)
+            was_cut = True
+            log.truncate(last)
+        return self._check.queue_offset
+
+    def _begin_anew(
+        self, now_ms: int, set_by_ms: int, message_at: Callable[[int], TimerMessage | None]
+    ) -> None:
+        """Makes the units anew: the clock was set, or was ahead, when the check point was saved.
+
+        Its `read_second` cannot say any more what is delivered, so that this has no unit from now
+        on. Delays take their time: they end by the clock as it is now.
+        """
+        waiting = self._moved(self._undelivered(), now_ms, set_by_ms, message_at)
+        # A crash from here on finds too few units, and takes them from the queue again.
+        self.save(self._check._replace(flushed=self.log.end + UNIT_BYTES))
+        self.log.clear()
+        self.read_second = min(self.read_second, now_ms // PRECISION_MS)
+        self._rebuild_wheel()
+        for start in range(0, len(waiting), _AT_ONCE):
+            self.add(list(map(self._within, waiting[start : start + _AT_ONCE])), self.queue_offset)
+        self.delivered_ms, self.delivered_end = 0, 0
+        self._save_now()
+
+    def _within(self, unit: WaitingUnit) -> WaitingUnit:
+        """In a second that the wheel has; what is too far away waits on from there."""
+        last = self.read_second + SLOTS - 1
+        if unit.second > last:
+            return unit.in_second(last)._replace(magic=unit.magic | ROLL)
+        return unit.in_second(max(unit.second, self.read_second))
+
+    def _undelivered(self) -> list[WaitingUnit]:
+        found: list[WaitingUnit] = []
+        for positions, units in self.log.files():
+            seconds = (units["written_ms"] + units["delay_ms"]) // PRECISION_MS
+            due = effective_due(units, seconds)
+            is_known = (due <= self.delivered_ms) & (positions < self.delivered_end)
+            is_marker = (units["magic"] & DELETE) != 0
+            left = (seconds >= self.read_second) & (~is_known | is_marker)
+            found += map(_waiting_of, units[left])
+        return found
+
+    def _moved(
+        self,
+        waiting: list[WaitingUnit],
+        now_ms: int,
+        set_by_ms: int,
+        message_at: Callable[[int], TimerMessage | None],
+    ) -> list[WaitingUnit]:
+        """Delays move as the clock was set, and none is longer than its message asked for; what
+        takes them back follows."""
+        moved: list[WaitingUnit] = []
+        for unit in waiting:
+            said = None if unit.takes_back else message_at(unit.physical_offset)
+            if said is not None and said.delay_ms is not None and not unit.magic & ROLL:
+                due_ms = min(unit.due_ms + set_by_ms, now_ms + said.delay_ms)
+                if due_ms != unit.due_ms:
+                    unit = unit.in_second((due_ms - 1) // PRECISION_MS)._replace(due_ms=due_ms)
+                    second = max(unit.second, min(self.read_second, now_ms // PRECISION_MS))
+                    self.moved.update(dict.fromkeys(said.keys, second))
+            moved.append(unit)
+        if not self.moved:
+            return moved
+        for number, unit in enumerate(moved):
+            said = message_at(unit.physical_offset) if unit.takes_back else None
+            if said is not None and said.takes_back in self.moved:
+                moved[number] = unit.in_second(self.moved[said.takes_back])
+        return moved
+
+    def _rebuild_wheel(self) -> None:
+        slots = np.zeros(SLOTS, SLOT)
+        for positions, units in self.log.files():
+            seconds = (units["written_ms"] + units["delay_ms"]) // PRECISION_MS
+            waiting = np.flatnonzero(seconds >= self.read_second)
+            self._enter(slots, seconds[waiting], positions[waiting], units["magic"][waiting])
+        used = np.flatnonzero(slots["second"])
+        for first, count in _runs(used):
+            data = slots[first : first + count].tobytes()
+            disk.write_all(self._wheel, data, first * SLOT_BYTES)
+        self._waiting = int(slots["count"].sum())
+
+    @staticmethod
+    def _enter(
+        slots: NDArray[Any], seconds: NDArray[np.int64], positions: Positions, magic: Any
+    ) -> None:
+        """Adds units, in the order of the log, to a table of slots."""
+        order = np.argsort(seconds, kind="stable")
+        seconds, positions = seconds[order], positions[order]
+        counts = np.where(magic[order] & DELETE, -1, 1)
+        if not len(seconds):
+            return
+        begins = np.flatnonzero(np.r_[True, seconds[1:] != seconds[:-1]])
+        ends = np.r_[begins[1:], len(seconds)]
+        places = seconds[begins] % SLOTS
+        is_new = slots["second"][places] != seconds[begins]
+        slots["first"][places] = np.where(is_new, positions[begins], slots["first"][places])
+        before = np.where(is_new, 0, slots["count"][places])
+        slots["count"][places] = before + np.add.reduceat(counts, begins)
+        slots["last"][places] = positions[ends - 1]
+        slots["second"][places] = seconds[begins]
+
+    @property
+    def pending(self) -> int:
+        """Messages that wait, without those that are taken back."""
+        return max(0, self._waiting)
+
+    # The wheel
+
+    def last_of(self, second: int) -> int:
+        """The position of the last unit of a second; NO_UNIT without one."""
+        slot = self._slots[second % SLOTS]
+        return int(slot["last"]) if int(slot["second"]) == second else NO_UNIT
+
+    def count_of(self, second: int) -> int:
+        """The messages of a second, without those that are taken back."""
+        slot = self._slots[second % SLOTS]
+        return int(slot["count"]) if int(slot["second"]) == second else 0
+
+    def next_second(self, first: int, end: int) -> int | None:
+        """The first second of [first, end) that has a unit."""
+        end = min(end, first + SLOTS)
+        while first < end:
+            place = first % SLOTS
+            count = min(end - first, SLOTS - place)
+            seconds = self._slots["second"][place : place + count]
+            found = np.flatnonzero(seconds == first + np.arange(count))
+            if len(found):
+                return first + int(found[0])
+            first += count
+        return None
+
+    def has_room(self, second: int) -> bool:
+        """Whether the wheel reaches this second: overdue messages may still have its slot."""
+        return second < self.read_second + SLOTS
+
+    def add(self, waiting: list[WaitingUnit], queue_offset: int) -> Positions:
+        """Gives messages their units; all of the queue before `queue_offset` has one then.
+
+        Returns their positions. Raises OSError.
+        """
+        positions = self.log.positions(len(waiting))
+        units: Units = np.zeros(len(waiting), UNIT)
+        changed: dict[int, list[int]] = {}
+        previous: list[int] = []
+        for unit, position in zip(waiting, positions.tolist(), strict=True):
+            second = unit.slot_ms // PRECISION_MS
+            slot = changed.get(second)
+            if slot is None:
+                slot = changed[second] = self._slot(second)
+            previous.append(slot[1])
+            if slot[0] == NO_UNIT:
+                slot[0] = position
+            slot[1] = position
+            slot[2] += -1 if unit.magic & DELETE else 1
+        if waiting:
+            slot_ms, magic, written, physical, size, topic, due = zip(*waiting, strict=True)
+            units["size"], units["previous"], units["magic"] = UNIT_BYTES, previous, magic
+            units["written_ms"] = written
+            units["delay_ms"] = np.subtract(slot_ms, written)
+            units["physical_offset"], units["record_bytes"] = physical, size
+            units["topic_hash"], units["due_ms"] = topic, due
+            self.log.append(units)
+        for second, (first, last, count) in changed.items():
+            self._put_slot(second, first, last, count)
+        self.queue_offset = queue_offset
+        return positions
+
+    def _slot(self, second: int) -> list[int]:
+        """First and last unit, and their number."""
+        slot = self._slots[second % SLOTS]
+        if int(slot["second"]) != second:
+            return [NO_UNIT, NO_UNIT, 0]
+        return [int(slot["first"]), int(slot["last"]), int(slot["count"])]
+
+    def _put_slot(self, second: int, first: int, last: int, count: int) -> None:
+        self._waiting += count - self.count_of(second)
+        slot = np.array([(second, first, last, count, 0)], SLOT)
+        disk.write_all(self._wheel, slot.tobytes(), second % SLOTS * SLOT_BYTES)
+
+    def pass_to(self, second: int) -> None:
+        """All that is due before this second is delivered."""
+        at: int | None = self.read_second
+        while at is not None and (at := self.next_second(at, second)) is not None:
+            self._waiting -= self.count_of(at)
+            at += 1
+        self.read_second = max(self.read_second, second)
+
+    # The check point
+
+    def check_now(self, delivered_ms: int = 0, now_ms: int | None = None) -> TimerCheck | None:
+        """The check point as of now; None where the saved one says the same, or more.
+
+        `delivered_ms`: all units that were due by then are delivered. `now_ms`: what the clock
+        said then.
+        """
+        if self.queue_offset < self.known_below:
+            return None
+        check = self._check._replace(
+            read_ms=self.read_second * PRECISION_MS,
+            flushed=self.log.end,
+            queue_offset=self.queue_offset,
+            master_offset=self.queue_offset,
+        )
+        check = check._replace(delivered_ms=delivered_ms)
+        if check == self._saved:
+            return None
+        self._check = check._replace(timestamp=now_ms or self._now_ms(), counter=check.counter + 1)
+        return self._check
+
+    def save(self, check: TimerCheck) -> None:
+        """Syncs the files, then saves a check point that was taken before. For any thread.
+
+        Raises OSError.
+        """
+        self.log.sync()
+        disk.sync(self._wheel)
+        disk.write_atomically(self._check_path, check.file())
+        self._saved = check
+
+    def close(self, delivered_ms: int = 0, now_ms: int | None = None) -> None:
+        """As `check_now`, saves that, and closes the files. Raises OSError."""
+        check = self.check_now(delivered_ms, now_ms)
+        if check is not None:
+            self.save(check)
+        self.log.close()
+        self._slots = np.empty(0, SLOT)
+        with suppress(BufferError):
+            self._map.close()
+        os.close(self._wheel)
+
+
+def effective_due(units: Units, seconds: Any) -> NDArray[np.int64]:
+    """When units of these seconds are due, in ms; those that are to wait on at the begin."""
+    due = units["due_ms"].astype(np.int64)
+    due = np.where(due == 0, (seconds + 1) * PRECISION_MS, due)  # a broker writes 0
+    return np.where((units["magic"] & ROLL) != 0, seconds * PRECISION_MS, due)
+
+
+def _waiting_of(unit: Any) -> WaitingUnit:
+    written_ms = int(unit["written_ms"])
+    return WaitingUnit(
+        slot_ms=written_ms + int(unit["delay_ms"]),
+        magic=int(unit["magic"]),
+        written_ms=written_ms,
+        physical_offset=int(unit["physical_offset"]),
+        record_bytes=int(unit["record_bytes"]),
+        topic_hash=int(unit["topic_hash"]),
+        due_ms=int(unit["due_ms"]),
+    )
+
+
+def _read_check(path: Path) -> TimerCheck:
+    try:
+        return TimerCheck.parse(read_bounded(path, CHECK_FILE_BYTES))
+    except FileNotFoundError:
+        return TimerCheck()
+
+
+def _runs(rows: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Neighbours among sorted numbers, as first and count."""
+    if not len(rows):
+        return []
+    begins = np.flatnonzero(np.r_[True, np.diff(rows) != 1])
+    ends = np.r_[begins[1:], len(rows)]
+    firsts = rows[begins].tolist()
+    return list(zip(firsts, (ends - begins).tolist(), strict=True))

@@ -1,0 +1,225 @@
+"""The records of timer messages: found in the log, judged, and made ready for their delivery."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+from keelog.gateway.sending.delayed import own_properties, real_place_of
+from keelog.gateway.tasks.delivery import RETRY_S, Delivery
+from keelog.gateway.tasks.timers.loaded_seconds import LoadedSecond
+from keelog.gateway.tasks.timers.timer_files import AHEAD_MS, GONE, TimerMessage, WaitingUnit
+from node.runtime.damage import met_damage
+from node.runtime.event_log import fields
+from node.runtime.settings import Settings
+from node.store.opening import open_live
+from node.store.running_store import RunningStore
+from protocol.derived.timer_units import DELETE, ROLL
+from protocol.errors import MqError, NotFound, StoreDamaged
+from protocol.names import TIMER_TOPIC
+from protocol.record.codec import Record
+from protocol.record.java_hash import java_hash
+from protocol.record.properties import (
+    PROPERTIES_BYTES_MAX,
+    REAL_TOPIC,
+    TIMER_DELETE_KEY,
+    TIMER_DEQUEUE_MS,
+    TIMER_ENQUEUE_MS,
+    TIMER_OUT_MS,
+    TIMER_ROLL_TIMES,
+    decode_raw_properties,
+)
+from protocol.record.scheduled import RealPlace, joined_properties
+from protocol.record.timed import PRECISION_MS, TIMER_PLACE, delay_of, due_ms
+
+log = logging.getLogger("keelog.tasks")
+
+NEVER_WAITED = 2**63 - 1
+"""TIMER_ENQUEUE_MS of a message whose time had passed when it was read from the queue."""
+_DEFAULT = 1
+_CRC_ROOM = 32
+_OUT, _DELETE, _TOPIC, _ENQUEUE, _DEQUEUE, _ROLLS = (
+    name.encode()
+    for name in (
+        TIMER_OUT_MS,
+        TIMER_DELETE_KEY,
+        REAL_TOPIC,
+        TIMER_ENQUEUE_MS,
+        TIMER_DEQUEUE_MS,
+        TIMER_ROLL_TIMES,
+    )
+)
+
+
+def waiting_unit(
+    record: Record, now_ms: int, window_ms: int, age_ms: int | None = None
+) -> WaitingUnit | None:
+    """The unit of a message that begins to wait; None for one that does not say when it is due.
+
+    `age_ms`: how long ago it was stored; None: as its store time says. A delay counts from then.
+
+    One that is due later than `window_ms` from now waits for a shorter time first
+    (TimerMessageStore#doEnqueue).
+    """
+    properties = decode_raw_properties(record.properties_raw)
+    text = properties.get(_OUT, b"")
+    if not text.isdigit() or len(text) > len(str(NEVER_WAITED)):
+        extra = fields(msg_id=record.message_id, why=f"its {TIMER_OUT_MS} is {text[:40]!a}")
+        log.error("a timer message is not delivered", extra=extra)
+        return None
+    out_ms, stored_ms, delay_ms = int(text), record.head.store_timestamp, delay_of(properties)
+    if delay_ms is not None and age_ms is not None:
+        asked_ms = now_ms - age_ms + delay_ms
+        if abs(asked_ms - out_ms) > AHEAD_MS:
+            # The clock was set since, or was ahead.
+            out_ms = (asked_ms - 1) // PRECISION_MS * PRECISION_MS
+            stored_ms = asked_ms - delay_ms
+    slot_ms = out_ms
+    written_ms = now_ms // PRECISION_MS * PRECISION_MS
+    magic = _DEFAULT
+    left_ms = out_ms - written_ms
+    if left_ms >= window_ms:
+        magic |= ROLL
+        is_near = left_ms - window_ms < window_ms // PRECISION_MS // 3 * PRECISION_MS
+        half_ms = window_ms // PRECISION_MS // 2 * PRECISION_MS
+        slot_ms = written_ms + (half_ms if is_near else window_ms)
+    if _DELETE in properties:
+        magic |= DELETE
+    topic = properties.get(_TOPIC, b"").decode("utf-8", "replace")
+    return WaitingUnit(
+        slot_ms=slot_ms,
+        magic=magic,
+        written_ms=min(written_ms, slot_ms + 2**31 - 1),
+        physical_offset=record.head.physical_offset,
+        record_bytes=record.size,
+        topic_hash=java_hash(topic),
+        due_ms=due_ms(properties, out_ms, stored_ms),
+    )
+
+
+class TimerRecords:
+    """Reads the log of a running store."""
+
+    def __init__(self, root: Path, settings: Settings) -> None:
+        self._root = root
+        self._settings = settings
+        self._opened: RunningStore | None = None
+
+    async def wait_for_log(self) -> None:
+        """Returns when the writer has said where the log ends."""
+        while True:
+            try:
+                if self._opened is None:
+                    self._opened = open_live(self._root, 0, self._settings)
+                self._opened.refresh()
+            except (MqError, OSError) as error:
+                log.warning("timer messages wait", extra=fields(why=error))
+            else:
+                if self._opened.knows_log:
+                    return
+            await asyncio.sleep(RETRY_S / 10)
+
+    @property
+    def _store(self) -> RunningStore:
+        assert self._opened is not None, "wait_for_log comes first"
+        return self._opened
+
+    async def refresh(self) -> None:
+        """Takes in how far the log has grown; waits while its files change."""
+        while True:
+            try:
+                self._store.refresh()
+            except StoreDamaged as error:
+                log.warning("timer messages wait", extra=fields(why=error))
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
+
+    @property
+    def begin(self) -> int:
+        """The log offset where the log begins."""
+        return self._store.log.min_offset
+
+    def close(self) -> None:
+        """Closes the log's files."""
+        if self._opened is not None:
+            self._opened.close()
+
+    def queue_offset_of(self, offset: int) -> int | None:
+        """The queue offset of the timer message at a log offset; None without one, GONE where the
+        log begins later. As `is_stored` of the files of timer messages."""
+        if offset < self.begin:
+            return GONE
+        try:
+            record = self._store.log.record_at(offset)
+        except NotFound:
+            return None
+        except StoreDamaged as damage:
+            met_damage.note(damage)
+            return None
+        return record.head.queue_offset if record.topic == TIMER_TOPIC else None
+
+    def at(self, offset: int) -> Record | None:
+        """The timer message at a log offset; None, and a line in the log, without one."""
+        try:
+            record = self._store.log.record_at(offset)
+            if record.topic == TIMER_TOPIC:
+                return record
+            why: object = f"a message of {record.topic} is there"
+        except (NotFound, StoreDamaged) as error:
+            if isinstance(error, StoreDamaged):
+                met_damage.note(error)
+            why = error
+        extra = fields(offset=offset, why=why)
+        log.error("a timer message is gone, and not delivered", extra=extra)
+        return None
+
+    def message_at(self, offset: int) -> TimerMessage | None:
+        """What the timer message at a log offset says; None without one."""
+        try:
+            record = self._store.log.record_at(offset)
+        except (NotFound, StoreDamaged):
+            return None
+        delay_ms = delay_of(decode_raw_properties(record.properties_raw))
+        return TimerMessage(delay_ms, self.keys_of(record), self.taken_back_by(record))
+
+    @staticmethod
+    def taken_back_by(record: Record) -> str:
+        """The key of the message that this one takes back."""
+        return record.properties.get(TIMER_DELETE_KEY, "")
+
+    @staticmethod
+    def is_moved(record: Record, unit: WaitingUnit) -> bool:
+        """Whether a message waits in another second than those that take it back would name."""
+        out_ms = int(record.properties[TIMER_OUT_MS])
+        return not unit.magic & (ROLL | DELETE) and unit.second != out_ms // PRECISION_MS
+
+    @staticmethod
+    def keys_of(record: Record) -> tuple[str, ...]:
+        """How other messages name this one to take it back: its key may come with the topic."""
+        key, topic = record.unique_key, record.properties.get(REAL_TOPIC, "")
+        return (key, f"{topic}+{key}") if key else ()
+
+    @classmethod
+    def is_taken_back(cls, record: Record, loaded: LoadedSecond) -> bool:
+        """Whether another message of its second takes it back."""
+        return bool(loaded.taken_back) and not loaded.taken_back.isdisjoint(cls.keys_of(record))
+
+    @staticmethod
+    def delivery(record: Record, written_ms: int, now_ms: int, is_rolled: bool) -> Delivery | None:
+        """The delivery of a message that is due; None for one that only takes another back.
+
+        `is_rolled`: it waits on (TimerMessageStore#convert).
+        """
+        raw = own_properties(record)
+        properties = decode_raw_properties(raw)
+        if _DELETE in properties and not is_rolled:
+            return None
+        place: RealPlace | None = TIMER_PLACE if is_rolled else real_place_of(properties)
+        properties[_ENQUEUE] = b"%d" % written_ms
+        if is_rolled:
+            before = properties.get(_ROLLS, b"0")
+            properties[_ROLLS] = b"%d" % (int(before) + 1 if before.isdigit() else 1)
+        properties[_DEQUEUE] = b"%d" % now_ms
+        longer = joined_properties(properties)
+        fits = len(longer) + _CRC_ROOM <= PROPERTIES_BYTES_MAX
+        return Delivery(record, place, longer if fits else raw, is_rolled)

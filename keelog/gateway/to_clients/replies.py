@@ -1,0 +1,168 @@
+"""324 and 325: replies to messages that a producer sent with `request`, pushed to it by 326.
+
+A consumer makes the reply of the message (MessageUtil#createReplyMessage), which says whose it is.
+The node pushes it to that producer, and stores it as well. The rules and their order are those of
+RocketMQ's ReplyMessageProcessor.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping
+from typing import Any, NamedTuple
+
+from keelog.client.results import Receipt
+from keelog.gateway.connection import Reply, Request
+from keelog.gateway.members import Members
+from keelog.gateway.names import SEND_EXT
+from keelog.gateway.sending.sends import Sends
+from keelog.gateway.settings.live import LiveSettings
+from keelog.gateway.to_clients.client_requests import ClientRequests
+from node.runtime.event_log import fields
+from node.runtime.process import now_ms
+from protocol.errors import MqError, NodeBusy
+from protocol.record.properties import decode_raw_properties
+from protocol.record.scheduled import RealPlace
+from protocol.remoting.codes import RequestCode, ResponseCode
+from protocol.remoting.request_headers import SendMessageHeader, request_fields
+
+log = logging.getLogger("keelog.gateway")
+
+REPLY_BYTES_MAX = 64 * 1024 * 1024
+"""Bodies of replies that producers have not confirmed; beyond it, replies are refused as busy."""
+REPLY_TO_CLIENT, PUSH_REPLY_TIME = "REPLY_TO_CLIENT", "PUSH_REPLY_TIME"
+NOT_STORED = "0"
+"""In place of a message id, which a Java client wants."""
+_ADDED = "".join(f"{name}\x01{value}\x02" for name, value in SEND_EXT.items())
+
+
+class _Checked(NamedTuple):
+    """A reply that has passed the checks of a send."""
+
+    request: Request
+    wanted: SendMessageHeader
+    place: RealPlace
+    body: bytes
+
+
+class _Stored:
+    """Where the outcome of a stored reply goes."""
+
+    def __init__(self, coming: asyncio.Future[Receipt | MqError]) -> None:
+        self._coming = coming
+
+    def _end(self, outcome: Receipt | MqError) -> None:
+        if not self._coming.done():
+            self._coming.set_result(outcome)
+
+    def refused(self, error: MqError) -> None:
+        """It is not there, or nobody knows."""
+        self._end(error)
+
+    def stored(self, receipt: Receipt) -> None:
+        """It is."""
+        self._end(receipt)
+
+
+class Replies:
+    """One for each gateway. Replies are stored as well where `store_reply_message_enable` is on."""
+
+    def __init__(
+        self,
+        sends: Sends,
+        members: Members,
+        asked: ClientRequests,
+        store_host: str,
+        live: LiveSettings,
+    ) -> None:
+        self._sends = sends
+        self._members = members
+        self._asked = asked
+        self._store_host = store_host
+        self._live = live
+        self._pushed_bytes = 0
+
+    def take(self, request: Request) -> Coroutine[Any, Any, Reply]:
+        """324, 325: pushes a reply, then stores it. Raises BadCommand."""
+        wanted: SendMessageHeader = request_fields(request.header)
+        return self._push_and_store(request, wanted, bytes(request.body))
+
+    async def _push_and_store(
+        self, request: Request, wanted: SendMessageHeader, body: bytes
+    ) -> Reply:
+        """Raises what refuses a send, and NodeBusy."""
+        if self._pushed_bytes + len(body) > REPLY_BYTES_MAX:
+            raise NodeBusy(f"{self._pushed_bytes} bytes of replies wait for producers")
+        self._pushed_bytes += len(body)
+        try:
+            place = await self._sends.place_of(wanted)
+            one = _Checked(request, wanted, place, body)
+            failure = await self._push(one)
+        finally:
+            self._pushed_bytes -= len(body)
+        ext = {**SEND_EXT, "msgId": NOT_STORED, "queueOffset": "0", "queueId": str(place.queue_id)}
+        if self._live.now.store_reply_message_enable:
+            ext.update(await self._store(one))
+        code = ResponseCode.SYSTEM_ERROR if failure else ResponseCode.SUCCESS
+        return Reply(code, ext, remark=failure)
+
+    async def _push(self, one: _Checked) -> str | None:
+        """326. Returns what went wrong. Raises NodeBusy."""
+        properties = one.wanted.properties.encode()
+        to = decode_raw_properties(properties).get(REPLY_TO_CLIENT.encode(), b"").decode()
+        if not to:
+            return f"reply message properties[{REPLY_TO_CLIENT}] is null"
+        connection = self._members.producer(to)
+        if connection is None:
+            return f"push reply message fail, channel of <{to}> not found."
+        ext = self._pushed_fields(one)
+        code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
+        try:
+            answer, _ = await self._asked.ask(connection, code, ext, one.body)
+        except (TimeoutError, ConnectionError) as error:
+            why: object = str(error) or "it does not answer"
+        else:
+            if answer.code == ResponseCode.SUCCESS:
+                return None
+            why = answer.remark or answer.code
+        log.warning("a reply was not pushed", extra=fields(client=to, why=why))
+        return f"push reply message to {to} fail."
+
+    def _pushed_fields(self, one: _Checked) -> Mapping[str, str]:
+        """The header of 326 (ReplyMessageRequestHeader)."""
+        wanted, connection = one.wanted, one.request.connection
+        now = now_ms()
+        known = wanted.properties
+        if known and not known.endswith("\x02"):
+            known += "\x02"
+        properties = f"{known}{_ADDED}{PUSH_REPLY_TIME}\x01{now}\x02"
+        return {
+            "producerGroup": wanted.producer_group,
+            "topic": wanted.topic,
+            "defaultTopic": wanted.default_topic,
+            "defaultTopicQueueNums": str(wanted.default_topic_queue_nums),
+            "queueId": str(wanted.queue_id),
+            "sysFlag": str(wanted.sys_flag),
+            "bornTimestamp": str(wanted.born_timestamp),
+            "flag": str(wanted.flag),
+            "properties": properties,
+            "reconsumeTimes": str(wanted.reconsume_times),
+            "unitMode": str(wanted.unit_mode).lower(),
+            "bornHost": str(connection.peer),
+            "storeHost": self._store_host or connection.address,
+            "storeTimestamp": str(now),
+        }
+
+    async def _store(self, one: _Checked) -> Mapping[str, str]:
+        """What the answer says about the stored reply; nothing when it could not be stored."""
+        coming: asyncio.Future[Receipt | MqError]
+        coming = asyncio.get_running_loop().create_future()
+        try:
+            slot = _Stored(coming)
+            self._sends.put(one.request, one.wanted, one.place, one.body, _ADDED.encode(), slot)
+            outcome = await coming
+        except MqError as error:
+            outcome = error
+        if isinstance(outcome, MqError):
+            log.warning("a reply was not stored", extra=fields(why=outcome))
+            return {}
+        return {"msgId": outcome.msg_id, "queueOffset": str(outcome.queue_offset)}

@@ -1,0 +1,283 @@
+"""The topics of the node, as RocketMQ's clients see them: routes, and topics that a send creates.
+
+The table is the writer's (config/topics.json): the gateway reads it, and asks the writer for
+changes.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from time import monotonic
+from typing import Any
+
+from keelog.client import operations
+from keelog.client.aio.run import run
+from keelog.client.core import ClientCore
+from keelog.gateway.connection import Reply, Request
+from keelog.gateway.names import (
+    CLUSTER_QUEUES,
+    SELF_TEST_TOPIC,
+    TBW102,
+    TBW102_QUEUES,
+    UNIT_FLAG,
+    UNIT_SUB_FLAG,
+    BrokerName,
+)
+from keelog.gateway.settings.live import CREATES_TOPICS, LiveSettings
+from node.store.config.topic_attributes import RESERVE_TIME
+from node.store.config.topics_file import (
+    PERM_DEFAULT,
+    PERM_INHERIT,
+    PERM_WRITE,
+    Topic,
+    TopicsFile,
+)
+from protocol.errors import UnknownTopic
+from protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_topic_for_send
+from protocol.remoting.admin_headers import PagedTopicsHeader
+from protocol.remoting.bodies import (
+    BrokerData,
+    ClusterInfo,
+    DataVersion,
+    QueueData,
+    TopicConfig,
+    TopicConfigTable,
+    TopicList,
+    TopicRouteData,
+)
+from protocol.remoting.java_class import write_body
+from protocol.remoting.request_headers import (
+    SendMessageHeader,
+    request_fields,
+    wants_standard_json,
+)
+
+RELOAD_S = 1.0
+NO_ROUTE = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+"""With the refusal of a route: RocketMQ's tools print it."""
+_OF_GROUPS = (RETRY_PREFIX, DLQ_PREFIX)
+
+
+def standard_topics(name: BrokerName, with_default: bool) -> dict[str, Topic]:
+    """The topics that every broker has without anybody making them: tools find brokers by them.
+
+    They are at least two: a name server refuses a broker that begins with a single topic.
+    `with_default`: sends create topics, by the settings of TBW102.
+    """
+    found = {one: Topic(one, 1, 1) for one in (SELF_TEST_TOPIC, name.reply_topic)}
+    models = {name.cluster: CLUSTER_QUEUES, name.broker: 1}
+    if with_default:
+        models[TBW102] = TBW102_QUEUES
+    perm = PERM_DEFAULT | PERM_INHERIT
+    return found | {one: Topic(one, queues, queues, perm) for one, queues in models.items()}
+
+
+class Topics:
+    """One for each gateway, in the thread of its loop."""
+
+    def __init__(
+        self, file: TopicsFile, core: ClientCore, live: LiveSettings, name: BrokerName
+    ) -> None:
+        self._file = file
+        self._core = core
+        self._live = live
+        self.name = name
+        self.is_wiped = False
+        """Whether routes say that nothing can be sent: 205, as of a name server."""
+        self._standard = standard_topics(name, self.creates)
+        live.when_changed(CREATES_TOPICS, self._creation_changed)
+        self._reload_at = 0.0
+        self.when_changed: Callable[[], None] = lambda: None
+        """Is called after the table was read anew; its owner sets it."""
+        self._making: dict[str, asyncio.Task[None]] = {}
+
+    def find(self, name: str) -> Topic | None:
+        """The topic; looks into the table again for one that is not known, and each RELOAD_S.
+
+        Raises StoreDamaged.
+        """
+        found = self._file.topics.get(name)
+        now = monotonic()
+        if found is None or now >= self._reload_at:
+            self._reload_at = now + RELOAD_S
+            if self.look():
+                found = self._file.topics.get(name)
+        return found
+
+    def look(self) -> bool:
+        """Reads the table again if it has changed, and says so. Raises StoreDamaged."""
+        if not self._file.reload():
+            return False
+        self.when_changed()
+        return True
+
+    def announced(self) -> TopicConfigTable:
+        """103: the topics that a name server gets, as they are known."""
+        names = sorted({*self._standard, *self._file.topics})
+        known = ((name, self._known(name, self._file.topics.get(name))) for name in names)
+        table = {name: _config(topic) for name, topic in known if topic is not None}
+        return TopicConfigTable(table, self._version(), DataVersion(), {}, {})
+
+    def _known(self, name: str, found: Topic | None) -> Topic | None:
+        """`found` in the table, or the topic that every broker has of this name. New topics follow
+        that, even where the table forbids it."""
+        standard = self._standard.get(name)
+        if standard is None or (found is not None and found.perm & PERM_INHERIT):
+            return found
+        if found is None or not standard.perm & PERM_INHERIT:
+            return found or standard
+        return replace(found, perm=standard.perm)
+
+    def need(self, name: str) -> Topic:
+        """As `find`, with the topics that every broker has. Raises UnknownTopic."""
+        found = self._known(name, self.find(name))
+        if found is None:
+            raise UnknownTopic(f"topic {name} does not exist", "see keelog topic ls")
+        return found
+
+    def check_may_make(self, name: str, model: str) -> None:
+        """Raises UnknownTopic, IllegalMessage or NotAllowed for a topic that no send creates.
+
+        `model` is the topic whose settings it would get.
+        """
+        check_topic_for_send(name)
+        if not self._is_always_made(name) and name not in self._standard:
+            self._model_of(name, model)
+
+    def _model_of(self, name: str, model: str) -> Topic:
+        """The topic whose settings a new one gets: it is there, and lets others have them
+        (TopicConfigManager#createTopicInSendMessageMethod). Raises UnknownTopic."""
+        found = self._known(model, self.find(model))
+        may_follow = model != TBW102 or self.creates
+        if found is None or not found.perm & PERM_INHERIT or not may_follow:
+            raise UnknownTopic(
+                f"topic {name} does not exist, and is not created from {model[:80]!a}",
+                f"make it: keelog topic create {name} --queues 8",
+            )
+        return found
+
+    async def make_for_send(self, wanted: SendMessageHeader) -> Topic:
+        """As `make`: with at most as many queues as the topic that is named for it, and with its
+        perm. Dead letters and replies have one queue, as has a retry topic without such a topic.
+        One that every broker has becomes what it is there."""
+        name, queues, perm = wanted.topic, 1, PERM_DEFAULT
+        standard = self._standard.get(name)
+        if standard is not None:
+            return await self.make(name, standard.write_queues, standard.perm)
+        try:
+            model = self._model_of(name, wanted.default_topic)
+        except UnknownTopic:
+            if not self._is_always_made(name):
+                raise
+        else:
+            if not name.startswith(DLQ_PREFIX):
+                queues = min(wanted.default_topic_queue_nums, model.write_queues)
+                perm = model.perm & ~PERM_INHERIT
+        return await self.make(name, max(queues, 1), perm, is_unit=wanted.unit_mode)
+
+    def _is_always_made(self, name: str) -> bool:
+        """A group's own topic, and that of replies."""
+        return name.startswith(_OF_GROUPS) or name == self.name.reply_topic
+
+    async def make(
+        self, name: str, queues: int, perm: int = PERM_DEFAULT, *, is_unit: bool = False
+    ) -> Topic:
+        """Creates a topic; waits for the one who does it already. `is_unit`: for a client in unit
+        mode, which the topic's flags say from then on.
+
+        Raises what the writer refuses.
+        """
+        task = self._making.get(name)
+        if task is None:
+            of_group = name.startswith(RETRY_PREFIX)
+            flag = (UNIT_SUB_FLAG if of_group else UNIT_FLAG) if is_unit else 0
+            wanted = {"topic": name, "queues": queues, "perm": perm, "sys_flag": flag}
+            task = asyncio.ensure_future(self._make(wanted))
+            self._making[name] = task
+            task.add_done_callback(lambda _: self._making.pop(name, None))
+        await asyncio.shield(task)
+        return self.need(name)
+
+    async def _make(self, wanted: dict[str, Any]) -> None:
+        if self.find(wanted["topic"]) is None:
+            asked = operations.create_topic(wanted, self._core.deadline(None))
+            await run(self._core, asked)
+            self.look()
+
+    # Requests
+
+    def route(self, request: Request) -> Reply:
+        """105: the one broker of a topic, and its queues."""
+        wanted = request_fields(request.header)
+        known = self._known(wanted.topic, self.find(wanted.topic))
+        if known is None:
+            text = f"No topic route info in name server for the topic: {wanted.topic}"
+            raise UnknownTopic(f"{text}\n{NO_ROUTE}")
+        perm = known.perm & ~PERM_WRITE if self.is_wiped else known.perm
+        queues = QueueData(
+            self.name.broker, known.read_queues, known.write_queues, perm, known.sys_flag
+        )
+        route = TopicRouteData((self._broker(request),), (queues,))
+        standard = wants_standard_json(request.header, wanted.accept_standard_json_only)
+        return Reply(body=write_body(route, standard=standard))
+
+    def cluster(self, request: Request) -> Reply:
+        """106: all brokers: this one."""
+        broker = self._broker(request)
+        info = ClusterInfo({self.name.broker: broker}, {self.name.cluster: (self.name.broker,)})
+        return Reply(body=write_body(info, standard=wants_standard_json(request.header, False)))
+
+    def names(self, _: Request) -> Reply:
+        """206: the names of all topics."""
+        self.look()
+        return Reply(body=write_body(TopicList(tuple(sorted(self._file.topics))), standard=True))
+
+    def config(self, request: Request) -> Reply:
+        """351: the settings of one topic."""
+        name = request_fields(request.header).topic
+        return Reply(body=write_body(_config(self.need(name)), standard=True))
+
+    def configs(self, request: Request) -> Reply:
+        """21: the settings of all topics, or of a page of them."""
+        wanted: PagedTopicsHeader = request_fields(request.header)
+        self.look()
+        known = sorted(self._file.topics.items())
+        first = max(0, wanted.topic_seq)
+        page = known[first : first + max(0, wanted.max_topic_num)]
+        table = {name: _config(topic) for name, topic in page}
+        body = write_body(TopicConfigTable(table, self._version()), standard=True)
+        return Reply(ext={"totalTopicNum": str(len(known))}, body=body)
+
+    @property
+    def creates(self) -> bool:
+        """Whether a topic is created by the first send to it."""
+        return self._live.now.auto_create_topic_enable
+
+    def _creation_changed(self) -> None:
+        standard = standard_topics(self.name, self.creates)
+        if not self.creates and TBW102 in self._standard:
+            # As at a broker it keeps its route, and clients hear why a send is refused.
+            standard[TBW102] = Topic(TBW102, TBW102_QUEUES, TBW102_QUEUES)
+        self._standard = standard
+        self.when_changed()
+
+    def _version(self) -> DataVersion:
+        return DataVersion(counter=self._file.version)
+
+    def _broker(self, request: Request) -> BrokerData:
+        address = self.name.address or request.connection.address
+        addresses: Mapping[int, str] = {self.name.broker_id: address}
+        return BrokerData(self.name.broker, addresses, self.name.cluster)
+
+
+def _config(topic: Topic) -> TopicConfig:
+    hours = topic.retention_hours
+    return TopicConfig(
+        topic.name,
+        topic.read_queues,
+        topic.write_queues,
+        topic.perm,
+        topic_sys_flag=topic.sys_flag,
+        order=topic.is_ordered,
+        attributes={**dict(topic.attributes), **({RESERVE_TIME: str(hours)} if hours else {})},
+    )

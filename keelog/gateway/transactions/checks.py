@@ -1,0 +1,309 @@
+"""Asks producers for transactions that are open for long (39), round after round.
+
+RocketMQ: TransactionalMessageServiceImpl#check. A round goes through the half messages from where
+the last one ended. One that is resolved is passed. One that is not is stored again, at the end of
+the queue, and its producer is asked; then it is passed as well. So the place of a round, an offset
+of the group CID_RMQ_SYS_TRANS, is all that a restart needs, here as at a broker.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from enum import Enum, auto
+from time import monotonic
+from typing import NamedTuple
+
+from keelog.client import operations
+from keelog.client.aio.run import run
+from keelog.client.core import ClientCore
+from keelog.client.results import Receipt
+from keelog.client.send.record_batch import EncodedMessage
+from keelog.gateway.connection import RemotingConnection
+from keelog.gateway.sending.half import (
+    CHECK_TIMES,
+    FIRST_OFFSET,
+    PRODUCER_GROUP,
+    asked_again,
+    immune_again,
+    immunity_ms,
+    number_in,
+    question,
+    undecided,
+)
+from keelog.gateway.sending.writer_link import WriterLink
+from keelog.gateway.topics import Topics
+from keelog.gateway.transactions.ends import Ends
+from keelog.gateway.transactions.op_view import OpView
+from keelog.gateway.transactions.queue_pages import read_page
+from node.runtime.event_log import fields
+from node.runtime.settings import Settings
+from node.runtime.stored_times import Arrivals, Moment, moment
+from protocol.errors import IllegalMessage, MqError
+from protocol.names import HALF_TOPIC, OP_TOPIC, TRANSACTIONS_GROUP, UNDECIDED_TOPIC
+from protocol.record.codec import Record
+from protocol.remoting.codes import RequestCode
+from protocol.remoting.headers import ONE_WAY, RemotingHeader
+from protocol.remoting.java_class import INT32_MAX
+from protocol.request_checks import WAIT_NONE
+
+log = logging.getLogger("keelog.gateway")
+
+ROUND_S_MAX = 60.0
+"""A round that takes longer goes on as the next one."""
+PUTS_AT_ONCE = 100
+"""Half messages that are stored again together."""
+PASS_AT_ONCE = 10_000
+"""Resolved half messages that are passed without a pause for clients."""
+REQUEST_S = 10.0
+_HOUR_MS = 3_600_000
+
+
+class HalfVerdict(Enum):
+    """The fate of a half message that no op message resolves."""
+
+    STOP = auto()
+    """The round ends before it."""
+    PASS = auto()
+    ASK = auto()
+    IMMUNE = auto()
+    """It is stored again, and nobody is asked."""
+    GIVE_UP = auto()
+
+
+class CheckBounds(NamedTuple):
+    """When a producer is asked; the settings of RocketMQ's names."""
+
+    timeout_ms: int
+    times_max: int
+    age_ms_max: int
+
+
+def judge(half: Record, bounds: CheckBounds, age_ms: int, is_fresh: bool) -> HalfVerdict:
+    """What a round does with an open half message that was born `age_ms` ago. Pure.
+
+    `is_fresh`: it was stored after the round began.
+    """
+    is_worn = (number_in(half, CHECK_TIMES) or 0) >= bounds.times_max
+    if is_worn or age_ms > bounds.age_ms_max:
+        return HalfVerdict.GIVE_UP
+    if is_fresh:
+        return HalfVerdict.STOP
+    immune = immunity_ms(half, bounds.timeout_ms)
+    if immune is None:
+        return HalfVerdict.STOP if age_ms <= bounds.timeout_ms else HalfVerdict.ASK
+    return HalfVerdict.IMMUNE if age_ms <= immune else HalfVerdict.ASK
+
+
+class _Put:
+    """A record on its way, and its outcome."""
+
+    def __init__(self) -> None:
+        self.done: asyncio.Future[Receipt | MqError] = asyncio.get_running_loop().create_future()
+
+    def _end(self, outcome: Receipt | MqError) -> None:
+        if not self.done.done():
+            self.done.set_result(outcome)
+
+    def stored(self, receipt: Receipt) -> None:
+        """It is stored."""
+        self._end(receipt)
+
+    def refused(self, error: MqError) -> None:
+        """It is not, or nobody knows."""
+        self._end(error)
+
+
+class Checks:
+    """One for each gateway. `producer` finds a connection of a group of producers."""
+
+    def __init__(
+        self,
+        core: ClientCore,
+        link: WriterLink,
+        topics: Topics,
+        ends: Ends,
+        producer: Callable[[str], RemotingConnection | None],
+        broker: str,
+        settings: Settings,
+    ) -> None:
+        self._core = core
+        self._link = link
+        self._topics = topics
+        self._ends = ends
+        self._producer = producer
+        self._broker = broker
+        self._interval_s = settings.transaction_check_interval / 1000
+        self._bounds = CheckBounds(
+            settings.transaction_time_out,
+            settings.transaction_check_max,
+            settings.file_reserved_time * _HOUR_MS,
+        )
+        self._arrivals: defaultdict[int, Arrivals] = defaultdict(self._new_arrivals)
+        """By queue: when half messages came, by their first copies."""
+        self._opaque = 0
+        self.asked = self.open = 0
+        """Questions that were sent; half messages that the last round left open."""
+        self._left_open = 0
+        """By the round that is under way."""
+
+    def _new_arrivals(self) -> Arrivals:
+        return Arrivals(self._bounds.age_ms_max, moment())
+
+    async def run(self) -> None:
+        """Checks until it is cancelled."""
+        while True:
+            await asyncio.sleep(self._interval_s)
+            try:
+                topic = self._topics.find(HALF_TOPIC)
+                self._left_open = 0
+                for queue_id in range(topic.read_queues if topic else 0):
+                    await self._round(queue_id)
+                self.open = self._left_open
+            except MqError as error:
+                log.warning("transactions were not checked", extra=fields(why=error))
+
+    async def _round(self, queue_id: int) -> None:
+        until = monotonic() + ROUND_S_MAX
+        first = await self._place(HALF_TOPIC, queue_id)
+        ops = OpView(queue_id, await self._place(OP_TOPIC, queue_id), first)
+        before = ops.offset
+        if self._topics.find(OP_TOPIC) is not None:
+            await ops.read(self._core)
+        offset, physical = await self._walk(ops, until)
+        if offset != first:
+            await self._note(HALF_TOPIC, queue_id, offset)
+        done = ops.done_offset(offset, physical)
+        if done != before:
+            await self._note(OP_TOPIC, queue_id, done)
+
+    async def _place(self, topic: str, queue_id: int) -> int:
+        asked = operations.cursor_places(topic, TRANSACTIONS_GROUP, self._deadline())
+        return (await run(self._core, asked)).get(queue_id, 0)
+
+    async def _note(self, topic: str, queue_id: int, offset: int) -> None:
+        places = {queue_id: offset}
+        right, deadline = self._link.own_right(), self._deadline()
+        asked = operations.commit_cursor(topic, TRANSACTIONS_GROUP, places, deadline, right=right)
+        await run(self._core, asked)
+
+    def _deadline(self) -> float:
+        return monotonic() + REQUEST_S
+
+    async def _walk(self, ops: OpView, until: float) -> tuple[int, int | None]:
+        """Goes through half messages; returns the offset before which all are passed, and where
+        the message there is in the log. None: at the end of the queue."""
+        offset = ops.first
+        end: int | None = None
+        while True:
+            offset = await self._passed(offset, ops)
+            page = await read_page(self._core, HALF_TOPIC, ops.queue_id, offset)
+            if end is None:
+                # What comes from now on, stored by this round too, is for the next one.
+                end = page.max_offset
+                self._arrivals[ops.queue_id].look(end, moment())
+            if page.is_end:
+                return offset, None
+            if page.damage is not None:
+                why = fields(queue=ops.queue_id, why=page.damage)
+                log.error("a half message is damaged, its producer is not asked", extra=why)
+            for some in self._parts(page.records):
+                stop: Record | None = some[0]
+                if monotonic() < until and some[0].head.queue_offset < ops.limit:
+                    stop = await self._deal_with(some, ops, end)
+                if stop is not None:
+                    is_fresh = stop.head.queue_offset >= end
+                    return stop.head.queue_offset, None if is_fresh else stop.physical_offset
+            offset = page.next_offset
+
+    async def _passed(self, offset: int, ops: OpView) -> int:
+        """The first offset from this one on that is not resolved."""
+        begin = offset
+        while offset in ops.resolved:
+            offset += 1
+            if (offset - begin) % PASS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return offset
+
+    def _parts(self, records: Iterable[Record]) -> Iterable[list[Record]]:
+        """Half messages that go to the writer together."""
+        some = list(records)
+        return (some[at : at + PUTS_AT_ONCE] for at in range(0, len(some), PUTS_AT_ONCE))
+
+    async def _deal_with(self, halves: list[Record], ops: OpView, end: int) -> Record | None:
+        """Returns the half message before which the round ends; None where it goes on."""
+        puts: list[tuple[Record, HalfVerdict, asyncio.Future[Receipt | MqError]]] = []
+        stop: Record | None = None
+        now = moment()
+        for half in halves:
+            verdict = self._verdict(half, ops, end, now)
+            if verdict is HalfVerdict.STOP:
+                stop = half
+                break
+            if verdict is not HalfVerdict.PASS:
+                puts.append((half, verdict, self._put(half, verdict)))
+        failed: Record | None = None
+        outcomes = await asyncio.gather(*(done for _, _, done in puts))
+        for (half, verdict, _), outcome in zip(puts, outcomes, strict=True):
+            if isinstance(outcome, IllegalMessage):
+                extra = fields(msg_id=half.message_id, why=outcome)
+                log.error("a half message cannot be stored again", extra=extra)
+            elif isinstance(outcome, MqError):
+                log.warning("transactions wait for the writer", extra=fields(why=outcome))
+                failed = failed or half
+            else:
+                self._stored(half, verdict, outcome)
+        return failed or stop
+
+    def _verdict(self, half: Record, ops: OpView, end: int, now: Moment) -> HalfVerdict:
+        offset, chains = half.head.queue_offset, self._ends.chains
+        first = chains.first_of(half)
+        before = number_in(half, FIRST_OFFSET)
+        if offset in ops.resolved or chains.has_ended(first):
+            return HalfVerdict.PASS
+        if before is not None and (before in ops.resolved or before in ops.earlier):
+            return HalfVerdict.PASS
+        if chains.newest_of(first) > offset:
+            return HalfVerdict.PASS  # it was stored again before the writer lost where a round was
+        if chains.is_ending(first):
+            return HalfVerdict.STOP
+        arrivals, born_ms = self._arrivals[ops.queue_id], half.head.born_timestamp
+        age_ms = arrivals.age_ms(first.offset, born_ms, now)
+        return judge(half, self._bounds, age_ms, offset >= end)
+
+    def _put(self, half: Record, verdict: HalfVerdict) -> "asyncio.Future[Receipt | MqError]":
+        crc, topic, queue_id = self._link.crc, HALF_TOPIC, half.head.queue_id
+        if verdict is HalfVerdict.ASK:
+            record = asked_again(half, crc)
+        elif verdict is HalfVerdict.IMMUNE:
+            record = immune_again(half, crc)
+        else:
+            record, topic, queue_id = undecided(half, crc), UNDECIDED_TOPIC, 0
+        put = _Put()
+        entry = EncodedMessage(record, topic, queue_id, None, half.unique_key, put)
+        self._link.put(entry, WAIT_NONE, is_inner=True)
+        return put.done
+
+    def _stored(self, half: Record, verdict: HalfVerdict, receipt: Receipt) -> None:
+        """A half message was stored again, or moved where those are that nobody decided."""
+        if verdict is HalfVerdict.GIVE_UP:
+            extra = fields(msg_id=half.message_id, unique_key=half.unique_key)
+            log.error("a transaction was given up", extra=extra)
+            return
+        self._left_open += 1
+        self._ends.chains.stored_again(half, receipt.queue_offset)
+        if verdict is HalfVerdict.ASK:
+            self._ask(half, receipt)
+
+    def _ask(self, half: Record, again: Receipt) -> None:
+        """39: nobody waits for the answer, which is an end of the transaction (37)."""
+        group = half.properties.get(PRODUCER_GROUP, "")
+        connection = self._producer(group)
+        if connection is None:
+            log.warning("no producer can be asked", extra=fields(group=group))
+            return
+        ext, body = question(half, again, self._broker)
+        self._opaque = (self._opaque + 1) % INT32_MAX
+        code = RequestCode.CHECK_TRANSACTION_STATE
+        connection.send(RemotingHeader(code, self._opaque, ONE_WAY, ext), body)
+        self.asked += 1

@@ -1,0 +1,240 @@
+"""Holds a whole store against itself, in tasks: what `keelog store verify --deep` finds.
+
+Every range of the log is read once, by one task, which verifies its records and compares them with
+the queue and index files in place; nothing is shuffled, and only differences come back, with the
+runs of units that records called for. Nothing is changed, and no lock is taken.
+"""
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pyspark.sql import SparkSession
+
+from keelog.pipeline.errors import BadOption, naming_conditions
+from keelog.pipeline.jobs.audit.range_task import (
+    AuditJob,
+    AuditReport,
+    QueueBounds,
+    audit_chain,
+    audit_range,
+    merge_notes,
+)
+from keelog.pipeline.jobs.audit.stitch import AuditStitch
+from keelog.pipeline.jobs.locations import place_of
+from keelog.pipeline.jobs.scan import RANGE_BYTES, plan_ranges
+from keelog.pipeline.jobs.session_run import run_tasks
+from keelog.pipeline.stores.access import Way
+from keelog.pipeline.task_spec import LogAt
+from node.runtime.settings import Settings
+from node.store.indexes.file import IndexFile
+from node.store.shutdown_state import check_is_store
+from node.store.stopped_store import StoppedStore
+from node.store.verify.findings import Findings
+from node.store.verify.index import IndexCheck
+from node.store.verify.log import LogCheck
+from node.store.verify.queues import CheckedQueue, QueueCheck
+from node.store.verify.verify import VerifyReport
+from protocol.derived.dispatch_request import DispatchRequests, key_batch
+from protocol.errors import StoreDamaged
+from protocol.ids import Queue
+
+_TASKS_A_CORE = 2
+_PROBED_ENTRIES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class AuditResult:
+    """What was looked at and what is wrong. `repaired`: as for a rebuild."""
+
+    path: Path
+    report: VerifyReport
+    ranges: int
+    repaired: bool
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """No damage: what the next start mends anyway does not count."""
+        return self.report.ok
+
+    def shape(self) -> dict[str, Any]:
+        """As JSON: the shape of `keelog store verify`, each finding with a proposed repair."""
+        shape = self.report.shape()
+        findings = [
+            {**finding, "try": repair, "repair": repair}
+            for finding in shape["findings"]
+            for repair in [proposed_repair(self.path, finding)]
+        ]
+        return {**shape, "findings": findings, "seconds": round(self.seconds, 3)}
+
+
+def audit(
+    spark: SparkSession,
+    path: Path | str,
+    settings: Settings | None = None,
+    range_bytes: int = RANGE_BYTES,
+) -> AuditResult:
+    """Checks a store that nobody runs: every record, unit and entry, from both sides.
+
+    Every task must see the path. Raises BadOption for an address, NotAStore,
+    StoreDamaged for what the disk cannot read, StoreUnreadable, EngineFailed; all other damage
+    is what it reports.
+    """
+    began = time.monotonic()
+    root = check_audit(path)
+    with naming_conditions(), StoppedStore(root, settings or Settings(), strict=False) as store:
+        work = _Audit(spark, store)
+        report = work.run(range_bytes)
+        return AuditResult(root, report, work.ranges, work.repaired, time.monotonic() - began)
+
+
+def check_audit(path: Path | str) -> Path:
+    """The folder of a store that can be audited. Raises BadOption, NotAStore."""
+    at = place_of(path)
+    if at.way is Way.OBJECTS:
+        raise BadOption(
+            f"{at.root} is in an object store: an audit looks into queue and index"
+            " files at many places",
+            "a copy on a file system, or the bucket mounted",
+        )
+    with naming_conditions():
+        check_is_store(Path(at.root))
+    return Path(at.root)
+
+
+class _Audit:
+    def __init__(self, spark: SparkSession, store: StoppedStore) -> None:
+        self._spark = spark
+        self._store = store
+        self._findings = Findings()
+        self._log = LogCheck(store, self._findings, lambda _done, _all: None)
+        self._queues = QueueCheck(store, self._findings)
+        self._index = IndexCheck(store, self._findings)
+        self.ranges = 0
+        self.repaired = False
+
+    def run(self, range_bytes: int) -> VerifyReport:
+        """Checks structure here, contents in tasks, and here again what needs all of both."""
+        store, log, queues, index = self._store, self._log, self._queues, self._index
+        log.structure()
+        queues.structure()
+        index.structure(store.index_folder)
+        job = self._job()
+        for report in self._ranges(job, range_bytes):
+            self._merge(report)
+        self._chains(job)
+        log.tail()
+        log.checkpoint()
+        index.beyond()
+        queues.leftovers(log.damaged)
+        index.first_times()
+        return VerifyReport(
+            root=store.root,
+            is_deep=True,
+            clean_shutdown=store.condition.is_clean,
+            min_offset=store.log.min_offset,
+            max_offset=store.log.end,
+            records=log.records,
+            queues=len(store.folders),
+            units=queues.units,
+            index_files=index.files,
+            index_entries=index.entries,
+            findings=self._findings.all(),
+        )
+
+    def _job(self) -> AuditJob:
+        store, index = self._store, self._index
+        bounds: dict[Queue, QueueBounds | None] = dict.fromkeys(store.folders)
+        for queue, seen in self._queues.seen.items():
+            bounds[queue] = QueueBounds(seen.start, seen.end)
+        try:
+            file_bytes = store.queue_file_bytes
+        except StoreDamaged:
+            file_bytes = 0  # the check of the structure has reported it; no queue is opened then
+        return AuditJob(
+            log=LogAt.of(str(store.root), store.log),
+            settings=store.settings,
+            condition=store.condition,
+            queue_file_bytes=file_bytes,
+            queues=bounds,
+            index=tuple((file.name, file.geometry) for file in index.opened),
+            index_files=index.files,
+            vouched=index.vouched,
+            with_tags=_indexes_tags(store, index.opened),
+        )
+
+    def _ranges(self, job: AuditJob, range_bytes: int) -> list[AuditReport]:
+        """The reports that count, in log order; damage between and within them is noted."""
+        context = self._spark.sparkContext
+        ranges = plan_ranges(job.log, range_bytes, _TASKS_A_CORE * context.defaultParallelism)
+        reports = run_tasks(self._spark, "audit", partial(audit_range, job), ranges)
+        stitch = AuditStitch(self._store.log, self._log, partial(audit_range, job))
+        for number, (start, end) in enumerate(self._store.runs):
+            if number:
+                self._log.damaged.append((self._store.runs[number - 1][1], start))
+            spans = [span for span in ranges if start <= span.start < end]
+            stitch.run(start, end, spans, reports)
+        self.ranges, self.repaired = len(ranges), stitch.repaired
+        return stitch.kept
+
+    def _merge(self, report: AuditReport) -> None:
+        log, queues = self._log, self._queues
+        log.records += report.records
+        log.last_time = max(log.last_time, report.newest_time)
+        self._findings.merge(report.findings)
+        for queue, runs in report.called.items():
+            seen: CheckedQueue = queues.seen[queue]
+            seen.called += runs
+            seen.vouched = max(seen.vouched, report.vouched[queue])
+        merge_notes(self._index, report.index)
+
+    def _chains(self, job: AuditJob) -> None:
+        """Checks each file's order and chains in tasks; skips order errors that ranges reported."""
+        names = [file.name for file in self._index.opened]
+        for findings, notes in run_tasks(self._spark, "chains", partial(audit_chain, job), names):
+            for name, rows in notes.disorder.items():
+                self._index.order(name, rows)
+            self._findings.merge(findings)
+            merge_notes(self._index, notes)
+
+
+def _indexes_tags(store: StoppedStore, files: list[IndexFile]) -> bool:
+    """True if the index holds entries for TAGS; the setting decides where the files do not show it.
+
+    A guess that saves work: what differs from it is looked at record by record.
+    """
+    setting = store.settings.index_tags_enable
+    for file in files[-1:]:
+        offsets = file.entries()["physical_offset"][:_PROBED_ENTRIES].astype(np.int64)
+        if not len(offsets) or not store.log.min_offset <= offsets[0] < store.log.end:
+            continue
+        # Some entries of the first and of the last record may be in the files next to this one.
+        inner = offsets[(offsets > offsets[0]) & (offsets < offsets[-1])]
+        for columns in store.log.columns(int(offsets[0]), int(offsets[-1]), verify=False):
+            requests = DispatchRequests(columns, store.settings.delay_levels_ms)
+            with_tags, without = (
+                key_batch(requests, tags).physical_offset for tags in (True, False)
+            )
+            if len(with_tags) != len(without):
+                found = int(np.isin(inner, columns.physical_offset).sum())
+                counts = [int(np.isin(rows, inner).sum()) for rows in (with_tags, without)]
+                return abs(found - counts[0]) <= abs(found - counts[1])
+    return setting
+
+
+def proposed_repair(root: Path, finding: dict[str, Any]) -> str:
+    """The command that mends a finding of `shape()`; after it, audit again."""
+    kind, file = finding["kind"], str(finding["file"])
+    if kind == "foreign_file":
+        return f"mv {file} <elsewhere>"
+    if finding["severity"] == "warning":
+        return f"keelog serve {root}"
+    if file.startswith(str(root / "consumequeue")):
+        return f"keelog spark rebuild {root} --queues"
+    if file.startswith(str(root / "index")):
+        return f"keelog spark rebuild {root} --index"
+    return f"keelog store repair {root} --apply"

@@ -1,0 +1,177 @@
+"""The folder that an export writes: leftovers, locking, and how a version of it is published.
+
+Where files can be renamed, tasks write below `_temporary/`, and their files move to their places;
+elsewhere tasks write files where they stay (publication.py).
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyarrow import fs
+
+from keelog.pipeline.errors import BadOption, ExportMismatch, ExportUnwritable
+from keelog.pipeline.jobs.export.manifest import MANIFEST, NEXT_MANIFEST, Manifest, parse_manifest
+from keelog.pipeline.jobs.publication import TEMPORARY, TEMPORARY_SUFFIX, Move, OutFolder, try_lock
+from protocol.errors import StoreLocked
+
+Publish = Literal["rename", "manifest"]
+
+_OURS = re.compile(r"part-(\d{6,})-\d{5}-\d{4}-[0-9a-f]{12}-[0-9a-f]{12}\.parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class ExportFolder:
+    """Where an export is: a path, or a URL that `pyarrow.fs` knows. Plain data, for tasks too."""
+
+    out: str
+    publish: Publish
+
+    def open(self) -> "OpenExportFolder":
+        """With the file system's client; raises BadOption for a URL that has none."""
+        try:
+            system, root = (
+                (fs.LocalFileSystem(), self.out)
+                if not urlsplit(self.out).scheme
+                else fs.FileSystem.from_uri(self.out)
+            )
+        except (pa.ArrowException, ValueError) as error:
+            raise BadOption(
+                f"{self.out} names no place to write to: {error}",
+                "a path, or a URL as s3://bucket/folder",
+            ) from None
+        return OpenExportFolder(self, system, root)
+
+    @classmethod
+    def at(cls, out: str, publish: Publish | None = None) -> "ExportFolder":
+        """`publish` is found when it is not given: local folders can rename."""
+        if not out or "\0" in out:
+            raise BadOption(f"{out!r} is no path", "a folder to export into")
+        if not urlsplit(out).scheme:
+            # Tasks have a working directory of their own.
+            out = str(Path(out).absolute())
+        is_local = urlsplit(out).scheme in ("", "file")
+        return cls(out, publish or ("rename" if is_local else "manifest"))
+
+
+class OpenExportFolder(OutFolder):
+    """The same with its client. Methods raise ExportUnwritable for what the file system refuses."""
+
+    def __init__(self, folder: ExportFolder, system: Any, root: str) -> None:
+        super().__init__(system, root)
+        self.folder = folder
+
+    def naming(self, path: str = "") -> AbstractContextManager[None]:
+        return writing(self.folder.out)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Makes the folder and holds it against other exports of this machine.
+
+        Object stores know no locks: there it is the caller's to run one at a time. Raises
+        StoreLocked.
+        """
+        with self.naming():
+            self.system.create_dir(self.root, recursive=True)
+            handle = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY) if self.syncs else None
+        if handle is None:
+            yield
+            return
+        try:
+            if not try_lock(handle):
+                raise StoreLocked.worded(
+                    "KEELOG_EXPORT_BUSY",
+                    f"another export writes to {self.folder.out}",
+                    "again when it has ended",
+                )
+            yield
+        finally:
+            os.close(handle)
+
+    def manifest(self, name: str = MANIFEST) -> Manifest | None:
+        """The manifest, or None where none is. Raises ExportMismatch."""
+        data = self.read(name)
+        return None if data is None else parse_manifest(data, self.place(name))
+
+    def clean(self) -> Manifest | None:
+        """Finishes a publication that was begun, removes what else a dead run left.
+
+        The manifest as it is then. Raises ExportMismatch for a folder with anything of others.
+        """
+        begun = self.manifest(NEXT_MANIFEST)
+        if begun is not None:
+            self._carry_out(begun)
+        manifest = self.manifest()
+        if manifest is None:
+            self._check_empty()
+        else:
+            self._remove_unnamed(manifest)
+        self.remove_folder(TEMPORARY)
+        return manifest
+
+    def publish(self, manifest: Manifest) -> None:
+        """Makes the files of this version, and with them the manifest, what readers see."""
+        if self.folder.publish == "manifest":
+            self.put(MANIFEST, manifest.to_json())
+            return
+        self.put(NEXT_MANIFEST, manifest.to_json())
+        self._carry_out(manifest)
+
+    def _carry_out(self, manifest: Manifest) -> None:
+        """Moves what is not moved yet; then the next manifest is the manifest."""
+        moves = [
+            Move(temporary_path(file.path), file.path, file.bytes)
+            for file in manifest.files
+            if file.version == manifest.version
+        ]
+        odd = self.move_in(moves, NEXT_MANIFEST, MANIFEST)
+        if odd:
+            raise ExportMismatch(
+                f"{odd} is missing, or has another length than {NEXT_MANIFEST} says",
+                "another folder: this one was changed by somebody else",
+            )
+
+    def _check_empty(self) -> None:
+        """A first run that died leaves these names and no others."""
+        left = {TEMPORARY, f"{NEXT_MANIFEST}{TEMPORARY_SUFFIX}", f"{MANIFEST}{TEMPORARY_SUFFIX}"}
+        for found in sorted(self.names() - left):
+            raise ExportMismatch(
+                f"{self.folder.out} has no {MANIFEST} and is not empty: it holds {found}",
+                "a new folder",
+            )
+
+    def _remove_unnamed(self, manifest: Manifest) -> None:
+        """Removes files that a run of the next version left, which died before its manifest."""
+        named = {file.path for file in manifest.files}
+        for path, _ in self.files():
+            found = _OURS.fullmatch(path.rpartition("/")[2])
+            if found is None or int(found[1]) != manifest.version + 1 or path in named:
+                continue
+            self.remove_file(path)
+
+
+def file_name(version: int, part: int, number: int, run: str, attempt: str) -> str:
+    """The name of a data file: no two attempts of any run have the same."""
+    return f"part-{version:06d}-{part:05d}-{number:04d}-{run}-{attempt}.parquet"
+
+
+def temporary_path(path: str) -> str:
+    """Where a file is written before it is moved to its place."""
+    return f"{TEMPORARY}/{path.rpartition('/')[2]}{TEMPORARY_SUFFIX}"
+
+
+@contextmanager
+def writing(out: str) -> Iterator[None]:
+    """Errors of the file system become ExportUnwritable."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise ExportUnwritable(
+            f"{out} cannot be written: {error}", "df -h, and the folder's owner and permissions"
+        ) from None

@@ -1,0 +1,300 @@
+"""Rows of the table `messages` from verified records: each asked column as one Arrow array."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keelog.pipeline.read.arrays import (
+    HEADERS,
+    PAIRS,
+    TEXTS,
+    arrow_schema,
+    flat_and_ends,
+    numbers,
+    offsets_of,
+    offsets_of_counts,
+    pieces,
+    spread,
+    texts,
+    times,
+)
+from keelog.pipeline.tables import Column
+from protocol.derived.dispatch_request import (
+    Pieces,
+    PropertyPairs,
+    look_up,
+    split_properties,
+    split_ragged,
+)
+from protocol.kernel import loader
+from protocol.message_id import IPV4_BYTES, IPV6_BYTES, PORT_BYTES, Host, offset_message_id
+from protocol.record.bodies import COMPRESSED
+from protocol.record.codec import BORN_HOST_V6, SHORT_HEAD, STORE_HOST_V6
+from protocol.record.columns import Bools, Bytes, Gather, Ints, RecordColumns
+from protocol.record.java_hash import hash_pieces, java_text
+from protocol.record.properties import KEY_SEPARATOR, decode_properties
+
+_V4_BYTES = IPV4_BYTES + PORT_BYTES
+_V6_BYTES = IPV6_BYTES + PORT_BYTES
+_HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
+_ID_BYTES = _V4_BYTES + 8
+KAFKA_LOG_APPEND_TIME = 1
+"""Kafka's number for a timestamp that the broker gave."""
+
+
+class MessageRows:
+    """Some records of one store, in log order. Parts that several columns need are made once."""
+
+    def __init__(
+        self, columns: RecordColumns, node: str, plain: Mapping[int, bytes] | None = None
+    ) -> None:
+        """`plain`: by row, the bodies that are unpacked; the others are as they are stored."""
+        self.columns = columns
+        self.node = node
+        self.plain = plain or {}
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def batch(self, wanted: Sequence[Column]) -> pa.RecordBatch:
+        """One row a record, with these columns."""
+        arrays = [MAKERS[column.name](self) for column in wanted]
+        return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(wanted))
+
+    @cached_property
+    def topics(self) -> pa.BinaryArray:
+        """The topics as bytes, known to be UTF-8."""
+        columns = self.columns
+        return pieces(columns.data, columns.topic_start, columns.topic_length)
+
+    @property
+    def bodies(self) -> pa.BinaryArray:
+        """The bodies, those of `plain` unpacked."""
+        columns, plain = self.columns, self.plain
+        stored = pieces(columns.data, columns.body_start, columns.body_length)
+        if not plain:
+            return stored
+        mask = np.zeros(len(self), np.bool_)
+        mask[list(plain)] = True
+        values = pa.array([plain[row] for row in sorted(plain)], pa.binary())
+        return pc.replace_with_mask(stored, mask, values)
+
+    @property
+    def raw_bodies(self) -> pa.BinaryArray:
+        """The bodies as stored where they are compressed, NULL at the others."""
+        columns = self.columns
+        packed = columns.sys_flag & COMPRESSED != 0
+        stored = pieces(columns.data, columns.body_start[packed], columns.body_length[packed])
+        return spread(stored, packed) if len(stored) else pa.nulls(len(self), pa.binary())
+
+    @cached_property
+    def _properties(self) -> pa.BinaryArray:
+        columns = self.columns
+        return pieces(columns.data, columns.properties_start, columns.properties_length)
+
+    @cached_property
+    def _flat(self) -> tuple[Bytes, Ints]:
+        return flat_and_ends(self._properties)
+
+    @cached_property
+    def _found(self) -> tuple[Bytes, dict[bytes, Pieces]]:
+        columns = self.columns
+        return look_up(columns.data, columns.properties_start, columns.properties_length)
+
+    def property_text(self, name: bytes) -> pa.StringArray:
+        """TAGS, UNIQ_KEY or the whole KEYS, NULL where there is none."""
+        data, places = self._found
+        found = places[name]
+        there = found.length > 0
+        raw = pieces(data, found.start[there], found.length[there])
+        return spread(texts(raw, java_text), there)
+
+    @property
+    def keys(self) -> pa.ListArray:
+        """The single keys of KEYS."""
+        data, places = self._found
+        found = places[b"KEYS"]
+        rows = np.flatnonzero(found.length)
+        joined = pieces(data, found.start[rows], found.length[rows])
+        flat, ends = flat_and_ends(joined)
+        if not (flat == ord(KEY_SEPARATOR)).any():
+            offsets = offsets_of_counts(found.length > 0)
+            return pa.ListArray.from_arrays(offsets, texts(joined, java_text), type=TEXTS)
+        row, start, length = split_ragged(flat, ends, ord(KEY_SEPARATOR))
+        kept = length > 0
+        values = texts(pieces(flat, start[kept], length[kept]), java_text)
+        offsets = offsets_of(rows[row[kept]], len(self))
+        return pa.ListArray.from_arrays(offsets, values, type=TEXTS)
+
+    @property
+    def properties(self) -> pa.MapArray:
+        """All properties; of a repeated name the last counts."""
+        data, offsets, places = self._pairs
+        start, middle, end = places
+        if not len(start):
+            return pa.array([[]] * len(self), PAIRS)
+        names = pieces(data, start, middle - start)
+        values = pieces(data, middle + 1, end - middle - 1)
+        try:
+            # Names that are not UTF-8 may become one and the same text.
+            names, values = names.cast(pa.string()), values.cast(pa.string())
+        except pa.ArrowInvalid:
+            plain = [list(decode_properties(item).items()) for item in self._properties.to_pylist()]
+            return pa.array(plain, PAIRS)
+        return pa.MapArray.from_arrays(offsets, names, values)
+
+    @property
+    def headers(self) -> pa.ListArray:
+        """All properties; NULL for a message without any, as Kafka's source has it."""
+        pairs = self.properties
+        struct = pa.StructArray.from_arrays(
+            [pairs.keys, pairs.items.cast(pa.binary())], fields=list(HEADERS.value_type)
+        )
+        none = np.diff(pairs.offsets.to_numpy()) == 0
+        return pa.ListArray.from_arrays(pairs.offsets, struct, type=HEADERS, mask=pa.array(none))
+
+    def repeated(self, value: object, kind: pa.DataType) -> pa.Array:
+        """The same value in each row."""
+        return pa.repeat(pa.scalar(value, kind), len(self))
+
+    @property
+    def _pairs(self) -> tuple[Bytes, pa.Array, tuple[Ints, Ints, Ints]]:
+        """Bytes, each row's first pair, and all pairs: start of the name, middle, end of the value.
+
+        Of a repeated name the last counts.
+        """
+        columns, compiled = self.columns, loader.active()
+        if compiled is not None:
+            where = columns.properties_start, columns.properties_length
+            if (found := compiled.pairs(columns.data, *where)) is not None:
+                (start, middle, end), counts = found
+                return columns.data, offsets_of_counts(counts), (start, middle, end)
+        flat, ends = self._flat
+        pairs = split_properties(flat, ends)
+        kept = last_of_each_name(flat, pairs)
+        places = (pairs.start[kept], pairs.middle[kept], pairs.end[kept])
+        return flat, offsets_of(pairs.row[kept], len(self)), places
+
+    def hosts(self, flag: int, position: Ints) -> pa.StringArray:
+        """Addresses as text; `flag` is the bit of SYSFLAG that makes them IPv6."""
+        columns = self.columns
+        is_v6 = columns.sys_flag & flag != 0
+        v4 = Gather(columns.data)(position[~is_v6], ">i8")
+        different, which = np.unique(v4, return_inverse=True)
+        names = [_host(int(value).to_bytes(_V4_BYTES, "big", signed=True)) for value in different]
+        index = np.zeros(len(self), np.int64)
+        index[~is_v6] = which
+        for row in np.flatnonzero(is_v6).tolist():
+            start = int(position[row])
+            index[row] = len(names)
+            names.append(_host(columns.data[start : start + _V6_BYTES].tobytes()))
+        return pa.array(names, pa.string()).take(pa.array(index))
+
+    @property
+    def born_host_at(self) -> Ints:
+        """Where BORNHOST begins in the data."""
+        return self.columns.start + SHORT_HEAD.offsets["born_ip"]
+
+    @property
+    def store_host_at(self) -> Ints:
+        """Where STOREHOST begins in the data."""
+        is_v6 = self.columns.sys_flag & BORN_HOST_V6 != 0
+        shift = np.where(is_v6, _V6_BYTES - _V4_BYTES, 0)
+        return self.columns.start + SHORT_HEAD.offsets["store_ip"] + shift
+
+    @property
+    def message_ids(self) -> pa.StringArray:
+        """Offset message ids: store host and log offset, in hex."""
+        columns, at = self.columns, self.store_host_at
+        raw = np.empty((len(self), _ID_BYTES), np.uint8)
+        raw[:, :_V4_BYTES] = columns.data[at[:, None] + np.arange(_V4_BYTES)]
+        raw[:, _V4_BYTES:] = (
+            columns.physical_offset.astype(">i8").view(np.uint8).reshape(len(self), 8)
+        )
+        digits = np.empty((len(self), 2 * _ID_BYTES), np.uint8)
+        digits[:, 0::2] = _HEX[raw >> 4]
+        digits[:, 1::2] = _HEX[raw & 15]
+        start = np.arange(len(self)) * (2 * _ID_BYTES)
+        ids = pieces(digits.reshape(-1), start, np.full(len(self), 2 * _ID_BYTES))
+        ids = ids.cast(pa.string())
+        is_v6 = columns.sys_flag & STORE_HOST_V6 != 0
+        if not is_v6.any():
+            return ids
+        plain = ids.to_pylist()
+        for row in np.flatnonzero(is_v6).tolist():
+            host_at = int(at[row])
+            host = _unpack_host(columns.data[host_at : host_at + _V6_BYTES].tobytes())
+            plain[row] = offset_message_id(host, int(columns.physical_offset[row]))
+        return pa.array(plain, pa.string())
+
+
+def last_of_each_name(flat: Bytes, pairs: PropertyPairs) -> Bools:
+    """Which pairs stay when of a name that a record repeats only the last one counts."""
+    kept = np.ones(len(pairs.row), np.bool_)
+    codes = hash_pieces(flat, pairs.start, pairs.middle - pairs.start)
+    name = pairs.row << 32 | codes.view(np.uint32).astype(np.int64)
+    order = np.argsort(name, kind="stable")
+    again = np.flatnonzero(np.diff(name[order]) == 0)
+    # Two names with one hash are kept apart here.
+    for row in np.unique(pairs.row[order[again]]).tolist():
+        seen: dict[bytes, int] = {}
+        for place in np.flatnonzero(pairs.row == row).tolist():
+            text = flat[pairs.start[place] : pairs.middle[place]].tobytes()
+            if text in seen:
+                kept[seen[text]] = False
+            seen[text] = place
+    return kept
+
+
+def _unpack_host(raw: bytes) -> Host:
+    return Host(raw[:-PORT_BYTES], int.from_bytes(raw[-PORT_BYTES:], "big", signed=True))
+
+
+def _host(raw: bytes) -> str:
+    return str(_unpack_host(raw))
+
+
+Maker = Callable[[MessageRows], Any]
+
+
+def _number(name: str, width: str) -> Maker:
+    return lambda rows: numbers(getattr(rows.columns, name), width)
+
+
+MAKERS: dict[str, Maker] = {
+    "topic": lambda rows: rows.topics.cast(pa.string()),
+    "queueId": _number("queue_id", "int32"),
+    "queueOffset": _number("queue_offset", "int64"),
+    "body": lambda rows: rows.bodies,
+    "rawBody": lambda rows: rows.raw_bodies,
+    "tags": lambda rows: rows.property_text(b"TAGS"),
+    "keys": lambda rows: rows.keys,
+    "uniqKey": lambda rows: rows.property_text(b"UNIQ_KEY"),
+    "properties": lambda rows: rows.properties,
+    "flag": _number("flag", "int32"),
+    "sysFlag": _number("sys_flag", "int32"),
+    "bornTimestamp": lambda rows: times(rows.columns.born_timestamp),
+    "bornHost": lambda rows: rows.hosts(BORN_HOST_V6, rows.born_host_at),
+    "storeTimestamp": lambda rows: times(rows.columns.store_timestamp),
+    "storeHost": lambda rows: rows.hosts(STORE_HOST_V6, rows.store_host_at),
+    "reconsumeTimes": _number("reconsume_times", "int32"),
+    "preparedTransactionOffset": _number("prepared_transaction_offset", "int64"),
+    "bodyCrc": _number("body_crc", "int32"),
+    "msgId": lambda rows: rows.message_ids,
+    "physicalOffset": _number("physical_offset", "int64"),
+    "storeSize": _number("size", "int32"),
+    "node": lambda rows: rows.repeated(rows.node, pa.string()),
+    "damage": lambda rows: pa.nulls(len(rows), pa.string()),
+    "key": lambda rows: rows.property_text(b"KEYS").cast(pa.binary()),
+    "value": lambda rows: rows.bodies,
+    "partition": _number("queue_id", "int32"),
+    "offset": _number("queue_offset", "int64"),
+    "timestamp": lambda rows: times(rows.columns.store_timestamp),
+    "timestampType": lambda rows: rows.repeated(KAFKA_LOG_APPEND_TIME, pa.int32()),
+    "headers": lambda rows: rows.headers,
+}
+"""How each column is made; a test holds it against the table."""

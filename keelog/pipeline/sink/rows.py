@@ -1,0 +1,286 @@
+"""From Arrow columns to encoded records: a batch of rows becomes the bytes of an `append`.
+
+All of it is columns: pyarrow joins the pieces of each record, numpy fills in the heads. The oracle
+in the tests is `protocol.record.encode.encode_message`, row by row.
+"""
+
+import secrets
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keelog.pipeline.errors import BadRow
+from keelog.pipeline.read.arrays import flat_and_bounds
+from keelog.pipeline.sink.properties import encoded_properties
+from protocol.errors import MqError
+from protocol.message_id import unique_key
+from protocol.names import SHORT_TOPIC_CHARS_MAX, check_topic_for_send
+from protocol.record.codec import CRC_MASK, MAGIC_V1, MAGIC_V2, SHORT_HEAD
+from protocol.record.columns import Bools, Ints
+from protocol.record.java_hash import hash_pieces
+from protocol.record.properties import PROPERTIES_BYTES_MAX
+
+ROWS_MAX = 65_536
+"""Rows that are encoded at once: a unique key counts up to this within a millisecond."""
+_HEX4 = np.frombuffer("".join(f"{n:04X}" for n in range(ROWS_MAX)).encode(), np.uint8)
+_KEY_BYTES = 32
+_INT32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Records back to back; `ends` is where each ends."""
+
+    data: memoryview
+    ends: Ints
+
+
+class RowEncoder:
+    """Encodes the rows of one task, in their order. Errors name the partition and the row.
+
+    `write_queues` returns how many queues a topic has.
+    """
+
+    def __init__(
+        self,
+        places: Mapping[str, int],
+        topic: str | None,
+        partition: int,
+        node: "NodeRules",
+        write_queues: Callable[[str], int],
+    ) -> None:
+        self._places = places
+        self._topic = topic
+        self._partition = partition
+        self._node = node
+        self._write_queues = write_queues
+        self._queues: dict[str, int] = {}
+        self._turns: dict[str, int] = {}
+        self._keys = KeyMaker()
+        self.rows = 0
+        """So many were encoded."""
+
+    def encode(self, batch: pa.RecordBatch) -> Encoded:
+        """At most ROWS_MAX rows, one at least. Raises BadRow."""
+        rows = batch.num_rows
+        body = self._column(batch, "body", pa.binary())
+        assert body is not None
+        self._refuse(~_valid(body), "body is NULL", batch)
+        body_bytes = _lengths(body)
+        over = body_bytes > self._node.max_message_bytes
+        allowed = f"{self._node.max_message_bytes} bytes are allowed"
+        self._refuse(over, f"the body is too large: {allowed}", batch)
+        self._check_delay(batch)
+        names, topic_of = self._topics(batch)
+        head = np.zeros(rows, SHORT_HEAD.dtype)
+        head["queue_id"] = self._queue_ids(batch, names, topic_of)
+        head["flag"] = self._integers(batch, "flag", -_INT32_MAX - 1)
+        head["born_timestamp"] = self._born(batch)
+        head["magic"] = np.array([_magic(name) for name in names], np.uint32)[topic_of]
+        head["body_crc"] = _crcs(body)
+        head["body_length"] = body_bytes
+        properties = encoded_properties(
+            self._strings(batch), self._keys.take(rows), self._node.crc, self._refuser(batch)
+        )
+        lengths = _lengths(properties)
+        over = lengths > PROPERTIES_BYTES_MAX
+        allowed = f"{PROPERTIES_BYTES_MAX} bytes are allowed"
+        self._refuse(over, f"the properties are too large: {allowed}", batch)
+        topics = pa.array([_topic_bytes(name) for name in names], pa.binary()).take(
+            pa.array(topic_of)
+        )
+        head["total_size"] = SHORT_HEAD.size + body_bytes + _lengths(topics) + 2 + lengths
+        size = fixed_width(lengths.astype(">i2"))
+        joined = pc.binary_join_element_wise(fixed_width(head), body, topics, size, properties, b"")
+        self.rows += rows
+        ends = np.frombuffer(joined.buffers()[1], np.int32)[: rows + 1].astype(np.int64)
+        return Encoded(memoryview(joined.buffers()[2])[: ends[-1]], ends[1:])
+
+    # -- columns ------------------------------------------------------------------------------
+
+    def _column(self, batch: pa.RecordBatch, name: str, kind: pa.DataType | None) -> Any:
+        place = self._places.get(name)
+        if place is None:
+            return None
+        column = batch.column(place)
+        if isinstance(column, pa.ChunkedArray):
+            column = column.combine_chunks()
+        return column if kind is None or column.type == kind else column.cast(kind)
+
+    def _strings(self, batch: pa.RecordBatch) -> dict[str, Any]:
+        found = {
+            "tags": self._column(batch, "tags", pa.string()),
+            "keys": self._column(batch, "keys", None),
+            "properties": self._column(batch, "properties", None),
+        }
+        return {name: column for name, column in found.items() if column is not None}
+
+    def _integers(self, batch: pa.RecordBatch, name: str, low: int) -> Ints:
+        """0 for NULL and without the column."""
+        column = self._column(batch, name, pa.int64())
+        if column is None:
+            return np.zeros(batch.num_rows, np.int64)
+        values = pc.fill_null(column, 0).to_numpy()
+        bad = (values < low) | (values > _INT32_MAX)
+        self._refuse(bad, f"{name} is outside [{low}, {_INT32_MAX}]", batch)
+        return np.asarray(values, np.int64)
+
+    def _born(self, batch: pa.RecordBatch) -> Ints:
+        column = self._column(batch, "bornTimestamp", None)
+        now = int(time.time() * 1000)
+        if column is None:
+            return np.full(batch.num_rows, now)
+        micros = column.cast(pa.timestamp("us", tz="UTC")).view(pa.int64())
+        return np.asarray(pc.fill_null(micros, now * 1000).to_numpy() // 1000, np.int64)
+
+    def _check_delay(self, batch: pa.RecordBatch) -> None:
+        levels = self._integers(batch, "delayLevel", -_INT32_MAX - 1)
+        why = (
+            "delayLevel asks for delayed delivery, which a batch of Spark does not have; use NULL "
+            "or 0, or send it with keelog's client and delay_level="
+        )
+        self._refuse(levels != 0, why, batch)
+
+    def _topics(self, batch: pa.RecordBatch) -> tuple[list[str], Ints]:
+        """The topics, and which of them each row has."""
+        if self._topic is not None:
+            return [self._topic], np.zeros(batch.num_rows, np.int64)
+        column = self._column(batch, "topic", pa.string())
+        self._refuse(~_valid(column), "topic is NULL", batch)
+        encoded = column.dictionary_encode()
+        topic_of = encoded.indices.to_numpy().astype(np.int64)
+        names: list[str] = encoded.dictionary.to_pylist()
+        for number, name in enumerate(names):
+            try:
+                check_topic_for_send(name)
+            except MqError as error:
+                self._refuse(topic_of == number, f"{error.reason}; {error.hint}", batch)
+        return names, topic_of
+
+    def _queue_ids(self, batch: pa.RecordBatch, names: list[str], topic_of: Ints) -> Ints:
+        for name in names:
+            if name not in self._queues:
+                self._queues[name] = self._write_queues(name)
+        queues = np.array([self._queues[name] for name in names], np.int64)[topic_of]
+        given = self._column(batch, "queueId", pa.int64())
+        named = np.zeros(batch.num_rows, np.bool_) if given is None else _valid(given)
+        found = np.zeros(batch.num_rows, np.int64)
+        if given is not None:
+            found = np.array(pc.fill_null(given, 0).to_numpy(), np.int64)
+            bad = named & ((found < 0) | (found >= queues))
+            self._refuse(bad, "queueId is no queue of the topic", batch, queues)
+        keys = self._column(batch, "shardingKey", pa.string())
+        sharded = np.zeros(batch.num_rows, np.bool_) if keys is None else _valid(keys) & ~named
+        if sharded.any():
+            hashes = _java_hashes(keys)
+            found = np.where(sharded, np.abs(hashes) % queues, found)
+        left = ~named & ~sharded
+        for number, name in enumerate(names):
+            rows = np.flatnonzero(left & (topic_of == number))
+            if not len(rows):
+                continue
+            turn = self._turns.get(name)
+            if turn is None:
+                turn = secrets.randbelow(self._queues[name])
+            found[rows] = (turn + np.arange(len(rows))) % self._queues[name]
+            self._turns[name] = (turn + len(rows)) % self._queues[name]
+        return found
+
+    # -- errors -------------------------------------------------------------------------------
+
+    def _refuser(self, batch: pa.RecordBatch) -> Callable[[Bools, str], None]:
+        return lambda bad, why: self._refuse(bad, why, batch)
+
+    def _refuse(
+        self, bad: Bools, why: str, batch: pa.RecordBatch, queues: Ints | None = None
+    ) -> None:
+        """Raises BadRow for the first row that is bad."""
+        if not bad.any():
+            return
+        row = int(np.argmax(bad))
+        if queues is not None:
+            why = f"{why}, which has {queues[row]}"
+        self._raise(row, why, batch)
+
+    def _raise(self, row: int, why: str, batch: pa.RecordBatch) -> NoReturn:
+        values = []
+        for name, place in self._places.items():
+            text = repr(batch.column(place)[row].as_py())
+            values.append(f"{name}={text if len(text) <= 80 else text[:80] + '…'}")
+        raise BadRow(
+            f"partition {self._partition}, row {self.rows + row}: {why} ({', '.join(values)})",
+            "filter such rows out before the write, or mend them",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRules:
+    """What a node asks of records: see the operation `routes`."""
+
+    crc: bool
+    max_message_bytes: int
+
+
+class KeyMaker:
+    """UNIQ_KEYs as RocketMQ's clients make them, many at once; no two of one maker are equal."""
+
+    def __init__(self) -> None:
+        self._start = unique_key(secrets.token_bytes(4), secrets.randbits(16),
+                                 secrets.randbits(32), 0, 0)[:-12]  # fmt: skip
+        self._last_ms = 0
+
+    def take(self, count: int) -> pa.Array:
+        """So many keys, at most ROWS_MAX."""
+        now = time.localtime()
+        month = time.mktime((now.tm_year, now.tm_mon, 1, 0, 0, 0, 0, 0, -1))
+        self._last_ms = max(self._last_ms + 1, int((time.time() - month) * 1000) & 0xFFFFFFFF)
+        keys = np.empty((count, _KEY_BYTES), np.uint8)
+        start = f"{self._start}{self._last_ms & 0xFFFFFFFF:08X}".encode()
+        keys[:, : len(start)] = np.frombuffer(start, np.uint8)
+        keys[:, len(start) :] = _HEX4.reshape(-1, 4)[:count]
+        return fixed_width(keys)
+
+
+def fixed_width(rows: np.ndarray[Any, Any]) -> pa.BinaryArray:
+    """Each row's bytes as one item, without a copy."""
+    count = len(rows)
+    width = rows.nbytes // max(count, 1)
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(width)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(rows))]
+    return pa.BinaryArray.from_buffers(pa.binary(), count, buffers)
+
+
+def _valid(column: Any) -> Bools:
+    return np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _lengths(column: Any) -> Ints:
+    return np.asarray(pc.fill_null(pc.binary_length(column), 0).to_numpy(), np.int64)
+
+
+def _crcs(body: Any) -> Ints:
+    flat, bounds = flat_and_bounds(body)
+    view, crc32 = flat.data, zlib.crc32
+    found = [crc32(view[a:b]) for a, b in pairwise(bounds.tolist())]
+    return np.array(found, np.int64) & CRC_MASK
+
+
+def _java_hashes(keys: Any) -> Ints:
+    flat, bounds = flat_and_bounds(pc.fill_null(keys, "").cast(pa.binary()))
+    return hash_pieces(flat, bounds[:-1], np.diff(bounds)).astype(np.int64)
+
+
+def _magic(topic: str) -> int:
+    return MAGIC_V1 if len(topic) <= SHORT_TOPIC_CHARS_MAX else MAGIC_V2
+
+
+def _topic_bytes(topic: str) -> bytes:
+    width = 1 if len(topic) <= SHORT_TOPIC_CHARS_MAX else 2
+    return len(topic).to_bytes(width, "big") + topic.encode()

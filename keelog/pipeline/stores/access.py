@@ -1,0 +1,144 @@
+"""Where a store is and how its bytes come here: addresses, and the options `fetch.…` and `fs.…`."""
+
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from keelog.pipeline.errors import BadOption, StoreUnreadable
+from keelog.pipeline.option_values import one_of
+from protocol.addresses import with_scheme, without_credentials
+
+FETCH_PREFIX, FS_PREFIX = "fetch.", "fs."
+WINDOW_BYTES_MAX = 4 << 20
+"""What a node gives in one answer."""
+WINDOW_BYTES_MIN = 4096
+IN_FLIGHT_MAX = 64
+RETRIES_MAX = 1_000
+_MS_MAX = 86_400_000
+FETCH_OPTIONS = ("inFlight", "windowBytes", "timeoutMs", "numRetries", "retryIntervalMs")
+OBJECT_SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
+"""What pyarrow.fs has file systems for."""
+
+
+class Way(Enum):
+    """How bytes come from a store."""
+
+    FILES = "files"
+    NODE = "node"
+    OBJECTS = "objects"
+
+
+class Access(NamedTuple):
+    """How bytes are asked for where they are not on a file system; `fs` are pyarrow's own options.
+
+    `in_flight` requests of `window_bytes` at a time; `timeout_ms` for one with all its attempts.
+    """
+
+    in_flight: int = 4
+    window_bytes: int = WINDOW_BYTES_MAX
+    timeout_ms: int = 30_000
+    num_retries: int = 10
+    retry_interval_ms: int = 100
+    fs: tuple[tuple[str, str], ...] = ()
+    flushed_only: bool = False
+    """Of a folder that a node runs: only what a loss of power cannot take back."""
+
+
+class StoreAt(NamedTuple):
+    """One store to read; `node` is how its rows name it, `root` a folder or an address."""
+
+    node: str
+    root: str
+    access: Access = Access()
+
+    @property
+    def way(self) -> Way:
+        """How its bytes come."""
+        scheme = scheme_of(self.root)
+        if scheme == "tcp":
+            return Way.NODE
+        return Way.OBJECTS if scheme else Way.FILES
+
+
+def scheme_of(root: str) -> str:
+    """Returns the part before `://`; empty for a folder."""
+    scheme, separator, _ = root.partition("://")
+    return scheme.lower() if separator else ""
+
+
+def parse_access(options: Mapping[str, str]) -> Access:
+    """From options whose names are in lower case. Raises BadOption."""
+    default = Access()
+    return Access(
+        in_flight=_number(options, "inFlight", default.in_flight, 1, IN_FLIGHT_MAX),
+        window_bytes=_number(
+            options, "windowBytes", default.window_bytes, WINDOW_BYTES_MIN, WINDOW_BYTES_MAX
+        ),
+        timeout_ms=_number(options, "timeoutMs", default.timeout_ms, 1, _MS_MAX),
+        num_retries=_number(options, "numRetries", default.num_retries, 0, RETRIES_MAX),
+        retry_interval_ms=_number(
+            options, "retryIntervalMs", default.retry_interval_ms, 1, _MS_MAX
+        ),
+        fs=tuple(
+            sorted(
+                (name.removeprefix(FS_PREFIX), value)
+                for name, value in options.items()
+                if name.startswith(FS_PREFIX)
+            )
+        ),
+        flushed_only=one_of(options, "isolation", ("readable", "flushed"), "readable") == "flushed",
+    )
+
+
+def _number(options: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
+    text = options.get(f"{FETCH_PREFIX}{name}".lower(), str(default)).strip()
+    if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
+        raise BadOption(
+            f"{FETCH_PREFIX}{name} is {text[:80]!r}", f"a whole number from {low} to {high}"
+        )
+    return int(text)
+
+
+def parse_address(address: object) -> str:
+    """A folder as an absolute path, or an address as it is. Raises BadOption, StoreUnreadable.
+
+    A relative path counts from here; `file:` in front of a folder is allowed. `HOST:PORT` is a
+    node, unless there is such a path. An address with credentials is refused as a path, which would
+    be shown with them.
+    """
+    if not isinstance(address, str) or not address or "\0" in address:
+        raise BadOption(f"{address!r} is no path", "a path or an address for each store, as text")
+    node = with_scheme(address)
+    if node != address and not Path(address).exists():
+        address = node
+    try:
+        parts = urlsplit(address)
+        port = parts.port
+    except ValueError as error:
+        raise BadOption(f"{address!r} is no path: {error}", "a path for each store") from None
+    has_credentials = parts.scheme == "file" and without_credentials(address) != address
+    if parts.scheme in ("", "file") and parts.netloc in ("", "localhost") and not has_credentials:
+        return str(Path(unquote(parts.path) if parts.scheme else address).absolute())
+    if parts.scheme == "tcp" and (not parts.hostname or not port or parts.path.strip("/")):
+        raise BadOption(f"{address!r} is not an address of a node", "tcp://127.0.0.1:7850")
+    if parts.scheme == "tcp":
+        return f"tcp://{parts.netloc}"
+    if parts.scheme in OBJECT_SCHEMES and not (parts.netloc + parts.path).strip("/"):
+        raise BadOption(f"{address!r} names no bucket", "s3://bucket/prefix")
+    if parts.scheme in OBJECT_SCHEMES and parts.query:
+        raise BadOption(
+            f"{address!r} has parameters", "options: fs.region, fs.endpoint_override, …"
+        )
+    if parts.scheme in OBJECT_SCHEMES and "://" in address:
+        return address.rstrip("/")
+    raise StoreUnreadable(
+        f"{address} is on no file system here, no node and no object store",
+        f"a folder, tcp://host:port, or {'://…, '.join(OBJECT_SCHEMES)}://…; mount it, or copy it",
+    )
+
+
+def node_name(root: str) -> str:
+    """How rows name a store that nobody named: its last part."""
+    return without_credentials(root).rstrip("/").rpartition("/")[2] or root

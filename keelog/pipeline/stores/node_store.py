@@ -1,0 +1,230 @@
+"""A store that is read from its running node, over ZeroMQ: no file of it is needed here."""
+
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+
+import numpy as np
+
+from keelog.client.fetch import FetchClient, FetchSettings, IndexAtNode, NodeLayout, QueueAtNode
+from keelog.client.transport.request import NodeAnswer
+from keelog.pipeline.stores.access import Access, StoreAt
+from keelog.pipeline.stores.folder_store import SETTLE_S_MAX
+from keelog.pipeline.stores.planned_store import IndexTable, PlannedStore
+from keelog.pipeline.stores.remote_files import RangeSource, RemoteFiles
+from keelog.pipeline.task_spec import IndexSlice
+from node.runtime.remote_path import RemotePath, remote_path
+from node.runtime.settings import Settings
+from node.store.file_cache import FileVanished
+from node.store.log.reader import Bounds, LogReader
+from node.store.log.segment_list import Listing, SegmentList
+from node.store.queues.files import QueueFiles
+from node.store.queues.listing import queue_folder
+from node.store.queues.reader import QueueReader
+from protocol.derived.index_entry import IndexGeometry
+from protocol.derived.queue_unit import UNIT_BYTES
+from protocol.derived.removed import Removed
+from protocol.errors import NotFound
+from protocol.ids import Queue
+from protocol.names import COMMIT_LOG_DIR, INDEX_DIR, offset_file_name, parse_offset_file_name
+from protocol.wire.frames import LIST_ITEMS_MAX
+
+GAP_BYTES = 32 << 10
+"""About what a node sends in the time that a request of its own costs."""
+
+ASKED_BYTES_MAX = 24 << 20
+"""Under way at a time: a node refuses a client that would have more than 32 MiB on the way."""
+_POLL_S = 0.01
+
+_clients: dict[tuple[int, str, FetchSettings], FetchClient] = {}
+"""Those of this process: Spark keeps it for many tasks. A forked child makes its own."""
+
+
+def client_of(at: StoreAt) -> FetchClient:
+    """The process's connection to a node."""
+    access = at.access
+    settings = FetchSettings(
+        access.timeout_ms / 1000, access.num_retries, access.retry_interval_ms / 1000
+    )
+    key = os.getpid(), at.root, settings
+    if key not in _clients:
+        _clients[key] = FetchClient(at.root, settings)
+    return _clients[key]
+
+
+class NodeSource(RangeSource):
+    """Names files as `fetch` does."""
+
+    gap_bytes = GAP_BYTES
+
+    def __init__(self, client: FetchClient, access: Access) -> None:
+        self.window_bytes = access.window_bytes
+        self.in_flight = min(access.in_flight, max(ASKED_BYTES_MAX // access.window_bytes, 1))
+        self._client = client
+        self._turn = 0
+
+    def request(self, path: Path, position: int, count: int) -> "PendingFetch":
+        fields = {**_fields(path, position), "max_bytes": count}
+        # Several readers share the work: each request goes to the next one.
+        self._turn += 1
+        return PendingFetch(path, self._client.start("fetch", fields, affinity=self._turn))
+
+
+class PendingFetch:
+    """A `fetch` that is under way."""
+
+    def __init__(self, path: Path, answer: "Future[NodeAnswer]") -> None:
+        self._path = path
+        self._answer = answer
+
+    def result(self) -> bytes:
+        """Its bytes. Raises FileVanished for what the node has deleted."""
+        try:
+            return bytes(self._answer.result().payload)
+        except NotFound as error:
+            raise FileVanished(str(self._path), 0, error.reason, error.hint) from None
+
+
+def _fields(path: Path, position: int) -> dict[str, object]:
+    assert isinstance(path, RemotePath)
+    top, *middle, name = path.below.split("/")
+    if top == INDEX_DIR:
+        return {"kind": "index", "file": name, "offset": position}
+    start = parse_offset_file_name(name)
+    assert start is not None
+    if top == COMMIT_LOG_DIR:
+        return {"kind": "log", "offset": start + position}
+    topic, queue_id = middle
+    number = (start + position) // UNIT_BYTES
+    return {"kind": "queue", "topic": topic, "queue": int(queue_id), "offset": number}
+
+
+class _NodeQueue(QueueReader):
+    """A queue whose bounds the node has reported."""
+
+    def __init__(self, files: QueueFiles, found: QueueAtNode) -> None:
+        super().__init__(files, found.max_offset, lambda: 0)
+        self._node_min = found.min_offset
+
+    @property
+    def min_offset(self) -> int:
+        return self._node_min
+
+
+class NodeStore(PlannedStore):
+    """What a node says of its store, as of the last `refresh`."""
+
+    def __init__(self, at: StoreAt, settings: Settings, topics: Sequence[str] | None) -> None:
+        self.at = at
+        self.settings = settings
+        self._root = remote_path(at.root)
+        self._client = client_of(at)
+        self._files = RemoteFiles(NodeSource(self._client, at.access))
+        self._topics = topics if topics is None or len(topics) <= LIST_ITEMS_MAX else None
+        self._layout = self._ask("")
+        self._take()
+
+    def _ask(self, known: str) -> NodeLayout | None:
+        return self._client.layout(known, self._topics)
+
+    def _take(self) -> None:
+        found = self._known
+        starts = np.frombuffer(found.segments, "<i8").tolist()
+        folder = self._root / COMMIT_LOG_DIR
+        listed = [(start, folder / offset_file_name(start)) for start in starts]
+        segments = SegmentList(folder, Listing(listed, found.segment_bytes, []), self._files)
+        self._log = LogReader(segments, Bounds(found.min_offset, found.readable))
+        self._queues = {queue.queue: queue for queue in found.queues}
+
+    @property
+    def _known(self) -> NodeLayout:
+        assert self._layout is not None
+        return self._layout
+
+    @property
+    def log(self) -> LogReader:
+        return self._log
+
+    @property
+    def removed(self) -> Removed:
+        return self._known.removed
+
+    @property
+    def epoch(self) -> int:
+        return self._known.epoch
+
+    def refresh(self) -> None:
+        """One request. Raises NotConnected, RequestTimeout when the node stays away."""
+        found = self._ask(self._known.token)
+        # Another reader may be a moment after the one that was asked before.
+        if found is not None and (
+            found.epoch != self.epoch or found.readable >= self._known.readable
+        ):
+            self._layout = found
+            self._take()
+
+    def settle(self) -> None:
+        end, deadline = self._known.readable, time.monotonic() + SETTLE_S_MAX
+        while self._known.followed < end and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+            self.refresh()
+
+    def is_resuming(self, queue: Queue) -> bool:
+        found = self._queues.get(queue)
+        return self.followed(queue) < self.log.end if found is None else found.is_resuming
+
+    def followed(self, queue: Queue) -> int:
+        """The least of all queues."""
+        return self._known.followed
+
+    def topics(self) -> list[str]:
+        return self._client.topics()
+
+    def queues(self) -> list[Queue]:
+        return sorted(self._queues)
+
+    def queue(self, topic: str, queue_id: int) -> QueueReader | None:
+        found = self._queues.get(Queue(topic, queue_id))
+        if found is None:
+            return None
+        folder = queue_folder(self._root, found.queue)
+        size = self._known.queue_file_bytes
+        first = found.first * UNIT_BYTES
+        files = [
+            (start, folder / offset_file_name(start))
+            for start in range(first, max(found.max_offset * UNIT_BYTES, first + 1), size)
+        ]
+        return _NodeQueue(QueueFiles(folder, Listing(files, size, []), self._files), found)
+
+    def offset_by_time(self, reader: QueueReader, time_ms: int) -> int:
+        """The node searches: each step of it here would be a request."""
+        found = self._client.seek(reader.queue, time_ms)
+        return min(max(found, reader.min_offset), reader.max_offset)
+
+    def index_tables(self) -> Sequence[IndexTable]:
+        found = self._client.layout(topics=(), with_index=True)
+        assert found is not None
+        self._index: dict[str, IndexAtNode] = {row.name: row for row in found.index}
+        return [IndexTable(row.name, row.end) for row in found.index]
+
+    def index_slice(self, name: str, start: int, end: int) -> IndexSlice:
+        found = self._index[name]
+        return IndexSlice(
+            path=str(self._root / INDEX_DIR / name),
+            name=name,
+            geometry=IndexGeometry(found.slot_count, found.index_num),
+            begin_timestamp=found.begin_timestamp,
+            start=start,
+            end=end,
+            data=None,
+        )
+
+    def tear(self) -> str:
+        """A node's log has none."""
+        return ""
+
+    def close(self) -> None:
+        """The connection stays, for the next plan of this process."""
+        self._files.close()

@@ -1,0 +1,114 @@
+"""What a task gets: where its files are, and which of their rows it reads. Plain data, pickled."""
+
+from dataclasses import dataclass
+
+from keelog.pipeline.options import OnCorrupt
+from keelog.pipeline.stores.access import StoreAt
+from keelog.pipeline.tables import Column
+from node.runtime.remote_path import path_in
+from node.store.file_cache import OpenFiles
+from node.store.log.reader import Bounds, LogReader
+from node.store.log.segment_list import Listing, SegmentList
+from node.store.query.tag_filter import TagFilter
+from protocol.derived.index_entry import IndexGeometry
+from protocol.derived.removed import NOTHING_REMOVED, Removed
+from protocol.names import COMMIT_LOG_DIR, offset_file_name
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What all kinds have in common."""
+
+    store: StoreAt
+    columns: tuple[Column, ...]
+    fail_on_data_loss: bool
+    on_corrupt: OnCorrupt
+
+
+@dataclass(frozen=True, slots=True)
+class LogAt:
+    """The log of a store: segments that were there when the read was planned, its bounds, and which
+    of its messages are removed."""
+
+    root: str
+    segment_bytes: int
+    segments: tuple[int, ...]
+    start: int
+    end: int
+    removed: Removed = NOTHING_REMOVED
+
+    @classmethod
+    def of(cls, root: str, log: LogReader, removed: Removed = NOTHING_REMOVED) -> "LogAt":
+        """The log of an open store."""
+        segments = tuple(segment.start for segment in log.segments.segments)
+        return cls(root, log.segment_bytes, segments, log.min_offset, log.end, removed)
+
+    def open(self, files: OpenFiles) -> LogReader:
+        """A reader of these very segments; none is opened before it is needed."""
+        folder = path_in(self.root, self.root) / COMMIT_LOG_DIR
+        listed = [(start, folder / offset_file_name(start)) for start in self.segments]
+        segments = SegmentList(folder, Listing(listed, self.segment_bytes, []), files)
+        return LogReader(segments, Bounds(self.start, self.end))
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """Records that start in [`start`, `end`) of the log; a record starts at `start`."""
+
+    task: Task
+    log: LogAt
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSlice:
+    """Units [`start`, `end`) of a queue; those from `disk_end` on are in `derived`, not in files.
+
+    `folder` holds the queue's files of `file_bytes` each.
+    """
+
+    topic: str
+    queue_id: int
+    folder: str
+    file_bytes: int
+    start: int
+    end: int
+    disk_end: int
+    derived: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePart:
+    """Units of some queues, or, with a log, the messages that they lead to."""
+
+    task: Task
+    slices: tuple[QueueSlice, ...]
+    log: LogAt | None = None
+    tags: TagFilter | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSlice:
+    """Entries [`start`, `end`) of an index file; `data` holds them when no file does."""
+
+    path: str
+    name: str
+    geometry: IndexGeometry
+    begin_timestamp: int
+    start: int
+    end: int
+    data: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPart:
+    """Entries of some index files."""
+
+    task: Task
+    slices: tuple[IndexSlice, ...]
+    log: LogAt | None = None
+    """The log, where some of its messages are removed: their entries give no rows."""
+
+
+Part = LogPart | QueuePart | IndexPart

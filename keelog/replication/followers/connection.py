@@ -1,0 +1,264 @@
+"""One follower: its reports, and the log on its way to it. It sleeps for nobody.
+
+Bytes go from the page cache to the socket (sendfile); nothing of the log is in this process.
+"""
+
+import os
+import socket
+from collections.abc import Callable
+from enum import StrEnum
+from typing import NamedTuple
+
+from keelog.replication.followers.flushed_log import FlushedLog
+from keelog.replication.followers.wire import FollowerWire, PlainWire
+from protocol.errors import BadRequest, MqError
+from protocol.foreign_client import foreign_client
+from protocol.ha.stream import FRAME_BODY_BYTES, ONE_BYTE_BEHIND, REPORT_BYTES
+
+TURN_BYTES_MAX = 1024 * 1024
+"""What one follower gets in a turn, so that others have theirs."""
+RECEIVED_AT_ONCE = 512 * REPORT_BYTES
+
+
+class Gone(StrEnum):
+    """The kinds of ends."""
+
+    CLOSED = "closed"
+    SILENT = "silent"
+    BAD_REPORT = "bad report"
+    FOREIGN = "no follower"
+    DIVERGED = "diverged"
+    TOO_OLD = "too old"
+    CUT = "log was cut"
+    CROWD = "too many followers"
+    NOT_ALLOWED = "not allowed"
+    STOP = "stop"
+
+
+class FollowerGone(Exception):
+    """Ends a connection."""
+
+    def __init__(self, kind: Gone, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+        self.reason = reason
+
+
+class FollowerPace(NamedTuple):
+    """Seconds of silence: after the first a follower gets a heart-beat, after the second its
+    connection is closed."""
+
+    heartbeat_s: float
+    silence_s: float
+
+
+class FollowerConnection:
+    """The master's end (DefaultHAConnection, AutoSwitchHAConnection). Times are seconds of the
+    monotonic clock."""
+
+    def __init__(
+        self,
+        connected: socket.socket,
+        address: str,
+        pace: FollowerPace,
+        now: float,
+        now_ms: int,
+        wire: FollowerWire | None = None,
+        admit: Callable[["FollowerConnection", int], None] | None = None,
+    ) -> None:
+        """`admit` is asked about the first report, and raises FollowerGone for one that is known
+        to be of another log."""
+        connected.setblocking(False)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connected
+        self._pace = pace
+        self.fd = connected.fileno()
+        self.address = address
+        self.since_ms = now_ms
+        self.reported: int | None = None
+        """Its last report; None before the first."""
+        self.acknowledged: int | None = None
+        """As `reported`, once it is known to be within what was sent or was there before."""
+        self.sent = 0
+        """The end of the log as far as the system has taken it for this follower."""
+        self.is_blocked = False
+        """Whether the system takes no more for now."""
+        self._has_begun = False
+        self._wire = wire or PlainWire()
+        self._admit = admit
+        self._head = b""
+        self._left = 0
+        """Bytes of the frame under way that are still in the segment."""
+        self._segment: int | None = None
+        self._segment_start = 0
+        self._heard_at = now
+        self._wrote_at = now
+
+    @property
+    def host(self) -> str:
+        """Where it comes from."""
+        return self.address.rpartition(":")[0]
+
+    @property
+    def broker_id(self) -> int:
+        """Who follows, as it said; 0: it did not say."""
+        return self._wire.broker_id
+
+    def receive(self, now: float) -> None:
+        """Takes what has come. Raises FollowerGone."""
+        try:
+            data = self._socket.recv(RECEIVED_AT_ONCE)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise FollowerGone(Gone.CLOSED, f"the connection broke: {error.strerror}") from None
+        if not data:
+            raise FollowerGone(Gone.CLOSED, "it closed the connection")
+        if self.reported is None and (other := foreign_client(data)) is not None:
+            raise FollowerGone(Gone.FOREIGN, f"it is of {other.what}: {other.hint}")
+        try:
+            report = self._wire.feed(data)
+        except BadRequest as error:
+            raise FollowerGone(Gone.BAD_REPORT, error.reason) from None
+        if report is not None:
+            self._heard_at, self.reported = now, report
+
+    def serve(self, log: FlushedLog, now: float) -> None:
+        """Believes the last report, if it can be, then sends. Raises FollowerGone."""
+        if log.is_known and not self._has_begun:
+            self._greet(log)
+        if self.reported is not None and log.is_known:
+            if self._has_begun:
+                self._check(log, self.reported)
+            else:
+                self._begin(log, self.reported)
+            self._send(log, now)
+        silent_s = now - self._heard_at
+        if silent_s > self._pace.silence_s:
+            raise FollowerGone(Gone.SILENT, f"it gave no report for {silent_s:.0f} s")
+
+    def _greet(self, log: FlushedLog) -> None:
+        self._head += self._wire.greeting(log.end)
+        try:
+            while self._head:
+                self._go_on()
+        except BlockingIOError:
+            self.is_blocked = True
+        except OSError as error:
+            raise FollowerGone(Gone.CLOSED, f"the connection broke: {error.strerror}") from None
+
+    def _begin(self, log: FlushedLog, report: int) -> None:
+        """The first report says where to begin. An empty follower gets all that there is, where
+        a broker gives it the last segment alone."""
+        if report < 0:
+            raise FollowerGone(Gone.BAD_REPORT, f"its first report is {report}, no log offset")
+        if report == ONE_BYTE_BEHIND and not log.appended:
+            # Both logs are empty: it wants what follows byte 0, once that is there.
+            self.sent, self.acknowledged = report, 0
+            return
+        if self._admit is not None:
+            self._admit(self, report)
+        if report > log.appended:
+            reason = f"its log ends at {report}, beyond the end {log.appended} of this node's"
+            raise FollowerGone(Gone.DIVERGED, f"{reason}: they are not the same log")
+        if 0 < report < log.begin:
+            raise FollowerGone(
+                Gone.TOO_OLD,
+                f"its log ends at {report}, below the begin {log.begin} of this node's: what is"
+                " between was deleted; let it begin anew, from an empty folder",
+            )
+        self.sent = report or log.begin
+        self._has_begun = True
+        self.acknowledged = report
+
+    def _check(self, log: FlushedLog, report: int) -> None:
+        if report > self.sent or report < 0:
+            raise FollowerGone(
+                Gone.BAD_REPORT, f"it acknowledges {report}, and {self.sent} is what it was sent"
+            )
+        if self.sent > log.appended:
+            raise FollowerGone(
+                Gone.CUT, f"this node's log was cut to {log.appended}, it was sent {self.sent}"
+            )
+        self.acknowledged = report
+
+    def forget_above(self, offset: int) -> None:
+        """The log was cut there, and may have grown again since. Raises FollowerGone."""
+        if self._has_begun and self.sent > offset:
+            reason = f"this node's log was cut to {offset}, it was sent {self.sent}"
+            raise FollowerGone(Gone.CUT, reason)
+
+    # -- sending ------------------------------------------------------------------------------
+
+    def has_more(self, log: FlushedLog) -> bool:
+        """Whether it could be sent more at once."""
+        return self._has_begun and not self.is_blocked and self.sent < log.end
+
+    def _send(self, log: FlushedLog, now: float) -> None:
+        budget, self.is_blocked = TURN_BYTES_MAX, False
+        try:
+            while budget > 0 and (self._head or self._left or self._begin_frame(log, now)):
+                budget -= self._go_on()
+                self._wrote_at = now
+        except BlockingIOError:
+            self.is_blocked = True
+        except OSError as error:
+            raise FollowerGone(Gone.CLOSED, f"the connection broke: {error.strerror}") from None
+
+    def _begin_frame(self, log: FlushedLog, now: float) -> bool:
+        """False where there is nothing to be said."""
+        left = log.end - self.sent
+        if left > 0:
+            to_segment_end = self._in_segment(log)
+            most = min(left, FRAME_BODY_BYTES, to_segment_end)
+            self._left = self._wire.piece(self.sent, most)
+            self._head = self._wire.head(self.sent, self._left)
+            return True
+        if now - self._wrote_at >= self._pace.heartbeat_s:
+            self._head = self._wire.head(self.sent, 0)
+            return True
+        return False
+
+    def _in_segment(self, log: FlushedLog) -> int:
+        """The bytes from here to the segment's end; opens the next segment at its begin.
+
+        An open segment is sent to its end, even if retention deletes it meanwhile.
+        """
+        at = self.sent - self._segment_start
+        if self._segment is None or not 0 <= at < log.segment_bytes:
+            self._close_segment()
+            try:
+                self._segment, self._segment_start = log.open_segment(self.sent)
+            except (OSError, MqError) as error:
+                raise FollowerGone(
+                    Gone.TOO_OLD,
+                    f"it was sent the log up to {self.sent}, and the segment that holds the rest is"
+                    f" gone ({error}); this node's log begins at {log.begin}",
+                ) from None
+            at = self.sent - self._segment_start
+        return log.segment_bytes - at
+
+    def _go_on(self) -> int:
+        """Gives the system what is left of a frame; returns the bytes. Raises OSError."""
+        if self._head:
+            # With MSG_MORE the head waits for the body, and goes in one packet with it.
+            count = self._socket.send(self._head, socket.MSG_MORE if self._left else 0)
+            self._head = self._head[count:]
+            return count
+        assert self._segment is not None
+        count = os.sendfile(self.fd, self._segment, self.sent - self._segment_start, self._left)
+        if not count:
+            raise FollowerGone(Gone.CUT, f"a segment of this node ends at {self.sent}")
+        self.sent += count
+        self._left -= count
+        return count
+
+    def close(self) -> None:
+        """Ends the connection, and gives its files back."""
+        self._socket.close()
+        self._close_segment()
+
+    def _close_segment(self) -> None:
+        if self._segment is not None:
+            os.close(self._segment)
+            self._segment = None

@@ -1,0 +1,357 @@
+"""The keeper: registers a store at RocketMQ's controllers, and has its node do what they say.
+
+It runs above the node, so that heart-beats go on while the node changes its role: for that it is
+stopped, and started again as what it is to be.
+"""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from keelog.replication.keeper.controllers import Controllers, ControllersAway, HeartBeats
+from keelog.replication.keeper.node_process import NodeProcess
+from keelog.replication.keeper.registration import NodeOfGroup, register
+from keelog.replication.keeper.sync_set import SyncSet
+from keelog.replication.replica.elected.greeting import LogsPart, ask_greeting
+from keelog.replication.replica.remoting_asker import RemotingAsker
+from keelog.replication.roles.elected import follow, lead
+from node.runtime import disk
+from node.runtime.event_log import fields
+from node.runtime.following.elected_state import (
+    FOLLOWS,
+    LEADS,
+    WAITS,
+    ElectedState,
+    forget_sync_state,
+    write_elected,
+    write_sync_state,
+)
+from node.runtime.following.state import FollowState, read_follow_state, write_follow_state
+from node.runtime.process import StopFlag, now_ms, reap_adopted
+from node.runtime.settings import Settings
+from node.runtime.state_page import LogPage, LogState
+from node.runtime.stats.followers_state import read_followers
+from node.store.identity.master_epochs import load_master_epochs
+from node.store.identity.new_store import create_store
+from protocol.errors import BadRequest, ServiceNotAvailable, StoreLocked
+from protocol.ha.epochs import last_number
+from protocol.remoting.codes import RequestCode, ResponseCode
+from protocol.remoting.controller import (
+    ControllerCode,
+    ControllerReply,
+    GroupView,
+    SyncStateSet,
+    encode_sync_state_set,
+    parse_group,
+    parse_sync_state_set,
+)
+
+log = logging.getLogger("keelog.keeper")
+
+LOOK_EVERY_S = 0.5
+"""How often the controller is asked who is master (RocketMQ's brokers: 5 s, and after a notice)."""
+ELECT_EVERY_S = 1.0
+"""How often a master is asked for while there is none."""
+JOIN_WAIT_S = 10.0
+"""A master that has not begun its epoch is awaited for so long. One of RocketMQ never notes an
+epoch in which it wrote nothing."""
+AGAIN_S = 5.0
+"""Between two starts of a replica whose log was found to part from the master's after all."""
+GREETING_S = 3.0
+SILENT_S = 10.0
+"""Without a sign of life of the writer for so long no heart-beat is sent: another node is to be the
+master."""
+START_S = 60.0
+"""For so long after its start a node need not have given one."""
+
+
+class KeeperOptions(NamedTuple):
+    """`command` starts the node, without what a role adds. It runs in `folder`."""
+
+    root: Path
+    settings: Settings
+    member: NodeOfGroup
+    controllers: tuple[str, ...]
+    command: Sequence[str]
+    env: Mapping[str, str]
+    folder: str
+
+
+class Keeper:
+    """One for each store; all but the heart-beats is in one thread."""
+
+    def __init__(self, options: KeeperOptions) -> None:
+        self._options = options
+        self._root = options.root
+        self._settings = options.settings
+        self._controllers = Controllers(options.controllers)
+        self._beats: HeartBeats | None = None
+        self._node = NodeProcess(options.command, options.env, options.folder)
+        self._started_at = 0.0
+        self._id = 0
+        self._values: Mapping[str, str] | None = None
+        self._log_end = 0
+        self._shown = ElectedState(controllers_all=len(options.controllers))
+        self._sync: SyncSet | None = None
+        self._written: object = None
+        self._elect_at = self._join_until = 0.0
+        self._told = ""
+        write_elected(self._root, self._shown)
+
+    def run(self, stop: StopFlag) -> int:
+        """Runs until the flag is set, or the node ends by itself; returns the exit code.
+
+        Raises MqError for a store that cannot be what the controller says.
+        """
+        try:
+            while not stop.is_set:
+                code = self._node.ended()
+                if code is not None:
+                    # Without heart-beats another node becomes the master.
+                    log.error("the node ended by itself", extra=fields(exit_code=code))
+                    return code or 1
+                reap_adopted(self._node.pids)
+                self._turn(time.monotonic())
+                time.sleep(LOOK_EVERY_S)
+            return self._node.stop()
+        finally:
+            self._node.stop()
+            if self._beats is not None:
+                self._beats.stop()
+            self._controllers.close()
+
+    # -- one look ------------------------------------------------------------------------------
+
+    def _turn(self, now: float) -> None:
+        view, why = None, ""
+        try:
+            if not self._id:
+                self._id = register(self._root, self._controllers, self._options.member)
+                self._look_at_log(now)
+                self._beats = HeartBeats(self._options.controllers, lambda: self._values)
+            self._look_at_log(now)
+            view = self._ask_group()
+            self._obey(view, now)
+        except (ServiceNotAvailable, StoreLocked, OSError) as error:
+            why = str(error)
+        if why != self._told and why:
+            log.warning("waits", extra=fields(why=why))
+        self._told = why
+        self._show(view, why)
+
+    def _ask_group(self) -> GroupView:
+        ext = {"brokerName": self._options.member.broker}
+        answer = self._controllers.ask(ControllerCode.GET_REPLICA_INFO, ext)
+        if answer.code == ControllerReply.BROKER_METADATA_NOT_EXIST:
+            self._id = register(self._root, self._controllers, self._options.member)
+        if answer.code != ResponseCode.SUCCESS:
+            raise ServiceNotAvailable(f"who is master: code {answer.code}: {answer.remark[:200]}")
+        try:
+            return parse_group(answer.ext, answer.body)
+        except BadRequest as error:
+            raise ServiceNotAvailable(error.reason) from None
+
+    def _obey(self, view: GroupView, now: float) -> None:
+        shown = self._shown
+        if not view.master_id:
+            self._elect(now)
+        elif view.master_epoch < shown.epoch:
+            raise ServiceNotAvailable(
+                f"a controller says epoch {view.master_epoch}, epoch {shown.epoch} was heard before"
+            )
+        elif view.master_id == self._id:
+            if (shown.role, shown.epoch) == (LEADS, view.master_epoch):
+                self._keep_in_sync(view, now)
+            else:
+                self._lead(view)
+        elif self._has_to_follow(view, now):
+            self._follow(view, now)
+
+    def _has_to_follow(self, view: GroupView, now: float) -> bool:
+        shown = self._shown
+        if (shown.role, shown.epoch, shown.master) != (FOLLOWS, view.master_epoch, view.master):
+            return True
+        has_parted = read_follow_state(self._root).kind == LogsPart.__name__
+        return has_parted and now - self._started_at > AGAIN_S
+
+    def _elect(self, now: float) -> None:
+        """1002: asks for a master, whoever it be."""
+        if now < self._elect_at:
+            return
+        self._elect_at = now + ELECT_EVERY_S
+        member = self._options.member
+        ext = {
+            "clusterName": member.cluster,
+            "brokerName": member.broker,
+            "brokerId": str(self._id),
+            "designateElect": "false",
+            "invokeTime": str(now_ms()),
+        }
+        answer = self._controllers.ask(ControllerCode.ELECT_MASTER, ext)
+        if answer.code not in (ResponseCode.SUCCESS, ControllerReply.MASTER_STILL_EXIST):
+            raise ServiceNotAvailable(f"no master is known: {answer.remark[:200]}")
+
+    # -- roles ---------------------------------------------------------------------------------
+
+    def _lead(self, view: GroupView) -> None:
+        """Stops the node, begins the epoch, starts it as the master."""
+        began = time.monotonic()
+        self._stop_node()
+        end = lead(self._root, self._settings, view.master_epoch)
+        late_s = self._settings.ha_max_time_slave_not_catchup / 1000
+        self._sync = SyncSet(self._id, view.in_sync, now_ms(), late_s)
+        self._write_sync_state()
+        self._start_node(["--broker-id", "0"])
+        self._note_role(LEADS, view)
+        took = round(time.monotonic() - began, 3)
+        log.info("leads", extra=fields(epoch=view.master_epoch, end=end, took_s=took))
+
+    def _follow(self, view: GroupView, now: float) -> None:
+        """Once the master is there: stops the node, cuts what the master does not have, starts it
+        as its replica. Until then the node goes on as what it is."""
+        ha = _replication_of(view.master)
+        greeting = ask_greeting(ha, self._id, GREETING_S)
+        if last_number(greeting.epochs) < view.master_epoch:
+            self._join_until = self._join_until or now + JOIN_WAIT_S
+            if now < self._join_until:
+                raise ServiceNotAvailable(f"{view.master} is not yet the master that it is to be")
+        self._join_until = 0.0
+        self._stop_node()
+        joined = follow(self._root, self._settings, ha, greeting)
+        # What an earlier replica has found counts no more, but for which topics it knew.
+        topics_end = min(read_follow_state(self._root).topics_end, joined.end)
+        write_follow_state(self._root, FollowState(topics_end=topics_end))
+        role = ["--broker-id", str(self._id), "--follow", ha]
+        self._start_node([*role, "-X", f"store.follow_remoting={view.master}"])
+        self._note_role(FOLLOWS, view)
+        extra = fields(master=view.master, epoch=view.master_epoch, **joined._asdict())
+        log.info("follows", extra=extra)
+
+    def _stop_node(self) -> None:
+        self._node.stop()
+        self._sync = self._written = None
+        self._shown = self._shown._replace(role=WAITS)
+        forget_sync_state(self._root)
+
+    def _start_node(self, role: Sequence[str]) -> None:
+        self._node.start([*role, "-X", f"store.controller_id={self._id}"])
+        self._started_at = time.monotonic()
+
+    def _note_role(self, role: str, view: GroupView) -> None:
+        self._shown = self._shown._replace(role=role, epoch=view.master_epoch, master=view.master)
+
+    # -- as the master -------------------------------------------------------------------------
+
+    def _keep_in_sync(self, view: GroupView, now: float) -> None:
+        sync = self._sync
+        assert sync is not None
+        sync.adopt(view.in_sync)
+        self._write_sync_state()
+        wanted = sync.turn(now, read_followers(self._root), self._log().appended)
+        self._write_sync_state()
+        if wanted is None:
+            return
+        try:
+            found = self._alter(wanted, sync.found.epoch)
+        except ControllersAway:
+            sync.unanswered()
+            raise
+        if found is None:
+            sync.refused()
+        else:
+            sync.answered(found)
+            ids = " ".join(map(str, sorted(found.members)))
+            log.info("in sync", extra=fields(ids=ids, epoch=found.epoch))
+        self._write_sync_state()
+
+    def _alter(self, wanted: frozenset[int], epoch: int) -> SyncStateSet | None:
+        """1001. None: the controller makes no such change. Raises ControllersAway."""
+        ext = {
+            "brokerName": self._options.member.broker,
+            "masterBrokerId": str(self._id),
+            "masterEpoch": str(self._shown.epoch),
+            "invokeTime": str(now_ms()),
+        }
+        body = encode_sync_state_set(SyncStateSet(wanted, epoch))
+        answer = self._controllers.ask(ControllerCode.ALTER_SYNC_STATE_SET, ext, body)
+        if answer.code == ResponseCode.SUCCESS:
+            try:
+                return parse_sync_state_set(answer.body)
+            except BadRequest as error:
+                raise ControllersAway(error.reason) from None
+        log.warning("those in sync stay", extra=fields(code=answer.code, why=answer.remark))
+        return None
+
+    def _write_sync_state(self) -> None:
+        if self._sync is not None and self._sync.state != self._written:
+            write_sync_state(self._root, self._sync.state)
+            self._written = self._sync.state
+
+    # -- what others see -----------------------------------------------------------------------
+
+    def _look_at_log(self, now: float) -> None:
+        """Makes the fields of the next heart-beats."""
+        state, member = self._log(), self._options.member
+        if state.epoch:
+            self._log_end = state.flushed
+        silent_s = (now_ms() - state.heartbeat_ms) / 1000 if state.epoch else 0.0
+        runs = self._node.is_there and now - self._started_at > START_S
+        if runs and (silent_s > SILENT_S or not state.epoch):
+            self._values = None
+            return
+        self._values = {
+            "clusterName": member.cluster,
+            "brokerName": member.broker,
+            "brokerAddr": member.place,
+            "brokerId": str(self._id),
+            "epoch": str(last_number(load_master_epochs(self._root))),
+            "maxOffset": str(self._log_end),
+            "confirmOffset": str(self._log_end),
+            "heartbeatTimeoutMills": str(self._settings.controller_heart_beat_timeout),
+            "electionPriority": str(2**31 - 1),
+        }
+
+    def _log(self) -> LogState:
+        with suppress(OSError), LogPage.open(self._root) as page:
+            return page.read()
+        return LogState(*(0 for _ in LogState._fields))
+
+    def _show(self, view: GroupView | None, why: str) -> None:
+        shown = self._shown._replace(
+            broker_id=self._id,
+            leader=self._controllers.leader,
+            controllers=0 if self._beats is None else self._beats.taken,
+            why=why,
+        )
+        if view is not None:
+            shown = shown._replace(
+                master_id=view.master_id,
+                in_sync=tuple(sorted(view.in_sync.members)),
+                in_sync_epoch=view.in_sync.epoch,
+                heard_ms=now_ms(),
+            )
+        with suppress(FileNotFoundError), disk.if_room():
+            write_elected(self._root, shown)
+        self._shown = shown
+
+
+def _replication_of(master: str) -> str:
+    """906: where the master is followed. Raises OSError, ServiceNotAvailable."""
+    with RemotingAsker(master, GREETING_S) as asker:
+        answer = asker.ask(RequestCode.EXCHANGE_BROKER_HA_INFO)
+    place = answer.ext.get("masterHaAddress", "")
+    if not place:
+        raise ServiceNotAvailable(f"{master} does not say where it is followed: {answer.remark}")
+    return place
+
+
+def keep(options: KeeperOptions, stop: StopFlag) -> int:
+    """Runs a node in the role that controllers give it, until SIGTERM; returns its exit code.
+
+    Raises MqError for a store that cannot have that role, and OSError.
+    """
+    create_store(options.root)
+    return Keeper(options).run(stop)

@@ -1,0 +1,222 @@
+"""Fetches a master's tables now and then, in a thread, and puts them into our files.
+
+The loop's thread writes the files: topics and consumer offsets through the tables that the writer
+has too, groups and delay offsets as the master sent them.
+
+Progress counts once the log is here up to where the master's ended when it was asked. All that is
+noted as delivered is in the log then, so that a promotion repeats deliveries and loses none.
+"""
+
+import json
+import logging
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from keelog.replication.replica.master_facts import MasterFacts, ask_facts
+from keelog.replication.replica.metadata import (
+    DELAYS,
+    GROUPS,
+    OFFSETS,
+    PARTS,
+    TIMER_CHECK,
+    TIMERS,
+    TOPICS,
+    MasterTable,
+    fetch_tables,
+)
+from node.runtime import disk
+from node.runtime.event_log import fields
+from node.runtime.following.state import read_follow_state
+from node.runtime.process import now_ms
+from node.runtime.regular_file import OFFSETS_FILE_BYTES_MAX, read_bounded
+from node.store.config.consumer_offsets import ConsumerOffsets
+from node.writer.log.flush import JobThread
+from node.writer.topic_table import TopicTable
+from protocol.derived.timer_units import CHECK_FILE_BYTES, TimerCheck
+from protocol.errors import MqError
+from protocol.names import (
+    DELAY_OFFSETS_FILE,
+    SUBSCRIPTION_GROUPS_FILE,
+    TIMER_CHECK_FILE,
+    TIMER_LOG_DIR,
+)
+from protocol.remoting.java_json import parse_java_json
+
+log = logging.getLogger("keelog.replica")
+
+FETCH_EVERY_S = 10.0
+"""As where a controller elects the master (ReplicasManager#handleSlaveSynchronize); other slaves of
+RocketMQ ask each 60 s."""
+RETRY_S = 5.0
+"""After a round of which no part came: the master may have been starting."""
+LOOK_EVERY_S = 2.0
+"""How often the master is asked how far its deliveries are, and where its log ends. A slave of
+RocketMQ asks for the check point of timers each 3 s."""
+OFTEN = (DELAYS, TIMERS)
+PROGRESS = (OFFSETS, *OFTEN)
+_NOT_ASKED = "not asked yet"
+
+
+class TablesJob:
+    """One round of questions, for `parts`, then for the end of the log."""
+
+    def __init__(self, remoting: str, parts: tuple[str, ...], known_end: int) -> None:
+        """`known_end`: a log offset below which the master's log was before."""
+        self.parts = parts
+        self.known_end = known_end
+        self.began_ms = now_ms()
+        self._remoting = remoting
+        self.facts: MasterFacts | None = None
+        self.tables: dict[str, MasterTable] = {}
+
+    def run(self) -> None:
+        """Never raises: a master may be away."""
+        self.tables = fetch_tables(self._remoting, self.parts)
+        self.facts = ask_facts(self._remoting, with_segments=False)
+
+
+class _Coming(NamedTuple):
+    """Progress that counts once the log is here up to `log_end`. `asked_ms`: when it was asked."""
+
+    document: dict[str, Any]
+    log_end: int
+    asked_ms: int
+
+
+class MasterTables:
+    """All methods are for the thread of the loop."""
+
+    def __init__(
+        self,
+        root: Path,
+        topics: TopicTable,
+        offsets: ConsumerOffsets,
+        now: float,
+    ) -> None:
+        self._root = root
+        self._topics = topics
+        self._offsets = offsets
+        self._thread: JobThread[TablesJob] = JobThread("master-tables", may_be_left=True)
+        self._fetch_at = self._look_at = now
+        self.why = dict.fromkeys(PARTS, _NOT_ASKED)
+        """By part: empty when the last try succeeded, else why it failed."""
+        self.fetched_ms = 0
+        self.facts: MasterFacts | None = None
+        self.topics_end = read_follow_state(root).topics_end
+        """A topic with messages below this log offset was in the table, or was removed."""
+        self._coming: dict[str, _Coming] = {}
+        self._asked_ms = dict.fromkeys(OFTEN, 0)
+
+    @property
+    def fd(self) -> int:
+        """Readable when a round has ended."""
+        return self._thread.fd
+
+    @property
+    def progress_ms(self) -> int:
+        """What the master had delivered then is taken over, in ms since 1970; 0: nothing is."""
+        return min(self._asked_ms.values())
+
+    def turn(self, now: float, remoting: str, flushed: int) -> None:
+        """Takes what a round has brought, and begins the next one when it is due. The log is
+        `flushed` here up to that offset."""
+        job = self._thread.collect()
+        if job is not None:
+            self.facts = job.facts
+            self._take(job, now)
+        for part in [part for part, one in self._coming.items() if one.log_end <= flushed]:
+            self._arrived(part, self._coming.pop(part))
+        if remoting and not self._thread.is_busy and now >= min(self._look_at, self._fetch_at):
+            self._look_at = now + LOOK_EVERY_S
+            parts = PARTS if now >= self._fetch_at else OFTEN
+            known_end = 0 if self.facts is None else self.facts.end
+            self._thread.start(TablesJob(remoting, parts, known_end))
+
+    def _take(self, job: TablesJob, now: float) -> None:
+        for part, table in job.tables.items():
+            if table.why:
+                self._note(part, table.why)
+            elif part not in PROGRESS:
+                self._put(part, table.document)
+                if part == TOPICS and not self.why[part]:
+                    self.topics_end = job.known_end
+            elif job.facts is None:
+                self._note(part, "the master does not say where its log ends")
+            else:
+                coming = _Coming(table.document, job.facts.end, job.began_ms)
+                waiting = self._coming.get(part)
+                # An older one counts earlier, unless the master lost its end since.
+                if waiting is None or coming.log_end < waiting.log_end:
+                    self._coming[part] = coming
+        if job.parts == PARTS:
+            came = any(not table.why for table in job.tables.values())
+            self._fetch_at = now + (FETCH_EVERY_S if came else RETRY_S)
+
+    def _arrived(self, part: str, coming: _Coming) -> None:
+        self._put(part, coming.document)
+        if part in OFTEN and not self.why[part]:
+            self._asked_ms[part] = coming.asked_ms
+
+    def _put(self, part: str, document: dict[str, Any]) -> None:
+        why = ""
+        try:
+            self._replace_by(part, document)
+        except (MqError, OSError) as error:
+            why = str(error)
+        self._note(part, why)
+
+    def _note(self, part: str, why: str) -> None:
+        """Why a part was not taken; empty: it was."""
+        if why and why != self.why[part]:
+            log.warning("a table of the master was not taken", extra=fields(table=part, why=why))
+        self.why[part] = why
+        if not any(self.why.values()):
+            self.fetched_ms = now_ms()
+
+    def _replace_by(self, part: str, document: dict[str, Any]) -> None:
+        """Raises MqError, OSError."""
+        if part == TOPICS:
+            if self._topics.adopt(document):
+                count = len(document["topicConfigTable"])
+                log.info("topics of the master taken over", extra=fields(topics=count))
+        elif part == OFFSETS:
+            self._offsets.adopt(document["offsetTable"])
+        elif part == GROUPS:
+            self._replace(self._root / SUBSCRIPTION_GROUPS_FILE, document)
+        elif part == DELAYS and document["offsetTable"]:
+            self._replace(self._root / DELAY_OFFSETS_FILE, document)
+        elif part == TIMERS:
+            self._take_timers(TimerCheck.parse(document.get(TIMER_CHECK, b"")))
+
+    def _take_timers(self, check: TimerCheck) -> None:
+        """The units of timer messages are made anew of their queue when this node delivers them:
+        those that it has are of the time when it was the master itself."""
+        path = self._root / TIMER_CHECK_FILE
+        known = TimerCheck()
+        with suppress(FileNotFoundError):
+            known = TimerCheck.parse(read_bounded(path, CHECK_FILE_BYTES))
+        if check in (TimerCheck(), known):
+            return  # a master that has delivered none has no check point
+        units = self._root / TIMER_LOG_DIR
+        if units.exists():
+            disk.remove_tree(units)
+            disk.sync_dir(self._root)
+        disk.make_durable_dir(path.parent)
+        disk.write_atomically(path, check.file())
+
+    def _replace(self, path: Path, document: dict[str, Any]) -> None:
+        try:
+            text = read_bounded(path, OFFSETS_FILE_BYTES_MAX).decode("utf-8", "replace")
+            if parse_java_json(text) == document:
+                return
+        except (FileNotFoundError, ValueError, RecursionError, MqError):
+            pass
+        new = json.dumps(document, indent="\t", sort_keys=True, ensure_ascii=False)
+        disk.write_with_backup(path, new.encode())
+
+    def close(self) -> None:
+        """Ends the thread; a question that is under way is left to the end of the process."""
+        self._thread.collect()
+        if not self._thread.is_busy:
+            self._thread.close()
