@@ -15,9 +15,31 @@ starts without sockets and numpy.
 """
 
 import importlib
+import importlib.util
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from protocol.modules import module_name
+
+def _refuse_hidden_packages(tree: Path) -> None:
+    """Raises ImportError where a module of a user hides one of ours, as a program `node.py` does.
+
+    An installed wheel has nothing at the top but `keelog`: only a source tree can be hidden.
+    """
+    if not (tree / "pyproject.toml").exists():
+        return
+    for name in ("node", "protocol", "workers"):
+        spec = importlib.util.find_spec(name)
+        found = spec.origin if spec else None
+        if found and not Path(found).resolve().is_relative_to(tree):
+            raise ImportError(
+                f"{found} hides Keelog's package {name!r}, which a program in a source tree needs: "
+                "give the file another name, or install Keelog without -e into an environment"
+            )
+
+
+_refuse_hidden_packages(Path(__file__).resolve().parents[1])
+
+from protocol.modules import module_name  # noqa: E402 - its package may be the hidden one
 
 if TYPE_CHECKING:
     from keelog.client.client import Client, connect
