@@ -46,7 +46,8 @@ class Undelivered:
         self._first_ms: int | None = None
         if store.delays.delivers:
             if read_timer_state(self._root).undelivered:
-                write_timer_state(self._root, TimerState())
+                with disk.if_room():
+                    write_timer_state(self._root, TimerState())
             return
         self._count_levels(store)
         self._count_timers(store)
