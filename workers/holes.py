@@ -47,9 +47,10 @@ class Holes:
         hole = _Hole(damage.torn.position, damage.resumed_at)
         if hole in self._holes:
             return
-        if len(self._holes) >= HOLES_MAX:
-            hole = _Hole(min(self._holes.pop().start, hole.start), hole.stop)
         self._holes = sorted([*self._holes, hole])
+        if len(self._holes) > HOLES_MAX:
+            last, before = self._holes.pop(), self._holes.pop()
+            self._holes.append(_Hole(before.start, max(before.stop, last.stop)))
 
     def units(self, gap: Gap) -> NDArray[Any] | None:
         """The units of the messages that are missing; None where no damage explains them.
