@@ -33,7 +33,7 @@ from protocol.record.codec import (
     unit_tags_code,
 )
 from workers.feed import WINDOW_BYTES, Feed
-from workers.holes import Gap, Holes, gap_before
+from workers.holes import Holes, MissingMessages, gap_before
 from workers.missing_units import MissingUnits
 from workers.pace import TurnPace
 from workers.process import WorkerJob, parser_for, run_worker
@@ -349,7 +349,7 @@ class ConsumeQueues:
                 self._holes.add(hole)
             self._holes_from = begin
 
-    def _fill(self, queue: Queue, state: QueueEnd, gap: Gap) -> QueueEnd:
+    def _fill(self, queue: Queue, state: QueueEnd, gap: MissingMessages) -> QueueEnd:
         """Puts units that name damaged bytes in the places of their messages, so that all later
         ones keep their numbers."""
         units = self._holes.units(gap)

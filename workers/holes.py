@@ -18,7 +18,7 @@ class _Hole(NamedTuple):
     stop: int
 
 
-class Gap(NamedTuple):
+class MissingMessages(NamedTuple):
     """So many messages of a queue have no record between these two log offsets."""
 
     begin: int
@@ -26,14 +26,14 @@ class Gap(NamedTuple):
     missing: int
 
 
-def gap_before(state: QueueEnd, batch: UnitBatch) -> Gap | None:
+def gap_before(state: QueueEnd, batch: UnitBatch) -> MissingMessages | None:
     """The gap between a queue's end and its next message."""
     if state.end is None:
         return None
     places = batch.units["physical_offset"].astype(np.int64)
     row = int(np.searchsorted(places, state.physical_end))
     missing = int(batch.queue_offset[row]) - state.end if row < len(places) else 0
-    return Gap(state.physical_end, int(places[row]), missing) if missing > 0 else None
+    return MissingMessages(state.physical_end, int(places[row]), missing) if missing > 0 else None
 
 
 class Holes:
@@ -52,7 +52,7 @@ class Holes:
             last, before = self._holes.pop(), self._holes.pop()
             self._holes.append(_Hole(before.start, max(before.stop, last.stop)))
 
-    def units(self, gap: Gap) -> NDArray[Any] | None:
+    def units(self, gap: MissingMessages) -> NDArray[Any] | None:
         """The units of the messages that are missing; None where no damage explains them.
 
         Each names a part of the damage between the records before and after: a pull of it says

@@ -5,7 +5,7 @@ import pytest
 from node.store.log.damage import Damage
 from protocol.record.codec import Torn
 from workers import holes
-from workers.holes import Gap, Holes
+from workers.holes import Holes, MissingMessages
 
 
 def damage(start: int, stop: int) -> Damage:
@@ -13,7 +13,7 @@ def damage(start: int, stop: int) -> Damage:
 
 
 def first_of(known: Holes, begin: int, end: int) -> int | None:
-    units = known.units(Gap(begin, end, 1))
+    units = known.units(MissingMessages(begin, end, 1))
     return None if units is None else int(units[0]["physical_offset"])
 
 
