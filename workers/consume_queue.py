@@ -33,7 +33,7 @@ from protocol.record.codec import (
     unit_tags_code,
 )
 from workers.feed import WINDOW_BYTES, Feed
-from workers.holes import Holes
+from workers.holes import Holes, MissingMessages, gap_before
 from workers.missing_units import MissingUnits
 from workers.pace import TurnPace
 from workers.process import WorkerJob, parser_for, run_worker
@@ -102,8 +102,10 @@ class ConsumeQueues:
         self._warned: set[str] = set()
         self._owned: dict[tuple[bytes, int], Queue | None] = {}
         self._others_retired = False
-        self._missing = MissingUnits(site.root, feed, self._own)
         self._holes = Holes()
+        self._holes_from = 0
+        """All damage from this log offset on, up to where `apply` is, is in `_holes`."""
+        self._missing = MissingUnits(site.root, feed, self._own, self._holes.add)
         self._watch = QueueWatch(files)
         self._lost: dict[Queue, str] = {}
 
@@ -135,7 +137,7 @@ class ConsumeQueues:
             for queue, why in lacking.items():
                 self._report(queue, why)
             broken |= lacking.keys()
-        self.applied = start
+        self.applied = self._holes_from = start
         if broken:
             self._rebuild(broken, start)
         self._files.make_root()
@@ -224,6 +226,8 @@ class ConsumeQueues:
             self._files.remove(queue)
             self._ends.pop(queue, None)
         self._rebuilt |= queues
+        self._watch.trimmed()  # retention may have taken their first records
+        self._holes_from = min(self._holes_from, self._feed.limits().min_offset)
         for part in self._feed.past_damage(self._feed.limits().min_offset, stop):
             if isinstance(part, Damage):
                 self._holes.add(part)
@@ -297,18 +301,8 @@ class ConsumeQueues:
             queue = group.queue
             if queue in without or (only is not None and queue not in only):
                 continue
-            state = self._ends.get(queue, _NO_UNITS)
-            state = self._fill(queue, state, group)
-            plan = group.plan(state, self._files.units_per_file)
-            if plan.has_gap and self._is_expired(state):
-                self._report(queue, "retention deleted records before they were dispatched")
-                unequal.add(queue)
-                continue
-            if plan.has_gap:
-                self._warn(
-                    queue.topic, f"queue {queue.queue_id} misses units before {plan.end.end}"
-                )
             try:
+                state, plan = self._planned(group)
                 if plan.repeated and queue not in self._rebuilt:
                     self._compare(queue, state, group.batch.units[: plan.repeated])
                 self._files.write(queue, plan.start, plan.units)
@@ -328,10 +322,37 @@ class ConsumeQueues:
         if self._multi_dispatch:
             yield from lmq_groups(requests, self._own, self._feed.removed)
 
-    def _fill(self, queue: Queue, state: QueueEnd, group: UnitGroup) -> QueueEnd:
+    def _planned(self, group: UnitGroup) -> tuple[QueueEnd, QueuePlan]:
+        """The queue's end, and what goes there, once damaged messages before it have their units.
+
+        Raises QueueBrokenError, OSError.
+        """
+        state = self._ends.get(group.queue, _NO_UNITS)
+        plan = group.plan(state, self._files.units_per_file)
+        gap = gap_before(state, group.batch) if plan.has_gap else None
+        if gap is not None:
+            self._know_holes(gap.begin)
+            state = self._fill(group.queue, state, gap)
+            plan = group.plan(state, self._files.units_per_file)
+        if plan.has_gap:
+            queue, lost = group.queue, "retention deleted records before they were dispatched"
+            if self._is_expired(state):
+                raise QueueBrokenError(queue, lost)
+            self._warn(queue.topic, f"queue {queue.queue_id} misses units before {plan.end.end}")
+        return state, plan
+
+    def _know_holes(self, begin: int) -> None:
+        """Reads the log from `begin` on for damage that an earlier process, or nobody, has met."""
+        begin = max(begin, self._feed.peek().min_offset)
+        if begin < self._holes_from:
+            for hole in self._feed.holes(begin, self._holes_from):
+                self._holes.add(hole)
+            self._holes_from = begin
+
+    def _fill(self, queue: Queue, state: QueueEnd, gap: MissingMessages) -> QueueEnd:
         """Puts units that name damaged bytes in the places of their messages, so that all later
         ones keep their numbers."""
-        units = self._holes.units(state, group.batch)
+        units = self._holes.units(gap)
         if units is None or state.end is None:
             return state
         self._files.write(queue, state.end, units)

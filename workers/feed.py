@@ -95,6 +95,14 @@ class Feed(ABC):
             return None
         return Damage(str(self.path_at(damage.position)), damage, resumed)
 
+    def holes(self, start: int, stop: int) -> list[Damage]:
+        """The damage in [start, stop), in the middle of a walk by `columns`."""
+        met = self.log.stopped
+        try:
+            return [one for one in self.past_damage(start, stop) if isinstance(one, Damage)]
+        finally:
+            self.log.stopped = met
+
     def few(self, start: int, stop: int) -> list[Record] | None:
         """The records of [start, stop), verified; None unless they are few and together."""
         if stop - start > FEW_BYTES_MAX:

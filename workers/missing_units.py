@@ -4,11 +4,12 @@ Progress vouches for files as they were synced. A deletion by hand leaves no tra
 files that stay: where the files of a queue begin and end is held against the log.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 
 from node.store.checkpoints import Tails, load_tails
 from node.store.config.topics_file import TopicsFile
+from node.store.log.damage import Damage
 from protocol.derived.dispatch_request import DispatchRequests
 from protocol.derived.queue_build import QueueEnd
 from protocol.ids import Queue
@@ -20,10 +21,14 @@ from workers.unit_groups import Own, UnitGroup, unit_groups
 class MissingUnits:
     """Looks for them in one worker's queues: those that `own` returns."""
 
-    def __init__(self, root: Path, feed: Feed, own: Own) -> None:
+    def __init__(
+        self, root: Path, feed: Feed, own: Own, note: Callable[[Damage], None] = lambda _: None
+    ) -> None:
+        """`note` gets the damage that is met."""
         self._root = root
         self._feed = feed
         self._own = own
+        self._note = note
 
     def at_ends(self, place: int, ends: Mapping[Queue, QueueEnd]) -> dict[Queue, str]:
         """Queues with fewer units than the log had records for them when it ended at `place`,
@@ -42,7 +47,30 @@ class MissingUnits:
             end = _end(queue, ends)
             if end < known and (queue in ends or queue.topic in topics):
                 short[queue] = f"ends at {end}, {known} is known"
-        return short
+        hidden = self._hidden(short.keys(), place, ends)
+        return {queue: why for queue, why in short.items() if queue not in hidden}
+
+    def _hidden(self, short: Set[Queue], place: int, ends: Mapping[Queue, QueueEnd]) -> set[Queue]:
+        """Those of some queues whose last messages are damaged: the log has none of their records
+        after their last unit that can be read, but damage. Made anew they would end there, too."""
+        begin = self._feed.limits().min_offset
+        after = {queue: max(begin, ends.get(queue, QueueEnd()).physical_end) for queue in short}
+        hidden: set[Queue] = set()
+        if not after:
+            return hidden
+        for part in self._feed.past_damage(min(after.values()), place):
+            if isinstance(part, Damage):
+                self._note(part)
+                hidden |= {queue for queue, end in after.items() if end <= part.torn.position}
+                continue
+            for group in unit_groups(DispatchRequests(part), self._own, self._feed.removed):
+                end = after.get(group.queue, place)
+                if int(group.batch.units["physical_offset"][-1]) >= end:
+                    del after[group.queue]
+                    hidden.discard(group.queue)
+            if not after:
+                break
+        return hidden
 
     def before_first(self, first_units: Mapping[Queue, int]) -> dict[Queue, str]:
         """Those of some queues that have older records in the log than that of their first unit.

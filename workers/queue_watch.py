@@ -38,11 +38,17 @@ class QueueWatch:
 
     def look(self, ends: Mapping[Queue, QueueEnd]) -> dict[Queue, str]:
         """Which of these queues have lost files, and what is missing."""
-        root = self._files.root
         try:
-            status = root.stat()
+            return self._look(ends)
         except FileNotFoundError:
-            return dict.fromkeys(ends, f"{root} is gone")
+            if self._files.root.is_dir():
+                return {}  # somebody removes files right now: the next look sees which are gone
+            return dict.fromkeys(ends, f"{self._files.root} is gone")
+
+    def _look(self, ends: Mapping[Queue, QueueEnd]) -> dict[Queue, str]:
+        """Raises FileNotFoundError for what goes in this moment."""
+        root = self._files.root
+        status = root.stat()
         if (status.st_dev, status.st_ino) != self._root:
             return dict.fromkeys(ends, f"{root} is another folder")
         lost: dict[Queue, str] = {}

@@ -5,11 +5,15 @@ The writer acts on it, and status, health, metrics and RocketMQ's tools show the
 
 import math
 import os
+import time
 from pathlib import Path
 from typing import NamedTuple
 
 from node.runtime.settings import Settings
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR
+
+_HOUR_S = 3600
+_DAY_HOURS = 24
 
 
 class DiskSpace(NamedTuple):
@@ -89,3 +93,15 @@ def shortage_at(use: DiskUse, settings: Settings) -> str:
         f"the disk is {max(use)} % full, above disk_space_clean_forcibly_ratio, {ratio} %: segments"
         " are deleted before their time"
     )
+
+
+def next_delete_s(at_s: float, settings: Settings) -> int:
+    """The first moment from `at_s` on in an hour of `delete_when`, in seconds since 1970.
+
+    Hours begin by the local clock: in zones with half an hour not when those of UTC do.
+    """
+    start, local = int(at_s), time.localtime(int(at_s))
+    whole_s = start - 60 * local.tm_min - local.tm_sec
+    moments = (start, *(whole_s + step * _HOUR_S for step in range(1, _DAY_HOURS + 1)))
+    hours = settings.delete_hours
+    return next((one for one in moments if time.localtime(one).tm_hour in hours), start)

@@ -74,8 +74,10 @@ class FileLock:
             raise
         if is_taken:
             return cls(path, descriptor)
-        pid = holder_of(descriptor)
-        os.close(descriptor)
+        try:
+            pid = holder_of(descriptor)
+        finally:
+            os.close(descriptor)
         raise StoreLocked(
             f"{path} is held by another process{'' if pid is None else f', {pid}'}",
             "stop the node or broker that owns it; reading commands need no lock",

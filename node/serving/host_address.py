@@ -5,6 +5,8 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
+from node.runtime.listening import address_of
+
 LOOPBACK = "127.0.0.1"
 _OUTSIDE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 """Of nobody (RFC 5737, RFC 3849): the way there is the default route."""
@@ -33,12 +35,12 @@ def first_ipv4() -> str:
 
 
 def local_address(host: str) -> str:
-    """The address of this host on the way to another one; empty without a way.
+    """The address of this host on the way to another one, IPv4 before IPv6; empty without a way.
 
     No packet is sent but to look up a name: connecting a datagram socket only chooses.
     """
     with suppress(OSError, UnicodeError):
-        family, *_, place = socket.getaddrinfo(host.strip("[]"), 9, type=socket.SOCK_DGRAM)[0]
+        family, place = address_of(host, 9)
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(place)
             return str(probe.getsockname()[0])

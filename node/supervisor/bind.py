@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from node.runtime.listening import address_of, listen_at, loopback
-from node.serving.host_address import first_address
+from node.serving.host_address import first_address, first_ipv4
 from protocol.addresses import (
     ANY_HOST,
     VIP_DISTANCE,
@@ -254,6 +254,8 @@ def announced_address(gateway: BindAddress, advertised: Advertised, name_server:
     host = advertised.host or gateway.host
     if host in WILDCARDS:
         host = first_address(name_server.rpartition(":")[0])
+        if gateway.host == "0.0.0.0" and ":" in host:
+            host = first_ipv4()  # nothing listens at an address of IPv6
         if is_loopback(host):
             raise BadRequest(
                 f"--remoting {gateway.host}:{gateway.port} has no address to register: this machine"

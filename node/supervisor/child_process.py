@@ -15,7 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from node.runtime.listening import loopback
 from node.runtime.process import DamageReport
 from node.supervisor.bind import (
     Advertised,
@@ -56,6 +55,8 @@ class NodePlaces(NamedTuple):
     """What name servers get."""
     ha: BindAddress = BindAddress("", 0, any_port=False)
     advertised: Advertised = Advertised()
+    loopback: str = ""
+    """The host by which children reach a control socket at all addresses of both kinds."""
 
 
 def command(module: str, arguments: Sequence[str]) -> list[str]:
@@ -90,7 +91,7 @@ def _arguments(child: Child, options: Options, places: NodePlaces) -> list[str]:
         case ChildRole.GATEWAY:
             return ["--shards", shards, *_gateway_arguments(options, places)]
         case ChildRole.TASKS:
-            return ["--node", _own_endpoint(place)]
+            return ["--node", _own_endpoint(places)]
         case ChildRole.FOLLOWERS:
             return ["--bind", f"{places.ha.host}:{places.ha.port}"]
     return []
@@ -103,16 +104,16 @@ def _host_of_records(places: NodePlaces) -> tuple[str, int]:
     return places.advertised.host or host, port
 
 
-def _own_endpoint(control: BindAddress) -> str:
+def _own_endpoint(places: NodePlaces) -> str:
     """The control socket as children of the node reach it."""
-    hosts = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
-    host = loopback() if control.host == ANY_HOST else hosts.get(control.host, control.host)
-    return f"tcp://{host}:{control.port}"
+    control = places.control
+    hosts = {ANY_HOST: places.loopback, "0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
+    return f"tcp://{hosts.get(control.host, control.host)}:{control.port}"
 
 
 def _gateway_arguments(options: Options, places: NodePlaces) -> list[str]:
     place, broker = places.gateway, options.broker
-    node = _own_endpoint(places.control)
+    node = _own_endpoint(places)
     arguments = ["--bind", f"{place.host}:{place.port}", "--node", node]
     arguments += ["--cluster", broker.broker_cluster_name]
     arguments += ["--broker", broker.broker_name or socket.gethostname()]

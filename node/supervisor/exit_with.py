@@ -35,12 +35,19 @@ def stop_at_end_of(pid: int, stop: StopFlag) -> None:
         raise RefusedError(f"{SHORT}: {error}", MORE_TASKS) from error
 
 
+def _is_zombie(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:  # it has ended, and was reaped, in this moment
+        return True
+
+
 def _wait(process: psutil.Process, stop: StopFlag) -> None:
     pid = process.pid
     try:
         pidfd = os.pidfd_open(pid)
     except OSError:  # it has ended; or before Linux 5.3, or forbidden
-        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+        while process.is_running() and not _is_zombie(process):
             time.sleep(_LOOK_S)
     else:
         poll = select.poll()

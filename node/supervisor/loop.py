@@ -21,6 +21,7 @@ from node.runtime.disk import NO_RESOURCES, if_room
 from node.runtime.event_log import fields
 from node.runtime.following.other_master import forget_other_master
 from node.runtime.held_store import HeldStore
+from node.runtime.listening import loopback
 from node.runtime.locks import StoreLock
 from node.runtime.process import (
     EXIT_FAILED,
@@ -103,7 +104,7 @@ from node.supervisor.ports import (
 from node.supervisor.silence import SilenceWatch, waits_for_disk
 from node.supervisor.status import NodeView
 from node.supervisor.systemd import ServiceManager
-from protocol.addresses import VIP_DISTANCE, at_host
+from protocol.addresses import ANY_HOST, VIP_DISTANCE, at_host
 from protocol.errors import RefusedError, ServiceNotAvailable, StoreMoved
 from protocol.names import COMMIT_LOG_DIR
 from protocol.printable import printable
@@ -174,7 +175,9 @@ def _plan_places(options: Options) -> tuple[NodePlaces, list[Port]]:
     check_apart(ports)
     check_published(ports, advertised)
     announced = place_to_announce(options, gateway)
-    return NodePlaces(control, gateway, announced, ha, advertised), ports
+    # Found once: the look takes a descriptor, and a later start of a child may find none free.
+    own = loopback() if control.host == ANY_HOST else ""
+    return NodePlaces(control, gateway, announced, ha, advertised, own), ports
 
 
 def _check_limits(options: Options, settings: Settings) -> None:

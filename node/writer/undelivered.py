@@ -2,7 +2,7 @@
 
 import json
 import logging
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,8 @@ from node.store.file_cache import OpenFiles
 from node.store.queues.files import is_filler
 from node.store.queues.listing import open_queue_files, queue_folder
 from node.writer.store import WriterStore
-from protocol.derived.timer_units import CHECK_FILE_BYTES, SLOT, TimerCheck
+from protocol.derived.timer_units import CHECK_FILE_BYTES, SLOT, WHEEL_BYTES, TimerCheck
+from protocol.errors import CorruptError
 from protocol.ids import Queue
 from protocol.names import (
     DELAY_OFFSETS_FILE,
@@ -33,7 +34,10 @@ _OFFSETS_BYTES_MAX = 1 << 20
 
 
 class Undelivered:
-    """Counted once, when the node starts: without a gateway no message with a delay is taken."""
+    """Counted once, when the node starts: without a gateway no message with a delay is taken.
+
+    Files that cannot be read stop no start: the processes that own them say what is wrong.
+    """
 
     def __init__(self, store: WriterStore) -> None:
         self._root = store.root
@@ -42,7 +46,8 @@ class Undelivered:
         self._first_ms: int | None = None
         if store.delays.delivers:
             if read_timer_state(self._root).undelivered:
-                write_timer_state(self._root, TimerState())
+                with disk.if_room():
+                    write_timer_state(self._root, TimerState())
             return
         self._count_levels(store)
         self._count_timers(store)
@@ -63,7 +68,9 @@ class Undelivered:
                 continue
             first = delivered.get(str(queue.queue_id + 1), 0)
             if first < end:
-                low, due_ms = self._first_due(queue, first)
+                low, due_ms = 0, None
+                with suppress(CorruptError, OSError):
+                    low, due_ms = self._first_due(queue, first)
                 self._note(max(0, end - max(first, low)), due_ms)
 
     def _first_due(self, queue: Queue, first: int) -> tuple[int, int | None]:
@@ -79,16 +86,14 @@ class Undelivered:
             return found.first, int(units["tags_code"][0])
 
     def _count_timers(self, store: WriterStore) -> None:
-        try:
+        check = TimerCheck()
+        with suppress(CorruptError, OSError):
             check = TimerCheck.parse(read_bounded(self._root / TIMER_CHECK_FILE, CHECK_FILE_BYTES))
-        except FileNotFoundError:
-            check = TimerCheck()
         end = store.placement.tails.get(Queue(TIMER_TOPIC, 0), 0)
         self._note(max(0, end - check.queue_offset), None)
-        try:
-            slots = np.fromfile(self._root / TIMER_WHEEL_FILE, SLOT)
-        except FileNotFoundError:
-            return
+        slots = np.empty(0, SLOT)
+        with suppress(CorruptError, OSError, ValueError):
+            slots = np.frombuffer(read_bounded(self._root / TIMER_WHEEL_FILE, WHEEL_BYTES), SLOT)
         waiting = slots[(slots["second"] >= check.read_ms // PRECISION_MS) & (slots["count"] > 0)]
         if len(waiting):
             first_ms = int(waiting["second"].min()) * PRECISION_MS
@@ -111,5 +116,5 @@ def _delay_offsets(root: Path) -> dict[str, int]:
     try:
         table = json.loads(read_bounded(root / DELAY_OFFSETS_FILE, _OFFSETS_BYTES_MAX))
         return {level: int(offset) for level, offset in table["offsetTable"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (CorruptError, OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}

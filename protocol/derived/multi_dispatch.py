@@ -38,8 +38,7 @@ def lmq_offsets(topic: str, properties: Mapping[str, str]) -> dict[str, int]:
     """
     if topic == SCHEDULE_TOPIC or topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX)):
         return {}
-    names = properties.get(NAMES, "").split(_SEPARATOR)
-    offsets = properties.get(OFFSETS, "").split(_SEPARATOR)
+    names, offsets = _split(properties.get(NAMES, "")), _split(properties.get(OFFSETS, ""))
     if len(names) != len(offsets):
         return {}
     return {
@@ -47,6 +46,11 @@ def lmq_offsets(topic: str, properties: Mapping[str, str]) -> dict[str, int]:
         for name, offset in zip(names, offsets, strict=True)
         if is_lmq(name) and is_folder_name(name) and _OFFSET.fullmatch(offset)
     }
+
+
+def _split(text: str) -> list[str]:
+    """As Java's String#split: without the empty parts at the end."""
+    return text.rstrip(_SEPARATOR).split(_SEPARATOR)
 
 
 def lmq_batches(requests: DispatchRequests) -> Iterator[tuple[Queue, UnitBatch]]:

@@ -20,7 +20,7 @@ pytestmark = [
 
 PROGRAM = """
 import sys
-from pipeline.session import local_session
+from keelog.pipeline.session import local_session
 spark = local_session("no java")
 home = spark.sparkContext._jvm.java.lang.System.getProperty("java.home")
 print("ran on", home, spark.read.format("keelog").load(sys.argv[1]).count())

@@ -10,11 +10,14 @@ import pytest
 from node.runtime.state_page import queue_slot
 from node.store.checkpoints import Tails, save_tails
 from protocol.derived.queue_unit import FILLER_UNIT, QUEUE_UNIT, UNIT_BYTES
+from protocol.ids import Queue
 from protocol.names import CONSUME_QUEUE_DIR, offset_file_name
 from protocol.record.encode import NewMessage
 from tests.workers.bench_of_workers import Running, expected, new_log, of_kind, running
 from tests.workers.living_log import SETTINGS, TOPICS, LivingLog, derived
+from tests.workers.test_passed_damage import damage
 from tests.workers.test_trim import expire
+from workers.queue_files import QueueWriter
 
 ALL = queue_slot(0, 1)
 FILE_UNITS = SETTINGS.queue_file_bytes // UNIT_BYTES
@@ -205,3 +208,36 @@ def test_damage_in_the_log_ahead_makes_no_queue_anew(log: LivingLog) -> None:
     assert not worker.handler._rebuilt  # type: ignore[attr-defined]
     worker.kill()
     assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize("has_snapshot", [False, True])
+def test_a_queue_whose_last_message_is_damaged_is_no_lost_one(
+    log: LivingLog, has_snapshot: bool
+) -> None:
+    log.grow(50)
+    late_topic(log, 5)
+    bad = len(log.starts) - 1
+    log.grow(50)
+    damage(log, (bad,))
+    restart(log)
+    if has_snapshot:
+        snapshot(log)
+    assert restart(log) == set(), "a walk of the whole log at each start"
+    late_topic(log, 1)
+    with running(log, ALL) as worker:
+        assert isinstance(worker.files, QueueWriter)
+        units = [worker.files.unit(Queue("late", 0), number) for number in range(6)]
+    assert units[5].physical_offset == log.starts[-1], "a later message keeps its number"
+    assert log.starts[bad] <= units[4].physical_offset < log.starts[bad + 1]
+    assert restart(log) == set()
+
+
+def test_a_deleted_queue_whose_log_has_damage_too_is_noticed(log: LivingLog) -> None:
+    folder = late_topic(log, 5)
+    bad = len(log.starts) - 1
+    log.grow(50)
+    damage(log, (bad,))
+    restart(log)
+    snapshot(log)
+    shutil.rmtree(folder.parent)
+    assert restart(log) == {"late"}

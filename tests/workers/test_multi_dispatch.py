@@ -116,6 +116,8 @@ def test_a_node_keeps_light_queues_and_adds_what_the_broker_had_not_dispatched(r
         ("%RETRY%g", {NAMES: "%LMQ%a", OFFSETS: "1"}),
         ("rmq_sys_x", {NAMES: "%LMQ%a", OFFSETS: "1"}),
         (SCHEDULE_TOPIC, {NAMES: "%LMQ%a", OFFSETS: "1"}),
+        # An empty offset at the end, of a name without the prefix, counts as none.
+        ("t", {NAMES: "%LMQ%a,other", OFFSETS: "1,"}),
     ],
 )
 def test_what_a_broker_does_not_dispatch_has_no_light_queue(
@@ -123,6 +125,10 @@ def test_what_a_broker_does_not_dispatch_has_no_light_queue(
 ) -> None:
     assert lmq_offsets(topic, properties) == {}
     assert lmq_offsets("t", {NAMES: "%LMQ%a,other", OFFSETS: "7,8"}) == {"%LMQ%a": 7}
+
+
+def test_names_that_end_in_a_separator_are_read_as_a_broker_reads_them() -> None:
+    assert lmq_offsets("t", {NAMES: "%LMQ%a,", OFFSETS: "7"}) == {"%LMQ%a": 7}
 
 
 @pytest.fixture

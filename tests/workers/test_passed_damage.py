@@ -1,5 +1,6 @@
 """Damage in the log costs its own messages their units and keys, and no later ones."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from node.runtime.state_page import queue_slot
 from protocol.ids import Queue
 from protocol.record.codec import Record, decode
+from protocol.record.encode import NewMessage
 from tests.workers.bench_of_workers import new_log, running
 from tests.workers.living_log import LivingLog
 from workers.consume_queue import ConsumeQueues
@@ -73,6 +75,26 @@ def test_all_later_messages_keep_their_numbers(
     with running(log, queue_slot(0, 1)) as again:
         assert isinstance(again.handler, ConsumeQueues)
         assert not again.handler._rebuilt
+
+
+def test_a_queue_that_is_gone_when_damaged_messages_get_their_units_is_made_anew(
+    log: LivingLog,
+) -> None:
+    queue = Queue("late", 0)
+    for _ in range(3):
+        log.append(NewMessage(queue.topic, b"x", queue.queue_id))
+    log.publish()
+    damage(log, (len(log.starts) - 1,))
+    log.grow(1)
+    with running(log, queue_slot(0, 1)) as worker:
+        files = worker.files
+        assert isinstance(files, QueueWriter)
+        shutil.rmtree(files.root / queue.topic)
+        files.close()
+        log.append(NewMessage(queue.topic, b"x", queue.queue_id))
+        log.publish()
+        worker.catch_up()
+        assert files.unit(queue, 3).physical_offset == log.starts[-1]
 
 
 def test_keys_of_later_messages_are_entered(log: LivingLog) -> None:

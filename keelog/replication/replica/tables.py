@@ -140,7 +140,8 @@ class MasterTables:
             elif part not in PROGRESS:
                 self._put(part, table.document)
                 if part == TOPICS and not self.why[part]:
-                    self.topics_end = job.known_end
+                    # The first round after a start knows of no end.
+                    self.topics_end = max(self.topics_end, job.known_end)
             elif job.facts is None:
                 self._note(part, "the master does not say where its log ends")
             else:

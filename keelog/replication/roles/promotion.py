@@ -22,10 +22,10 @@ from node.store.identity.node_role import (
     save_role,
 )
 from node.store.identity.store_id import ensure_id
-from node.store.opening import open_store
+from node.store.opening import StoppedStore, open_store
 from node.store.shutdown_state import check_is_store
 from node.writer.recovery.recovery import Recovery, carry_out, examine
-from protocol.errors import RefusedError
+from protocol.errors import RefusedError, StoreDamaged
 from protocol.ids import Queue
 
 
@@ -124,9 +124,7 @@ def add_topics_of_log(found: Recovery, settings: Settings, begin: int) -> tuple[
         return ()
     with open_store(found.root, settings) as store:
         for queue in unknown:
-            reader = store.queue(*queue)
-            last = None if reader is None else reader.unit(reader.max_offset - 1)
-            if last is not None and last.physical_offset >= begin:
+            if _last_offset(store, queue) >= begin:
                 missing[queue.topic] = max(queue.queue_id + 1, missing.get(queue.topic, 0))
     made = []
     for name, count in missing.items():
@@ -136,6 +134,17 @@ def add_topics_of_log(found: Recovery, settings: Settings, begin: int) -> tuple[
     if made:
         file.put(made, now_ms())
     return tuple(sorted(missing))
+
+
+def _last_offset(store: StoppedStore, queue: Queue) -> int:
+    """The log offset of a queue's last message; -1 without one. Of a queue whose files cannot be
+    read, which a worker makes anew, the log's end: no promotion may fail for it."""
+    try:
+        reader = store.queue(*queue)
+        last = None if reader is None else reader.unit(reader.max_offset - 1)
+    except StoreDamaged:
+        return store.log.end
+    return -1 if last is None else last.physical_offset
 
 
 def _has_queue(file: TopicsFile, queue: Queue) -> bool:

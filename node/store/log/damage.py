@@ -113,5 +113,6 @@ def columns_past_damage(
         if resumed is None:
             log.stopped = torn
             return
+        log.stopped = None  # also where `stop` is not above the next record
         yield Damage(str(log.segment_at(torn.position).path), torn, resumed)
         start = resumed

@@ -4,18 +4,16 @@ For status and metrics. `node/writer/retention.py` deletes, by the rules that ar
 """
 
 import os
-import time
 from pathlib import Path
 from typing import Any
 
-from node.runtime.disk_use import forced_ratio, room_below
+from node.runtime.disk_use import forced_ratio, next_delete_s, room_below
 from node.runtime.settings import Settings
 from node.runtime.state_page import LogState
 from protocol.names import COMMIT_LOG_DIR, offset_file_name, parse_offset_file_name
 from protocol.wire.frames import PAYLOAD_BYTES_MAX
 
 _HOUR_S = 3600
-_DAY_HOURS = 24
 
 
 def retention(root: Path, settings: Settings, log: LogState) -> dict[str, Any]:
@@ -77,8 +75,4 @@ def _next(root: Path, settings: Settings) -> dict[str, Any] | None:
 def expiry_s(written_s: float, settings: Settings) -> int:
     """When a segment goes by its age: in the first hour of `delete_when` after
     `file_reserved_time`, unless the disk is full earlier."""
-    past_s = int(written_s) + settings.file_reserved_time * _HOUR_S
-    hours = settings.delete_hours
-    whole_s = past_s - past_s % _HOUR_S
-    starts = (past_s, *(whole_s + step * _HOUR_S for step in range(1, _DAY_HOURS + 1)))
-    return next((at for at in starts if time.localtime(at).tm_hour in hours), past_s)
+    return next_delete_s(int(written_s) + settings.file_reserved_time * _HOUR_S, settings)

@@ -6,12 +6,12 @@ messages are gone, whatever is killed after it; the queue workers delete the que
 """
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from threading import Thread
 
+from node.runtime.disk_use import next_delete_s
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
 from node.runtime.shortage import MORE_TASKS, SHORT, as_refusal
@@ -255,9 +255,4 @@ def deleted_at_ms(
     if not older or offset >= older[-1].end:
         return None
     written_s = max(segment.modified_s for segment in older)
-    expires_s = written_s + hours * _HOUR_S
-    moments = (int(expires_s // _HOUR_S + step) * _HOUR_S for step in range(1, 26))
-    for moment_s in (expires_s, *moments):
-        if time.localtime(moment_s).tm_hour in settings.delete_hours:
-            return int(moment_s * 1000)
-    return None
+    return 1000 * next_delete_s(written_s + hours * _HOUR_S, settings)

@@ -23,7 +23,8 @@ log = logging.getLogger("keelog.writer")
 FOLLOW_BYTES = 4 * 1024 * 1024
 """Log that one turn of the writer's loop reads for the window at most."""
 FOLLOW_BUSY_BYTES = 1024 * 1024
-"""The same while messages come and much is unread, as after a start: senders wait for it."""
+"""As much more than came is read while messages come and much is unread, as after a start: senders
+wait for it."""
 CATCH_UP_BYTES = 16 * 1024 * 1024
 """Log that one request waits for. While more is unread, as after a start, requests that ask are
 refused as busy."""
@@ -95,6 +96,8 @@ class StoredOnce:
         self._removed = removed
         self._crc = crc
         self._was_far = False
+        self._seen_end = bounds()[1]
+        """The log's end in the last turn."""
         self.taken_out = 0
         """Messages that were not stored again."""
 
@@ -115,8 +118,12 @@ class StoredOnce:
             event = "the log is read for repeated keys" if is_far else "repeated keys are known"
             log.info(event, extra=unread)
             self._was_far = is_far
-        bytes_max = FOLLOW_BUSY_BYTES if is_busy and is_far else FOLLOW_BYTES
-        self._window.follow(*self._bounds(), bytes_max)
+        start, end = self._bounds()
+        # Less than what came would leave requests that ask refused for as long as others send.
+        least = end - self._seen_end + FOLLOW_BUSY_BYTES
+        self._seen_end = end
+        bytes_max = min(least, FOLLOW_BYTES) if is_busy and is_far else FOLLOW_BYTES
+        self._window.follow(start, end, bytes_max)
 
     def append(self, requests: list[AppendRequest], now_ms: int) -> None:
         """As `Appender.append`. A request that asks has `repeats`, which get the messages of it

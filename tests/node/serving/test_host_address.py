@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -85,3 +86,14 @@ def test_a_system_that_does_not_name_its_interfaces_has_the_loopback_alone(
     monkeypatch.setattr(host_address, "local_address", lambda _outside: "")
     monkeypatch.setattr(psutil, "net_if_stats", refused)
     assert host_address.first_ipv4() == "127.0.0.1"
+
+
+def test_the_way_to_a_name_with_addresses_of_both_kinds_is_that_of_ipv4(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    both = [
+        (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 9, 0, 0)),
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 9)),
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
+    assert host_address.local_address("both.example.org") == "127.0.0.1"

@@ -127,6 +127,19 @@ def test_damage_is_passed_where_the_next_record_proves_itself(golden_copy: GetSt
     assert found == [offset for offset in known if offset not in hit]
 
 
+@pytest.mark.parametrize("behind", [0, 5, 100])
+def test_damage_that_reaches_to_the_stop_does_not_end_the_log(
+    golden_copy: GetStore, behind: int
+) -> None:
+    root = golden_copy("small-clean")
+    known = [fact["physicalOffset"] for fact in facts("small-clean").messages]
+    damage_at(root, known[100] + 30)
+    with open_store(root) as store:
+        items = list(columns_past_damage(store.log, 0, known[101] - behind))
+        assert store.log.stopped is None
+    assert [item.resumed_at for item in items if isinstance(item, Damage)] == [known[101]]
+
+
 @pytest.mark.parametrize("window", [8, 50, 16_384])
 def test_the_next_record_is_found_from_anywhere_however_much_is_read_at_a_time(
     golden: GetStore, monkeypatch: pytest.MonkeyPatch, window: int

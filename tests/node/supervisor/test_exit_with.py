@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from node.runtime.process import StopFlag
@@ -43,6 +44,16 @@ def test_the_end_is_seen_without_a_pidfd(
 
     monkeypatch.setattr(os, "pidfd_open", refuse)
     test_the_end_of_a_process_that_nobody_waits_for_is_seen(other)
+
+
+def test_the_end_between_two_looks_without_a_pidfd_is_seen(
+    other: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def status(process: psutil.Process) -> str:
+        raise psutil.NoSuchProcess(process.pid)
+
+    monkeypatch.setattr(psutil.Process, "status", status)
+    test_the_end_is_seen_without_a_pidfd(other, monkeypatch)
 
 
 def test_a_lack_of_threads_refuses_the_start_in_a_sentence(

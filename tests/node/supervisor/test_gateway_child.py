@@ -1,5 +1,7 @@
 """How a supervisor places and starts a gateway."""
 
+import errno
+import os
 import socket
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from node.supervisor.bind import (
 )
 from node.supervisor.child_process import NodePlaces, child_command
 from node.supervisor.control import place_to_announce
+from node.supervisor.loop import _plan_places
 from node.supervisor.options import BrokerSettings, NetworkSettings, Options, ServeSettings
 from node.supervisor.plan import (
     Child,
@@ -114,6 +117,21 @@ def test_a_gateway_is_told_where_its_node_is_and_what_to_tell_clients(
     found = arguments_of(ChildRole.GATEWAY, remoting_place(remoting), parse_bind(bind), advertise)
     assert (found["--bind"], found["--node"], found.get("--address")) == (remoting, node, address)
     assert (found["--cluster"], found["--broker"], found["--shards"]) == ("c", "b", "1")
+
+
+@pytest.mark.parametrize("role", [ChildRole.GATEWAY, ChildRole.TASKS])
+def test_a_child_of_a_node_at_all_addresses_starts_without_a_look_for_its_loopback(
+    role: ChildRole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = Options(Path("/s"), serve=ServeSettings(bind="tcp://*:17850", remoting="17860"))
+    places, _ = _plan_places(options)
+    monkeypatch.setattr(socket, "create_server", no_descriptor)
+    words = child_command(Child(role, 0), options, places, "1:2")
+    assert words[words.index("--node") + 1] == "tcp://127.0.0.1:17850"
+
+
+def no_descriptor(*_: object, **__: object) -> socket.socket:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 @pytest.mark.parametrize("role", [ChildRole.GATEWAY, ChildRole.TASKS])

@@ -1,6 +1,8 @@
 """What a node says of the segment that goes next."""
 
 import os
+import time
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -9,6 +11,8 @@ import pytest
 from node.runtime.settings import Settings
 from node.runtime.state_page import LogState
 from node.supervisor.monitoring.retention import expiry_s, oldest_ms, retention
+from node.writer.removal.removals import deleted_at_ms
+from node.writer.retention import SegmentFile
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
 
 SEGMENT = 4096
@@ -33,6 +37,25 @@ def test_a_segment_goes_in_the_first_hour_for_it_after_its_time(
 ) -> None:
     settings = Settings(delete_when=delete_when, file_reserved_time=72)
     assert expiry_s(at(written), settings) == at(goes)
+
+
+@pytest.fixture
+def half_an_hour_off(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The local clock of a zone whose hours do not begin when those of UTC do."""
+    with monkeypatch.context() as inner:
+        inner.setenv("TZ", "IST-05:30")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("half_an_hour_off")
+def test_the_hours_for_it_begin_by_the_local_clock() -> None:
+    settings = Settings(delete_when="04", file_reserved_time=72)
+    assert expiry_s(at("2026-11-20T03:10:10"), settings) == at("2026-11-23T04:00:00")
+    full = [SegmentFile(0, SEGMENT, at("2026-11-20T03:40:10"))]
+    goes_ms = deleted_at_ms(full, 0, settings.file_reserved_time, settings)
+    assert goes_ms == 1000 * at("2026-11-23T04:00:00")
 
 
 def segments(root: Path, *starts: int) -> None:

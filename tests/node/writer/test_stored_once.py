@@ -275,6 +275,41 @@ def test_while_messages_come_less_is_read_in_a_turn_and_the_log_says_when_all_is
     assert not log.once.is_behind
 
 
+def test_keys_after_damage_at_which_a_look_stops_are_known(
+    log: Once, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.append(*(plain(message(f"k{number}", body=bytes(20_000))) for number in range(9)))
+    bad = log.records()[4]
+    segment = (
+        log.root / "commitlog" / f"{bad.physical_offset // SEGMENT_BYTES * SEGMENT_BYTES:020d}"
+    )
+    with segment.open("r+b") as file:
+        file.seek(bad.physical_offset % SEGMENT_BYTES + 4)
+        file.write(bytes(4))
+    monkeypatch.setattr(stored_once, "FOLLOW_BYTES", bad.physical_offset + 100)
+    log.start()
+    while log.once.is_behind:
+        log.once.turn()
+    again = asking(message("k8", body=bytes(20_000)))
+    log.append(again)
+    assert again.repeats
+
+
+def test_what_is_unread_shrinks_however_much_comes_in_a_turn(
+    log: Once, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_once, "CATCH_UP_BYTES", 50_000)
+    monkeypatch.setattr(stored_once, "FOLLOW_BUSY_BYTES", 30_000)
+    log.append(*(plain(message(f"k{number}", body=bytes(20_000))) for number in range(12)))
+    log.start()
+    turns = 0
+    while log.once._is_far_behind():
+        log.once.append([plain(message("other", body=bytes(20_000))) for _ in range(3)], log.now_ms)
+        log.once.turn(is_busy=True)
+        turns += 1
+        assert turns < 20
+
+
 def test_only_a_node_with_a_window_may_be_asked() -> None:
     with pytest.raises(BadRequest, match="does not look for repeated keys"):
         check_asked(1, Settings())

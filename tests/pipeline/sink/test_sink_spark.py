@@ -138,7 +138,7 @@ def test_a_stream_from_one_topic_into_another_writes_each_row_once(
 RETRIED = """
 import sys
 from pathlib import Path
-from pipeline.session import open_session
+from keelog.pipeline.session import open_session
 
 endpoint, marker = sys.argv[1:]
 session = open_session("retry", "local[2,3]", {"spark.driver.memory": "1g"})

@@ -4,8 +4,17 @@ from pathlib import Path
 from unittest.mock import Mock
 
 from keelog.replication.replica.master_facts import MasterFacts
-from keelog.replication.replica.metadata import DELAYS, OFFSETS, TIMER_CHECK, TIMERS, MasterTable
+from keelog.replication.replica.metadata import (
+    DELAYS,
+    OFFSETS,
+    TIMER_CHECK,
+    TIMERS,
+    TOPICS,
+    MasterTable,
+)
 from keelog.replication.replica.tables import PROGRESS, MasterTables, TablesJob
+from node.runtime.following.state import FollowState, write_follow_state
+from node.runtime.state_page import run_dir
 from protocol.derived.timer_units import TIMER_CHECK_BYTES, TimerCheck
 from protocol.names import DELAY_OFFSETS_FILE, TIMER_CHECK_FILE, TIMER_LOG_DIR
 
@@ -79,3 +88,17 @@ def test_an_old_masters_own_progress_gives_way_and_that_of_nobody_does_not(tmp_p
     taken.turn(a_round(100), 100)
     assert taken.check() == THEIRS
     assert not (tmp_path / TIMER_LOG_DIR).exists()
+
+
+def test_the_first_round_after_a_start_does_not_forget_which_topics_were_known(
+    tmp_path: Path,
+) -> None:
+    run_dir(tmp_path).mkdir(parents=True)
+    write_follow_state(tmp_path, FollowState(topics_end=500))
+    taken = Taken(tmp_path)
+    for known_end, known in ((0, 500), (900, 900)):
+        job = a_round(1_000)
+        job.known_end = known_end
+        job.tables[TOPICS] = MasterTable({"topicConfigTable": {}})
+        taken.turn(job, 0)
+        assert taken.tables.topics_end == known

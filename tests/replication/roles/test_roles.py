@@ -89,6 +89,20 @@ def test_a_promotion_makes_the_topics_that_the_log_has_with_all_their_queues(
     assert TopicsFile(root).topics == {"orders": wanted}
 
 
+def test_files_of_a_queue_that_cannot_be_read_stop_no_promotion(tmp_path: Path) -> None:
+    root = tmp_path / "copy"
+    log = a_replica(root)
+    state = read_follow_state(root)._replace(topics_end=len(log.data))
+    write_follow_state(root, state)
+    folder = root / "consumequeue" / "orders" / "0"
+    folder.mkdir(parents=True)
+    for number in (0, 7):  # the files between are missing
+        path = folder / f"{number * SETTINGS.queue_file_bytes:020d}"
+        path.write_bytes(b"x" * SETTINGS.queue_file_bytes)
+    done = promote(root, SETTINGS)
+    assert (done.role, done.topics) == (MASTER, ("orders",))
+
+
 def test_a_promotion_leaves_out_a_topic_that_was_removed_at_the_master(tmp_path: Path) -> None:
     root = tmp_path / "copy"
     log = a_replica(root)
