@@ -396,9 +396,13 @@ class GatewayService:
         """A pull from a topic of which there was an earlier one: no client may pass over messages
         because it counts those of that one."""
         connection, group = request.connection, wanted.consumer_group
+        if self.topics.find(wanted.topic) is None:
+            # Refused: neither the place nor its commit may count in the topic that is made anew.
+            self.pulls.pull(request, wanted, now)
+            return None
         place = GroupQueuePlace(wanted.topic, group, wanted.queue_id)
         verdict = self._places.verdict(connection, place, wanted.known_at)
-        if wanted.queue_offset <= 0 or self.topics.find(wanted.topic) is None:
+        if wanted.queue_offset <= 0:
             verdict = PlaceVerdict.SOUND
         if verdict is PlaceVerdict.UNKNOWN and self.members.may_be_behind(group, connection):
             return self._pull_of_unknown(request, wanted, place)

@@ -541,6 +541,41 @@ def test_a_member_that_comes_back_with_its_place_begins_where_its_group_is(
         assert third.ask(PULL, {**wanted, "queueOffset": 4}).code == ResponseCode.SUCCESS
 
 
+def test_a_member_that_pulls_while_its_topic_is_away_passes_over_nothing_later(
+    node: RunningNode, peer: RemotingPeer, tool: RemotingPeer
+) -> None:
+    """Clients repeat a pull that was refused, with the place that they had, and commit with it."""
+    topic, group = "away", "g-away"
+    for number in range(3):
+        tool.ask(SEND, send_fields(topic), b"old %d" % number)
+    peer.ask(RequestCode.HEART_BEAT, {}, heart_beat("c1", group, topic))
+    settle(peer, topic, 3)
+    wanted = pull_fields(topic, 0, 3, consumerGroup=group, sysFlag=1, subVersion=1, commitOffset=3)
+    node.client.delete_topic(topic)
+    wait_until(
+        lambda: peer.ask(PULL, wanted).code == ResponseCode.TOPIC_NOT_EXIST, "it is there still"
+    )
+    make_anew(node, tool, topic)
+    moved = peer.ask(PULL, wanted)
+    assert (moved.code, moved.ext.get("nextBeginOffset")) == (ResponseCode.PULL_OFFSET_MOVED, "0")
+    assert node.client.cursor(topic, group) == {}
+
+
+def test_a_place_from_where_the_log_ended_at_the_removal_is_of_the_topic_before(
+    node: RunningNode, peer: RemotingPeer, tool: RemotingPeer
+) -> None:
+    """A client that is no member connected after the last send."""
+    topic = "quiet"
+    tool.ask(SEND, send_fields(topic), b"old")
+    settle(tool, topic, 1)
+    with closing(RemotingPeer(remoting_place(node.stderr))) as follower:
+        wanted = pull_fields(topic, 0, 1, consumerGroup="g-quiet", sysFlag=4)
+        assert follower.ask(PULL, wanted).code == ResponseCode.PULL_NOT_FOUND
+        make_anew(node, tool, topic)
+        moved = follower.ask(PULL, wanted)
+    assert (moved.code, moved.ext.get("nextBeginOffset")) == (ResponseCode.PULL_OFFSET_MOVED, "0")
+
+
 def test_tools_look_at_any_place_of_a_topic_that_was_made_anew(
     node: RunningNode, peer: RemotingPeer, tool: RemotingPeer
 ) -> None:
