@@ -111,8 +111,8 @@ class OtherMasters:
         have come here. A name server has a machine that was lost for two minutes."""
         try:
             return await _is_a_master(place, own_port)
-        except OSError:
-            return False
+        except (OSError, ValueError, OverflowError):
+            return False  # also for an address that none can be: a name server says what it heard
 
 
 async def _is_a_master(place: str, own_port: int) -> bool:

@@ -75,6 +75,13 @@ def test_a_newer_master_that_is_dead_holds_up_nobody(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_an_address_that_nobody_can_have_is_that_of_no_master(tmp_path: Path) -> None:
+    """A name server says what a broker told it."""
+    others = OtherMasters(tmp_path, BrokerName("c", "b", OLD))
+    for address in ("nonsense", "a.b:", f"{'x' * 70}.example:10911", "127.0.0.1:99999"):
+        assert asyncio.run(others.lives(address)) is False
+
+
 def test_the_older_master_hears_of_the_promoted_one_and_stays_off_for_good(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
