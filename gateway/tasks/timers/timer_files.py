@@ -410,14 +410,17 @@ def effective_due(units: Units, seconds: Any) -> NDArray[np.int64]:
 
 def _waiting_of(unit: Any) -> WaitingUnit:
     written_ms = int(unit["written_ms"])
+    slot_ms = written_ms + int(unit["delay_ms"])
+    # A broker writes 0: its messages are due when their second ends.
+    due_ms = int(unit["due_ms"]) or (slot_ms // PRECISION_MS + 1) * PRECISION_MS
     return WaitingUnit(
-        slot_ms=written_ms + int(unit["delay_ms"]),
+        slot_ms=slot_ms,
         magic=int(unit["magic"]),
         written_ms=written_ms,
         physical_offset=int(unit["physical_offset"]),
         record_bytes=int(unit["record_bytes"]),
         topic_hash=int(unit["topic_hash"]),
-        due_ms=int(unit["due_ms"]),
+        due_ms=due_ms,
     )
 
 
