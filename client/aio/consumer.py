@@ -15,6 +15,7 @@ from client.consumer.group_message import GroupMessage
 from client.consumer.handler_watch import HANDLER_S_MAX
 from client.consumer.options import ConsumerSettings
 from client.core import ClientCore
+from client.options import check_seconds
 from client.transport.routes import Routes
 from protocol.errors import BadRequest
 
@@ -88,6 +89,8 @@ class Consumer:
         """
         if type(workers) is not int or not 1 <= workers <= WORKERS_MAX:
             raise BadRequest(f"workers is {workers!r}", f"use 1 to {WORKERS_MAX}")
+        if timeout is not None:
+            check_seconds("timeout", timeout)
 
         async def work() -> None:
             while (message := await self.get()) is not None:
