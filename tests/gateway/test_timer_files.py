@@ -194,10 +194,14 @@ def test_files_go_with_their_messages(tmp_path: Path) -> None:
 
 def test_an_overdue_slot_is_not_given_away(tmp_path: Path) -> None:
     files = Files(tmp_path).files
-    assert files.has_room(START + SLOTS - 1)
-    assert not files.has_room(START + SLOTS)
+    last = START + SLOTS - 1
+    for second, wanted in (
+        (last, (last, 1)), (last + 1, (last, 1 | ROLL)), (START - 5, (START, 1)),
+    ):  # fmt: skip
+        found = files.within(unit(second, 1, 0))
+        assert (found.second, found.magic) == wanted
     files.pass_to(START + 1)
-    assert files.has_room(START + SLOTS)
+    assert files.within(unit(last + 1, 1, 0)) == unit(last + 1, 1, 0)
 
 
 def test_the_files_have_rocketmqs_sizes_and_bytes(tmp_path: Path) -> None:
