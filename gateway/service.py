@@ -383,6 +383,8 @@ class GatewayService:
         wanted: PullMessageHeader = request_fields(request.header)
         now = self._now()
         if self._resets and (moved := self._resets.taken(wanted)) is not None:
+            place = GroupQueuePlace(wanted.topic, wanted.consumer_group, wanted.queue_id)
+            self._places.note(request.connection, place)  # it has one of the topic that is there
             request.answer(moved_reply(moved))
             return None
         if self._generation_of(wanted.topic) and not is_system_group(wanted.consumer_group):

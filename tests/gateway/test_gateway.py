@@ -576,6 +576,22 @@ def test_a_place_from_where_the_log_ended_at_the_removal_is_of_the_topic_before(
     assert (moved.code, moved.ext.get("nextBeginOffset")) == (ResponseCode.PULL_OFFSET_MOVED, "0")
 
 
+def test_a_place_that_a_tool_has_set_is_of_the_topic_that_is_there(
+    node: RunningNode, peer: RemotingPeer, tool: RemotingPeer
+) -> None:
+    topic, group = "set", "g-set"
+    tool.ask(SEND, send_fields(topic), b"old")
+    peer.ask(RequestCode.HEART_BEAT, {}, heart_beat("c1", group, topic))
+    make_anew(node, tool, topic)
+    asked = {"topic": topic, "group": group, "timestamp": -1, "queueId": 0, "offset": 3}
+    reset = tool.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, {**asked, "isForce": "true"})
+    assert reset.code == ResponseCode.SUCCESS
+    wanted = pull_fields(topic, 0, 1, consumerGroup=group, sysFlag=0, subVersion=1)
+    assert peer.ask(PULL, wanted).ext["nextBeginOffset"] == "3"
+    found = peer.ask(PULL, {**wanted, "queueOffset": 3})
+    assert [record.body for record in records(found)] == [b"new 3", b"new 4"]
+
+
 def test_tools_look_at_any_place_of_a_topic_that_was_made_anew(
     node: RunningNode, peer: RemotingPeer, tool: RemotingPeer
 ) -> None:
