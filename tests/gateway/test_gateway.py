@@ -565,11 +565,11 @@ def test_a_place_from_where_the_log_ended_at_the_removal_is_of_the_topic_before(
     node: RunningNode, peer: RemotingPeer, tool: RemotingPeer
 ) -> None:
     """A client that is no member connected after the last send."""
-    topic = "quiet"
+    topic = "end-at-removal"
     tool.ask(SEND, send_fields(topic), b"old")
     settle(tool, topic, 1)
     with closing(RemotingPeer(remoting_place(node.stderr))) as follower:
-        wanted = pull_fields(topic, 0, 1, consumerGroup="g-quiet", sysFlag=4)
+        wanted = pull_fields(topic, 0, 1, consumerGroup="g-end-at-removal", sysFlag=4)
         assert follower.ask(PULL, wanted).code == ResponseCode.PULL_NOT_FOUND
         make_anew(node, tool, topic)
         moved = follower.ask(PULL, wanted)
