@@ -73,9 +73,17 @@ def path_of(environment: Mapping[str, str]) -> Path | None:
     if base.startswith("/"):
         return Path(base) / "keelog" / "contexts.toml"
     home = environment.get("HOME") or _home_of_user()
-    if not home or (Path(home).is_dir() and not os.access(home, os.X_OK)):
+    if not home or _is_closed(home):
         return None
     return Path(home) / ".config" / "keelog" / "contexts.toml"
+
+
+def _is_closed(home: str) -> bool:
+    """Whether this user may not look into a home, or into a folder above it."""
+    try:
+        return Path(home).is_dir() and not os.access(home, os.X_OK)
+    except PermissionError:
+        return True
 
 
 def _home_of_user() -> str:

@@ -6,7 +6,6 @@ of the two clients waits for those in its own way.
 
 import _thread
 import os
-import types
 import weakref
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
@@ -77,6 +76,8 @@ from protocol.errors import BadRequest, ClientClosed, ForkedClient, NotAllowed, 
 from protocol.message_id import Host
 
 CLOSE_TIMEOUT_S = 5.0
+_GREEN_THREADS = ("gevent", "eventlet")
+"""Packages that put threads which share one of the system in the place of all others."""
 
 
 class ClosesWithClient(Protocol):
@@ -103,11 +104,15 @@ os.register_at_fork(after_in_child=_count_fork)
 
 
 def _check_threads() -> None:
-    """Refuses a program whose threads are green ones: one that waits in ZeroMQ stops all others."""
-    if not isinstance(_thread.start_new_thread, types.BuiltinFunctionType):
+    """Refuses a program whose threads are green ones: one that waits in ZeroMQ stops all others.
+
+    Debuggers and profilers replace the function too, and start real threads.
+    """
+    starter = getattr(_thread.start_new_thread, "__module__", None) or ""
+    if starter.partition(".")[0] in _GREEN_THREADS:
         raise NotAllowed(
-            f"{_thread.start_new_thread.__module__} has replaced the threads of this program, and a"
-            " client needs one of its own",
+            f"{starter} has replaced the threads of this program, and a client needs one of its"
+            " own",
             "gevent: monkey.patch_all(thread=False); eventlet: monkey_patch(thread=False);"
             " gunicorn: --worker-class gthread",
         )

@@ -383,6 +383,8 @@ class GatewayService:
         wanted: PullMessageHeader = request_fields(request.header)
         now = self._now()
         if self._resets and (moved := self._resets.taken(wanted)) is not None:
+            place = GroupQueuePlace(wanted.topic, wanted.consumer_group, wanted.queue_id)
+            self._places.note(request.connection, place)  # it has one of the topic that is there
             request.answer(moved_reply(moved))
             return None
         if self._generation_of(wanted.topic) and not is_system_group(wanted.consumer_group):
@@ -396,9 +398,13 @@ class GatewayService:
         """A pull from a topic of which there was an earlier one: no client may pass over messages
         because it counts those of that one."""
         connection, group = request.connection, wanted.consumer_group
+        if self.topics.find(wanted.topic) is None:
+            # Refused: neither the place nor its commit may count in the topic that is made anew.
+            self.pulls.pull(request, wanted, now)
+            return None
         place = GroupQueuePlace(wanted.topic, group, wanted.queue_id)
         verdict = self._places.verdict(connection, place, wanted.known_at)
-        if wanted.queue_offset <= 0 or self.topics.find(wanted.topic) is None:
+        if wanted.queue_offset <= 0:
             verdict = PlaceVerdict.SOUND
         if verdict is PlaceVerdict.UNKNOWN and self.members.may_be_behind(group, connection):
             return self._pull_of_unknown(request, wanted, place)

@@ -71,6 +71,16 @@ def test_without_a_home_there_is_no_context_and_none_can_be_added(
     may = os.access
     monkeypatch.setattr(os, "access", lambda path, how: path != str(closed) and may(path, how))
     assert path_of({"HOME": str(closed)}) is None
+    look = os.stat
+
+    def refuse(path: str | os.PathLike[str], **how: bool) -> os.stat_result:
+        if str(path).startswith(f"{closed}/"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return look(path, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", refuse)
+        assert path_of({"HOME": str(closed / "app")}) is None
     monkeypatch.setattr(pwd, "getpwuid", no_entry)
     assert path_of({}) is None
     monkeypatch.delenv("HOME", raising=False)

@@ -16,6 +16,7 @@ import pytest
 from protocol.record.properties import SET_BY_NODE
 from tests.cli.test_consume import Done
 from tests.gateway.test_transactions import COMMIT, ROLLBACK, end, producer, send_half
+from tests.support.flipped_record import flip_record
 from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import REMOTING
 
@@ -226,3 +227,22 @@ def test_what_is_not_there_is_said(node: RunningNode) -> None:
         done = command(node, "dead", *words)
         assert (done.returncode, text in done.stderr) == (code, True), done.stderr
     assert "%RETRY%nobody" not in {topic.topic for topic in node.client.topics()}
+
+
+def test_a_damaged_copy_hides_no_dead_letter_and_counts_as_not_sent(tmp_path: Path) -> None:
+    with RunningNode(tmp_path / "store", queue_workers=1, readers=1) as own:
+        for number in range(2):
+            own.client.send("%DLQ%g", b"a letter that died %d" % number, queue_id=0)
+        own.wait_dispatched()
+        resend = ("dead", "resend", "g", "--all", "--apply", "--json")
+        assert json.loads(command(own, *resend).stdout)["sent"] == 2
+        own.wait_dispatched()
+        first = own.client.get(topic="%RETRY%g", queue_id=0, queue_offset=0)
+        flip_record(own.root, first.physical_offset)
+        done = command(own, "dead", "ls", "g", "--jsonl")
+        assert done.returncode == 5, done.stderr
+        rows = [json.loads(line) for line in done.stdout.splitlines()]
+        assert [row["sent_back"] for row in rows] == [False, True]
+        assert done.stderr.count("damage: ") == 1
+        again = command(own, *resend)
+        assert (again.returncode, json.loads(again.stdout)["sent"]) == (5, 1)

@@ -23,12 +23,32 @@ def test_a_program_without_threads_of_its_own_is_refused_at_once(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """gevent and eventlet put functions of theirs in this place; a call would never return."""
-    monkeypatch.setattr(_thread, "start_new_thread", lambda *_: pytest.fail("it is not used"))
+
+    def green(*_: object) -> None:
+        pytest.fail("it is not used")
+
+    green.__module__ = "gevent.thread"
+    monkeypatch.setattr(_thread, "start_new_thread", green)
     with pytest.raises(
         keelog.NotAllowed, match="has replaced the threads of this program"
     ) as caught:
         keelog.connect(node.url)
     assert "--worker-class gthread" in caught.value.hint
+
+
+def test_a_program_under_a_debugger_is_served(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as that of VS Code and PyCharm, which has threads traced from their start."""
+    start = _thread.start_new_thread
+
+    class Tracer:
+        def start_new_thread(self, *given: Any) -> int:
+            return start(*given)
+
+    monkeypatch.setattr(_thread, "start_new_thread", Tracer().start_new_thread)
+    with keelog.connect(node.url) as client:
+        assert client.send("orders", b"x").status == "PUT_OK"
 
 
 @pytest.mark.parametrize("timeout", [-1, nan, inf, "5", 1e9])

@@ -392,6 +392,8 @@ def test_tasks_of_asyncio_read_as_threads_do(node: RunningNode, topic: str) -> N
                     consumer.stop()
 
             async with asyncio.timeout(WAIT_S):
+                with pytest.raises(BadRequest, match="timeout"):
+                    await consumer.run(handler, timeout="5")  # type: ignore[arg-type]
                 await consumer.run(handler, workers=3)
             assert sorted(seen) == sorted(bodies)
         async with (

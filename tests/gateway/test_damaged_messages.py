@@ -198,6 +198,25 @@ def test_a_function_gets_the_damage(node: RunningNode, topic: str) -> None:
     assert "store verify" in error.hint
 
 
+def test_a_function_that_fails_itself_stops_the_queue_there_and_no_more(
+    node: RunningNode, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    send(node, topic)
+
+    def fails(_: MessageDamaged) -> None:
+        raise ValueError("of the program")
+
+    with node.client.consumer(f"g-{topic}", topic, start="earliest", on_damage=fails) as consumer:
+        got: list[int] = []
+        with pytest.raises(MessageDamaged):
+            while (message := consumer.get(30)) is not None:
+                got.append(message.queue_offset)
+                message.ack()
+        assert got == list(range(BAD))
+    assert "ValueError: of the program" in caplog.text
+    assert node.client.cursor(topic, f"g-{topic}") == {0: BAD}
+
+
 def test_fail_raises_it_after_all_messages_before_it(node: RunningNode, topic: str) -> None:
     send(node, topic)
     node.client.create_topic(f"{topic}-2", queues=1)

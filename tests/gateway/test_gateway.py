@@ -541,6 +541,57 @@ def test_a_member_that_comes_back_with_its_place_begins_where_its_group_is(
         assert third.ask(PULL, {**wanted, "queueOffset": 4}).code == ResponseCode.SUCCESS
 
 
+def test_a_member_that_pulls_while_its_topic_is_away_passes_over_nothing_later(
+    node: RunningNode, peer: RemotingPeer, tool: RemotingPeer
+) -> None:
+    """Clients repeat a pull that was refused, with the place that they had, and commit with it."""
+    topic, group = "away", "g-away"
+    for number in range(3):
+        tool.ask(SEND, send_fields(topic), b"old %d" % number)
+    peer.ask(RequestCode.HEART_BEAT, {}, heart_beat("c1", group, topic))
+    settle(peer, topic, 3)
+    wanted = pull_fields(topic, 0, 3, consumerGroup=group, sysFlag=1, subVersion=1, commitOffset=3)
+    node.client.delete_topic(topic)
+    wait_until(
+        lambda: peer.ask(PULL, wanted).code == ResponseCode.TOPIC_NOT_EXIST, "it is there still"
+    )
+    make_anew(node, tool, topic)
+    moved = peer.ask(PULL, wanted)
+    assert (moved.code, moved.ext.get("nextBeginOffset")) == (ResponseCode.PULL_OFFSET_MOVED, "0")
+    assert node.client.cursor(topic, group) == {}
+
+
+def test_a_place_from_where_the_log_ended_at_the_removal_is_of_the_topic_before(
+    node: RunningNode, peer: RemotingPeer, tool: RemotingPeer
+) -> None:
+    """A client that is no member connected after the last send."""
+    topic = "end-at-removal"
+    tool.ask(SEND, send_fields(topic), b"old")
+    settle(tool, topic, 1)
+    with closing(RemotingPeer(remoting_place(node.stderr))) as follower:
+        wanted = pull_fields(topic, 0, 1, consumerGroup="g-end-at-removal", sysFlag=4)
+        assert follower.ask(PULL, wanted).code == ResponseCode.PULL_NOT_FOUND
+        make_anew(node, tool, topic)
+        moved = follower.ask(PULL, wanted)
+    assert (moved.code, moved.ext.get("nextBeginOffset")) == (ResponseCode.PULL_OFFSET_MOVED, "0")
+
+
+def test_a_place_that_a_tool_has_set_is_of_the_topic_that_is_there(
+    node: RunningNode, peer: RemotingPeer, tool: RemotingPeer
+) -> None:
+    topic, group = "set", "g-set"
+    tool.ask(SEND, send_fields(topic), b"old")
+    peer.ask(RequestCode.HEART_BEAT, {}, heart_beat("c1", group, topic))
+    make_anew(node, tool, topic)
+    asked = {"topic": topic, "group": group, "timestamp": -1, "queueId": 0, "offset": 3}
+    reset = tool.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, {**asked, "isForce": "true"})
+    assert reset.code == ResponseCode.SUCCESS
+    wanted = pull_fields(topic, 0, 1, consumerGroup=group, sysFlag=0, subVersion=1)
+    assert peer.ask(PULL, wanted).ext["nextBeginOffset"] == "3"
+    found = peer.ask(PULL, {**wanted, "queueOffset": 3})
+    assert [record.body for record in records(found)] == [b"new 3", b"new 4"]
+
+
 def test_tools_look_at_any_place_of_a_topic_that_was_made_anew(
     node: RunningNode, peer: RemotingPeer, tool: RemotingPeer
 ) -> None:

@@ -1,7 +1,9 @@
 """Two masters of one broker name: both hear of it, and the older one takes no messages."""
 
 import asyncio
+import errno
 import logging
+import os
 from pathlib import Path
 from typing import cast
 from unittest.mock import AsyncMock
@@ -14,6 +16,7 @@ from keelog.gateway.name_servers.registrar import Pace, Registrar
 from keelog.gateway.names import BrokerName
 from keelog.gateway.settings.live import LiveSettings
 from keelog.gateway.topics import Topics
+from node.runtime import disk
 from node.runtime.following.other_master import (
     OtherMaster,
     read_other_master,
@@ -73,6 +76,30 @@ def test_a_newer_master_that_is_dead_holds_up_nobody(tmp_path: Path) -> None:
             await other.stop()
 
     asyncio.run(scenario())
+
+
+def test_an_address_that_nobody_can_have_is_that_of_no_master(tmp_path: Path) -> None:
+    """A name server says what a broker told it."""
+    others = OtherMasters(tmp_path, BrokerName("c", "b", OLD))
+    for address in ("nonsense", "a.b:", f"{'x' * 70}.example:10911", "127.0.0.1:99999"):
+        assert asyncio.run(others.lives(address)) is False
+
+
+def test_what_a_full_disk_does_not_take_is_told_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others, found = OtherMasters(tmp_path, BrokerName("c", "b", OLD)), OtherMaster(NEW, leads=True)
+    (tmp_path / "keelog/run").mkdir(parents=True)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "replace_unsynced", full)
+        others.note("ns", found)
+    assert read_other_master(tmp_path) is None
+    others.note("ns", found)
+    assert read_other_master(tmp_path) == found
 
 
 def test_the_older_master_hears_of_the_promoted_one_and_stays_off_for_good(

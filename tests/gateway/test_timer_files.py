@@ -194,10 +194,14 @@ def test_files_go_with_their_messages(tmp_path: Path) -> None:
 
 def test_an_overdue_slot_is_not_given_away(tmp_path: Path) -> None:
     files = Files(tmp_path).files
-    assert files.has_room(START + SLOTS - 1)
-    assert not files.has_room(START + SLOTS)
+    last = START + SLOTS - 1
+    for second, wanted in (
+        (last, (last, 1)), (last + 1, (last, 1 | ROLL)), (START - 5, (START, 1)),
+    ):  # fmt: skip
+        found = files.within(unit(second, 1, 0))
+        assert (found.second, found.magic) == wanted
     files.pass_to(START + 1)
-    assert files.has_room(START + SLOTS)
+    assert files.within(unit(last + 1, 1, 0)) == unit(last + 1, 1, 0)
 
 
 def test_the_files_have_rocketmqs_sizes_and_bytes(tmp_path: Path) -> None:
@@ -330,6 +334,25 @@ def test_a_delay_that_a_clock_ahead_began_counts_from_now_and_its_recall_follows
     assert chain_of(real.files, START + 29) == [0, 20]
     assert chain_of(real.files, ahead + 30) == [10]
     assert real.files.moved == {"K": START + 29, "t+K": START + 29}
+
+
+def test_units_of_a_broker_wait_until_their_second_ends_when_the_clock_is_set(
+    tmp_path: Path,
+) -> None:
+    """A broker writes no time into them but the second."""
+    real = Clocked(tmp_path)
+    begin = real.second = START + 86_400
+    real.files.add([unit(begin + 30, 1, place)._replace(due_ms=0) for place in (0, 10)], 2)
+    real.said = {0: TimerMessage(40_000, ("K",), ""), 10: TimerMessage(None, ("A",), "")}
+    real.set_by_ms = 3_600_000
+    real.restart(begin + 3605, 0)
+    later = begin + 3630
+    assert chain_of(real.files, later) == [0]
+    assert chain_of(real.files, begin + 3605) == [], "nothing is due at once"
+    assert chain_of(real.files, begin + 30) == [10]
+    positions = [real.files.last_of(second) for second in (later, begin + 30)]
+    due = [int(real.files.log.unit_at(position)["due_ms"]) for position in positions]
+    assert due == [(later + 1) * 1000, (begin + 31) * 1000]
 
 
 def test_a_kill_while_the_files_are_made_anew_loses_no_message(

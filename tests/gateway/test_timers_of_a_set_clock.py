@@ -19,8 +19,11 @@ from keelog.gateway.tasks.waiting_queue import Pulled, WaitingQueue
 from node.runtime.clock_sets import ClockHistory, write_clock
 from node.runtime.settings import Settings
 from node.runtime.stored_times import Moment
-from protocol.derived.timer_units import TimerCheck
+from protocol.derived.timer_units import SLOTS, TimerCheck
 from protocol.names import TIMER_CHECK_FILE
+from protocol.record.codec import Record, decode
+from protocol.record.encode import NewMessage, pack_record
+from protocol.record.properties import encode_properties
 from protocol.record.timed import TIMER_PLACE
 
 HOUR_MS = 3_600_000
@@ -46,6 +49,21 @@ class NoMore(WaitingQueue):
         return 1
 
 
+class OneMore(NoMore):
+    """A queue with another message, which has none yet."""
+
+    def __init__(self, record: Record) -> None:
+        super().__init__()
+        self._record = record
+
+    async def pull(self, offset: int) -> Pulled:
+        await super().pull(offset)
+        return Pulled([self._record] if offset == 1 else [], 2, 2)
+
+    async def end(self) -> int:
+        return 2
+
+
 class Waiting:
     """One message that waits for its delay, by a clock that a test sets."""
 
@@ -68,8 +86,8 @@ class Waiting:
         return TimerCheck.parse((self.root / TIMER_CHECK_FILE).read_bytes()).timestamp
 
     @asynccontextmanager
-    async def delivering(self) -> AsyncIterator[asyncio.Future[None]]:
-        queue, link = NoMore(), cast(WriterLink, None)
+    async def delivering(self, queue: NoMore | None = None) -> AsyncIterator[asyncio.Future[None]]:
+        queue, link = queue or NoMore(), cast(WriterLink, None)
         deliverer = TimerDeliverer(self.root, link, Settings(), queue, now=lambda: self.at)
         running = asyncio.ensure_future(deliverer.run())
         async with asyncio.timeout(20.0):
@@ -167,3 +185,30 @@ def test_a_check_point_that_is_being_saved_is_saved_before_the_files_are_made_an
             await waiting.is_made_anew(running)
 
     asyncio.run(set_meanwhile())
+
+
+def test_a_message_beyond_the_wheel_holds_up_nobody_after_a_long_stop(
+    waiting: Waiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came when the node was back, before what was due meanwhile had left its slot."""
+    stopped_ms = 13 * DAY_MS
+    waiting.at = Moment(NOON + stopped_ms, 1_000 + stopped_ms)
+    far_ms = waiting.at.wall_ms + 36 * HOUR_MS
+    assert far_ms > NOON + SLOTS * 1_000
+    pairs = [("REAL_TOPIC", "t"), ("TIMER_OUT_MS", str(far_ms))]
+    far = decode(pack_record(NewMessage("x", b"x", 0), encode_properties(pairs)), 0)
+    assert isinstance(far, Record)
+
+    async def deliver() -> None:
+        begun = asyncio.Event()
+
+        async def note(_: TimerRecords) -> None:
+            begun.set()
+            await asyncio.sleep(60)
+
+        monkeypatch.setattr(TimerRecords, "refresh", note)
+        monkeypatch.setattr("keelog.gateway.tasks.timers.timers.STOP_S", 0.0)
+        async with waiting.delivering(OneMore(far)):
+            await begun.wait()
+
+    asyncio.run(deliver())

@@ -4,7 +4,7 @@ import csv
 import json
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from keelog.cli.shapes import MESSAGE
@@ -15,6 +15,8 @@ KEY = "key"
 """A column with one key, beside those that `keelog consume --format csv` prints."""
 _NUMBERS = {name for name, kind in MESSAGE.items() if str(kind).startswith("integer")}
 _PARTS = {"keys", "properties"}
+BYTE_ORDER_MARK = "\ufeff"
+"""With which spreadsheets begin what they save as UTF-8."""
 CELL_CHARS_MAX = 16 * 1024 * 1024
 """Room for the largest body in base64."""
 
@@ -28,7 +30,8 @@ def csv_rows(batches: Iterable[list[bytes]], count_max: int) -> Iterator[list[Ro
     csv.field_size_limit(CELL_CHARS_MAX)
     # Bytes that are not UTF-8 become half surrogate pairs, which are refused with the row's number.
     lines = (line.decode(errors="surrogateescape") + "\n" for batch in batches for line in batch)
-    reader = csv.DictReader(lines, strict=True)
+    head = next(lines, "").removeprefix(BYTE_ORDER_MARK)
+    reader = csv.DictReader(chain([head] if head else [], lines), strict=True)
     try:
         unknown = sorted({*(reader.fieldnames or ())} - {*MESSAGE, KEY})
         if unknown:

@@ -222,13 +222,15 @@ class DeadLetters:
         self._damage.meet(error, f"topic {topic}")
 
     def is_sent_back(self, message: keelog.Message) -> bool:
-        """Whether the retry topic has it later in the log, as far as the index of keys says."""
+        """Whether the retry topic has it later in the log, as far as the index of keys says. A
+        damaged copy is none: nobody gets it."""
         if not message.unique_key:
             return False
         try:
             found = self._client.find(
-                self.retry_topic, message.unique_key, since=message.store_timestamp, unique=True
-            )
+                self.retry_topic, message.unique_key, since=message.store_timestamp, unique=True,
+                on_damage=self._damage.pass_over,
+            )  # fmt: skip
             return any(one.physical_offset > message.physical_offset for one in found)
         except UnknownTopic:
             return False

@@ -15,6 +15,7 @@ from keelog.client.consumer.group_message import GroupMessage
 from keelog.client.consumer.handler_watch import HANDLER_S_MAX
 from keelog.client.consumer.options import ConsumerSettings
 from keelog.client.core import ClientCore
+from keelog.client.options import check_seconds
 from keelog.client.transport.routes import Routes
 from protocol.errors import BadRequest
 
@@ -88,6 +89,8 @@ class Consumer:
         """
         if type(workers) is not int or not 1 <= workers <= WORKERS_MAX:
             raise BadRequest(f"workers is {workers!r}", f"use 1 to {WORKERS_MAX}")
+        if timeout is not None:
+            check_seconds("timeout", timeout)
 
         async def work() -> None:
             while (message := await self.get()) is not None:

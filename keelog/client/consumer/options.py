@@ -41,7 +41,8 @@ class ConsumerOptions(TypedDict, total=False):
     `on_damage`: "skip" (unless given) goes on after a damaged message and logs a warning; a
         function goes on too, and gets the MessageDamaged: it is called on the consumer's thread
         and must not wait. "fail" raises it when all messages before it in its queue were given
-        out, and again until the consumer is closed; other queues go on.
+        out, and again until the consumer is closed; other queues go on. So does a function that
+        fails itself.
     `max_messages`: messages that may be held, not handled yet, 1,000 unless given.
     `max_bytes`: the same for their bytes, 16 MiB unless given. One message of each queue always
         has room.

@@ -354,16 +354,24 @@ class QueueDesk:
     def _meet(self, owned: OwnedQueue, progress: Progress, damage: MessageDamaged) -> None:
         """Goes on after a damaged message, or stops there, as the program wants it; what the
         node would have RocketMQ's clients do does not matter."""
-        on_damage = self._settings.on_damage
-        if on_damage == "fail":
+        if self._may_pass(damage):
+            progress.take([], damage.next_offset)
+        else:
             owned.damage = damage
             self._line_up(owned)
-            return
-        progress.take([], damage.next_offset)
+
+    def _may_pass(self, damage: MessageDamaged) -> bool:
+        """Tells the program, or the log, of a damaged message. False: it stops there."""
+        on_damage = self._settings.on_damage
         if callable(on_damage):
-            on_damage(damage)
-        else:
+            try:
+                on_damage(damage)
+            except Exception:
+                log.exception("on_damage has failed: %s", damage.reason)
+                return False
+        elif on_damage == "skip":
             log.warning("%s: passed over", damage.reason)
+        return on_damage != "fail"
 
     def _move(self, owned: OwnedQueue, offset: int, answer: RemotingAnswer) -> None:
         """The group goes on elsewhere. Nobody waits for the commit of what it had before."""

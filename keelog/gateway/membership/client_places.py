@@ -76,5 +76,6 @@ class ClientPlaces:
             known_at = noted
         if known_at is not None or not generation:
             return PlaceVerdict.STALE if (known_at or 0) < generation else PlaceVerdict.SOUND
-        is_older = self._came_at.get(connection, 0) < generation
+        # One that came where the log ended at the removal has had no message of the new topic.
+        is_older = self._came_at.get(connection, 0) <= generation
         return PlaceVerdict.STALE if is_older else PlaceVerdict.UNKNOWN

@@ -67,13 +67,14 @@ class OtherMasters:
         found = max(self._seen.values(), key=lambda one: one.leads, default=None)
         if found == self._told:
             return
-        self._told = found
         if found is None:
+            self._told = None
             forget_other_master(self._root)
             log.info("no other master runs under this one's name any more")
             return
-        with disk.if_room():
+        with disk.if_room():  # else it is told at the next look
             write_other_master(self._root, found)
+            self._told = found
         extra = fields(other=found.address, own=self._name.announced, why=found, hint=STEP)
         if found.leads:
             log.error("takes no messages: another master leads", extra=extra)
@@ -111,8 +112,8 @@ class OtherMasters:
         have come here. A name server has a machine that was lost for two minutes."""
         try:
             return await _is_a_master(place, own_port)
-        except OSError:
-            return False
+        except (OSError, ValueError, OverflowError):
+            return False  # also for an address that none can be: a name server says what it heard
 
 
 async def _is_a_master(place: str, own_port: int) -> bool:

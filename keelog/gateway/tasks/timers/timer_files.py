@@ -190,16 +190,9 @@ class TimerFiles:
         self.read_second = min(self.read_second, now_ms // PRECISION_MS)
         self._rebuild_wheel()
         for start in range(0, len(waiting), _AT_ONCE):
-            self.add(list(map(self._within, waiting[start : start + _AT_ONCE])), self.queue_offset)
+            self.add(list(map(self.within, waiting[start : start + _AT_ONCE])), self.queue_offset)
         self.delivered_ms, self.delivered_end = 0, 0
         self._save_now()
-
-    def _within(self, unit: WaitingUnit) -> WaitingUnit:
-        """In a second that the wheel has; what is too far away waits on from there."""
-        last = self.read_second + SLOTS - 1
-        if unit.second > last:
-            return unit.in_second(last)._replace(magic=unit.magic | ROLL)
-        return unit.in_second(max(unit.second, self.read_second))
 
     def _undelivered(self) -> list[WaitingUnit]:
         found: list[WaitingUnit] = []
@@ -301,9 +294,13 @@ class TimerFiles:
             first += count
         return None
 
-    def has_room(self, second: int) -> bool:
-        """Whether the wheel reaches this second: overdue messages may still have its slot."""
-        return second < self.read_second + SLOTS
+    def within(self, unit: WaitingUnit) -> WaitingUnit:
+        """In a second that the wheel has. What is late waits in the first one, so that what takes
+        it back does too; what is too far away, as overdue messages have its slot, waits on."""
+        last = self.read_second + SLOTS - 1
+        if unit.second > last:
+            return unit.in_second(last)._replace(magic=unit.magic | ROLL)
+        return unit.in_second(max(unit.second, self.read_second))
 
     def add(self, waiting: list[WaitingUnit], queue_offset: int) -> Positions:
         """Gives messages their units; all of the queue before `queue_offset` has one then.
@@ -410,14 +407,17 @@ def effective_due(units: Units, seconds: Any) -> NDArray[np.int64]:
 
 def _waiting_of(unit: Any) -> WaitingUnit:
     written_ms = int(unit["written_ms"])
+    slot_ms = written_ms + int(unit["delay_ms"])
+    # A broker writes 0: its messages are due when their second ends.
+    due_ms = int(unit["due_ms"]) or (slot_ms // PRECISION_MS + 1) * PRECISION_MS
     return WaitingUnit(
-        slot_ms=written_ms + int(unit["delay_ms"]),
+        slot_ms=slot_ms,
         magic=int(unit["magic"]),
         written_ms=written_ms,
         physical_offset=int(unit["physical_offset"]),
         record_bytes=int(unit["record_bytes"]),
         topic_hash=int(unit["topic_hash"]),
-        due_ms=int(unit["due_ms"]),
+        due_ms=due_ms,
     )
 
 

@@ -241,19 +241,15 @@ class TimerDeliverer:
                 for record, unit in waiting
                 if unit.second >= passed or record.head.queue_offset >= known
             ]
-            # What is late waits in the first second that is not passed: so does what takes it back.
-            units = [unit.in_second(max(unit.second, passed)) for _, unit in waiting]
-            if not all(files.has_room(unit.second) for unit in units):
+            units = [files.within(unit) for _, unit in waiting]
+            try:
+                positions = files.add(units, next_offset)
+            except OSError as error:
+                if not disk.is_passing(error):
+                    raise
                 await asyncio.sleep(RETRY_S)
             else:
-                try:
-                    positions = files.add(units, next_offset)
-                except OSError as error:
-                    if not disk.is_passing(error):
-                        raise
-                    await asyncio.sleep(RETRY_S)
-                else:
-                    break
+                break
         for (record, _), unit, position in zip(waiting, units, positions.tolist(), strict=True):
             if unit.second < self._loaded_to:
                 self._add_to_loaded(record, unit, position)
