@@ -9,6 +9,7 @@ import pytest
 
 from client.results import HealthCheck
 from keelog import Retry, connect
+from protocol.names import UNDECIDED_TOPIC
 from protocol.remoting.codes import RequestCode
 from tests.gateway.test_delayed import stored
 from tests.gateway.test_transactions import half_fields, producer
@@ -132,6 +133,22 @@ def test_an_open_transaction_is_asked_for_although_the_store_lies_ahead(node: Ru
         peer.ask(RequestCode.SEND_MESSAGE_V2, half_fields("sold", "shop", "K1"), b"half")
         peer.request(RequestCode.CHECK_TRANSACTION_STATE)
         assert since(began) >= 1.0
+
+
+def test_a_gateway_that_begins_after_the_clock_was_set_forward_gives_no_transaction_up(
+    node: RunningNode, clock: ShiftedClock
+) -> None:
+    with closing(producer(node, "kept")) as peer:
+        peer.ask(RequestCode.SEND_MESSAGE_V2, half_fields("sold", "kept", "K2"), b"half")
+    clock.set(hours=100)  # more than `file_reserved_time`
+    old = node.kill("gateway")
+    wait_until(lambda: node.pids().get("gateway", [old]) != [old], "no gateway runs again")
+    node.wait_all_run()
+    with closing(producer(node, "kept")) as peer:
+        asked = peer.request(RequestCode.CHECK_TRANSACTION_STATE)
+        assert asked.ext["transactionId"] == "K2"
+    given_up = [one.unique_key for one in stored(node, UNDECIDED_TOPIC)]
+    assert "K2" not in given_up
 
 
 def test_a_key_may_come_again_after_its_window_although_the_store_lies_ahead(
