@@ -44,10 +44,16 @@ class Holes:
             return None
         places = batch.units["physical_offset"].astype(np.int64)
         row = int(np.searchsorted(places, state.physical_end))
-        missing = int(batch.queue_offset[row]) - state.end if row < len(places) else 0
+        if row == len(places):
+            return None
+        return self.units_before(state, int(batch.queue_offset[row]), int(places[row]))
+
+    def units_before(self, state: QueueEnd, position: int, end: int) -> NDArray[Any] | None:
+        """As `units`, for a queue whose message of this position is at the log offset `end`, or
+        comes after it."""
+        begin, missing = state.physical_end, position - (state.end or 0)
         if missing <= 0:
             return None
-        begin, end = state.physical_end, int(places[row])
         between = [hole for hole in self._holes if begin <= hole.start and hole.stop <= end]
         size = (between[-1].stop - between[0].start) // missing if between else 0
         if not size:
