@@ -16,6 +16,7 @@ from node.runtime.process import leave, raise_file_limit
 from node.runtime.service_loop import queue_pace
 from node.runtime.settings import Settings
 from node.runtime.state_page import queue_slot, run_dir
+from node.store.checkpoints import Tails, load_tails
 from node.store.detected_sizes import found_file_bytes, sorted_entries
 from node.store.log.damage import Damage
 from protocol.derived.dispatch_request import DispatchRequests
@@ -106,6 +107,8 @@ class ConsumeQueues:
         self._holes_from = 0
         """All damage from this log offset on, up to where `apply` is, is in `_holes`."""
         self._missing = MissingUnits(site.root, feed, self._own, self._holes.add)
+        self._known: Tails | None = None
+        """The writer's snapshot of where queues end, from a hole on until all before it is here."""
         self._watch = QueueWatch(files)
         self._lost: dict[Queue, str] = {}
 
@@ -140,6 +143,7 @@ class ConsumeQueues:
         self.applied = self._holes_from = start
         if broken:
             self._rebuild(broken, start)
+        self._fill_ends()
         self._files.make_root()
         self._files.sync()
         self._watch.begin()
@@ -230,7 +234,7 @@ class ConsumeQueues:
         self._holes_from = min(self._holes_from, self._feed.limits().min_offset)
         for part in self._feed.past_damage(self._feed.limits().min_offset, stop):
             if isinstance(part, Damage):
-                self._holes.add(part)
+                self._add_hole(part)
             else:
                 self._place(DispatchRequests(part, self._delay_levels_ms), only=queues)
         self._feed.check()
@@ -247,15 +251,22 @@ class ConsumeQueues:
             self._broken = self._place(requests, only=self._broken)
         columns = requests.columns
         self.applied = columns.end
+        self._fill_ends()
 
     def pass_over(self, hole: Damage) -> None:
-        """As Handler has it. The places of its messages get units when later ones come."""
-        self._holes.add(hole)
+        """As Handler has it. The places of its messages get units when later ones come, or when
+        the writer is known to have had no later ones."""
+        self._add_hole(hole)
         self.applied = hole.resumed_at
+        self._fill_ends()
+
+    def _add_hole(self, hole: Damage) -> None:
+        self._holes.add(hole)
+        self._known = load_tails(self._root)
 
     def apply_few(self, records: Sequence[Record]) -> bool:
         """As `apply`, when each record is the next one of a queue that has units already."""
-        if self._broken or self._multi_dispatch:
+        if self._broken or self._multi_dispatch or self._known is not None:
             return False
         ends: dict[Queue, QueueEnd] = {}
         units: list[tuple[Queue, int, bytes]] = []
@@ -355,10 +366,29 @@ class ConsumeQueues:
         units = self._holes.units(gap)
         if units is None or state.end is None:
             return state
-        self._files.write(queue, state.end, units)
+        return self._write_holes(queue, state.end, units)
+
+    def _fill_ends(self) -> None:
+        """As `_fill`, at the ends of queues: a reader is told there what it does not get."""
+        known = self._known
+        if known is None or self.applied < known.at:
+            return
+        for queue, end in self._feed.removed.next_offsets(known.at, known.next_offset).items():
+            state = self._ends.get(queue)
+            if state is None or state.end is None or queue in self._broken:
+                continue
+            gap = MissingMessages(state.physical_end, known.at, end - state.end)
+            units = self._holes.units(gap) if gap.missing > 0 else None
+            if units is not None:
+                self._ends[queue] = self._write_holes(queue, state.end, units)
+                self._grown.add(queue)
+        self._known = None
+
+    def _write_holes(self, queue: Queue, position: int, units: NDArray[Any]) -> QueueEnd:
+        self._files.write(queue, position, units)
         last = units[-1]
         end = int(last["physical_offset"]) + int(last["size"])
-        return QueueEnd(state.end + len(units), end)
+        return QueueEnd(position + len(units), end)
 
     def _is_expired(self, state: QueueEnd) -> bool:
         """True if a queue has units and the log has none of their records any more.

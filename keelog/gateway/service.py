@@ -8,6 +8,7 @@ import asyncio
 import logging
 import resource
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from inspect import iscoroutine
 from pathlib import Path
 from time import monotonic
@@ -47,6 +48,7 @@ from keelog.gateway.topics import Topics
 from keelog.gateway.transactions.checks import Checks
 from keelog.gateway.transactions.ends import Ends
 from node.runtime import disk
+from node.runtime.clock_sets import clock_sets
 from node.runtime.damage import met_damage
 from node.runtime.event_log import fields
 from node.runtime.process import now_ms
@@ -133,6 +135,7 @@ class GatewayService:
             name.broker,
             settings,
         )
+        self._checks.clock_sets = partial(clock_sets, store.root)
         self._send_back = SendBack(self._link, self.topics, self.groups, self._look_up, levels)
         self._asked = ClientRequests()
         self._replies = Replies(self.sends, self.members, self._asked, name.address, live)

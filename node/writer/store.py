@@ -44,7 +44,7 @@ from node.writer.log.page_prefetch import PagePrefetch
 from node.writer.log.transient_store_pool import make_pool
 from node.writer.log.zero_prefill import make_ahead
 from node.writer.placement import Placement
-from node.writer.recovery.lost_files import warn_of_lost
+from node.writer.recovery.lost_files import replace_lost_table, warn_of_lost
 from node.writer.recovery.recovery import Recovery, Tell, carry_out, examine, tell_nobody
 from node.writer.repeats.key_window import KeyWindow
 from node.writer.repeats.stored_once import StoredOnce
@@ -470,6 +470,7 @@ def _open_locked(
     if not (root / ABORT_FILE).exists():
         save_owner(root, None)
     epoch = carry_out(found, settings.enabled_append_prop_crc)
+    replace_lost_table(found)
     # Only now: until here the mark names the owner of the bytes that were just recovered.
     save_owner(root, epoch)
     store = WriterStore(lock, page, found, epoch, settings, store_host)

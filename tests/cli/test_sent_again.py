@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from protocol.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, is_reserved_topic
 from protocol.record.properties import SET_BY_NODE
 from tests.cli.test_consume import Done
 from tests.gateway.test_transactions import COMMIT, ROLLBACK, end, producer, send_half
@@ -129,6 +130,16 @@ def test_dead_letters_can_be_sent_to_any_topic(node: RunningNode) -> None:
         assert not {"DELAY", "REAL_TOPIC", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID"} & set(
             row["properties"]
         )
+
+
+def test_what_waits_does_not_come_early_by_another_topic(node: RunningNode) -> None:
+    rows = rows_of(command(node, "store", "dump", str(node.root), "--jsonl"))
+    system = [row for row in rows if is_reserved_topic(row["topic"])]
+    assert {HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC} <= {row["topic"] for row in system}
+    text = "\n".join(map(json.dumps, [*system, {"topic": "mine", "body": "mine"}]))
+    done = command(node, "produce", "to", "--jsonl", "--any-topic", text=text)
+    assert [row["topic"] for row in rows_of(done)] == ["to"]
+    assert "left out: of topic SCHEDULE_TOPIC_XXXX, which is the system's own" in done.stderr
 
 
 def test_what_a_person_writes_is_not_left_out_in_silence(node: RunningNode) -> None:

@@ -13,6 +13,7 @@ from keelog.pipeline.jobs.rebuild.local_build import Building
 from node.runtime.locks import StoreLock
 from tests.pipeline.jobs.plain_engine import PlainEngine
 from tests.pipeline.jobs.rebuild.test_rebuild import tree
+from tests.support.damaged_store import make_store
 from tests.workers.living_log import SETTING_OPTIONS, SETTINGS, LivingLog
 from workers.rebuild import rebuild as rebuild_by_workers
 
@@ -113,6 +114,18 @@ def test_an_audit_ends_with_0_or_5_and_leaves_a_report(keelog: Keelog, root: Pat
     }
     code, out, _ = keelog("audit", root, "--format", "table")
     assert (code, out.splitlines()[0][:7]) == (5, "DAMAGE:")
+
+
+def test_an_export_that_passed_damage_over_ends_with_5_and_says_so(
+    keelog: Keelog, tmp_path: Path
+) -> None:
+    whole = make_store(tmp_path / "store", count=60)
+    whole.flip(whole.records[20].physical_offset + 11)
+    words = ("--out", str(tmp_path / "out"), "--on-corrupt", "skip")
+    code, out, _ = keelog("export", whole.root, *words, "--format", "table")
+    assert (code, "59 messages in all; 1 damaged place passed over" in out) == (5, True), out
+    code, out, _ = keelog("export", whole.root, *words, "--json")
+    assert (code, json.loads(out)["damaged"]) == (0, 0), "it is not met again"
 
 
 def test_a_folder_that_is_no_store_is_three_lines(keelog: Keelog, tmp_path: Path) -> None:

@@ -162,6 +162,10 @@ def test_damage_ends_an_export_or_is_passed_over_with_5(
     answer = export("--sqlite", file, "--on-corrupt", "skip")
     assert (answer.code, json.loads(answer.out)["damaged"]) == (5, 1)
     assert select(file, "SELECT count(*) FROM messages") == [(59,)]
+    answer = export("--parquet", tmp_path / "out", "--on-corrupt", "skip")
+    assert (answer.code, json.loads(answer.out)["damaged"]) == (5, 1)
+    answer = export("--parquet", tmp_path / "rows", "--on-corrupt", "report")
+    assert (answer.code, json.loads(answer.out)["damaged"]) == (0, 0)
 
 
 def test_damage_behind_which_nothing_stands_is_damage_too(

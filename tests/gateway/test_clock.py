@@ -9,6 +9,7 @@ import pytest
 
 from keelog import Retry, connect
 from keelog.client.results import HealthCheck
+from protocol.names import UNDECIDED_TOPIC
 from protocol.remoting.codes import RequestCode
 from tests.gateway.test_delayed import stored
 from tests.gateway.test_transactions import half_fields, producer
@@ -169,6 +170,23 @@ def test_the_log_warns_once_and_health_says_how_far_the_store_lies_ahead(
     time.sleep(1.5)
     assert warned(30)
     assert warned(-30)
+
+
+def test_a_gateway_that_begins_after_the_clock_was_set_forward_gives_no_transaction_up(
+    node: RunningNode, clock: ShiftedClock
+) -> None:
+    """The last test of this node: its store lies further ahead than those before it take."""
+    with closing(producer(node, "kept")) as peer:
+        peer.ask(RequestCode.SEND_MESSAGE_V2, half_fields("sold", "kept", "K2"), b"half")
+    clock.set(hours=100)  # more than `file_reserved_time`
+    old = node.kill("gateway")
+    wait_until(lambda: node.pids().get("gateway", [old]) != [old], "no gateway runs again")
+    node.wait_all_run()
+    with closing(producer(node, "kept")) as peer:
+        asked = peer.request(RequestCode.CHECK_TRANSACTION_STATE)
+        assert asked.ext["transactionId"] == "K2"
+    given_up = [one.unique_key for one in stored(node, UNDECIDED_TOPIC)]
+    assert "K2" not in given_up
 
 
 def test_a_node_that_delivers_nothing_says_so_of_what_waits(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ CASES: list[tuple[Callable[[Path], object], set[str]]] = [
     (first_segment, {"segment"}),
     (lambda root: shutil.rmtree(root / "keelog"), {"keelog"}),
     (most, {"topics", "index", "queues", "floor"}),
+    (lambda root: None, set()),
 ]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from node.runtime.state_page import queue_slot
+from node.store.checkpoints import Tails, save_tails
 from protocol.ids import Queue
 from protocol.record.codec import Record, decode
 from protocol.record.encode import NewMessage
@@ -95,6 +96,29 @@ def test_a_queue_that_is_gone_when_damaged_messages_get_their_units_is_made_anew
         log.publish()
         worker.catch_up()
         assert files.unit(queue, 3).physical_offset == log.starts[-1]
+
+
+def test_a_queues_last_message_is_not_missing_in_silence(log: LivingLog) -> None:
+    """The writer knows of it: a reader that comes to the end meets the damage there."""
+    last: dict[Queue, int] = {}
+    for number, record in enumerate(records(log)):
+        last[Queue(record.topic, record.head.queue_id)] = number
+    queue, number = min(last.items(), key=lambda item: item[1])
+    assert number < len(log.starts) - 1
+    (bad,) = damage(log, (number,))
+    save_tails(log.root, Tails(log.end, log.next_offset))
+    for _ in range(2):
+        with running(log, queue_slot(0, 1)) as worker:
+            assert isinstance(worker.files, QueueWriter)
+            unit = worker.files.unit(queue, log.next_offset[queue] - 1)
+            assert unit.physical_offset == bad
+            worker.save()
+    log.append(NewMessage(topic=queue.topic, queue_id=queue.queue_id, body=b"later"))
+    log.publish()
+    with running(log, queue_slot(0, 1)) as worker:
+        assert isinstance(worker.files, QueueWriter)
+        later = worker.files.unit(queue, log.next_offset[queue] - 1)
+        assert later.physical_offset == log.starts[-1]
 
 
 def test_keys_of_later_messages_are_entered(log: LivingLog) -> None:

@@ -477,7 +477,7 @@ def _from_object(fields: Any, defaults: Defaults) -> keelog.OutgoingMessage:
     sys_flag = _take(fields, "sys_flag", int, 0)
     properties = _properties(fields)
     if "queue_offset" in fields:
-        _check_is_sent(topic, said, sys_flag)
+        _check_is_sent(said or topic, sys_flag)
         properties = properties_to_send(properties, topic)
     properties = {**defaults.properties, **properties}
     keys = _keys(fields)
@@ -501,9 +501,10 @@ def _from_object(fields: Any, defaults: Defaults) -> keelog.OutgoingMessage:
     )
 
 
-def _check_is_sent(topic: str, said: str | None, sys_flag: int) -> None:
-    """Raises _LeftOut for a stored message that is the node's own, or that no reader ever got."""
-    if topic == said and is_reserved_topic(topic):
+def _check_is_sent(topic: str, sys_flag: int) -> None:
+    """Raises _LeftOut for a stored message that is the node's own, or that no reader ever got:
+    wherever it would go, it is no message yet. `topic`: where it was."""
+    if is_reserved_topic(topic):
         raise _LeftOut(f"of topic {topic}, which is the system's own")
     if sys_flag & TRANSACTION_MASK in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
         raise _LeftOut("parts of transactions that were not committed")

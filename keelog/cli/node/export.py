@@ -13,13 +13,13 @@ import keelog
 from keelog.cli.bodies import Bodies
 from keelog.cli.completion import complete_topics
 from keelog.cli.damaged_places import DamagedPlaces, on_damage_option
-from keelog.cli.failures import DAMAGED, OK, doing
+from keelog.cli.failures import doing
 from keelog.cli.messages.reading import BoundedReader, ConsumeChoice
 from keelog.cli.messages.selectors import TIME, StartPoint
 from keelog.cli.options import command, node_option, output_options, progress_option
 from keelog.cli.output import Output, flat, say
 from keelog.cli.shapes import MESSAGE_COLUMNS
-from keelog.cli.store.export_options import export_of, export_parquet, shown, summary
+from keelog.cli.store.export_options import exit_code, export_of, export_parquet, shown, summary
 from keelog.pipeline.errors import CorruptRecord
 from keelog.pipeline.jobs.export.options import ExportOptions
 from keelog.pipeline.log import log
@@ -187,10 +187,10 @@ def _to_parquet(
         except CorruptRecord as error:
             raise CorruptRecord(error.reason, "--on-damage skip, which leaves it out") from None
     progress.clear()
-    output.document({**shown(result), "damaged": damage.count}, title=summary(result))
+    output.document(shown(result), title=summary(result))
     if damage.count > _SHOWN_MAX:
         say(f"{damage.count} damaged")
-    return DAMAGED if damage.count else OK
+    return exit_code(result)
 
 
 class _DamageLines(logging.Handler):

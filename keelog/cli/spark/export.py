@@ -9,6 +9,7 @@ from keelog.cli.options import command, output_options, settings_options
 from keelog.cli.output import Output
 from keelog.cli.spark.options import Asked, session_options
 from keelog.cli.store.export_options import (
+    exit_code,
     export_of,
     export_options,
     shown,
@@ -30,11 +31,11 @@ if TYPE_CHECKING:
 @output_options
 def export(
     store: str, out: str, output: Output, asked: Asked, pairs: tuple[str, ...], **chosen: Any
-) -> None:
+) -> int:
     """Exports messages as Parquet, in folders by topic and date.
 
     A run adds what is new since the last one, and may be repeated after any end. Spark, pyarrow
-    and DuckDB read the folder.
+    and DuckDB read the folder. With damaged places passed over the exit code is 5.
 
     Example: keelog spark export ./store --out ./parquet
 
@@ -54,3 +55,4 @@ def export(
 
         result = run_export(store, ExportFolder.at(out), wanted, engine)
     output.document(shown(result), title=summary(result))
+    return exit_code(result)

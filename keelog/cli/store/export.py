@@ -10,6 +10,7 @@ from keelog.cli.failures import doing
 from keelog.cli.options import command, output_options, progress_option, settings_options
 from keelog.cli.output import Output
 from keelog.cli.store.export_options import (
+    exit_code,
     export_of,
     export_options,
     export_parquet,
@@ -46,8 +47,8 @@ def export(
 
     Parquet as `keelog spark export` writes it: in folders by topic and date, and each run adds
     what is new. SQLite anew each time, with a table of keys. Bodies are plain; those that were
-    compressed are there as stored, too. Damage ends it, unless --on-corrupt says otherwise; SQLite
-    with places passed over ends with 5.
+    compressed are there as stored, too. Damage ends it, unless --on-corrupt says otherwise; with
+    places passed over the exit code is 5.
 
     Example: keelog store export ./store --parquet ./out
 
@@ -78,7 +79,7 @@ def _to_parquet(
     result = export_parquet(str(path), out, asked, progress)
     progress.clear()
     output.document(shown(result), title=summary(result))
-    return failures.OK
+    return exit_code(result)
 
 
 def _chosen(asked: ExportOptions) -> Chosen:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from keelog.cli.failures import BadValue, needing_pyarrow
+from keelog.cli.failures import DAMAGED, OK, BadValue, needing_pyarrow
 from keelog.cli.messages.selectors import TIME
 from keelog.cli.options import SIZE, options
 from keelog.pipeline.jobs.export.options import ExportOptions
@@ -98,9 +98,16 @@ def shown(result: "ExportResult") -> dict[str, Any]:
 
 def summary(result: "ExportResult") -> str:
     """One line for people."""
+    places = "place" if result.damaged == 1 else "places"
+    damage = f"; {result.damaged} damaged {places} passed over" if result.damaged else ""
     if not result.rows:
-        return f"nothing new: {result.rows_in_all} messages in {result.files_in_all} files"
+        return f"nothing new: {result.rows_in_all} messages in {result.files_in_all} files{damage}"
     return (
         f"{result.rows} messages in {result.files} files, {result.bytes} bytes, in"
-        f" {result.seconds:.1f} s; {result.rows_in_all} messages in all"
+        f" {result.seconds:.1f} s; {result.rows_in_all} messages in all{damage}"
     )
+
+
+def exit_code(result: "ExportResult") -> int:
+    """5 when damaged places were passed over; rows of --on-corrupt report leave nothing out."""
+    return DAMAGED if result.damaged else OK

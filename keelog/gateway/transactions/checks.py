@@ -9,7 +9,7 @@ of the group CID_RMQ_SYS_TRANS, is all that a restart needs, here as at a broker
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
 from time import monotonic
 from typing import NamedTuple
@@ -38,7 +38,7 @@ from keelog.gateway.transactions.op_view import OpView
 from keelog.gateway.transactions.queue_pages import read_page
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
-from node.runtime.stored_times import Arrivals, Moment, moment
+from node.runtime.stored_times import Arrivals, ClockSet, Moment, moment
 from protocol.errors import IllegalMessage, MqError
 from protocol.names import HALF_TOPIC, OP_TOPIC, TRANSACTIONS_GROUP, UNDECIDED_TOPIC
 from protocol.record.codec import Record
@@ -141,6 +141,8 @@ class Checks:
         )
         self._arrivals: defaultdict[int, Arrivals] = defaultdict(self._new_arrivals)
         """By queue: when half messages came, by their first copies."""
+        self.clock_sets: Callable[[Moment], Sequence[ClockSet]] = lambda now: ()
+        """How the clock was set until then, as far as anybody knows; its owner sets it."""
         self._opaque = 0
         self.asked = self.open = 0
         """Questions that were sent; half messages that the last round left open."""
@@ -148,7 +150,8 @@ class Checks:
         """By the round that is under way."""
 
     def _new_arrivals(self) -> Arrivals:
-        return Arrivals(self._bounds.age_ms_max, moment())
+        began = moment()
+        return Arrivals(self._bounds.age_ms_max, began, self.clock_sets(began))
 
     async def run(self) -> None:
         """Checks until it is cancelled."""

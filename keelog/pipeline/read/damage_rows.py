@@ -1,6 +1,8 @@
 """What happens at damage and at loss: an error, nothing, or a row that reports it."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -33,6 +35,26 @@ class DamagedPlace(NamedTuple):
         return f"{text} (message {self.queue_offset} of {self.topic}/{self.queue_id})"
 
 
+class PassedOver:
+    """How many damaged places a task left out."""
+
+    count = 0
+
+
+_passed_over = ContextVar[PassedOver | None]("passed_over", default=None)
+
+
+@contextmanager
+def passed_over_counted() -> Iterator[PassedOver]:
+    """Counts what is passed over by what is read within, in this thread."""
+    found = PassedOver()
+    before = _passed_over.set(found)
+    try:
+        yield found
+    finally:
+        _passed_over.reset(before)
+
+
 def on_damage(task: Task, place: DamagedPlace) -> Iterator[pa.RecordBatch]:
     """As `onCorruptRecord` says: raises CorruptRecord, or gives nothing, or one row."""
     if task.on_corrupt == "fail":
@@ -43,6 +65,9 @@ def on_damage(task: Task, place: DamagedPlace) -> Iterator[pa.RecordBatch]:
         )
     if task.on_corrupt == "skip":
         log.warning("damage is passed over: %s", place)
+        passed_over = _passed_over.get()
+        if passed_over is not None:
+            passed_over.count += 1
         return
     known = {
         "topic": place.topic,

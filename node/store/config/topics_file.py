@@ -138,6 +138,14 @@ class TopicsFile:
         self._write(self._document)
         return True
 
+    def begin(self, above: int, timestamp_ms: int) -> None:
+        """Writes a table without topics, of a later version than `above`. Raises OSError."""
+        version = {"counter": above + 1, "stateVersion": 0, "timestamp": timestamp_ms}
+        document = {"dataVersion": version, "topicConfigTable": {}}
+        disk.make_durable_dir(self.path.parent)
+        self._write(document)
+        self._document, self.topics = document, {}
+
     def remove(self, name: str, timestamp_ms: int) -> bool:
         """Takes a topic out and saves; False when there is none. Raises as `put` does."""
         if name not in self.topics:

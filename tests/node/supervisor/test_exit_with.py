@@ -39,11 +39,19 @@ def test_the_end_of_a_process_that_nobody_waits_for_is_seen(other: subprocess.Po
 def test_the_end_is_seen_without_a_pidfd(
     other: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> int:
+    asked: list[int] = []
+
+    def refuse(pid: int, _: int = 0) -> int:
+        asked.append(pid)
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
     monkeypatch.setattr(os, "pidfd_open", refuse)
-    test_the_end_of_a_process_that_nobody_waits_for_is_seen(other)
+    stop = StopFlag()
+    stop_at_end_of(other.pid, stop)
+    assert not stop.is_set
+    other.kill()
+    wait_until(lambda: stop.is_set, "the end of the process is not seen")
+    assert asked == [other.pid]
 
 
 def test_the_end_between_two_looks_without_a_pidfd_is_seen(

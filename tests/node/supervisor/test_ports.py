@@ -100,7 +100,12 @@ def test_a_port_is_looked_at_by_the_kind_of_address_that_its_host_has(host: str)
 def test_all_addresses_are_those_of_both_kinds(host: str) -> None:
     with listen_at(host, 0) as listener:
         for address in ("127.0.0.1", "::1"):
-            socket.create_connection((address, listener.getsockname()[1]), timeout=10).close()
+            port = listener.getsockname()[1]
+            with socket.create_connection((address, port), timeout=10) as peer:
+                came, _ = listener.accept()
+                with came:
+                    came.sendall(b"here")
+                assert peer.recv(4) == b"here", address
 
 
 def test_a_machine_without_ipv4_has_another_loopback(monkeypatch: pytest.MonkeyPatch) -> None:

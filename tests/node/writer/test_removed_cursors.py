@@ -42,3 +42,21 @@ def test_a_removal_that_is_killed_after_its_note_leaves_no_cursor(
     assert not again.store.has_topic(TOPIC)
     assert again.store.offsets.get(TOPIC, CURSOR) == {}
     again.stop()
+
+
+def test_a_lost_table_of_topics_makes_no_topic_of_now_a_removed_one(tmp_path: Path) -> None:
+    owner = Owner(tmp_path / "store")
+    for is_removed in (True, False):
+        owner.append(some(3))
+        owner.flush()
+        if is_removed:
+            owner.store.remove_topic(TOPIC)
+    ends = {queue.queue_id: end for queue, end in owner.store.placement.tails.items()}
+    owner.store.offsets.commit(TOPIC, CURSOR, ends)
+    owner.store.offsets.save()
+    owner.stop()
+    for path in (owner.root / "config").glob("topics.json*"):
+        path.unlink()
+    again = Owner(owner.root)
+    assert again.store.offsets.get(TOPIC, CURSOR) == ends
+    again.stop()

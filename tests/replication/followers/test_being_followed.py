@@ -117,9 +117,12 @@ def test_a_follower_of_a_quiet_node_gets_each_message_within_the_flush_interval(
         LogFollower(followers_place(node)) as follower,
     ):
         wait_until(lambda: read_followers(node.root).followers != (), "nobody follows")
-        for _ in range(3):
+        for number in range(1, 4):
             node.client.send("t", b"far less than a page")
-            follower.wait_for(node.log_state().appended)
+            end = node.log_state().appended
+            follower.wait_for(end)
+            assert follower.end == end, number
+            assert bytes(follower.log) == log_bytes(node.root, 0, end)
 
 
 def test_an_empty_follower_of_an_empty_node_waits_and_gets_the_log(tmp_path: Path) -> None:

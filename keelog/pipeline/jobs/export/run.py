@@ -36,7 +36,10 @@ Engine = Callable[[list[NumberedPart], WriteOrder], Iterable[Written]]
 
 
 class ExportResult(NamedTuple):
-    """What one run added. `version` is the manifest's; a run with nothing new keeps it."""
+    """What one run added. `version` is the manifest's; a run with nothing new keeps it.
+
+    `damaged`: places that it passed over, with `on_corrupt="skip"`.
+    """
 
     out: str
     version: int
@@ -46,6 +49,7 @@ class ExportResult(NamedTuple):
     rows_in_all: int
     files_in_all: int
     seconds: float
+    damaged: int = 0
 
 
 def export(
@@ -109,9 +113,11 @@ def run_export(
             opened.publish(_manifest(plan, {}, 0, ()))
         files: list[ExportedFile] = []
         tails: dict[str, LastExported] = {}
+        damaged = 0
         parts = [NumberedPart(number, part) for number, part in enumerate(plan.parts)]
         for written in engine(parts, order) if parts else ():
             files += written.files
+            damaged += written.damaged
             tails |= {node: max(at, tails.get(node, at)) for node, at in written.tails.items()}
         stores = with_tails(plan.stores, tails)
         if before is None or files or dict(before.stores) != stores:
@@ -119,7 +125,7 @@ def run_export(
             before = _manifest(plan, stores, version, (*kept, *files))
             opened.publish(before)
         opened.remove_folder(TEMPORARY)
-    return _result(folder.out, before, files, began)
+    return _result(folder.out, before, files, damaged, began)
 
 
 def read_export(spark: "SparkSession", out: str) -> "DataFrame":
@@ -158,7 +164,7 @@ def _manifest(
 
 
 def _result(
-    out: str, manifest: Manifest | None, files: list[ExportedFile], began: float
+    out: str, manifest: Manifest | None, files: list[ExportedFile], damaged: int, began: float
 ) -> ExportResult:
     every = manifest.files if manifest else ()
     return ExportResult(
@@ -170,4 +176,5 @@ def _result(
         rows_in_all=sum(file.rows for file in every),
         files_in_all=len(every),
         seconds=round(time.monotonic() - began, 3),
+        damaged=damaged,
     )

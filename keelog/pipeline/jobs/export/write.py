@@ -27,6 +27,7 @@ from keelog.pipeline.jobs.export.folder import (
 )
 from keelog.pipeline.jobs.export.manifest import ExportedFile, LastExported
 from keelog.pipeline.read.arrays import arrow_schema
+from keelog.pipeline.read.damage_rows import passed_over_counted
 from keelog.pipeline.read.part import read_part
 from keelog.pipeline.tables import Column
 from keelog.pipeline.task_spec import Part
@@ -77,10 +78,12 @@ class NumberedPart(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What a task returns: its files, and the last record in log order, by node."""
+    """What a task returns: its files, the last record in log order, by node, and how many damaged
+    places it passed over."""
 
     files: list[ExportedFile]
     tails: dict[str, LastExported]
+    damaged: int
 
 
 def topic_folder(topic: str | None) -> str:
@@ -111,12 +114,13 @@ def write_part(order: WriteOrder, numbered: NumberedPart) -> Written:
     writer, node = PartWriter(order, numbered.number), numbered.part.task.store.node
     tails: dict[str, LastExported] = {}
     try:
-        for batch in read_part(numbered.part):
-            writer.add(batch)
-            tail = _tail(batch)
-            if tail is not None:
-                tails[node] = max(tail, tails.get(node, tail))
-        return Written(writer.close(), tails)
+        with passed_over_counted() as passed_over:
+            for batch in read_part(numbered.part):
+                writer.add(batch)
+                tail = _tail(batch)
+                if tail is not None:
+                    tails[node] = max(tail, tails.get(node, tail))
+        return Written(writer.close(), tails, passed_over.count)
     finally:
         writer.abandon()
 
