@@ -106,7 +106,7 @@ class ConsumeQueues:
         self._holes = Holes()
         self._holes_from = 0
         """All damage from this log offset on, up to where `apply` is, is in `_holes`."""
-        self._missing = MissingUnits(site.root, feed, self._own, self._holes.add)
+        self._missing = MissingUnits(site.root, feed, self._own, self._add_hole)
         self._known: Tails | None = None
         """The writer's snapshot of where queues end, from a hole on until all before it is here."""
         self._watch = QueueWatch(files)
