@@ -4,10 +4,13 @@ import base64
 import fcntl
 import json
 import os
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from keelog.cli.messages.produce import LINE_BYTES_MAX, Defaults, message_of, read_batches
 from protocol.errors import IllegalMessage, MqError
@@ -95,6 +98,70 @@ def test_stored_keys_keep_their_spaces() -> None:
 def test_a_compressed_body_stays_marked_and_a_transaction_does_not() -> None:
     message = of({"topic": "t", "body": "", "sys_flag": 0x1 | 0x4 | 0x10 | 0x100})
     assert message.sys_flag == 0x101
+
+
+def outcome(line: bytes, defaults: Defaults) -> str:
+    try:
+        return repr(astuple(message_of(line, 3, True, defaults)))
+    except MqError as error:
+        return repr((type(error), error.reason, error.hint))
+
+
+words = st.sampled_from(["a", "orders", "", "a b", "ü", "\0"])
+usual_fields = {
+    "body": words,
+    "topic": st.sampled_from(["orders", "other", None, ""]),
+    "tags": words | st.none(),
+    "keys": words | st.lists(words, max_size=2) | st.none(),
+    "queue_id": st.sampled_from([0, 1, None]),
+}
+odd_fields: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
+    st.sampled_from([*usual_fields]),
+    st.sampled_from([-7, 1.0, False, 2**70, "\ud800", [1], ["\ud800"], {}, None]),
+    max_size=1,
+)
+
+
+@settings(max_examples=400)
+@given(
+    usual=st.fixed_dictionaries({}, optional=usual_fields),
+    odd=odd_fields,
+    defaults=st.builds(
+        Defaults,
+        st.sampled_from(["", "orders"]),
+        st.sampled_from([None, 5]),
+        st.sampled_from([None, "paid"]),
+        st.sampled_from([(), ("k",)]),
+        st.sampled_from([{}, {}, {"tenant": "a"}, {"KEYS": "k"}]),
+        is_any_topic=st.booleans(),
+        delay=st.sampled_from([None, 2.0]),
+    ),
+    is_ascii=st.booleans(),
+)
+def test_usual_objects_become_what_objects_with_more_fields_become(
+    usual: dict[str, Any], odd: dict[str, Any], defaults: Defaults, is_ascii: bool
+) -> None:
+    fields = {"body": "x", **usual, **odd}
+    line, with_more = (
+        json.dumps(found, ensure_ascii=is_ascii).encode("utf-8", "surrogatepass")
+        for found in (fields, {**fields, "note": 1})
+    )
+    assert outcome(line, defaults) == outcome(with_more, defaults)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"topic":"t","body":"x"}\r',
+        b'\xef\xbb\xbf{"topic":"t","body":"x"}',
+        b'{"topic":"t","body":"y","body":"x"}',
+        b'{"topic":"t","body":"y","body":1,"body":"x"}',
+        '{"topic":"t","body":"x"}'.encode("utf-16"),
+        b'{"topic":"t","bo\\u0064y":"\\u0078"}',
+    ],
+)
+def test_an_object_may_be_written_in_many_ways(line: bytes) -> None:
+    assert outcome(line, EMPTY) == outcome(b'{"topic":"t","body":"x"}', EMPTY)
 
 
 @pytest.mark.parametrize(

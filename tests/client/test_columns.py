@@ -2,16 +2,20 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keelog
 from keelog import OutgoingMessage
+from keelog.client.results import Receipt
+from keelog.client.send.bulk_send import KINDS_MAX, SendMany
 from keelog.client.send.columns import NOT_TAKEN, MessageBatch, kind_of
 from keelog.client.send.encode import Encoder
+from keelog.client.send.record_batch import EncodedMessage, EntryBatch
 from keelog.client.send.unique_key import UNIQUE_KEY_CHARS, UniqueKeys
 from keelog.client.transport.io_thread import IoThread
 from keelog.client.transport.routes import NO_ROUTES, Routes
@@ -229,6 +233,122 @@ def test_send_many_keeps_plain_bodies_and_other_messages_in_order(
     receipts = iter(caught.value.succeeded)
     for n in sorted([0, 7, *left]):
         assert next(receipts).unique_key == keys[b"%d" % n]
+
+
+class Collector:
+    """Takes batches as a sender does, and says that all of them are stored."""
+
+    def __init__(self) -> None:
+        self.entries: list[EncodedMessage] = []
+
+    def send(self, batch: EntryBatch) -> None:
+        self.entries += batch.entries
+        receipts = [
+            Receipt("PUT_OK", one.topic, 0, 0, 0, "", one.unique_key, False, 0)
+            for one in batch.entries
+        ]
+        batch.deliver(batch.entries, receipts)
+
+
+few_tags: st.SearchStrategy[Any] = st.sampled_from([None, "", "a", "a", "\x01", 0, []])
+few_queues = st.sampled_from([None, 0, 1, 1, -3, True, 1.0, "1"])
+usual_messages = st.builds(
+    OutgoingMessage,
+    st.binary(max_size=20),
+    topic=st.sampled_from([None, None, "other"]),
+    tags=st.sampled_from([None, "a"]),
+    keys=st.sampled_from([(), ["k", "l"], "k"]),
+    queue_id=st.sampled_from([None, 1]),
+)
+odd: dict[str, list[Any]] = {
+    "body": [bytes(1_001), bytearray(b"x"), "text", None],
+    "topic": ["", "bad topic", "t" * 130, 7],
+    "tags": ["", "\x01", 0, []],
+    "keys": [["l m"], [""], [7], "", None, {"k"}, 7, ("k",)],
+    "queue_id": [0, -3, True, 1.0, "1"],
+    "properties": [{"a": "b"}, {"UNIQ_KEY": "U"}, {"": ""}, None, [], ()],
+    "order_by": ["o", ""],
+    "flag": [7, False, 0.0],
+    "delay": [0.0, 2.5],
+}
+odd_values = st.sampled_from([(name, value) for name, values in odd.items() for value in values])
+odd_messages = st.builds(
+    lambda usual, odd: replace(usual, **dict([odd])), usual_messages, odd_values
+)
+messages = usual_messages | odd_messages
+call_options = st.fixed_dictionaries(
+    {}, optional={"tags": few_tags, "queue_id": few_queues, "keys": some_keys}
+)
+
+
+@settings(max_examples=200)
+@given(
+    crc=st.booleans(),
+    bodies=st.lists(messages | st.binary(max_size=9), max_size=40),
+    options=call_options,
+    batch_bytes=st.sampled_from([1, 500, 2_000, ROOM]),
+)
+def test_send_many_makes_the_records_that_single_encoding_makes(
+    crc: bool, bodies: list[Any], options: Any, batch_bytes: int
+) -> None:
+    encoder = Encoder(FakeIo(crc), UniqueKeys(IP), Host(IP, 0))
+    expected: list[EncodedMessage] = []
+    errors: list[tuple[int, str]] = []
+    for index, body in enumerate(bodies):
+        own: Any = {} if isinstance(body, OutgoingMessage) else options
+        try:
+            expected.append(encoder.entry("orders", body, own, index))
+        except MqError as error:
+            errors.append((index, repr(error)))
+    collector = Collector()
+    many = SendMany(collector, encoder, None, 1.0)  # type: ignore[arg-type]
+    try:
+        receipts, failed = many.run("orders", bodies, options, batch_bytes), []
+    except keelog.SendManyError as error:
+        receipts, failed = error.succeeded, error.failed
+    assert [(failure.index, repr(failure.error)) for failure in failed] == errors
+
+    def told(entry: EncodedMessage) -> tuple[object, ...]:
+        return content(entry.record), *entry[1:4], entry.slot, entry.later
+
+    assert list(map(told, collector.entries)) == list(map(told, expected))
+    assert [one.unique_key for one in receipts] == [one.unique_key for one in collector.entries]
+
+
+@needs_kernel
+def test_messages_of_kinds_that_alternate_are_encoded_a_kind_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encoder = Encoder(FakeIo(False), UniqueKeys(IP), Host(IP, 0))
+    alone: list[object] = []
+    entry = encoder.entry
+
+    def noting(topic: str, body: Any, options: Any, slot: Any) -> EncodedMessage:
+        alone.append(body)
+        return entry(topic, body, options, slot)
+
+    monkeypatch.setattr(encoder, "entry", noting)
+    bodies = [b"%d" % n for n in range(300)]
+    sent = [
+        OutgoingMessage(body, tags="abc"[n % 3], queue_id=n % 2, keys=[f"k{n}"])
+        for n, body in enumerate(bodies)
+    ]
+    collector = Collector()
+    SendMany(collector, encoder, None, 1.0).run("orders", sent, {}, ROOM)  # type: ignore[arg-type]
+    assert not alone
+    assert [one.slot for one in collector.entries] == list(range(300))
+    assert len({one.unique_key for one in collector.entries}) == 300
+
+
+@needs_kernel
+def test_more_kinds_than_columns_keep_their_order() -> None:
+    sent = [OutgoingMessage(b"%d" % n, tags=f"t{n}") for n in range(3 * KINDS_MAX)]
+    collector = Collector()
+    encoder = Encoder(FakeIo(False), UniqueKeys(IP), Host(IP, 0))
+    SendMany(collector, encoder, None, 1.0).run("orders", sent, {}, ROOM)  # type: ignore[arg-type]
+    for n, one in enumerate(collector.entries):
+        assert one.slot == n
+        assert b"TAGS\x01t%d\x02" % n in one.record
 
 
 def test_threads_of_different_kinds_share_a_producer(node: FakeNode, mq: keelog.Client) -> None:

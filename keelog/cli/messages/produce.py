@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Any, NamedTuple, cast
 
 import click
+import msgspec
 
 import keelog
 from keelog.cli.completion import complete_topics
@@ -440,8 +441,9 @@ def message_of(line: Any, number: int, objects: bool, defaults: Defaults) -> kee
             deliver_at=defaults.deliver_at,
         )
     try:
-        fields = line() if callable(line) else json.loads(line)
-        return _from_object(fields, defaults)
+        if callable(line):
+            return _from_object(line(), defaults)
+        return _from_usual(line, defaults) or _from_object(json.loads(line), defaults)
     except (ValueError, TypeError, RecursionError) as error:
         hint = "one JSON object a line, as keelog consume --jsonl prints"
         if callable(line):
@@ -458,6 +460,42 @@ def _text(key: bytes, number: int) -> str:
         return key.decode()
     except UnicodeDecodeError:
         raise IllegalMessage(f"line {number}: its key is not UTF-8", "keys are text") from None
+
+
+class _UsualObject(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """What most objects say, and no more."""
+
+    body: str
+    topic: str | None = None
+    tags: str | None = None
+    keys: list[str] | str | None = None
+    queue_id: int | None = None
+
+
+_usual_object = msgspec.json.Decoder(_UsualObject).decode
+
+
+def _from_usual(line: bytes, defaults: Defaults) -> keelog.OutgoingMessage | None:
+    """As `_from_object`, at a fifth of the cost; None for other objects, be it for their error."""
+    try:
+        fields = _usual_object(line)
+    except msgspec.MsgspecError:
+        return None
+    said, keys = fields.topic, fields.keys
+    topic = defaults.topic or said
+    is_other = said and said != topic and not defaults.is_any_topic
+    if is_other or not topic or defaults.properties:
+        return None
+    return keelog.OutgoingMessage(
+        fields.body.encode(),
+        topic=topic,
+        tags=fields.tags or defaults.tags,
+        keys=defaults.keys if keys is None else split_keys(keys) if type(keys) is str else keys,
+        queue_id=defaults.queue_id if fields.queue_id is None else fields.queue_id,
+        delay_level=defaults.delay_level,
+        delay=defaults.delay,
+        deliver_at=defaults.deliver_at,
+    )
 
 
 def _from_object(fields: Any, defaults: Defaults) -> keelog.OutgoingMessage:

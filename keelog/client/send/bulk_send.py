@@ -3,17 +3,21 @@
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from time import monotonic
+from typing import Any
 
 from keelog.client.messages import Body, MessageOptions, OutgoingMessage
 from keelog.client.results import Receipt
 from keelog.client.send.batch_sender import BatchSender
-from keelog.client.send.columns import NOT_TAKEN, MessageBatch
+from keelog.client.send.columns import NOT_TAKEN, MessageBatch, plain_parts
 from keelog.client.send.encode import Encoder
 from keelog.client.send.receipts import Results, error_of
 from keelog.client.send.record_batch import EncodedMessage, EntryBatch
 from protocol.errors import MqError
 
+KINDS_MAX = 16
+"""Columns of one batch; messages of more kinds would leave too few for each."""
 BATCHES_MAX = 8
 """Batches that wait for their answers."""
 RECORDS_MAX = 5_000
@@ -95,30 +99,17 @@ class SendMany:
         options: MessageOptions,
         bytes_max: int,
     ) -> Iterator[EncodedMessage]:
-        """The encoded messages in order: plain bodies many at a time, others by themselves."""
-        columns = self._encoder.gathering(topic, options, bytes_max)
-        end = 0
+        """The encoded messages in order: plain ones many at a time, others by themselves."""
+        block = _Block(self._encoder, bytes_max)
         for index, body in enumerate(bodies):
-            row = NOT_TAKEN if columns is None else columns.take(topic, body, options)
-            if row == NOT_TAKEN and columns is not None and columns.bodies:
-                yield from self._of_columns(columns, end)
-                columns = columns.emptied()
-                row = columns.take(topic, body, options)
-            end = index + 1
-            if row != NOT_TAKEN:
-                continue
             try:
-                # An OutgoingMessage takes no options beside its own.
-                rest: MessageOptions = {} if isinstance(body, OutgoingMessage) else options
-                yield self._encoder.entry(topic, body, rest, index)
+                block.add(topic, body, options, index)
             except MqError as error:
                 self._fail(index, error)
-        if columns is not None and columns.bodies:
-            yield from self._of_columns(columns, end)
-
-    def _of_columns(self, columns: MessageBatch, end: int) -> list[EncodedMessage]:
-        """Encodes columns; `end` is the index after their last message."""
-        return self._encoder.gathered(columns).entries(range(end - len(columns.bodies), end))
+            if block.is_full:
+                yield from block.encoded()
+                block = _Block(self._encoder, bytes_max)
+        yield from block.encoded()
 
     def _send(self, entries: Sequence[EncodedMessage], size: int, bytes_max: int) -> None:
         with self._condition:
@@ -142,3 +133,83 @@ class SendMany:
 
     def _fail(self, index: int, error: MqError) -> None:
         self._failed.append(Failure(index, error))
+
+
+class _Block:
+    """Messages that follow each other, gathered until they are encoded: in columns for each kind,
+    so that kinds may alternate, and entries of those that have no columns."""
+
+    def __init__(self, encoder: Encoder, bytes_max: int) -> None:
+        self._encoder = encoder
+        self._bytes_max = bytes_max
+        self._columns: dict[tuple[Any, ...], tuple[MessageBatch, list[int]] | None] = {}
+        """With the index of each message; None for a kind that has to do without."""
+        self._entries: list[EncodedMessage] = []
+        self._rows = self._bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether these make a batch."""
+        return self._bytes >= self._bytes_max or self._rows >= RECORDS_MAX
+
+    def add(
+        self, topic: str, body: Body | OutgoingMessage, options: MessageOptions, index: int
+    ) -> None:
+        """Takes one more message. Raises what `Encoder.entry` raises."""
+        if isinstance(body, OutgoingMessage):
+            # It takes no options beside its own.
+            topic, body, options = plain_parts(topic, body) or (topic, body, {})
+        if not self._gather(topic, body, options, index):
+            entry = self._encoder.entry(topic, body, options, index)
+            self._entries.append(entry)
+            self._bytes += len(entry.record)
+        self._rows += 1
+
+    def _gather(
+        self, topic: str, body: Body | OutgoingMessage, options: MessageOptions, index: int
+    ) -> bool:
+        """Puts the message into the columns of its kind, if it fits into any."""
+        if type(body) is not bytes:
+            return False
+        queue_id = options.get("queue_id")
+        kind = topic, options.get("tags"), queue_id, type(queue_id)  # 1.0 is no queue, 1 is one
+        try:
+            found = self._columns[kind]
+        except KeyError:
+            found = self._columns[kind] = self._new_columns(topic, options)
+        except TypeError:  # a value that cannot be right
+            return False
+        if found is None:
+            return False
+        columns, indexes = found
+        before = columns.bytes
+        if columns.take(topic, body, options) == NOT_TAKEN:
+            if not columns.bodies:
+                return False
+            self._encode(columns, indexes)  # there may be no room
+            columns, indexes, before = columns.emptied(), [], 0
+            self._columns[kind] = columns, indexes
+            if columns.take(topic, body, options) == NOT_TAKEN:
+                return False
+        indexes.append(index)
+        self._bytes += columns.bytes - before
+        return True
+
+    def _new_columns(
+        self, topic: str, options: MessageOptions
+    ) -> tuple[MessageBatch, list[int]] | None:
+        if len(self._columns) >= KINDS_MAX:
+            return None
+        columns = self._encoder.gathering(topic, options, self._bytes_max)
+        return None if columns is None else (columns, [])
+
+    def _encode(self, columns: MessageBatch, indexes: list[int]) -> None:
+        if indexes:
+            self._entries += self._encoder.gathered(columns).entries(indexes)
+
+    def encoded(self) -> list[EncodedMessage]:
+        """All of them, in the order of the call."""
+        for found in self._columns.values():
+            if found is not None:
+                self._encode(*found)
+        return sorted(self._entries, key=attrgetter("slot"))

@@ -5,6 +5,8 @@ kernel. What does not fit in here is an `EncodedMessage`, encoded by itself (`cl
 """
 
 from collections.abc import Sequence
+from dataclasses import fields
+from operator import attrgetter, is_
 from typing import Any, NamedTuple
 
 from keelog.client.messages import Body, MessageOptions, OutgoingMessage
@@ -17,6 +19,11 @@ from protocol.record.properties import PROPERTIES_BYTES_MAX
 
 COLUMN_OPTIONS = {"tags", "keys", "queue_id"}
 NOT_TAKEN = -1
+_COLUMN_FIELDS = {"topic", "body", "properties", *COLUMN_OPTIONS}
+_OTHERS = [field for field in fields(OutgoingMessage) if field.name not in _COLUMN_FIELDS]
+_NOTHING = [field.default for field in _OTHERS]
+_other_fields = attrgetter(*(field.name for field in _OTHERS))
+_KEYS_TYPES = {str, list, tuple}
 
 
 class MessageKind(NamedTuple):
@@ -49,6 +56,31 @@ def kind_of(topic: str, options: MessageOptions, routes: Routes) -> MessageKind 
         topic, tags, queue_id, routes.crc, routes.max_message_bytes,
         mould.record_bytes, mould.properties_bytes,
     )  # fmt: skip
+
+
+def plain_parts(topic: str, message: OutgoingMessage) -> tuple[str, bytes, MessageOptions] | None:
+    """Topic, body and options of a message that has no more than columns take; None for others,
+    be it only for their error: a message is stricter with types than options are."""
+    tags, keys, queue_id = message.tags, message.keys, message.queue_id
+    is_plain = (
+        all(map(is_, _other_fields(message), _NOTHING))
+        and type(message.body) is bytes
+        and type(topic) is str
+        and type(keys) in _KEYS_TYPES
+        and type(message.properties) is dict
+        and not message.properties
+    )
+    if not is_plain:
+        return None
+    options: MessageOptions = {"keys": keys}
+    if tags is not None:
+        if type(tags) is not str:
+            return None
+        options["tags"] = tags
+    if queue_id is not None:
+        options["queue_id"] = queue_id
+    own = topic if message.topic in (None, "") else message.topic
+    return own, message.body, options  # type: ignore[return-value]
 
 
 class MessageBatch:

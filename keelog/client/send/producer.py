@@ -134,7 +134,8 @@ class Producer:
     ) -> list[Receipt]:
         """Sends all and waits for all; the receipts are in the order of `bodies`.
 
-        The options hold for every plain body. Raises SendManyError when any message failed.
+        The options hold for every plain body. Messages that are encoded together share their born
+        timestamp. Raises SendManyError when any message failed.
         """
         self._check()
         if self._io.on_thread():
