@@ -541,7 +541,7 @@ def _from_object(fields: Any, defaults: Defaults) -> keelog.OutgoingMessage:
 
 def _check_is_sent(topic: str, sys_flag: int) -> None:
     """Raises _LeftOut for a stored message that is the node's own, or that no reader ever got:
-    wherever it would go, it is no message yet. `topic`: where it was."""
+    wherever it would go, it is not a message yet. `topic`: where it was."""
     if is_reserved_topic(topic):
         raise _LeftOut(f"of topic {topic}, which is the system's own")
     if sys_flag & TRANSACTION_MASK in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):

@@ -172,7 +172,7 @@ class _Block:
         if type(body) is not bytes:
             return False
         queue_id = options.get("queue_id")
-        kind = topic, options.get("tags"), queue_id, type(queue_id)  # 1.0 is no queue, 1 is one
+        kind = topic, options.get("tags"), queue_id, type(queue_id)  # 1.0 is not a queue, 1 is
         try:
             found = self._columns[kind]
         except KeyError:

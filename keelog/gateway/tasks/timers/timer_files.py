@@ -295,7 +295,7 @@ class TimerFiles:
         return None
 
     def within(self, unit: WaitingUnit) -> WaitingUnit:
-        """In a second that the wheel has. What is late waits in the first one, so that what takes
+        """In a second that the wheel has. Late ones wait in the first one, so that what takes
         it back does too; what is too far away, as overdue messages have its slot, waits on."""
         last = self.read_second + SLOTS - 1
         if unit.second > last:
