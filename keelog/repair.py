@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from node.runtime.locks import StoreLock
 from node.runtime.settings import Settings
+from node.store.condition import check_is_store
 from node.store.repair.plan import Plan, derived_steps, plan_repair
 from node.store.repair.steps import RewriteCheckpoint
-from node.store.shutdown_state import check_is_store
 from node.store.verify.verify import VerifyReport, verify
 from node.writer.repair import move_strangers, repair_log, rewrite_checkpoint
 from workers.rebuild import rebuild_damaged

@@ -13,15 +13,21 @@ from node.runtime import disk
 from node.runtime.locks import StoreLock
 from node.runtime.settings import Settings
 from node.runtime.state_page import queue_slot, run_dir
-from node.store.backup.backup import BackupReport
-from node.store.backup.manifest import (
+from node.store.backup.backup import (
+    COPY_STEP_BYTES,
+    Advance,
+    BackupReport,
+    Stretch,
+    checked,
+    log_of,
+)
+from node.store.backup.folder import (
     BackupManifest,
     DerivedSizes,
     load_manifest,
     segment_path,
     state_dir,
 )
-from node.store.backup.segments import COPY_STEP_BYTES, Advance, Stretch, checked, log_of
 from node.store.checkpoints import (
     EPOCHS_FILE,
     TAILS_FILE,
@@ -34,14 +40,15 @@ from node.store.checkpoints import (
     load_sealed,
     load_tails,
     mark_clean,
+    new_store_id,
     own_dir,
     save_epochs,
+    save_lock_id,
     save_progress,
     save_tails,
     seal,
 )
-from node.store.identity.lock_id import new_id, save_lock_id
-from node.store.shutdown_state import INDEX_WORKER
+from node.store.condition import INDEX_WORKER
 from node.writer.broker_checkpoint import BrokerCheckpoint
 from node.writer.recovery.queues import TailNotes
 from protocol.errors import BackupRefused, BadRequest
@@ -117,7 +124,7 @@ def _restore(out: Path, manifest: BackupManifest, building: Path, advance: Advan
     known = state_dir(out, manifest.state)
     files = _copy_log(out, building, manifest, advance)
     tails, damaged = _read_log(building, manifest, known, advance)
-    store_id = new_id()
+    store_id = new_store_id()
     epoch = _write_epochs(known, building, tails, store_id)
     files += _copy_small_files(known, building, store_id)
     if not damaged:

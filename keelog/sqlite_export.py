@@ -17,10 +17,10 @@ import msgspec
 
 from keelog.pipeline.errors import CorruptRecord
 from keelog.whole_file import whole_file
-from node.store.hints import see_all_damage
-from node.store.log.damage import Damage, columns_past_damage
-from node.store.query.tag_filter import TagFilter
-from node.store.stopped_store import StoppedStore
+from node.store.file_cache import see_all_damage
+from node.store.log.reader import Damage, columns_past_damage
+from node.store.opening import StoppedStore
+from node.store.query.filters import TagFilter
 from protocol.errors import BodyUnreadable, MqError
 from protocol.record.bodies import COMPRESSED
 from protocol.record.codec import Record

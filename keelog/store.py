@@ -22,11 +22,11 @@ from keelog.client.on_damage import OnFoundDamage, check_on_damage
 from keelog.client.operations import FIND_PAGE, TIME_MS_MAX, milliseconds
 from keelog.client.options import Time, check_limit
 from node.runtime.settings import Settings
-from node.store.hints import see_all_damage
-from node.store.log.damage import Damage, columns_past_damage
-from node.store.query.find import FindRequest
-from node.store.query.find import find as find_page
-from node.store.stopped_store import StoppedStore
+from node.store.file_cache import see_all_damage
+from node.store.log.reader import Damage, columns_past_damage
+from node.store.opening import StoppedStore
+from node.store.query.look_up import FindRequest
+from node.store.query.look_up import find as find_page
 from protocol.errors import BadRequest, NotFound, StoreDamaged
 from protocol.message_id import parse_offset_message_id
 from protocol.record.codec import Torn

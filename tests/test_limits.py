@@ -64,7 +64,7 @@ QUEUES = {
     "node/serving/request_server.py": "node/serving/request_server.py::UNSENT_MAX",
     "node/serving/send_quota.py": "node/serving/send_quota.py::OWED_BYTES_MAX",
     "protocol/wire/zmtp.py": "node/serving/request_server.py::SEND_HIGH_WATER_MARK",
-    "node/store/buffers.py": "node/store/buffers.py::BUFFERS_BYTES_MAX",
+    "node/store/log/reader.py": "node/store/log/reader.py::BUFFERS_BYTES_MAX",
     "keelog/gateway/connection.py": "keelog/gateway/connection.py::UNDER_WAY_MAX",
     "keelog/gateway/sending/writer_link.py": "keelog/gateway/sending/sends.py::WAITING_BYTES_MAX",
     "keelog/gateway/transactions/op_log.py": "keelog/gateway/transactions/op_log.py::OFFSETS_MAX",

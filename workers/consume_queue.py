@@ -17,8 +17,8 @@ from node.runtime.service_loop import queue_pace
 from node.runtime.settings import Settings
 from node.runtime.state_page import queue_slot, run_dir
 from node.store.checkpoints import Tails, load_tails
-from node.store.detected_sizes import found_file_bytes, sorted_entries
-from node.store.log.damage import Damage
+from node.store.file_sizes import found_file_bytes, sorted_entries
+from node.store.log.reader import Damage
 from protocol.derived.dispatch_request import DispatchRequests
 from protocol.derived.multi_dispatch import is_lmq, lmq_offsets
 from protocol.derived.queue_build import QueueEnd, QueuePlan

@@ -21,7 +21,7 @@ from node.runtime.state_page import DISK_FULL as DISK_FULL_STATE
 from node.runtime.state_page import NO_RESOURCES as NO_RESOURCES_STATE
 from node.runtime.state_page import RUNNING, STOPPING, WorkerPage
 from node.store.checkpoints import WorkerCheckpoint, save_progress
-from node.store.log.damage import Damage
+from node.store.log.reader import Damage
 from protocol.derived.dispatch_request import DispatchRequests
 from protocol.derived.queue_unit import UNIT_BYTES
 from protocol.errors import ServiceNotAvailable, StoreDamaged

@@ -9,13 +9,11 @@ from typing import NamedTuple
 
 from node.runtime.state_page import STOPPING, LogPage, PageAbsent
 from node.store.checkpoints import load_epochs, load_floor, load_removed
-from node.store.file_cache import OpenFiles
-from node.store.hints import see_all_damage
-from node.store.log.damage import Damage, columns_past_damage, next_record
+from node.store.condition import read_condition
+from node.store.file_cache import OpenFiles, see_all_damage
 from node.store.log.end import find_tail
-from node.store.log.reader import Bounds, LogReader
-from node.store.log.segment_list import SegmentList, list_folder
-from node.store.shutdown_state import read_condition
+from node.store.log.reader import Bounds, Damage, LogReader, columns_past_damage, next_record
+from node.store.log.segments import SegmentList, list_folder
 from protocol.derived.removed import Removed
 from protocol.errors import StoreDamaged
 from protocol.names import COMMIT_LOG_DIR

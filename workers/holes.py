@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from node.store.log.damage import Damage
+from node.store.log.reader import Damage
 from protocol.derived.queue_build import QueueEnd, UnitBatch, unit_array
 
 HOLES_MAX = 1_000

@@ -14,9 +14,9 @@ from node.runtime.process import leave
 from node.runtime.service_loop import index_pace
 from node.runtime.settings import Settings
 from node.runtime.state_page import run_dir
-from node.store.detected_sizes import found_geometry
-from node.store.log.damage import Damage
-from node.store.replay.rebuilding import forget
+from node.store.file_sizes import found_geometry
+from node.store.log.reader import Damage
+from node.store.rebuilding import forget
 from protocol.derived.dispatch_request import DispatchRequests, key_batch, plain_index_keys
 from protocol.derived.index_build import EMPTY_HEADER, IndexPut, free_entries, put_keys
 from protocol.derived.index_entry import KeyBatch, fold_hash

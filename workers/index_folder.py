@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from node.runtime import disk
 from node.runtime.disk import sync_dir_if_there, write_all
-from node.store.indexes.listing import check_index_names, list_index_files
+from node.store.indexes import check_index_names, list_index_files
 from protocol.derived.index_build import (
     IndexPut,
     fill_slots,

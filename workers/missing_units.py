@@ -9,7 +9,7 @@ from pathlib import Path
 
 from node.store.checkpoints import Tails, load_tails
 from node.store.config.topics_file import TopicsFile
-from node.store.log.damage import Damage
+from node.store.log.reader import Damage
 from protocol.derived.dispatch_request import DispatchRequests
 from protocol.derived.queue_build import QueueEnd
 from protocol.ids import Queue

@@ -31,8 +31,8 @@ from node.runtime.settings import Settings
 from node.runtime.state_page import DAMAGED, STOPPED, LogPage, WorkerPage, run_dir
 from node.runtime.stats.topic_counts import TopicCounts
 from node.runtime.wakeup import Context, ZmqWakeup
-from node.store.identity.new_store import check_created
-from node.store.identity.running_node import Owner, find_owner
+from node.store.condition import Owner, find_owner
+from node.store.identity.places import check_created
 from protocol.errors import CorruptError, NotAStore
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR

@@ -11,11 +11,11 @@ from node.runtime.locks import StoreLock
 from node.runtime.settings import Settings
 from node.runtime.state_page import run_dir
 from node.store.checkpoints import WorkerCheckpoint
-from node.store.detected_sizes import found_geometry
-from node.store.queues.listing import refuse_batch_queues
+from node.store.condition import INDEX_WORKER, QUEUE_WORKER_PREFIX, check_is_store
+from node.store.file_sizes import found_geometry
+from node.store.queues import refuse_batch_queues
+from node.store.rebuilding import clear_unfinished, forget, save_rebuilding, vouch
 from node.store.repair.steps import Rebuild, Step
-from node.store.replay.rebuilding import clear_unfinished, forget, save_rebuilding, vouch
-from node.store.shutdown_state import INDEX_WORKER, QUEUE_WORKER_PREFIX, check_is_store
 from protocol.derived.dispatch_request import DispatchRequests
 from protocol.errors import NotAStore
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR

@@ -24,7 +24,7 @@ from keelog.bench.watch import memory_of, process_use
 from keelog.bench.workload import Workload
 from node.runtime.process import now_ms
 from node.runtime.settings import load_settings
-from node.store.identity.new_store import create_store
+from node.store.identity.places import create_store
 from node.store.opening import open_store
 from node.writer.append_request import AppendRequest
 from node.writer.log.flush import FlushServices, Moved

@@ -20,7 +20,7 @@ from protocol.record.properties import decode_raw_properties
 
 if TYPE_CHECKING:
     from keelog.client.results import Receipt
-    from node.store.query.pull_types import PulledRecords
+    from node.store.query.pull import PulledRecords
     from protocol.layout import StructLayout
 
 Shape = dict[str, Any]

@@ -31,7 +31,7 @@ from node.store.checkpoints import (
     load_tails,
     own_dir,
 )
-from node.store.shutdown_state import read_checkpoint
+from node.store.condition import read_checkpoint
 from protocol.addresses import without_credentials
 from protocol.errors import MqError
 from protocol.kernel import loader

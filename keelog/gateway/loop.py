@@ -34,8 +34,8 @@ from node.runtime.settings import Settings
 from node.runtime.shortage import is_shortage
 from node.runtime.state_page import RUNNING, STOPPING, WorkerPage, run_dir
 from node.runtime.wakeup import GATEWAY, Context
-from node.store.identity.master_epochs import load_master_epochs
-from node.store.identity.new_store import check_created
+from node.store.identity.places import check_created
+from node.store.identity.roles import load_master_epochs
 from protocol.addresses import VIP_DISTANCE
 from protocol.errors import BadRequest, MqError, ServiceNotAvailable
 from protocol.ha.epochs import last_number

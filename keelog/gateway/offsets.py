@@ -19,8 +19,8 @@ from node.reader.answers import bounds_of, look_again
 from node.reader.pull_desk import PullDesk
 from node.runtime.damage import met_damage
 from node.runtime.process import machine_memory_bytes
-from node.store.query.record_of_unit import store_time
-from node.store.query.seek import Boundary, offset_by_time
+from node.store.query.look_up import Boundary, offset_by_time
+from node.store.query.verified_read import store_time
 from protocol.errors import MessageDamaged, NotFound, TopicRemoved
 from protocol.ids import Queue
 from protocol.names import RETRY_PREFIX

@@ -20,10 +20,9 @@ from node.reader.requests import Pull
 from node.runtime.damage import met_damage
 from node.runtime.settings import Settings
 from node.store.config.topics_file import PERM_READ
-from node.store.query.pull_types import PullRequest, PullStatus, TransferLimits
-from node.store.query.sql_filter import SqlFilter, sql_filter
-from node.store.query.tag_filter import TagFilter, parse_tags
-from node.store.running_store import RunningStore
+from node.store.opening import RunningStore
+from node.store.query.filters import SqlFilter, TagFilter, parse_tags, sql_filter
+from node.store.query.pull import PullRequest, PullStatus, TransferLimits
 from protocol.errors import (
     BadRequest,
     CorruptError,

@@ -56,9 +56,9 @@ from node.runtime.settings import Settings
 from node.runtime.shortage import as_refusal
 from node.runtime.state_page import run_dir
 from node.store.config.topics_file import TopicsFile
-from node.store.members_file import read_members, write_members
-from node.store.query.pull_types import TransferLimits
-from node.store.running_store import RunningStore
+from node.store.opening import RunningStore
+from node.store.query.pull import TransferLimits
+from node.store.run_files import read_members, write_members
 from protocol.errors import CorruptError, MqError, NodeBusy
 from protocol.names import is_system_group
 from protocol.record.codec import Record

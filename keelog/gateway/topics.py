@@ -24,11 +24,11 @@ from keelog.gateway.names import (
     BrokerName,
 )
 from keelog.gateway.settings.live import CREATES_TOPICS, LiveSettings
-from node.store.config.topic_attributes import RESERVE_TIME
 from node.store.config.topics_file import (
     PERM_DEFAULT,
     PERM_INHERIT,
     PERM_WRITE,
+    RESERVE_TIME,
     Topic,
     TopicsFile,
 )

@@ -34,7 +34,7 @@ from keelog.pipeline.stores.access import (
 from keelog.pipeline.stream.limits import DELAY_MS, TriggerLimits
 from keelog.pipeline.tables import DAMAGE, INDEX, KAFKA, MESSAGES, TABLES, Column, Table
 from node.runtime.settings import Settings, load_settings
-from node.store.query.tag_filter import TagFilter, parse_tags
+from node.store.query.filters import TagFilter, parse_tags
 
 OnCorrupt = Literal["fail", "skip", "report"]
 

@@ -31,9 +31,8 @@ from keelog.pipeline.stores.opening import check_stores, open_selected
 from keelog.pipeline.stores.planned_store import PlannedStore
 from keelog.pipeline.tables import INDEX, MESSAGES
 from keelog.pipeline.task_spec import IndexPart, LogPart, Part, QueuePart, Task
-from node.store.log.damage import next_record
-from node.store.log.reader import Bounds, LogReader
-from node.store.queues.reader import QueueReader
+from node.store.log.reader import Bounds, LogReader, next_record
+from node.store.queues import QueueReader
 from protocol.derived.index_entry import INDEX_ENTRY
 from protocol.derived.queue_unit import FILLER_SIZE
 from protocol.errors import UnknownTopic

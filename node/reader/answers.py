@@ -11,14 +11,11 @@ from node.runtime.process import now_ms
 from node.serving.unix_server import Payload
 from node.store.config.topics_file import Topic, TopicsFile
 from node.store.file_cache import FileVanished
-from node.store.query.find import FindPage, FindRequest, find
-from node.store.query.pull import get_message
-from node.store.query.pull_types import PulledRecords, PullStatus
-from node.store.query.record_of_unit import record_of, store_time
-from node.store.query.seek import Boundary, offset_by_time
-from node.store.queues.listing import list_topics
-from node.store.queues.reader import bytes_of
-from node.store.running_store import RunningStore
+from node.store.opening import RunningStore
+from node.store.query.look_up import Boundary, FindPage, FindRequest, find, offset_by_time
+from node.store.query.pull import PulledRecords, PullStatus, get_message
+from node.store.query.verified_read import record_of, store_time
+from node.store.queues import bytes_of, list_topics
 from protocol.errors import CorruptError, NotFound, StoreDamaged, UnknownTopic
 from protocol.ids import Queue
 from protocol.message_id import parse_offset_message_id

@@ -13,9 +13,9 @@ import numpy as np
 from node.reader.answers import Answer
 from node.reader.requests import Fetch
 from node.store.file_cache import FileVanished
-from node.store.indexes.file import IndexFile, readable_end
-from node.store.queues.listing import list_topics
-from node.store.running_store import RunningStore
+from node.store.indexes import IndexFile, readable_end
+from node.store.opening import RunningStore
+from node.store.queues import list_topics
 from protocol.derived.queue_unit import UNIT_BYTES
 from protocol.derived.removed import Removed
 from protocol.errors import NotFound, ServiceNotAvailable

@@ -25,9 +25,8 @@ from node.runtime.wakeup import (
     Waiters,
     quiet_sleep_s,
 )
-from node.store.opening import open_live
-from node.store.query.pull_types import TransferLimits
-from node.store.running_store import RunningStore
+from node.store.opening import RunningStore, open_live
+from node.store.query.pull import TransferLimits
 from protocol.errors import CorruptError, MqError
 
 log = logging.getLogger("keelog.reader")

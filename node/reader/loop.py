@@ -34,7 +34,7 @@ from node.runtime.wakeup import READER, Context
 from node.serving.request_server import RequestWait, Server
 from node.serving.unix_server import bulk_socket
 from node.store.config.topics_file import TopicsFile
-from node.store.identity.new_store import check_created
+from node.store.identity.places import check_created
 from protocol.errors import BadRequest, MqError, ServiceNotAvailable
 
 log = logging.getLogger("keelog.reader")

@@ -13,10 +13,9 @@ from node.reader.long_polls import Held, LongPolls, LookKey
 from node.reader.read_ahead import ReadAhead
 from node.reader.requests import Pull
 from node.reader.tail_pulls import AT_ONCE, Deliver, TailDesk, late
-from node.store.query.pull import nothing
-from node.store.query.pull_types import PulledRecords, PullStatus
-from node.store.queues.reader import QueueReader
-from node.store.running_store import RunningStore
+from node.store.opening import RunningStore
+from node.store.query.pull import PulledRecords, PullStatus, nothing
+from node.store.queues import QueueReader
 from protocol.errors import (
     CorruptError,
     MqError,

@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from node.reader.answers import Answer, look_again, pull
 from node.reader.requests import Pull
 from node.store.file_cache import FileVanished
-from node.store.query.pull import total_max
-from node.store.query.pull_types import PulledRecords, PullRequest, PullStatus, TransferLimits
+from node.store.opening import RunningStore
+from node.store.query.pull import PulledRecords, PullRequest, PullStatus, TransferLimits, total_max
 from node.store.query.verified_read import Payload
-from node.store.queues.reader import QueueReader
-from node.store.running_store import RunningStore
+from node.store.queues import QueueReader
 from protocol.errors import MqError
 from protocol.ids import Queue
 

@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 from node.runtime.settings import Settings
-from node.store.query.pull_types import PullRequest, TransferLimits
-from node.store.query.tag_filter import parse_tags
+from node.store.query.filters import parse_tags
+from node.store.query.pull import PullRequest, TransferLimits
 from protocol.errors import BadRequest
 from protocol.ids import Queue
 from protocol.request_fields import RequestLayout, out_of_range

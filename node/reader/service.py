@@ -17,8 +17,8 @@ from node.runtime.shortage import as_refusal
 from node.serving.request_server import BadFrames, Received
 from node.serving.unix_server import Payload
 from node.store.config.topics_file import TopicsFile
-from node.store.query.pull_types import TransferLimits
-from node.store.running_store import RunningStore
+from node.store.opening import RunningStore
+from node.store.query.pull import TransferLimits
 from protocol.errors import BadRequest, MqError, UnknownOperation
 from protocol.requests import FIND, LAYOUT, OFFSETS, SEEK
 from protocol.wire.frames import (

@@ -8,8 +8,8 @@ for the files.
 from collections import deque
 from typing import NamedTuple
 
-from node.store.query.pull_types import PullRequest, PullStatus
-from node.store.running_store import RunningStore
+from node.store.opening import RunningStore
+from node.store.query.pull import PullRequest, PullStatus
 from protocol.errors import MqError
 from protocol.ids import Queue
 from protocol.names import SCHEDULE_TOPIC

@@ -11,7 +11,7 @@ from typing import Any
 from node.reader.answers import Answer, look_again, tail_answer
 from node.reader.long_polls import Held, LongPolls, LookKey
 from node.reader.tail_cache import TailCache, Taken
-from node.store.running_store import RunningStore
+from node.store.opening import RunningStore
 from protocol.errors import MqError
 from protocol.ids import Queue
 

@@ -1,15 +1,21 @@
-"""The small files in `keelog/`: epochs, floor, progress, tails and the mark of a clean stop.
+"""The small files of a node in a store: its id, epochs, floor, progress, tails, a clean stop.
 
-All but the floor are text, replaced by a rename after a sync. Each ends in the id of its store and
-a CRC over all before it. A file with a wrong CRC, or of another store, counts as missing. A file
-with a good CRC that makes no sense comes from another version: StoreDamaged. No file ever names an
-offset above the flushed end, so no owner can have cut the log below it.
+The id of a store is 128 random bits in hex, in the file `lock`: `lock keelog <id> <crc>`. RocketMQ
+writes the four bytes "lock" at the beginning and leaves the rest as it is, so the id outlives a
+broker that owns the store for a while.
+
+All others are in `keelog/`. All but the floor are text, replaced by a rename after a sync. Each
+ends in the id of its store and a CRC over all before it. A file with a wrong CRC, or of another
+store, counts as missing. A file with a good CRC that makes no sense comes from another version:
+StoreDamaged. No file ever names an offset above the flushed end, so no owner can have cut the log
+below it.
 """
 
 import json
 import logging
 import os
 import re
+import secrets
 import zlib
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -27,11 +33,50 @@ from node.runtime.regular_file import (
     is_own_folder,
     read_bounded,
 )
-from node.store.identity.lock_id import ID_PATTERN, load_lock_id
 from protocol.derived.removed import NOTHING_REMOVED, Removed, RemovedTopic
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
-from protocol.names import ABORT_FILE, KEELOG_DIR
+from protocol.names import ABORT_FILE, KEELOG_DIR, LOCK_FILE
+
+ID_PATTERN = "[0-9a-f]{32}"
+_ID_BYTES = 16
+_LOCK_LINE = re.compile(rf"lock keelog ({ID_PATTERN}) ([0-9a-f]{{8}})\n".encode())
+
+
+def new_store_id() -> str:
+    """A new random id."""
+    return secrets.token_hex(_ID_BYTES)
+
+
+def load_lock_id(root: Path) -> str | None:
+    """The id in `lock`; None without the file, or without an id with a good CRC. Raises OSError."""
+    try:
+        found = _LOCK_LINE.match(read_bounded(root / LOCK_FILE, SMALL_FILE_BYTES_MAX))
+    except FileNotFoundError:
+        return None
+    if found is None or found[2] != _lock_crc(found[1]):
+        return None
+    return found[1].decode()
+
+
+def save_lock_id(root: Path, store_id: str) -> None:
+    """Writes the id, durably. The line is in one sector: a power loss leaves all of it or none.
+
+    The caller may hold the store's lock: that belongs to another file description.
+    """
+    word = store_id.encode()
+    descriptor = disk.open_file(root / LOCK_FILE, create=True, own=True)
+    try:
+        disk.write_all(descriptor, b"lock keelog %s %s\n" % (word, _lock_crc(word)), 0)
+        disk.sync_with_length(descriptor)
+    finally:
+        os.close(descriptor)
+    disk.sync_dir(root)
+
+
+def _lock_crc(word: bytes) -> bytes:
+    return b"%08x" % zlib.crc32(word)
+
 
 log = logging.getLogger("keelog.own_files")
 

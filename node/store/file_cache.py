@@ -1,13 +1,14 @@
 """A cache of a store's open files, read by `pread` or through a read-only map.
 
 No read goes outside a file: a file that shrank, vanished or cannot be opened raises an error that
-names it.
+names it, and the command that shows all damage of its store.
 """
 
 import errno
 import mmap
 import os
 import resource
+import shlex
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,12 +20,12 @@ import numpy as np
 from node.runtime.descriptors import FILES_NEEDED
 from node.runtime.disk import NO_RESOURCES
 from node.runtime.held_store import check_held
-from node.runtime.remote_path import FolderEntry, scan
+from node.runtime.remote_path import FolderEntry, RemotePath, scan
 from node.runtime.shortage import refusal_for
-from node.store.hints import see_all_damage
 from protocol.errors import ServiceNotAvailable, StoreDamaged, StoreMoved, StorePermission
 from protocol.kernel import loader
 from protocol.kernel.loader import Bytes, Ints
+from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR
 
 FILES_MAX = 256
 """The number of files that a process keeps open, and mapped, by default."""
@@ -242,3 +243,19 @@ class OpenFiles:
         for file in self._files.values():
             file.close()
         self._files.clear()
+
+
+def see_all_damage(path: Path | RemotePath) -> str:
+    """The command that shows all damage of the store with this file or folder."""
+    found = None if isinstance(path, RemotePath) else _store_with(path)
+    store = "DIR" if found is None else shlex.quote(str(found))
+    return f"see all damage, on the node's machine, with: keelog store verify {store} --deep"
+
+
+def _store_with(path: Path) -> Path | None:
+    """The folder that holds the log; None if it is not there any more."""
+    for above in (path, *path.parents):
+        # A topic may have the log's name.
+        if above.name != CONSUME_QUEUE_DIR and (above / COMMIT_LOG_DIR).is_dir():
+            return above
+    return None

@@ -6,7 +6,7 @@ from typing import Any
 
 from node.store.checkpoints import list_progress, load_epochs
 from node.store.file_cache import refuse
-from node.store.stopped_store import StoppedStore
+from node.store.opening import StoppedStore
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR
 from protocol.record.codec import Record
 

@@ -1,11 +1,558 @@
-"""Opens a store for reading, with or without a running node."""
+"""An open store, read-only: at rest, or run by a node.
 
+A `StoppedStore` is RocketMQ's or ours, after a clean stop or a crash. It shows the store as
+recovery would leave it: it derives in memory what the queue and index files lack, and leaves out
+what points beyond the log's end. For a `RunningStore` the node's processes publish what may be
+read.
+"""
+
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
+from typing import NamedTuple, Self
 
 from node.runtime.settings import Settings
-from node.store.base import Store
-from node.store.running_store import RunningStore
-from node.store.stopped_store import StoppedStore
+from node.runtime.state_page import (
+    DAMAGED,
+    STARTING,
+    LogState,
+    PageAbsent,
+    StatePages,
+    visible_end,
+)
+from node.store.checkpoints import load_removed
+from node.store.condition import Condition, check_is_store, read_condition
+from node.store.file_cache import FileVanished, OpenFiles
+from node.store.indexes import IndexFile, IndexFolder, IndexReader
+from node.store.log.end import WalkedEnd, find_tail
+from node.store.log.reader import Bounds, LogReader
+from node.store.log.segments import ListingProblem, SegmentList, list_folder
+from node.store.queues import (
+    DerivedUnits,
+    QueueFiles,
+    QueueReader,
+    find_queue_file_bytes,
+    is_of_removed,
+    list_queue_ids,
+    list_queues,
+    list_topics,
+    no_queue_files,
+    open_queue_files,
+    queue_folder,
+)
+from node.store.replay import (
+    NOT_COVERED,
+    Covered,
+    IndexRules,
+    derive_units,
+    recovered_index,
+    walk_start,
+)
+from protocol.derived.queue_unit import FILLER_SIZE, UNIT_BYTES
+from protocol.derived.removed import NOTHING_REMOVED, Removed
+from protocol.errors import NotFound, StoreDamaged
+from protocol.ids import Queue, shard_of
+from protocol.names import COMMIT_LOG_DIR, is_folder_name
+from protocol.record.codec import Record
+
+
+class Store(ABC):
+    """An open store, read-only; use it as a context manager. It closes `files` at the end."""
+
+    def __init__(self, root: Path, settings: Settings, files: OpenFiles | None = None) -> None:
+        self.root = root
+        self.settings = settings
+        self._files = OpenFiles() if files is None else files
+
+    log: LogReader
+    removed: Removed = NOTHING_REMOVED
+    """The removed topics and purged queues, whose records the log may still have."""
+
+    @property
+    @abstractmethod
+    def index(self) -> IndexReader:
+        """The index. Raises StoreDamaged, StorePermission."""
+
+    @abstractmethod
+    def queues(self) -> list[Queue]:
+        """Every queue that has a unit or a folder, sorted by topic and queue id."""
+
+    @abstractmethod
+    def queue(self, topic: str, queue_id: int) -> QueueReader | None:
+        """The reader of one queue; None for a queue that does not exist."""
+
+    @abstractmethod
+    def refresh(self) -> None:
+        """Takes in what a running node has written since; cheap if that is nothing."""
+
+    def topics(self) -> list[str]:
+        """Every topic that has a queue, sorted."""
+        return sorted({queue.topic for queue in self.queues()})
+
+    def has_topic(self, topic: str) -> bool:
+        """True if `topics` lists it."""
+        return topic in self.topics()
+
+    def look_up(self, offset: int) -> Record:
+        """As `LogReader.look_up`, for readers: raises NotFound for a removed record, too."""
+        record = self.log.look_up(offset)
+        if self.removed.hides(Queue(record.topic, record.head.queue_id), offset):
+            raise NotFound(
+                f"no message is at offset {offset}: topic {record.topic} was removed or purged",
+                "the log keeps removed messages until retention deletes their segment; see them"
+                " with: keelog store dump --raw DIR",
+            )
+        return record
+
+    def close(self) -> None:
+        """Closes all files; records and arrays that were handed out stay valid."""
+        self._files.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+_SMALL_SEGMENT_BYTES = 64 << 20
+_HINT_QUEUES_MAX = 2_000
+_ANY_OFFSET = 2**63 - 1
+
+
+class StoppedStore(Store):
+    """A store whose bounds are found once, when it is opened; `tail` is the log's end, and why.
+
+    `strict=False` opens a log with missing or odd segments too, which `problems` names. Then the
+    walk to the log's end begins after the last gap, and goes on past damaged records. `on_window`:
+    see `find_tail`.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        settings: Settings,
+        strict: bool = True,
+        on_window: Callable[[int, int], None] | None = None,
+        files: OpenFiles | None = None,
+    ) -> None:
+        super().__init__(root, settings, files)
+        check_is_store(root, strict)
+        self.condition: Condition = read_condition(root, strict)
+        self.removed = self.condition.removed
+        listing = list_folder(root / COMMIT_LOG_DIR)
+        if strict:
+            listing.check()
+        self.problems: list[ListingProblem] = listing.problems
+        self.runs = listing.runs()
+        self.unfinished = listing.unfinished
+        if not listing.file_bytes:
+            listing = listing._replace(file_bytes=settings.mapped_file_size_commit_log)
+        segments = SegmentList(root / COMMIT_LOG_DIR, listing, self._files)
+        self.folders = list_queues(root)
+        self._queue_files: dict[Queue, QueueFiles] = {}
+        self._readers: dict[Queue, QueueReader] = {}
+        if self.removed.topics:
+            self.folders = {
+                queue: folder
+                for queue, folder in self.folders.items()
+                if not self._is_of_removed(queue)
+            }
+        last_run = SegmentList(segments.folder, listing.last_run(), self._files)
+        hints = self._hints(listing.file_bytes)
+        self.tail: WalkedEnd = find_tail(last_run, self.condition, hints, on_window, not strict)
+        self.log = LogReader(segments, Bounds(segments.start, self.tail.end))
+        self.index_folder = IndexFolder(root, settings.index_geometry, self._files)
+
+    def refresh(self) -> None:
+        """Does nothing: the store does not change."""
+
+    @cached_property
+    def queue_file_bytes(self) -> int:
+        """The length of a queue file, from the files or else the settings. Raises StoreDamaged."""
+        return find_queue_file_bytes(iter(self.folders.values()), self.settings.queue_file_bytes)
+
+    def queues(self) -> list[Queue]:
+        return sorted({*self.folders, *self._derived})
+
+    def queue(self, topic: str, queue_id: int) -> QueueReader | None:
+        queue = Queue(topic, queue_id)
+        if queue in self._readers:
+            return self._readers[queue]
+        derived = self._derived.get(queue)
+        if queue not in self.folders and derived is None:
+            return None
+        files, end = self.files_of(queue), self._covered[queue].next_number
+        if end < 0 or (derived is not None and derived.replaces_files):
+            files, end = no_queue_files(files.folder, files.file_bytes, self._files), 0
+        log = self.log  # `lambda: self.log…` would be a cycle, which waits for the collector
+        begin = self.removed.begin_of(queue)
+        reader = QueueReader(files, end, lambda: max(log.min_offset, begin), derived)
+        self._readers[queue] = reader
+        return reader
+
+    def files_of(self, queue: Queue) -> QueueFiles:
+        """The files of a queue, without derived units. Raises StoreDamaged, StorePermission."""
+        if queue not in self._queue_files:
+            folder = queue_folder(self.root, queue)
+            make = open_queue_files if queue in self.folders else no_queue_files
+            self._queue_files[queue] = make(folder, self.queue_file_bytes, self._files)
+        return self._queue_files[queue]
+
+    def _is_of_removed(self, queue: Queue) -> bool:
+        """True for a queue of a removed topic that no worker has deleted yet."""
+        horizon = self.removed.horizon(queue.topic)
+        if not horizon:
+            return False
+        with suppress(StoreDamaged):
+            return is_of_removed(self.files_of(queue), horizon)
+        return False
+
+    def _hints(self, segment_bytes: int) -> Iterator[int]:
+        """Yields offsets near the log's end where records may start: they shorten the walk."""
+        condition = self.condition
+        if segment_bytes <= _SMALL_SEGMENT_BYTES or not condition.is_clean:
+            return
+        yield from (offset for offset in (condition.queues_done, condition.index_done) if offset)
+        for queue in islice(self.folders, _HINT_QUEUES_MAX):
+            try:
+                files = self.files_of(queue)
+                end = files.end_below(_ANY_OFFSET)
+                last = files.read(end - 1, 1) if end > files.first else ()
+            except StoreDamaged:
+                continue  # only a hint is lost; a read of the queue reports the damage
+            yield from (int(unit["physical_offset"]) for unit in last)
+
+    @cached_property
+    def _covered(self) -> dict[Queue, Covered]:
+        covered = {queue: self._cover(self.files_of(queue)) for queue in self.folders}
+        return _WithDefault(covered)
+
+    def _cover(self, files: QueueFiles) -> Covered:
+        end = files.end_below(self.log.end, thorough=not self.condition.is_clean)
+        if end <= files.first:
+            return NOT_COVERED
+        offset, size, _ = files.read(end - 1, 1)[0].tolist()
+        return Covered(end, 0 if size == FILLER_SIZE else offset + size)
+
+    @cached_property
+    def _derived(self) -> dict[Queue, DerivedUnits]:
+        start = walk_start(self.log, self.condition, self._covered, self.tail.walked_from)
+        if start >= self.log.end:
+            return {}
+        return derive_units(
+            self.log,
+            start,
+            self._covered.__getitem__,
+            self.queue_file_bytes // UNIT_BYTES,
+            self.settings.delay_levels_ms,
+            self.removed,
+        )
+
+    @cached_property
+    def index(self) -> IndexReader:
+        files = self._recovered_index()
+        return IndexReader(lambda: files)
+
+    def close(self) -> None:
+        # The index files are mapped: a user unmounts the volume while this object is still there.
+        self.__dict__.pop("index", None)
+        super().close()
+
+    def _recovered_index(self) -> list[IndexFile]:
+        folder = self.index_folder
+        on_disk = folder.open(folder.names())
+        if not self.settings.message_index_enable:
+            return on_disk
+        settings = self.settings
+        rules = IndexRules(folder.geometry, settings.index_tags_enable, settings.delay_levels_ms)
+        queued_end = max((queue.log_end for queue in self._covered.values()), default=-1)
+        return recovered_index(on_disk, self.log, self.condition, rules, queued_end)
+
+
+class _WithDefault(dict[Queue, Covered]):
+    """A queue that has no files covers nothing."""
+
+    def __missing__(self, _queue: Queue) -> Covered:
+        return NOT_COVERED
+
+
+QUEUE_READERS_MAX = 20_000
+"""The number of queue readers that are kept; the one opened first is dropped for the next."""
+SETTLED_NS = 2_000_000_000
+"""After this time without a change a folder's next change gets another mtime."""
+
+
+class _OpenQueue(NamedTuple):
+    """The reader of a queue, and the turn of its shard in which it was opened."""
+
+    turn: int
+    reader: QueueReader
+
+
+class IndexNames:
+    """The index files of a running store, listed again when the mtime of their folder changes.
+
+    Two changes within one tick of the file system's clock have one mtime, so a folder that has
+    changed lately is listed each time.
+    """
+
+    def __init__(self, folder: IndexFolder) -> None:
+        self._folder = folder
+        self._path = str(folder.path)
+        self._seen: tuple[int, int] | None = None
+        self._names: list[str] = []
+
+    def names(self) -> list[str]:
+        """As `IndexFolder.names`."""
+        try:
+            status = os.stat(self._path)  # noqa: PTH116  (a third of Path.stat)
+        except OSError:
+            return self._folder.names()
+        mark = status.st_ino, status.st_mtime_ns
+        if mark != self._seen:
+            is_settled = time.time_ns() - status.st_mtime_ns > SETTLED_NS
+            self._names = self._folder.names()
+            self._seen = mark if is_settled else None
+            # A file may have been removed, and made anew under the same name.
+            self._folder.forget_files()
+        return self._names
+
+    def files(self) -> list[IndexFile]:
+        """The files, opened, oldest first. Raises StoreDamaged, StorePermission."""
+        while True:
+            try:
+                return self._folder.open(self.names(), trusts_slots=True)
+            except FileVanished as gone:
+                # The worker deletes expired files one by one, perhaps faster than they are opened.
+                self._seen = None
+                if Path(gone.where).name in self._folder.names():
+                    raise
+
+
+class RunningStore(Store):
+    """Follows a node. Call `refresh` before each look; it costs a few page reads when idle.
+
+    `queue` moves a reader to the new end of its queue; a reader that is kept does not move itself.
+    `flushed_only`: the readable log ends where it is flushed.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        shards: int,
+        settings: Settings,
+        files: OpenFiles | None = None,
+        flushed_only: bool = False,
+    ) -> None:
+        super().__init__(root, settings, files)
+        self._flushed_only = flushed_only
+        self._shards = shards
+        self.pages = StatePages(root, shards)
+        self._readers: dict[Queue, _OpenQueue] = {}
+        self._ends: list[int] = [0] * shards
+        self._workers_seen: list[tuple[int, bool]] = [(0, True)] * shards
+        """Process id of each worker, and whether it is still resuming."""
+        self._damaged_at: list[int | None] = [None] * shards
+        """The log offset where each worker stopped before damage; None if it did not."""
+        self._turns: list[int] = [0] * shards
+        """Rises when a worker may have taken back units that were read."""
+        self._epoch = 0
+        self.removed = load_removed(root)
+        self._seen: bytes | None = None
+        """The raw pages that the last complete `refresh` took in."""
+        self._queue_file_bytes = 0
+        listing = list_folder(root / COMMIT_LOG_DIR)
+        listing.check()
+        segments = SegmentList(root / COMMIT_LOG_DIR, listing, self._files)
+        self.log = LogReader(segments, Bounds(0, 0))
+        self.index_folder = IndexFolder(root, settings.index_geometry, self._files)
+        self.refresh()
+
+    @cached_property
+    def index(self) -> IndexReader:
+        return IndexReader(IndexNames(self.index_folder).files)
+
+    def refresh(self) -> None:
+        """Takes in the pages. Raises StoreDamaged if the log's files disagree with them."""
+        page = self.pages.log
+        if page is None:
+            return
+        raw = self.pages.raw()
+        if raw is not None and raw == self._seen:
+            return
+        self._seen = None
+        try:
+            state = page.read()
+        except PageAbsent:
+            return
+        if state.epoch == 0:
+            return
+        if self._flushed_only:
+            state = state._replace(readable=min(state.readable, state.flushed))
+        self._follow_log(state)
+        if state.removals != self.removed.number:
+            self.removed = load_removed(self.root)
+            self._turns = [turn + 1 for turn in self._turns]
+        for shard in range(self._shards):
+            self._ends[shard] = self._end_of(shard, state)
+        self._seen = raw
+
+    def _follow_log(self, state: LogState) -> None:
+        if state.epoch != self._epoch:
+            self._epoch = state.epoch
+            self._turns = [turn + 1 for turn in self._turns]
+            # A segment that recovery removed may have come back as another file of the same name.
+            self.log.segments.forget_above(state.epoch_start)
+            self.log.segments.refresh(state.min_offset)
+        bounds = self.log.bounds
+        if state.readable > self.log.segments.end or state.min_offset != bounds.start:
+            self.log.segments.refresh(state.min_offset)
+        if state.min_offset != bounds.start:
+            for queue in self._readers.values():
+                queue.reader.drop_vanished()
+        bounds.start, bounds.end = state.min_offset, state.readable
+
+    def _end_of(self, shard: int, state: LogState) -> int:
+        page = self.pages.worker(shard)
+        if page is None:
+            return 0
+        try:
+            worker = page.read()
+        except PageAbsent:
+            return self._ends[shard]
+        end = visible_end(state, worker) if worker.epoch else self._ends[shard]
+        resuming = worker.state == STARTING or worker.epoch != state.epoch
+        # A page of another epoch may be from before a repair.
+        is_damaged = worker.state == DAMAGED and worker.epoch == state.epoch
+        self._damaged_at[shard] = worker.damaged_at if is_damaged else None
+        seen = worker.pid, resuming
+        if end < self._ends[shard] or seen != self._workers_seen[shard]:
+            # A worker that resumes takes back the units that it cannot vouch for.
+            self._turns[shard] += 1
+            self._workers_seen[shard] = seen
+        return end
+
+    def visible_end(self, queue: Queue) -> int:
+        """The log offset below which a queue's units are valid, as of the last `refresh`."""
+        return self._ends[shard_of(queue, self._shards)]
+
+    def is_behind(self, queue: Queue) -> bool:
+        """True if the worker of a queue has not dispatched the whole log yet."""
+        return self.is_resuming(queue) or self.visible_end(queue) < self.log.end
+
+    def is_resuming(self, queue: Queue) -> bool:
+        """True while the worker of a queue resumes: units that were visible may be missing."""
+        return not self.knows_log or self._workers_seen[shard_of(queue, self._shards)][1]
+
+    def damaged_at(self, queue: Queue) -> int | None:
+        """The log offset where a queue's worker stopped before damage; None if it did not.
+
+        Messages may be missing after the queue's last unit.
+        """
+        return self._damaged_at[shard_of(queue, self._shards)]
+
+    @property
+    def knows_log(self) -> bool:
+        """True once a writer has published the log's end."""
+        return self._epoch != 0
+
+    @property
+    def epoch(self) -> int:
+        """The writer's epoch as of the last `refresh`; 0 until a writer has published one."""
+        return self._epoch
+
+    @property
+    def is_current(self) -> bool:
+        """True if no epoch has begun since the last `refresh`, so that what was read is valid."""
+        return self.pages.epoch() == self._epoch
+
+    @property
+    def token(self) -> str:
+        """A text that changes when log or queues may have changed since an earlier `refresh`."""
+        bounds = self.log.bounds
+        numbers = (self._epoch, self.removed.number, bounds.start, bounds.end, *self._ends)
+        return "-".join(map(str, [*numbers, *(int(seen[1]) for seen in self._workers_seen)]))
+
+    @property
+    def queue_file_bytes(self) -> int:
+        """The length of each queue file; 0 until one was opened."""
+        return self._queue_file_bytes
+
+    @property
+    def followed(self) -> int:
+        """The log offset below which all queues can be read, as of the last `refresh`."""
+        return min(self._ends)
+
+    def queues(self) -> list[Queue]:
+        return [queue for queue in list_queues(self.root) if self.queue(*queue) is not None]
+
+    def topics(self) -> list[str]:
+        # Folders alone: opening every queue would stop a reader for a second.
+        return [topic for topic in list_topics(self.root) if self.queue_ids(topic)]
+
+    def has_topic(self, topic: str) -> bool:
+        return is_folder_name(topic) and bool(self.queue_ids(topic))
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """The queues of one topic that have a folder, sorted. Raises StorePermission."""
+        ids = list_queue_ids(self.root, topic)
+        if not self.removed.horizon(topic):
+            return ids
+        return [number for number in ids if self.queue(topic, number) is not None]
+
+    def shows(self, topic: str) -> bool:
+        """False for a removed topic that has no new queue."""
+        return not self.removed.horizon(topic) or bool(self.queue_ids(topic))
+
+    def queue(self, topic: str, queue_id: int) -> QueueReader | None:
+        queue = Queue(topic, queue_id)
+        shard = shard_of(queue, self._shards)
+        limit, turn = self._ends[shard], self._turns[shard]
+        known = self._readers.get(queue)
+        if known is not None and known.turn == turn:
+            try:
+                known.reader.advance(limit)
+            except FileVanished:
+                pass
+            else:
+                return known.reader
+        if known is not None:
+            del self._readers[queue]
+            known.reader.forget_files()
+        reader = self._open(queue)
+        if reader is not None:
+            reader.rewind(limit)
+            if reader.ends_below(self.removed.horizon(topic)):
+                reader.forget_files()
+                return None  # of a removed topic: its worker will delete the files
+            self._readers[queue] = _OpenQueue(turn, reader)
+            if len(self._readers) > QUEUE_READERS_MAX:
+                self._readers.pop(next(iter(self._readers))).reader.forget_files()
+        return reader
+
+    def _open(self, queue: Queue) -> QueueReader | None:
+        if not is_folder_name(queue.topic):
+            return None
+        folder = queue_folder(self.root, queue)
+        file_bytes = self._queue_file_bytes or list_folder(folder).file_bytes
+        files = open_queue_files(folder, file_bytes, self._files)
+        if files.is_empty:
+            return None
+        # All queues of a store have files of one length, whatever the settings say.
+        self._queue_file_bytes = files.file_bytes
+        log, begin = self.log, self.removed.begin_of(queue)  # as in StoppedStore: no cycle
+        return QueueReader(files, files.first, lambda: max(log.min_offset, begin))
+
+    def close(self) -> None:
+        self.pages.close()
+        super().close()
+
 
 __all__ = ["RunningStore", "StoppedStore", "Store", "open_live", "open_store"]
 

@@ -7,7 +7,7 @@ import zmq
 from node.runtime.settings import Settings
 from node.runtime.shortage import as_refusal
 from node.serving.request_server import BadFrames, Server
-from node.store.members_file import read_members
+from node.store.run_files import read_members
 from node.supervisor.bind import (
     BindAddress,
     announced_address,

@@ -13,8 +13,7 @@ from node.runtime.event_log import fields
 from node.runtime.regular_file import open_regular
 from node.runtime.state_page import run_dir
 from node.runtime.wakeup import READER_SLOTS
-from node.store.identity.own_places import check_own_files
-from node.store.identity.store_links import check_links
+from node.store.identity.places import check_links, check_own_files
 from protocol.errors import NotAStore, StoreLocked, StorePermission
 from protocol.names import (
     ABORT_FILE,

@@ -38,8 +38,8 @@ from node.runtime.settings import Settings, load_settings
 from node.runtime.stderr_lines import stderr
 from node.runtime.task_limit import check_task_limit, tasks_needed
 from node.serving.request_server import Server
-from node.store.identity.new_store import create_store
-from node.store.identity.node_role import check_role
+from node.store.identity.places import create_store
+from node.store.identity.roles import check_role
 from node.supervisor.bind import (
     BindAddress,
     ha_place,
@@ -554,6 +554,6 @@ def _children(options: Options, settings: Settings) -> list[Child]:
 def _all_pairs(options: Options) -> tuple[str, ...]:
     """The settings, with the sizes of an existing store's files."""
     # Only here: it brings numpy into the supervisor.
-    from node.supervisor.sizes import with_found_sizes
+    from node.store.file_sizes import with_found_sizes
 
     return with_found_sizes(options.root, options.pairs)

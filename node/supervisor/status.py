@@ -34,7 +34,7 @@ from node.runtime.stats.series import OPEN_TRANSACTIONS, series
 from node.runtime.stats.timer_state import read_timer_state
 from node.serving.unix_server import bulk_socket
 from node.store import staging_files
-from node.store.group_lags_file import read_group_lags
+from node.store.run_files import read_group_lags
 from node.supervisor.bind import Advertised
 from node.supervisor.monitoring.damage import DamageList
 from node.supervisor.monitoring.elected import elected, elected_check

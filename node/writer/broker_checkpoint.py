@@ -17,7 +17,7 @@ from node.runtime.locks import record_lock_of
 from node.runtime.regular_file import open_regular
 from node.runtime.settings import Settings
 from node.runtime.state_page import WorkerPage, WorkerState, run_dir
-from node.store.indexes.listing import list_index_files
+from node.store.indexes import list_index_files
 from protocol.checkpoint import CHECKPOINT, StoreCheckpoint
 from protocol.derived.index_entry import INDEX_HEADER, IndexHeader
 from protocol.names import CHECKPOINT_FILE, CHECKPOINT_FILE_BYTES, INDEX_DIR

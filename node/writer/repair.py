@@ -22,6 +22,7 @@ from node.store.checkpoints import (
     save_removed,
     save_tails,
 )
+from node.store.condition import read_checkpoint
 from node.store.quarantine import keep_bytes, move_file
 from node.store.repair.plan import LogPlan
 from node.store.repair.steps import (
@@ -34,7 +35,6 @@ from node.store.repair.steps import (
     SetLength,
     Step,
 )
-from node.store.shutdown_state import read_checkpoint
 from node.writer.recovery.recovery import carry_out, examine
 from protocol.checkpoint import encode_checkpoint
 from protocol.names import CHECKPOINT_FILE_BYTES

@@ -28,13 +28,10 @@ from node.store.checkpoints import (
 )
 from node.store.config.consumer_offsets import ConsumerOffsets
 from node.store.config.topics_file import TopicsFile
-from node.store.identity.inner_right import make_right
-from node.store.identity.new_store import check_created
-from node.store.identity.own_places import check_own_files
+from node.store.identity.places import check_created, check_links, check_own_files
 from node.store.identity.store_id import check_guards, ensure_id
-from node.store.identity.store_links import check_links
 from node.store.log.reader import Bounds
-from node.store.recovered_ends import RecoveredEnds, write_ends
+from node.store.run_files import RecoveredEnds, make_right, write_ends
 from node.writer.appender import Appender
 from node.writer.broker_checkpoint import SAVE_EVERY_S, BrokerCheckpoint, live_workers
 from node.writer.clock_watch import ClockWatch

@@ -11,8 +11,15 @@ from typing import Any, TypeVar
 
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
-from node.store.config.topic_attributes import check_offered, reason_not_offered
-from node.store.config.topics_file import PERM_DEFAULT, PERM_INHERIT, PERM_WRITE, Topic, TopicsFile
+from node.store.config.topics_file import (
+    PERM_DEFAULT,
+    PERM_INHERIT,
+    PERM_WRITE,
+    Topic,
+    TopicsFile,
+    check_offered,
+    reason_not_offered,
+)
 from protocol.errors import BadRequest, MqError, NotAllowed, UnknownTopic
 from protocol.ids import Queue
 from protocol.names import (

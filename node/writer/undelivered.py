@@ -12,8 +12,7 @@ from node.runtime.event_log import fields
 from node.runtime.regular_file import read_bounded
 from node.runtime.stats.timer_state import TimerState, read_timer_state, write_timer_state
 from node.store.file_cache import OpenFiles
-from node.store.queues.files import is_filler
-from node.store.queues.listing import open_queue_files, queue_folder
+from node.store.queues import is_filler, open_queue_files, queue_folder
 from node.writer.store import WriterStore
 from protocol.derived.timer_units import CHECK_FILE_BYTES, SLOT, WHEEL_BYTES, TimerCheck
 from protocol.errors import CorruptError

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from node.runtime.process import now_ms
 from node.runtime.settings import Settings
-from node.store.identity.new_store import create_store
+from node.store.identity.places import create_store
 from node.writer.append_request import AppendRequest
 from node.writer.store import WriterStore, open_writer_store
 from protocol.message_id import Host

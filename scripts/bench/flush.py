@@ -22,7 +22,7 @@ import numpy as np
 import zmq
 
 from node.runtime.settings import Settings
-from node.store.identity.new_store import create_store
+from node.store.identity.places import create_store
 from node.writer.log.commit_log import CommitLog
 from node.writer.log.flush import FlushServices
 from node.writer.log.transient_store_pool import make_pool

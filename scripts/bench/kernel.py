@@ -17,8 +17,7 @@ from keelog.pipeline.options import parse_options
 from keelog.pipeline.read.part import read_part
 from keelog.pipeline.resolve import plan_parts
 from node.store.opening import open_store
-from node.store.query.pull import get_message
-from node.store.query.pull_types import PullRequest
+from node.store.query.pull import PullRequest, get_message
 from node.store.verify.verify import verify
 from protocol.derived.dispatch_request import DispatchRequests, index_keys
 from protocol.kernel import loader

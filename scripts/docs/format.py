@@ -12,7 +12,7 @@ import numpy as np
 
 from node.runtime import state_page
 from node.store import checkpoints
-from node.store.identity import lock_id
+from node.store import checkpoints as lock_id
 from protocol.checkpoint import CHECKPOINT
 from protocol.derived.index_build import IndexImage
 from protocol.derived.index_entry import (

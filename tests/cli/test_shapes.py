@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from keelog.cli import shapes
-from node.store.query.pull_types import PulledRecords, PullStatus
-from node.store.queues.files import NO_UNITS
+from node.store.query.pull import PulledRecords, PullStatus
+from node.store.queues import NO_UNITS
 from protocol.derived.index_entry import IndexEntry, IndexHeader
 from protocol.derived.queue_unit import QueueUnit
 from protocol.ids import Queue

@@ -11,7 +11,7 @@ import node.writer.removal.removals
 from node.serving.request_server import Received
 from node.store.checkpoints import load_removed
 from node.store.config.topics_file import TopicsFile
-from node.store.stopped_store import StoppedStore
+from node.store.opening import StoppedStore
 from node.writer.store import open_writer_store
 from protocol.ids import Queue
 from protocol.wire.frames import VERSION, pack

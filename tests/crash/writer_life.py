@@ -25,7 +25,7 @@ import node.writer.staging.publisher
 import node.writer.store
 from node.runtime.settings import ASYNC_FLUSH, SYNC_FLUSH, Settings
 from node.serving.request_server import Received
-from node.store.identity.new_store import create_store
+from node.store.identity.places import create_store
 from node.writer.loop import Writer
 from node.writer.store import open_writer_store
 from protocol.message_id import Host

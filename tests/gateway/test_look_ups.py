@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from node.store.indexes.reader import MAX_MESSAGES_BATCH
+from node.store.indexes import MAX_MESSAGES_BATCH
 from protocol.message_id import parse_offset_message_id
 from protocol.names import SUBSCRIPTION_GROUPS_FILE
 from protocol.record.codec import Record, decode

@@ -24,8 +24,8 @@ from node.runtime.following.other_master import (
 )
 from node.runtime.settings import Settings
 from node.store.config.topics_file import TopicsFile
-from node.store.identity.new_store import create_store
-from node.store.identity.node_role import MASTER, REPLICA, StoreRole, save_role
+from node.store.identity.places import create_store
+from node.store.identity.roles import MASTER, REPLICA, StoreRole, save_role
 from node.supervisor.bind import free_ports
 from protocol.errors import ServiceNotAvailable
 from tests.support.name_server import FakeNameServer

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from node.store.recovered_ends import RecoveredEnds, ends_to_heed, note_lowered, write_ends
+from node.store.run_files import RecoveredEnds, ends_to_heed, note_lowered, write_ends
 from protocol.derived.timer_units import TimerCheck
 from protocol.names import DELAY_OFFSETS_FILE, TIMER_CHECK_FILE
 from tests.gateway.test_delayed import stored

@@ -11,8 +11,8 @@ import pytest
 
 from keelog.client.client import Client
 from node.runtime.following.other_master import OtherMaster, read_other_master
-from node.store.identity.new_store import create_store
-from node.store.identity.node_role import MASTER, StoreRole, save_role
+from node.store.identity.places import create_store
+from node.store.identity.roles import MASTER, StoreRole, save_role
 from node.store.identity.store_id import ensure_id
 from node.store.opening import open_store
 from node.supervisor.bind import free_ports

@@ -9,7 +9,7 @@ import keelog.store
 from keelog.restore import BUILDING_DIR, restore
 from node.runtime import disk
 from node.store.backup.backup import backup
-from node.store.backup.manifest import load_manifest, save_manifest
+from node.store.backup.folder import load_manifest, save_manifest
 from node.store.checkpoints import (
     is_clean,
     load_removed,

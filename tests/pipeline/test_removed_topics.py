@@ -9,7 +9,7 @@ from keelog.pipeline.errors import naming_conditions
 from keelog.pipeline.jobs.audit.run import audit
 from keelog.pipeline.jobs.rebuild.run import rebuild
 from node.store.checkpoints import load_removed, save_removed
-from node.store.stopped_store import StoppedStore
+from node.store.opening import StoppedStore
 from protocol.errors import UnknownTopic
 from protocol.ids import Queue
 from tests.pipeline.facts_as_rows import read_rows

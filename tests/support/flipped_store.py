@@ -10,12 +10,10 @@ from typing import NamedTuple, TypeVar
 from keelog.client.messages import OutgoingMessage
 from node.runtime.settings import Settings
 from node.store.opening import StoppedStore, open_store
-from node.store.query.find import FindRequest, find
-from node.store.query.pull import get_message
-from node.store.query.pull_types import PullRequest, PullStatus
-from node.store.query.record_of_unit import record_of
-from node.store.query.seek import offset_by_time
-from node.store.query.tag_filter import parse_tags
+from node.store.query.filters import parse_tags
+from node.store.query.look_up import FindRequest, find, offset_by_time
+from node.store.query.pull import PullRequest, PullStatus, get_message
+from node.store.query.verified_read import record_of
 from protocol.derived.index_entry import INDEX_ENTRY, INDEX_HEADER, IndexGeometry
 from protocol.derived.queue_unit import UNIT_BYTES
 from protocol.errors import MessageDamaged, StoreDamaged, UnknownTopic

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from node.runtime.settings import Settings
-from node.store.identity.new_store import create_store
+from node.store.identity.places import create_store
 from node.writer.append_request import AppendRequest
 from node.writer.recovery.recovery import Recovery, examine
 from node.writer.store import WriterStore, open_writer_store

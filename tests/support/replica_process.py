@@ -5,7 +5,7 @@ from pathlib import Path
 
 from node.runtime.following.state import FollowState, read_follow_state
 from node.runtime.state_page import LogPage
-from node.store.identity.new_store import create_store
+from node.store.identity.places import create_store
 from tests.support.master_log import SEGMENT_BYTES
 from tests.support.node import wait_until
 from tests.support.single_process import SingleProcess

@@ -5,8 +5,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from node.store.checkpoints import FLOOR_FILE, load_sealed, load_slots, own_dir, seal
-from node.store.identity.lock_id import ID_PATTERN
+from node.store.checkpoints import FLOOR_FILE, ID_PATTERN, load_sealed, load_slots, own_dir, seal
 from node.store.staging_files import staging_dir
 from protocol.names import ABORT_FILE, LOCK_FILE
 

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import zmq
 
-from node.store.identity.new_store import create_store
+from node.store.identity.places import create_store
 from protocol.record.encode import EncodedRecords
 from protocol.wire.frames import VERSION, pack, unpack_answer
 from tests.support.single_process import SingleProcess

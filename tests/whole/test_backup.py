@@ -13,7 +13,7 @@ import pytest
 
 from keelog.client.client import Client, connect
 from keelog.client.results import Receipt
-from node.store.backup.manifest import load_manifest
+from node.store.backup.folder import load_manifest
 from node.store.opening import open_store
 from node.store.verify.verify import verify
 from protocol.names import COMMIT_LOG_DIR

@@ -9,7 +9,7 @@ import pytest
 from node.runtime import disk
 from node.runtime.process import EXIT_DISK_ERROR
 from node.runtime.settings import Settings
-from node.store.identity.new_store import create_store
+from node.store.identity.places import create_store
 from node.store.verify.verify import verify
 from node.writer.store import WriterStore, open_writer_store
 from protocol.errors import ServiceNotAvailable

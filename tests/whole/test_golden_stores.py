@@ -15,11 +15,9 @@ import pytest
 
 from keelog.cli.main import run
 from node.store.opening import StoppedStore
-from node.store.query.find import FindRequest, find
-from node.store.query.pull import get_message
-from node.store.query.pull_types import PulledRecords, PullRequest
-from node.store.query.seek import Boundary, offset_by_time
-from node.store.query.tag_filter import parse_tags
+from node.store.query.filters import parse_tags
+from node.store.query.look_up import Boundary, FindRequest, find, offset_by_time
+from node.store.query.pull import PulledRecords, PullRequest, get_message
 from node.store.verify.verify import verify
 from protocol.errors import NotFound
 from protocol.record.codec import Record, unit_tags_code

@@ -21,9 +21,8 @@ from node.runtime.locks import FileLock
 from node.runtime.regular_file import IrregularFile, read_bounded
 from node.runtime.state_page import LogPage, PageAbsent, WorkerPage
 from node.store.checkpoints import own_dir
-from node.store.identity.running_node import find_owner
+from node.store.condition import check_is_store, find_owner
 from node.store.opening import open_store
-from node.store.shutdown_state import check_is_store
 from node.store.verify.verify import verify
 from node.supervisor.directory import open_directory
 from node.writer.store import open_writer_store

@@ -16,7 +16,7 @@ import pytest
 import zmq
 
 from node.runtime.state_page import STOPPED, WorkerPage
-from node.store.identity.new_store import create_store
+from node.store.identity.places import create_store
 from protocol.record.codec import Record, decode
 from protocol.record.encode import NewMessage, encode_batch
 from protocol.wire.frames import pack, unpack_answer

@@ -7,7 +7,7 @@ import pytest
 from node.runtime.settings import Settings
 from node.runtime.state_page import run_dir
 from node.store.checkpoints import load_owner
-from node.store.identity.new_store import create_store
+from node.store.identity.places import create_store
 from node.store.opening import open_store
 from node.writer.append_request import AppendRequest
 from node.writer.recovery.recovery import examine

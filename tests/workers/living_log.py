@@ -8,7 +8,7 @@ from pathlib import Path
 from node.runtime.settings import Settings
 from node.runtime.state_page import RUNNING, STOPPING, LogPage
 from node.store.checkpoints import EpochLine, Floor, load_epochs, save_epochs
-from node.store.identity.new_store import create_store
+from node.store.identity.places import create_store
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, offset_file_name
 from protocol.record.codec import SHORT_HEAD, filler

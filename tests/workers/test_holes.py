@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.store.log.damage import Damage
+from node.store.log.reader import Damage
 from protocol.record.codec import Torn
 from workers import holes
 from workers.holes import Holes, MissingMessages

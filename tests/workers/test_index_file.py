@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from node.store.checkpoints import remove_progress
-from node.store.detected_sizes import found_geometry
+from node.store.file_sizes import found_geometry
 from protocol.derived.index_entry import INDEX_ENTRY, INDEX_HEADER
 from protocol.errors import StoreDamaged
 from protocol.names import ABORT_FILE, INDEX_DIR

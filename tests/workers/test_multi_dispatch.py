@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from node.runtime.settings import Settings
-from node.store.queues.listing import list_queues
-from node.store.stopped_store import StoppedStore
+from node.store.opening import StoppedStore
+from node.store.queues import list_queues
 from node.store.verify.verify import verify
 from node.writer.recovery.recovery import examine
 from protocol.derived.multi_dispatch import NAMES, OFFSETS, lmq_offsets

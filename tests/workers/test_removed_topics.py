@@ -10,7 +10,7 @@ import pytest
 from keelog.repair import repair
 from node.runtime.state_page import queue_slot
 from node.store.checkpoints import Tails, load_removed, save_removed, save_tails
-from node.store.stopped_store import StoppedStore
+from node.store.opening import StoppedStore
 from node.store.verify.verify import verify
 from protocol.ids import Queue
 from tests.workers.bench_of_workers import Running, new_log, of_kind

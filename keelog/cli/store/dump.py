@@ -22,7 +22,7 @@ from keelog.cli.shapes import (
 )
 from keelog.cli.store.options import directory, opened
 from keelog.progress import Advance, CommandProgress
-from node.store.log.damage import Damage, columns_past_damage
+from node.store.log.reader import Damage, columns_past_damage
 from node.store.opening import StoppedStore
 from protocol.derived.index_entry import IndexEntry
 from protocol.derived.queue_unit import QueueUnit

@@ -21,7 +21,7 @@ from keelog.cli.store.options import directory, opened
 from keelog.pipeline.jobs.export.options import ExportOptions
 from keelog.progress import CommandProgress
 from keelog.sqlite_export import Chosen, export_sqlite
-from node.store.query.tag_filter import parse_tags
+from node.store.query.filters import parse_tags
 from protocol.errors import BadRequest
 
 

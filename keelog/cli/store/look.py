@@ -16,17 +16,11 @@ from keelog.cli.output import Output
 from keelog.cli.shapes import MESSAGE_COLUMNS, MESSAGE_TABLE, Shape, pull_shape
 from keelog.cli.store.options import directory, opened
 from node.runtime.settings import load_settings
-from node.store.indexes.reader import END_OF_TIME, MAX_MESSAGES_BATCH
+from node.store.indexes import END_OF_TIME, MAX_MESSAGES_BATCH
 from node.store.opening import StoppedStore
-from node.store.query.pull import get_message
-from node.store.query.pull_types import (
-    IN_MEMORY,
-    PullRequest,
-    PullStatus,
-    TransferLimits,
-)
-from node.store.query.seek import Boundary, offset_by_time
-from node.store.query.tag_filter import parse_tags
+from node.store.query.filters import parse_tags
+from node.store.query.look_up import Boundary, offset_by_time
+from node.store.query.pull import IN_MEMORY, PullRequest, PullStatus, TransferLimits, get_message
 from protocol.errors import NotFound
 
 

@@ -12,7 +12,7 @@ from keelog.client.core import ClientCore
 from keelog.client.messages import Message
 from keelog.gateway.connection import Reply, Request
 from node.runtime.state_page import WorkerPage
-from node.store.indexes.reader import MAX_MESSAGES_BATCH
+from node.store.indexes import MAX_MESSAGES_BATCH
 from protocol.derived.index_entry import TAGS_KEY_PREFIX
 from protocol.errors import NotFound, StoreDamaged, UnknownTopic
 from protocol.record.codec import Record

@@ -5,7 +5,7 @@ from typing import NamedTuple, TypeVar
 
 from node.reader.answers import bounds_of, look_again, time_at
 from node.reader.pull_desk import PullDesk
-from node.store.query.seek import Boundary, offset_by_time
+from node.store.query.look_up import Boundary, offset_by_time
 from protocol.ids import Queue
 
 T = TypeVar("T")

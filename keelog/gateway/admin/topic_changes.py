@@ -13,14 +13,14 @@ from keelog.gateway.admin.resets import WaitingResets
 from keelog.gateway.connection import Reply, Request
 from keelog.gateway.names import SELF_TEST_TOPIC, TBW102
 from keelog.gateway.topics import Topics
-from node.store.config.topic_attributes import (
+from node.store.config.topics_file import (
     CLEANUP,
     LITE_EXPIRATION,
     MESSAGE_TYPE,
     QUEUE_TYPE,
     RESERVE_TIME,
+    Topic,
 )
-from node.store.config.topics_file import Topic
 from protocol.errors import BadRequest, IllegalMessage, UnknownTopic
 from protocol.names import NOT_FOR_CLIENTS, SYSTEM_PREFIX, TRACE_TOPIC, check_topic
 from protocol.remoting.admin_bodies import TopicConfigs

@@ -24,8 +24,8 @@ from node.runtime.following.other_master import (
 )
 from node.runtime.following.source import remoting_beside, split_place
 from node.runtime.following.state import read_follow_state
-from node.store.identity.node_role import MASTER as MASTER_ROLE
-from node.store.identity.node_role import load_role
+from node.store.identity.roles import MASTER as MASTER_ROLE
+from node.store.identity.roles import load_role
 from protocol.errors import MqError
 from protocol.remoting.codes import RequestCode, ResponseCode
 from protocol.remoting.java_json import parse_java_json

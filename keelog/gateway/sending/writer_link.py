@@ -28,7 +28,7 @@ from keelog.client.send.send_coalescer import SEND_BYTES_MAX, SEND_RECORDS_MAX, 
 from keelog.gateway.awake_selector import AwakeSelector
 from keelog.gateway.connection import Gathering
 from node.runtime.settings import Settings
-from node.store.identity.inner_right import find_right
+from node.store.run_files import find_right
 from protocol.errors import MqError
 
 BATCH_BYTES_UNDER_WAY_MAX = 2 * 1024 * 1024

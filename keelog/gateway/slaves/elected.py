@@ -5,7 +5,7 @@ from pathlib import Path
 
 from keelog.gateway.connection import Reply, Request
 from keelog.gateway.names import BrokerName
-from node.store.identity.master_epochs import load_master_epochs
+from node.store.identity.roles import load_master_epochs
 from protocol.ha.epochs import epoch_at
 from protocol.remoting.java_class import write_body
 

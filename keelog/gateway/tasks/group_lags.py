@@ -14,8 +14,7 @@ from keelog.client.groups import GroupInfo, described, longest
 from node.runtime import disk
 from node.runtime.event_log import fields
 from node.store.config.consumer_offsets import read_group_offsets
-from node.store.group_lags_file import GROUP_ROWS_MAX, write_group_lags
-from node.store.members_file import read_members
+from node.store.run_files import GROUP_ROWS_MAX, read_members, write_group_lags
 from protocol.errors import MqError
 
 log = logging.getLogger("keelog.tasks")

@@ -34,8 +34,8 @@ from node.runtime.state_page import (
     run_dir,
 )
 from node.runtime.stored_times import moment
-from node.store.identity.new_store import check_created
-from node.store.recovered_ends import ends_to_heed, note_lowered
+from node.store.identity.places import check_created
+from node.store.run_files import ends_to_heed, note_lowered
 from protocol.record.scheduled import schedule_place
 
 SLOT = "tasks-0"

@@ -15,8 +15,7 @@ from typing import NamedTuple
 from keelog.pipeline.stores.access import Access
 from keelog.pipeline.stores.opening import job_files
 from keelog.pipeline.task_spec import LogAt
-from node.store.log.damage import next_record
-from node.store.log.reader import LogReader
+from node.store.log.reader import LogReader, next_record
 from protocol.record.codec import Torn
 from protocol.record.columns import RecordColumns
 

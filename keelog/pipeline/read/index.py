@@ -11,9 +11,8 @@ from keelog.pipeline.stores.opening import task_files
 from keelog.pipeline.task_spec import IndexPart, IndexSlice
 from node.runtime.remote_path import path_in
 from node.store.file_cache import FileVanished, OpenFiles
-from node.store.log.damage import Damage, columns_past_damage
-from node.store.log.reader import LogReader
-from node.store.queues.files import Units
+from node.store.log.reader import Damage, LogReader, columns_past_damage
+from node.store.queues import Units
 from protocol.derived.index_entry import INDEX_ENTRY
 from protocol.derived.removed import Removed
 from protocol.record.columns import Bools, Ints

@@ -9,8 +9,7 @@ from keelog.pipeline.read.plain_bodies import message_batches
 from keelog.pipeline.stores.opening import task_files
 from keelog.pipeline.task_spec import LogPart
 from node.store.file_cache import FileVanished
-from node.store.log.damage import Damage, columns_past_damage
-from node.store.log.reader import Bounds, LogReader
+from node.store.log.reader import Bounds, Damage, LogReader, columns_past_damage
 from protocol.errors import StoreDamaged
 
 WINDOW_BYTES = 4 << 20

@@ -20,9 +20,8 @@ from keelog.pipeline.task_spec import QueuePart, QueueSlice
 from node.runtime.remote_path import path_in
 from node.store.file_cache import FileVanished, OpenFiles, Run
 from node.store.log.reader import LogReader
-from node.store.log.segment_list import Listing
-from node.store.queues.files import NO_UNITS, QueueFiles, Units, is_filler
-from node.store.queues.listing import open_queue_files
+from node.store.log.segments import Listing
+from node.store.queues import NO_UNITS, QueueFiles, Units, is_filler, open_queue_files
 from protocol.derived.queue_unit import FILLER_SIZE, QUEUE_UNIT, UNIT_BYTES
 from protocol.names import SCHEDULE_TOPIC, offset_file_name
 from protocol.record.codec import RECORD_BYTES_MIN, Record

@@ -16,15 +16,13 @@ from keelog.pipeline.stores.planned_store import IndexTable, PlannedStore
 from keelog.pipeline.task_spec import IndexSlice
 from node.runtime.settings import Settings
 from node.runtime.state_page import RECOVERING, STARTING, LogPage, run_dir
+from node.store.condition import Owner, check_is_store, find_owner
 from node.store.file_cache import OpenFiles
-from node.store.identity.running_node import Owner, find_owner
-from node.store.indexes.file import IndexFile, readable_end
+from node.store.indexes import IndexFile, readable_end
 from node.store.log.reader import LogReader
-from node.store.log.segment_list import list_folder
-from node.store.queues.reader import QueueReader
-from node.store.running_store import RunningStore
-from node.store.shutdown_state import check_is_store
-from node.store.stopped_store import StoppedStore
+from node.store.log.segments import list_folder
+from node.store.opening import RunningStore, StoppedStore
+from node.store.queues import QueueReader
 from protocol.derived.removed import Removed
 from protocol.errors import CorruptError
 from protocol.ids import Queue

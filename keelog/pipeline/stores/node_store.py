@@ -19,10 +19,8 @@ from node.runtime.remote_path import RemotePath, remote_path
 from node.runtime.settings import Settings
 from node.store.file_cache import FileVanished
 from node.store.log.reader import Bounds, LogReader
-from node.store.log.segment_list import Listing, SegmentList
-from node.store.queues.files import QueueFiles
-from node.store.queues.listing import queue_folder
-from node.store.queues.reader import QueueReader
+from node.store.log.segments import Listing, SegmentList
+from node.store.queues import QueueFiles, QueueReader, queue_folder
 from protocol.derived.index_entry import IndexGeometry
 from protocol.derived.queue_unit import UNIT_BYTES
 from protocol.derived.removed import Removed

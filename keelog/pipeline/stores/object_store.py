@@ -20,8 +20,7 @@ from keelog.pipeline.stores.folder_store import FolderStore
 from keelog.pipeline.stores.remote_files import RangeSource, RemoteFile, RemoteFiles
 from node.runtime.remote_path import RemotePath, Snapshot, remote_path
 from node.store.file_cache import FileVanished, OpenFile
-from node.store.running_store import RunningStore
-from node.store.stopped_store import StoppedStore
+from node.store.opening import RunningStore, StoppedStore
 from protocol.derived.queue_unit import UNIT_BYTES
 from protocol.errors import NotAStore
 

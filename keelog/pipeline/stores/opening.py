@@ -13,8 +13,8 @@ from keelog.pipeline.stores.access import Access, StoreAt, Way
 from keelog.pipeline.stores.folder_store import FolderStore
 from keelog.pipeline.stores.planned_store import PlannedStore
 from node.runtime.settings import Settings
+from node.store.condition import check_is_store
 from node.store.file_cache import OpenFiles
-from node.store.shutdown_state import check_is_store
 
 
 def check_stores(stores: Iterable[StoreAt]) -> None:

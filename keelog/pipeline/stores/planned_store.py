@@ -9,9 +9,8 @@ from keelog.pipeline.stores.access import StoreAt
 from keelog.pipeline.task_spec import IndexSlice, LogAt, QueueSlice
 from node.runtime.settings import Settings
 from node.store.log.reader import LogReader
-from node.store.query.seek import offset_by_time
-from node.store.queues.listing import queue_folder
-from node.store.queues.reader import QueueReader
+from node.store.query.look_up import offset_by_time
+from node.store.queues import QueueReader, queue_folder
 from protocol.derived.queue_unit import UNIT_BYTES
 from protocol.derived.removed import Removed
 from protocol.ids import Queue

@@ -15,7 +15,7 @@ from node.runtime.run_process import ChildProcess, child_parser, run_process
 from node.runtime.settings import Settings
 from node.runtime.state_page import WorkerPage, run_dir
 from node.runtime.wakeup import FOLLOWERS_SLOT
-from node.store.identity.new_store import check_created
+from node.store.identity.places import check_created
 from protocol.addresses import is_loopback
 from protocol.errors import BadRequest, ServiceNotAvailable
 from protocol.ha.stream import DEFAULT_HA_PORT

@@ -38,7 +38,7 @@ from node.runtime.wakeup import (
     DatagramWakeup,
     quiet_sleep_s,
 )
-from node.store.identity.master_epochs import load_master_epochs
+from node.store.identity.roles import load_master_epochs
 
 log = logging.getLogger("keelog.followers")
 

@@ -34,8 +34,8 @@ from node.runtime.process import StopFlag, now_ms, reap_adopted
 from node.runtime.settings import Settings
 from node.runtime.state_page import LogPage, LogState
 from node.runtime.stats.followers_state import read_followers
-from node.store.identity.master_epochs import load_master_epochs
-from node.store.identity.new_store import create_store
+from node.store.identity.places import create_store
+from node.store.identity.roles import load_master_epochs
 from protocol.errors import BadRequest, ServiceNotAvailable, StoreLocked
 from protocol.ha.epochs import last_number
 from protocol.remoting.codes import RequestCode, ResponseCode

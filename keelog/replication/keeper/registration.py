@@ -7,7 +7,7 @@ from typing import NamedTuple
 from keelog.replication.keeper.controllers import Controllers
 from node.runtime.event_log import fields
 from node.runtime.process import now_ms
-from node.store.identity.broker_identity import (
+from node.store.identity.roles import (
     BrokerIdentity,
     forget_asked_identity,
     load_asked_identity,

@@ -37,7 +37,7 @@ from node.runtime.settings import Settings
 from node.runtime.state_page import DISK_FULL, RUNNING, STOPPING
 from node.runtime.wakeup import SLEEP_S_MAX, Context, Waiters
 from node.serving.request_server import Server
-from node.store.identity.node_role import REPLICA, StoreRole, load_role, save_role
+from node.store.identity.roles import REPLICA, StoreRole, load_role, save_role
 from node.writer.broker_checkpoint import SAVE_EVERY_S
 from node.writer.loop import FOLLOWERS
 from node.writer.recovery.progress import RecoveryProgress

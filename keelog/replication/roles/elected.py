@@ -12,8 +12,15 @@ from keelog.replication.roles.rewind import rewind_held
 from node.runtime.following.state import read_follow_state
 from node.runtime.settings import Settings
 from node.store.checkpoints import clear_clean
-from node.store.identity.master_epochs import load_master_epochs, save_master_epochs
-from node.store.identity.node_role import MASTER, REPLICA, StoreRole, load_role, save_role
+from node.store.identity.roles import (
+    MASTER,
+    REPLICA,
+    StoreRole,
+    load_master_epochs,
+    load_role,
+    save_master_epochs,
+    save_role,
+)
 from node.store.identity.store_id import ensure_id
 from node.writer.recovery.recovery import carry_out, examine
 from protocol.errors import RefusedError

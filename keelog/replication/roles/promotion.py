@@ -12,18 +12,11 @@ from node.runtime.locks import StoreLock
 from node.runtime.process import now_ms
 from node.runtime.settings import Settings
 from node.store.checkpoints import clear_clean
+from node.store.condition import check_is_store
 from node.store.config.topics_file import Topic, TopicsFile
-from node.store.identity.node_role import (
-    MASTER,
-    REPLICA,
-    StoreRole,
-    WrongRole,
-    load_role,
-    save_role,
-)
+from node.store.identity.roles import MASTER, REPLICA, StoreRole, WrongRole, load_role, save_role
 from node.store.identity.store_id import ensure_id
 from node.store.opening import StoppedStore, open_store
-from node.store.shutdown_state import check_is_store
 from node.writer.recovery.recovery import Recovery, carry_out, examine
 from protocol.errors import RefusedError, StoreDamaged
 from protocol.ids import Queue

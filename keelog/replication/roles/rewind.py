@@ -24,12 +24,12 @@ from node.store.checkpoints import (
     save_epochs,
     save_removed,
 )
+from node.store.condition import read_checkpoint
 from node.store.file_cache import OpenFiles
-from node.store.identity.node_role import load_role, save_role
+from node.store.identity.roles import load_role, save_role
 from node.store.log.reader import Bounds, LogReader
-from node.store.log.segment_list import SegmentList, list_folder
+from node.store.log.segments import SegmentList, list_folder
 from node.store.quarantine import keep_bytes
-from node.store.shutdown_state import read_checkpoint
 from node.writer.recovery.recovery import carry_out, examine
 from node.writer.recovery.tail import LogEnd, drop_segments_behind, zero_behind
 from protocol.checkpoint import encode_checkpoint

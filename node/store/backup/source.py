@@ -18,14 +18,12 @@ from typing import NamedTuple
 
 from node.runtime.settings import Settings
 from node.runtime.state_page import LogPage, LogState
-from node.store.backup.manifest import DerivedSizes
-from node.store.backup.state import Files, read_state, read_topics
+from node.store.backup.folder import DerivedSizes, Files, read_state, read_topics
 from node.store.checkpoints import EpochLine, Tails, load_epochs, load_store_id, load_tails
-from node.store.detected_sizes import found_file_bytes, found_geometry
+from node.store.condition import Owner, check_is_store, find_owner
 from node.store.file_cache import refuse
-from node.store.identity.running_node import Owner, find_owner
-from node.store.shutdown_state import check_is_store
-from node.store.stopped_store import StoppedStore
+from node.store.file_sizes import found_file_bytes, found_geometry
+from node.store.opening import StoppedStore
 from protocol.errors import StoreDamaged
 
 FLUSH_WAIT_S = 15.0

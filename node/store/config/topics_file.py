@@ -1,12 +1,13 @@
 """`config/topics.json`: RocketMQ's table of topics (TopicConfigManager).
 
 Reading takes the broker's JSON, whose integer keys have no quotes. Writing keeps every field that
-we do not know.
+we do not know. A node offers RocketMQ's TopicAttributes as far as it has them. A table may have
+others, from a broker: such a topic is served as one without them.
 """
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,8 @@ from node.runtime import disk
 from node.runtime.held_store import check_held
 from node.runtime.regular_file import TOPICS_FILE_BYTES_MAX, read_bounded
 from node.runtime.shortage import refusal_for
-from node.store.config.topic_attributes import RESERVE_TIME
 from node.store.file_cache import refuse
-from protocol.errors import StoreDamaged
+from protocol.errors import NotAllowed, StoreDamaged
 from protocol.names import QUEUE_ID_MAX, TOPICS_FILE
 from protocol.remoting.java_json import parse_java_json
 
@@ -212,12 +212,12 @@ def _load(path: Path) -> tuple[dict[str, Any], dict[str, Topic]]:
         text = read_bounded(path, TOPICS_FILE_BYTES_MAX).decode()
     except UnicodeDecodeError:
         raise StoreDamaged(str(path), 0, "is not UTF-8", _RESTORE_HINT) from None
-    document = _parse(path, text) if text.strip() else {}
+    document = _parse_table(path, text) if text.strip() else {}
     table = document.get("topicConfigTable", {})
     return document, {name: _topic(path, name, entry) for name, entry in table.items()}
 
 
-def _parse(path: Path, text: str) -> dict[str, Any]:
+def _parse_table(path: Path, text: str) -> dict[str, Any]:
     try:
         document = parse_java_json(text)
     except (ValueError, RecursionError) as error:
@@ -251,3 +251,45 @@ def _topic(path: Path, name: str, entry: Any) -> Topic:
             found = f"topic {name[:80]!a} has {count} queues"
             raise StoreDamaged(str(path), 0, found, _RESTORE_HINT)
     return topic
+
+
+MESSAGE_TYPE, CLEANUP, QUEUE_TYPE = "message.type", "cleanup.policy", "queue.type"
+LITE_EXPIRATION = "lite.topic.expiration"
+RESERVE_TIME = "reserve.time"
+"""In hours. A request to make a topic names them as retention_hours."""
+OFFERED: Mapping[str, tuple[str, ...]] = {
+    QUEUE_TYPE: ("SimpleCQ",),
+    CLEANUP: ("DELETE",),
+    MESSAGE_TYPE: ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
+}
+_REASONS: Mapping[tuple[str, str], str] = {
+    (CLEANUP, "COMPACTION"): "messages are kept by age and size alone",
+    (QUEUE_TYPE, "BatchCQ"): "queues have one unit for each message",
+    (MESSAGE_TYPE, "PRIORITY"): "messages have no priority",
+    (MESSAGE_TYPE, "LITE"): "there are no lite topics",
+}
+_LEAVE_OUT_HINT = "leave the attribute out"
+
+
+def reason_not_offered(name: str, value: str) -> str:
+    """Why a node does not offer an attribute; empty where it does."""
+    if value in OFFERED.get(name, ()):
+        return ""
+    if name == LITE_EXPIRATION:
+        return _REASONS[MESSAGE_TYPE, "LITE"]
+    if name in OFFERED:
+        return _REASONS.get((name, value), f"it may be {', '.join(OFFERED[name])}")
+    return "a node does not know it"
+
+
+def check_offered(wanted: Mapping[str, str], known: Mapping[str, str]) -> None:
+    """Raises NotAllowed for what a topic does not have already, as `known` says."""
+    for name, value in sorted(wanted.items()):
+        if known.get(name) == value:
+            continue
+        if name == RESERVE_TIME:
+            raise NotAllowed(f"{name} is no attribute here", "name retention_hours")
+        why = reason_not_offered(name, value)
+        if why:
+            text = f"a node does not offer {name[:80]}={value[:80]}: {why}"
+            raise NotAllowed(text, _LEAVE_OUT_HINT)

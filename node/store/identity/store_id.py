@@ -25,12 +25,13 @@ from node.store.checkpoints import (
     load_sealed,
     load_slots,
     load_store_id,
+    new_store_id,
     own_dir,
+    save_lock_id,
     save_owner,
     save_sealed,
     seal,
 )
-from node.store.identity.lock_id import new_id, save_lock_id
 from node.store.quarantine import move_file
 from node.store.staging_files import journal_path, list_batches, list_queries, published_path
 from protocol.errors import StoreDamaged
@@ -78,7 +79,7 @@ def ensure_id(root: Path) -> str:
     ours = load_store_id(root)
     if ours.value is not None and ours.is_settled:
         return ours.value
-    owner, store_id = load_owner(root), ours.value or new_id()
+    owner, store_id = load_owner(root), ours.value or new_store_id()
     epochs, _ = _guards(root)
     level = logging.INFO if epochs.exists() else logging.DEBUG  # a new store needs no line
     if ours.value is None:

@@ -10,12 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from node.store.hints import see_all_damage
-from node.store.log.damage import next_record, wrong_blank
-from node.store.log.reader import Bounds, LogReader
-from node.store.log.segment import Segment
-from node.store.log.segment_list import SegmentList
-from node.store.shutdown_state import Condition
+from node.store.condition import Condition
+from node.store.file_cache import see_all_damage
+from node.store.log.reader import Bounds, LogReader, next_record, wrong_blank
+from node.store.log.segments import Segment, SegmentList
 from protocol.errors import StoreDamaged
 from protocol.record.codec import Record, Torn, decode
 from protocol.record.columns import RecordColumns, crc_property_rows

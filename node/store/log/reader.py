@@ -1,18 +1,26 @@
 """Reads the CommitLog between two bounds: single records, raw bytes, or columns of many.
 
 The owner of a reader sets the bounds: for a stopped store from the walk to the log's end, for a
-running one from the writer's page. Nothing outside them is read.
+running one from the writer's page. Nothing outside them is read. Large replies go into memory that
+is used again: fresh pages cost more than the copy into them.
+
+After damage a read goes on where the next record proves itself: by its magic, the log offset that
+it contains, its lengths and its checksum. After the log's real end there may be old records, which
+a broker cut off without wiping them: their store times are before that of the last good record.
 """
 
 import struct
+import weakref
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from node.store.buffers import Buffers
-from node.store.hints import see_all_damage
-from node.store.log.segment import Segment
-from node.store.log.segment_list import SegmentList
+import numpy as np
+
+from node.store.file_cache import see_all_damage
+from node.store.log.segments import Segment, SegmentList
 from protocol.errors import NotFound, StoreDamaged
+from protocol.kernel.loader import Bytes
 from protocol.record.check import SealedRecord, at_a_glance
 from protocol.record.codec import (
     FILLER_BYTES,
@@ -276,3 +284,149 @@ def _below(columns: RecordColumns, stop: int) -> RecordColumns:
     if int(columns.physical_offset[-1]) < stop:
         return columns
     return columns.take(columns.physical_offset < stop)
+
+
+FIRST_WINDOW_BYTES = 16 * 1024
+"""Usually the next record is near; each further window is four times as large."""
+_MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
+_MAGIC_AT = 4
+_MAGIC_END = _MAGIC_AT + len(_MAGICS[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes within the log that are not a record; the next record starts at `resumed_at`."""
+
+    where: str
+    torn: Torn
+    resumed_at: int
+
+
+def next_record(
+    log: LogReader, position: int, not_before: int = 0, stop: int | None = None
+) -> int | None:
+    """The first offset from `position` on of a record with a store time from `not_before` on.
+
+    The record starts below `stop`, and may end above it. None without such a record.
+    """
+    limit = log.end if stop is None else min(stop, log.end)
+    while position < limit:
+        segment = log.segment_at(position)
+        for place in _magic_places(log, position, min(segment.end, limit + _MAGIC_END, log.end)):
+            if place >= limit:
+                return None
+            found = log.peek(place)
+            if isinstance(found, Record) and found.head.store_timestamp >= not_before:
+                return place
+        position = segment.end
+    return None
+
+
+def wrong_blank(log: LogReader, position: int) -> Torn | None:
+    """The fault of a blank at `position` whose size is not what is left of its segment; else None.
+
+    Readers skip the rest of the segment all the same, as a broker does.
+    """
+    segment = log.segments.find(position)
+    if segment is None or position >= log.end or position + FILLER_BYTES > segment.end:
+        return None
+    found = decode(segment.read(position - segment.start, FILLER_BYTES), 0)
+    left = segment.end - position
+    if not isinstance(found, Filler) or found.size == left:
+        return None
+    why = f"a blank of {found.size} bytes, {left} are left in the segment"
+    return Torn(position, "bad_size", why)
+
+
+def _magic_places(log: LogReader, position: int, stop: int) -> Iterator[int]:
+    """Yields the offsets in one segment where a record's magic code is in its place, in order."""
+    segment = log.segment_at(position)
+    overlap = _MAGIC_AT + len(_MAGICS[0]) - 1
+    window = FIRST_WINDOW_BYTES
+    while position < stop:
+        count = min(window, stop - position)
+        data = segment.read(position - segment.start, count)
+        found = {at for magic in _MAGICS for at in _find_all(data, magic)}
+        for at in sorted(found):
+            if at >= _MAGIC_AT:
+                yield position + at - _MAGIC_AT
+        if count < window:
+            return
+        position += count - overlap
+        window = min(4 * window, WINDOW_BYTES)
+
+
+def _find_all(data: bytes, wanted: bytes) -> Iterator[int]:
+    at = data.find(wanted)
+    while at >= 0:
+        yield at
+        at = data.find(wanted, at + 1)
+
+
+def columns_past_damage(
+    log: LogReader,
+    start: int,
+    stop: int | None = None,
+    verify: bool = True,
+    window_bytes: int = WINDOW_BYTES,
+) -> Iterator[RecordColumns | Damage]:
+    """As `LogReader.columns`, but yields a Damage for damaged bytes and goes on after them.
+
+    Ends if no record can be proved after the damage, which is then in `log.stopped`.
+    """
+    last_time = 0
+    stop = log.end if stop is None else min(stop, log.end)
+    while start < stop:
+        for columns in log.columns(start, stop, window_bytes, verify):
+            last_time = int(columns.store_timestamp[-1])
+            yield columns
+        torn = log.stopped
+        if torn is None:
+            return
+        resumed = next_record(log, torn.position + 1, last_time)
+        if resumed is None:
+            log.stopped = torn
+            return
+        log.stopped = None  # also where `stop` is not above the next record
+        yield Damage(str(log.segment_at(torn.position).path), torn, resumed)
+        start = resumed
+
+
+BUFFERS_BYTES_MAX = 16 << 20
+"""Memory that stays allocated; further blocks are allocated and freed each time."""
+BUFFER_BYTES_MIN = 1 << 16
+"""A smaller block is not worth keeping."""
+
+
+class Buffers:
+    """Blocks of memory. A block is in use while an array from `take`, or a view of it, exists.
+
+    One thread takes blocks; any thread may drop them.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: deque[tuple[Bytes, weakref.ref[Bytes]]] = deque()
+        self.bytes = 0
+
+    def take(self, size: int) -> Bytes:
+        """An array of `size` bytes with arbitrary content."""
+        if size < BUFFER_BYTES_MIN:
+            return np.empty(size, np.uint8)
+        for _ in range(len(self._blocks)):
+            block, lent = self._blocks.popleft()
+            if lent() is not None:
+                self._blocks.append((block, lent))
+            elif len(block) >= size:
+                return self._lend(block, size)
+            else:
+                self.bytes -= len(block)  # too small for the replies of today
+        room = 1 << (size - 1).bit_length()
+        if self.bytes + room > BUFFERS_BYTES_MAX:
+            return np.empty(size, np.uint8)
+        self.bytes += room
+        return self._lend(np.empty(room, np.uint8), size)
+
+    def _lend(self, block: Bytes, size: int) -> Bytes:
+        part = block[:size]
+        self._blocks.append((block, weakref.ref(part)))
+        return part

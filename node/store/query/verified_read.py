@@ -1,13 +1,102 @@
-"""Reads messages of a queue, and verifies that each record is the wanted message."""
+"""Reads the messages that units of a queue name, and verifies that each record is that message.
+
+`record_of` reads one message, `verified_bytes` many.
+"""
+
+from pathlib import Path
 
 import numpy as np
 
+from node.store.file_cache import FileVanished, see_all_damage
 from node.store.log.reader import LogReader
+from node.store.queues import QueueReader
 from protocol.derived.kernel_read import MessageUnits, copy_messages, unit_bytes
-from protocol.errors import StoreDamaged
+from protocol.derived.queue_unit import QueueUnit
+from protocol.errors import MessageDamaged, NotFound, StoreDamaged
 from protocol.kernel import loader
 from protocol.kernel.loader import Kernel
 from protocol.record.check import WantedRecords, first_unfit
+from protocol.record.codec import Filler, Record, Torn
+
+
+def record_of(log: LogReader, queue: QueueReader, number: int, unit: QueueUnit) -> Record:
+    """The record that `unit` names, which is unit `number` of the queue.
+
+    Raises MessageDamaged if the record is damaged, or is not this message; NotFound if it lies
+    before the log's begin.
+    """
+    if 0 <= unit.physical_offset < log.min_offset:
+        raise NotFound(
+            f"message {number} of queue {queue.queue.queue_id} of {queue.queue.topic} was deleted",
+            f"the log begins at offset {log.min_offset}",
+        )
+    if log.holds(unit.physical_offset, unit.size):
+        found = _peek_or_damage(log, unit.physical_offset)
+        wanted = WantedRecords(queue.queue, (number,), (unit.physical_offset,), (unit.size,))
+        if isinstance(found, Record) and wanted.is_this(0, found):
+            return found
+    raise damaged_message(log, queue, number, unit)
+
+
+def store_time(log: LogReader, queue: QueueReader, number: int, unit: QueueUnit) -> int:
+    """STORETIMESTAMP of a message; -1 if its record lies before the log's begin.
+
+    A broker reads this field alone (pickupStoreTimestamp); here the whole record is verified.
+    Raises MessageDamaged.
+    """
+    if 0 <= unit.physical_offset < log.min_offset:
+        return -1
+    return record_of(log, queue, number, unit).head.store_timestamp
+
+
+def damaged_message(
+    log: LogReader, queue: QueueReader, number: int, unit: QueueUnit
+) -> MessageDamaged:
+    """The error of a damaged message: record or unit, where, and how to go on after it."""
+    where, offset, found = _what_is_wrong(log, queue, number, unit)
+    topic, queue_id = queue.queue
+    return MessageDamaged(
+        where,
+        offset,
+        f"{found} (message {number} of queue {queue_id} of {topic})",
+        f"{see_all_damage(Path(where))}; go on after it at queue offset {number + 1}:"
+        f" keelog consume {topic} --queue {queue_id} -o {number + 1}",
+        number,
+        number + 1,
+    )
+
+
+def _peek_or_damage(log: LogReader, place: int) -> Record | Filler | Torn | StoreDamaged:
+    """As `log.peek`, but returns the error of a damaged segment; raises for one that is gone."""
+    try:
+        return log.peek(place)
+    except FileVanished:
+        raise
+    except StoreDamaged as damage:
+        return damage
+
+
+def _what_is_wrong(
+    log: LogReader, queue: QueueReader, number: int, unit: QueueUnit
+) -> tuple[str, int, str]:
+    """File, offset and reason. If there is a whole record, the unit must be wrong."""
+    file, position = queue.place(number)
+    place, size = unit.physical_offset, unit.size
+    says = f"the queue unit names {size} bytes at log offset {place}"
+    if not log.holds(place, size):
+        return str(file), position, f"{says}, outside [{log.min_offset}, {log.end})"
+    match _peek_or_damage(log, place):
+        case StoreDamaged() as damage:
+            return damage.where, damage.offset, damage.found
+        case Torn(why=why):
+            return str(log.segment_at(place).path), place, why
+        case Filler():
+            return str(file), position, f"{says}, where the segment ends"
+        case Record() as found:
+            is_like = f"a record of {found.size} bytes of queue {found.head.queue_id} of"
+            other = f"{is_like} {found.topic}, number {found.head.queue_offset}"
+            return str(file), position, f"{says}, where {other} stands"
+
 
 Payload = bytes | memoryview
 COMPILED_ABOVE = 4
@@ -22,7 +111,7 @@ def verified_bytes(log: LogReader, messages: MessageUnits) -> tuple[Payload, int
     """
     compiled = loader.active()
     if compiled is not None and len(messages.units) > COMPILED_ABOVE:
-        return _copied(compiled, log, messages)
+        return _copied_bytes(compiled, log, messages)
     wanted = WantedRecords(
         messages.queue,
         messages.number.tolist(),
@@ -34,7 +123,7 @@ def verified_bytes(log: LogReader, messages: MessageUnits) -> tuple[Payload, int
     return (payload if good == count else payload[: sum(wanted.sizes[:good])]), good
 
 
-def _copied(compiled: Kernel, log: LogReader, messages: MessageUnits) -> tuple[Payload, int]:
+def _copied_bytes(compiled: Kernel, log: LogReader, messages: MessageUnits) -> tuple[Payload, int]:
     """With the kernel, which copies and verifies a record in one pass, segment by segment."""
     units = messages.units
     rows, size = len(units), unit_bytes(compiled, units)

@@ -1,10 +1,18 @@
 """Plans the repair of a damaged store: `keelog store repair` without `--apply`. Only reads.
 
-The log comes first: its files, its holes, its end. Queues, index and checkpoint derive from it, so
-`verify` judges them now, and once more after the log is repaired.
+The log comes first. Of its files some stay, some go, some get another length. Its holes are filled
+with markers of lost records and a closing blank. A unit gives the exact place of a lost record. A
+number that a queue lacks around a hole shows that a record was there, but not where: its marker
+goes into the room that the units leave. The rest was something else, a part of a transaction for
+instance, and gets markers without a queue. Last comes the log's end.
+
+Queues, index and checkpoint derive from the log, so `verify` judges them now, and once more after
+the log is repaired.
 """
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,34 +20,318 @@ from typing import Any, NamedTuple
 
 from node.runtime.settings import Settings
 from node.store.checkpoints import QUARANTINE_DIR, Tails, own_dir
-from node.store.identity.own_places import strangers
+from node.store.condition import Condition, check_is_store, read_condition
+from node.store.file_cache import OpenFile, OpenFiles
+from node.store.identity.places import strangers
 from node.store.identity.store_id import PUT_BACK
-from node.store.log.damage import next_record
 from node.store.log.end import find_tail
-from node.store.log.reader import Bounds, LogReader
-from node.store.log.segment_list import SegmentList
-from node.store.queues.files import QueueFiles
-from node.store.repair.files import LogFiles, PaddedFiles, plan_log_files
-from node.store.repair.markers import Filling, fill_holes
+from node.store.log.reader import Bounds, LogReader, next_record
+from node.store.log.segments import Listing, SegmentList, list_folder
+from node.store.queues import QueueFiles
+from node.store.rebuilding import load_rebuilding
 from node.store.repair.steps import (
     CutLog,
+    DeleteFile,
     FillHole,
+    Marker,
     MoveFile,
     Rebuild,
     RewriteCheckpoint,
     Row,
+    SetLength,
     Step,
 )
-from node.store.repair.units import UnitsRead, queue_files, read_units
-from node.store.repair.walk import LogWalk, add_gaps_at_ends, walk_log
-from node.store.replay.rebuilding import load_rebuilding
-from node.store.shutdown_state import Condition, check_is_store, read_condition
+from node.store.repair.walk import (
+    Claim,
+    Gap,
+    Hole,
+    LogWalk,
+    UnitsRead,
+    add_gaps_at_ends,
+    queue_files,
+    read_units,
+    walk_log,
+)
 from node.store.verify.log import Progress
 from node.store.verify.verify import VerifyReport, verify
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
-from protocol.names import CONFIG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, LOCK_FILE
-from protocol.record.codec import Record, Torn
+from protocol.names import (
+    COMMIT_LOG_DIR,
+    CONFIG_DIR,
+    CONSUME_QUEUE_DIR,
+    INDEX_DIR,
+    LOCK_FILE,
+    is_folder_name,
+)
+from protocol.record.codec import FILLER_BYTES, Record, Torn
+from protocol.record.lost_marker import (
+    GAP_MARKER_BYTES_MIN,
+    LOST_PROPERTY_BYTES,
+    gap_sizes,
+    queue_marker_bytes_min,
+)
+
+
+class _PaddedFile(OpenFile):
+    """A file that reads as if it had its full length: missing bytes are zeros."""
+
+    def check(self) -> None:
+        """Accepts a shorter file."""
+
+    def read(self, position: int, count: int) -> bytes:
+        """As `OpenFile.read`, never short."""
+        there = min(max(self.path.stat().st_size - position, 0), count)
+        return (super().read(position, there) if there else b"").ljust(count, b"\0")
+
+
+class PaddedFiles(OpenFiles):
+    """As `OpenFiles`, for files that may be too short."""
+
+    def _open(self, path: Path, size: int) -> OpenFile:
+        return _PaddedFile(path, size)
+
+
+@dataclass(frozen=True, slots=True)
+class LogFiles:
+    """The segments as they will be after `steps`, and the runs of segments that go."""
+
+    segments: SegmentList
+    steps: list[Step]
+    moved_runs: list[SegmentList] = field(default_factory=list)
+
+
+def plan_log_files(root: Path, files: OpenFiles) -> LogFiles:
+    """Plans by the names and lengths in `commitlog/`. Raises StorePermission, StoreDamaged."""
+    folder = root / COMMIT_LOG_DIR
+    listing = list_folder(folder)
+    steps: list[Step] = [
+        MoveFile(problem.path, 0, problem.path.stat().st_size, "is no file of a store")
+        for problem in listing.problems
+        if problem.kind == "foreign_file"
+    ]
+    steps += _unfinished_steps(listing)
+    odd = [(p.offset, p.path) for p in listing.problems if p.kind == "wrong_length"]
+    kept: list[tuple[int, Path]] = list(listing.files)
+    for start, path in odd:
+        size = path.stat().st_size
+        if size == 0:
+            steps.append(DeleteFile(path, start, "is empty"))
+        else:
+            kept.append((start, path))
+    listing = listing._replace(files=sorted(kept), problems=[], unfinished=None)
+    newest, moved = _newest_run(folder, listing, files)
+    for run in moved:
+        for start, path in run.files:
+            why = "does not join the newest run of segments"
+            steps.append(MoveFile(path, start, path.stat().st_size, why))
+    for start, path in newest.files:
+        size = path.stat().st_size
+        if size != listing.file_bytes:
+            steps.append(SetLength(path, start, size, listing.file_bytes))
+    segments = SegmentList(folder, newest, files)
+    return LogFiles(segments, steps, [SegmentList(folder, run, files) for run in moved])
+
+
+def _unfinished_steps(listing: Listing) -> list[Step]:
+    """The step for a last file that is too short and begins with zeros."""
+    path = listing.unfinished
+    if path is None:
+        return []
+    start, size = int(path.name), path.stat().st_size
+    if size == 0:
+        return [DeleteFile(path, start, "is empty")]
+    return [MoveFile(path, start, size, "is too short and begins with nothing")]
+
+
+def _newest_run(folder: Path, listing: Listing, files: OpenFiles) -> tuple[Listing, list[Listing]]:
+    """The newest stretch without a gap that holds a record, and all others, oldest first."""
+    runs = [
+        listing._replace(files=[file for file in listing.files if start <= file[0] < end])
+        for start, end in listing.runs()
+    ]
+    if len(runs) < 2:
+        return listing, []
+    newest = next((run for run in reversed(runs) if _holds_a_record(folder, run, files)), runs[-1])
+    return newest, [run for run in runs if run is not newest]
+
+
+def _holds_a_record(folder: Path, run: Listing, files: OpenFiles) -> bool:
+    segments = SegmentList(folder, run, files)
+    reader = LogReader(segments, Bounds(segments.start, segments.end))
+    return next_record(reader, segments.start) is not None
+
+
+_FIRST_BYTES = 160
+"""The size of a marker that begins a segment: room for its topic, property and checksum."""
+
+
+@dataclass(slots=True)
+class _Room:
+    """Bytes [start, end) of a hole that no unit names; `placed` are its markers, front first."""
+
+    hole: Hole
+    start: int
+    end: int
+    placed: list[Marker] = field(default_factory=list)
+
+    @property
+    def free_from(self) -> int:
+        return self.placed[-1].offset + self.placed[-1].size if self.placed else self.start
+
+    @property
+    def free_to(self) -> int:
+        """The end for records: the blank that closes a segment needs room after them."""
+        return self.end - FILLER_BYTES if self.end == self.hole.segment_end else self.end
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """The steps that fill all holes, and the queue offsets without room for a marker: a broker's
+    rebuild would renumber the units after those."""
+
+    steps: list[FillHole]
+    homeless: list[tuple[Queue, int]]
+
+
+def fill_holes(holes: Sequence[Hole], claims: Sequence[Claim], gaps: Sequence[Gap]) -> Filling:
+    """Plans every hole. Raises StoreDamaged for a hole that is too small for a record."""
+    by_hole: dict[int, list[Claim]] = defaultdict(list)
+    starts = [hole.start for hole in holes]
+    for claim in claims:
+        by_hole[starts[bisect_right(starts, claim.offset) - 1]].append(claim)
+    rooms = {hole.start: list(_rooms(hole, by_hole[hole.start])) for hole in holes}
+    every_room = [room for start in starts for room in rooms[start]]
+    homeless: list[tuple[Queue, int]] = []
+    # The gap with the least choice comes first: a gap may span several holes.
+    for gap in sorted(gaps, key=lambda gap: (gap.high, gap.low)):
+        homeless += _place_gap(gap, claims, every_room)
+    steps = [_fill_step(hole, by_hole[hole.start], rooms[hole.start]) for hole in holes]
+    return Filling(steps, homeless)
+
+
+def _rooms(hole: Hole, claims: Sequence[Claim]) -> Iterable[_Room]:
+    position = hole.start
+    for claim in claims:
+        if claim.offset > position:
+            yield _Room(hole, position, claim.offset)
+        position = claim.end
+    if position < hole.end:
+        yield _Room(hole, position, hole.end)
+
+
+def _place_gap(gap: Gap, claims: Sequence[Claim], rooms: list[_Room]) -> list[tuple[Queue, int]]:
+    """Places the numbers of a gap that no unit names; returns those without room."""
+    if not is_folder_name(gap.queue.topic):
+        return []
+    known = {claim.number: claim for claim in claims if claim.queue == gap.queue}
+    least = queue_marker_bytes_min(gap.queue.topic, sealed=False)
+    room = sum(max(one.free_to - one.free_from, 0) for one in rooms)
+    if gap.stop - gap.first - len(known) > room // least:
+        # More records than there was room for: this queue skips numbers for another reason.
+        return []
+    homeless: list[tuple[Queue, int]] = []
+    low = gap.low
+    for number in range(gap.first, gap.stop):
+        if number in known:
+            low = known[number].end
+            continue
+        above = [claim.offset for other, claim in known.items() if other > number]
+        placed = _place_marker(gap.queue, number, low, min([gap.high, *above]), rooms)
+        if placed is None:
+            homeless.append((gap.queue, number))
+        else:
+            low = placed.offset + placed.size
+    return homeless
+
+
+def _place_marker(
+    queue: Queue, number: int, low: int, high: int, rooms: list[_Room]
+) -> Marker | None:
+    for with_checksum in (True, False):
+        for room in rooms:
+            sealed = with_checksum and room.hole.sealed
+            at, size = room.free_from, queue_marker_bytes_min(queue.topic, sealed)
+            if low <= at and room.end <= high and at + size <= room.free_to:
+                marker = Marker(at, size, queue, number)
+                room.placed.append(marker)
+                return marker
+    return None
+
+
+def _fill_step(hole: Hole, claims: Sequence[Claim], rooms: Sequence[_Room]) -> FillHole:
+    markers = [Marker(claim.offset, claim.size, claim.queue, claim.number) for claim in claims]
+    blank_at: int | None = None
+    for room in rooms:
+        if room.end < hole.segment_end:
+            markers += _spread(room)
+            continue
+        placed = _widened(room)
+        markers += placed
+        blank_at = placed[-1].offset + placed[-1].size if placed else room.start
+        if blank_at == hole.segment_start:
+            # A segment begins with a record: brokers take its store time from there.
+            markers.append(Marker(blank_at, min(_FIRST_BYTES, room.free_to - blank_at)))
+            blank_at += markers[-1].size
+    return FillHole(
+        path=hole.path,
+        segment_start=hole.segment_start,
+        start=hole.start,
+        end=hole.end,
+        torn=hole.torn,
+        store_timestamp=hole.store_timestamp,
+        sealed=hole.sealed,
+        markers=tuple(_without_slivers(hole, markers, blank_at)),
+        blank_at=blank_at,
+    )
+
+
+def _spread(room: _Room) -> list[Marker]:
+    """Markers for all of a room. The last placed one takes the rest; an empty room is unknown."""
+    if room.placed:
+        *others, last = _widened(room)
+        return [*others, last._replace(size=room.end - last.offset)]
+    sizes = gap_sizes(room.end - room.start)
+    markers, position = [], room.start
+    for size in sizes:
+        markers.append(Marker(position, size))
+        position += size
+    return markers
+
+
+def _widened(room: _Room) -> list[Marker]:
+    """The markers of a room, each longer by the property that marks it, where there is room."""
+    slack, position = room.free_to - room.free_from, room.start
+    markers: list[Marker] = []
+    for marker in room.placed:
+        more = min(LOST_PROPERTY_BYTES, slack)
+        slack -= more
+        markers.append(marker._replace(offset=position, size=marker.size + more))
+        position += marker.size + more
+    return markers
+
+
+def _without_slivers(hole: Hole, markers: list[Marker], blank_at: int | None) -> list[Marker]:
+    """Adds bytes too few for a record to the marker before them, else to the one after them."""
+    kept: list[Marker] = []
+    start = hole.start
+    for marker in sorted(markers, key=lambda marker: marker.offset):
+        if marker.queue is None and marker.size < GAP_MARKER_BYTES_MIN:
+            if kept:
+                kept[-1] = kept[-1]._replace(size=kept[-1].size + marker.size)
+            continue
+        end = marker.offset + marker.size
+        begin = kept[-1].offset + kept[-1].size if kept else start
+        kept.append(marker._replace(offset=begin, size=end - begin))
+    if not kept and blank_at is None:
+        raise StoreDamaged(
+            str(hole.path),
+            hole.start,
+            f"{hole.end - hole.start} damaged bytes are too few for any record",
+            "restore a backup, or move what is left: keelog store dump",
+        )
+    return kept
+
 
 _NO_LIMIT = 2**63 - 1
 
@@ -121,7 +413,7 @@ def plan_repair(root: Path, settings: Settings, progress: Progress | None = None
 def plan_log(root: Path, settings: Settings) -> LogPlan:
     """Plans the repair of the log. Raises as `plan_repair`."""
     check_is_store(root, strict=False)
-    strange = _strangers(root)
+    strange = _stranger_steps(root)
     condition = read_condition(root, strict=False)
     with closing(PaddedFiles()) as files:
         log_files = plan_log_files(root, files)
@@ -134,7 +426,7 @@ def plan_log(root: Path, settings: Settings) -> LogPlan:
     return LogPlan([*strange, *log_files.steps, *steps], lost, walk.store_timestamp, walk.end)
 
 
-def _strangers(root: Path) -> list[Step]:
+def _stranger_steps(root: Path) -> list[Step]:
     """Moves irregular files away, before other steps need their places.
 
     Raises IrregularFile for the lock: without it nobody knows who holds the store.

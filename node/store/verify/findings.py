@@ -1,18 +1,24 @@
 """The findings of `verify`: what lies in a row is one finding, and of many alike a few are listed.
 
-Each finding has the command that fixes it.
+Each finding has the command that fixes it. `CheckedStore` is the interface of the store in which
+they are found: a whole one, or what one task of an audit has.
 """
 
 import shlex
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
+from node.runtime.settings import Settings
 from node.store.checkpoints import own_dir
+from node.store.condition import Condition
 from node.store.identity.store_id import PUT_BACK
-from node.store.shutdown_state import Condition
+from node.store.log.reader import LogReader
+from node.store.queues import QueueFiles
+from protocol.ids import Queue
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
 
 Severity = Literal["error", "warning"]
@@ -70,7 +76,7 @@ class Finding:
     def shape(self, root: Path) -> dict[str, Any]:
         """As JSON, with the command that fixes it in the store `root`."""
         named = {name: getattr(self, name) for name in _FIELDS}
-        return {**named, "detail": self.said, "count": self.count, "try": _fix(root, self)}
+        return {**named, "detail": self.said, "count": self.count, "try": _fix_of(root, self)}
 
     def joined(self, later: "Finding") -> "Finding | None":
         """Both as one, if the later one goes on where this one ends."""
@@ -101,7 +107,7 @@ class Finding:
 _FIELDS = ("severity", "kind", "file", "offset", "topic", "queue_id", "queue_offset", "detail")
 
 
-def _fix(root: Path, finding: Finding) -> str:
+def _fix_of(root: Path, finding: Finding) -> str:
     """What fixes a finding: a command, where there is one."""
     file, store = Path(finding.file), shlex.quote(str(root))
     if file.parent == own_dir(root) and not finding.detail.endswith(NO_START):
@@ -168,3 +174,23 @@ class Findings:
                 detail = f"{found[index].detail} (and {more} more)"
                 found[index] = replace(found[index], detail=detail)
         return sorted(found, key=lambda finding: finding.severity != "error")
+
+
+class CheckedStore(Protocol):
+    """`StoppedStore` is one."""
+
+    root: Path
+    settings: Settings
+    condition: Condition
+    log: LogReader
+
+    @property
+    def folders(self) -> Mapping[Queue, Path]:
+        """The folders of all queues that have one."""
+
+    @property
+    def queue_file_bytes(self) -> int:
+        """Length of a queue file. Raises StoreDamaged."""
+
+    def files_of(self, queue: Queue) -> QueueFiles:
+        """The files of a queue. Raises StoreDamaged, StorePermission."""

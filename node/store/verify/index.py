@@ -6,13 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from node.runtime.regular_file import no_file
-from node.store.indexes.file import IndexFile
-from node.store.indexes.listing import list_index_names
-from node.store.indexes.reader import IndexFolder
-from node.store.verify.checked_store import CheckedStore
+from node.store.indexes import IndexFile, IndexFolder, list_index_names
 from node.store.verify.findings import (
     ALIKE_MAX,
     NO_ENTRY,
+    CheckedStore,
     Finding,
     Findings,
     Severity,

@@ -2,9 +2,15 @@
 
 from collections.abc import Callable, Iterator
 
-from node.store.log.damage import Damage, columns_past_damage, next_record, wrong_blank
-from node.store.log.reader import Bounds, LogReader
-from node.store.stopped_store import StoppedStore
+from node.store.log.reader import (
+    Bounds,
+    Damage,
+    LogReader,
+    columns_past_damage,
+    next_record,
+    wrong_blank,
+)
+from node.store.opening import StoppedStore
 from node.store.verify.findings import Finding, Findings, mended_by_recovery
 from protocol.names import CHECKPOINT_FILE
 from protocol.record.codec import Torn

@@ -8,15 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from node.store.log.segment_list import list_folder
-from node.store.queues.files import QueueFiles, is_filler
-from node.store.queues.listing import list_strangers, queue_folder
-from node.store.queues.reader import QueueReader
-from node.store.verify.checked_store import CheckedStore
+from node.store.log.segments import list_folder
+from node.store.queues import QueueFiles, QueueReader, is_filler, list_strangers, queue_folder
 from node.store.verify.findings import (
     ALIKE_MAX,
     NO_QUEUE_FILES,
     NO_TOPIC_FILES,
+    CheckedStore,
     Finding,
     Findings,
     Severity,

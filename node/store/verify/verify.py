@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from node.runtime.settings import Settings
-from node.store.stopped_store import StoppedStore
+from node.store.opening import StoppedStore
 from node.store.verify.findings import Finding, Findings
 from node.store.verify.index import IndexCheck
 from node.store.verify.log import LogCheck, Progress
-from node.store.verify.own import irregular_findings, own_findings
+from node.store.verify.own_files import irregular_findings, own_findings
 from node.store.verify.queues import QueueCheck
 from protocol.derived.dispatch_request import DispatchRequests
 

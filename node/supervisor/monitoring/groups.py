@@ -11,7 +11,7 @@ from typing import Any
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from node.runtime.stats.topic_counts import OTHER_TOPICS
-from node.store.group_lags_file import read_group_lags
+from node.store.run_files import read_group_lags
 
 _LABELS = ("consumer_group", "topic")
 

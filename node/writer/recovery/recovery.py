@@ -22,16 +22,15 @@ from node.store.checkpoints import (
     save_epochs,
     save_tails,
 )
+from node.store.condition import Condition, read_condition
 from node.store.file_cache import OpenFiles
 from node.store.identity.store_id import PUT_BACK
-from node.store.log.damage import columns_past_damage
 from node.store.log.end import TailWalk, ends_at
-from node.store.log.reader import Bounds, LogReader
-from node.store.log.segment_list import SegmentList, list_folder
-from node.store.queues.listing import refuse_batch_queues
-from node.store.shutdown_state import Condition, read_condition
-from node.store.stopped_store import StoppedStore
-from node.store.verify.tails import disagreement
+from node.store.log.reader import Bounds, LogReader, columns_past_damage
+from node.store.log.segments import SegmentList, list_folder
+from node.store.opening import StoppedStore
+from node.store.queues import refuse_batch_queues
+from node.store.verify.own_files import disagreement
 from node.writer.recovery.queues import TailNotes
 from node.writer.recovery.tail import (
     LogEnd,

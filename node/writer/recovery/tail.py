@@ -12,9 +12,8 @@ import numpy as np
 
 from node.runtime import disk
 from node.runtime.event_log import fields
-from node.store.log.damage import columns_past_damage, next_record
-from node.store.log.reader import Bounds, LogReader
-from node.store.log.segment_list import SegmentList
+from node.store.log.reader import Bounds, LogReader, columns_past_damage, next_record
+from node.store.log.segments import SegmentList
 from node.store.quarantine import keep_bytes
 from protocol.names import COMMIT_LOG_DIR, offset_file_name, parse_offset_file_name
 from protocol.record.codec import RECORD_BYTES_MIN, Torn

@@ -17,7 +17,7 @@ from node.runtime.settings import Settings
 from node.runtime.shortage import MORE_TASKS, SHORT, as_refusal
 from node.runtime.state_page import RUNNING
 from node.store.checkpoints import list_progress
-from node.store.shutdown_state import QUEUE_WORKER_PREFIX
+from node.store.condition import QUEUE_WORKER_PREFIX
 from node.writer.broker_checkpoint import live_workers
 from node.writer.removal.survey import PurgePoint, TopicSurvey
 from node.writer.retention import SegmentFile

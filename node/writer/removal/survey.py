@@ -13,11 +13,9 @@ import numpy as np
 
 from node.store.file_cache import OpenFiles
 from node.store.log.reader import Bounds, LogReader
-from node.store.log.segment_list import SegmentList, list_folder
-from node.store.query.seek import offset_by_time
-from node.store.queues.files import is_filler
-from node.store.queues.listing import list_queue_ids, open_queue_files, queue_folder
-from node.store.queues.reader import QueueReader
+from node.store.log.segments import SegmentList, list_folder
+from node.store.query.look_up import offset_by_time
+from node.store.queues import QueueReader, is_filler, list_queue_ids, open_queue_files, queue_folder
 from protocol.derived.dispatch_request import DispatchRequests
 from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.errors import StoreDamaged

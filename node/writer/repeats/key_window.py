@@ -16,9 +16,8 @@ from node.runtime.damage import met_damage
 from node.runtime.event_log import fields
 from node.runtime.stored_times import Arrivals, Moment, moment
 from node.store.file_cache import OpenFiles
-from node.store.log.damage import Damage, columns_past_damage
-from node.store.log.reader import Bounds, LogReader
-from node.store.log.segment_list import SegmentList, list_folder
+from node.store.log.reader import Bounds, Damage, LogReader, columns_past_damage
+from node.store.log.segments import SegmentList, list_folder
 from node.writer.repeats.key_table import KeyTable
 from protocol.derived.dispatch_request import DispatchRequests, index_keys
 from protocol.derived.index_entry import fold_hash

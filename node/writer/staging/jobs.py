@@ -10,7 +10,7 @@ from pathlib import Path
 
 from node.runtime import disk
 from node.runtime.shortage import refusal_for
-from node.store.replay.rebuilding import remove_unfinished
+from node.store.rebuilding import remove_unfinished
 from node.store.staging_files import (
     BatchPosition,
     Journal,

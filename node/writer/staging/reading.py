@@ -9,7 +9,7 @@ from typing import NamedTuple
 from node.runtime.regular_file import open_regular
 from node.store.file_cache import OpenFiles
 from node.store.log.reader import Bounds, LogReader
-from node.store.log.segment_list import SegmentList, list_folder
+from node.store.log.segments import SegmentList, list_folder
 from node.store.staging_files import (
     BatchPosition,
     Frame,

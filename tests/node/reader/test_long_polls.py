@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from node.reader.long_polls import Held, LongPolls
 from node.reader.requests import Pull
-from node.store.query.pull_types import PullRequest
+from node.store.query.pull import PullRequest
 from protocol.errors import NodeBusy
 from protocol.ids import Queue
 

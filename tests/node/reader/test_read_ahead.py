@@ -14,8 +14,8 @@ from node.reader.long_polls import Held
 from node.reader.pull_desk import PullDesk
 from node.reader.requests import Pull
 from node.store.opening import open_live
-from node.store.query.pull_types import PullRequest, TransferLimits
-from node.store.query.tag_filter import parse_tags
+from node.store.query.filters import parse_tags
+from node.store.query.pull import PullRequest, TransferLimits
 from protocol.errors import MqError
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR, offset_file_name

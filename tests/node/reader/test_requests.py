@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from node.reader.requests import parse_get, parse_pull
 from node.runtime.settings import Settings
-from node.store.query.pull_types import TransferLimits
-from node.store.query.tag_filter import TagFilter
+from node.store.query.filters import TagFilter
+from node.store.query.pull import TransferLimits
 from protocol.errors import BadRequest, MqError
 from protocol.ids import Queue
 from protocol.requests import (

@@ -29,9 +29,8 @@ from node.runtime.stats.series import (
 from node.serving.request_server import BadFrames, Received
 from node.serving.unix_server import Payload
 from node.store.config.topics_file import TopicsFile
-from node.store.opening import open_live
-from node.store.query.pull_types import TransferLimits
-from node.store.running_store import RunningStore
+from node.store.opening import RunningStore, open_live
+from node.store.query.pull import TransferLimits
 from protocol.errors import BadRequest
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, TOPICS_FILE, offset_file_name

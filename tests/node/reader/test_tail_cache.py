@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from node.reader.tail_cache import KEPT_RECORDS_MAX, RETRY_S, TURN_RECORDS_MAX, TailCache
-from node.store.opening import open_live
-from node.store.query.pull_types import PullRequest, PullStatus
-from node.store.query.tag_filter import parse_tags
-from node.store.running_store import RunningStore
+from node.store.opening import RunningStore, open_live
+from node.store.query.filters import parse_tags
+from node.store.query.pull import PullRequest, PullStatus
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
 from tests.support.golden import GetStore, Row, facts

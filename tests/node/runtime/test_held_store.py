@@ -16,8 +16,8 @@ from node.runtime.process import EXIT_MOVED, end_badly, exit_code
 from node.runtime.state_page import WorkerPage
 from node.store.config.topics_file import TopicsFile
 from node.store.file_cache import OpenFile
-from node.store.identity.new_store import create_store
-from node.store.queues.listing import list_topics
+from node.store.identity.places import create_store
+from node.store.queues import list_topics
 from protocol.errors import NotAStore, StoreError, StoreMoved
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from node.runtime.remote_path import RemotePath, Snapshot, path_in, remote_path, scan
-from node.store.log.segment_list import list_folder
+from node.store.log.segments import list_folder
 
 ROOT = "s3://bucket/a store"
 FILES = {"commitlog/00": 3, "commitlog/20": 0, "config/x/y.json": 5, "abort": 0}

@@ -13,7 +13,7 @@ from node.runtime.settings import Settings
 from node.store.backup import source as source_module
 from node.store.backup.backup import BackupReport
 from node.store.backup.backup import backup as back_up
-from node.store.backup.manifest import load_manifest, save_manifest, state_dir
+from node.store.backup.folder import load_manifest, save_manifest, state_dir
 from node.store.checkpoints import load_epochs, load_removed, load_tails, save_removed
 from node.store.staging_files import Published, StagedBatch, load_published, save_published
 from protocol.derived.removed import Removed, RemovedTopic

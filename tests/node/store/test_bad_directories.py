@@ -9,7 +9,7 @@ import pytest
 from node.runtime import remote_path
 from node.store import file_cache
 from node.store.file_cache import FileVanished, OpenFiles
-from node.store.log.segment_list import list_folder
+from node.store.log.segments import list_folder
 from node.store.opening import open_store
 from protocol.errors import NotAStore, StoreDamaged, StorePermission
 from tests.support.golden import GetStore

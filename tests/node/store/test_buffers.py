@@ -1,7 +1,7 @@
 """Memory for answers: used again as soon as nobody holds it, never before."""
 
-from node.store import buffers
-from node.store.buffers import BUFFER_BYTES_MIN, BUFFERS_BYTES_MAX, Buffers
+from node.store.log import reader
+from node.store.log.reader import BUFFER_BYTES_MIN, BUFFERS_BYTES_MAX, Buffers
 
 
 def test_memory_is_lent_again_when_the_last_view_of_it_is_gone() -> None:
@@ -38,7 +38,7 @@ def test_no_more_is_kept_than_its_limit() -> None:
 def test_blocks_that_are_too_small_by_now_make_room() -> None:
     pool = Buffers()
     for _ in range(2):
-        held = [pool.take(1 << 20) for _ in range(buffers.BUFFERS_BYTES_MAX >> 20)]
+        held = [pool.take(1 << 20) for _ in range(reader.BUFFERS_BYTES_MAX >> 20)]
         assert pool.bytes == BUFFERS_BYTES_MAX
         del held
     large = pool.take(9 << 20)

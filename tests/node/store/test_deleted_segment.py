@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from node.store.file_cache import OpenFiles
-from node.store.log.segment_list import SegmentList, list_folder
+from node.store.log.segments import SegmentList, list_folder
 from protocol.errors import StoreDamaged
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
 

@@ -20,10 +20,8 @@ from node.store.checkpoints import (
 )
 from node.store.config.topics_file import TopicsFile
 from node.store.opening import open_store
-from node.store.query.find import FindRequest, find
-from node.store.query.pull import get_message
-from node.store.query.pull_types import PullRequest
-from node.store.query.seek import Boundary, offset_by_time
+from node.store.query.look_up import Boundary, FindRequest, find, offset_by_time
+from node.store.query.pull import PullRequest, get_message
 from protocol.derived.dispatch_request import DispatchRequests, index_keys
 from protocol.errors import MqError
 from protocol.record.codec import Filler, Record, Torn, decode

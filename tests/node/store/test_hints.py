@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from node.store.hints import see_all_damage
+from node.store.file_cache import see_all_damage
 from node.store.opening import open_store
 from protocol.errors import MessageDamaged, NotFound, StoreDamaged
 from tests.support.damaged_store import make_store, queue_of
@@ -24,7 +24,7 @@ def test_the_hints_of_damaged_records_name_the_store_and_deep(tmp_path: Path) ->
         topic, queue_id = queue_of(record)
         queue = store.queue(topic, queue_id)
         assert queue is not None
-        from node.store.query.record_of_unit import record_of
+        from node.store.query.verified_read import record_of
 
         unit = queue.unit(record.head.queue_offset)
         assert unit is not None

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from node.runtime.locks import StoreLock
-from node.store.identity.new_store import check_created, create_store
+from node.store.identity.places import check_created, create_store
 from protocol.errors import NotAStore, StoreLocked
 
 

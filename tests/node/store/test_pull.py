@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 
 from node.store.opening import StoppedStore, open_store
 from node.store.query import pull
-from node.store.query.pull import get_message
-from node.store.query.pull_types import IN_MEMORY, PullRequest, PullStatus, TransferLimits
-from node.store.query.sql_filter import sql_filter
-from node.store.query.tag_filter import TagFilter, parse_tags
+from node.store.query.filters import TagFilter, parse_tags, sql_filter
+from node.store.query.pull import IN_MEMORY, PullRequest, PullStatus, TransferLimits, get_message
 from protocol.errors import BadRequest, StoreDamaged
 from protocol.kernel import loader
 from tests.support.golden import GetStore

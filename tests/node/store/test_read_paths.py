@@ -12,14 +12,12 @@ import pytest
 
 from node.runtime.settings import Settings
 from node.store.file_cache import OpenFile
-from node.store.log.damage import Damage, columns_past_damage
+from node.store.log.reader import Damage, columns_past_damage
 from node.store.opening import StoppedStore, open_store
-from node.store.query.find import FindRequest, find
-from node.store.query.pull import get_message
-from node.store.query.pull_types import PulledRecords, PullRequest
-from node.store.query.record_of_unit import record_of
-from node.store.query.seek import offset_by_time
-from node.store.query.tag_filter import parse_tags
+from node.store.query.filters import parse_tags
+from node.store.query.look_up import FindRequest, find, offset_by_time
+from node.store.query.pull import PulledRecords, PullRequest, get_message
+from node.store.query.verified_read import record_of
 from node.store.repair.plan import plan_repair
 from node.store.verify.verify import verify
 from node.writer.recovery.recovery import examine

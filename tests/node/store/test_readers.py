@@ -16,19 +16,14 @@ from hypothesis import strategies as st
 
 from node.runtime.settings import Settings
 from node.store.file_cache import OpenFiles
-from node.store.indexes.file import find_geometry
-from node.store.indexes.reader import IndexFolder
-from node.store.log import damage as log_damage
-from node.store.log.damage import Damage, columns_past_damage, next_record
-from node.store.log.segment import Segment
-from node.store.log.segment_list import list_folder
+from node.store.indexes import IndexFolder, find_geometry
+from node.store.log import reader as log_damage
+from node.store.log.reader import Damage, columns_past_damage, next_record
+from node.store.log.segments import Segment, list_folder
 from node.store.opening import StoppedStore, open_store
-from node.store.query.find import FindRequest, find
-from node.store.query.pull import get_message
-from node.store.query.pull_types import PullRequest
-from node.store.query.seek import Boundary, offset_by_time
-from node.store.queues.files import QueueFiles
-from node.store.queues.reader import DerivedUnits, QueueReader
+from node.store.query.look_up import Boundary, FindRequest, find, offset_by_time
+from node.store.query.pull import PullRequest, get_message
+from node.store.queues import DerivedUnits, QueueFiles, QueueReader
 from protocol.derived.index_entry import (
     INDEX_ENTRY,
     INDEX_HEADER,

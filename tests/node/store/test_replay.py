@@ -16,9 +16,8 @@ from node.store.checkpoints import (
     save_progress,
     save_tails,
 )
-from node.store.opening import open_store
-from node.store.replay.units import Covered, derive_units, walk_start
-from node.store.stopped_store import StoppedStore
+from node.store.opening import StoppedStore, open_store
+from node.store.replay import Covered, derive_units, walk_start
 from protocol.ids import Queue
 from tests.support.golden import GetStore
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from node.runtime.locks import StoreLock
-from node.store.identity.running_node import Owner, find_owner
+from node.store.condition import Owner, find_owner
 
 JAVA_TAKES_IT = (
     "import fcntl, sys; file = open(sys.argv[1], 'r+'); fcntl.lockf(file, fcntl.LOCK_EX, 1, 0);"

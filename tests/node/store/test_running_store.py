@@ -12,13 +12,11 @@ import pytest
 
 from node.runtime.settings import Settings
 from node.runtime.state_page import LogPage, WorkerPage, page_path, queue_slot, run_dir
-from node.store import running_store
+from node.store import opening
 from node.store.file_cache import OpenFiles
-from node.store.indexes.reader import IndexFolder
-from node.store.opening import open_live, open_store
-from node.store.query.pull import get_message
-from node.store.query.pull_types import PullRequest, PullStatus
-from node.store.running_store import IndexNames, RunningStore
+from node.store.indexes import IndexFolder
+from node.store.opening import IndexNames, RunningStore, open_live, open_store
+from node.store.query.pull import PullRequest, PullStatus, get_message
 from protocol.derived.index_entry import IndexGeometry
 from protocol.errors import NotFound, StoreDamaged
 from protocol.ids import Queue, shard_of
@@ -80,7 +78,7 @@ def expected_end(root: Path, limit: int) -> int:
 def test_a_bounded_number_of_queues_is_remembered(
     stage: Stage, live: RunningStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running_store, "QUEUE_READERS_MAX", 2)
+    monkeypatch.setattr(opening, "QUEUE_READERS_MAX", 2)
     stage.publish(stage.end)
     live.refresh()
     for _ in range(2):

@@ -13,17 +13,19 @@ from node.store.checkpoints import (
     is_clean,
     load_epochs,
     load_floor,
+    load_lock_id,
     load_owner,
     load_progress,
     load_store_id,
     load_tails,
     mark_clean,
+    new_store_id,
     save_epochs,
+    save_lock_id,
     save_owner,
     save_progress,
     save_tails,
 )
-from node.store.identity.lock_id import load_lock_id, new_id, save_lock_id
 from node.store.identity.store_id import check_guards, ensure_id, strangers
 from node.store.staging_files import (
     Published,
@@ -245,6 +247,6 @@ def test_every_sealed_file_that_a_store_has_is_known_to_the_conversion(store: Pa
 
 
 def test_ids_are_random(tmp_path: Path) -> None:
-    assert len({new_id() for _ in range(1000)}) == 1000
+    assert len({new_store_id() for _ in range(1000)}) == 1000
     save_lock_id(tmp_path, "0" * 32)
     assert load_lock_id(tmp_path) == "0" * 32

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from node.runtime import disk
-from node.store.identity.lock_id import load_lock_id
+from node.store.checkpoints import load_lock_id
 from node.store.identity.store_id import check_guards, ensure_id
 from tests.crash.images import images
 from tests.crash.sim_disk import SimDisk, Stopped, Tree, in_place_of_os

@@ -11,8 +11,8 @@ import pytest
 
 from keelog.repair import repair
 from node.store.checkpoints import own_dir
+from node.store.condition import check_is_store
 from node.store.repair.plan import plan_repair
-from node.store.shutdown_state import check_is_store
 from node.store.verify.verify import verify
 from node.supervisor.directory import open_directory
 from node.writer.recovery.recovery import examine

@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.store.query.tag_filter import parse_tags
+from node.store.query.filters import parse_tags
 from protocol.errors import BadRequest
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from node.runtime.state_page import LogPage
 from node.store.checkpoints import load_epochs, load_tails
-from node.store.identity.new_store import create_store
+from node.store.identity.places import create_store
 from protocol.ids import Queue
 from protocol.record.codec import Record, decode
 from protocol.record.encode import NewMessage, encode_batch

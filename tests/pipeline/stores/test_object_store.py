@@ -13,7 +13,7 @@ from keelog.pipeline.resolve import plan_parts
 from keelog.pipeline.stores import object_store
 from keelog.pipeline.stores.access import Access
 from node.store.file_cache import OpenFile
-from node.store.stopped_store import StoppedStore
+from node.store.opening import StoppedStore
 from protocol.errors import MqError
 from tests.pipeline.facts_as_rows import options_for, plain_rows, read_rows
 from tests.support.golden import GetStore, Row, facts

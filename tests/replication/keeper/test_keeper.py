@@ -11,8 +11,7 @@ import pytest
 
 from keelog.client.client import connect
 from node.runtime.state_page import LogPage
-from node.store.identity.broker_identity import load_identity
-from node.store.identity.master_epochs import load_master_epochs
+from node.store.identity.roles import load_identity, load_master_epochs
 from node.supervisor.child_process import command, environment
 from tests.cluster.same_store import differing_log
 from tests.soak.cluster.lost_master import bodies

@@ -8,13 +8,14 @@ from keelog.replication.replica.elected.greeting import NoCommonEpoch
 from keelog.replication.roles.elected import OldEpoch, follow, lead
 from keelog.replication.roles.promotion import AcknowledgedLost
 from node.store.config.topics_file import TopicsFile
-from node.store.identity.master_epochs import load_master_epochs, save_master_epochs
-from node.store.identity.node_role import (
+from node.store.identity.roles import (
     MASTER,
     REPLICA,
     StoreRole,
     check_role,
+    load_master_epochs,
     load_role,
+    save_master_epochs,
     save_role,
 )
 from node.store.opening import open_store

@@ -12,7 +12,7 @@ from node.runtime.following.state import read_follow_state, write_follow_state
 from node.runtime.settings import load_settings
 from node.store.checkpoints import load_epochs
 from node.store.config.topics_file import Topic, TopicsFile
-from node.store.identity.node_role import (
+from node.store.identity.roles import (
     MASTER,
     REPLICA,
     StoreRole,

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from keelog.progress import phases
-from node.store.opening import open_store
-from node.store.stopped_store import StoppedStore
+from node.store.opening import StoppedStore, open_store
 from protocol.names import HALF_TOPIC
 from protocol.record.codec import Record
 from scripts.rivals.rocketmq import Jvm, missing

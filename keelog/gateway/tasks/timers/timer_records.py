@@ -11,8 +11,7 @@ from keelog.gateway.tasks.timers.timer_files import AHEAD_MS, GONE, TimerMessage
 from node.runtime.damage import met_damage
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
-from node.store.opening import open_live
-from node.store.running_store import RunningStore
+from node.store.opening import RunningStore, open_live
 from protocol.derived.timer_units import DELETE, ROLL
 from protocol.errors import MqError, NotFound, StoreDamaged
 from protocol.names import TIMER_TOPIC

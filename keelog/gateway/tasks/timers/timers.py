@@ -27,7 +27,7 @@ from node.runtime.event_log import fields
 from node.runtime.settings import Settings
 from node.runtime.stats.timer_state import TimerState, write_timer_state
 from node.runtime.stored_times import Arrivals, ClockSet, Moment, moment
-from node.store.recovered_ends import RecoveredEnds
+from node.store.run_files import RecoveredEnds
 from protocol.derived.timer_units import NO_UNIT, ROLL
 from protocol.errors import MqError
 from protocol.names import TIMER_CHECK_FILE

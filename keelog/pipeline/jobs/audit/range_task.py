@@ -18,13 +18,11 @@ from keelog.pipeline.jobs.rebuild.unit_runs import UnitGatherer
 from keelog.pipeline.jobs.scan import WINDOW_BYTES, RangeEnds, RangeScan, ScanRange
 from keelog.pipeline.task_spec import LogAt
 from node.runtime.settings import Settings
+from node.store.condition import Condition
 from node.store.file_cache import OpenFiles
-from node.store.indexes.file import IndexFile, open_index_file
-from node.store.log.damage import Damage, next_record
-from node.store.log.reader import LogReader
-from node.store.queues.files import QueueFiles
-from node.store.queues.listing import open_queue_files, queue_folder
-from node.store.shutdown_state import Condition
+from node.store.indexes import IndexFile, open_index_file
+from node.store.log.reader import Damage, LogReader, next_record
+from node.store.queues import QueueFiles, open_queue_files, queue_folder
 from node.store.verify.findings import ALIKE_MAX, Findings, Stretches, is_within
 from node.store.verify.index import IndexCheck, disorder
 from node.store.verify.log import blank_finding

@@ -30,9 +30,9 @@ from keelog.pipeline.jobs.session_run import run_tasks
 from keelog.pipeline.stores.access import Way
 from keelog.pipeline.task_spec import LogAt
 from node.runtime.settings import Settings
-from node.store.indexes.file import IndexFile
-from node.store.shutdown_state import check_is_store
-from node.store.stopped_store import StoppedStore
+from node.store.condition import check_is_store
+from node.store.indexes import IndexFile
+from node.store.opening import StoppedStore
 from node.store.verify.findings import Findings
 from node.store.verify.index import IndexCheck
 from node.store.verify.log import LogCheck

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from keelog.pipeline.jobs.audit.range_task import AuditReport
 from keelog.pipeline.jobs.scan import ScanRange
-from node.store.log.damage import Damage, next_record
-from node.store.log.reader import Bounds, LogReader
+from node.store.log.reader import Bounds, Damage, LogReader, next_record
 from node.store.verify.log import LogCheck
 from protocol.record.codec import Torn
 

@@ -15,8 +15,8 @@ from keelog.pipeline.jobs.publication import rename_in, try_lock
 from keelog.pipeline.log import log
 from node.runtime import disk
 from node.store.checkpoints import WorkerCheckpoint, load_epochs, load_floor
-from node.store.replay.rebuilding import UNFINISHED_DIR, clear_unfinished, forget, vouch
-from node.store.shutdown_state import INDEX_WORKER, QUEUE_WORKER_PREFIX
+from node.store.condition import INDEX_WORKER, QUEUE_WORKER_PREFIX
+from node.store.rebuilding import UNFINISHED_DIR, clear_unfinished, forget, vouch
 from protocol.errors import StoreLocked
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
 

@@ -39,9 +39,9 @@ from keelog.pipeline.stores.opening import planning_files, resting_root
 from keelog.pipeline.task_spec import LogAt
 from node.runtime.locks import StoreLock
 from node.runtime.settings import Settings
-from node.store.detected_sizes import found_file_bytes, found_geometry
-from node.store.shutdown_state import check_is_store
-from node.store.stopped_store import StoppedStore
+from node.store.condition import check_is_store
+from node.store.file_sizes import found_file_bytes, found_geometry
+from node.store.opening import StoppedStore
 from protocol.derived.index_entry import IndexGeometry
 from protocol.errors import NotAStore, StoreDamaged, StoreLocked
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR

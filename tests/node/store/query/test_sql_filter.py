@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from node.store.opening import StoppedStore, open_store
 from node.store.query import pull
-from node.store.query.pull import get_message
-from node.store.query.pull_types import PullRequest, PullStatus, TransferLimits
-from node.store.query.sql_filter import SqlFilter, sql_filter
+from node.store.query.filters import SqlFilter, sql_filter
+from node.store.query.pull import PullRequest, PullStatus, TransferLimits, get_message
 from protocol.record.codec import Record, decode
 from tests.support.golden import GetStore
 

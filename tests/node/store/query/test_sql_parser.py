@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.store.query.sql_parser import DEPTH_MAX, EXPRESSION_CHARS_MAX, NODES_MAX, parse_sql
+from node.store.query.sql import DEPTH_MAX, EXPRESSION_CHARS_MAX, NODES_MAX, parse_sql
 from protocol.errors import BadRequest
 
 KEYWORDS = "NOT not AND Or BETWEEN in IS NULL TRUE false CONTAINS startswith EndsWith"

@@ -1,4 +1,7 @@
-"""The places of a node's own files in a store, and the check that nothing else is there.
+"""The places of a store's folders and of a node's own files in it: made, and checked.
+
+`keelog serve` alone creates a store; no other process does. A dangling link is refused: an
+unmounted volume must not count as an empty folder.
 
 Each process opens its own files with `node.runtime.regular_file`. Before a node or a command begins
 with a store it checks all places here: it names a FIFO, a device or a link before it changes
@@ -12,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from node.runtime import disk
+from node.runtime.locks import StoreLock
 from node.runtime.regular_file import (
     EPOCHS_FILE_BYTES_MAX,
     FLOOR_FILE_BYTES_MAX,
@@ -27,21 +32,88 @@ from node.runtime.regular_file import (
     kind_of,
 )
 from node.runtime.remote_path import RemotePath
-from node.runtime.state_page import PAGE_BYTES
+from node.runtime.state_page import PAGE_BYTES, run_dir
 from node.store.checkpoints import QUARANTINE_DIR, own_dir
+from protocol.errors import NotAStore, StorePermission
 from protocol.names import (
     ABORT_FILE,
     CHECKPOINT_FILE,
     CHECKPOINT_FILE_BYTES,
+    COMMIT_LOG_DIR,
     CONFIG_DIR,
+    CONSUME_QUEUE_DIR,
     CONSUMER_OFFSETS_FILE,
     DELAY_OFFSETS_FILE,
+    INDEX_DIR,
     KEELOG_DIR,
     KV_CONFIG_FILE,
     LOCK_FILE,
     SUBSCRIPTION_GROUPS_FILE,
     TOPICS_FILE,
 )
+
+
+def create_store(root: Path) -> None:
+    """Creates what is missing of directory, `lock`, `commitlog/` and `keelog/run/`, durably.
+
+    A broker's store gets `keelog/` too. Raises StorePermission, and StoreLocked while a broker runs
+    the store: then nothing is created.
+    """
+    try:
+        disk.make_durable_dir(root)
+        if not _is_whole(root):
+            lock = StoreLock.acquire(root)
+            try:
+                for folder in (root / COMMIT_LOG_DIR, root / KEELOG_DIR):
+                    disk.make_dir(folder)
+                disk.make_dir(run_dir(root))
+            finally:
+                lock.release()
+        run_dir(root).chmod(0o700)
+        # Also if they were there already: their creator may have been killed before it synced them.
+        disk.sync_dir(root / KEELOG_DIR)
+        disk.sync_dir(root)
+    except PermissionError as error:
+        raise StorePermission(
+            f"{error.filename}: {error.strerror}", "run as the owner of the store"
+        ) from None
+
+
+def check_created(root: Path) -> None:
+    """Raises NotAStore, which names what is missing, unless `create_store` made the store."""
+    for path in (root, root / LOCK_FILE, root / COMMIT_LOG_DIR, run_dir(root)):
+        if not path.exists():
+            raise NotAStore(
+                f"{path} is not there, and only keelog serve makes it",
+                "check the path; keelog serve DIR makes a new store, or takes over a broker's",
+            )
+
+
+def _is_whole(root: Path) -> bool:
+    return (root / LOCK_FILE).exists() and all(
+        folder.is_dir() for folder in (root / COMMIT_LOG_DIR, run_dir(root))
+    )
+
+
+_BESIDE_THE_LOG = (CONSUME_QUEUE_DIR, INDEX_DIR, CONFIG_DIR, KEELOG_DIR)
+
+
+def check_links(root: Path) -> None:
+    """Raises NotAStore if the store, one of its folders or a segment is a dangling link.
+
+    If it counted as missing, the store would look new or cut, and recovery would make the other
+    files agree with that.
+    """
+    log = root / COMMIT_LOG_DIR
+    segments = log.iterdir() if log.is_dir() else ()
+    for path in (root, log, *(root / name for name in _BESIDE_THE_LOG), *segments):
+        if path.is_symlink() and not path.exists():
+            target = path.readlink()
+            raise NotAStore(
+                f"{path} is a link to {target}, which is not there",
+                f"mount the volume of {target}, then the same command again",
+            )
+
 
 _BESIDE = {
     LOCK_FILE: SMALL_FILE_BYTES_MAX,

@@ -1,26 +1,68 @@
-"""Compares the snapshot of the queues' ends with the log, before a node uses the snapshot.
+"""Checks the small files of a node against the store's id and its log.
 
-Two copies of a store that both went on have the same id, and so do files that were copied together
-with `lock`. Only the log shows the difference: the record that the snapshot names as its last, and
-the last records of some queues.
+`store verify` reports what it finds. The snapshot of the queues' ends is compared with the log
+before a node uses it, too. Two copies of a store that both went on have the same id, and so do
+files that were copied together with `lock`. Only the log shows the difference: the record that the
+snapshot names as its last, and the last records of some queues.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from node.store.checkpoints import EpochLine, Tails
+from node.runtime.regular_file import IrregularFile
+from node.store.checkpoints import TAILS_FILE, EpochLine, Tails, own_dir
+from node.store.config.topics_file import unreadable_tables
 from node.store.file_cache import OpenFiles
+from node.store.identity import places, store_id
 from node.store.log.reader import Bounds, LogReader
-from node.store.log.segment_list import SegmentList
-from node.store.queues.files import NO_UNITS, QueueFiles
-from node.store.queues.listing import list_queue_ids, list_topics, open_queue_files, queue_folder
+from node.store.log.segments import SegmentList
+from node.store.queues import (
+    NO_UNITS,
+    QueueFiles,
+    list_queue_ids,
+    list_topics,
+    open_queue_files,
+    queue_folder,
+)
+from node.store.verify.findings import NO_START, CheckedStore, Finding
 from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 from protocol.names import SCHEDULE_TOPIC
 from protocol.record.codec import TRANSACTION_COMMIT, TRANSACTION_MASK, Record
+
+FOREIGN_FILE = "foreign_file"
+
+
+def irregular_findings(root: Path) -> Iterator[Finding]:
+    """Yields what a node refuses to start with: a link, a FIFO or the like in the place of one of
+    its files, and a table of topics, or the copy that then counts, that makes no sense."""
+    tables = (one for one in unreadable_tables(root) if not isinstance(one, IrregularFile))
+    for damage in (*places.strangers(root), *tables):
+        detail = f"{damage.found}: {NO_START}"
+        yield Finding("error", FOREIGN_FILE, damage.where, 0, detail)
+
+
+def own_findings(store: CheckedStore) -> Iterator[Finding]:
+    """Yields the files of another store: errors where a node would not start, or not publish."""
+    needed, spared = store_id.strangers(store.root)
+    yield from (Finding("error", FOREIGN_FILE, str(path), 0, why) for path, why in needed)
+    yield from (Finding("warning", FOREIGN_FILE, str(path), 0, why) for path, why in spared)
+    tails, epochs = store.condition.tails, store.condition.epochs
+    if tails is None:
+        return
+    files = OpenFiles()
+    try:
+        removed = store.condition.removed
+        found = disagreement(store.root, tails, epochs, store.log.segments, files, removed)
+    finally:
+        files.close()
+    if found is not None:
+        path = str(own_dir(store.root) / TAILS_FILE)
+        yield Finding("error", FOREIGN_FILE, path, tails.last_record, f"is of another log: {found}")
+
 
 _T = TypeVar("_T")
 TAILS_SAMPLE_QUEUES = 64
@@ -61,7 +103,7 @@ def _of_last_record(
     offset, stated = tails.last_record, tails.store_timestamp
     if not max(reader.min_offset, 1) <= offset < tails.at:
         return None
-    record = _record(reader, offset)
+    record = _record_at(reader, offset)
     if record is None:
         return None
     time = record.head.store_timestamp
@@ -97,16 +139,16 @@ def _last_of(files: QueueFiles, queue: Queue, reader: LogReader, tails: Tails) -
     end, following = files.end_below(tails.at), tails.next_offset.get(queue, 0)
     if end <= max(files.first, following):
         return None
-    place, known = _place(files, end - 1), _place(files, following - 1)
+    place, known = _place_of(files, end - 1), _place_of(files, following - 1)
     if known is not None and place is not None and known > place:
         return None  # A broker has begun this queue's offsets again, below those it had given.
-    record = _record(reader, place) if place is not None and reader.holds(place, 1) else None
+    record = _record_at(reader, place) if place is not None and reader.holds(place, 1) else None
     if record is None or record.head.queue_offset != end - 1:
         return None
     return record if _queue_of(record) == queue else None
 
 
-def _record(reader: LogReader, offset: int) -> Record | None:
+def _record_at(reader: LogReader, offset: int) -> Record | None:
     try:
         found = reader.peek(offset)
     except StoreDamaged:
@@ -114,7 +156,7 @@ def _record(reader: LogReader, offset: int) -> Record | None:
     return found if isinstance(found, Record) else None
 
 
-def _place(files: QueueFiles, number: int) -> int | None:
+def _place_of(files: QueueFiles, number: int) -> int | None:
     units = files.read(number, 1) if number >= files.first else NO_UNITS
     return int(units[0]["physical_offset"]) if len(units) else None
 

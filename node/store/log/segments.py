@@ -1,4 +1,4 @@
-"""The files of one folder as one run of bytes (RocketMQ: MappedFileQueue).
+"""The files of one folder as one run of bytes (RocketMQ: MappedFileQueue, of MappedFiles).
 
 A file's name is its first offset. All files have one length, which is found from the files. What a
 broker would refuse to load is reported, not skipped.
@@ -6,18 +6,57 @@ broker would refuse to load is reported, not skipped.
 
 from bisect import bisect_right
 from collections import Counter
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from node.runtime.regular_file import no_file
 from node.runtime.remote_path import scan
-from node.store.file_cache import OpenFiles, refuse
-from node.store.hints import see_all_damage
-from node.store.log.segment import Segment
+from node.store.file_cache import FileVanished, OpenFile, OpenFiles, refuse, see_all_damage
 from protocol.errors import StoreDamaged
 from protocol.names import offset_file_name, parse_offset_file_name
 from protocol.record.codec import FILLER_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """`size` bytes from offset `start` on. Positions count from the segment's start."""
+
+    path: Path
+    start: int
+    size: int
+    files: OpenFiles
+
+    @property
+    def end(self) -> int:
+        """The offset after the last byte."""
+        return self.start + self.size
+
+    @property
+    def file(self) -> OpenFile:
+        """The open file. Raises StoreDamaged, FileVanished, StorePermission."""
+        return self.files.get(self.path, self.size)
+
+    def read(self, position: int, count: int) -> bytes:
+        """Reads by `pread`: an unreadable page is an error, not the end of the process.
+
+        Raises StoreDamaged, with the offset, FileVanished, StorePermission.
+        """
+        try:
+            return self.file.read(position, count)
+        except FileVanished:
+            raise
+        except StoreDamaged as damage:
+            raise StoreDamaged(
+                damage.where, self.start + damage.offset, damage.found, damage.hint
+            ) from None
+
+    def view(self) -> memoryview:
+        """The whole segment as a read-only map, after a check of the file's length."""
+        file = self.file
+        file.check()
+        return file.view()
 
 
 class ListingProblem(NamedTuple):
@@ -96,7 +135,7 @@ def list_folder(folder: Path, file_bytes: int | None = None, begin: int = 0) -> 
     if found and found[-1][2] < max(expected, 1) and _holds_nothing(found[-1][1]):
         unfinished = found.pop()[1]
     found = [file for file in found if file[0] + expected > begin]
-    files, wrong = _join(found, expected)
+    files, wrong = _joined_files(found, expected)
     return Listing(files, expected, problems + wrong, unfinished)
 
 
@@ -119,7 +158,7 @@ def _common_length(found: list[tuple[int, Path, int]]) -> int:
     return max(counts, key=lambda size: (counts[size], size in steps), default=0)
 
 
-def _join(
+def _joined_files(
     found: list[tuple[int, Path, int]], file_bytes: int
 ) -> tuple[list[tuple[int, Path]], list[ListingProblem]]:
     files: list[tuple[int, Path]] = []

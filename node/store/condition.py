@@ -1,10 +1,19 @@
-"""The state in which the last owner left a store, from the store's small files."""
+"""The condition of a store: how its last owner left it, and who runs it now.
 
+The first comes from the store's small files. The second is found out without taking a lock: a
+process that tries a lock holds it for a moment, and a node that starts just then would end with
+"locked". So this asks the kernel about record locks (F_OFD_GETLK), and finds a `flock` in
+/proc/locks.
+"""
+
+import os
 from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from node.runtime.regular_file import IrregularFile, read_bounded
+from node.runtime.locks import record_lock_of
+from node.runtime.regular_file import IrregularFile, open_regular, read_bounded
 from node.store.checkpoints import (
     EPOCHS_FILE,
     EpochLine,
@@ -20,8 +29,7 @@ from node.store.checkpoints import (
     own_dir,
 )
 from node.store.file_cache import refuse
-from node.store.identity.own_places import check_own_files
-from node.store.identity.store_links import check_links
+from node.store.identity.places import check_links, check_own_files
 from protocol.checkpoint import StoreCheckpoint, decode_checkpoint
 from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.errors import NotAStore
@@ -32,6 +40,7 @@ from protocol.names import (
     COMMIT_LOG_DIR,
     CONSUME_QUEUE_DIR,
     KEELOG_DIR,
+    LOCK_FILE,
 )
 
 INDEX_WORKER = "index"
@@ -159,3 +168,51 @@ def _done(saved: dict[str, WorkerCheckpoint], prefix: str, epochs: list[EpochLin
             end = epoch_end(epochs, progress.epoch)
             ends.append(progress.offset if end is None else min(progress.offset, end))
     return min(ends, default=None)
+
+
+_OF_A_DESCRIPTION = -1
+"""The pid that the kernel reports for a lock of an open file description."""
+_LOCKS = Path("/proc/locks")
+
+
+class Owner(Enum):
+    """The holder of `<root>/lock`."""
+
+    NOBODY = "nobody"
+    WRITER = "writer"
+    """A Keelog writer, or a command that changes the store: it holds the record lock."""
+    SUPERVISOR = "supervisor"
+    """A node whose writer does not run at this moment."""
+    BROKER = "broker"
+    """A RocketMQ broker: its lock belongs to a process."""
+
+
+def find_owner(root: Path) -> Owner:
+    """The owner of the store in `root`, as this machine sees it. Raises StorePermission.
+
+    Of a node in another container only the writer's lock can be seen.
+    """
+    path = root / LOCK_FILE
+    try:
+        descriptor = open_regular(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return Owner.NOBODY
+    except OSError as error:
+        refuse(path, error)
+    try:
+        pid = record_lock_of(descriptor)
+        if pid is not None:
+            return Owner.WRITER if pid == _OF_A_DESCRIPTION else Owner.BROKER
+        return Owner.SUPERVISOR if _is_flocked(os.fstat(descriptor)) else Owner.NOBODY
+    finally:
+        os.close(descriptor)
+
+
+def _is_flocked(status: os.stat_result) -> bool:
+    major, minor = os.major(status.st_dev), os.minor(status.st_dev)
+    wanted = f"{major:02x}:{minor:02x}:{status.st_ino}"
+    try:
+        lines = _LOCKS.read_text().splitlines()
+    except OSError:
+        return False  # a container may hide it
+    return any("FLOCK" in line and wanted in line.split() for line in lines)

@@ -1,0 +1,172 @@
+"""Small files in `keelog/run` by which a process of a node tells others what they ask for.
+
+`members`: who is in which group now, from the gateway for the supervisor, as JSON. The gateway
+replaces the file when something has changed. The next gateway reads it when it starts: whom it
+awaits. `groups`: the lag of consumer groups, from the tasks for the supervisor, as JSON. A node
+without a gateway has no tasks, and neither file says anything.
+
+`recovered`: where the queues of messages that wait ended when the writer began. The process that
+delivers them lowers its progress to the ends, once for each start of the writer, before new
+messages can have taken the offsets of lost ones. `lowered` is the epoch for which it has done so.
+No disk has to keep either: without them it lowers once more.
+
+`right`: the right of a node's own processes to append to the system's topics, a random text that
+only the owner of the store can read: who can read it could write the store's files as well. The
+writer makes it once; gateway and tasks send it along.
+"""
+
+import json
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from node.runtime import disk
+from node.runtime.regular_file import OFFSETS_FILE_BYTES_MAX, QUEUES_FILE_BYTES_MAX, read_bounded
+from node.runtime.state_page import run_dir
+
+_MEMBERS_FILE = "members"
+
+
+def write_members(root: Path, groups: dict[str, Any]) -> None:
+    """Replaces the file, which no disk has to keep. Raises OSError."""
+    disk.replace_unsynced(run_dir(root) / _MEMBERS_FILE, json.dumps(groups).encode())
+
+
+def read_members(root: Path) -> dict[str, Any]:
+    """By group: `members`, `awaited`, `topics`, and `queues`, who pulled last. Empty without a
+    file."""
+    try:
+        found = json.loads(read_bounded(run_dir(root) / _MEMBERS_FILE, OFFSETS_FILE_BYTES_MAX))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+GROUP_ROWS_MAX = 500
+"""Pairs of a group and a topic in the file, the largest lag first; the others are summed up."""
+_GROUPS_FILE = "groups"
+_ROW_NUMBERS = ("queues", "members", "lag", "in_flight")
+
+
+def write_group_lags(root: Path, lags: Mapping[str, Any]) -> None:
+    """Replaces the file, which no disk has to keep. Raises OSError."""
+    disk.replace_unsynced(run_dir(root) / _GROUPS_FILE, json.dumps(lags).encode())
+
+
+def read_group_lags(root: Path) -> dict[str, Any]:
+    """The lag of groups: the numbers of `groups` and `members` there are, the `lag` of all,
+    `rows` of group, topic and their numbers, and the sums of all `others`. Zeros without a file."""
+    try:
+        found = json.loads(read_bounded(run_dir(root) / _GROUPS_FILE, QUEUES_FILE_BYTES_MAX))
+        return {
+            **{name: int(found[name]) for name in ("groups", "members", "lag", "in_flight")},
+            "rows": [_group_row(row) for row in found["rows"][:GROUP_ROWS_MAX]],
+            "others": {name: int(found["others"][name]) for name in ("lag", "in_flight")},
+        }
+    except (OSError, ValueError, KeyError, TypeError):
+        return {
+            "groups": 0, "members": 0, "lag": 0, "in_flight": 0, "rows": [],
+            "others": {"lag": 0, "in_flight": 0},
+        }  # fmt: skip
+
+
+def _group_row(found: Mapping[str, Any]) -> dict[str, Any]:
+    numbers = {name: int(found[name]) for name in _ROW_NUMBERS}
+    lag_ms = found["lag_ms"]
+    return {
+        "group": str(found["group"]),
+        "topic": str(found["topic"]),
+        **numbers,
+        "lag_ms": None if lag_ms is None else int(lag_ms),
+    }
+
+
+_ENDS, _LOWERED = "recovered", "lowered"
+_ENDS_BYTES_MAX = 64 * 1024
+
+
+class RecoveredEnds(NamedTuple):
+    """By topic, the end of each queue; `log_end` is that of the log."""
+
+    epoch: int
+    log_end: int
+    queues: dict[str, dict[str, int]]
+
+    def end_of(self, topic: str, queue_id: int) -> int:
+        """The offset of the queue's next message."""
+        return self.queues.get(topic, {}).get(str(queue_id), 0)
+
+    def not_above(self, before: "RecoveredEnds") -> "RecoveredEnds":
+        """The lesser of each end."""
+        lesser = {
+            topic: {
+                queue: min(end, before.end_of(topic, int(queue))) for queue, end in ends.items()
+            }
+            for topic, ends in self.queues.items()
+        }
+        return RecoveredEnds(self.epoch, min(self.log_end, before.log_end), lesser)
+
+
+def write_ends(root: Path, ends: RecoveredEnds) -> None:
+    """For the writer, before it takes messages. Earlier ends that nobody has heeded still hold.
+
+    Raises OSError.
+    """
+    before = _read_ends(root)
+    if before is not None and before.epoch != _lowered(root):
+        ends = ends.not_above(before)
+    disk.replace_unsynced(run_dir(root) / _ENDS, json.dumps(ends._asdict()).encode())
+
+
+def ends_to_heed(root: Path) -> RecoveredEnds | None:
+    """The ends above which no progress may be; None where it was lowered to them already."""
+    ends = _read_ends(root)
+    return None if ends is None or ends.epoch == _lowered(root) else ends
+
+
+def note_lowered(root: Path, epoch: int) -> None:
+    """What was saved is not above the ends of this epoch. Raises OSError."""
+    disk.replace_unsynced(run_dir(root) / _LOWERED, str(epoch).encode())
+
+
+def _read_ends(root: Path) -> RecoveredEnds | None:
+    try:
+        found = json.loads(read_bounded(run_dir(root) / _ENDS, _ENDS_BYTES_MAX))
+        queues = {
+            str(topic): {str(queue): int(end) for queue, end in ends.items()}
+            for topic, ends in found["queues"].items()
+        }
+        return RecoveredEnds(int(found["epoch"]), int(found["log_end"]), queues)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _lowered(root: Path) -> int:
+    try:
+        return int(read_bounded(run_dir(root) / _LOWERED, _ENDS_BYTES_MAX))
+    except (OSError, ValueError):
+        return 0
+
+
+_RIGHT_FILE = "right"
+_RIGHT_BYTES = 16
+
+
+def make_right(run_dir: Path) -> str:
+    """The right of the store; made when there is none. Raises OSError."""
+    found = find_right(run_dir)
+    if not found:
+        found = secrets.token_hex(_RIGHT_BYTES)
+        disk.write_atomically(run_dir / _RIGHT_FILE, found.encode())
+    return found
+
+
+def find_right(run_dir: Path) -> str:
+    """The right of the store; empty when there is none."""
+    try:
+        found = (run_dir / _RIGHT_FILE).read_bytes()
+    except FileNotFoundError:
+        return ""
+    text = found.decode("ascii", "replace")
+    return text if len(text) == 2 * _RIGHT_BYTES and text.isalnum() else ""
