@@ -60,7 +60,7 @@ BESIDE_THE_SEAM = {
     "node/runtime/process.py",
     "node/runtime/state_page.py",
     "node/runtime/stats/file.py",
-    "node/supervisor/directory.py",
+    "node/supervisor/before_start.py",
 }
 WRITING_CALLS = {
     "pwrite",

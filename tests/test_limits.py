@@ -58,7 +58,7 @@ QUEUES = {
     "node/writer/log/flush.py": "send_thread_pool_queue_capacity",
     "node/runtime/wakeup.py": "node/runtime/wakeup.py::RINGS_HIGH_WATER_MARK",
     "node/reader/tail_cache.py": "node/reader/tail_cache.py::TAIL_RECORDS_MAX",
-    "node/supervisor/systemd.py": "node/supervisor/systemd.py::STATUS_CHARS_MAX",
+    "node/supervisor/service.py": "node/supervisor/service.py::STATUS_CHARS_MAX",
     "node/serving/doors.py": "node/serving/request_server.py::BACKLOG",
     "node/serving/unix_server.py": "node/serving/request_server.py::SEND_HIGH_WATER_MARK",
     "node/serving/request_server.py": "node/serving/request_server.py::UNSENT_MAX",

@@ -10,7 +10,7 @@ import psutil
 
 from keelog.bench.results import ProcessSample, ProcessUse
 from keelog.client.client import Client
-from node.supervisor.silence import UNKNOWN
+from node.supervisor.child_process import UNKNOWN
 from protocol.errors import MqError
 
 MEMORY_EVERY_S = 5.0

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from node.supervisor.silence import UNKNOWN
+from node.supervisor.child_process import UNKNOWN
 from protocol.errors import MqError
 from protocol.names import LOCK_FILE
 

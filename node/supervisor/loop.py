@@ -40,6 +40,18 @@ from node.runtime.task_limit import check_task_limit, tasks_needed
 from node.serving.request_server import Server
 from node.store.identity.places import create_store
 from node.store.identity.roles import check_role
+from node.supervisor.before_start import (
+    FREED_S_MAX,
+    Port,
+    check_apart,
+    check_free,
+    check_published,
+    open_directory,
+    planned_ports,
+    remove_old_pages,
+    wait_for_orphans,
+    warn_if_open_to_others,
+)
 from node.supervisor.bind import (
     BindAddress,
     ha_place,
@@ -47,23 +59,14 @@ from node.supervisor.bind import (
     parse_bind,
     remoting_place,
 )
-from node.supervisor.child_process import NodePlaces, Process, child_command
-from node.supervisor.control import (
-    answer_clients,
-    bind,
-    check_ha,
-    place_to_announce,
+from node.supervisor.child_process import (
+    NodePlaces,
+    Process,
+    SilenceWatch,
+    child_command,
+    waits_for_disk,
 )
-from node.supervisor.directory import (
-    open_directory,
-    remove_old_pages,
-    wait_for_orphans,
-    warn_if_open_to_others,
-)
-from node.supervisor.exit_with import stop_at_end_of
-from node.supervisor.http import http_end
-from node.supervisor.monitoring.damage import DamageList
-from node.supervisor.node_log import NodeLog, node_log
+from node.supervisor.endpoints import answer_clients, bind, check_ha, http_end, place_to_announce
 from node.supervisor.options import Options, as_replica
 from node.supervisor.plan import (
     READ_ONLY,
@@ -93,17 +96,8 @@ from node.supervisor.plan import (
     state_line,
     summary,
 )
-from node.supervisor.ports import (
-    FREED_S_MAX,
-    Port,
-    check_apart,
-    check_free,
-    check_published,
-    planned_ports,
-)
-from node.supervisor.silence import SilenceWatch, waits_for_disk
-from node.supervisor.status import NodeView
-from node.supervisor.systemd import ServiceManager
+from node.supervisor.service import NodeLog, ServiceManager, node_log, stop_at_end_of
+from node.supervisor.status import DamageList, NodeView
 from protocol.addresses import ANY_HOST, VIP_DISTANCE, at_host
 from protocol.errors import RefusedError, ServiceNotAvailable, StoreMoved
 from protocol.names import COMMIT_LOG_DIR

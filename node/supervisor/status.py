@@ -1,8 +1,14 @@
 """What a supervisor reports of its node: routes, status, health.
 
 Offsets come from the pages that the processes publish, memory and CPU time from psutil.
+
+A process reports a damaged place when it meets one, and then how often it met it (`DamageReport`).
+The list of them is the supervisor's: it outlives the processes, and is empty after a start of the
+node. What fills the disk is forecast: the age of the oldest message, and which segment goes next,
+and when. `node/writer/retention.py` deletes, by the same rules.
 """
 
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -12,9 +18,17 @@ from typing import Any
 
 import psutil
 
-from node.runtime.disk_use import disk_space, shortage_at, use_of
+from node.runtime.disk_use import (
+    disk_space,
+    forced_ratio,
+    next_delete_s,
+    room_below,
+    shortage_at,
+    use_of,
+)
+from node.runtime.event_log import fields
 from node.runtime.following.other_master import ANOTHER_MASTER, STEP, read_other_master
-from node.runtime.process import now_ms
+from node.runtime.process import DamageReport, now_ms
 from node.runtime.settings import Settings
 from node.runtime.shortage import FREE_SPACE, FULL, MORE_RESOURCES, SHORT
 from node.runtime.state_page import (
@@ -36,11 +50,15 @@ from node.serving.unix_server import bulk_socket
 from node.store import staging_files
 from node.store.run_files import read_group_lags
 from node.supervisor.bind import Advertised
-from node.supervisor.monitoring.damage import DamageList
-from node.supervisor.monitoring.elected import elected, elected_check
-from node.supervisor.monitoring.followers import followers_check, followers_of
-from node.supervisor.monitoring.following import following, following_check
-from node.supervisor.monitoring.retention import retention
+from node.supervisor.child_process import UNKNOWN
+from node.supervisor.monitoring.replication import (
+    elected,
+    elected_check,
+    followers_check,
+    followers_of,
+    following,
+    following_check,
+)
 from node.supervisor.operations import operations
 from node.supervisor.plan import (
     Child,
@@ -53,10 +71,89 @@ from node.supervisor.plan import (
     refusal_of_appends,
     silence,
 )
-from node.supervisor.silence import UNKNOWN
 from protocol.addresses import WILDCARDS
 from protocol.errors import ServiceNotAvailable
-from protocol.wire.frames import refusal
+from protocol.names import COMMIT_LOG_DIR, offset_file_name, parse_offset_file_name
+from protocol.wire.frames import PAYLOAD_BYTES_MAX, refusal
+
+damage_log = logging.getLogger("keelog.supervisor")
+
+DAMAGED_PLACES_MAX = 100
+"""Places that are listed; of further ones only the number of meetings is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedDamage:
+    """A place, and which process met it last."""
+
+    damage: DamageReport
+    process: str
+
+
+class DamageList:
+    """Written by the supervisor's thread, read by others."""
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[str, int], ListedDamage] = {}
+        self._others = 0
+        self.meetings = 0
+        """Reads of all processes that met damage."""
+
+    def note(self, process: str, damage: DamageReport, logs: bool = True) -> None:
+        """Adds a report; `logs`: a place that is new is a line of the node's log."""
+        self.meetings += damage.times
+        key = damage.file, damage.offset
+        known = self._places.get(key)
+        if known is None and (len(self._places) >= DAMAGED_PLACES_MAX or not damage.file):
+            self._others += damage.times
+            return
+        if known is None and logs:
+            found = fields(
+                process=process, file=damage.file, offset=damage.offset, found=damage.found
+            )
+            damage_log.error("damage was found", extra=found)
+        if known is not None:
+            times = known.damage.times + damage.times
+            damage = damage._replace(times=times, first_ms=known.damage.first_ms)
+        self._places[key] = ListedDamage(damage, process)
+
+    def shape(self, store: Path) -> Mapping[str, Any]:
+        """As `keelog status --json` shows it, the place that was met last first."""
+        places = sorted(self._places.values(), key=lambda place: -place.damage.last_ms)
+        rows = [
+            {
+                "file": str(store / place.damage.file),
+                "offset": place.damage.offset,
+                "found": place.damage.found,
+                "count": place.damage.times,
+                "first_ms": place.damage.first_ms,
+                "last_ms": place.damage.last_ms,
+                "process": place.process,
+            }
+            for place in places
+            if not self._is_gone(store, place.damage.file)
+        ]
+        return {"places": rows, "others": self._others}
+
+    def text(self, store: Path) -> str:
+        """The list in a line, for health; empty without damage."""
+        shape = self.shape(store)
+        rows, others = shape["places"], shape["others"]
+        if not rows and not others:
+            return ""
+        count = sum(row["count"] for row in rows) + others
+        places = f"{len(rows)}{' listed' if others else ''}"
+        last = f", the last one at {rows[0]['file']}, offset {rows[0]['offset']}" if rows else ""
+        return (
+            f"damaged places: {places}, met {count} times{last}; on the node's machine:"
+            f" keelog store verify {store} --deep"
+        )
+
+    @staticmethod
+    def _is_gone(store: Path, file: str) -> bool:
+        """True if the file was deleted since, by retention, in a store that is still there."""
+        return store.exists() and not (store / file).exists()
+
 
 Fields = dict[str, Any]
 
@@ -473,3 +570,68 @@ def _http(view: NodeView) -> str | None:
     """The URL of health and metrics. It has a host of its own, unless it listens at all of them."""
     everywhere = view.http_url.partition("://")[2].rpartition(":")[0] in WILDCARDS
     return (view.advertised.endpoint(view.http_url) if everywhere else view.http_url) or None
+
+
+_HOUR_S = 3600
+
+
+def retention(root: Path, settings: Settings, log: LogState) -> dict[str, Any]:
+    """The oldest message, and what makes the first segment go; nulls where nothing does.
+
+    `at_ms` is the earliest: a topic of a longer retention, or a worker with a lag, keeps a segment.
+    """
+    try:
+        following = _next_segment(root, settings)
+    except FileNotFoundError:
+        following = None  # the segment goes just now, or somebody has removed the directory
+    return {"oldest_ms": oldest_ms(root, log), "next": following}
+
+
+def oldest_ms(root: Path, log: LogState) -> int | None:
+    """The store time of the log's first record, in ms since 1970; None for an empty log, or while
+    its first record cannot be read."""
+    # Imported here: it brings numpy, for which a start must not wait.
+    from protocol.record.codec import Record, decode
+
+    if log.readable <= log.min_offset or not log.segment_bytes:
+        return None
+    position = log.min_offset % log.segment_bytes
+    path = root / COMMIT_LOG_DIR / offset_file_name(log.min_offset - position)
+    try:
+        with path.open("rb", buffering=0) as file:
+            size = int.from_bytes(os.pread(file.fileno(), 4, position), "big")
+            data = os.pread(file.fileno(), min(size, PAYLOAD_BYTES_MAX), position)
+    except OSError:
+        return None  # retention has just removed it, or writer and readers report a bad disk
+    found = decode(data, 0, log.min_offset)
+    return found.head.store_timestamp if isinstance(found, Record) else None
+
+
+def _next_segment(root: Path, settings: Settings) -> dict[str, Any] | None:
+    """The first segment, unless it is the last one too, which always stays."""
+    with os.scandir(root / COMMIT_LOG_DIR) as entries:
+        found = {
+            start: entry
+            for entry in entries
+            if (start := parse_offset_file_name(entry.name)) is not None
+        }
+        if len(found) < 2:
+            return None
+        start, last = min(found), max(found)
+        state = found[start].stat()
+    over = settings.retention_bytes
+    return {
+        "start": start,
+        "end": start + state.st_size,
+        "at_ms": 1000 * expiry_s(state.st_mtime, settings),
+        "growth_bytes": max(0, start + over - last - state.st_size) if over else None,
+        "disk_bytes": max(0, room_below(root, forced_ratio(settings)))
+        if settings.clean_file_forcibly_enable
+        else None,
+    }
+
+
+def expiry_s(written_s: float, settings: Settings) -> int:
+    """When a segment goes by its age: in the first hour of `delete_when` after
+    `file_reserved_time`, unless the disk is full earlier."""
+    return next_delete_s(int(written_s) + settings.file_reserved_time * _HOUR_S, settings)

@@ -17,7 +17,7 @@ from node.runtime.following.state import (
 )
 from node.runtime.process import now_ms
 from node.runtime.state_page import run_dir
-from node.supervisor.monitoring.following import following_check
+from node.supervisor.monitoring.replication import following_check
 from tests.support.ha_master import HaMaster
 from tests.support.master_log import SEGMENT_BYTES, MasterLog
 from tests.support.node import wait_until

@@ -19,7 +19,7 @@ from node.runtime.state_page import run_dir
 from node.runtime.stats.page import read_stats
 from node.runtime.stats.series import GATEWAY_CODES, GATEWAY_ENDS, GATEWAY_REQUESTS, series
 from node.store.run_files import GROUP_ROWS_MAX, read_group_lags, write_group_lags
-from node.supervisor.monitoring.groups import group_families
+from node.supervisor.monitoring.metrics import group_families
 from protocol.remoting.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from protocol.remoting.codes import RequestCode, ResponseCode
 from protocol.remoting.java_class import write_body

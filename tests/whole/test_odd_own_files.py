@@ -24,7 +24,7 @@ from node.store.checkpoints import own_dir
 from node.store.condition import check_is_store, find_owner
 from node.store.opening import open_store
 from node.store.verify.verify import verify
-from node.supervisor.directory import open_directory
+from node.supervisor.before_start import open_directory
 from node.writer.store import open_writer_store
 from protocol.errors import StoreDamaged
 from protocol.message_id import Host

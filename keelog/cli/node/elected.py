@@ -15,10 +15,9 @@ from node.runtime.run_process import begin_process
 from node.runtime.settings import Settings, load_settings, snake_case
 from node.supervisor.bind import parse_controllers, parse_ha, parse_remoting, remoting_place
 from node.supervisor.child_process import command, environment
-from node.supervisor.control import place_to_announce
-from node.supervisor.exit_with import stop_at_end_of
+from node.supervisor.endpoints import place_to_announce
 from node.supervisor.options import Options
-from node.supervisor.systemd import ServiceManager
+from node.supervisor.service import ServiceManager, stop_at_end_of
 from protocol.errors import BadRequest
 
 USUAL = {"broker_role": "SYNC_MASTER", "in_sync_replicas": "2"}

@@ -2,39 +2,59 @@
 
 A metric has RocketMQ's name and labels where it means the same, else a name with `keelog_`, in base
 units. Users choose the values of two labels alone, the topic and the consumer group, and their
-number is bounded; keys and addresses are never labels.
+number is bounded; keys and addresses are never labels. The groups with the largest lag have labels
+of their own, GROUP_ROWS_MAX pairs of a group and a topic; all others share one pair.
 """
 
 import os
 import platform
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, exposition
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from node.runtime.disk_use import disk_space
 from node.runtime.process import now_ms
 from node.runtime.state_page import LogState, WorkerState
-from node.runtime.stats.page import read_stats
+from node.runtime.stats.page import Histogram, SlotStats, read_stats
+from node.runtime.stats.series import (
+    OK,
+    QUEUE,
+    READER,
+    REQUESTS,
+    SERIES,
+    Family,
+    Series,
+    SeriesKind,
+)
+from node.runtime.stats.timer_state import read_timer_state
+from node.runtime.stats.topic_counts import OTHER_TOPICS, TOPICS_MAX, Count, read_topics
 from node.runtime.stderr_lines import stderr
 from node.store.checkpoints import QUARANTINE_DIR, own_dir
 from node.store.config.topics_file import TopicsFile
-from node.supervisor.monitoring.elected import elected_families
-from node.supervisor.monitoring.families import TopicFamilies, stats_families
-from node.supervisor.monitoring.followers import follower_families
-from node.supervisor.monitoring.following import following_families
-from node.supervisor.monitoring.groups import group_families
-from node.supervisor.monitoring.retention import oldest_ms
-from node.supervisor.monitoring.timers import timer_families
+from node.store.run_files import read_group_lags
+from node.supervisor.monitoring.replication import (
+    elected_families,
+    follower_families,
+    following_families,
+)
+from node.supervisor.operations import NO_TIMES
 from node.supervisor.plan import ChildRole, ChildState, page_slot
 from node.supervisor.status import (
     Fields,
     NodeView,
     disk,
     health,
+    oldest_ms,
     process_rows,
     read_log,
     read_worker,
@@ -335,3 +355,178 @@ def _rocketmq_counter(name: str, text: str, value: float) -> Metric:
 def _storage(name: str, text: str, value: float) -> Metric:
     labels = _STORAGE_LABELS
     return _gauge(f"rocketmq_storage_{name}", text, list(labels), [(list(labels.values()), value)])
+
+
+_NS_PER_S = 1e9
+_DURATION_EXPONENTS = range(12, 36, 2)
+"""Powers of 2 ns: from 4 us to 17 s, each four times the one before."""
+_SIZE_EXPONENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
+
+
+def stats_families(slots: list[SlotStats]) -> Iterator[Metric]:
+    """Yields one metric for each family, summed over the slots.
+
+    Every series is there from the start, except the codes of refusals: most never occur.
+    """
+    values: dict[Series, int] = {}
+    histograms: dict[Series, Histogram] = {}
+    for slot in slots:
+        for one, value in slot.values.items():
+            values[one] = values.get(one, 0) + value
+        for one, histogram in slot.histograms.items():
+            histograms[one] = histograms.get(one, NO_TIMES).plus(histogram)
+    for family, all_series in _declared_series().items():
+        yield _metric_of(family, all_series, values, histograms)
+
+
+def _declared_series() -> dict[Family, list[Series]]:
+    """The series of each family, each once, although two roles may declare the same one."""
+    found: dict[Family, dict[Series, None]] = {}
+    for of_role in SERIES.values():
+        for one in of_role:
+            found.setdefault(one.family, {})[one] = None
+    return {family: list(all_series) for family, all_series in found.items()}
+
+
+def _metric_of(
+    family: Family,
+    all_series: list[Series],
+    values: Mapping[Series, int],
+    histograms: Mapping[Series, Histogram],
+) -> Metric:
+    names = [name for name, _ in all_series[0].labels]
+    if family.kind in (SeriesKind.SECONDS, SeriesKind.SIZES):
+        return _histograms(
+            family, names, {one: histograms.get(one, NO_TIMES) for one in all_series}
+        )
+    kind = GaugeMetricFamily if family.kind is SeriesKind.GAUGE else CounterMetricFamily
+    metric = kind(family.name, family.text, labels=names)
+    for one in all_series:
+        value = values.get(one, 0)
+        if value or family is not REQUESTS or OK in dict(one.labels).values():
+            metric.add_metric([label for _, label in one.labels], value)
+    return metric
+
+
+def _histograms(family: Family, names: list[str], found: Mapping[Series, Histogram]) -> Metric:
+    metric = HistogramMetricFamily(family.name, family.text, labels=names)
+    is_time = family.kind is SeriesKind.SECONDS
+    for one, histogram in found.items():
+        buckets = [
+            (
+                repr((1 << n) / _NS_PER_S if is_time else float((1 << n) - 1)),
+                _count_below(histogram, n),
+            )
+            for n in (_DURATION_EXPONENTS if is_time else _SIZE_EXPONENTS)
+        ]
+        buckets.append(("+Inf", histogram.total))
+        value_sum = histogram.value_sum / _NS_PER_S if is_time else histogram.value_sum
+        metric.add_metric([label for _, label in one.labels], buckets, value_sum)
+    return metric
+
+
+def _count_below(histogram: Histogram, exponent: int) -> int:
+    """The number of values below 2**exponent: whole numbers up to one less."""
+    return sum(histogram.buckets[: exponent + 1])
+
+
+class TopicFamilies:
+    """Families with the topic as a label, under RocketMQ's names.
+
+    The first TOPICS_MAX topics have a label of their own as long as the supervisor runs; all others
+    share one.
+    """
+
+    def __init__(self, labels: Mapping[str, str]) -> None:
+        """`labels` come before the topic."""
+        self._labels = dict(labels)
+        self._listed: dict[str, None] = {}
+
+    def collect(self, root: Path) -> Iterator[Metric]:
+        """Yields the families with the counts of now."""
+        came, went = self._capped(read_topics(root, QUEUE)), self._capped(read_topics(root, READER))
+        messages = {topic: count.messages for topic, count in came.items()}
+        yield self._family("rocketmq_messages_in", "Messages placed into queues.", messages)
+        messages = {topic: count.messages for topic, count in went.items()}
+        yield self._family("rocketmq_messages_out", "Messages handed out by readers.", messages)
+        sizes = {topic: count.bytes for topic, count in went.items()}
+        yield self._family("rocketmq_throughput_out", "Bytes handed out by readers.", sizes)
+
+    def _capped(self, counts: Mapping[str, Count]) -> dict[str, Count]:
+        found = {OTHER_TOPICS: Count(0, 0)}
+        for topic, count in counts.items():
+            if len(self._listed) < TOPICS_MAX and topic != OTHER_TOPICS:
+                self._listed[topic] = None
+            shown = topic if topic in self._listed else OTHER_TOPICS
+            before = found.get(shown, Count(0, 0))
+            found[shown] = Count(before.messages + count.messages, before.bytes + count.bytes)
+        return found
+
+    def _family(self, name: str, text: str, values: Mapping[str, int]) -> Metric:
+        family = CounterMetricFamily(name, text, labels=[*self._labels, "topic"])
+        for topic, value in values.items():
+            family.add_metric([*self._labels.values(), topic], value)
+        return family
+
+
+_GROUP_LABELS = ("consumer_group", "topic")
+
+
+def group_families(root: Path, labels: Mapping[str, str]) -> Iterator[Metric]:
+    """Yields them from the file of the tasks. `labels` come before those of the group."""
+    found = read_group_lags(root)
+    node = list(labels.values())
+    others = {"group": OTHER_TOPICS, "topic": OTHER_TOPICS, **found["others"]}
+    rows = [*found["rows"], others]
+    for name, text, value in (
+        ("lag", "Messages that groups have not committed.", lambda row: row["lag"]),
+        ("inflight", "Messages that members have and did not commit.", _in_flight),
+        ("ready", "Messages that no member has yet.", lambda row: row["lag"] - _in_flight(row)),
+    ):
+        family = GaugeMetricFamily(
+            f"rocketmq_consumer_{name}_messages", text, labels=[*labels, *_GROUP_LABELS]
+        )
+        for row in rows:
+            family.add_metric([*node, row["group"], row["topic"]], value(row))
+        yield family
+    family = GaugeMetricFamily(
+        "rocketmq_consumer_connections", "Members of groups.", labels=[*labels, _GROUP_LABELS[0]]
+    )
+    for group, members in _members_by_group(found).items():
+        family.add_metric([*node, group], members)
+    yield family
+    family = GaugeMetricFamily(
+        "rocketmq_consumer_group_number", "Consumer groups and cursors.", labels=list(labels)
+    )
+    family.add_metric(node, found["groups"])
+    yield family
+
+
+def _in_flight(row: Mapping[str, Any]) -> int:
+    return int(row["in_flight"])
+
+
+def _members_by_group(found: Mapping[str, Any]) -> dict[str, int]:
+    """By group; those of groups without a row are together."""
+    shown = {row["group"]: row["members"] for row in found["rows"]}
+    return {**shown, OTHER_TOPICS: max(0, found["members"] - sum(shown.values()))}
+
+
+def timer_families(root: Path, labels: Mapping[str, str]) -> Iterator[Metric]:
+    """Yields them from the file of the tasks."""
+    found, node = read_timer_state(root), list(labels.values())
+    for name, text, value in (
+        ("rocketmq_timing_messages", "Timer messages that wait.", found.pending),
+        (
+            "keelog_timer_late_seconds",
+            "By how much the latest delivery of the last second came late.",
+            found.late_ms / 1000,
+        ),
+    ):
+        gauge = GaugeMetricFamily(name, text, labels=list(labels))
+        gauge.add_metric(node, value)
+        yield gauge
+    text = "Timer messages delivered since the tasks began."
+    counter = CounterMetricFamily("rocketmq_timer_dequeue", text, labels=list(labels))
+    counter.add_metric(node, found.delivered)
+    yield counter

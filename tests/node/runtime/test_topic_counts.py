@@ -7,8 +7,8 @@ import pytest
 from node.runtime.stats import topic_counts as module
 from node.runtime.stats.file import stats_dir
 from node.runtime.stats.topic_counts import OTHER_TOPICS, Count, TopicCounts, read_topics
-from node.supervisor.monitoring import families
-from node.supervisor.monitoring.families import TopicFamilies
+from node.supervisor.monitoring import metrics
+from node.supervisor.monitoring.metrics import TopicFamilies
 
 LONG = "é" * 127
 
@@ -25,7 +25,7 @@ def count(root: Path, *topics: str, index: int = 0) -> None:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TOPICS_MAX", 2)
-    monkeypatch.setattr(families, "TOPICS_MAX", 2)
+    monkeypatch.setattr(metrics, "TOPICS_MAX", 2)
 
 
 def test_topics_are_counted_over_restarts_and_slots(tmp_path: Path) -> None:
@@ -56,10 +56,10 @@ def test_topics_beyond_the_limit_or_too_long_share_a_count_and_one_of_that_name_
 
 @pytest.mark.usefixtures("few")
 def test_a_scrape_has_no_more_topics_than_the_limit_whatever_the_slots_have(tmp_path: Path) -> None:
-    families = TopicFamilies({"cluster": "c"})
+    metrics = TopicFamilies({"cluster": "c"})
     for index in range(3):
         count(tmp_path, f"t{index}", f"u{index}", index=index)
-        out = list(families.collect(tmp_path))[1]
+        out = list(metrics.collect(tmp_path))[1]
         assert out.name == "rocketmq_messages_out"
         values = {sample.labels["topic"]: sample.value for sample in out.samples}
         assert values == {"t0": 1, "u0": 1, OTHER_TOPICS: 2 * index}

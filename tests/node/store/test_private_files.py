@@ -9,7 +9,7 @@ import pytest
 
 from node.runtime import disk
 from node.runtime.locks import StoreLock
-from node.supervisor.directory import open_to_others
+from node.supervisor.before_start import open_to_others
 
 
 @pytest.fixture(autouse=True)

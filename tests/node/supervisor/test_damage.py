@@ -9,7 +9,7 @@ from node.runtime.damage import PLACES_MAX as REPORTED_MAX
 from node.runtime.damage import REPORT_S, DamageReporter
 from node.runtime.process import DamageReport
 from node.supervisor.child_process import ChildReport, parse_report
-from node.supervisor.monitoring.damage import PLACES_MAX, DamageList
+from node.supervisor.status import DAMAGED_PLACES_MAX, DamageList
 from protocol.errors import StoreDamaged
 
 
@@ -39,12 +39,15 @@ def test_meetings_with_one_place_are_one_row_and_one_line(
 
 def test_the_list_is_bounded_and_counts_the_rest(store: Path) -> None:
     found = DamageList()
-    for number in range(PLACES_MAX + 3):
+    for number in range(DAMAGED_PLACES_MAX + 3):
         found.note("reader 0", damage(number))
     found.note("reader 0", damage(0, file="", count=4))
     shape = found.shape(store)
-    assert (len(shape["places"]), shape["others"]) == (PLACES_MAX, 7)
-    assert f"damaged places: {PLACES_MAX} listed, met {PLACES_MAX + 7} times" in found.text(store)
+    assert (len(shape["places"]), shape["others"]) == (DAMAGED_PLACES_MAX, 7)
+    assert (
+        f"damaged places: {DAMAGED_PLACES_MAX} listed, met {DAMAGED_PLACES_MAX + 7} times"
+        in found.text(store)
+    )
 
 
 def test_a_file_that_was_deleted_since_is_left_out(store: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from node.store.condition import check_is_store
-from node.supervisor.directory import open_directory, remove_old_pages, wait_for_orphans
+from node.supervisor.before_start import open_directory, remove_old_pages, wait_for_orphans
 from protocol.errors import NotAStore, StoreLocked
 
 

@@ -9,7 +9,11 @@ from node.runtime.following.elected_state import LEADS, ElectedState, write_elec
 from node.runtime.process import now_ms
 from node.runtime.settings import load_settings
 from node.runtime.state_page import run_dir
-from node.supervisor.monitoring.elected import HEARD_S, elected_check, elected_families
+from node.supervisor.monitoring.replication import (
+    CONTROLLERS_HEARD_S,
+    elected_check,
+    elected_families,
+)
 from tests.test_deploy import watched_exprs
 
 ELECTED = re.compile(r"\bkeelog_elected[a-z_]*\b")
@@ -44,7 +48,7 @@ def test_every_metric_of_elections_on_the_board_and_in_the_alerts_is_there(root:
     [
         (0.0, "", True, "node 1 leads, epoch 7"),
         (0.0, "no other node is in sync", False, "no other node is in sync"),
-        (HEARD_S + 5, "refused", False, "no controller has answered for 15 s: refused"),
+        (CONTROLLERS_HEARD_S + 5, "refused", False, "no controller has answered for 15 s: refused"),
     ],
 )
 def test_the_check_is_bad_while_controllers_are_silent_or_the_keeper_waits(

@@ -13,7 +13,7 @@ import pytest
 
 from node.runtime.process import StopFlag
 from node.store.checkpoints import is_clean
-from node.supervisor.exit_with import stop_at_end_of
+from node.supervisor.service import stop_at_end_of
 from protocol.errors import BadRequest, RefusedError
 from tests.support.node import wait_until
 

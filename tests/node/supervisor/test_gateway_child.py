@@ -20,7 +20,7 @@ from node.supervisor.bind import (
     remoting_place,
 )
 from node.supervisor.child_process import NodePlaces, child_command
-from node.supervisor.control import place_to_announce
+from node.supervisor.endpoints import place_to_announce
 from node.supervisor.loop import _plan_places
 from node.supervisor.options import BrokerSettings, NetworkSettings, Options, ServeSettings
 from node.supervisor.plan import (

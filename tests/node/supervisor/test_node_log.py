@@ -14,7 +14,7 @@ import pytest
 
 from node.runtime import log_signals
 from node.runtime.process import install_stop_signals
-from node.supervisor.node_log import NodeLog, has_terminal
+from node.supervisor.service import NodeLog, has_terminal
 from tests.node.supervisor.test_supervisor import Node
 
 CHILDREN = {"writer", "queue-0", "queue-1", "index", "reader-0"}

@@ -6,6 +6,13 @@ from contextlib import closing
 import pytest
 
 from node.runtime.listening import listen_at, loopback
+from node.supervisor.before_start import (
+    Port,
+    check_apart,
+    check_free,
+    check_published,
+    planned_ports,
+)
 from node.supervisor.bind import (
     free_ports,
     ha_place,
@@ -14,7 +21,6 @@ from node.supervisor.bind import (
     remoting_place,
 )
 from node.supervisor.options import ServeSettings
-from node.supervisor.ports import Port, check_apart, check_free, check_published, planned_ports
 from protocol.errors import BadRequest, RefusedError
 
 

@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from node.runtime.state_page import RUNNING, LogPage, run_dir
+from node.supervisor.child_process import SilenceWatch
 from node.supervisor.plan import Child, ChildRole, RestartLimits, Sign, note_ready, note_start
-from node.supervisor.silence import SilenceWatch
 from node.supervisor.status import usage
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from node.supervisor.systemd import ServiceManager
+from node.supervisor.service import ServiceManager
 
 
 @pytest.fixture

@@ -1,9 +1,12 @@
-"""The control socket of a supervisor: routes, status, health."""
+"""Where a supervisor answers: its control socket has routes, status and health, `--http` pages."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import zmq
 
+from node.runtime.event_log import fields
 from node.runtime.settings import Settings
 from node.runtime.shortage import as_refusal
 from node.serving.request_server import BadFrames, Server
@@ -12,6 +15,7 @@ from node.supervisor.bind import (
     BindAddress,
     announced_address,
     parse_advertise,
+    parse_http,
     parse_name_servers,
 )
 from node.supervisor.options import Options
@@ -113,3 +117,35 @@ def _answer(
         )
     except (MqError, OSError) as error:
         return refusal(number or id_within(frame), as_refusal(error, "the supervisor"))
+
+
+log = logging.getLogger("keelog.supervisor")
+
+
+@contextmanager
+def http_end(
+    address: str, view: Callable[[], NodeView], turned_at: Callable[[], float]
+) -> Iterator[str]:
+    """Serves the pages at `--http` within the context, and yields their URL, which is empty without
+    `--http`. Raises RefusedError for a port that is taken."""
+    place = parse_http(address)
+    if place is None:
+        yield ""
+        return
+    # Only here: http.server takes longer to import than all else of a supervisor.
+    from node.supervisor.monitoring.http_server import PATHS, HealthPages, HttpServer
+
+    try:
+        end = HttpServer(place.host, place.port, HealthPages(view, turned_at))
+    except OSError as error:
+        raise RefusedError(
+            f"cannot listen at {place.host}:{place.port}, for --http: {error.strerror or error}",
+            "stop the process that listens there, or name another port",
+        ) from None
+    log.info("health and metrics are served", extra=fields(url=end.url, paths=" ".join(PATHS)))
+    if not place.is_loopback:
+        log.warning("metrics can be read from other hosts", extra=fields(url=end.url))
+    try:
+        yield end.url
+    finally:
+        end.close()

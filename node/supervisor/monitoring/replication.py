@@ -1,0 +1,191 @@
+"""What replication does at a node: for status, health and metrics.
+
+How a replica follows its master, who follows the node (from the file of their process), and what
+controllers have decided of it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from node.runtime.following.elected_state import ElectedState, read_elected
+from node.runtime.following.state import (
+    COMPARING,
+    CONNECTING,
+    FOLLOWING,
+    STOPPED,
+    WAITING,
+    FollowState,
+    read_follow_state,
+)
+from node.runtime.process import now_ms
+from node.runtime.settings import Settings
+from node.runtime.stats.followers_state import FollowersState, read_followers
+from node.supervisor.plan import Child, ChildRole
+
+FOLLOW_STATES = (CONNECTING, COMPARING, FOLLOWING, WAITING, STOPPED)
+
+
+def following(root: Path, settings: Settings) -> dict[str, Any] | None:
+    """The state as status shows it; None for a node that follows nobody."""
+    if not settings.follow:
+        return None
+    return {**read_follow_state(root)._asdict(), "source": settings.follow}
+
+
+def following_check(root: Path) -> tuple[bool, str]:
+    """Whether the replica follows, and its state in words."""
+    state = read_follow_state(root)
+    failed = ", ".join(f"{part} ({why})" for part, why in state.metadata.items() if why)
+    words = following_text(state)
+    if failed and state.state == FOLLOWING:
+        words += f"; not taken over: {failed}"
+    return state.state in (FOLLOWING, COMPARING), words
+
+
+def following_text(state: FollowState) -> str:
+    """One line for people."""
+    master = state.master or state.source or "its master"
+    if state.state == FOLLOWING:
+        return f"follows {master}, lag {state.lag_bytes} bytes, {state.lag_ms / 1000:.1f} s"
+    if state.state == STOPPED:
+        return f"stopped following {master}: {state.kind}: {state.reason}"
+    why = state.reason or state.disconnected
+    since_s = (now_ms() - state.disconnected_ms) / 1000
+    since = f", without it for {since_s:.0f} s" if state.disconnected_ms else ""
+    return f"{state.state} to {master}{since}" + (f": {why}" if why else "")
+
+
+def following_families(
+    root: Path, settings: Settings, labels: Mapping[str, str]
+) -> Iterator[Metric]:
+    """Yields nothing for a node that follows nobody."""
+    if not settings.follow:
+        return
+    state, node = read_follow_state(root), list(labels.values())
+    text = "1 for the state in which a replica is."
+    gauge = GaugeMetricFamily("keelog_replica_state", text, labels=[*labels, "state"])
+    for name in FOLLOW_STATES:
+        gauge.add_metric([*node, name], int(state.state == name))
+    yield gauge
+    for name, text, value in (
+        (
+            "keelog_replica_lag_bytes",
+            "What the master's log had more when it was heard last.",
+            state.lag_bytes,
+        ),
+        (
+            "keelog_replica_lag_seconds",
+            "The age of what the master has more, or may have while it is away.",
+            state.lag_ms / 1000,
+        ),
+        (
+            "keelog_replica_acknowledged_offset_bytes",
+            "Up to here the master knows the log to be on the disk of the replica.",
+            state.acknowledged,
+        ),
+    ):
+        single = GaugeMetricFamily(name, text, labels=list(labels))
+        single.add_metric(node, value)
+        yield single
+    text = "Connections to the master since the process began."
+    counter = CounterMetricFamily("keelog_replica_connections", text, labels=list(labels))
+    counter.add_metric(node, state.connections)
+    yield counter
+
+
+def followers_of(root: Path, children: Sequence[Child]) -> FollowersState | None:
+    """None for a node that nobody may follow; nobody while the process does not run."""
+    found = [child for child in children if child.role is ChildRole.FOLLOWERS]
+    if not found:
+        return None
+    state = read_followers(root)
+    return state if found[0].is_alive else state._replace(followers=())
+
+
+def followers_check(state: FollowersState, settings: Settings) -> tuple[bool, str]:
+    """Whether as many are in sync as messages need, and how they are, in words."""
+    needed = settings.followers_needed if settings.waits_for_followers else 0
+    rows = state.followers
+    late = max(rows, key=lambda row: row.lag_bytes, default=None)
+    text = f"{len(rows)} connected, {state.in_sync} in sync"
+    if needed:
+        text += f", {needed} needed"
+    if late is not None:
+        text += f"; the largest lag is {late.lag_bytes} bytes, {late.lag_s:.1f} s"
+    elif state.ended:
+        text += f"; the last one was {state.ended[0].address}: {state.ended[0].reason}"
+    return state.in_sync >= needed, text
+
+
+def follower_families(root: Path, children: Sequence[Child]) -> Iterator[Metric]:
+    """Yields them for a node that may be followed. Addresses are not labels: the slowest counts."""
+    state = followers_of(root, children)
+    if state is None:
+        return
+    rows = state.followers
+    values: Mapping[str, tuple[str, float]] = {
+        "keelog_followers": ("Followers that are connected.", len(rows)),
+        "keelog_followers_in_sync": ("Of these, those that are in sync.", state.in_sync),
+        "keelog_followers_acknowledged_offset_bytes": (
+            "Up to here as many followers have the log as a replicated message needs.",
+            state.acknowledged,
+        ),
+        "keelog_followers_lag_bytes": (
+            "Of the slowest follower.",
+            max((row.lag_bytes for row in rows), default=0),
+        ),
+        "keelog_followers_lag_seconds": (
+            "As keelog_followers_lag_bytes, in time.",
+            max((row.lag_s for row in rows), default=0.0),
+        ),
+    }
+    for name, (text, value) in values.items():
+        yield GaugeMetricFamily(name, text, value)
+
+
+CONTROLLERS_HEARD_S = 10.0
+"""After so long without an answer of the controllers the check is bad."""
+
+
+def elected(root: Path, settings: Settings) -> dict[str, Any] | None:
+    """The state as status shows it; None for a node without controllers."""
+    return read_elected(root)._asdict() if settings.controller_id else None
+
+
+def elected_check(root: Path) -> tuple[bool, str]:
+    """Whether the controllers answer, and what they have decided in words."""
+    state = read_elected(root)
+    silent_s = (now_ms() - state.heard_ms) / 1000
+    if silent_s > CONTROLLERS_HEARD_S:
+        why = f": {state.why}" if state.why else ""
+        return False, f"no controller has answered for {silent_s:.0f} s{why}"
+    return not state.why, state.why or elected_text(state)
+
+
+def elected_text(state: ElectedState) -> str:
+    """One line for people."""
+    ids = ", ".join(map(str, state.in_sync)) or "nobody"
+    return (
+        f"node {state.broker_id} {state.role}, epoch {state.epoch}, master {state.master_id} at"
+        f" {state.master or 'no place'}, in sync {ids}; {state.controllers} of"
+        f" {state.controllers_all} controllers hear it, {state.leader or 'none'} leads them"
+    )
+
+
+def elected_families(root: Path, settings: Settings, labels: Mapping[str, str]) -> Iterator[Metric]:
+    """Yields nothing for a node without controllers."""
+    if not settings.controller_id:
+        return
+    state, node = read_elected(root), list(labels.values())
+    for name, text, value in (
+        ("keelog_elected_epoch", "The epoch of the elected master.", state.epoch),
+        ("keelog_elected_leads", "1 at the elected master.", int(not settings.follow)),
+        ("keelog_elected_in_sync", "Nodes of which a master may be elected.", len(state.in_sync)),
+        ("keelog_elected_controllers", "Controllers that hear the node.", state.controllers),
+    ):
+        gauge = GaugeMetricFamily(name, text, labels=list(labels))
+        gauge.add_metric(node, value)
+        yield gauge
