@@ -245,11 +245,11 @@ def _count_in_slots(
     """To how many of the last `count` entries the slots lead: the very last may agree by chance."""
     start, found = header.index_count - count, 0
     raw = file.read(geometry.entry_position(start), INDEX_ENTRY.size * count)
-    for number, (key_hash, offset, _, prev) in enumerate(INDEX_ENTRY.view(raw).tolist(), start):
-        position = geometry.slot_position(key_hash % geometry.slot_count)
+    for number, (hashed, offset, _, prev) in enumerate(INDEX_ENTRY.view(raw).tolist(), start):
+        position = geometry.slot_position(hashed % geometry.slot_count)
         slot = INDEX_SLOT.read(file.read(position, INDEX_SLOT.size))
         is_later = offset >= header.begin_physical_offset and 0 <= prev < number
-        found += key_hash >= 0 and is_later and slot.newest_entry >= number
+        found += hashed >= 0 and is_later and slot.newest_entry >= number
     return found
 
 

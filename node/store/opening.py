@@ -554,9 +554,6 @@ class RunningStore(Store):
         super().close()
 
 
-__all__ = ["RunningStore", "StoppedStore", "Store", "open_live", "open_store"]
-
-
 def open_store(path: Path | str, settings: Settings | None = None) -> StoppedStore:
     """Opens a store, RocketMQ's or ours, as it is after recovery; takes no lock, never writes.
 

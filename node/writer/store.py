@@ -424,7 +424,7 @@ def open_writer_store(
     tell: Tell = tell_nobody,
     prepare: Callable[[Path], None] = lambda _root: None,
 ) -> WriterStore:
-    """Locks, recovers and opens a store, which `node.store.identity.new_store` has made.
+    """Locks, recovers and opens a store, which `node.store.identity.places` has made.
 
     `alone`: no supervisor holds the store, so `flock` is taken here. `tell` gets the recovery's
     progress, as in `node.writer.recovery.recovery.examine`. `prepare` is called with the lock held,

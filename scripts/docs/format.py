@@ -12,7 +12,7 @@ import numpy as np
 
 from node.runtime import state_page
 from node.store import checkpoints
-from node.store import checkpoints as lock_id
+from node.store import checkpoints
 from protocol.checkpoint import CHECKPOINT
 from protocol.derived.index_build import IndexImage
 from protocol.derived.index_entry import (
@@ -222,7 +222,7 @@ def _own_text(write: Callable[[Path], object], name: str) -> str:
     """The content of one of our own files after `write` filled it in an empty store."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        lock_id.save_lock_id(root, _EXAMPLE_ID)
+        checkpoints.save_lock_id(root, _EXAMPLE_ID)
         checkpoints.own_dir(root).mkdir()
         write(root)
         return (checkpoints.own_dir(root) / name).read_bytes().decode()

@@ -1,1 +1,1 @@
-"""The identity of a store: its id, the places of its own files, the process that runs it."""
+"""The identity of a store: its id, its role, and the places of its own files."""

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from node.runtime.settings import Settings
 from node.store.file_cache import OpenFiles
 from node.store.indexes import IndexFolder, find_geometry
-from node.store.log import reader as log_damage
+from node.store.log import reader
 from node.store.log.reader import Damage, columns_past_damage, next_record
 from node.store.log.segments import Segment, list_folder
 from node.store.opening import StoppedStore, open_store
@@ -139,7 +139,7 @@ def test_damage_that_reaches_to_the_stop_does_not_end_the_log(
 def test_the_next_record_is_found_from_anywhere_however_much_is_read_at_a_time(
     golden: GetStore, monkeypatch: pytest.MonkeyPatch, window: int
 ) -> None:
-    monkeypatch.setattr(log_damage, "FIRST_WINDOW_BYTES", window)
+    monkeypatch.setattr(reader, "FIRST_WINDOW_BYTES", window)
     known = [fact["physicalOffset"] for fact in facts("small-clean").messages]
     with open_store(golden("small-clean")) as store:
         for first, second in pairwise(known[200:230]):
