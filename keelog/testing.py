@@ -16,7 +16,7 @@ from typing import Self
 from keelog.bench.node_process import ANY_DISK, Node
 from keelog.cli.settings.given import value_text
 from keelog.client.client import Client, connect
-from node.runtime.listening import loopback
+from node.runtime.addresses import loopback
 from protocol.errors import ServiceNotAvailable
 
 LOG_LINES_SHOWN = 100

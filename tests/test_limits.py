@@ -74,7 +74,7 @@ QUEUES = {
     "node/writer/removal/removals.py": "node/writer/removal/removals.py::WAITING_MAX",
     "keelog/gateway/admin/counts.py": "keelog/gateway/admin/counts.py::KEYS_MAX",
     "keelog/client/send/unique_key.py": "keelog/client/transport/io_thread.py::CALLS_MAX",
-    "node/serving/host_address.py": "keelog/client/transport/io_thread.py::CALLS_MAX",
+    "node/runtime/addresses.py": "keelog/client/transport/io_thread.py::CALLS_MAX",
 }
 """Files with queues (deques, sockets, heaps of work), and the limit that holds for them."""
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 
-from node.runtime.damage import met_damage
 from node.runtime.disk import DISK_FULL, NO_DESCRIPTORS, PASSING, if_room
 from node.runtime.event_log import fields
+from node.runtime.process import met_damage
 from node.runtime.service_loop import PAGE_BYTES, LoopPace, ServiceLoop
 from node.runtime.state_page import DISK_FULL as DISK_FULL_STATE
 from node.runtime.state_page import NO_RESOURCES as NO_RESOURCES_STATE

@@ -13,23 +13,25 @@ from typing import Self
 import zmq
 
 from node.runtime import disk
-from node.runtime.damage import met_damage
 from node.runtime.event_log import fields
-from node.runtime.held_store import check_held
 from node.runtime.locks import FileLock, StoreLock
 from node.runtime.process import (
     EXIT_FAILED,
     EXIT_OK,
     OOM_WORKER,
+    ChildProcess,
     StopFlag,
+    child_parser,
+    met_damage,
     now_ms,
     report_end,
+    run_process,
 )
-from node.runtime.run_process import ChildProcess, child_parser, run_process
 from node.runtime.service_loop import LoopPace
 from node.runtime.settings import Settings
 from node.runtime.state_page import DAMAGED, STOPPED, LogPage, WorkerPage, run_dir
-from node.runtime.stats.topic_counts import TopicCounts
+from node.runtime.stats import TopicCounts
+from node.runtime.store_paths import check_held
 from node.runtime.wakeup import Context, ZmqWakeup
 from node.store.condition import Owner, find_owner
 from node.store.identity.places import check_created

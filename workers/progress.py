@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from node.runtime import disk
-from node.runtime.regular_file import QUEUES_FILE_BYTES_MAX, read_bounded
 from node.runtime.state_page import queue_slot, run_dir
+from node.runtime.store_paths import QUEUES_FILE_BYTES_MAX, read_bounded
 from node.store.checkpoints import (
     EpochLine,
     WorkerCheckpoint,

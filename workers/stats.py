@@ -4,9 +4,8 @@ import time
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from node.runtime.stats.page import StatsPage
-from node.runtime.stats.series import DISPATCH, DISPATCH_FLUSH, DISPATCHED, INDEX
-from node.runtime.stats.topic_counts import TopicCounts
+from node.runtime.stats import StatsPage, TopicCounts
+from node.runtime.stats_series import DISPATCH, DISPATCH_FLUSH, DISPATCHED, INDEX
 
 TOPICS_EVERY_S = 1.0
 TOPICS_TIME_SHARE = 0.001

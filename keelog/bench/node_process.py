@@ -14,8 +14,8 @@ import psutil
 
 from keelog.client.client import Client, connect
 from keelog.client.results import ProcessStatus
+from node.runtime.addresses import loopback
 from node.runtime.event_log import FORMAT_VARIABLE
-from node.runtime.listening import loopback
 from node.supervisor.bind import free_ports
 from node.supervisor.child_process import command, environment
 from protocol.errors import RequestTimeout, ServiceNotAvailable

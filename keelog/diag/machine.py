@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from node.runtime.disk_use import disk_space
+from node.runtime.shortage import disk_space
 from node.supervisor.child_process import UNKNOWN
 
 Fields = dict[str, Any]

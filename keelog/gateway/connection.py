@@ -16,8 +16,7 @@ from itertools import count
 from time import monotonic
 from typing import NamedTuple, Protocol
 
-from node.runtime.event_log import fields
-from node.runtime.seldom import Seldom
+from node.runtime.event_log import Seldom, fields
 from protocol.errors import NodeBusy
 from protocol.foreign_client import foreign_client
 from protocol.message_id import NO_HOST, Host

@@ -23,13 +23,20 @@ from keelog.gateway.names import MASTER, BrokerName
 from keelog.gateway.service import GatewayService
 from node.reader.follower import ReaderSite, StoreFollower, open_fitting, transfer_limits
 from node.runtime import disk
-from node.runtime.damage import met_damage
+from node.runtime.addresses import listen_at
 from node.runtime.event_log import fields
-from node.runtime.following.state import MasterPlace, read_master_place, write_master_place
-from node.runtime.listening import listen_at
 from node.runtime.locks import FileLock
-from node.runtime.process import EXIT_OK, OOM_READER, StopFlag, leave
-from node.runtime.run_process import ChildProcess, child_parser, run_process
+from node.runtime.process import (
+    EXIT_OK,
+    OOM_READER,
+    ChildProcess,
+    StopFlag,
+    child_parser,
+    leave,
+    met_damage,
+    run_process,
+)
+from node.runtime.run_files import MasterPlace, read_master_place, write_master_place
 from node.runtime.settings import Settings
 from node.runtime.shortage import is_shortage
 from node.runtime.state_page import RUNNING, STOPPING, WorkerPage, run_dir

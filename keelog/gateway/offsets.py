@@ -17,8 +17,7 @@ from keelog.gateway.membership.client_places import ClientPlaces, GroupQueuePlac
 from keelog.gateway.topics import Topics
 from node.reader.answers import bounds_of, look_again
 from node.reader.pull_desk import PullDesk
-from node.runtime.damage import met_damage
-from node.runtime.process import machine_memory_bytes
+from node.runtime.process import machine_memory_bytes, met_damage
 from node.store.query.look_up import Boundary, offset_by_time
 from node.store.query.verified_read import store_time
 from protocol.errors import MessageDamaged, NotFound, TopicRemoved

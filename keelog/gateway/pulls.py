@@ -17,7 +17,7 @@ from node.reader.answers import Answer
 from node.reader.long_polls import Held
 from node.reader.pull_desk import PullDesk
 from node.reader.requests import Pull
-from node.runtime.damage import met_damage
+from node.runtime.process import met_damage
 from node.runtime.settings import Settings
 from node.store.config.topics_file import PERM_READ
 from node.store.opening import RunningStore

@@ -48,13 +48,12 @@ from keelog.gateway.topics import Topics
 from keelog.gateway.transactions.checks import Checks
 from keelog.gateway.transactions.ends import Ends
 from node.runtime import disk
-from node.runtime.clock_sets import clock_sets
-from node.runtime.damage import met_damage
 from node.runtime.event_log import fields
-from node.runtime.process import now_ms
+from node.runtime.process import met_damage, now_ms
 from node.runtime.settings import Settings
 from node.runtime.shortage import as_refusal
 from node.runtime.state_page import run_dir
+from node.runtime.stored_times import clock_sets
 from node.store.config.topics_file import TopicsFile
 from node.store.opening import RunningStore
 from node.store.query.pull import TransferLimits

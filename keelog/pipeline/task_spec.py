@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from keelog.pipeline.options import OnCorrupt
 from keelog.pipeline.stores.access import StoreAt
 from keelog.pipeline.tables import Column
-from node.runtime.remote_path import path_in
+from node.runtime.store_paths import path_in
 from node.store.file_cache import OpenFiles
 from node.store.log.reader import Bounds, LogReader
 from node.store.log.segments import Listing, SegmentList

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from node.reader.requests import Get, Pull
 from node.reader.tail_cache import TailCache, Taken
-from node.runtime.damage import met_damage
-from node.runtime.process import now_ms
+from node.runtime.process import met_damage, now_ms
 from node.serving.unix_server import Payload
 from node.store.config.topics_file import Topic, TopicsFile
 from node.store.file_cache import FileVanished

@@ -13,10 +13,10 @@ from typing import NamedTuple
 from node.reader.growth_notices import Hints, News
 from node.reader.pull_desk import PullDesk
 from node.runtime.event_log import fields
-from node.runtime.held_store import is_in_place
 from node.runtime.process import machine_memory_bytes, now_ms
 from node.runtime.settings import Settings
 from node.runtime.state_page import DAMAGED, NEVER, RUNNING, STOPPED, StatePages, WorkerPage
+from node.runtime.store_paths import is_in_place
 from node.runtime.wakeup import (
     QUIET_SHARE,
     SLEEP_S_MAX,

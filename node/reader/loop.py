@@ -14,22 +14,23 @@ from node.reader.follower import ReaderSite, StoreFollower, open_fitting, transf
 from node.reader.service import ReaderService
 from node.reader.stats import ReaderStats
 from node.runtime import disk
-from node.runtime.damage import met_damage
 from node.runtime.event_log import fields
 from node.runtime.locks import FileLock
 from node.runtime.process import (
     EXIT_OK,
     OOM_READER,
+    ChildProcess,
     StopFlag,
+    child_parser,
     leave,
+    met_damage,
+    run_process,
 )
-from node.runtime.run_process import ChildProcess, child_parser, run_process
 from node.runtime.settings import Settings
 from node.runtime.shortage import is_shortage
 from node.runtime.state_page import RUNNING, STOPPING, WorkerPage, run_dir
-from node.runtime.stats.page import StatsPage
-from node.runtime.stats.series import READER as STATS
-from node.runtime.stats.topic_counts import TopicCounts
+from node.runtime.stats import StatsPage, TopicCounts
+from node.runtime.stats_series import READER as STATS
 from node.runtime.wakeup import READER, Context
 from node.serving.request_server import RequestWait, Server
 from node.serving.unix_server import bulk_socket

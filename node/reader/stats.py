@@ -3,9 +3,9 @@
 Latency is of requests answered at once; long polls are excluded.
 """
 
-from node.runtime.damage import met_damage
-from node.runtime.stats.page import Counts
-from node.runtime.stats.series import (
+from node.runtime.process import met_damage
+from node.runtime.stats import Counts, TopicCounts
+from node.runtime.stats_series import (
     CODES,
     DURATION,
     INDEX_LOOKUPS,
@@ -16,7 +16,6 @@ from node.runtime.stats.series import (
     READER_OPS,
     REQUESTS,
 )
-from node.runtime.stats.topic_counts import TopicCounts
 from node.serving.unix_server import Payload
 from protocol.errors import CorruptError
 from protocol.wire.frames import Header

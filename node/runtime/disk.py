@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from node.runtime.event_log import fields
-from node.runtime.held_store import check_held, held_store
+from node.runtime.store_paths import check_held, held_store
 
 log = logging.getLogger("keelog.disk")
 

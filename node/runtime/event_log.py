@@ -2,21 +2,126 @@
 
 Text on a terminal, else a JSON object for collectors of lines; KEELOG_LOG overrides that. An
 event's name is constant; its values are in `fields`.
+
+No process waits for who reads its lines. A terminal that is stopped (Ctrl-S), or a pipe that nobody
+reads, would otherwise stop all that a process does. A line that does not go at once is dropped, and
+counted.
+
+Signals reopen a running node's log, and switch debug events on or off. stderr is a file if a
+shell's `2>>` made it one. That file is reopened by its name, so that logs can be rotated.
 """
 
 import json
 import logging
 import math
 import os
+import select
+import signal
+import socket
+import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from node.runtime.stderr_lines import STDERR, LineOutput, stderr
 from protocol.errors import BadRequest
 from protocol.printable import one_line, printable
+
+STDERR = 2
+LAST_WORDS_S = 1.0
+"""How long a process that ends waits until its last lines can be written."""
+_READERS_WAIT = (BlockingIOError, InterruptedError)
+
+
+class LineOutput:
+    """Writes to one descriptor without a buffer, also in the handler of a signal."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.dropped = 0
+        """Texts since the start that were not written, or not to their end."""
+        self._descriptor = descriptor
+        self._opened: int | None = None
+        self._opened_of: os.stat_result | None = None
+        self._is_torn = False
+
+    def write(self, text: str, wait_s: float = 0.0) -> bool:
+        """One call for a line, so that lines of several processes do not mix.
+
+        False, and it counts as dropped, when it has not gone after `wait_s`.
+        """
+        if self.try_to_write(text, wait_s):
+            return True
+        self.dropped += 1
+        return False
+
+    def try_to_write(self, text: str, wait_s: float = 0.0) -> bool:
+        """As `write`, without the count."""
+        # Where the line before was cut short, what was cut off would swallow the beginning of this.
+        left = text.encode("utf-8", "backslashreplace")
+        left = b"\n" + left if self._is_torn else left
+        deadline = time.monotonic() + wait_s
+        try:
+            while left:
+                written = self._write_some(left)
+                self._is_torn = 0 < written < len(left) or (self._is_torn and not written)
+                left = left[written:]
+                if left and not self._wait(deadline - time.monotonic()):
+                    return False
+        except OSError:
+            return False  # the reader may have ended, that must not end us
+        return True
+
+    def flush(self) -> None:
+        """There is nothing to flush."""
+
+    def close(self) -> None:
+        """Gives back what was opened beside the descriptor."""
+        if self._opened is not None:
+            os.close(self._opened)
+        self._opened = self._opened_of = None
+
+    def _write_some(self, data: bytes) -> int:
+        """How many bytes went at once. Raises OSError."""
+        status = os.fstat(self._descriptor)
+        try:
+            if stat.S_ISSOCK(status.st_mode):
+                with socket.fromfd(self._descriptor, socket.AF_UNIX, socket.SOCK_STREAM) as end:
+                    return end.send(data, socket.MSG_DONTWAIT)
+            if stat.S_ISFIFO(status.st_mode) or stat.S_ISCHR(status.st_mode):
+                return self._write_without_waiting(data, status)
+            return os.write(self._descriptor, data)
+        except _READERS_WAIT:
+            return 0
+
+    def _write_without_waiting(self, data: bytes, status: os.stat_result) -> int:
+        # O_NONBLOCK belongs to the open file, which is that of the shell and of other programs too.
+        # So the same pipe or terminal is opened once more.
+        if self._opened_of is None or not os.path.samestat(self._opened_of, status):
+            self.close()
+            self._opened_of = status
+            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+            with suppress(OSError):  # no /proc, or a terminal of another user
+                self._opened = os.open(f"/proc/self/fd/{self._descriptor}", flags)
+        if self._opened is not None:
+            return os.write(self._opened, data)
+        # A pipe that is writable takes as much; only who fills it in this moment could stop us.
+        is_writable = self._wait(0.0)
+        return os.write(self._descriptor, data[: select.PIPE_BUF]) if is_writable else 0
+
+    def _wait(self, wait_s: float) -> bool:
+        """Whether more can be written, after at most `wait_s`."""
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLOUT)
+        return wait_s >= 0 and bool(poll.poll(wait_s * 1000))
+
+
+stderr = LineOutput(STDERR)
+"""Of this process."""
+
 
 FORMAT_VARIABLE = "KEELOG_LOG"
 """The environment variable, `text` or `json`: it counts more than the kind of stderr."""
@@ -199,3 +304,92 @@ def _word(value: object) -> str:
     text = plain if isinstance(plain, str) else json.dumps(plain)
     is_bare = text.isprintable() and text and not any(sign in ' "=' for sign in text)
     return text if is_bare else printable(json.dumps(text, ensure_ascii=False))
+
+
+SELDOM_S = 60.0
+SELDOM_KEYS_MAX = 256
+
+
+class Seldom:
+    """Knows what was said lately. For one thread; times are of the monotonic clock."""
+
+    def __init__(self, repeat_s: float = SELDOM_S) -> None:
+        self._repeat_s = repeat_s
+        self._said: dict[Hashable, float] = {}
+
+    def is_due(self, key: Hashable, now: float) -> bool:
+        """Whether it is to be said now, which counts as said."""
+        if now - self._said.get(key, -self._repeat_s) < self._repeat_s:
+            return False
+        if len(self._said) >= SELDOM_KEYS_MAX:
+            self._said.clear()
+        self._said[key] = now
+        return True
+
+
+FILE_VARIABLE = "KEELOG_LOG_FILE"
+"""The supervisor sets it for its children: stderr's file, by its name at the node's start. A child
+may start between a rotation and its signal, when stderr's own name is that of the old file."""
+FILE_MODE = 0o640
+
+log = logging.getLogger("keelog.log")
+
+
+def file_of_stderr() -> Path | None:
+    """The regular file that stderr is; None for a terminal, a pipe, a journal."""
+    status = os.fstat(STDERR)
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    path = Path(f"/proc/self/fd/{STDERR}").readlink()
+    try:
+        return path if os.path.samestat(path.stat(), status) else None
+    except OSError:
+        return None  # deleted, or not to be seen from here
+
+
+def reopen(path: Path | None) -> None:
+    """Makes stderr the file of that name, creating it. After an error stderr stays as it is."""
+    if path is None:
+        log.info("no log file to reopen: stderr is none")
+        return
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, FILE_MODE)
+    except OSError as error:
+        why = error.strerror
+        log.error("log file not reopened", extra=fields(file=path, why=why))  # noqa: TRY400
+        return
+    os.dup2(descriptor, STDERR)
+    os.close(descriptor)
+    log.info("log file reopened", extra=fields(file=path))
+
+
+def is_debug() -> bool:
+    """Whether debug events are lines."""
+    return logging.getLogger().level == logging.DEBUG
+
+
+def set_debug(wanted: bool) -> None:
+    """Switches debug lines on or off."""
+    logging.getLogger().setLevel(logging.DEBUG if wanted else logging.INFO)
+    log.info("debug lines are on" if wanted else "debug lines are off")
+
+
+def obey_log_signals() -> None:
+    """For the children of a supervisor: SIGHUP reopens, SIGUSR2 toggles debug.
+
+    Lines are written by one system call each, so a handler may write one at any time.
+    """
+    named = os.environ.get(FILE_VARIABLE)
+    path = Path(named) if named else None
+
+    def on_hangup(_number: int, _frame: FrameType | None) -> None:
+        # Without a file the supervisor alone says so, once for all processes.
+        if path is not None:
+            reopen(path)
+
+    def on_toggle(_number: int, _frame: FrameType | None) -> None:
+        set_debug(not is_debug())
+
+    signal.signal(signal.SIGHUP, on_hangup)
+    signal.signal(signal.SIGUSR2, on_toggle)

@@ -14,8 +14,7 @@ import time
 from pathlib import Path
 from typing import Self
 
-from node.runtime.held_store import check_held
-from node.runtime.regular_file import open_regular
+from node.runtime.store_paths import check_held, open_regular
 from protocol.errors import NotAStore, StoreError, StoreLocked, StorePermission
 from protocol.names import LOCK_FILE
 

@@ -1,14 +1,22 @@
-"""Start and end of a node's processes, piece by piece: title, readiness, signals, exit codes.
+"""The life of a node's processes: their one start, their loop, and an end whatever happens.
 
-`node.runtime.run_process` puts the pieces into their order. Signal handlers only note the signal;
-the loop that owns the work looks at the note.
+`run_process` puts the pieces into their order: title, readiness, signals, exit codes. Signal
+handlers only note the signal; the loop that owns the work looks at the note.
+
+`met_damage` gathers the damaged places that this process meets, for its reports to the supervisor.
+Every read notes them there, also one that goes on as if nothing were there.
+
+After an unexpected error a process must not live on: its other threads would keep it in the process
+table while it serves nobody, and the supervisor would not start another one.
 """
 
+import argparse
 import ctypes
 import errno
 import fcntl
 import gc
 import json
+import logging
 import os
 import platform
 import resource
@@ -17,17 +25,33 @@ import signal
 import struct
 import sys
 import termios
+import threading
 import time
-from collections.abc import Collection
+import traceback
+from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, TypeGuard
 
 from node.runtime.disk import DISK_FULL, NO_RESOURCES
-from node.runtime.held_store import check_held
-from node.runtime.shortage import FREE_SPACE, is_disk_full, lacks_resources, refusal_for
-from node.runtime.stderr_lines import LAST_WORDS_S, stderr
+from node.runtime.event_log import LAST_WORDS_S, fields, log_to_stderr, obey_log_signals, stderr
+from node.runtime.settings import Settings, load_settings
+from node.runtime.shortage import (
+    FREE_SPACE,
+    TASKS_OF_CHILD,
+    check_file_limit,
+    check_task_limit,
+    in_our_words,
+    is_disk_full,
+    is_shortage,
+    lacks_resources,
+    refusal_for,
+)
+from node.runtime.state_page import PageAbsent
+from node.runtime.store_paths import check_held, hold_store
 from protocol.errors import (
     BadRequest,
     CorruptError,
@@ -364,3 +388,189 @@ def raise_file_limit() -> int:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
+
+
+DAMAGED_PLACES_MAX = 64
+"""Places that wait for the next report; of further ones only the number of meetings is kept."""
+REPORT_S = 0.5
+"""The time between reports: clients may meet the same place a thousand times in a second."""
+Send = Callable[[DamageReport], bool]
+"""Reports one place; returns False where it has to be tried again."""
+
+
+class DamageReporter:
+    """For the one thread of a process that reads; its heart-beat calls `turn`."""
+
+    def __init__(self, root: Path = Path("/"), send: Send = lambda _: False) -> None:
+        self._root = root
+        self._send = send
+        self._met: dict[tuple[str, int], DamageReport] = {}
+        self._due_at = 0.0
+
+    def report_to(self, root: Path, send: Send) -> None:
+        """From now on places are those of the store at `root`, and are reported by `send`."""
+        self._root, self._send = root, send
+
+    def note(self, error: CorruptError) -> None:
+        """Notes damage that a read has met."""
+        self.note_place(error.where, error.offset, error.found)
+
+    def note_place(self, where: str, offset: int, found: str) -> None:
+        """As `note`, for the parts of the error."""
+        damage = DamageReport.of(where, offset, found, self._root)
+        key = damage.file, damage.offset
+        if key not in self._met and len(self._met) >= DAMAGED_PLACES_MAX:
+            damage = damage._replace(file="", offset=0, found="")
+            key = "", 0
+        before = self._met.get(key)
+        if before is not None:
+            damage = damage._replace(times=before.times + 1, first_ms=before.first_ms)
+        self._met[key] = damage
+
+    def turn(self, now: float) -> None:
+        """Sends what was noted, if it is time; `now` in seconds."""
+        if not self._met or now < self._due_at:
+            return
+        self._due_at = now + REPORT_S
+        for key, damage in list(self._met.items()):
+            if not self._send(damage):
+                return
+            del self._met[key]
+
+
+met_damage = DamageReporter()
+"""This process's. `run_process` connects it with the supervisor; without one places are kept."""
+
+
+log = logging.getLogger("keelog.process")
+
+SAID_IN_WORDS = DISK_FULL | NO_RESOURCES | {errno.EIO, errno.EROFS}
+"""Errors of the disk, and shortages: three lines are enough, without a traceback."""
+
+
+def child_parser(module: str, text: str | None) -> argparse.ArgumentParser:
+    """The options of every child of a supervisor."""
+    parser = argparse.ArgumentParser(f"python -m {module}", description=text)
+    parser.add_argument("dir", metavar="DIR", type=Path, help="the store")
+    parser.add_argument("-X", dest="settings", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--ready-fd", type=int)
+    parser.add_argument("--held", default="", help="device and inode of the store and its lock")
+    return parser
+
+
+@dataclass(slots=True)
+class ChildProcess:
+    """One process of a node, as `run_process` starts and ends it."""
+
+    slot: str
+    """Its name in log lines: `writer`, `reader-0`, `queue-0-of-2`."""
+    title: str
+    """Its name in `ps -o comm`."""
+    what: str
+    """The first line of its error: `the writer of DIR cannot start`. Change it once it has."""
+    root: Path
+    """The store. Disk errors that name no file name it."""
+    options: argparse.Namespace
+    """As `child_parser` reads them."""
+    oom_points: int
+    foreseen: tuple[type[MqError], ...] = ()
+    """Errors of ours that may end it after its start, with their own exit codes."""
+    is_of_node: bool = True
+    """Whether the store is that of a running node; else the process takes its lock itself."""
+    serves_clients: bool = False
+    """Whether clients wait for what it does next."""
+    is_ready: bool = False
+
+    @property
+    def ready_fd(self) -> int | None:
+        """The pipe to the supervisor; None where a person started the process."""
+        found: int | None = self.options.ready_fd
+        return found
+
+    def report_ready(self, endpoint: str = "") -> None:
+        """Reports that work is accepted. From now on an error of ours is a bug, unless foreseen."""
+        self.is_ready = True
+        report_ready(self.ready_fd, endpoint)
+
+
+def begin_process(title: str, slot: str) -> StopFlag:
+    """Does what the supervisor and its children begin with; returns the flag of SIGTERM, SIGINT."""
+    set_title(title)
+    raise_file_limit()
+    log_to_stderr(slot)
+    return install_stop_signals()
+
+
+def run_process(child: ChildProcess, body: Callable[[Settings, StopFlag], int]) -> int:
+    """Starts a child, then runs `body` until it returns an exit code.
+
+    The start checks the limit of open files, reads the settings and holds the store, in this
+    order. An error that was not foreseen, in `body` or in a thread, ends the process here: it is
+    logged with its traceback, and the exit code is EXIT_UNEXPECTED.
+    """
+    stop = begin_process(child.title, child.slot)
+    keep_freed_memory()
+    if child.ready_fd is not None:
+        obey_log_signals()
+        met_damage.report_to(child.root, partial(report_damage, child.ready_fd))
+        die_with_parent(child.ready_fd)
+        offer_as_victim(child.oom_points)
+    if child.serves_clients:
+        take_short_slices()
+    threading.excepthook = lambda caught: _end(child, caught.exc_value)
+    try:
+        if child.is_of_node:
+            check_file_limit()
+            check_task_limit(TASKS_OF_CHILD, "each process of this node")
+        settings = load_settings(child.options.settings)
+        if child.is_of_node:
+            hold_store(child.root, child.options.held)
+        return body(settings, stop)
+    except BaseException as caught:  # noqa: BLE001 (whatever it is, it ends the process)
+        error = in_our_words(caught)
+        if isinstance(error, MqError | OSError) and not child.is_ready:
+            return end_badly(child.what, error, str(child.root), child.ready_fd)
+        _end(child, error)
+
+
+def _end(child: ChildProcess, error: BaseException | None) -> NoReturn:
+    """Ends the process at once, whatever its other threads do, even when memory is short."""
+    code, error = EXIT_UNEXPECTED, in_our_words(error)
+    try:
+        if isinstance(error, PageAbsent):
+            code = EXIT_FAILED
+            log.error(
+                "state page lost: the process ends, the next makes it", extra=fields(why=error)
+            )
+            report_end(child.ready_fd, f"its state page is lost: {error}")
+        elif _is_in_words(error, child):
+            code = end_badly(child.what, error, str(child.root), child.ready_fd)
+        else:
+            _log_traceback(error)
+            report_end(child.ready_fd, unexpected(error))
+    finally:
+        os._exit(code)
+
+
+def _is_in_words(error: BaseException | None, child: ChildProcess) -> TypeGuard[MqError | OSError]:
+    """Whether three lines report an error: of the system, a shortage, a moved store, or foreseen.
+
+    For errors of the system that are not the disk's, it logs the traceback first.
+    """
+    if isinstance(error, OSError):
+        if error.errno is not None and error.errno not in SAID_IN_WORDS:
+            _log_traceback(error)
+        return error.errno is not None
+    return isinstance(error, (StoreMoved, *child.foreseen)) or is_shortage(error)
+
+
+def unexpected(error: BaseException | None) -> str:
+    """The cause of an unexpected error, as status and health show it."""
+    text = "".join(traceback.format_exception_only(error)).strip() if error else "an unknown error"
+    return f"an unexpected error, its traceback is in the log: {text}"
+
+
+def _log_traceback(error: BaseException | None) -> None:
+    thread = threading.current_thread().name
+    told = fields(error=type(error).__name__, thread=thread)
+    log.critical("an unexpected error ends the process", exc_info=error, extra=told)

@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from node.runtime.following.allowed_peers import AllowedPeers
-from node.runtime.following.source import check_place, parse_follow
+from node.runtime.addresses import AllowedPeers, check_place, parse_follow
 from protocol.errors import BadRequest
 from protocol.printable import size_text
 from protocol.quantities import bytes_of

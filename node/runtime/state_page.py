@@ -19,9 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from node.runtime.held_store import check_held, is_in_place
-from node.runtime.regular_file import IrregularFile, open_regular
-from node.runtime.stderr_lines import stderr
+from node.runtime.event_log import stderr
+from node.runtime.store_paths import IrregularFile, check_held, is_in_place, open_regular
 from protocol.names import KEELOG_DIR
 
 RUN_DIR = "run"

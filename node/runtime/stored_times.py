@@ -1,16 +1,25 @@
-"""How long ago something was stored, whatever the clock did since: the one place that compares
-stored times with now.
+"""How long ago something was stored, whatever the clock did since.
 
-A stored time is of the wall clock of its moment, perhaps of another machine, and store times never
-fall within a store. So it may lie ahead of now, and the clock may be set at any time. Nobody sets
-the steady clock, but it knows of no time before this process.
+This is the one place that compares stored times with now. A stored time is of the wall clock of its
+moment, perhaps of another machine, and store times never fall within a store. So it may lie ahead
+of now, and the clock may be set at any time. Nobody sets the steady clock, but it knows of no time
+before this process.
+
+The writer notes in `keelog/run/clock`, as JSON, how the wall clock was set while the machine runs.
+A process that begins learns from it that times of before are of a clock that was set since.
 """
 
+import json
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
+from pathlib import Path
 from typing import NamedTuple
+
+from node.runtime import disk
+from node.runtime.state_page import run_dir
+from node.runtime.store_paths import read_bounded
 
 SET_MS = 500
 """The wall clock was set if it went otherwise than the steady one by more than this."""
@@ -114,3 +123,62 @@ class Arrivals:
         look = self._looks[found]
         before_ms = 0 if look.is_odd else max(0, look.at.wall_ms - stored_ms)
         return before_ms + max(0, now.steady_ms - look.at.steady_ms)
+
+
+SETS_MAX = 1_000
+SLACK_MS = 2_000
+"""How much later than it was a set may be noted."""
+_CLOCK_FILE = "clock"
+_CLOCK_BYTES_MAX = 128 * 1024
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class ClockHistory(NamedTuple):
+    """The clock as it was last set, and when it was set."""
+
+    last: Moment
+    sets: tuple[ClockSet, ...]
+
+
+def read_clock(root: Path) -> ClockHistory | None:
+    """None without a file of this run of the machine."""
+    try:
+        found = json.loads(read_bounded(run_dir(root) / _CLOCK_FILE, _CLOCK_BYTES_MAX))
+        if found["boot"] != _BOOT_ID.read_text():
+            return None
+        return ClockHistory(Moment(*found["last"]), tuple(ClockSet(*one) for one in found["sets"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def write_clock(root: Path, history: ClockHistory) -> None:
+    """Replaces the file, which no disk has to keep. Raises OSError."""
+    document = {"boot": _BOOT_ID.read_text(), "last": history.last, "sets": history.sets}
+    disk.replace_unsynced(run_dir(root) / _CLOCK_FILE, json.dumps(document).encode())
+
+
+def is_noted(root: Path, now: Moment, apart_ms: int) -> bool:
+    """Whether the writer has seen the clock as it is, within `apart_ms`; also without a file."""
+    known = read_clock(root)
+    return known is None or abs(now.set_by_ms(known.last)) <= apart_ms
+
+
+def set_since(root: Path, wall_ms: int, now: Moment) -> int:
+    """By how much the clock was set since it last showed this time, in ms; 0 where nobody knows."""
+    offset_ms, end_ms = now.wall_ms - now.steady_ms, now.steady_ms
+    set_by_ms = 0
+    for one in (*reversed(clock_sets(root, now)), ClockSet(0, 0)):
+        if one.steady_ms - SLACK_MS <= wall_ms - offset_ms <= end_ms + SLACK_MS:
+            return set_by_ms
+        offset_ms, end_ms = offset_ms - one.by_ms, one.steady_ms
+        set_by_ms += one.by_ms
+    return 0
+
+
+def clock_sets(root: Path, now: Moment) -> tuple[ClockSet, ...]:
+    """How the clock was set, also since the writer looked last."""
+    known = read_clock(root)
+    if known is None:
+        return ()
+    by_ms = now.set_by_ms(known.last)
+    return (*known.sets, ClockSet(now.steady_ms, by_ms)) if abs(by_ms) > SET_MS else known.sets

@@ -15,8 +15,8 @@ import time
 
 import zmq
 
-from node.runtime.descriptors import STORE_SPARES, Spares
 from node.runtime.event_log import fields
+from node.runtime.shortage import STORE_SPARES, Spares
 from protocol.wire.socket_events import parse_socket_event
 
 log = logging.getLogger("keelog.serving")

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import zmq
 
-from node.runtime.descriptors import backlog
 from node.runtime.event_log import fields
+from node.runtime.shortage import backlog
 from node.serving.doors import Doors
 from node.serving.send_quota import Behind, Owed, Unsent
 from node.serving.unix_server import LocalConnection, LocalEnd, Payload

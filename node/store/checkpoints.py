@@ -25,7 +25,7 @@ from typing import NamedTuple, TypeVar
 from node.runtime import disk
 from node.runtime.disk import sync_dir, write_atomically
 from node.runtime.event_log import fields
-from node.runtime.regular_file import (
+from node.runtime.store_paths import (
     EPOCHS_FILE_BYTES_MAX,
     FLOOR_FILE_BYTES_MAX,
     QUEUES_FILE_BYTES_MAX,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from node.runtime.locks import record_lock_of
-from node.runtime.regular_file import IrregularFile, open_regular, read_bounded
+from node.runtime.store_paths import IrregularFile, open_regular, read_bounded
 from node.store.checkpoints import (
     EPOCHS_FILE,
     EpochLine,

@@ -17,11 +17,9 @@ from typing import NoReturn
 
 import numpy as np
 
-from node.runtime.descriptors import FILES_NEEDED
 from node.runtime.disk import NO_RESOURCES
-from node.runtime.held_store import check_held
-from node.runtime.remote_path import FolderEntry, RemotePath, scan
-from node.runtime.shortage import refusal_for
+from node.runtime.shortage import FILES_NEEDED, refusal_for
+from node.runtime.store_paths import FolderEntry, RemotePath, check_held, scan
 from protocol.errors import ServiceNotAvailable, StoreDamaged, StoreMoved, StorePermission
 from protocol.kernel import loader
 from protocol.kernel.loader import Bytes, Ints

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from node.runtime.regular_file import MOVE_HINT, no_file
-from node.runtime.remote_path import FolderEntry
+from node.runtime.store_paths import MOVE_HINT, FolderEntry, no_file
 from node.store.file_cache import OpenFile, OpenFiles, list_entries, refuse
 from protocol.derived.index_build import IndexImage, next_entry
 from protocol.derived.index_entry import (

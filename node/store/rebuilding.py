@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 from node.runtime import disk
-from node.runtime.regular_file import SMALL_FILE_BYTES_MAX, IrregularFile, read_bounded
 from node.runtime.state_page import run_dir
+from node.runtime.store_paths import SMALL_FILE_BYTES_MAX, IrregularFile, read_bounded
 from node.store.checkpoints import (
     WorkerCheckpoint,
     list_progress,

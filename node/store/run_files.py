@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from node.runtime import disk
-from node.runtime.regular_file import OFFSETS_FILE_BYTES_MAX, QUEUES_FILE_BYTES_MAX, read_bounded
 from node.runtime.state_page import run_dir
+from node.runtime.store_paths import OFFSETS_FILE_BYTES_MAX, QUEUES_FILE_BYTES_MAX, read_bounded
 
 _MEMBERS_FILE = "members"
 

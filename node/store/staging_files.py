@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from node.runtime import disk
-from node.runtime.regular_file import (
+from node.runtime.store_paths import (
     JOURNAL_FILE_BYTES_MAX,
     SMALL_FILE_BYTES_MAX,
     is_own_folder,

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from node.runtime import disk
+from node.runtime.addresses import address_of, listen_at
 from node.runtime.event_log import fields
-from node.runtime.listening import address_of, listen_at
-from node.runtime.regular_file import open_regular
 from node.runtime.state_page import run_dir
+from node.runtime.store_paths import open_regular
 from node.runtime.wakeup import READER_SLOTS
 from node.store.identity.places import check_links, check_own_files
 from node.supervisor.bind import Advertised, BindAddress, parse_http

@@ -6,8 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from node.runtime.listening import address_of, listen_at, loopback
-from node.serving.host_address import first_address, first_ipv4
+from node.runtime.addresses import address_of, first_address, first_ipv4, listen_at, loopback
 from protocol.addresses import (
     ANY_HOST,
     VIP_DISTANCE,

@@ -16,12 +16,9 @@ from dataclasses import replace
 
 import zmq
 
-from node.runtime.descriptors import check_file_limit
+from node.runtime.addresses import loopback
 from node.runtime.disk import NO_RESOURCES, if_room
-from node.runtime.event_log import fields
-from node.runtime.following.other_master import forget_other_master
-from node.runtime.held_store import HeldStore
-from node.runtime.listening import loopback
+from node.runtime.event_log import fields, stderr
 from node.runtime.locks import StoreLock
 from node.runtime.process import (
     EXIT_FAILED,
@@ -29,14 +26,15 @@ from node.runtime.process import (
     EXIT_OK,
     EXIT_UNEXPECTED,
     StopFlag,
+    begin_process,
     ignore_stop_signals,
     print_error,
     reap_adopted,
 )
-from node.runtime.run_process import begin_process
+from node.runtime.run_files import forget_other_master
 from node.runtime.settings import Settings, load_settings
-from node.runtime.stderr_lines import stderr
-from node.runtime.task_limit import check_task_limit, tasks_needed
+from node.runtime.shortage import check_file_limit, check_task_limit, tasks_needed
+from node.runtime.store_paths import HeldStore
 from node.serving.request_server import Server
 from node.store.identity.places import create_store
 from node.store.identity.roles import check_role

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from node.runtime.stats.page import SUM, Histogram, SlotStats
-from node.runtime.stats.series import DURATION, LOG_FLUSH, OK, REQUESTS
+from node.runtime.stats import SUM, Histogram, SlotStats
+from node.runtime.stats_series import DURATION, LOG_FLUSH, OK, REQUESTS
 
 FLUSH = "log_flush"
 """A row beside those of requests: flushes of the log."""

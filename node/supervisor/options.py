@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from node.runtime.following.source import parse_follow
+from node.runtime.addresses import parse_follow
 from node.runtime.settings import Settings, check_bounds, setting
 from node.supervisor.bind import (
     parse_advertise,

@@ -10,7 +10,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from node.runtime.held_store import MOVED_HINT
 from node.runtime.process import (
     DO_NOT_RESTART,
     EXIT_DAMAGED,
@@ -26,6 +25,7 @@ from node.runtime.process import (
 )
 from node.runtime.shortage import FREE_SPACE, FULL, MORE_TASKS, SHORT, more_of
 from node.runtime.state_page import LOG_SLOT, queue_slot
+from node.runtime.store_paths import MOVED_HINT
 from node.runtime.wakeup import FOLLOWERS_SLOT, GATEWAY, READER
 
 

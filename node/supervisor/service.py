@@ -19,8 +19,7 @@ from typing import NamedTuple, Protocol, Self
 
 import psutil
 
-from node.runtime.event_log import fields
-from node.runtime.log_signals import FILE_VARIABLE, file_of_stderr, reopen, set_debug
+from node.runtime.event_log import FILE_VARIABLE, fields, file_of_stderr, reopen, set_debug
 from node.runtime.process import StopFlag
 from node.runtime.shortage import MORE_TASKS, SHORT
 from protocol.errors import BadRequest, RefusedError

@@ -18,7 +18,21 @@ from typing import Any
 
 import psutil
 
-from node.runtime.disk_use import (
+from node.runtime.event_log import fields
+from node.runtime.process import DamageReport, now_ms
+from node.runtime.run_files import (
+    ANOTHER_MASTER,
+    STEP,
+    FollowersState,
+    read_other_master,
+    read_timer_state,
+)
+from node.runtime.settings import Settings
+from node.runtime.shortage import (
+    FREE_SPACE,
+    FULL,
+    MORE_RESOURCES,
+    SHORT,
     disk_space,
     forced_ratio,
     next_delete_s,
@@ -26,11 +40,6 @@ from node.runtime.disk_use import (
     shortage_at,
     use_of,
 )
-from node.runtime.event_log import fields
-from node.runtime.following.other_master import ANOTHER_MASTER, STEP, read_other_master
-from node.runtime.process import DamageReport, now_ms
-from node.runtime.settings import Settings
-from node.runtime.shortage import FREE_SPACE, FULL, MORE_RESOURCES, SHORT
 from node.runtime.state_page import (
     DAMAGED,
     DISK_FULL,
@@ -42,10 +51,8 @@ from node.runtime.state_page import (
     WorkerPage,
     WorkerState,
 )
-from node.runtime.stats.followers_state import FollowersState
-from node.runtime.stats.page import SlotStats, read_stats
-from node.runtime.stats.series import OPEN_TRANSACTIONS, series
-from node.runtime.stats.timer_state import read_timer_state
+from node.runtime.stats import SlotStats, read_stats
+from node.runtime.stats_series import OPEN_TRANSACTIONS, series
 from node.serving.unix_server import bulk_socket
 from node.store import staging_files
 from node.store.run_files import read_group_lags

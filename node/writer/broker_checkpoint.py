@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from node.runtime import disk
-from node.runtime.held_store import is_in_place
 from node.runtime.locks import record_lock_of
-from node.runtime.regular_file import open_regular
 from node.runtime.settings import Settings
 from node.runtime.state_page import WorkerPage, WorkerState, run_dir
+from node.runtime.store_paths import is_in_place, open_regular
 from node.store.indexes import list_index_files
 from protocol.checkpoint import CHECKPOINT, StoreCheckpoint
 from protocol.derived.index_entry import INDEX_HEADER, IndexHeader

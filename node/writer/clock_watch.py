@@ -7,9 +7,16 @@ import logging
 from pathlib import Path
 
 from node.runtime import disk
-from node.runtime.clock_sets import SETS_MAX, ClockHistory, read_clock, write_clock
 from node.runtime.event_log import fields
-from node.runtime.stored_times import SET_MS, ClockSet, Moment
+from node.runtime.stored_times import (
+    SET_MS,
+    SETS_MAX,
+    ClockHistory,
+    ClockSet,
+    Moment,
+    read_clock,
+    write_clock,
+)
 
 log = logging.getLogger("keelog.writer")
 

@@ -13,20 +13,24 @@ from time import monotonic_ns
 import zmq
 
 from node.runtime import disk
-from node.runtime.damage import met_damage
 from node.runtime.event_log import fields
-from node.runtime.following.other_master import (
-    ANOTHER_MASTER,
-    STEP,
-    OtherMaster,
-    read_other_master,
+from node.runtime.process import (
+    EXIT_OK,
+    OOM_WRITER,
+    ChildProcess,
+    StopFlag,
+    child_parser,
+    leave,
+    met_damage,
+    now_ms,
+    report_recovery,
+    run_process,
 )
-from node.runtime.held_store import check_held
-from node.runtime.process import EXIT_OK, OOM_WRITER, StopFlag, leave, now_ms, report_recovery
-from node.runtime.run_process import ChildProcess, child_parser, run_process
+from node.runtime.run_files import ANOTHER_MASTER, STEP, OtherMaster, read_other_master
 from node.runtime.settings import Settings
 from node.runtime.shortage import as_refusal, is_disk_full, is_shortage
 from node.runtime.state_page import DISK_FULL, NO_RESOURCES, RUNNING, STOPPING
+from node.runtime.store_paths import check_held
 from node.runtime.wakeup import READER_SLOTS, SLEEP_S_MAX, Context, Waiters
 from node.serving.request_server import BadFrames, Received, RequestWait, Server
 from node.writer.acknowledgements import Acknowledgements

@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 
 from node.runtime import disk
-from node.runtime.regular_file import read_bounded
 from node.runtime.settings import Settings
+from node.runtime.store_paths import read_bounded
 from node.store.checkpoints import (
     QUARANTINE_DIR,
     Floor,

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from node.runtime import disk
-from node.runtime.disk_use import DiskUse, forced_ratio, refusal_at, use_of
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
+from node.runtime.shortage import DiskUse, forced_ratio, refusal_at, use_of
 from protocol.errors import ServiceNotAvailable, StoreMoved
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
 from protocol.names import parse_offset_file_name as parse_name

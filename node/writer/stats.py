@@ -9,8 +9,8 @@ from operator import attrgetter
 from pathlib import Path
 
 from node.runtime.shortage import is_shortage
-from node.runtime.stats.page import SUM, StatsPage
-from node.runtime.stats.series import (
+from node.runtime.stats import SUM, StatsPage
+from node.runtime.stats_series import (
     APPEND,
     CODES,
     DURATION,

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from node.runtime import disk
+from node.runtime.addresses import first_ipv4
 from node.runtime.event_log import fields
 from node.runtime.locks import StoreLock
 from node.runtime.process import now_ms
@@ -14,7 +15,6 @@ from node.runtime.settings import Settings
 from node.runtime.shortage import as_refusal
 from node.runtime.state_page import RECOVERING, STOPPED, LogPage, run_dir
 from node.runtime.stored_times import moment
-from node.serving.host_address import first_ipv4
 from node.store.checkpoints import (
     Floor,
     Tails,

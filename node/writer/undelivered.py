@@ -9,8 +9,8 @@ import numpy as np
 
 from node.runtime import disk
 from node.runtime.event_log import fields
-from node.runtime.regular_file import read_bounded
-from node.runtime.stats.timer_state import TimerState, read_timer_state, write_timer_state
+from node.runtime.run_files import TimerState, read_timer_state, write_timer_state
+from node.runtime.store_paths import read_bounded
 from node.store.file_cache import OpenFiles
 from node.store.queues import is_filler, open_queue_files, queue_folder
 from node.writer.store import WriterStore

@@ -9,13 +9,8 @@ from keelog.cli import failures
 from keelog.cli.main import run
 from keelog.cli.node.state import _following_text
 from keelog.text import time_text
-from node.runtime.following.state import (
-    CONNECTING,
-    FOLLOWING,
-    FollowState,
-    write_follow_state,
-)
 from node.runtime.process import now_ms
+from node.runtime.run_files import CONNECTING, FOLLOWING, FollowState, write_follow_state
 from node.runtime.state_page import run_dir
 from node.supervisor.monitoring.replication import following_check
 from tests.support.ha_master import HaMaster

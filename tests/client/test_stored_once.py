@@ -15,8 +15,8 @@ import keelog
 import keelog.aio
 from keelog import BadRequest, MqError, OutcomeUnknownError, OutgoingMessage, Receipt, Retry
 from keelog.client.send.receipts import BatchReceipt
-from node.runtime.stats.page import read_stats
-from node.runtime.stats.series import REPEATED
+from node.runtime.stats import read_stats
+from node.runtime.stats_series import REPEATED
 from node.writer.loop import HEARTBEAT_S
 from protocol.remoting.codes import RequestCode, ResponseCode
 from tests.support.node import RunningNode, wait_until

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from keelog.cli.main import cli
-from node.runtime.following.state import STOPPED, FollowState, read_follow_state
+from node.runtime.run_files import STOPPED, FollowState, read_follow_state
 from protocol.names import COMMIT_LOG_DIR
 from scripts.rivals.rocketmq import Addresses, class_path, missing
 from tests.cluster.java_master import BROKER, TOPIC, JavaMaster, replica_of, wait_copied

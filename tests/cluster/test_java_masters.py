@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from node.runtime.following.state import FOLLOWING, WAITING, read_follow_state
+from node.runtime.run_files import FOLLOWING, WAITING, read_follow_state
 from node.store.config.consumer_offsets import read_group_offsets
 from node.store.config.topics_file import TopicsFile
 from scripts.rivals.rocketmq import missing

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from node.runtime.stats.followers_state import read_followers
+from node.runtime.run_files import read_followers
 from scripts.rivals.rocketmq import Program, missing
 from tests.cluster.java_slave import BROKER, Site
 from tests.cluster.same_store import (

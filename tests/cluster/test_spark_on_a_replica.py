@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from keelog.pipeline.session import local_session
-from node.runtime.following.state import FOLLOWING, read_follow_state
+from node.runtime.run_files import FOLLOWING, read_follow_state
 from scripts.rivals.rocketmq import missing
 from tests.cluster.java_master import TOPIC, JavaMaster, replica_of, wait_copied
 from tests.soak.cluster.java_master import MASTER_SIZES

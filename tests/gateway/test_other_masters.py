@@ -17,11 +17,7 @@ from keelog.gateway.names import BrokerName
 from keelog.gateway.settings.live import LiveSettings
 from keelog.gateway.topics import Topics
 from node.runtime import disk
-from node.runtime.following.other_master import (
-    OtherMaster,
-    read_other_master,
-    write_other_master,
-)
+from node.runtime.run_files import OtherMaster, read_other_master, write_other_master
 from node.runtime.settings import Settings
 from node.store.config.topics_file import TopicsFile
 from node.store.identity.places import create_store

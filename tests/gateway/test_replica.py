@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from keelog.gateway.replica.rules import Handle, as_slave
-from node.runtime.following.state import FOLLOWING, read_follow_state
+from node.runtime.run_files import FOLLOWING, read_follow_state
 from node.runtime.settings import Settings
 from protocol.record.codec import Record, decode
 from protocol.remoting.codes import RequestCode, ResponseCode

@@ -16,9 +16,8 @@ from keelog.gateway.tasks.timers.timer_files import TimerFiles, TimerMessage, Wa
 from keelog.gateway.tasks.timers.timer_records import TimerRecords
 from keelog.gateway.tasks.timers.timers import TimerDeliverer
 from keelog.gateway.tasks.waiting_queue import Pulled, WaitingQueue
-from node.runtime.clock_sets import ClockHistory, write_clock
 from node.runtime.settings import Settings
-from node.runtime.stored_times import Moment
+from node.runtime.stored_times import ClockHistory, Moment, write_clock
 from protocol.derived.timer_units import SLOTS, TimerCheck
 from protocol.names import TIMER_CHECK_FILE
 from protocol.record.codec import Record, decode

@@ -16,8 +16,8 @@ from keelog.gateway.connection import EndReason
 from keelog.gateway.monitoring.gateway_stats import GatewayStats
 from keelog.gateway.tasks.group_lags import summed_up
 from node.runtime.state_page import run_dir
-from node.runtime.stats.page import read_stats
-from node.runtime.stats.series import GATEWAY_CODES, GATEWAY_ENDS, GATEWAY_REQUESTS, series
+from node.runtime.stats import read_stats
+from node.runtime.stats_series import GATEWAY_CODES, GATEWAY_ENDS, GATEWAY_REQUESTS, series
 from node.store.run_files import GROUP_ROWS_MAX, read_group_lags, write_group_lags
 from node.supervisor.monitoring.metrics import group_families
 from protocol.remoting.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData

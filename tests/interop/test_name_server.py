@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from keelog.client.client import Client
-from node.runtime.following.other_master import OtherMaster, read_other_master
+from node.runtime.run_files import OtherMaster, read_other_master
 from node.store.identity.places import create_store
 from node.store.identity.roles import MASTER, StoreRole, save_role
 from node.store.identity.store_id import ensure_id

@@ -12,8 +12,14 @@ import psutil
 
 from keelog.bench.node_process import ANY_DISK
 from node.runtime.event_log import FORMAT_VARIABLE
-from node.runtime.following.elected_state import FOLLOWS, LEADS, ElectedState, read_elected
-from node.runtime.following.state import FOLLOWING, read_follow_state
+from node.runtime.run_files import (
+    FOLLOWING,
+    FOLLOWS,
+    LEADS,
+    ElectedState,
+    read_elected,
+    read_follow_state,
+)
 from node.runtime.state_page import RUNNING, LogPage
 from node.supervisor.bind import free_ports
 from node.supervisor.child_process import command, environment

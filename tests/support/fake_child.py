@@ -11,8 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from node.runtime.event_log import log_to_stderr
-from node.runtime.log_signals import obey_log_signals
+from node.runtime.event_log import log_to_stderr, obey_log_signals
 from node.runtime.process import die_with_parent, install_stop_signals, report_ready
 
 

@@ -6,7 +6,7 @@ Run it as the module `replication.replica.loop`.
 from pathlib import Path
 
 from keelog.replication.replica.loop import main
-from node.runtime import disk_use
+from node.runtime import shortage
 from node.runtime.process import leave
 
 
@@ -16,5 +16,5 @@ def used_percent(path: Path) -> int:
 
 
 if __name__ == "__main__":
-    disk_use.used_percent = used_percent
+    shortage.used_percent = used_percent
     leave(main())

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from node.runtime.following.state import FollowState, read_follow_state
+from node.runtime.run_files import FollowState, read_follow_state
 from node.runtime.state_page import LogPage
 from node.store.identity.places import create_store
 from tests.support.master_log import SEGMENT_BYTES

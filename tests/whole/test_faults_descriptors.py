@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import keelog
-from node.runtime.descriptors import files_needed
+from node.runtime.shortage import files_needed
 from protocol.errors import MqError
 from protocol.wire import zmtp
 from tests.support.node import RunningNode, wait_until

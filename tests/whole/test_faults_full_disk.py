@@ -13,7 +13,7 @@ import pytest
 
 import keelog
 from node.runtime.process import EXIT_DISK_FULL
-from node.runtime.stats.file import stats_dir
+from node.runtime.stats import stats_dir
 from node.store.verify.verify import verify
 from node.supervisor.bind import free_ports
 from protocol.errors import MqError, ServiceNotAvailable

@@ -12,7 +12,7 @@ import keelog
 from keelog.client.send.staging import StageClient, StagedPart
 from keelog.pipeline.sink.options import SinkOptions
 from keelog.pipeline.sink.stage import StageId, stage_rows
-from node.runtime.disk_use import used_percent
+from node.runtime.shortage import used_percent
 from node.store.staging_files import (
     StagedBatch,
     batch_dir,

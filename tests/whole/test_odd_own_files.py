@@ -18,8 +18,8 @@ from keelog.pipeline.stores.access import StoreAt
 from keelog.pipeline.stores.opening import check_stores
 from keelog.repair import repair
 from node.runtime.locks import FileLock
-from node.runtime.regular_file import IrregularFile, read_bounded
 from node.runtime.state_page import LogPage, PageAbsent, WorkerPage
+from node.runtime.store_paths import IrregularFile, read_bounded
 from node.store.checkpoints import own_dir
 from node.store.condition import check_is_store, find_owner
 from node.store.opening import open_store

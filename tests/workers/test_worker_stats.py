@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from node.runtime.stats.topic_counts import Count, TopicCounts, read_topics
+from node.runtime.stats import Count, TopicCounts, read_topics
 from workers.stats import TOPICS_EVERY_S, TopicGrowth
 
 

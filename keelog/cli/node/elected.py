@@ -9,9 +9,8 @@ from pathlib import Path
 
 from keelog.replication.keeper.loop import KeeperOptions, keep
 from keelog.replication.keeper.registration import NodeOfGroup
-from node.runtime.following.elected_state import WAITS, read_elected
-from node.runtime.process import StopFlag
-from node.runtime.run_process import begin_process
+from node.runtime.process import StopFlag, begin_process
+from node.runtime.run_files import WAITS, read_elected
 from node.runtime.settings import Settings, load_settings, snake_case
 from node.supervisor.bind import parse_controllers, parse_ha, parse_remoting, remoting_place
 from node.supervisor.child_process import command, environment

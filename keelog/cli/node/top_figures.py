@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from node.runtime.stats.page import SUM, Histogram
+from node.runtime.stats import SUM, Histogram
 from node.supervisor.operations import quantiles
 
 Fields = dict[str, Any]

@@ -12,7 +12,7 @@ from keelog.replication.roles.promotion import demote as demote_store
 from keelog.replication.roles.promotion import promote as promote_store
 from keelog.replication.roles.rewind import rewind as rewind_store
 from keelog.text import time_text
-from node.runtime.following.source import parse_follow
+from node.runtime.addresses import parse_follow
 from node.runtime.settings import load_settings
 
 

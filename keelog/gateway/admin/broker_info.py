@@ -14,11 +14,10 @@ from keelog.gateway.connection import Reply, Request
 from keelog.gateway.settings.live import CHANGEABLE, LiveSettings
 from keelog.gateway.topics import Topics
 from node.reader.answers import NO_TIME
-from node.runtime.damage import met_damage
-from node.runtime.disk_use import disk_space
-from node.runtime.process import now_ms
-from node.runtime.regular_file import OFFSETS_FILE_BYTES_MAX, read_bounded
+from node.runtime.process import met_damage, now_ms
 from node.runtime.settings import Settings, snake_case
+from node.runtime.shortage import disk_space
+from node.runtime.store_paths import OFFSETS_FILE_BYTES_MAX, read_bounded
 from protocol.errors import CorruptError, NotAllowed, NotFound, StoreDamaged
 from protocol.names import DELAY_OFFSETS_FILE, SCHEDULE_TOPIC
 from protocol.remoting.bodies import KVTable

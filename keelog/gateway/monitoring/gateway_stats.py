@@ -5,8 +5,8 @@ from typing import Protocol
 
 from keelog.gateway.connection import ConnectionBuffers, EndReason, RemotingConnection
 from keelog.gateway.members import Members
-from node.runtime.stats.page import StatsPage
-from node.runtime.stats.series import (
+from node.runtime.stats import StatsPage
+from node.runtime.stats_series import (
     GATEWAY,
     GATEWAY_CHECKS,
     GATEWAY_CODES,

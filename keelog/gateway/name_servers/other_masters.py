@@ -14,16 +14,16 @@ from pathlib import Path
 from keelog.gateway.name_servers.caller import RemotingCaller
 from keelog.gateway.names import MASTER, BrokerName
 from node.runtime import disk
+from node.runtime.addresses import remoting_beside, split_place
 from node.runtime.event_log import fields
-from node.runtime.following.other_master import (
+from node.runtime.run_files import (
     STEP,
     OtherMaster,
     forget_other_master,
+    read_follow_state,
     read_other_master,
     write_other_master,
 )
-from node.runtime.following.source import remoting_beside, split_place
-from node.runtime.following.state import read_follow_state
 from node.store.identity.roles import MASTER as MASTER_ROLE
 from node.store.identity.roles import load_role
 from protocol.errors import MqError

@@ -16,8 +16,7 @@ from keelog.gateway.name_servers.other_masters import OtherMasters
 from keelog.gateway.names import MASTER, BrokerName
 from keelog.gateway.topics import Topics
 from node.runtime.event_log import fields
-from node.runtime.following.other_master import OtherMaster
-from node.runtime.following.state import MasterPlace
+from node.runtime.run_files import MasterPlace, OtherMaster
 from protocol.addresses import is_loopback
 from protocol.errors import MqError, RefusedError
 from protocol.remoting.bodies import RegisterBrokerBody, TopicRouteData

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from keelog.gateway.connection import Reply, Request
 from keelog.gateway.names import BrokerName
-from node.runtime.regular_file import OFFSETS_FILE_BYTES_MAX, read_bounded
-from node.runtime.stats.followers_state import FollowerRow, FollowersState, read_followers
+from node.runtime.run_files import FollowerRow, FollowersState, read_followers
+from node.runtime.store_paths import OFFSETS_FILE_BYTES_MAX, read_bounded
 from protocol.derived.timer_units import CHECK_FILE_BYTES, TIMER_CHECK_BYTES
 from protocol.names import DELAY_OFFSETS_FILE, TIMER_CHECK_FILE
 from protocol.remoting.admin_bodies import HAConnectionInfo, HARuntimeInfo

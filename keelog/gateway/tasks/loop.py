@@ -18,12 +18,18 @@ from keelog.gateway.tasks.group_lags import GroupLags
 from keelog.gateway.tasks.timers.timers import TimerDeliverer, timer_queue
 from keelog.gateway.tasks.waiting_queue import WAIT_S_MAX
 from node.runtime import disk
-from node.runtime.clock_sets import clock_sets
-from node.runtime.damage import met_damage
-from node.runtime.held_store import check_held
 from node.runtime.locks import FileLock
-from node.runtime.process import EXIT_OK, OOM_READER, StopFlag, leave, now_ms
-from node.runtime.run_process import ChildProcess, child_parser, run_process
+from node.runtime.process import (
+    EXIT_OK,
+    OOM_READER,
+    ChildProcess,
+    StopFlag,
+    child_parser,
+    leave,
+    met_damage,
+    now_ms,
+    run_process,
+)
 from node.runtime.settings import Settings
 from node.runtime.state_page import (
     RUNNING,
@@ -33,7 +39,8 @@ from node.runtime.state_page import (
     WorkerPage,
     run_dir,
 )
-from node.runtime.stored_times import moment
+from node.runtime.store_paths import check_held
+from node.runtime.stored_times import clock_sets, moment
 from node.store.identity.places import check_created
 from node.store.run_files import ends_to_heed, note_lowered
 from protocol.record.scheduled import schedule_place

@@ -9,7 +9,7 @@ from keelog.pipeline.read.arrays import arrow_schema, numbers, times
 from keelog.pipeline.read.damage_rows import on_loss
 from keelog.pipeline.stores.opening import task_files
 from keelog.pipeline.task_spec import IndexPart, IndexSlice
-from node.runtime.remote_path import path_in
+from node.runtime.store_paths import path_in
 from node.store.file_cache import FileVanished, OpenFiles
 from node.store.log.reader import Damage, LogReader, columns_past_damage
 from node.store.queues import Units

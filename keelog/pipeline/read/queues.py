@@ -17,7 +17,7 @@ from keelog.pipeline.read.plain_bodies import message_batches
 from keelog.pipeline.stores.access import Way
 from keelog.pipeline.stores.opening import task_files
 from keelog.pipeline.task_spec import QueuePart, QueueSlice
-from node.runtime.remote_path import path_in
+from node.runtime.store_paths import path_in
 from node.store.file_cache import FileVanished, OpenFiles, Run
 from node.store.log.reader import LogReader
 from node.store.log.segments import Listing

@@ -15,8 +15,8 @@ from keelog.pipeline.stores.folder_store import SETTLE_S_MAX
 from keelog.pipeline.stores.planned_store import IndexTable, PlannedStore
 from keelog.pipeline.stores.remote_files import RangeSource, RemoteFiles
 from keelog.pipeline.task_spec import IndexSlice
-from node.runtime.remote_path import RemotePath, remote_path
 from node.runtime.settings import Settings
+from node.runtime.store_paths import RemotePath, remote_path
 from node.store.file_cache import FileVanished
 from node.store.log.reader import Bounds, LogReader
 from node.store.log.segments import Listing, SegmentList

@@ -18,7 +18,7 @@ from keelog.pipeline.errors import BadOption, StoreUnreadable
 from keelog.pipeline.stores.access import Access, StoreAt
 from keelog.pipeline.stores.folder_store import FolderStore
 from keelog.pipeline.stores.remote_files import RangeSource, RemoteFile, RemoteFiles
-from node.runtime.remote_path import RemotePath, Snapshot, remote_path
+from node.runtime.store_paths import RemotePath, Snapshot, remote_path
 from node.store.file_cache import FileVanished, OpenFile
 from node.store.opening import RunningStore, StoppedStore
 from protocol.derived.queue_unit import UNIT_BYTES

@@ -8,15 +8,9 @@ from collections.abc import Iterable
 from keelog.replication.followers.connection import FollowerConnection, FollowerGone, Gone
 from keelog.replication.followers.elected_rule import ElectedRule
 from keelog.replication.followers.flushed_log import FlushedLog
-from node.runtime.event_log import fields
+from node.runtime.event_log import Seldom, fields
 from node.runtime.process import now_ms
-from node.runtime.seldom import Seldom
-from node.runtime.stats.followers_state import (
-    ENDED_SHOWN_MAX,
-    FollowerEnd,
-    FollowerRow,
-    FollowersState,
-)
+from node.runtime.run_files import ENDED_SHOWN_MAX, FollowerEnd, FollowerRow, FollowersState
 
 log = logging.getLogger("keelog.followers")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
-from node.runtime.following.elected_state import SyncState, read_sync_state
+from node.runtime.run_files import SyncState, read_sync_state
 
 
 class Acknowledging(Protocol):

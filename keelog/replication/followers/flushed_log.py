@@ -8,8 +8,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from node.runtime.regular_file import open_regular
 from node.runtime.state_page import RECOVERING, STARTING, LogPage, LogState
+from node.runtime.store_paths import open_regular
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
 
 

@@ -10,8 +10,15 @@ from functools import partial
 from keelog.replication.followers.server import FollowerServer, listen
 from node.runtime.event_log import fields
 from node.runtime.locks import FileLock
-from node.runtime.process import EXIT_OK, OOM_READER, StopFlag, leave
-from node.runtime.run_process import ChildProcess, child_parser, run_process
+from node.runtime.process import (
+    EXIT_OK,
+    OOM_READER,
+    ChildProcess,
+    StopFlag,
+    child_parser,
+    leave,
+    run_process,
+)
 from node.runtime.settings import Settings
 from node.runtime.state_page import WorkerPage, run_dir
 from node.runtime.wakeup import FOLLOWERS_SLOT

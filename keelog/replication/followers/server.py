@@ -21,15 +21,13 @@ from keelog.replication.followers.elected_rule import ElectedRule
 from keelog.replication.followers.flushed_log import FlushedLog
 from keelog.replication.followers.wire import FollowerWire, PlainWire, SwitchWire
 from node.runtime import disk
-from node.runtime.damage import met_damage
+from node.runtime.addresses import AllowedPeers, listen_at
 from node.runtime.event_log import fields
-from node.runtime.following.allowed_peers import AllowedPeers
-from node.runtime.held_store import check_held
-from node.runtime.listening import listen_at
-from node.runtime.process import StopFlag, now_ms
+from node.runtime.process import StopFlag, met_damage, now_ms
+from node.runtime.run_files import FollowersState, write_followers
 from node.runtime.settings import Settings
 from node.runtime.state_page import NEVER, RUNNING, STOPPED, STOPPING, WorkerPage
-from node.runtime.stats.followers_state import FollowersState, write_followers
+from node.runtime.store_paths import check_held
 from node.runtime.wakeup import (
     FOLLOWERS_SLOT,
     SLEEP_S_MAX,

@@ -20,20 +20,22 @@ from keelog.replication.replica.remoting_asker import RemotingAsker
 from keelog.replication.roles.elected import follow, lead
 from node.runtime import disk
 from node.runtime.event_log import fields
-from node.runtime.following.elected_state import (
+from node.runtime.process import StopFlag, now_ms, reap_adopted
+from node.runtime.run_files import (
     FOLLOWS,
     LEADS,
     WAITS,
     ElectedState,
+    FollowState,
     forget_sync_state,
+    read_follow_state,
+    read_followers,
     write_elected,
+    write_follow_state,
     write_sync_state,
 )
-from node.runtime.following.state import FollowState, read_follow_state, write_follow_state
-from node.runtime.process import StopFlag, now_ms, reap_adopted
 from node.runtime.settings import Settings
 from node.runtime.state_page import LogPage, LogState
-from node.runtime.stats.followers_state import read_followers
 from node.store.identity.places import create_store
 from node.store.identity.roles import load_master_epochs
 from protocol.errors import BadRequest, ServiceNotAvailable, StoreLocked

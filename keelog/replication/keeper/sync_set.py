@@ -7,8 +7,7 @@ controller has said so.
 
 from collections.abc import Mapping
 
-from node.runtime.following.elected_state import SyncState
-from node.runtime.stats.followers_state import FollowerRow, FollowersState
+from node.runtime.run_files import FollowerRow, FollowersState, SyncState
 from protocol.remoting.controller import SyncStateSet
 
 GONE_S = 1.0

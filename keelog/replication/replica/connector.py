@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from keelog.replication.replica.master_facts import MasterFacts, ask_facts
-from node.runtime.following.source import MasterSource, remoting_beside, split_place
-from node.runtime.following.state import read_master_place
+from node.runtime.addresses import MasterSource, remoting_beside, split_place
+from node.runtime.run_files import read_master_place
 from node.writer.log.flush import JobThread
 
 CONNECT_S = 5.0

@@ -15,14 +15,8 @@ from keelog.replication.replica.master_link import READS_AT_ONCE, LinkClosed, Li
 from keelog.replication.replica.overlap import OVERLAP_BYTES, Overlap
 from keelog.replication.replica.stops import FollowStopped, OtherSegments
 from node.runtime.event_log import fields
-from node.runtime.following.state import (
-    COMPARING,
-    CONNECTING,
-    FOLLOWING,
-    STOPPED,
-    WAITING,
-)
 from node.runtime.process import now_ms
+from node.runtime.run_files import COMPARING, CONNECTING, FOLLOWING, STOPPED, WAITING
 from protocol.errors import ServiceNotAvailable
 from protocol.ha.epochs import MasterEpoch
 from protocol.ha.stream import ONE_BYTE_BEHIND, LogFrame

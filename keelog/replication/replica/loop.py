@@ -21,20 +21,24 @@ from keelog.replication.replica.master_facts import ask_facts
 from keelog.replication.replica.refusals import Refusals
 from keelog.replication.replica.tables import MasterTables
 from node.runtime import disk
-from node.runtime.damage import met_damage
+from node.runtime.addresses import parse_follow
 from node.runtime.event_log import fields
-from node.runtime.following.source import parse_follow
-from node.runtime.following.state import (
-    FOLLOWING,
-    FollowState,
-    read_follow_state,
-    write_follow_state,
+from node.runtime.process import (
+    EXIT_OK,
+    OOM_WRITER,
+    ChildProcess,
+    StopFlag,
+    child_parser,
+    leave,
+    met_damage,
+    now_ms,
+    report_recovery,
+    run_process,
 )
-from node.runtime.held_store import check_held
-from node.runtime.process import EXIT_OK, OOM_WRITER, StopFlag, leave, now_ms, report_recovery
-from node.runtime.run_process import ChildProcess, child_parser, run_process
+from node.runtime.run_files import FOLLOWING, FollowState, read_follow_state, write_follow_state
 from node.runtime.settings import Settings
 from node.runtime.state_page import DISK_FULL, RUNNING, STOPPING
+from node.runtime.store_paths import check_held
 from node.runtime.wakeup import SLEEP_S_MAX, Context, Waiters
 from node.serving.request_server import Server
 from node.store.identity.roles import REPLICA, StoreRole, load_role, save_role

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from keelog.replication.replica.remoting_asker import MasterAnswer, RemotingAsker
-from node.runtime.following.source import split_place
+from node.runtime.addresses import split_place
 from protocol.addresses import VIP_DISTANCE
 from protocol.derived.timer_units import TIMER_CHECK_BYTES
 from protocol.errors import MqError

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from itertools import count
 from typing import NamedTuple, Self
 
-from node.runtime.following.source import split_place
+from node.runtime.addresses import split_place
 from protocol.remoting.codes import Language
 from protocol.remoting.errors import BrokenFrame
 from protocol.remoting.frame_reader import FrameReader, frame_head

@@ -27,9 +27,9 @@ from keelog.replication.replica.metadata import (
 )
 from node.runtime import disk
 from node.runtime.event_log import fields
-from node.runtime.following.state import read_follow_state
 from node.runtime.process import now_ms
-from node.runtime.regular_file import OFFSETS_FILE_BYTES_MAX, read_bounded
+from node.runtime.run_files import read_follow_state
+from node.runtime.store_paths import OFFSETS_FILE_BYTES_MAX, read_bounded
 from node.store.config.consumer_offsets import ConsumerOffsets
 from node.writer.log.flush import JobThread
 from node.writer.topic_table import TopicTable

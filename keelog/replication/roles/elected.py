@@ -9,7 +9,7 @@ from typing import NamedTuple
 from keelog.replication.replica.elected.greeting import same_up_to
 from keelog.replication.roles.promotion import AcknowledgedLost, add_topics_of_log, stopped_store
 from keelog.replication.roles.rewind import rewind_held
-from node.runtime.following.state import read_follow_state
+from node.runtime.run_files import read_follow_state
 from node.runtime.settings import Settings
 from node.store.checkpoints import clear_clean
 from node.store.identity.roles import (

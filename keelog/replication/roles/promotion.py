@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from keelog.replication.replica.master_facts import ask_facts
-from node.runtime.following.state import FollowState, read_follow_state
 from node.runtime.locks import StoreLock
 from node.runtime.process import now_ms
+from node.runtime.run_files import FollowState, read_follow_state
 from node.runtime.settings import Settings
 from node.store.checkpoints import clear_clean
 from node.store.condition import check_is_store

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from keelog.replication.roles.promotion import stopped_store
 from node.runtime import disk
-from node.runtime.following.state import read_follow_state, write_follow_state
+from node.runtime.run_files import read_follow_state, write_follow_state
 from node.runtime.settings import Settings
 from node.store.checkpoints import (
     TAILS_FILE,

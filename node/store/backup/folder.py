@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from node.runtime import disk
-from node.runtime.regular_file import EPOCHS_FILE_BYTES_MAX, TOPICS_FILE_BYTES_MAX, read_bounded
+from node.runtime.store_paths import EPOCHS_FILE_BYTES_MAX, TOPICS_FILE_BYTES_MAX, read_bounded
 from node.store.checkpoints import (
     EPOCHS_FILE,
     REMOVED_FILE,

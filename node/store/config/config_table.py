@@ -14,7 +14,7 @@ from typing import Any
 
 from node.runtime import disk
 from node.runtime.event_log import fields
-from node.runtime.regular_file import OFFSETS_FILE_BYTES_MAX, read_bounded
+from node.runtime.store_paths import OFFSETS_FILE_BYTES_MAX, read_bounded
 from protocol.errors import StoreDamaged
 from protocol.remoting.java_json import parse_java_json
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from node.runtime.event_log import fields
-from node.runtime.regular_file import OFFSETS_FILE_BYTES_MAX, read_bounded
+from node.runtime.store_paths import OFFSETS_FILE_BYTES_MAX, read_bounded
 from node.store.config.config_table import ConfigTable
 from protocol.errors import BadRequest, NotAllowed, StoreDamaged, UnknownTopic
 from protocol.ids import Queue

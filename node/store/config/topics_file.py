@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from node.runtime import disk
-from node.runtime.held_store import check_held
-from node.runtime.regular_file import TOPICS_FILE_BYTES_MAX, read_bounded
 from node.runtime.shortage import refusal_for
+from node.runtime.store_paths import TOPICS_FILE_BYTES_MAX, check_held, read_bounded
 from node.store.file_cache import refuse
 from protocol.errors import NotAllowed, StoreDamaged
 from protocol.names import QUEUE_ID_MAX, TOPICS_FILE

@@ -17,7 +17,8 @@ from typing import Any
 
 from node.runtime import disk
 from node.runtime.locks import StoreLock
-from node.runtime.regular_file import (
+from node.runtime.state_page import PAGE_BYTES, run_dir
+from node.runtime.store_paths import (
     EPOCHS_FILE_BYTES_MAX,
     FLOOR_FILE_BYTES_MAX,
     JOURNAL_FILE_BYTES_MAX,
@@ -28,11 +29,10 @@ from node.runtime.regular_file import (
     STATS_FILE_BYTES_MAX,
     TOPICS_FILE_BYTES_MAX,
     IrregularFile,
+    RemotePath,
     check_size,
     kind_of,
 )
-from node.runtime.remote_path import RemotePath
-from node.runtime.state_page import PAGE_BYTES, run_dir
 from node.store.checkpoints import QUARANTINE_DIR, own_dir
 from protocol.errors import NotAStore, StorePermission
 from protocol.names import (

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from node.runtime import disk
-from node.runtime.regular_file import SMALL_FILE_BYTES_MAX, read_bounded
+from node.runtime.store_paths import SMALL_FILE_BYTES_MAX, read_bounded
 from node.store.checkpoints import own_dir, save_sealed, unseal
 from protocol.errors import BadRequest, StoreDamaged, StoreError
 from protocol.ha.epochs import MasterEpochs, encode_epochs, parse_epochs

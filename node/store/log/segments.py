@@ -11,8 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from node.runtime.regular_file import no_file
-from node.runtime.remote_path import scan
+from node.runtime.store_paths import no_file, scan
 from node.store.file_cache import FileVanished, OpenFile, OpenFiles, refuse, see_all_damage
 from protocol.errors import StoreDamaged
 from protocol.names import offset_file_name, parse_offset_file_name

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 
-from node.runtime.damage import met_damage
+from node.runtime.process import met_damage
 from node.store.file_cache import FileVanished
 from node.store.indexes import END_OF_TIME, Candidate
 from node.store.log.reader import LogReader

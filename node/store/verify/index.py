@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from node.runtime.regular_file import no_file
+from node.runtime.store_paths import no_file
 from node.store.indexes import IndexFile, IndexFolder, list_index_names
 from node.store.verify.findings import (
     ALIKE_MAX,

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from node.runtime.regular_file import IrregularFile
+from node.runtime.store_paths import IrregularFile
 from node.store.checkpoints import TAILS_FILE, EpochLine, Tails, own_dir
 from node.store.config.topics_file import unreadable_tables
 from node.store.file_cache import OpenFiles

@@ -18,8 +18,8 @@ from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
+from node.runtime.addresses import listen_at
 from node.runtime.event_log import fields
-from node.runtime.listening import listen_at
 from node.supervisor.status import (
     Fields,
     NodeView,

@@ -22,11 +22,21 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from node.runtime.disk_use import disk_space
+from node.runtime.event_log import stderr
 from node.runtime.process import now_ms
+from node.runtime.run_files import read_timer_state
+from node.runtime.shortage import disk_space
 from node.runtime.state_page import LogState, WorkerState
-from node.runtime.stats.page import Histogram, SlotStats, read_stats
-from node.runtime.stats.series import (
+from node.runtime.stats import (
+    OTHER_TOPICS,
+    TOPICS_MAX,
+    Count,
+    Histogram,
+    SlotStats,
+    read_stats,
+    read_topics,
+)
+from node.runtime.stats_series import (
     OK,
     QUEUE,
     READER,
@@ -36,9 +46,6 @@ from node.runtime.stats.series import (
     Series,
     SeriesKind,
 )
-from node.runtime.stats.timer_state import read_timer_state
-from node.runtime.stats.topic_counts import OTHER_TOPICS, TOPICS_MAX, Count, read_topics
-from node.runtime.stderr_lines import stderr
 from node.store.checkpoints import QUARANTINE_DIR, own_dir
 from node.store.config.topics_file import TopicsFile
 from node.store.run_files import read_group_lags

@@ -10,19 +10,21 @@ from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from node.runtime.following.elected_state import ElectedState, read_elected
-from node.runtime.following.state import (
+from node.runtime.process import now_ms
+from node.runtime.run_files import (
     COMPARING,
     CONNECTING,
     FOLLOWING,
     STOPPED,
     WAITING,
+    ElectedState,
+    FollowersState,
     FollowState,
+    read_elected,
     read_follow_state,
+    read_followers,
 )
-from node.runtime.process import now_ms
 from node.runtime.settings import Settings
-from node.runtime.stats.followers_state import FollowersState, read_followers
 from node.supervisor.plan import Child, ChildRole
 
 FOLLOW_STATES = (CONNECTING, COMPARING, FOLLOWING, WAITING, STOPPED)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from node.runtime.disk import NO_RESOURCES
 from node.runtime.event_log import fields
-from node.runtime.task_limit import begin_if_possible
+from node.runtime.shortage import begin_if_possible
 
 log = logging.getLogger("keelog.pages_ahead")
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from node.runtime import disk
 from node.runtime.event_log import fields
-from node.runtime.task_limit import begin_if_possible
+from node.runtime.shortage import begin_if_possible
 from protocol.errors import StoreMoved
 
 log = logging.getLogger("keelog.zero_ahead")

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from node.runtime.stderr_lines import stderr
+from node.runtime.event_log import stderr
 
 LINE_EVERY_S = 1.0
 REPORT_EVERY_S = 0.2

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from threading import Thread
 
-from node.runtime.disk_use import next_delete_s
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
-from node.runtime.shortage import MORE_TASKS, SHORT, as_refusal
+from node.runtime.shortage import MORE_TASKS, SHORT, as_refusal, next_delete_s
 from node.runtime.state_page import RUNNING
 from node.store.checkpoints import list_progress
 from node.store.condition import QUEUE_WORKER_PREFIX

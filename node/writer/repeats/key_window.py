@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from node.runtime.clock_sets import clock_sets
-from node.runtime.damage import met_damage
 from node.runtime.event_log import fields
-from node.runtime.stored_times import Arrivals, Moment, moment
+from node.runtime.process import met_damage
+from node.runtime.stored_times import Arrivals, Moment, clock_sets, moment
 from node.store.file_cache import OpenFiles
 from node.store.log.reader import Bounds, Damage, LogReader, columns_past_damage
 from node.store.log.segments import SegmentList, list_folder

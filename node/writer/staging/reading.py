@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from node.runtime.regular_file import open_regular
+from node.runtime.store_paths import open_regular
 from node.store.file_cache import OpenFiles
 from node.store.log.reader import Bounds, LogReader
 from node.store.log.segments import SegmentList, list_folder

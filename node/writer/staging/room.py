@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from node.runtime.disk_use import room_below
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
+from node.runtime.shortage import room_below
 from node.store.checkpoints import own_dir
 from node.store.staging_files import StagedBatch
 from node.writer.retention import LOOK_EVERY_S, staging_ratio

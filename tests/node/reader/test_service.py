@@ -16,8 +16,8 @@ from node.reader.growth_notices import News
 from node.reader.service import ReaderService
 from node.reader.stats import ReaderStats
 from node.runtime.state_page import DAMAGED, RUNNING, STARTING
-from node.runtime.stats.page import SUM, Counts
-from node.runtime.stats.series import (
+from node.runtime.stats import SUM, Counts
+from node.runtime.stats_series import (
     DURATION,
     INDEX_LOOKUPS,
     READER,

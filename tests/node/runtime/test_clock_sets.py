@@ -4,8 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from node.runtime.clock_sets import ClockHistory, clock_sets, read_clock, set_since, write_clock
-from node.runtime.stored_times import ClockSet, Moment
+from node.runtime.stored_times import (
+    ClockHistory,
+    ClockSet,
+    Moment,
+    clock_sets,
+    read_clock,
+    set_since,
+    write_clock,
+)
 
 NOON = 1_700_000_000_000
 HOUR_MS = 3_600_000

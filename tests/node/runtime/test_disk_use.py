@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from node.runtime.disk_use import DiskSpace, DiskUse, disk_space, refusal_at, shortage_at, use_of
 from node.runtime.settings import Settings
+from node.runtime.shortage import DiskSpace, DiskUse, disk_space, refusal_at, shortage_at, use_of
 
 
 @pytest.mark.parametrize(

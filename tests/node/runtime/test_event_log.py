@@ -15,11 +15,11 @@ from node.runtime.event_log import (
     VALUE_CHARS_MAX,
     EventLines,
     JsonLines,
+    LineOutput,
     TextLines,
     fields,
     formatter,
 )
-from node.runtime.stderr_lines import LineOutput
 from protocol.errors import BadRequest
 
 TIME = "2023-11-14T22:13:20.250Z"

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from node.runtime import disk, held_store
-from node.runtime.held_store import HeldStore, check_held, hold_store, is_in_place
+from node.runtime import disk, store_paths
 from node.runtime.locks import FileLock
 from node.runtime.process import EXIT_MOVED, end_badly, exit_code
 from node.runtime.state_page import WorkerPage
+from node.runtime.store_paths import HeldStore, check_held, hold_store, is_in_place
 from node.store.config.topics_file import TopicsFile
 from node.store.file_cache import OpenFile
 from node.store.identity.places import create_store
@@ -30,7 +30,7 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def held(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldStore]:
     """As in a process of a node."""
-    monkeypatch.setattr(held_store, "_held", None)
+    monkeypatch.setattr(store_paths, "_held", None)
     found = hold_store(root)
     yield found
     found.close()
@@ -138,10 +138,10 @@ def test_only_a_directory_with_a_lock_can_be_held(tmp_path: Path) -> None:
 def test_a_process_refuses_another_directory_than_its_supervisors(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held_store, "_held", None)
+    monkeypatch.setattr(store_paths, "_held", None)
     supervisors = HeldStore.open(root)
     hold_store(root, supervisors.identity).close()
-    monkeypatch.setattr(held_store, "_held", None)
+    monkeypatch.setattr(store_paths, "_held", None)
     moved(root)
     with pytest.raises(StoreMoved, match="the directory of this node is not there"):
         hold_store(root, supervisors.identity)
@@ -215,7 +215,7 @@ def test_a_move_has_an_exit_code_of_its_own_and_is_no_reason_to_try_again() -> N
 
 
 def test_a_process_that_holds_nothing_is_never_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held_store, "_held", None)
+    monkeypatch.setattr(store_paths, "_held", None)
     check_held()
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from node.runtime.remote_path import RemotePath, Snapshot, path_in, remote_path, scan
+from node.runtime.store_paths import RemotePath, Snapshot, path_in, remote_path, scan
 from node.store.log.segments import list_folder
 
 ROOT = "s3://bucket/a store"

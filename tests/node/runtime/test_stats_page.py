@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.runtime.stats import page as module
-from node.runtime.stats.file import stats_dir
-from node.runtime.stats.page import BUCKETS, SUM, Counts, StatsPage, read_stats
-from node.runtime.stats.series import (
+from node.runtime import stats as module
+from node.runtime.stats import BUCKETS, SUM, Counts, StatsPage, read_stats, stats_dir
+from node.runtime.stats_series import (
     APPEND,
     CODES,
     DURATION,

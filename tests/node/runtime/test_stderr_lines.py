@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from node.runtime.stderr_lines import LineOutput
+from node.runtime.event_log import LineOutput
 
 LINE = "x" * 99 + "\n"
 _AT_ONCE_S = 5.0

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from node.runtime.stats import topic_counts as module
-from node.runtime.stats.file import stats_dir
-from node.runtime.stats.topic_counts import OTHER_TOPICS, Count, TopicCounts, read_topics
+from node.runtime import stats as module
+from node.runtime.stats import OTHER_TOPICS, Count, TopicCounts, read_topics, stats_dir
 from node.supervisor.monitoring import metrics
 from node.supervisor.monitoring.metrics import TopicFamilies
 

@@ -12,8 +12,14 @@ import pytest
 import zmq
 
 from node.runtime import disk
-from node.runtime.descriptors import ROOM, Spares, backlog, check_file_limit, files_needed
-from node.runtime.shortage import is_shortage
+from node.runtime.shortage import (
+    DESCRIPTORS_FREE_MIN,
+    Spares,
+    backlog,
+    check_file_limit,
+    files_needed,
+    is_shortage,
+)
 from node.serving import doors as doors_module
 from node.serving.request_server import Server
 from node.store.config.topics_file import Topic, TopicsFile
@@ -81,21 +87,21 @@ def wait_for(done: Callable[[], bool], what: str) -> None:
 
 def test_spares_are_all_taken_with_room_beside_them_or_none_are() -> None:
     spares = Spares(SPARES)
-    with free_descriptors(SPARES + ROOM):
+    with free_descriptors(SPARES + DESCRIPTORS_FREE_MIN):
         assert spares.take()
-        assert count_free() == ROOM
+        assert count_free() == DESCRIPTORS_FREE_MIN
         spares.give_back()
-    with free_descriptors(SPARES + ROOM - 1):
+    with free_descriptors(SPARES + DESCRIPTORS_FREE_MIN - 1):
         assert not spares.take()
         spares.give_back()
-        assert count_free() == SPARES + ROOM - 1
+        assert count_free() == SPARES + DESCRIPTORS_FREE_MIN - 1
 
 
 def test_fewer_connections_wait_where_descriptors_are_few() -> None:
     with soft_limit(256):
         assert backlog(1024) == 16
     with soft_limit(20):
-        assert backlog(1024) == ROOM
+        assert backlog(1024) == DESCRIPTORS_FREE_MIN
 
 
 def test_a_limit_below_what_a_process_needs_is_refused_by_name() -> None:
@@ -128,10 +134,10 @@ def test_connections_leave_descriptors_to_the_store_and_come_in_again_later(
     known.send(b"known")
     wait_for(lambda: server.receive() is not None, "no request")
     address = (OWN_HOST, int(server.endpoint.rpartition(":")[2]))
-    with free_descriptors(ROOM - 1):
+    with free_descriptors(DESCRIPTORS_FREE_MIN - 1):
         server.turn()
         free = count_free()
-        assert free > ROOM  # the spares were given back
+        assert free > DESCRIPTORS_FREE_MIN  # the spares were given back
         late = socket.socket()
         late.setblocking(False)
         with pytest.raises(BlockingIOError):

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from node.serving import host_address
+from node.runtime import addresses
 
 ROOT = Path(__file__).resolve().parents[3]
 SHOW = """
@@ -83,9 +83,9 @@ def test_a_system_that_does_not_name_its_interfaces_has_the_loopback_alone(
     def refused() -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(host_address, "local_address", lambda _outside: "")
+    monkeypatch.setattr(addresses, "local_address", lambda _outside: "")
     monkeypatch.setattr(psutil, "net_if_stats", refused)
-    assert host_address.first_ipv4() == "127.0.0.1"
+    assert addresses.first_ipv4() == "127.0.0.1"
 
 
 def test_the_way_to_a_name_with_addresses_of_both_kinds_is_that_of_ipv4(
@@ -96,4 +96,4 @@ def test_the_way_to_a_name_with_addresses_of_both_kinds_is_that_of_ipv4(
         (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 9)),
     ]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
-    assert host_address.local_address("both.example.org") == "127.0.0.1"
+    assert addresses.local_address("both.example.org") == "127.0.0.1"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from node.runtime import remote_path
+from node.runtime import store_paths
 from node.store import file_cache
 from node.store.file_cache import FileVanished, OpenFiles
 from node.store.log.segments import list_folder
@@ -115,7 +115,7 @@ def test_a_refused_folder_or_file_is_a_matter_of_permission(
     def refuse(*_: object) -> object:
         raise PermissionError(13, "Permission denied")
 
-    module, name = (remote_path, "scandir") if what == "folder" else (file_cache, "open")
+    module, name = (store_paths, "scandir") if what == "folder" else (file_cache, "open")
     monkeypatch.setattr(module.os, name, refuse)
     with pytest.raises(StorePermission, match="Permission denied") as caught:
         open_store(root)

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from node.runtime.damage import PLACES_MAX as REPORTED_MAX
-from node.runtime.damage import REPORT_S, DamageReporter
-from node.runtime.process import DamageReport
+from node.runtime.process import DAMAGED_PLACES_MAX as REPORTED_MAX
+from node.runtime.process import REPORT_S, DamageReport, DamageReporter
 from node.supervisor.child_process import ChildReport, parse_report
 from node.supervisor.status import DAMAGED_PLACES_MAX, DamageList
 from protocol.errors import StoreDamaged

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from node.runtime.following.elected_state import LEADS, ElectedState, write_elected
 from node.runtime.process import now_ms
+from node.runtime.run_files import LEADS, ElectedState, write_elected
 from node.runtime.settings import load_settings
 from node.runtime.state_page import run_dir
 from node.supervisor.monitoring.replication import (

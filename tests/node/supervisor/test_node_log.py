@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from node.runtime import log_signals
+from node.runtime import event_log
 from node.runtime.process import install_stop_signals
 from node.supervisor.service import NodeLog, has_terminal
 from tests.node.supervisor.test_supervisor import Node
@@ -88,12 +88,12 @@ def test_a_file_is_found_by_its_name_and_no_pipe_is_one(
     path = tmp_path / "node.log"
     reading, writing = os.pipe()
     with path.open("w") as file:
-        monkeypatch.setattr(log_signals, "STDERR", file.fileno())
-        assert log_signals.file_of_stderr() == path
+        monkeypatch.setattr(event_log, "STDERR", file.fileno())
+        assert event_log.file_of_stderr() == path
         path.unlink()
-        assert log_signals.file_of_stderr() is None
-        monkeypatch.setattr(log_signals, "STDERR", writing)
-        assert log_signals.file_of_stderr() is None
+        assert event_log.file_of_stderr() is None
+        monkeypatch.setattr(event_log, "STDERR", writing)
+        assert event_log.file_of_stderr() is None
     os.close(reading)
     os.close(writing)
 
@@ -103,9 +103,9 @@ def test_a_file_that_cannot_be_reopened_leaves_the_one_that_is_open(
 ) -> None:
     path = tmp_path / "node.log"
     with path.open("w") as file:
-        monkeypatch.setattr(log_signals, "STDERR", file.fileno())
-        log_signals.reopen(tmp_path / "gone" / "node.log")
-        assert log_signals.file_of_stderr() == path
+        monkeypatch.setattr(event_log, "STDERR", file.fileno())
+        event_log.reopen(tmp_path / "gone" / "node.log")
+        assert event_log.file_of_stderr() == path
     assert caplog.messages == ["log file not reopened"]
 
 
@@ -187,11 +187,11 @@ def test_a_child_writes_debug_lines_from_one_sigusr2_to_the_next() -> None:
     root.setLevel(logging.INFO)
     try:
         install_stop_signals()
-        log_signals.obey_log_signals()
+        event_log.obey_log_signals()
         os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGUSR2)
-        assert log_signals.is_debug()
+        assert event_log.is_debug()
         os.kill(os.getpid(), signal.SIGUSR2)
-        assert not log_signals.is_debug()
+        assert not event_log.is_debug()
     finally:
         root.setLevel(level)

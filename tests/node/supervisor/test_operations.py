@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from node.runtime.stats.page import StatsPage, read_stats
-from node.runtime.stats.series import DURATION, LOG_FLUSH, READER, REQUESTS, WRITER
+from node.runtime.stats import StatsPage, read_stats
+from node.runtime.stats_series import DURATION, LOG_FLUSH, READER, REQUESTS, WRITER
 from node.supervisor.operations import operations
 
 MS = 1_000_000

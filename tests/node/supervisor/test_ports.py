@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from node.runtime.listening import listen_at, loopback
+from node.runtime.addresses import listen_at, loopback
 from node.supervisor.before_start import (
     Port,
     check_apart,
@@ -116,7 +116,7 @@ def test_all_addresses_are_those_of_both_kinds(host: str) -> None:
 
 def test_a_machine_without_ipv4_has_another_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     assert loopback() == "127.0.0.1"
-    monkeypatch.setattr("node.runtime.listening._LOOPBACKS", ("192.0.2.1", "[::1]"))
+    monkeypatch.setattr("node.runtime.addresses._LOOPBACKS", ("192.0.2.1", "[::1]"))
     assert loopback() == "[::1]"
     assert free_ports(1) > 0
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from node.runtime.clock_sets import clock_sets
-from node.runtime.stored_times import Moment
+from node.runtime.stored_times import Moment, clock_sets
 from node.writer.clock_watch import ClockWatch
 
 NOON = 1_700_000_000_000

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.runtime.disk_use import DiskUse, room_below, used_percent
 from node.runtime.settings import Settings, load_settings
+from node.runtime.shortage import DiskUse, room_below, used_percent
 from node.writer.retention import (
     LOOK_EVERY_S,
     Clock,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.serving import host_address
+from node.runtime import addresses
 from node.writer import store
 from node.writer.store import store_host_of
 
@@ -27,5 +27,5 @@ def test_the_store_host_is_the_ipv4_address_that_others_know_best(
 
 
 def test_the_first_address_of_a_machine_is_one_of_its_own_and_never_fails() -> None:
-    found = host_address.first_address()
+    found = addresses.first_address()
     assert found == "127.0.0.1" or not found.startswith(("127.", "169.254."))

@@ -10,9 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from node.runtime.clock_sets import ClockHistory, write_clock
 from node.runtime.settings import Settings
-from node.runtime.stored_times import Moment
+from node.runtime.stored_times import ClockHistory, Moment, write_clock
 from node.store.config.topics_file import TopicsFile
 from node.store.log.reader import Bounds
 from node.writer.append_request import AppendRequest, RepeatedMessage

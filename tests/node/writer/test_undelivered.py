@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from node.runtime.run_files import read_timer_state
 from node.runtime.state_page import run_dir
-from node.runtime.stats.timer_state import read_timer_state
 from node.writer.undelivered import Undelivered
 from protocol.derived.queue_unit import QUEUE_UNIT, UNIT_BYTES, QueueUnit
 from protocol.ids import Queue

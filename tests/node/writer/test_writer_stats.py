@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from node.runtime.stats.page import Histogram, SlotStats, read_stats
-from node.runtime.stats.series import (
+from node.runtime.stats import Histogram, SlotStats, read_stats
+from node.runtime.stats_series import (
     APPEND,
     DURATION,
     FLUSH_DISK_TIMEOUT,

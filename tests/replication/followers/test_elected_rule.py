@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keelog.replication.followers.elected_rule import ElectedRule
-from node.runtime.following.elected_state import SyncState, forget_sync_state, write_sync_state
+from node.runtime.run_files import SyncState, forget_sync_state, write_sync_state
 
 
 @dataclass

@@ -3,7 +3,7 @@
 import random
 
 from keelog.replication.keeper.sync_set import ADDING_S, GONE_S, SyncSet
-from node.runtime.stats.followers_state import FollowerRow, FollowersState
+from node.runtime.run_files import FollowerRow, FollowersState
 from protocol.remoting.controller import SyncStateSet
 
 OWN = 1

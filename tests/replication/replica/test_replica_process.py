@@ -11,11 +11,7 @@ import psutil
 import pytest
 
 from keelog.replication.replica.loop import Replica
-from node.runtime.following.state import (
-    FOLLOWING,
-    STOPPED,
-    WAITING,
-)
+from node.runtime.run_files import FOLLOWING, STOPPED, WAITING
 from node.store.checkpoints import load_tails
 from protocol.ids import Queue
 from protocol.record.columns import scan

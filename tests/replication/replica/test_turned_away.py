@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from node.runtime.following.state import CONNECTING, STOPPED
+from node.runtime.run_files import CONNECTING, STOPPED
 from tests.support.follower import HA, followers_place
 from tests.support.ha_master import HaMaster
 from tests.support.master_log import SEGMENT_BYTES, MasterLog

@@ -10,7 +10,7 @@ import pytest
 from keelog.client.client import Client
 from keelog.client.results import HealthCheck
 from keelog.replication.roles.promotion import promote
-from node.runtime.following.state import read_follow_state
+from node.runtime.run_files import read_follow_state
 from node.runtime.settings import load_settings
 from tests.support.follower import HA, followers_place
 from tests.support.node import RunningNode, wait_until

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from keelog.replication.roles.promotion import promote
-from node.runtime.following.state import read_follow_state
+from node.runtime.run_files import read_follow_state
 from node.runtime.settings import load_settings
 from tests.soak.clocks.account import Clock, ClockStep, Figures, Kind, judge
 from tests.soak.clocks.traffic import OUTAGE, RETRIED, TOPIC, Traffic

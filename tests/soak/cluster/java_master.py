@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from keelog.bench.queue_checks import verify_deep
-from node.runtime.following.state import read_follow_state
+from node.runtime.run_files import read_follow_state
 from node.runtime.settings import load_settings
 from node.store.checkpoints import load_floor
 from protocol.errors import MqError

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from node.runtime.disk import DISK_FULL
-from node.runtime.disk_use import used_percent
+from node.runtime.shortage import used_percent
 
 _MIB = 1024 * 1024
 

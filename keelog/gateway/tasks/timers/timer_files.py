@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from keelog.gateway.tasks.timers.timer_log import Positions, TimerLog, Units
 from node.runtime import disk
 from node.runtime.event_log import fields
-from node.runtime.regular_file import read_bounded
+from node.runtime.store_paths import read_bounded
 from protocol.derived.timer_units import (
     CHECK_FILE_BYTES,
     DELETE,

@@ -8,8 +8,8 @@ from keelog.gateway.sending.delayed import own_properties, real_place_of
 from keelog.gateway.tasks.delivery import RETRY_S, Delivery
 from keelog.gateway.tasks.timers.loaded_seconds import LoadedSecond
 from keelog.gateway.tasks.timers.timer_files import AHEAD_MS, GONE, TimerMessage, WaitingUnit
-from node.runtime.damage import met_damage
 from node.runtime.event_log import fields
+from node.runtime.process import met_damage
 from node.runtime.settings import Settings
 from node.store.opening import RunningStore, open_live
 from protocol.derived.timer_units import DELETE, ROLL

@@ -22,11 +22,10 @@ from keelog.gateway.tasks.timers.timer_files import AHEAD_MS, TimerFiles, Waitin
 from keelog.gateway.tasks.timers.timer_records import NEVER_WAITED, TimerRecords, waiting_unit
 from keelog.gateway.tasks.waiting_queue import WaitingQueue
 from node.runtime import disk
-from node.runtime.clock_sets import is_noted, set_since
 from node.runtime.event_log import fields
+from node.runtime.run_files import TimerState, write_timer_state
 from node.runtime.settings import Settings
-from node.runtime.stats.timer_state import TimerState, write_timer_state
-from node.runtime.stored_times import Arrivals, ClockSet, Moment, moment
+from node.runtime.stored_times import Arrivals, ClockSet, Moment, is_noted, moment, set_since
 from node.store.run_files import RecoveredEnds
 from protocol.derived.timer_units import NO_UNIT, ROLL
 from protocol.errors import MqError

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 from keelog.replication.replica.stops import FollowStopped
-from node.runtime.following.source import split_place
+from node.runtime.addresses import split_place
 from node.store.identity.roles import load_master_epochs, save_master_epochs
 from protocol.errors import BadRequest
 from protocol.ha.auto_switch import GreetingReader, MasterGreeting, encode_greeting

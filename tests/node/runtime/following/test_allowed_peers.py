@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.runtime.following.allowed_peers import AllowedPeers
+from node.runtime.addresses import AllowedPeers
 from node.runtime.settings import load_settings
 from protocol.errors import BadRequest
 

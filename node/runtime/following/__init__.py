@@ -1,1 +1,0 @@
-"""What the processes of a node that follows a master share."""

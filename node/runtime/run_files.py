@@ -1,0 +1,366 @@
+"""The small JSON files of `keelog/run`: what one process of a node says to the others.
+
+- `following`: how a replica follows its master, from the replica for the supervisor.
+- `master`: where the name servers say the master is, from the gateway.
+- `other_master`: that another master runs under this one's broker name, from the gateway for the
+  writer and the supervisor. It lasts until the node starts again.
+- `elected`: what the keeper of a node with a controller says, for status and health.
+- `sync-state`: the keeper says to the process that serves followers which of them must have a
+  message before it is acknowledged.
+- `followers`: who follows the node, and how far, from the process that serves them for the gateway
+  and the supervisor. A node that nobody may follow has no such file.
+- `timers`: how many timer messages wait, for the supervisor. The tasks write it, and the writer of
+  a node without any.
+"""
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from node.runtime import disk
+from node.runtime.state_page import run_dir
+from node.runtime.store_paths import SMALL_FILE_BYTES_MAX, read_bounded
+
+CONNECTING, COMPARING, FOLLOWING, WAITING, STOPPED = (
+    "connecting",
+    "comparing",
+    "following",
+    "waiting",
+    "stopped",
+)
+"""`comparing`: the last part of the log is held against the master's. `waiting`: the master sends
+nothing yet, or the disk has no room. `stopped`: what was found has to be decided by people."""
+_FOLLOWING_FILE = "following"
+_MASTER_FILE = "master"
+
+
+class FollowState(NamedTuple):
+    """Offsets are log offsets; times are in ms, those of moments since 1970; 0: not known.
+
+    `reason` and `hint` say why the state is what it is, `disconnected` why the last connection
+    ended. `kind` is the class of the error that stopped it.
+    """
+
+    state: str = CONNECTING
+    source: str = ""
+    master: str = ""
+    """Where the replication of the master is."""
+    remoting: str = ""
+    """Where it takes requests."""
+    kind: str = ""
+    reason: str = ""
+    hint: str = ""
+    disconnected: str = ""
+    disconnected_ms: int = 0
+    """Since when it has not followed, or did not the last time."""
+    connections: int = 0
+    end: int = 0
+    """The end of the own log."""
+    acknowledged: int = 0
+    """Up to here the master knows the log to be on this disk."""
+    master_end: int = 0
+    """The end of the master's log, as far as it is known."""
+    contact_ms: int = 0
+    """When the master was heard last."""
+    lag_bytes: int = 0
+    """As of `contact_ms`."""
+    lag_ms: int = 0
+    """How old the first byte is at most that the master has more, or may have while it is away."""
+    metadata: dict[str, str] = {}  # noqa: RUF012  (never changed)
+    """For topics, groups and offsets: empty when the last try succeeded, else why it failed."""
+    metadata_ms: int = 0
+    """When all of them were fetched last."""
+    progress_ms: int = 0
+    """What the master had delivered of delayed messages then is taken over."""
+    topics_end: int = 0
+    """The master's log was beyond this offset when its topics were asked for."""
+
+
+class MasterPlace(NamedTuple):
+    """What name servers say of the master: its address for requests, and that of replication."""
+
+    remoting: str = ""
+    ha: str = ""
+
+
+def write_follow_state(root: Path, state: FollowState) -> None:
+    """Replaces the file, which no disk has to keep. Raises OSError."""
+    disk.replace_unsynced(run_dir(root) / _FOLLOWING_FILE, json.dumps(state._asdict()).encode())
+
+
+def read_follow_state(root: Path) -> FollowState:
+    """The usual values without a file."""
+    return FollowState(**_read_following(root, _FOLLOWING_FILE, FollowState()))
+
+
+def write_master_place(root: Path, place: MasterPlace) -> None:
+    """Replaces the file, which no disk has to keep. Raises OSError."""
+    disk.replace_unsynced(run_dir(root) / _MASTER_FILE, json.dumps(place._asdict()).encode())
+
+
+def read_master_place(root: Path) -> MasterPlace:
+    """Empty addresses without a file: no name server has said where the master is."""
+    return MasterPlace(**_read_following(root, _MASTER_FILE, MasterPlace()))
+
+
+def _read_following(root: Path, name: str, usual: Any) -> dict[str, Any]:
+    """The fields of a file that have the type of their usual values."""
+    try:
+        found = json.loads(read_bounded(run_dir(root) / name, SMALL_FILE_BYTES_MAX))
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {
+        name: found[name]
+        for name, value in usual._asdict().items()
+        if type(found.get(name)) is type(value)
+    }
+
+
+_OTHER_MASTER_FILE = "other_master"
+ANOTHER_MASTER = "another_master"
+"""The reason of refusals while one leads."""
+STEP = "stop the older one, then: keelog replica demote DIR --follow HOST:PORT"
+
+
+class OtherMaster(NamedTuple):
+    """`address`: where it takes requests. `leads`: name servers hold it for the newer one, so this
+    node takes no messages."""
+
+    address: str
+    leads: bool
+
+    def __str__(self) -> str:
+        if self.leads:
+            return f"{self.address} was promoted after this node, whose messages nobody would read"
+        return f"{self.address} is a master under this one's name too"
+
+
+def write_other_master(root: Path, other: OtherMaster) -> None:
+    """Replaces the file, which no disk has to keep. Raises OSError."""
+    disk.replace_unsynced(run_dir(root) / _OTHER_MASTER_FILE, json.dumps(other._asdict()).encode())
+
+
+def read_other_master(root: Path) -> OtherMaster | None:
+    """None without a file."""
+    try:
+        found = json.loads(read_bounded(run_dir(root) / _OTHER_MASTER_FILE, SMALL_FILE_BYTES_MAX))
+        return OtherMaster(str(found["address"]), found["leads"] is True)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def forget_other_master(root: Path) -> None:
+    """It is gone, or the node starts."""
+    disk.unlink(run_dir(root) / _OTHER_MASTER_FILE, missing_ok=True)
+
+
+_ELECTED_FILE = "elected"
+_SYNC_FILE = "sync-state"
+WAITS, LEADS, FOLLOWS = "waits", "leads", "follows"
+"""What the keeper has the node do."""
+
+
+class ElectedState(NamedTuple):
+    """`role` is WAITS, LEADS or FOLLOWS. `epoch`: of the master that is followed, or of the own."""
+
+    role: str = WAITS
+    broker_id: int = 0
+    epoch: int = 0
+    master_id: int = 0
+    """The elected master; 0 while there is none."""
+    master: str = ""
+    """Where it takes requests."""
+    leader: str = ""
+    """The controller that leads the others; empty while none is known."""
+    controllers: int = 0
+    """How many controllers took the last heart-beat."""
+    controllers_all: int = 0
+    in_sync: tuple[int, ...] = ()
+    """The sync-state set, as the controller has it."""
+    in_sync_epoch: int = 0
+    heard_ms: int = 0
+    """When a controller was heard last, in ms since 1970."""
+    why: str = ""
+    """What is wrong; empty when nothing is."""
+
+
+class SyncState(NamedTuple):
+    """`number` grows with each change. `required`: the ids that must have a message, the master's
+    own among them."""
+
+    number: int
+    required: frozenset[int]
+
+
+def write_elected(root: Path, state: ElectedState) -> None:
+    """Replaces the file, which no disk has to keep. Raises OSError."""
+    disk.replace_unsynced(run_dir(root) / _ELECTED_FILE, json.dumps(state._asdict()).encode())
+
+
+def read_elected(root: Path) -> ElectedState:
+    """The usual values without a file."""
+    usual = ElectedState()._asdict()
+    found: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in _read_elected(run_dir(root) / _ELECTED_FILE).items()
+        if name in usual
+    }
+    if any(type(value) is not type(usual[name]) for name, value in found.items()):
+        return ElectedState()
+    return ElectedState(**found)
+
+
+def write_sync_state(root: Path, state: SyncState) -> None:
+    """Replaces the file. Raises OSError."""
+    text = json.dumps({"number": state.number, "required": sorted(state.required)})
+    disk.replace_unsynced(run_dir(root) / _SYNC_FILE, text.encode())
+
+
+def read_sync_state(root: Path) -> SyncState | None:
+    """None without a file: then nobody knows who must have a message."""
+    found = _read_elected(run_dir(root) / _SYNC_FILE)
+    with suppress(KeyError, TypeError, ValueError):
+        return SyncState(int(found["number"]), frozenset(int(one) for one in found["required"]))
+    return None
+
+
+def forget_sync_state(root: Path) -> None:
+    """Before a node starts in a new role."""
+    disk.unlink(run_dir(root) / _SYNC_FILE, missing_ok=True)
+
+
+def _read_elected(path: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(read_bounded(path, SMALL_FILE_BYTES_MAX))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+ENDED_SHOWN_MAX = 16
+"""Ends of connections in the file: the latest."""
+_FOLLOWERS_FILE = "followers"
+_FOLLOWERS_BYTES_MAX = 256 * 1024
+
+
+class FollowerRow(NamedTuple):
+    """One connection: what it was `sent` and has `acknowledged`, as ends in the log."""
+
+    address: str
+    since_ms: int
+    sent: int
+    acknowledged: int
+    lag_bytes: int
+    """From what it has acknowledged to the end of the log."""
+    lag_s: float
+    """How long ago the log ended where the follower is."""
+    in_sync: bool
+    bytes_per_s: int
+    broker_id: int = 0
+    """The id that it said a controller gave it; 0: it said none."""
+
+
+class FollowerEnd(NamedTuple):
+    """A connection that ended: where the follower was, and why it ended."""
+
+    address: str
+    at_ms: int
+    acknowledged: int
+    reason: str
+
+
+class FollowersState(NamedTuple):
+    """`acknowledged`: the end of the log that `needed` followers have."""
+
+    needed: int = 0
+    acknowledged: int = 0
+    followers: tuple[FollowerRow, ...] = ()
+    ended: tuple[FollowerEnd, ...] = ()
+    """The latest first."""
+    sync_state: int = -1
+    """The number of the sync state that `acknowledged` follows; -1: of none."""
+
+    @property
+    def in_sync(self) -> int:
+        """How many followers are in sync."""
+        return sum(row.in_sync for row in self.followers)
+
+    def shape(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "needed": self.needed,
+            "acknowledged": self.acknowledged,
+            "followers": [row._asdict() for row in self.followers],
+            "ended": [end._asdict() for end in self.ended],
+            "sync_state": self.sync_state,
+        }
+
+
+def write_followers(root: Path, state: FollowersState) -> None:
+    """Replaces the file, which no disk has to keep. Raises OSError."""
+    disk.replace_unsynced(run_dir(root) / _FOLLOWERS_FILE, json.dumps(state.shape()).encode())
+
+
+def read_followers(root: Path) -> FollowersState:
+    """Nobody, without a file."""
+    try:
+        found = json.loads(read_bounded(run_dir(root) / _FOLLOWERS_FILE, _FOLLOWERS_BYTES_MAX))
+        return FollowersState(
+            int(found["needed"]),
+            int(found["acknowledged"]),
+            tuple(_follower_row(row) for row in found["followers"]),
+            tuple(_follower_end(end) for end in found["ended"][:ENDED_SHOWN_MAX]),
+            int(found["sync_state"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return FollowersState()
+
+
+def _follower_row(found: Mapping[str, Any]) -> FollowerRow:
+    since_ms, sent, acknowledged, lag, speed, broker_id = (
+        int(found[name])
+        for name in ("since_ms", "sent", "acknowledged", "lag_bytes", "bytes_per_s", "broker_id")
+    )
+    address, lag_s, in_sync = str(found["address"]), float(found["lag_s"]), bool(found["in_sync"])
+    return FollowerRow(address, since_ms, sent, acknowledged, lag, lag_s, in_sync, speed, broker_id)
+
+
+def _follower_end(found: Mapping[str, Any]) -> FollowerEnd:
+    at_ms, acknowledged = int(found["at_ms"]), int(found["acknowledged"])
+    return FollowerEnd(str(found["address"]), at_ms, acknowledged, str(found["reason"]))
+
+
+_TIMERS_FILE = "timers"
+_TIMERS_BYTES_MAX = 4096
+
+
+class TimerState(NamedTuple):
+    """Messages that wait, those delivered since the process began, and by how much the latest one
+    of the last second came late.
+
+    Where nobody delivers, the writer says so: `undelivered` messages wait, of delay levels too, and
+    the first of them is late by so much.
+    """
+
+    pending: int = 0
+    delivered: int = 0
+    late_ms: int = 0
+    undelivered: int = 0
+
+
+def write_timer_state(root: Path, state: TimerState) -> None:
+    """Replaces the file, which no disk has to keep. Raises OSError."""
+    disk.replace_unsynced(run_dir(root) / _TIMERS_FILE, json.dumps(state._asdict()).encode())
+
+
+def read_timer_state(root: Path) -> TimerState:
+    """Zeros without a file."""
+    try:
+        found = json.loads(read_bounded(run_dir(root) / _TIMERS_FILE, _TIMERS_BYTES_MAX))
+        return TimerState(*(int(found[name]) for name in TimerState._fields))
+    except (OSError, ValueError, KeyError, TypeError):
+        return TimerState()

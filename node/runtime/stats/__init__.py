@@ -1,1 +1,0 @@
-"""What the processes of a node count, in files that outlive them."""
