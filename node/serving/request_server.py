@@ -1,13 +1,22 @@
 """The server's end of a ZeroMQ connection: bounded requests in, answers out, nothing raised.
 
 A request is the peer's identity and one or two frames; a longer one is read off the socket and
-refused. `receive` and `send` do not raise, whatever a peer sends or does.
+refused. `receive` and `send` do not raise, whatever a peer sends or does. The answers that peers
+have not read yet are bounded.
+
+New connections stay out while descriptors are short, so that the store still gets some. ZeroMQ
+accepts each connection until no descriptor is left. So `Doors` holds spare descriptors back. When
+connections have taken all others, a filter lets the kernel drop requests for new connections, and
+the spares are given back for the store. Connections that are there stay, and the port stays ours.
 """
 
+import ctypes
 import errno
 import ipaddress
 import logging
 import os
+import socket
+import struct
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,9 +27,7 @@ from typing import Any, NamedTuple
 import zmq
 
 from node.runtime.event_log import fields
-from node.runtime.shortage import backlog
-from node.serving.doors import Doors
-from node.serving.send_quota import Behind, Owed, Unsent
+from node.runtime.shortage import STORE_SPARES, Spares, backlog
 from node.serving.unix_server import LocalConnection, LocalEnd, Payload
 from protocol.errors import BadRequest, MqError, NodeBusy, ServiceNotAvailable
 from protocol.message_id import Host
@@ -36,6 +43,138 @@ from protocol.wire.frames import (
     request_id,
     unpack,
 )
+from protocol.wire.socket_events import parse_socket_event
+from protocol.wire.zmtp import KeptMessage
+
+OWED_BYTES_MAX = 256 * 1024 * 1024
+OWED_BYTES_MAX_OF_PEER = 32 * 1024 * 1024
+"""Bounds large payloads on their way: a peer over its bound is refused until it has read."""
+
+
+class Unsent(NamedTuple):
+    header: bytes
+    payload: Payload | None
+
+    @property
+    def size(self) -> int:
+        return len(self.header) + (0 if self.payload is None else len(self.payload))
+
+
+class Behind:
+    """The answers kept for one slow peer, and since when it has read nothing."""
+
+    def __init__(self, now: float) -> None:
+        self.since = now
+        self.answers: deque[Unsent] = deque()
+
+
+class Owed:
+    """The large payloads that are on their way, by peer: no other limit counts their bytes."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._peers: dict[bytes, deque[tuple[zmq.MessageTracker | KeptMessage, int]]] = {}
+
+    def takes(self, peer: bytes, size: int) -> bool:
+        """Whether a peer may get `size` bytes more. The first payload of a peer always fits."""
+        if not self.bytes:
+            return True
+        self._forget_sent(peer)
+        owed = sum(size for _, size in self._peers.get(peer, ()))
+        if owed + size > max(size, OWED_BYTES_MAX_OF_PEER):
+            return False
+        if self.bytes + size > OWED_BYTES_MAX:
+            for other in list(self._peers):
+                self._forget_sent(other)
+        return self.bytes + size <= OWED_BYTES_MAX
+
+    def add(self, peer: bytes, tracker: zmq.MessageTracker | KeptMessage, size: int) -> None:
+        """Counts a payload until it is sent."""
+        self._peers.setdefault(peer, deque()).append((tracker, size))
+        self.bytes += size
+
+    def _forget_sent(self, peer: bytes) -> None:
+        waiting = self._peers.get(peer)
+        while waiting and waiting[0][0].done:
+            self.bytes -= waiting.popleft()[1]
+        if not waiting:
+            self._peers.pop(peer, None)
+
+
+_log_doors = logging.getLogger("keelog.serving")
+
+SAID_AGAIN_S = 10.0
+LOOK_AGAIN_S = 0.5
+"""How long doors stay closed: a look needs descriptors itself, for a moment."""
+_LISTENING_MS_MAX = 1_000
+_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
+_RETURN = 0x06
+_DROP_ALL = ctypes.create_string_buffer(struct.pack("HBBI", _RETURN, 0, 0, 0))
+"""A program of one instruction for the kernel's packet filter: zero bytes of any packet pass."""
+_PROGRAM = struct.pack("HL", 1, ctypes.addressof(_DROP_ALL))
+
+
+class Doors:
+    """Lets clients in at one ZeroMQ socket, or keeps them out. For the socket's own thread."""
+
+    def __init__(self, bound: "zmq.Socket[bytes]", backlog: int) -> None:
+        """`backlog`: connections that may wait; ZeroMQ accepts these even after the doors close."""
+        self.are_open = True
+        self._socket = bound
+        self._listener: socket.socket | None = None
+        self._spares = Spares(STORE_SPARES + backlog)
+        self._said_at: float | None = None
+        self._look_at = 0.0
+
+    def bind(self, endpoint: str) -> None:
+        """Binds, and remembers the descriptor that listens. Raises ZMQError."""
+        monitor = self._socket.get_monitor_socket(int(zmq.EVENT_LISTENING))
+        try:
+            self._socket.bind(endpoint)
+            if endpoint.startswith("tcp://") and monitor.poll(_LISTENING_MS_MAX):
+                descriptor = parse_socket_event(monitor.recv_multipart()[0]).value
+                self._listener = socket.socket(fileno=os.dup(descriptor))
+        finally:
+            self._socket.disable_monitor()
+            monitor.close(0)
+
+    def turn(self) -> None:
+        """Closes when descriptors are short, opens when they are free. Call it now and then."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        has_room = self._spares.take()
+        if has_room and not self.are_open:
+            self.are_open = self._filter(_SO_DETACH_FILTER)
+        elif not has_room:
+            if self.are_open and self._filter(_SO_ATTACH_FILTER):
+                self.are_open = False
+                self._say(now)
+            self._spares.give_back()
+            self._look_at = now + LOOK_AGAIN_S
+
+    def _filter(self, option: int) -> bool:
+        if self._listener is not None:
+            try:
+                self._listener.setsockopt(socket.SOL_SOCKET, option, _PROGRAM)
+            except OSError as error:
+                _log_doors.warning("connections cannot be kept out", extra=fields(why=error))
+                return False
+        return True
+
+    def _say(self, now: float) -> None:
+        if self._said_at is None or now - self._said_at >= SAID_AGAIN_S:
+            self._said_at = now
+            why = "no descriptor is free for them: raise the limit of open files, LimitNOFILE"
+            _log_doors.warning("new connections wait", extra=fields(why=why))
+
+    def close(self) -> None:
+        """Gives the descriptors back; its owner closes the socket."""
+        self._spares.give_back()
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
 
 log = logging.getLogger("keelog.serving")
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import pytest
 import zmq
 
-from node.serving import request_server, send_quota
-from node.serving.request_server import RequestWait, Server
-from node.serving.send_quota import OWED_BYTES_MAX_OF_PEER
+from node.serving import request_server
+from node.serving import request_server as send_quota
+from node.serving.request_server import OWED_BYTES_MAX_OF_PEER, RequestWait, Server
 from protocol.wire import zmtp
 from protocol.wire.frames import answer, unpack
 from tests.support.own_host import ANY_PORT, OWN_HOST
