@@ -50,7 +50,7 @@ from node.store.checkpoints import (
 )
 from node.store.condition import INDEX_WORKER
 from node.writer.broker_checkpoint import BrokerCheckpoint
-from node.writer.recovery.queues import TailNotes
+from node.writer.recovery import TailNotes
 from protocol.errors import BackupRefused, BadRequest
 from protocol.names import (
     CHECKPOINT_FILE,

@@ -26,7 +26,7 @@ from node.runtime.process import now_ms
 from node.runtime.settings import load_settings
 from node.store.identity.places import create_store
 from node.store.opening import open_store
-from node.writer.append_request import AppendRequest
+from node.writer.appender import AppendRequest
 from node.writer.log.flush import FlushServices, Moved
 from node.writer.store import WriterStore, open_writer_store
 from protocol.kernel import loader

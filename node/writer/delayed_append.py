@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from node.runtime.settings import Settings
-from node.writer.append_request import AppendRequest, check_crc, check_sizes
+from node.writer.appender import AppendRequest, check_crc, check_sizes
 from node.writer.topic_table import TopicTable
 from protocol.errors import BadRequest, NotAllowed
 from protocol.record.codec import Record, decode, has_crc_property

@@ -33,13 +33,11 @@ from node.runtime.state_page import DISK_FULL, NO_RESOURCES, RUNNING, STOPPING
 from node.runtime.store_paths import check_held
 from node.runtime.wakeup import READER_SLOTS, SLEEP_S_MAX, Context, Waiters
 from node.serving.request_server import BadFrames, Received, RequestWait, Server
-from node.writer.acknowledgements import Acknowledgements
-from node.writer.append_request import AppendRequest, queues_of
-from node.writer.group_commit import GroupCommit
+from node.writer.appender import AppendRequest, queues_of
+from node.writer.group_commit import Acknowledgements, GroupCommit
 from node.writer.log.flush import NOTHING_MOVED, FlushServices, Moved
-from node.writer.recovery.progress import RecoveryProgress
-from node.writer.removal.expiry import Expiry
-from node.writer.removal.removals import REMOVAL_OPERATIONS, Removals
+from node.writer.recovery import RecoveryProgress
+from node.writer.removal import REMOVAL_OPERATIONS, Expiry, Removals
 from node.writer.requests import (
     FLUSH_DISK_TIMEOUT,
     PUT_OK,
@@ -48,8 +46,8 @@ from node.writer.requests import (
     pending_append,
     pending_send,
 )
-from node.writer.staging.operations import StagingService
-from node.writer.staging.requests import OPERATIONS as STAGING_OPERATIONS
+from node.writer.staging.publisher import StagingService
+from node.writer.staging.stages import OPERATIONS as STAGING_OPERATIONS
 from node.writer.stats import WriterStats
 from node.writer.store import WriterStore, open_writer_store, store_host_of
 from node.writer.undelivered import Undelivered

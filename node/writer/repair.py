@@ -35,7 +35,7 @@ from node.store.repair.steps import (
     SetLength,
     Step,
 )
-from node.writer.recovery.recovery import carry_out, examine
+from node.writer.recovery import carry_out, examine
 from protocol.checkpoint import encode_checkpoint
 from protocol.names import CHECKPOINT_FILE_BYTES
 from protocol.record.codec import filler

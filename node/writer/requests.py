@@ -7,8 +7,8 @@ from typing import NoReturn
 
 from node.runtime.process import now_ms
 from node.serving.request_server import Received
-from node.writer.append_request import AppendRequest
-from node.writer.repeats.stored_once import check_asked
+from node.writer.appender import AppendRequest
+from node.writer.repeats import check_asked
 from node.writer.store import WriterStore
 from node.writer.topic_table import TopicTable
 from protocol.errors import BadRequest, MessageTooLarge, NotAllowed, UnknownOperation

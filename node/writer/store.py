@@ -1,4 +1,8 @@
-"""A store as its writer holds it: locks, recovered log, topics, the files beside the log."""
+"""A store as its writer holds it: locks, recovered log, topics, the files beside the log.
+
+It warns of a wall clock that was set, or that store times lie ahead of. Store times never fall, so
+they stay as they are until the clock has reached them.
+"""
 
 import ipaddress
 import logging
@@ -14,7 +18,16 @@ from node.runtime.process import now_ms
 from node.runtime.settings import Settings
 from node.runtime.shortage import as_refusal
 from node.runtime.state_page import RECOVERING, STOPPED, LogPage, run_dir
-from node.runtime.stored_times import moment
+from node.runtime.stored_times import (
+    SET_MS,
+    SETS_MAX,
+    ClockHistory,
+    ClockSet,
+    Moment,
+    moment,
+    read_clock,
+    write_clock,
+)
 from node.store.checkpoints import (
     Floor,
     Tails,
@@ -32,20 +45,22 @@ from node.store.identity.places import check_created, check_links, check_own_fil
 from node.store.identity.store_id import check_guards, ensure_id
 from node.store.log.reader import Bounds
 from node.store.run_files import RecoveredEnds, make_right, write_ends
-from node.writer.appender import Appender
+from node.writer.appender import Appender, Placement
 from node.writer.broker_checkpoint import SAVE_EVERY_S, BrokerCheckpoint, live_workers
-from node.writer.clock_watch import ClockWatch
 from node.writer.delayed_append import Delays
-from node.writer.log.commit_log import Ahead, CommitLog
-from node.writer.log.page_prefetch import PagePrefetch
-from node.writer.log.transient_store_pool import make_pool
-from node.writer.log.zero_prefill import make_ahead
-from node.writer.placement import Placement
-from node.writer.recovery.lost_files import replace_lost_table, warn_of_lost
-from node.writer.recovery.recovery import Recovery, Tell, carry_out, examine, tell_nobody
-from node.writer.repeats.key_window import KeyWindow
-from node.writer.repeats.stored_once import StoredOnce
-from node.writer.retention import Retention, Spared
+from node.writer.log.ahead import PagePrefetch, make_ahead
+from node.writer.log.commit_log import Ahead, CommitLog, make_pool
+from node.writer.log.retention import Retention, Spared
+from node.writer.recovery import (
+    Recovery,
+    Tell,
+    carry_out,
+    examine,
+    replace_lost_table,
+    tell_nobody,
+    warn_of_lost,
+)
+from node.writer.repeats import KeyWindow, StoredOnce
 from node.writer.topic_table import TopicTable
 from protocol.addresses import WILDCARDS
 from protocol.derived.removed import Removed
@@ -61,6 +76,38 @@ from protocol.names import (
     TIMER_TOPIC,
 )
 from protocol.record.patch import AppendRules
+
+_log_clock = logging.getLogger("keelog.writer")
+
+CLOCK_WARN_MS = 5_000
+
+
+class ClockWatch:
+    """One for each process that owns a log. One line for each time that something changes."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._known = read_clock(root)
+        self._last = None if self._known is None else self._known.last
+        self._was_ahead = False
+
+    def turn(self, newest_ms: int, now: Moment) -> None:
+        """`newest_ms`: the store time of the newest message; 0 without one."""
+        set_by_ms = 0 if self._last is None else now.set_by_ms(self._last)
+        ahead_ms = max(0, newest_ms - now.wall_ms)
+        is_ahead, was_set = ahead_ms > CLOCK_WARN_MS, abs(set_by_ms) > CLOCK_WARN_MS
+        if was_set or (is_ahead and not self._was_ahead):
+            event = "the clock was set" if was_set else "the clock is wrong, or was ahead"
+            found = fields(set_by_s=round(set_by_ms / 1000), store_ahead_s=round(ahead_ms / 1000))
+            _log_clock.warning(event, extra=found)
+        if self._known is None or abs(set_by_ms) > SET_MS:
+            before = () if self._known is None else self._known.sets
+            sets = (*before, ClockSet(now.steady_ms, set_by_ms)) if set_by_ms else ()
+            self._known = ClockHistory(now, sets[-SETS_MAX:])
+            with disk.if_room():
+                write_clock(self._root, self._known)
+        self._last, self._was_ahead = now, is_ahead
+
 
 log = logging.getLogger("keelog.writer")
 

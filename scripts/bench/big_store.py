@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from keelog.progress import Advance, CommandProgress
-from node.writer.append_request import AppendRequest
+from node.writer.appender import AppendRequest
 from protocol.record.encode import NewMessage
 from scripts.bench.fill import BATCH_RECORDS, DIGITS, HOST, CountedRecords, fill, ranges
 from workers.rebuild import rebuild

@@ -30,7 +30,7 @@ import psutil
 from keelog.bench.node_process import ANY_DISK, Node
 from node.runtime.state_page import RUNNING, LogPage, WorkerPage, queue_slot
 from node.store.opening import open_store
-from node.writer.append_request import AppendRequest
+from node.writer.appender import AppendRequest
 from protocol.kernel.loader import SWITCH
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
 from protocol.record.encode import NewMessage

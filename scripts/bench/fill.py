@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from node.runtime.process import now_ms
 from node.runtime.settings import Settings
 from node.store.identity.places import create_store
-from node.writer.append_request import AppendRequest
+from node.writer.appender import AppendRequest
 from node.writer.store import WriterStore, open_writer_store
 from protocol.message_id import Host
 from protocol.record.encode import NewMessage, encode_batch

@@ -23,9 +23,8 @@ import zmq
 
 from node.runtime.settings import Settings
 from node.store.identity.places import create_store
-from node.writer.log.commit_log import CommitLog
+from node.writer.log.commit_log import CommitLog, make_pool
 from node.writer.log.flush import FlushServices
-from node.writer.log.transient_store_pool import make_pool
 from protocol.record.encode import NewMessage, encode_batch
 from protocol.wire.frames import VERSION, pack, unpack_answer
 

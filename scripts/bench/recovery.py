@@ -39,7 +39,7 @@ from node.store.checkpoints import (
     save_progress,
     save_tails,
 )
-from node.writer.append_request import AppendRequest
+from node.writer.appender import AppendRequest
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, offset_file_name
 from protocol.record.encode import EncodedRecords, NewMessage, encode_batch
 from protocol.wire.frames import VERSION, pack, unpack_answer

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from node.runtime.settings import Settings
-from node.writer.recovery.recovery import carry_out, examine
+from node.writer.recovery import carry_out, examine
 from protocol.errors import MqError
 from tests.crash.images import Image, images, pending_pages
 from tests.crash.sim_disk import SimDisk, Stopped, Tree, in_place_of_os

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 
 import node.writer.log.commit_log
-import node.writer.recovery.recovery
-import node.writer.recovery.tail
+import node.writer.log.tail
+import node.writer.recovery
 from node.runtime import disk
 from node.runtime.settings import Settings
 from node.writer.log.commit_log import CommitLog, FlushJob
@@ -61,7 +61,7 @@ def retry_fsync_after_error(patch: Patch) -> None:
 
 def recovery_trusts_page_cache(patch: Patch) -> None:
     """After a failed flush the tail is synced once more, and not written again."""
-    genuine = node.writer.recovery.tail.make_tail_durable
+    genuine = node.writer.log.tail.make_tail_durable
 
     def without_rewriting(end: Any, _rewrite_from: int, sync_from: int) -> None:
         genuine(end, end.offset, sync_from)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-import node.writer.removal.removals
+import node.writer.removal
 from node.serving.request_server import Received
 from node.store.checkpoints import load_removed
 from node.store.config.topics_file import TopicsFile

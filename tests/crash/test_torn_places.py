@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from node.writer.recovery.recovery import examine
+from node.writer.recovery import examine
 from protocol.errors import StoreDamaged
 from protocol.names import offset_file_name
 from protocol.record.codec import FILLER_BYTES, Filler, decode

@@ -20,7 +20,6 @@ import pytest
 import node.writer.log.commit_log
 import node.writer.log.flush
 import node.writer.loop
-import node.writer.staging.operations
 import node.writer.staging.publisher
 import node.writer.store
 from node.runtime.settings import ASYNC_FLUSH, SYNC_FLUSH, Settings

@@ -24,8 +24,8 @@ TEXT = (ROOT / "docs/protocol.md").read_text()
 SERVERS = (
     "node/writer/loop.py", "node/writer/requests.py",
     "node/reader/requests.py", "node/reader/service.py", "node/reader/loop.py",
-    "node/supervisor/endpoints.py", "node/writer/staging/requests.py",
-    "node/writer/staging/operations.py", "node/writer/removal/removals.py",
+    "node/supervisor/endpoints.py", "node/writer/staging/stages.py",
+    "node/writer/staging/publisher.py", "node/writer/removal.py",
 )  # fmt: skip
 OPERATION = re.compile(r"^### ([a-z_]+)\n(.*?)(?=^##)", re.MULTILINE | re.DOTALL)
 FIELD = re.compile(r"^\| `([a-z_]+)`", re.MULTILINE)

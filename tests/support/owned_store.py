@@ -5,8 +5,8 @@ from pathlib import Path
 
 from node.runtime.settings import Settings
 from node.store.identity.places import create_store
-from node.writer.append_request import AppendRequest
-from node.writer.recovery.recovery import Recovery, examine
+from node.writer.appender import AppendRequest
+from node.writer.recovery import Recovery, examine
 from node.writer.store import WriterStore, open_writer_store
 from protocol.message_id import Host
 from protocol.names import COMMIT_LOG_DIR, offset_file_name

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from node.runtime.settings import Settings
 from node.runtime.state_page import run_dir
 from node.store.checkpoints import Floor, load_tails, own_dir
-from node.writer.append_request import AppendRequest
+from node.writer.appender import AppendRequest
 from node.writer.log.commit_log import FlushJob
-from node.writer.recovery.recovery import carry_out, examine
+from node.writer.recovery import carry_out, examine
 from protocol.record.encode import NewMessage, encode_batch
 from tests.node.writer.test_appender import Log
 from tests.support.node import RunningNode, wait_until

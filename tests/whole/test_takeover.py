@@ -9,8 +9,8 @@ from node.runtime.state_page import run_dir
 from node.store.checkpoints import load_owner
 from node.store.identity.places import create_store
 from node.store.opening import open_store
-from node.writer.append_request import AppendRequest
-from node.writer.recovery.recovery import examine
+from node.writer.appender import AppendRequest
+from node.writer.recovery import examine
 from node.writer.store import WriterStore, open_writer_store
 from protocol.ids import Queue
 from protocol.message_id import Host

@@ -11,7 +11,7 @@ from node.runtime.settings import Settings
 from node.store.opening import StoppedStore
 from node.store.queues import list_queues
 from node.store.verify.verify import verify
-from node.writer.recovery.recovery import examine
+from node.writer.recovery import examine
 from protocol.derived.multi_dispatch import NAMES, OFFSETS, lmq_offsets
 from protocol.errors import StoreError
 from protocol.ids import Queue

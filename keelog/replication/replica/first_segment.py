@@ -9,7 +9,7 @@ from node.runtime import disk
 from node.runtime.event_log import fields
 from node.store.log.segments import list_folder
 from node.writer.log.commit_log import make_segment
-from node.writer.recovery.tail import LogEnd, has_bytes_behind
+from node.writer.log.tail import LogEnd, has_bytes_behind
 from protocol.names import COMMIT_LOG_DIR
 
 log = logging.getLogger("keelog.replica")

@@ -16,7 +16,7 @@ from keelog.replication.replica.assembler import (
 from node.runtime.settings import SYNC_FLUSH, Settings
 from node.runtime.wakeup import Waiters
 from node.writer.log.flush import FlushServices
-from node.writer.recovery.queues import TailNotes
+from node.writer.recovery import TailNotes
 from node.writer.store import WriterStore
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
 

@@ -44,7 +44,7 @@ from node.serving.request_server import Server
 from node.store.identity.roles import REPLICA, StoreRole, load_role, save_role
 from node.writer.broker_checkpoint import SAVE_EVERY_S
 from node.writer.loop import FOLLOWERS
-from node.writer.recovery.progress import RecoveryProgress
+from node.writer.recovery import RecoveryProgress
 from node.writer.stats import WriterStats
 from node.writer.store import WriterStore, open_writer_store, store_host_of
 from protocol.errors import BadRequest, MqError

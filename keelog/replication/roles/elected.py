@@ -22,7 +22,7 @@ from node.store.identity.roles import (
     save_role,
 )
 from node.store.identity.store_id import ensure_id
-from node.writer.recovery.recovery import carry_out, examine
+from node.writer.recovery import carry_out, examine
 from protocol.errors import RefusedError
 from protocol.ha.auto_switch import MasterGreeting
 from protocol.ha.epochs import (

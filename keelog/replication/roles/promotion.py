@@ -17,7 +17,7 @@ from node.store.config.topics_file import Topic, TopicsFile
 from node.store.identity.roles import MASTER, REPLICA, StoreRole, WrongRole, load_role, save_role
 from node.store.identity.store_id import ensure_id
 from node.store.opening import StoppedStore, open_store
-from node.writer.recovery.recovery import Recovery, carry_out, examine
+from node.writer.recovery import Recovery, carry_out, examine
 from protocol.errors import RefusedError, StoreDamaged
 from protocol.ids import Queue
 

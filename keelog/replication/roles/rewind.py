@@ -30,8 +30,8 @@ from node.store.identity.roles import load_role, save_role
 from node.store.log.reader import Bounds, LogReader
 from node.store.log.segments import SegmentList, list_folder
 from node.store.quarantine import keep_bytes
-from node.writer.recovery.recovery import carry_out, examine
-from node.writer.recovery.tail import LogEnd, drop_segments_behind, zero_behind
+from node.writer.log.tail import LogEnd, drop_segments_behind, zero_behind
+from node.writer.recovery import carry_out, examine
 from protocol.checkpoint import encode_checkpoint
 from protocol.errors import BadRequest
 from protocol.names import CHECKPOINT_FILE, COMMIT_LOG_DIR

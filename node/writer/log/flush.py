@@ -16,8 +16,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from node.runtime.process import now_ms
 from node.runtime.service_loop import ServiceLoop, commit_pace, due, flush_pace
 from node.runtime.settings import Settings
-from node.writer.log.commit_log import CommitLog, FlushJob
-from node.writer.log.transient_store_pool import CommitJob
+from node.writer.log.commit_log import CommitJob, CommitLog, FlushJob
 from protocol.errors import StoreMoved
 
 

@@ -32,8 +32,7 @@ from node.store.staging_files import (
     sweep,
 )
 from node.writer.staging.reading import check_part, position_in_log
-from node.writer.staging.room import first_to_go
-from node.writer.staging.stages import Old, find_idle, find_old
+from node.writer.staging.stages import Old, find_idle, find_old, first_to_go
 from protocol.errors import MqError, StoreDamaged
 
 _START = BatchPosition(0, 0)

@@ -2,29 +2,37 @@
 
 A batch goes through four states. *Begin*: its stages are synced and verified, a journal says from
 which durable log offset on its records may be found. *Append*: a chunk in each turn of the loop,
-between the requests of others. *Flush*: the last chunk must be durable. *Record*: the ledger of
-its query names it; only then are its requests answered. A writer that starts again finds the
-journal and *resumes*: the log itself shows how far the batch had come.
+between the requests of others. *Flush*: the last chunk must be durable. *Record*: the ledger of its
+query names it; only then are its requests answered. A writer that starts again finds the journal
+and *resumes*: the log itself shows how far the batch had come.
+
+`StagingService` is what the writer's loop calls, for the operations `stage`, `publish` and
+`unstage` and for the turns of publications.
 """
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 
 from node.runtime.disk import if_room
 from node.runtime.event_log import fields
+from node.runtime.process import now_ms
 from node.runtime.shortage import is_shortage
+from node.serving.request_server import Received, Server
 from node.store.staging_files import (
     BatchPosition,
     Journal,
     Published,
     StagedBatch,
+    StageSummary,
     clear_problem,
     journal_path,
     list_batches,
     list_queries,
 )
-from node.writer.append_request import AppendRequest
+from node.writer.appender import AppendRequest
 from node.writer.log.flush import JobThread
 from node.writer.staging.jobs import (
     Begin,
@@ -37,11 +45,86 @@ from node.writer.staging.jobs import (
     StagingNote,
     Sweep,
 )
-from node.writer.staging.publication import Answer, Outcome, Publication, PublicationState, Waiter
 from node.writer.staging.reading import StagedRecords
-from node.writer.staging.requests import PublishRequest
-from node.writer.staging.stages import Staging
-from protocol.errors import MqError, NodeBusy, ServiceNotAvailable, StoreDamaged
+from node.writer.staging.stages import (
+    PublishRequest,
+    Staging,
+    parse_publish,
+    parse_stage,
+    parse_unstage,
+)
+from node.writer.store import WriterStore
+from protocol.errors import MqError, NodeBusy, ServiceNotAvailable, StoreDamaged, UnknownOperation
+from protocol.wire.frames import Header, answer, refusal, request_id
+
+
+class PublicationState(Enum):
+    """The states of a publication; the value is what it waits for."""
+
+    WAITING = "its turn"
+    BEGINNING = "its journal"
+    RESUMING = "a look into the log"
+    APPENDING = "the next turns"
+    FLUSHING = "the disk"
+    RECORDING = "the ledger"
+    BLOCKED = "a request that repeats it"
+
+
+@dataclass(slots=True)
+class Waiter:
+    """A request that waits for the publication's end."""
+
+    peer: bytes
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The good answer to a request for a publication. `already`: it was recorded before."""
+
+    already: bool
+    records: int = 0
+    bytes: int = 0
+
+
+Answer = Callable[[Waiter, Outcome | MqError], None]
+
+
+@dataclass(slots=True)
+class Publication:
+    """One batch on its way."""
+
+    batch: StagedBatch
+    parts: tuple[StageSummary, ...] = ()
+    final: bool = False
+    state: PublicationState = PublicationState.WAITING
+    begun: bool = False
+    """Whether there is a journal: then it ends by itself, also after a restart."""
+    source: StagedRecords | None = None
+    end: int = 0
+    """After its last record in the log."""
+    noted: int = 0
+    """The log offset at which `checkpoint`, the journal's next position, was taken."""
+    checkpoint: BatchPosition | None = None
+    retry_at: float = 0.0
+    needed: int | None = None
+    """The log offset from which on a restart looks for its records; None: not known yet."""
+    error: MqError | None = None
+    noticed: bool = False
+    """Whether the error was written down for `status`."""
+    waiters: list[Waiter] = field(default_factory=list)
+
+    @property
+    def outcome(self) -> Outcome:
+        """The answer to its waiters at the end."""
+        records, size = sum(p.records for p in self.parts), sum(p.bytes for p in self.parts)
+        return Outcome(False, records, size)
+
+    def close(self) -> None:
+        """Closes its open stage."""
+        if self.source is not None:
+            self.source.close()
+
 
 log = logging.getLogger("keelog.staging")
 
@@ -388,3 +471,102 @@ class Publisher:
             self._tell(one, error, answer)
             one.close()
         self._thread.close()
+
+
+Append = Callable[[list[AppendRequest], float], None]
+
+
+class StagingService:
+    """Staging, as the writer's loop sees it. `append` writes records to the log and announces them.
+
+    `flushed` returns the log offset below which all is durable.
+    """
+
+    def __init__(
+        self, store: WriterStore, server: Server, append: Append, flushed: Callable[[], int]
+    ) -> None:
+        self._store = store
+        self._server = server
+        self._append = append
+        record_bytes_max = store.log.request_bytes_max
+        self._staging = Staging(
+            store.root, store.settings, store.rules, store.topics, record_bytes_max
+        )
+        self._publisher = Publisher(store.root, self._staging, flushed, store.log.end)
+        self.fd = self._publisher.fd
+        store.needed_from = self._publisher.needed_from
+        store.retention.make_room = self._publisher.make_room
+
+    @property
+    def is_active(self) -> bool:
+        """Whether there is anything to turn for."""
+        return self._publisher.is_active
+
+    @property
+    def has_work(self) -> bool:
+        """Whether the loop shall not sleep."""
+        return self._publisher.has_work
+
+    @property
+    def waits_for_flush(self) -> bool:
+        """Whether a flush is asked for now."""
+        return self._publisher.waits_for_flush
+
+    def handle(self, received: Received, header: Header, operation: str) -> Header | None:
+        """The answer; None for a publication, whose answer comes later. Raises MqError."""
+        number = request_id(header)
+        # Kept for longer than the socket's memory should be.
+        payload = None if received.payload is None else bytes(received.payload)
+        if operation == "stage":
+            self._store.retention.check_room()
+            staged = self._staging.put(parse_stage(header, payload))
+            return answer(
+                number,
+                published=staged.published,
+                frames=len(staged.stage.crcs),
+                records=staged.stage.records,
+                bytes=staged.stage.bytes,
+            )
+        if operation == "publish":
+            request = parse_publish(header, payload)
+            waiter = Waiter(received.peer, number)
+            outcome = self._publisher.publish(request, waiter)
+            return None if outcome is None else self._published(waiter, outcome)
+        if operation == "unstage":
+            return answer(number, dropped=self._staging.drop(*parse_unstage(header, payload)))
+        raise UnknownOperation(f"the writer knows no operation {operation[:40]!a}")
+
+    def step(self, now: float, stopping: bool) -> None:
+        """One turn: takes the result of a job, begins the next, and appends a chunk."""
+        # A clock that is set forward must not make batches older.
+        time_ms = min(now_ms(), int(self._store.retention.clock.now_s() * 1000))
+        self._publisher.turn(now, time_ms, self._answer)
+        if stopping:
+            return
+        if self._store.retention.full is not None:
+            self._publisher.pause(now)
+            return
+        bytes_max = self._store.log.request_bytes_max
+        request = self._publisher.next_append(now, bytes_max, self._answer)
+        if request is not None:
+            self._append([request], now)
+            self._publisher.appended(request, now, self._answer)
+
+    def _answer(self, waiter: Waiter, outcome: Outcome | MqError) -> None:
+        if isinstance(outcome, MqError):
+            self._server.send(waiter.peer, refusal(waiter.request_id, outcome))
+        else:
+            self._server.send(waiter.peer, self._published(waiter, outcome))
+
+    def _published(self, waiter: Waiter, outcome: Outcome) -> Header:
+        return answer(
+            waiter.request_id,
+            already=outcome.already,
+            records=outcome.records,
+            bytes=outcome.bytes,
+            epoch=self._store.epoch,
+        )
+
+    def close(self) -> None:
+        """Ends the thread. Publications that have begun go on at the next start."""
+        self._publisher.close(self._answer)

@@ -1,13 +1,19 @@
 """Records that clients stage: checked as for an append, kept beside the log till published.
 
-Spark's tasks stage rows, and the commit of their batch publishes them (`staging.publisher`).
-Staged records are not synced: the publication checks that all of them are there.
+Spark's tasks stage rows, and the commit of their batch publishes them (`staging.publisher`), by the
+operations `stage`, `publish` and `unstage`. Staged records are not synced: the publication checks
+that all of them are there.
+
+Staged bytes are nobody's messages yet, so no acknowledged message may go for them. All that is
+staged must fit a second time below the ratio at which messages would go: its publication copies it
+into the log before the stages go. When the disk needs room, abandoned batches go first.
 """
 
 import logging
 import os
 import re
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,11 +25,13 @@ import numpy as np
 from node.runtime import disk
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
-from node.runtime.shortage import refusal_for
+from node.runtime.shortage import refusal_for, room_below
+from node.store.checkpoints import own_dir
 from node.store.staging_files import (
     Frame,
     Published,
     StagedBatch,
+    StageSummary,
     batch_dir,
     frame_bytes,
     frames_of,
@@ -40,9 +48,9 @@ from node.store.staging_files import (
     staging_dir,
     touched_ms,
 )
-from node.writer.append_request import AppendRequest, check_sizes
-from node.writer.staging.requests import StageRequest
-from node.writer.staging.room import Idle, StagingRoom, room_left
+from node.writer.appender import AppendRequest, check_crc, check_sizes
+from node.writer.log.retention import LOOK_EVERY_S, staging_ratio
+from node.writer.requests import batch_of, refuse_payload
 from node.writer.topic_table import TopicTable
 from protocol.errors import (
     BadRequest,
@@ -52,9 +60,170 @@ from protocol.errors import (
     NotAllowed,
     ServiceNotAvailable,
 )
+from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR
 from protocol.record.columns import RecordColumns, gather_ragged
 from protocol.record.patch import AppendRules, check_columns
 from protocol.record.properties import PAIR_END, UNIQUE_KEY
+from protocol.request_checks import staging_id
+from protocol.requests import PUBLISH, STAGE, UNSTAGE
+from protocol.wire.frames import PAYLOAD_BYTES_MAX, Header
+
+OPERATIONS = ("stage", "publish", "unstage")
+
+
+@dataclass(frozen=True, slots=True)
+class StageRequest:
+    """A frame of records; `crc` is that of the payload."""
+
+    batch: StagedBatch
+    stage: str
+    frame: int
+    append: AppendRequest
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublishRequest:
+    """The stages to publish, in this order."""
+
+    batch: StagedBatch
+    parts: tuple[StageSummary, ...]
+    final: bool
+
+
+def parse_stage(header: Header, payload: bytes | None) -> StageRequest:
+    """Raises BadRequest, MessageTooLarge."""
+    if payload is None or len(payload) > PAYLOAD_BYTES_MAX:
+        refuse_payload(payload)
+    query, batch, stage, frame, records, size, crc, sizes = STAGE.values(header)
+    if header.get("queue") is not None:
+        raise BadRequest("stage takes no field queue", "each record names its own queue")
+    append = batch_of(payload, records, size, crc, sizes, any_queue=False)
+    check_crc(append)
+    return StageRequest(StagedBatch(query, batch), stage, frame, append, crc)
+
+
+def parse_publish(header: Header, payload: bytes | None) -> PublishRequest:
+    """Raises BadRequest."""
+    asked = PUBLISH.parse(header)
+    lines = (payload or b"").decode("ascii", "replace").split("\n")[:-1]
+    if len(lines) != asked.stages:
+        raise BadRequest(
+            f"the header says {asked.stages} stages, the payload has {len(lines)} lines",
+            "one line for each: stage frames records bytes",
+        )
+    parts = tuple(_part(line) for line in lines)
+    if len({part.stage for part in parts}) < len(parts):
+        raise BadRequest("a stage stands there twice", "name each once")
+    return PublishRequest(StagedBatch(asked.query, asked.batch), parts, asked.final)
+
+
+def parse_unstage(header: Header, payload: bytes | None) -> tuple[StagedBatch, str | None]:
+    """The batch, and the stage where only one is meant. Raises BadRequest."""
+    if payload is not None:
+        raise BadRequest("unstage is one frame, two came")
+    asked = UNSTAGE.parse(header)
+    return StagedBatch(asked.query, asked.batch), asked.stage
+
+
+def _part(line: str) -> StageSummary:
+    words = line.split(" ")
+    if len(words) != 4 or not all(word.isdecimal() and len(word) < 19 for word in words[1:]):
+        raise BadRequest(f"{line[:80]!a} is no stage", "write: stage frames records bytes")
+    return StageSummary(staging_id("stage", words[0]), *map(int, words[1:]))
+
+
+_log_room = logging.getLogger("keelog.staging")
+
+DROPPED_AT_ONCE_MAX = 100
+"""Abandoned batches that one turn of the writer's loop drops."""
+_BLOCK_BYTES = 4096
+"""A frame may begin a block more than its bytes fill: counted until the next look at the disk."""
+
+
+class Idle(NamedTuple):
+    """A batch whose publication has not begun, and when it was last written to."""
+
+    touched_ms: int
+    batch: StagedBatch
+    bytes: int
+
+
+def first_to_go(idle: Sequence[Idle], wanted: int) -> list[StagedBatch]:
+    """The batches that were untouched for longest, until they have `wanted` bytes together."""
+    chosen: list[StagedBatch] = []
+    freed = 0
+    for one in sorted(idle)[:DROPPED_AT_ONCE_MAX]:
+        if freed >= wanted:
+            break
+        chosen.append(one.batch)
+        freed += one.bytes
+    return chosen
+
+
+def room_left(root: Path, settings: Settings) -> int:
+    """The bytes that the fullest file system of a store has left below the staging ratio."""
+    places = (own_dir(root), root / COMMIT_LOG_DIR, root / CONSUME_QUEUE_DIR)
+    ratio = staging_ratio(settings)
+    return min(room_below(place, ratio) for place in places if place.is_dir())
+
+
+class StagingRoom:
+    """Looks at the disk once a second, and counts what was staged since."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        look: Callable[[], int],
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.look = look
+        self.missing = 0
+        """The bytes that must go before a refused frame fits; 0 when none was refused."""
+        self._settings = settings
+        self._monotonic_s = monotonic_s
+        self._look_at = float("-inf")
+        self._room = 0
+        self._is_refusing = False
+
+    def check(self, staged: int, size: int) -> None:
+        """Raises NotAllowed above `staging_bytes_max`, ServiceNotAvailable where the disk lacks
+        room. `staged`: the bytes of all stages."""
+        limit = self._settings.staging_bytes_max
+        if limit and staged + size > limit:
+            raise NotAllowed(
+                f"{staged} bytes are staged, staging_bytes_max is {limit}",
+                "publish or drop what is staged, or raise the setting",
+            )
+        now = self._monotonic_s()
+        if now >= self._look_at:
+            self._look_at = now + LOOK_EVERY_S
+            self._room = self.look()
+        missing = staged + size - (self._room + staged) // 2
+        if missing <= 0:
+            self._note(None)
+            return
+        self.missing = max(self.missing, missing)
+        why = (
+            f"disk_full: {staged} bytes are staged, {max(self._room, 0)} are left below"
+            f" {staging_ratio(self._settings)} % of the disk: {size} more could not be published"
+        )
+        self._note(why)
+        raise ServiceNotAvailable(
+            why, "free space, or publish or drop what is staged; staging then goes on by itself"
+        )
+
+    def take(self, size: int) -> None:
+        """Counts a frame that was staged."""
+        self._room -= size + _BLOCK_BYTES
+
+    def _note(self, why: str | None) -> None:
+        if why is not None and not self._is_refusing:
+            _log_room.warning("no more is staged", extra=fields(why=why))
+        elif why is None and self._is_refusing:
+            _log_room.info("staging has room again")
+        self._is_refusing = why is not None
+
 
 log = logging.getLogger("keelog.staging")
 

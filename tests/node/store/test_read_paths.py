@@ -20,7 +20,7 @@ from node.store.query.pull import PulledRecords, PullRequest, get_message
 from node.store.query.verified_read import record_of
 from node.store.repair.plan import plan_repair
 from node.store.verify.verify import verify
-from node.writer.recovery.recovery import examine
+from node.writer.recovery import examine
 from protocol.errors import MessageDamaged, StoreDamaged
 from protocol.ids import Queue
 from protocol.record.codec import Record

@@ -15,7 +15,7 @@ from node.store.condition import check_is_store
 from node.store.repair.plan import plan_repair
 from node.store.verify.verify import verify
 from node.supervisor.before_start import open_directory
-from node.writer.recovery.recovery import examine
+from node.writer.recovery import examine
 from node.writer.store import open_writer_store
 from protocol.errors import NotAStore, StoreDamaged
 from protocol.message_id import Host

@@ -11,8 +11,8 @@ import pytest
 from node.runtime.settings import Settings
 from node.runtime.state_page import LogState
 from node.supervisor.status import expiry_s, oldest_ms, retention
-from node.writer.removal.removals import deleted_at_ms
-from node.writer.retention import SegmentFile
+from node.writer.log.retention import SegmentFile
+from node.writer.removal import deleted_at_ms
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
 
 SEGMENT = 4096

@@ -9,10 +9,8 @@ import pytest
 import node.writer.appender
 from node.runtime.settings import Settings
 from node.store.config.topics_file import TopicsFile
-from node.writer.append_request import AppendRequest
-from node.writer.appender import Appender
+from node.writer.appender import Appender, AppendRequest, Placement
 from node.writer.log.commit_log import CommitLog
-from node.writer.placement import Placement
 from node.writer.topic_table import TopicTable
 from protocol.errors import BadRequest, IllegalMessage, MessageTooLarge, MqError, UnknownTopic
 from protocol.ids import Queue

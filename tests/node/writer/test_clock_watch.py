@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from node.runtime.stored_times import Moment, clock_sets
-from node.writer.clock_watch import ClockWatch
+from node.writer.store import ClockWatch
 
 NOON = 1_700_000_000_000
 HOUR_MS = 3_600_000

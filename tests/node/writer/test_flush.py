@@ -12,9 +12,8 @@ import pytest
 
 from node.runtime import disk
 from node.runtime.settings import SYNC_FLUSH, Settings
-from node.writer.log.commit_log import CommitLog, FlushJob
+from node.writer.log.commit_log import CommitLog, FlushJob, make_pool
 from node.writer.log.flush import FlushServices, JobThread
-from node.writer.log.transient_store_pool import make_pool
 
 SEGMENT_BYTES = 256 * 1024
 DEADLINE_S = 60

@@ -1,7 +1,7 @@
 """Requests that wait for the disk: who is answered when, and how many may wait."""
 
 from node.runtime.settings import Settings
-from node.writer.append_request import AppendRequest
+from node.writer.appender import AppendRequest
 from node.writer.group_commit import GroupCommit
 from node.writer.requests import PendingRequest
 

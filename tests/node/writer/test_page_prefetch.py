@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from node.writer.log.page_prefetch import (
-    AHEAD_BYTES,
+from node.writer.log.ahead import (
     LEAD_BYTES,
     NICE,
+    PAGES_AHEAD_BYTES,
+    PAGES_STEP_BYTES,
     PIECE_BYTES,
-    STEP_BYTES,
     GrowthPoint,
     PagePrefetch,
     next_pages,
@@ -73,36 +73,36 @@ def all_steps(claimed: int, done: int) -> list[int]:
     steps = []
     while (start := next_pages(PLACE, claimed, done)) is not None:
         steps.append(start)
-        done = start + STEP_BYTES
+        done = start + PAGES_STEP_BYTES
     return steps
 
 
 def test_little_is_asked_for_while_the_log_grew_little() -> None:
     assert all_steps(START, START) == []
-    assert all_steps(START + STEP_BYTES, START) == []
-    grown = START + 2 * STEP_BYTES
+    assert all_steps(START + PAGES_STEP_BYTES, START) == []
+    grown = START + 2 * PAGES_STEP_BYTES
     assert all_steps(grown, START) == [grown + LEAD_BYTES]
 
 
 def test_pages_are_asked_for_once_each_and_so_far_ahead_at_most() -> None:
-    claimed = START + 2 * AHEAD_BYTES
+    claimed = START + 2 * PAGES_AHEAD_BYTES
     steps = all_steps(claimed, START)
     assert steps[0] == claimed + LEAD_BYTES
-    assert {after - before for before, after in pairwise(steps)} == {STEP_BYTES}
-    end = steps[-1] + STEP_BYTES
-    assert claimed + AHEAD_BYTES - STEP_BYTES < end <= claimed + AHEAD_BYTES
+    assert {after - before for before, after in pairwise(steps)} == {PAGES_STEP_BYTES}
+    end = steps[-1] + PAGES_STEP_BYTES
+    assert claimed + PAGES_AHEAD_BYTES - PAGES_STEP_BYTES < end <= claimed + PAGES_AHEAD_BYTES
     assert all_steps(claimed, end) == []
-    assert all_steps(claimed + STEP_BYTES, end) == [end]
+    assert all_steps(claimed + PAGES_STEP_BYTES, end) == [end]
 
 
 def test_a_log_that_overtakes_is_met_again_ahead_of_its_end() -> None:
-    done, claimed = START + STEP_BYTES, START + 3 * AHEAD_BYTES
+    done, claimed = START + PAGES_STEP_BYTES, START + 3 * PAGES_AHEAD_BYTES
     assert next_pages(PLACE, claimed, done) == claimed + LEAD_BYTES
 
 
 def test_nothing_is_asked_for_behind_the_segments_end() -> None:
-    claimed = SEGMENT_BYTES - 3 * STEP_BYTES
-    assert max(all_steps(claimed, START)) + STEP_BYTES <= SEGMENT_BYTES
+    claimed = SEGMENT_BYTES - 3 * PAGES_STEP_BYTES
+    assert max(all_steps(claimed, START)) + PAGES_STEP_BYTES <= SEGMENT_BYTES
     assert all_steps(SEGMENT_BYTES, START) == []
 
 
@@ -112,12 +112,14 @@ def test_pages_come_ahead_of_a_growing_log_and_no_byte_of_it_changes(
     path = make_file(tmp_path / "segment")
     ahead.begin(path, SEGMENT_BYTES, 0)
     threads = threading.active_count()
-    ahead.claim(STEP_BYTES - 1)
+    ahead.claim(PAGES_STEP_BYTES - 1)
     assert threading.active_count() == threads, "a thread for a log that hardly grows"
-    ahead.claim(2 * AHEAD_BYTES)
-    until(lambda: bool(asked.parts) and asked.parts[-1][2] > 3 * AHEAD_BYTES - STEP_BYTES)
+    ahead.claim(2 * PAGES_AHEAD_BYTES)
+    until(
+        lambda: bool(asked.parts) and asked.parts[-1][2] > 3 * PAGES_AHEAD_BYTES - PAGES_STEP_BYTES
+    )
     ahead.close()
-    assert min(start for _, start, _ in asked.parts) >= 2 * AHEAD_BYTES
+    assert min(start for _, start, _ in asked.parts) >= 2 * PAGES_AHEAD_BYTES
     assert path.stat().st_size == SEGMENT_BYTES
     assert path.read_bytes() == bytes(SEGMENT_BYTES)
 
@@ -127,8 +129,8 @@ def test_pages_come_in_pieces_behind_everybody_else(
 ) -> None:
     ahead.begin(make_file(tmp_path / "segment"), SEGMENT_BYTES, 0)
     own = os.getpriority(os.PRIO_PROCESS, 0)
-    ahead.claim(2 * STEP_BYTES)
-    until(lambda: len(asked.parts) >= STEP_BYTES // PIECE_BYTES)
+    ahead.claim(2 * PAGES_STEP_BYTES)
+    until(lambda: len(asked.parts) >= PAGES_STEP_BYTES // PIECE_BYTES)
     assert {end - start for _, start, end in asked.parts} == {PIECE_BYTES}
     assert all(before[2] == after[1] for before, after in pairwise(asked.parts))
     assert asked.nice == min(19, own + NICE)
@@ -140,10 +142,10 @@ def test_after_a_roll_pages_of_the_new_segment_come(
 ) -> None:
     for name in ("old", "new"):
         ahead.begin(make_file(tmp_path / name), SEGMENT_BYTES, 0)
-        ahead.claim(2 * STEP_BYTES)
+        ahead.claim(2 * PAGES_STEP_BYTES)
         until(lambda name=name: name in [part[0] for part in asked.parts])  # type: ignore[misc]
     begun = [part[0] for part in asked.parts].index("new")
-    ahead.claim(4 * STEP_BYTES)
+    ahead.claim(4 * PAGES_STEP_BYTES)
     until(lambda: len(asked.parts) > begun + 1)
     assert {part[0] for part in asked.parts[begun:]} == {"new"}
 
@@ -152,11 +154,11 @@ def test_without_the_file_there_are_no_pages_and_appends_go_on(
     ahead: PagePrefetch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ahead.begin(tmp_path / "missing", SEGMENT_BYTES, 0)
-    ahead.claim(STEP_BYTES)
+    ahead.claim(PAGES_STEP_BYTES)
     until(lambda: "no pages ahead" in caplog.text)
-    ahead.claim(3 * STEP_BYTES)
+    ahead.claim(3 * PAGES_STEP_BYTES)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_log_rolls_and_closes_with_pages_ahead(tmp_path: Path) -> None:
-    check_that_it_rolls(tmp_path, 8 * STEP_BYTES, PagePrefetch(), 4)
+    check_that_it_rolls(tmp_path, 8 * PAGES_STEP_BYTES, PagePrefetch(), 4)

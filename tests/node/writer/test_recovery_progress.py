@@ -14,7 +14,7 @@ from node.supervisor.plan import (
     plan_children,
 )
 from node.supervisor.status import NodeView, health, status
-from node.writer.recovery.progress import RecoveryProgress, progress_line
+from node.writer.recovery import RecoveryProgress, progress_line
 
 MIB = 1024 * 1024
 

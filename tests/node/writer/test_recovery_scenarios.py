@@ -8,7 +8,7 @@ import pytest
 
 from node.store.checkpoints import Floor, load_tails, save_progress
 from node.store.checkpoints import WorkerCheckpoint as Saved
-from node.writer.recovery.recovery import carry_out
+from node.writer.recovery import carry_out
 from protocol.errors import StoreDamaged
 from protocol.names import offset_file_name
 from tests.support.owned_store import SEGMENT_BYTES, Owner, overwrite, record_at, recovered, some
@@ -249,7 +249,7 @@ def test_a_long_walk_leaves_a_fresh_snapshot(
 ) -> None:
     root = tmp_path / "store"
     killed_store(root)
-    monkeypatch.setattr("node.writer.recovery.recovery.TAILS_AGE_BYTES_MAX", 1)
+    monkeypatch.setattr("node.writer.recovery.TAILS_AGE_BYTES_MAX", 1)
     found = recovered(root)
     carry_out(found)
     tails = load_tails(root)
@@ -273,8 +273,8 @@ def test_space_that_was_never_written_is_not_taken_for_a_brokers_records(
     owner = Owner(root)
     owner.append(some(3))
     owner.stop()
-    monkeypatch.setattr("node.writer.recovery.recovery.WALK_BYTES_MAX", 1000)
+    monkeypatch.setattr("node.writer.recovery.WALK_BYTES_MAX", 1000)
     monkeypatch.setattr(
-        "node.writer.recovery.recovery.StoppedStore", None
+        "node.writer.recovery.StoppedStore", None
     )  # a walk as a broker's would fail
     assert recovered(root).cut is None

@@ -15,7 +15,7 @@ from node.store.checkpoints import Tails, load_floor, own_dir, save_tails
 from node.store.config.topics_file import TopicsFile
 from node.store.repair.plan import plan_repair
 from node.store.verify.verify import verify
-from node.writer.recovery.recovery import carry_out, examine
+from node.writer.recovery import carry_out, examine
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 from protocol.record.codec import FILLER_BYTES, Record, decode

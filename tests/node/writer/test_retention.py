@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from node.runtime.settings import Settings, load_settings
 from node.runtime.shortage import DiskUse, room_below, used_percent
-from node.writer.retention import (
+from node.writer.log.retention import (
     LOOK_EVERY_S,
     Clock,
     Retention,

@@ -22,7 +22,7 @@ from node.store.staging_files import (
 )
 from node.store.verify.verify import verify
 from node.supervisor.status import publication_problems
-from node.writer.retention import Clock
+from node.writer.log.retention import Clock
 from node.writer.staging.reading import mark
 from protocol.record.codec import Record
 from protocol.record.encode import NewMessage, encode_message
@@ -281,7 +281,7 @@ def test_what_nobody_publishes_goes_after_the_retention_and_the_ledger_stays(
     writer.publish("once", 0, [writer.staged(place=("once", 0))], final=True)
     writer.staged(place=("q", 1))
     late = 4_000_000_000_000
-    monkeypatch.setattr("node.writer.staging.operations.now_ms", lambda: late)
+    monkeypatch.setattr("node.writer.staging.publisher.now_ms", lambda: late)
     retention = writer.life.store.retention
     monkeypatch.setattr(retention, "clock", Clock(lambda: late / 1000, lambda: 0.0))
     for _ in range(4):

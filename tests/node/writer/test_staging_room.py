@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import node.writer.staging.publisher
-import node.writer.staging.room
+import node.writer.staging.stages
 from node.runtime import disk
 from node.runtime.settings import Settings, load_settings
 from node.store.staging_files import StagedBatch, batch_dir, staged_bytes, staging_dir
-from node.writer.retention import LOOK_EVERY_S, Clock
-from node.writer.staging.room import Idle, StagingRoom, first_to_go
+from node.writer.log.retention import LOOK_EVERY_S, Clock
+from node.writer.staging.stages import Idle, StagingRoom, first_to_go
 from protocol.errors import BusyError, NotAllowed, ServiceNotAvailable
 from tests.crash.publications import Refused, rows_of
 from tests.crash.scene import Scene
@@ -147,7 +147,7 @@ def age(writer: Node, query: str, minutes: float) -> Path:
 def real_time(monkeypatch: pytest.MonkeyPatch, writer: Node) -> None:
     """The ages of files count."""
     clock = writer.life.store.retention.clock
-    monkeypatch.setattr("node.writer.staging.operations.now_ms", lambda: int(clock.now_s() * 1000))
+    monkeypatch.setattr("node.writer.staging.publisher.now_ms", lambda: int(clock.now_s() * 1000))
 
 
 def turns(writer: Node, count: int = 12) -> None:

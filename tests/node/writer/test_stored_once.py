@@ -14,14 +14,17 @@ from node.runtime.settings import Settings
 from node.runtime.stored_times import ClockHistory, Moment, write_clock
 from node.store.config.topics_file import TopicsFile
 from node.store.log.reader import Bounds
-from node.writer.append_request import AppendRequest, RepeatedMessage
-from node.writer.appender import Appender
+from node.writer import repeats
+from node.writer.appender import Appender, AppendRequest, Placement, RepeatedMessage
 from node.writer.log.commit_log import CommitLog
-from node.writer.placement import Placement
-from node.writer.repeats import stored_once
-from node.writer.repeats.key_table import KeyTable
-from node.writer.repeats.key_window import KeyWindow, MessageKey, unique_hashes
-from node.writer.repeats.stored_once import StoredOnce, check_asked
+from node.writer.repeats import (
+    KeyTable,
+    KeyWindow,
+    MessageKey,
+    StoredOnce,
+    check_asked,
+    unique_hashes,
+)
 from node.writer.topic_table import TopicTable
 from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.errors import BadRequest, IllegalMessage, NodeBusy
@@ -237,8 +240,8 @@ def test_while_the_log_is_unread_who_asks_is_refused(
     log: Once, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log.append(*(plain(message(f"k{number}", body=bytes(20_000))) for number in range(9)))
-    monkeypatch.setattr(stored_once, "CATCH_UP_BYTES", 50_000)
-    monkeypatch.setattr(stored_once, "FOLLOW_BYTES", 50_000)
+    monkeypatch.setattr(repeats, "CATCH_UP_BYTES", 50_000)
+    monkeypatch.setattr(repeats, "FOLLOW_BYTES", 50_000)
     log.start()
     early = asking(message("k8"))
     log.append(early, plain(message("other")))
@@ -256,9 +259,9 @@ def test_while_messages_come_less_is_read_in_a_turn_and_the_log_says_when_all_is
     log: Once, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     log.append(*(plain(message(f"k{number}", body=bytes(20_000))) for number in range(9)))
-    monkeypatch.setattr(stored_once, "CATCH_UP_BYTES", 50_000)
-    monkeypatch.setattr(stored_once, "FOLLOW_BYTES", 200_000)
-    monkeypatch.setattr(stored_once, "FOLLOW_BUSY_BYTES", 30_000)
+    monkeypatch.setattr(repeats, "CATCH_UP_BYTES", 50_000)
+    monkeypatch.setattr(repeats, "FOLLOW_BYTES", 200_000)
+    monkeypatch.setattr(repeats, "FOLLOW_BUSY_BYTES", 30_000)
     log.start()
     with caplog.at_level(logging.INFO, "keelog.writer"):
         turns = 0
@@ -285,7 +288,7 @@ def test_keys_after_damage_at_which_a_look_stops_are_known(
     with segment.open("r+b") as file:
         file.seek(bad.physical_offset % SEGMENT_BYTES + 4)
         file.write(bytes(4))
-    monkeypatch.setattr(stored_once, "FOLLOW_BYTES", bad.physical_offset + 100)
+    monkeypatch.setattr(repeats, "FOLLOW_BYTES", bad.physical_offset + 100)
     log.start()
     while log.once.is_behind:
         log.once.turn()
@@ -297,8 +300,8 @@ def test_keys_after_damage_at_which_a_look_stops_are_known(
 def test_what_is_unread_shrinks_however_much_comes_in_a_turn(
     log: Once, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stored_once, "CATCH_UP_BYTES", 50_000)
-    monkeypatch.setattr(stored_once, "FOLLOW_BUSY_BYTES", 30_000)
+    monkeypatch.setattr(repeats, "CATCH_UP_BYTES", 50_000)
+    monkeypatch.setattr(repeats, "FOLLOW_BUSY_BYTES", 30_000)
     log.append(*(plain(message(f"k{number}", body=bytes(20_000))) for number in range(12)))
     log.start()
     turns = 0

@@ -3,7 +3,7 @@
 import pytest
 
 from node.store.opening import open_store
-from node.writer.removal.survey import PurgePoint, TopicSurvey
+from node.writer.removal import PurgePoint, TopicSurvey
 from tests.support.golden import GetStore
 
 NAME = "small-clean"

@@ -20,7 +20,7 @@ from node.runtime.stats_series import (
     Family,
     series,
 )
-from node.writer.append_request import AppendRequest
+from node.writer.appender import AppendRequest
 from node.writer.requests import PendingRequest, Turn
 from node.writer.stats import WriterStats
 from protocol.errors import (

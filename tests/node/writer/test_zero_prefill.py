@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from node.runtime import disk
-from node.writer.log import zero_prefill
-from node.writer.log.zero_prefill import (
-    AHEAD_BYTES,
+from node.writer.log import ahead as zero_prefill
+from node.writer.log.ahead import (
     PAGE_BYTES,
-    SYNC_BYTES,
+    ZEROS_AHEAD_BYTES,
+    ZEROS_SYNC_BYTES,
     ZeroPrefill,
     make_ahead,
 )
@@ -57,12 +57,12 @@ def test_zeros_reach_so_far_ahead_and_leave_the_logs_last_page(
     path = tmp_path / "segment"
     os.close(make_file(path))
     ahead.begin(path, SEGMENT_BYTES, 100)
-    least = 100 + AHEAD_BYTES - SYNC_BYTES
+    least = 100 + ZEROS_AHEAD_BYTES - ZEROS_SYNC_BYTES
     until(lambda: zeroed_to(path, PAGE_BYTES) >= least)
     ahead.close()
     data = path.read_bytes()
     assert data[:PAGE_BYTES] == DIRT * PAGE_BYTES
-    assert data[100 + AHEAD_BYTES :] == DIRT * (SEGMENT_BYTES - 100 - AHEAD_BYTES)
+    assert data[100 + ZEROS_AHEAD_BYTES :] == DIRT * (SEGMENT_BYTES - 100 - ZEROS_AHEAD_BYTES)
 
 
 def test_what_is_appended_is_never_overwritten(ahead: ZeroPrefill, tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_after_a_roll_zeros_go_to_the_new_segment_alone(ahead: ZeroPrefill, tmp_
         os.close(make_file(path))
     ahead.begin(old, SEGMENT_BYTES, SEGMENT_BYTES - PAGE_BYTES)
     ahead.begin(new, SEGMENT_BYTES, 0)
-    until(lambda: zeroed_to(new, 0) >= AHEAD_BYTES - SYNC_BYTES)
+    until(lambda: zeroed_to(new, 0) >= ZEROS_AHEAD_BYTES - ZEROS_SYNC_BYTES)
     assert old.read_bytes()[:-PAGE_BYTES] == DIRT * (SEGMENT_BYTES - PAGE_BYTES)
 
 

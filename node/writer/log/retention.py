@@ -4,10 +4,9 @@ RocketMQ's rules (DefaultMessageStore.CleanCommitLogService), with these differe
 ratios are really used: a broker clamps them. A segment younger than `file_forced_reserved_minutes`
 stays however full the disk is: a broker deletes it. By force one segment goes in a round, and none
 in the first `file_forced_warning_seconds` of a writer: a broker deletes ten at once.
-`retention_bytes` bounds the whole log, and topics may be kept for longer than
-`file_reserved_time`: a broker has neither. `judge` and `expired` decide,
-purely; `Retention` looks and unlinks.
-Segments are unlinked and never truncated: a process that maps one goes on reading it.
+`retention_bytes` bounds the whole log, and topics may be kept for longer than `file_reserved_time`:
+a broker has neither. `judge` and `expired` decide, purely; `Retention` looks and unlinks. Segments
+are unlinked and never truncated: a process that maps one goes on reading it.
 """
 
 import logging

@@ -3,17 +3,29 @@
 There is one walk, for clean and unclean stops: a clean stop only changes where it starts. `examine`
 reads and decides, and changes nothing, so that a refused store stays as it is. `carry_out` then
 writes the decision. After a kill at any point, both are done again.
+
+How far it is goes to people and to the supervisor now and then, not for each window. A warning says
+which files a start finds missing, or which stop was none: the store goes on with less, and nobody
+else would say so.
 """
 
-from collections.abc import Callable
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from node.runtime import disk
+from node.runtime.event_log import fields, stderr
+from node.runtime.process import now_ms
 from node.runtime.settings import Settings
+from node.runtime.state_page import LogPage
 from node.store.checkpoints import (
+    FLOOR_FILE,
     TAILS_FILE,
     EpochLine,
     Tails,
@@ -23,6 +35,7 @@ from node.store.checkpoints import (
     save_tails,
 )
 from node.store.condition import Condition, read_condition
+from node.store.config.topics_file import TopicsFile
 from node.store.file_cache import OpenFiles
 from node.store.identity.store_id import PUT_BACK
 from node.store.log.end import TailWalk, ends_at
@@ -31,8 +44,7 @@ from node.store.log.segments import SegmentList, list_folder
 from node.store.opening import StoppedStore
 from node.store.queues import refuse_batch_queues
 from node.store.verify.own_files import disagreement
-from node.writer.recovery.queues import TailNotes
-from node.writer.recovery.tail import (
+from node.writer.log.tail import (
     LogEnd,
     drop_segments_behind,
     has_bytes_behind,
@@ -44,12 +56,113 @@ from node.writer.recovery.tail import (
     written_end,
     zero_behind,
 )
+from protocol.derived.dispatch_request import DispatchRequests
 from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
-from protocol.names import COMMIT_LOG_DIR
-from protocol.record.codec import FILLER_BYTES, Filler, Torn, decode
-from protocol.record.columns import RecordColumns
+from protocol.names import ABORT_FILE, COMMIT_LOG_DIR, SCHEDULE_TOPIC, TOPICS_FILE
+from protocol.record.codec import (
+    FILLER_BYTES,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    Filler,
+    Torn,
+    decode,
+)
+from protocol.record.columns import Ints, RecordColumns, group_topics
+
+SETTLE_RECORDS = 200_000
+"""So many records are held back, so that a queue is looked up once for all of them."""
+
+
+class TailNotes:
+    """Moves each queue's next offset after its last record. `settle` brings `tails` up to date."""
+
+    def __init__(self, tails: dict[Queue, int], removed: Removed = NOTHING_REMOVED) -> None:
+        self._tails = tails
+        self._removed = removed
+        self._topics: dict[str, int] = {}
+        self._keys: list[Ints] = []
+        self._offsets: list[Ints] = []
+        self._count = 0
+
+    def add(self, columns: RecordColumns) -> None:
+        """Takes records in log order; those without a queue unit do not count."""
+        columns = self._removed.dispatched(columns)
+        if not len(columns):
+            return
+        names, topic_id = group_topics(columns)
+        if SCHEDULE_TOPIC in names:
+            rows = np.flatnonzero(DispatchRequests(columns).is_queued)
+        else:
+            kind = columns.sys_flag & TRANSACTION_MASK
+            rows = np.flatnonzero((kind == 0) | (kind == TRANSACTION_COMMIT))
+        ids = np.array([self._topics.setdefault(name, len(self._topics)) for name in names])
+        self._keys.append((ids[topic_id[rows]] << 32) + columns.queue_id[rows])
+        self._offsets.append(columns.queue_offset[rows])
+        self._count += len(rows)
+        if self._count >= SETTLE_RECORDS:
+            self.settle()
+
+    def settle(self) -> None:
+        """The last record of a queue counts, also where its offsets once fell back."""
+        if not self._count:
+            return
+        key, offset = np.concatenate(self._keys), np.concatenate(self._offsets)
+        last, at = np.unique(key[::-1], return_index=True)
+        names = list(self._topics)
+        following = (offset[::-1][at] + 1).tolist()
+        for topic, queue_id, number in zip(
+            (last >> 32).tolist(), (last & 0xFFFFFFFF).tolist(), following, strict=True
+        ):
+            self._tails[Queue(names[topic], queue_id)] = number
+        self._keys, self._offsets, self._count = [], [], 0
+
+
+LINE_EVERY_S = 1.0
+REPORT_EVERY_S = 0.2
+_MIB = 1024 * 1024
+
+
+class RecoveryProgress:
+    """Called with (done, total) log bytes; says a line on stderr each second, reports more often.
+
+    A recovery that is over within a second says nothing.
+    """
+
+    def __init__(
+        self,
+        report: Callable[[int, int], None],
+        say: Callable[[str], object] = stderr.write,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._report = report
+        self._say = say
+        self._clock = clock
+        self._begun: tuple[float, int] | None = None
+        self._said_at = self._reported_at = 0.0
+
+    def __call__(self, done: int, total: int) -> None:
+        now = self._clock()
+        if self._begun is None:
+            self._begun = now, done
+            self._said_at = now
+        if now - self._reported_at >= REPORT_EVERY_S:
+            self._reported_at = now
+            self._report(done - self._begun[1], total - self._begun[1])
+        if now - self._said_at >= LINE_EVERY_S:
+            self._said_at = now
+            began_at, base = self._begun
+            self._say(progress_line(done - base, total - base, now - began_at) + "\n")
+
+
+def progress_line(done: int, total: int, elapsed_s: float) -> str:
+    """`recovering: 34 % of 1200 MiB of the log, about 7 s left`; bytes since the walk began."""
+    total = max(total, done, 1)
+    left_s = elapsed_s * (total - done) / done if done else None
+    eta = "" if left_s is None else f", about {left_s:.0f} s left"
+    return f"recovering: {done / total:.0%} of {total / _MIB:.0f} MiB of the log{eta}"
+
 
 __all__ = ["Recovery", "Tell", "carry_out", "examine", "segment_bases", "tell_nobody"]
 
@@ -336,3 +449,61 @@ def _report(found: Recovery, cut: Torn) -> dict[str, Any]:
         "floor": found.floor,
         "epoch": found.epoch,
     }
+
+
+log = logging.getLogger("keelog.writer")
+
+
+def warn_of_lost(found: Recovery) -> None:
+    """Call it after `examine`, before anything is written."""
+    for event, details in _losses(found):
+        log.warning(event, extra=fields(**details))
+
+
+def replace_lost_table(found: Recovery) -> None:
+    """Writes a table of topics where it is lost, so that no later start warns of it again.
+
+    Its topics come back as they are used. It is later than each removal of a topic: else a start
+    would take the topic of now for the removed one.
+    """
+    if _lacks_table(found):
+        removals = [topic.table_version for topic in found.removed.topics.values()]
+        with disk.if_room():
+            TopicsFile(found.root).begin(max(removals, default=0), now_ms())
+
+
+def _lacks_table(found: Recovery) -> bool:
+    topics = found.root / TOPICS_FILE
+    return bool(found.tails) and not (topics.exists() or disk.backup_of(topics).exists())
+
+
+def _losses(found: Recovery) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    root = found.root
+    if not found.epochs:
+        if found.end:
+            what = "the store was another owner's, or they are lost"
+            yield "the notes about this log are missing", {"folder": own_dir(root), "why": what}
+    elif not found.was_clean:
+        where = {"mark": root / ABORT_FILE, "walked_from": found.tails_at, "end": found.end}
+        yield "the node did not stop in order: the end of the log was looked for", where
+    if found.epochs and not (own_dir(root) / FLOOR_FILE).exists():
+        path = own_dir(root) / FLOOR_FILE
+        yield "the note of what is durable is lost", {"file": path, "known": found.floor}
+    if _lacks_table(found):
+        count, path = len({queue.topic for queue in found.tails}), root / TOPICS_FILE
+        what = "topics without messages are gone, all others have the default settings"
+        yield "the table of topics is lost", {"file": path, "topics": count, "why": what}
+    begin = _begin_at_stop(found)
+    if begin is not None and begin < found.min_offset:
+        what = "segments were removed while no node ran"
+        yield "the log begins later", {"before": begin, "now": found.min_offset, "why": what}
+
+
+def _begin_at_stop(found: Recovery) -> int | None:
+    """Where the log began when the last writer stopped; None after a start of the machine."""
+    try:
+        with LogPage.open(found.root) as page:
+            state = page.read()
+    except FileNotFoundError:
+        return None
+    return state.min_offset if state.epoch else None

@@ -1,15 +1,27 @@
 """The requests `delete_topic` and `purge_topic`: messages that go while the log keeps their bytes.
 
-A thread first counts what the log has of the topic. Then, in one turn of the loop, the log is
-flushed, the note `keelog/removed` saved, and the topic's entry taken out. From the note on the
-messages are gone, whatever is killed after it; the queue workers delete the queues' files.
+A thread first counts what the log has of the topic: the bytes, the last record, and where a purge
+would begin. It reads the queues' units up to where the workers are, and from there on the log
+itself, and changes nothing. Then, in one turn of the loop, the log is flushed, the note
+`keelog/removed` saved, and the topic's entry taken out. From the note on the messages are gone,
+whatever is killed after it; the queue workers delete the queues' files.
+
+Messages that are past the retention of their own topic are purged, too. RocketMQ has a retention
+for the whole log alone. A topic with `retention_hours` loses its older messages as by
+`purge_topic`: nobody reads them any more, and their bytes leave with their segments. The same look
+finds from where the topic still keeps messages: a segment that holds one of a topic with a longer
+retention does not go by age.
 """
 
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from threading import Thread
+
+import numpy as np
 
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
@@ -17,15 +29,177 @@ from node.runtime.shortage import MORE_TASKS, SHORT, as_refusal, next_delete_s
 from node.runtime.state_page import RUNNING
 from node.store.checkpoints import list_progress
 from node.store.condition import QUEUE_WORKER_PREFIX
+from node.store.file_cache import OpenFiles
+from node.store.log.reader import Bounds, LogReader
+from node.store.log.segments import SegmentList, list_folder
+from node.store.query.look_up import offset_by_time
+from node.store.queues import QueueReader, is_filler, list_queue_ids, open_queue_files, queue_folder
 from node.writer.broker_checkpoint import live_workers
-from node.writer.removal.survey import PurgePoint, TopicSurvey
-from node.writer.retention import SegmentFile
+from node.writer.log.retention import SegmentFile
 from node.writer.store import WriterStore
-from protocol.errors import BadRequest, MqError, NodeBusy, ServiceNotAvailable, UnknownTopic
+from protocol.derived.dispatch_request import DispatchRequests
+from protocol.derived.removed import NOTHING_REMOVED, Removed
+from protocol.errors import (
+    BadRequest,
+    MqError,
+    NodeBusy,
+    ServiceNotAvailable,
+    StoreDamaged,
+    UnknownTopic,
+)
 from protocol.ids import Queue
-from protocol.names import check_topic_for_send
+from protocol.names import COMMIT_LOG_DIR, check_topic_for_send
+from protocol.record.columns import Bools, RecordColumns
 from protocol.requests import DELETE_TOPIC, PURGE_BEFORE_OFFSET, PURGE_BEFORE_TIME, PURGE_TOPIC
 from protocol.wire.frames import Header, answer, request_id
+
+_STEP_UNITS = 1 << 18
+_SURVEY_HINT = "see all damage with: keelog store verify"
+
+
+@dataclass(frozen=True, slots=True)
+class PurgePoint:
+    """Messages before a queue offset, or a store time, go; with neither all of them.
+
+    With a store time go those below the log offset `below` as well: their store times may lie
+    ahead.
+    """
+
+    offset: int | None = None
+    time_ms: int | None = None
+    below: int = 0
+
+    def keeps(self, columns: RecordColumns) -> Bools:
+        """Marks the records that stay."""
+        if self.offset is not None:
+            kept: Bools = columns.queue_offset >= self.offset
+            return kept
+        if self.time_ms is not None:
+            is_young = columns.store_timestamp >= self.time_ms
+            kept = is_young & (columns.physical_offset >= self.below)
+            return kept
+        return np.zeros(len(columns), np.bool_)
+
+
+@dataclass(slots=True)
+class QueueSurvey:
+    """One queue. `begin` is the log offset of the first record that stays, `first` its number; None
+    while no record stays, and then `first` is the queue's end."""
+
+    gone_bytes: int = 0
+    last_offset: int = -1
+    begin: int | None = None
+    first: int = 0
+
+
+@dataclass(slots=True)
+class TopicSurvey:
+    """A topic's queues in the log [`start`, `end`), and what a purge at `point` would take.
+
+    `queue_id`: only this queue; None: all.
+    """
+
+    root: Path
+    topic: str
+    point: PurgePoint
+    queue_id: int | None
+    start: int = 0
+    removed: Removed = NOTHING_REMOVED
+    end: int = 0
+    queues: dict[int, QueueSurvey] = field(default_factory=dict)
+
+    @property
+    def gone_bytes(self) -> int:
+        """The bytes of the records that go."""
+        return sum(queue.gone_bytes for queue in self.queues.values())
+
+    @property
+    def last_offset(self) -> int:
+        """The log offset of the topic's last record; -1 without one."""
+        return max((queue.last_offset for queue in self.queues.values()), default=-1)
+
+    def read_queues(self, dispatched: int) -> None:
+        """Reads the units of records that end at or below `dispatched`. Raises StoreDamaged."""
+        self.end = max(self.start, dispatched)
+        with closing(OpenFiles()) as files:
+            log = self._log(files, self.end)
+            for number in list_queue_ids(self.root, self.topic):
+                if self.queue_id in (None, number):
+                    self._read_queue(number, files, log)
+
+    def read_log(self, end: int) -> None:
+        """Reads the rest of the log, which ends at `end`. Raises StoreDamaged."""
+        if end <= self.end:
+            return
+        with closing(OpenFiles()) as files:
+            log = self._log(files, end)
+            for columns in log.columns(self.end, end):
+                self._note(columns)
+            if log.stopped is not None:
+                where = str(log.segment_at(log.stopped.position).path)
+                raise StoreDamaged(where, log.stopped.position, log.stopped.why, _SURVEY_HINT)
+        self.end = end
+
+    def _log(self, files: OpenFiles, end: int) -> LogReader:
+        folder = self.root / COMMIT_LOG_DIR
+        listing = list_folder(folder, begin=self.start)
+        return LogReader(SegmentList(folder, listing, files), Bounds(self.start, end))
+
+    def _read_queue(self, number: int, files: OpenFiles, log: LogReader) -> None:
+        queue = Queue(self.topic, number)
+        begin = max(self.start, self.removed.begin_of(queue))
+        found = open_queue_files(queue_folder(self.root, queue), None, files)
+        reader = QueueReader(found, found.end_below(self.end), _constant(begin))
+        low, high = reader.min_offset, reader.max_offset
+        cut = high
+        if self.point.offset is not None:
+            cut = min(max(self.point.offset, low), high)
+        elif self.point.time_ms is not None and low < high:
+            old = min(found.end_below(self.point.below), high) if self.point.below else low
+            cut = max(offset_by_time(log, reader, self.point.time_ms), old)
+        seen = QueueSurvey(first=cut)
+        for start in range(low, cut, _STEP_UNITS):
+            units = reader.units(start, min(_STEP_UNITS, cut - start))
+            seen.gone_bytes += int(units["size"][~is_filler(units)].sum())
+        if low < high:
+            unit = reader.unit(high - 1)
+            seen.last_offset = -1 if unit is None else unit.physical_offset
+        if cut < high and (kept := reader.unit(cut)) is not None:
+            seen.begin = kept.physical_offset
+        if high:
+            self.queues[number] = seen
+
+    def _note(self, columns: RecordColumns) -> None:
+        requests = DispatchRequests(self.removed.visible(columns))
+        columns = requests.columns
+        if not len(columns) or self.topic not in requests.topics:
+            return
+        rows = requests.is_queued & (requests.topic_id == requests.topics.index(self.topic))
+        kept = self.point.keeps(columns)
+        for number in np.unique(columns.queue_id[rows]).tolist():
+            if self.queue_id in (None, number):
+                of = rows & (columns.queue_id == number)
+                seen = self.queues.setdefault(number, QueueSurvey())
+                _add(seen, columns.take(of), kept[of])
+
+
+def _add(seen: QueueSurvey, columns: RecordColumns, kept: Bools) -> None:
+    seen.last_offset = int(columns.physical_offset[-1])
+    if seen.begin is not None:
+        return
+    stays = np.flatnonzero(kept)
+    gone = int(stays[0]) if len(stays) else len(columns)
+    seen.gone_bytes += int(columns.size[:gone].sum())
+    if gone < len(columns):
+        seen.begin = int(columns.physical_offset[gone])
+        seen.first = int(columns.queue_offset[gone])
+    else:
+        seen.first = int(columns.queue_offset[-1]) + 1
+
+
+def _constant(value: int) -> Callable[[], int]:
+    return lambda: value
+
 
 log = logging.getLogger("keelog.removal")
 
@@ -255,3 +429,35 @@ def deleted_at_ms(
         return None
     written_s = max(segment.modified_s for segment in older)
     return 1000 * next_delete_s(written_s + hours * _HOUR_S, settings)
+
+
+EXPIRY_EVERY_S = 60.0
+"""How long a message may outlive its topic's retention."""
+_HOUR_MS = 3_600_000
+
+
+class Expiry:
+    """Asks for the purges, one topic at a time, between those that clients ask for."""
+
+    def __init__(self, store: WriterStore, removals: Removals) -> None:
+        self._store = store
+        self._removals = removals
+        self._look_at = 0.0
+        self._table_version = -1
+        self._topics: deque[str] = deque()
+        """Topics that this round has not looked at yet."""
+
+    def turn(self, now: float) -> None:
+        """Goes on with a round, or begins one when it is due. `now`: of a monotonic clock."""
+        if self._removals.is_active:
+            return
+        table = self._store.topics
+        if not self._topics and (now >= self._look_at or table.version != self._table_version):
+            self._look_at, self._table_version = now + EXPIRY_EVERY_S, table.version
+            self._topics += [topic.name for topic in table.all() if topic.retention_hours]
+        while self._topics:
+            topic = table.find(self._topics.popleft())
+            if topic is not None and topic.retention_hours:
+                now_ms = int(self._store.retention.clock.now_s() * 1000)
+                self._removals.expire(topic.name, now_ms - topic.retention_hours * _HOUR_MS)
+                return

@@ -1,5 +1,7 @@
-"""The bytes after a log's end: found, judged, kept in quarantine, zeroed; and the tail before
-it, written once more."""
+"""The bytes after a log's end: found, judged, kept in quarantine, zeroed.
+
+The tail before the end is written once more.
+"""
 
 import errno
 import logging

@@ -1,1 +1,0 @@
-"""Removing topics and purging queues, while the log keeps their bytes."""
