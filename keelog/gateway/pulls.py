@@ -13,10 +13,8 @@ from keelog.gateway.connection import RemotingConnection, Reply, Request
 from keelog.gateway.groups import Groups
 from keelog.gateway.members import BROADCASTING, Members
 from keelog.gateway.topics import Topics
-from node.reader.answers import Answer
-from node.reader.long_polls import Held
-from node.reader.pull_desk import PullDesk
-from node.reader.requests import Pull
+from node.reader.answers import Answer, Pull
+from node.reader.pull_desk import Held, PullDesk
 from node.runtime.process import met_damage
 from node.runtime.settings import Settings
 from node.store.config.topics_file import PERM_READ

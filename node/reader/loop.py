@@ -11,8 +11,7 @@ from functools import partial
 import zmq
 
 from node.reader.follower import ReaderSite, StoreFollower, open_fitting, transfer_limits
-from node.reader.service import ReaderService
-from node.reader.stats import ReaderStats
+from node.reader.service import ReaderService, ReaderStats
 from node.runtime import disk
 from node.runtime.event_log import fields
 from node.runtime.locks import FileLock

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.reader.long_polls import Held, LongPolls
-from node.reader.requests import Pull
+from node.reader.answers import Pull
+from node.reader.pull_desk import Held, LongPolls
 from node.store.query.pull import PullRequest
 from protocol.errors import NodeBusy
 from protocol.ids import Queue

@@ -8,11 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from node.reader import read_ahead
-from node.reader.answers import Answer, pull, pull_answer
-from node.reader.long_polls import Held
-from node.reader.pull_desk import PullDesk
-from node.reader.requests import Pull
+from node.reader import pull_desk
+from node.reader.answers import Answer, Pull, pull, pull_answer
+from node.reader.pull_desk import Held, PullDesk
 from node.store.opening import open_live
 from node.store.query.filters import parse_tags
 from node.store.query.pull import PullRequest, TransferLimits
@@ -79,13 +77,13 @@ def shop(root: Path) -> Iterator[Shop]:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The offsets from which it is read ahead."""
     found: list[int] = []
-    real = read_ahead._read
+    real = pull_desk._read
 
     def counted(store: Any, wanted: Pull) -> Any:
         found.append(wanted.offset)
         return real(store, wanted)
 
-    monkeypatch.setattr(read_ahead, "_read", counted)
+    monkeypatch.setattr(pull_desk, "_read", counted)
     return found
 
 
@@ -127,7 +125,7 @@ def test_cold_records_have_their_own_limits(shop: Shop) -> None:
 
 
 def test_what_is_kept_is_bounded(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_ahead, "KEPT_BYTES_MAX", 300_000)
+    monkeypatch.setattr(pull_desk, "KEPT_BYTES_MAX", 300_000)
     for first in range(8):
         shop.pull(first)
         shop.pull(first + 32)
@@ -135,7 +133,7 @@ def test_what_is_kept_is_bounded(shop: Shop, monkeypatch: pytest.MonkeyPatch) ->
     kept = [one for one in ahead._kept.values() if one is not None]
     assert 1 <= len(kept) < 8
     assert ahead._bytes == sum(len(one.payload) for one in kept) <= 300_000
-    monkeypatch.setattr(read_ahead, "PLACES_MAX", 3)
+    monkeypatch.setattr(pull_desk, "PLACES_MAX", 3)
     for first in range(8):
         shop.pull(first)
     assert len(ahead._kept) <= 3

@@ -13,8 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from node.reader.growth_notices import News
-from node.reader.service import ReaderService
-from node.reader.stats import ReaderStats
+from node.reader.service import ReaderService, ReaderStats
 from node.runtime.state_page import DAMAGED, RUNNING, STARTING
 from node.runtime.stats import SUM, Counts
 from node.runtime.stats_series import (
