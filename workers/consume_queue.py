@@ -34,9 +34,6 @@ from protocol.record.codec import (
     unit_tags_code,
 )
 from workers.feed import WINDOW_BYTES, Feed
-from workers.holes import Holes, MissingMessages, gap_before
-from workers.missing_units import MissingUnits
-from workers.pace import TurnPace
 from workers.process import WorkerJob, parser_for, run_worker
 from workers.progress import (
     load_unfinished,
@@ -44,9 +41,17 @@ from workers.progress import (
     save_unfinished,
     vouched_for_shard,
 )
-from workers.queue_files import QueueBrokenError, QueueWriter
-from workers.queue_watch import QueueWatch
-from workers.unit_groups import UnitGroup, lmq_groups, unit_groups
+from workers.queue_files import QueueBrokenError, QueueWatch, QueueWriter
+from workers.queue_units import (
+    Holes,
+    MissingMessages,
+    MissingUnits,
+    UnitGroup,
+    gap_before,
+    lmq_groups,
+    unit_groups,
+)
+from workers.sleep import TurnPace
 
 log = logging.getLogger("keelog.worker")
 

@@ -45,15 +45,16 @@ from workers.dispatch import (
     DispatchPace,
     FilesLost,
     Handler,
+    KnowsTopics,
     Stopped,
+    TopicGrowth,
     WatchesFiles,
     WorkerSite,
+    WorkerStats,
     begin,
 )
 from workers.feed import Feed, LiveFeed, RestingFeed
-from workers.hints import GrowthHints, WorkerSleep
-from workers.pace import TurnPace, gives_way
-from workers.stats import KnowsTopics, TopicGrowth, WorkerStats
+from workers.sleep import GrowthHints, TurnPace, WorkerSleep, gives_way
 
 log = logging.getLogger("keelog.worker")
 

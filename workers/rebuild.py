@@ -27,8 +27,7 @@ from workers.consume_queue import (
 )
 from workers.dispatch import Handler
 from workers.feed import Feed, RestingFeed
-from workers.index_file import IndexFiles
-from workers.index_folder import IndexWriter
+from workers.index_file import IndexFiles, IndexWriter
 
 Tell = Callable[[str, int, int], None]
 """Called with what is rebuilt (`queues` or `index`), log bytes done, and all there are."""

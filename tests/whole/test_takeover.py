@@ -17,8 +17,7 @@ from protocol.message_id import Host
 from protocol.record.encode import NewMessage, encode_batch
 from tests.support.golden import GetStore, facts
 from workers.feed import LiveFeed
-from workers.index_file import IndexFiles
-from workers.index_folder import IndexWriter
+from workers.index_file import IndexFiles, IndexWriter
 
 HOST = Host(b"\x7f\x00\x00\x01", 10911)
 

@@ -13,8 +13,7 @@ from tests.workers.living_log import SETTINGS, LivingLog, derived
 from workers.consume_queue import ConsumeQueues, QueueWorkerSite, Shard
 from workers.dispatch import Breaks, Dispatcher, DispatchPace, Handler, WorkerSite
 from workers.feed import Feed, LiveFeed
-from workers.index_file import IndexFiles
-from workers.index_folder import IndexWriter
+from workers.index_file import IndexFiles, IndexWriter
 from workers.queue_files import QueueWriter
 from workers.rebuild import rebuild
 

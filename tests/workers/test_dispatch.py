@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import workers.index_folder
+import workers.index_file
 import workers.queue_files
 import workers.sparse_file
 from node.runtime.disk import write_all

@@ -4,8 +4,8 @@ import pytest
 
 from node.store.log.reader import Damage
 from protocol.record.codec import Torn
-from workers import holes
-from workers.holes import Holes, MissingMessages
+from workers import queue_units
+from workers.queue_units import Holes, MissingMessages
 
 
 def damage(start: int, stop: int) -> Damage:
@@ -20,7 +20,7 @@ def first_of(known: Holes, begin: int, end: int) -> int | None:
 def test_beyond_the_limit_the_newest_two_are_one_in_whatever_order_they_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(holes, "HOLES_MAX", 3)
+    monkeypatch.setattr(queue_units, "HOLES_MAX", 3)
     known = Holes()
     for start in (300, 400, 500, 100, 200):
         known.add(damage(start, start + 10))

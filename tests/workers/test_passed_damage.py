@@ -14,7 +14,7 @@ from protocol.record.encode import NewMessage
 from tests.workers.bench_of_workers import new_log, running
 from tests.workers.living_log import LivingLog
 from workers.consume_queue import ConsumeQueues
-from workers.index_folder import IndexWriter
+from workers.index_file import IndexWriter
 from workers.queue_files import QueueWriter
 
 BAD = (60, 150, 151, 152)

@@ -10,7 +10,7 @@ from protocol.derived.queue_unit import QUEUE_UNIT, UNIT_BYTES
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, offset_file_name
 from tests.workers.bench_of_workers import new_log, running
 from tests.workers.living_log import LivingLog
-from workers.index_folder import IndexWriter
+from workers.index_file import IndexWriter
 from workers.queue_files import QueueWriter
 
 ALL = queue_slot(0, 1)

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from node.runtime.stats import Count, TopicCounts, read_topics
-from workers.stats import TOPICS_EVERY_S, TopicGrowth
+from workers.dispatch import TOPICS_EVERY_S, TopicGrowth
 
 
 class Handler:

@@ -28,7 +28,7 @@ from protocol.record.columns import RecordColumns, scan
 from protocol.record.java_hash import java_hash
 from protocol.record.properties import encode_properties
 from tests.protocol.records import Draft, drafts, pack_log
-from workers.unit_groups import UnitGroup, unit_groups, unit_groups_numpy
+from workers.queue_units import UnitGroup, unit_groups, unit_groups_numpy
 
 LEVELS = (1000, 5000, 2**40)
 SCHEDULE = b"SCHEDULE_TOPIC_XXXX"

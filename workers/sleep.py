@@ -1,0 +1,156 @@
+"""How long a worker sleeps between two turns, what wakes it earlier, and whom it wakes.
+
+A turn costs nearly the same for one record as for hundreds. So while records keep coming and nobody
+waits for them, a worker rests after a turn until some time has passed or much has come. A record
+that comes after a quiet time is taken at once, and so is every record that a reader waits for. The
+longer the log is quiet, the longer a worker sleeps, until the writer rings its bell
+(`node.runtime.wakeup`). `TurnPace` decides, purely: no clock, no I/O.
+
+A worker rings the readers that listen when queues have grown. Such a hint shortens a sleep; losing
+it costs latency alone.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import msgpack
+import zmq
+
+from node.runtime.state_page import NEVER, WorkerPage
+from node.runtime.wakeup import (
+    READER_SLOTS,
+    RING_BYTES_MAX,
+    Context,
+    Waiters,
+    ZmqWakeup,
+    quiet_sleep_s,
+)
+from protocol.ids import Queue
+
+IDLE_S = 0.005
+"""How long a worker sleeps after its rest when nobody rings; more when the log stays quiet."""
+SHORT_BYTES = 16 << 10
+"""Log for a turn that takes about a millisecond."""
+LATE_BYTES = 16 << 20
+"""A worker for which more of the log waits is late."""
+
+
+def gives_way(waiting_bytes: int) -> bool:
+    """Whether a turn for so much of the log lets those that clients wait for run first.
+
+    A short one is soon over, and a late worker might never keep up.
+    """
+    return SHORT_BYTES < waiting_bytes <= LATE_BYTES
+
+
+class Sleep(NamedTuple):
+    """For `seconds` at most, or until the log reaches `wake_at`."""
+
+    seconds: float
+    wake_at: int
+
+
+@dataclass(slots=True)
+class TurnPace:
+    """Of one worker: it rests for `rest_s` between turns, or until `batch_bytes` of log have come;
+    then for `idle_s`, or until `idle_bytes` have come; in quiet times for longer, or until anything
+    has come. Times are of one clock."""
+
+    rest_s: float = 0.1
+    batch_bytes: int = 256 * 1024
+    idle_s: float = IDLE_S
+    idle_bytes: int = 1
+    busy_until: float = float("-inf")
+    quiet_since: float | None = None
+    """When the log grew last, or the first sleep began."""
+
+    def worked(self, now: float) -> None:
+        """A turn found something, and has ended now."""
+        self.busy_until = now + self.rest_s
+        self.quiet_since = now
+
+    def stay_awake(self, now: float) -> None:
+        """Others wait for what this worker does by the clock: its next sleep is short."""
+        self.quiet_since = now
+
+    def sleep(self, done: int, now: float, is_waited_for: bool) -> Sleep:
+        """What to do after a turn that came to log offset `done`."""
+        if self.quiet_since is None:
+            self.quiet_since = now
+        if not is_waited_for and now < self.busy_until:
+            return Sleep(self.busy_until - now, done + self.batch_bytes)
+        seconds = quiet_sleep_s(now - self.quiet_since, self.idle_s)
+        return Sleep(seconds, done + (self.idle_bytes if seconds == self.idle_s else 1))
+
+
+HINTED_QUEUES_MAX = 1000
+"""More queues than this are sent as an empty list, which means all."""
+
+
+class WorkerSleep:
+    """The worker's sleep: the writer's ring, or the wish to stop, ends it early."""
+
+    def __init__(self, bell: ZmqWakeup, page: WorkerPage, stop_descriptor: int) -> None:
+        self._page = page
+        self._bell = bell
+        self._poller = zmq.Poller()
+        self._poller.register(bell.socket, zmq.POLLIN)
+        self._poller.register(stop_descriptor, zmq.POLLIN)
+
+    def begin(self, sleep: Sleep) -> None:
+        """Has the writer ring when the log reaches `wake_at`: look once more, then `wait`."""
+        self._page.publish(wake_at=sleep.wake_at)
+
+    def wait(self, seconds: float) -> None:
+        """Sleeps so long at most."""
+        events = self._poller.poll(max(1, round(seconds * 1000)))
+        self.end()
+        if events:
+            self._bell.rings()
+
+    def end(self) -> None:
+        """Awake: nobody needs to ring."""
+        self._page.publish(wake_at=NEVER)
+
+    def close(self) -> None:
+        """Gives the bell back."""
+        self._bell.close()
+
+
+class GrowthHints:
+    """Tells readers which queues have grown: [shard, number, [[topic, queue], ...]]."""
+
+    def __init__(self, context: Context, root: Path, shard: int, number: int) -> None:
+        """`number`: of the last hint that was sent about the shard."""
+        self._shard = shard
+        self._number = number
+        self._readers = Waiters(context, root, lambda slot: slot.startswith(READER_SLOTS))
+
+    @property
+    def are_wanted(self) -> bool:
+        """Whether any reader listens."""
+        return self._readers.is_listening
+
+    def look(self) -> None:
+        """Finds readers that are new: now and then."""
+        self._readers.look()
+
+    def send(self, grown: set[Queue]) -> int:
+        """One hint for all queues that have grown since the last; returns its number. An empty set
+        means every queue.
+
+        It counts where nobody listens, too: a reader that begins to listen finds that it missed it.
+        """
+        self._number += 1
+        if self._readers.is_listening:
+            queues = sorted(grown) if len(grown) <= HINTED_QUEUES_MAX else []
+            message = msgpack.packb([self._shard, self._number, queues])
+            if len(message) > RING_BYTES_MAX:
+                message = msgpack.packb([self._shard, self._number, []])
+            self._readers.tell(message)
+        return self._number
+
+    def close(self) -> None:
+        """Gives sockets and maps back."""
+        self._readers.close()
