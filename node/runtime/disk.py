@@ -5,7 +5,7 @@ module (a test checks that no other module of `node/` and `workers/` writes). Fi
 survive a power loss are written elsewhere: state pages, locks, pipes.
 
 Functions that make, rename, remove or open a file by its name first check that the store is still
-in its place (`node.runtime.held_store`), and raise StoreMoved.
+in its place (`node.runtime.store_paths`), and raise StoreMoved.
 """
 
 import ctypes

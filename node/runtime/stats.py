@@ -297,8 +297,6 @@ def _slot_stats(role: str, index: int, numbers: Sequence[int]) -> SlotStats:
     return SlotStats(role, index, values, histograms)
 
 
-_log_topics = logging.getLogger("keelog.stats")
-
 TOPICS_MAX = 500
 """Topics with counts of their own, in each file and in a scrape: each is a label's value."""
 OTHER_TOPICS = "_other"
@@ -336,7 +334,7 @@ class TopicCounts:
             self._file = StatsFile(path, _TOPICS_LAYOUT, _TOPICS_NUMBERS)
         except OSError as error:
             told = fields(file=path, why=error.strerror or error)
-            _log_topics.warning("counts by topic are not kept", extra=told)
+            log.warning("counts by topic are not kept", extra=told)
             return
         self._other = list(kept.pop(OTHER_TOPICS, (0, 0)))
         self._named = {topic: list(count) for topic, count in kept.items()}

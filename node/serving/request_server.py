@@ -101,7 +101,7 @@ class Owed:
             self._peers.pop(peer, None)
 
 
-_log_doors = logging.getLogger("keelog.serving")
+log = logging.getLogger("keelog.serving")
 
 SAID_AGAIN_S = 10.0
 LOOK_AGAIN_S = 0.5
@@ -158,7 +158,7 @@ class Doors:
             try:
                 self._listener.setsockopt(socket.SOL_SOCKET, option, _PROGRAM)
             except OSError as error:
-                _log_doors.warning("connections cannot be kept out", extra=fields(why=error))
+                log.warning("connections cannot be kept out", extra=fields(why=error))
                 return False
         return True
 
@@ -166,7 +166,7 @@ class Doors:
         if self._said_at is None or now - self._said_at >= SAID_AGAIN_S:
             self._said_at = now
             why = "no descriptor is free for them: raise the limit of open files, LimitNOFILE"
-            _log_doors.warning("new connections wait", extra=fields(why=why))
+            log.warning("new connections wait", extra=fields(why=why))
 
     def close(self) -> None:
         """Gives the descriptors back; its owner closes the socket."""
@@ -175,8 +175,6 @@ class Doors:
             self._listener.close()
             self._listener = None
 
-
-log = logging.getLogger("keelog.serving")
 
 HANDSHAKE_MS = 2_000
 """A connection that is silent for this long is closed."""

@@ -335,8 +335,6 @@ class KeyWindow:
         self._files.close()
 
 
-_log_once = logging.getLogger("keelog.writer")
-
 FOLLOW_BYTES = 4 * 1024 * 1024
 """Log that one turn of the writer's loop reads for the window at most."""
 FOLLOW_BUSY_BYTES = 1024 * 1024
@@ -433,7 +431,7 @@ class StoredOnce:
         if is_far != self._was_far:
             unread = fields(unread_bytes=self._bounds()[1] - self._window.at)
             event = "the log is read for repeated keys" if is_far else "repeated keys are known"
-            _log_once.info(event, extra=unread)
+            log.info(event, extra=unread)
             self._was_far = is_far
         start, end = self._bounds()
         # Less than what came would leave requests that ask refused for as long as others send.

@@ -77,7 +77,7 @@ from protocol.names import (
 )
 from protocol.record.patch import AppendRules
 
-_log_clock = logging.getLogger("keelog.writer")
+log = logging.getLogger("keelog.writer")
 
 CLOCK_WARN_MS = 5_000
 
@@ -99,7 +99,7 @@ class ClockWatch:
         if was_set or (is_ahead and not self._was_ahead):
             event = "the clock was set" if was_set else "the clock is wrong, or was ahead"
             found = fields(set_by_s=round(set_by_ms / 1000), store_ahead_s=round(ahead_ms / 1000))
-            _log_clock.warning(event, extra=found)
+            log.warning(event, extra=found)
         if self._known is None or abs(set_by_ms) > SET_MS:
             before = () if self._known is None else self._known.sets
             sets = (*before, ClockSet(now.steady_ms, set_by_ms)) if set_by_ms else ()
@@ -108,8 +108,6 @@ class ClockWatch:
                 write_clock(self._root, self._known)
         self._last, self._was_ahead = now, is_ahead
 
-
-log = logging.getLogger("keelog.writer")
 
 TAILS_EVERY_BYTES = 64 * 1024 * 1024
 TAILS_EVERY_RECORDS = 200_000
@@ -474,7 +472,7 @@ def open_writer_store(
     """Locks, recovers and opens a store, which `node.store.identity.places` has made.
 
     `alone`: no supervisor holds the store, so `flock` is taken here. `tell` gets the recovery's
-    progress, as in `node.writer.recovery.recovery.examine`. `prepare` is called with the lock held,
+    progress, as in `node.writer.recovery.examine`. `prepare` is called with the lock held,
     before anything is read.
 
     Raises StoreLocked, NotAStore, StorePermission, StoreDamaged, StoreMoved, and changes nothing.

@@ -12,7 +12,6 @@ import numpy as np
 
 from node.runtime import state_page
 from node.store import checkpoints
-from node.store import checkpoints
 from protocol.checkpoint import CHECKPOINT
 from protocol.derived.index_build import IndexImage
 from protocol.derived.index_entry import (

@@ -66,7 +66,7 @@ def recovery_trusts_page_cache(patch: Patch) -> None:
     def without_rewriting(end: Any, _rewrite_from: int, sync_from: int) -> None:
         genuine(end, end.offset, sync_from)
 
-    patch.setattr(node.writer.recovery.recovery, "make_tail_durable", without_rewriting)
+    patch.setattr(node.writer.recovery, "make_tail_durable", without_rewriting)
 
 
 class _NoFolderSync:
@@ -108,7 +108,7 @@ def roll_without_flushing_old(patch: Patch) -> None:
 
 def tail_not_zeroed(patch: Patch) -> None:
     """What stands behind the cut stays: it revives when the log grows up to it."""
-    patch.setattr(node.writer.recovery.recovery, "zero_behind", lambda _end: None)
+    patch.setattr(node.writer.recovery, "zero_behind", lambda _end: None)
 
 
 PLANTED: dict[str, Callable[[Patch], None]] = {

@@ -108,7 +108,7 @@ def check(story: Story, slate: Slate, image: Image) -> bool:
 def test_a_crash_before_any_call_of_a_removal_leaves_the_topic_whole_or_gone(
     fast_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node.writer.removal.removals, "Thread", InlineThread)
+    monkeypatch.setattr(node.writer.removal, "Thread", InlineThread)
     first = Story(fast_folder / "first", NEVER)
     first.tell()
     assert first.is_answered and first.whole is not None and first.whole.tails
@@ -159,7 +159,7 @@ def test_an_entry_of_the_note_goes_when_log_and_snapshot_are_past_it(
 def test_the_whole_log_is_flushed_before_the_note_names_its_end(
     fast_folder: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    monkeypatch.setattr(node.writer.removal.removals, "Thread", InlineThread)
+    monkeypatch.setattr(node.writer.removal, "Thread", InlineThread)
     story = Story(fast_folder, NEVER)
     story.scene.settings = replace(
         tiny_settings(random.Random(1), mode), mapped_file_size_commit_log=1024

@@ -173,7 +173,7 @@ def single_threaded() -> Iterator[None]:
             patch.setattr(node.writer.log.commit_log, "threading", InlineThreading)
             patch.setattr(node.writer.log.flush, "JobThread", HandJob)
             patch.setattr(node.writer.staging.publisher, "JobThread", HandJob)
-            patch.setattr(node.writer.staging.operations, "now_ms", lambda: next(ticks))
+            patch.setattr(node.writer.staging.publisher, "now_ms", lambda: next(ticks))
             patch.setattr(node.writer.loop, "now_ms", lambda: next(ticks))
             patch.setattr(node.writer.store, "now_ms", lambda: next(ticks))
             patch.setattr(node.writer.store, "TAILS_EVERY_BYTES", TAILS_EVERY_BYTES)

@@ -141,7 +141,7 @@ def test_a_full_disk_publishes_nothing_and_the_same_bytes_are_written_again(
             write_all(descriptor, data, position)
 
         with monkeypatch.context() as patch:
-            for module in (workers.queue_files, workers.index_folder, workers.sparse_file):
+            for module in (workers.queue_files, workers.index_file, workers.sparse_file):
                 patch.setattr(module, "write_all", failing)
             worker.catch_up()
     assert worker.waits

@@ -3,7 +3,7 @@
 `keelog serve` alone creates a store; no other process does. A dangling link is refused: an
 unmounted volume must not count as an empty folder.
 
-Each process opens its own files with `node.runtime.regular_file`. Before a node or a command begins
+Each process opens its own files with `node.runtime.store_paths`. Before a node or a command begins
 with a store it checks all places here: it names a FIFO, a device or a link before it changes
 anything.
 """

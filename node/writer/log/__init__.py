@@ -1,1 +1,1 @@
-"""The CommitLog under its one writer: segments, room ahead, flushing."""
+"""The CommitLog under its one writer: segments, room ahead, flushing, retention."""

@@ -133,7 +133,7 @@ def _part(line: str) -> StageSummary:
     return StageSummary(staging_id("stage", words[0]), *map(int, words[1:]))
 
 
-_log_room = logging.getLogger("keelog.staging")
+log = logging.getLogger("keelog.staging")
 
 DROPPED_AT_ONCE_MAX = 100
 """Abandoned batches that one turn of the writer's loop drops."""
@@ -219,13 +219,11 @@ class StagingRoom:
 
     def _note(self, why: str | None) -> None:
         if why is not None and not self._is_refusing:
-            _log_room.warning("no more is staged", extra=fields(why=why))
+            log.warning("no more is staged", extra=fields(why=why))
         elif why is None and self._is_refusing:
-            _log_room.info("staging has room again")
+            log.info("staging has room again")
         self._is_refusing = why is not None
 
-
-log = logging.getLogger("keelog.staging")
 
 QUERIES_MAX = 10_000
 """Queries with something staged, or with a batch that is remembered."""

@@ -77,13 +77,13 @@ def shop(root: Path) -> Iterator[Shop]:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The offsets from which it is read ahead."""
     found: list[int] = []
-    real = pull_desk._read
+    real = pull_desk._read_ahead
 
     def counted(store: Any, wanted: Pull) -> Any:
         found.append(wanted.offset)
         return real(store, wanted)
 
-    monkeypatch.setattr(pull_desk, "_read", counted)
+    monkeypatch.setattr(pull_desk, "_read_ahead", counted)
     return found
 
 
@@ -125,7 +125,7 @@ def test_cold_records_have_their_own_limits(shop: Shop) -> None:
 
 
 def test_what_is_kept_is_bounded(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pull_desk, "KEPT_BYTES_MAX", 300_000)
+    monkeypatch.setattr(pull_desk, "AHEAD_KEPT_BYTES_MAX", 300_000)
     for first in range(8):
         shop.pull(first)
         shop.pull(first + 32)
@@ -133,7 +133,7 @@ def test_what_is_kept_is_bounded(shop: Shop, monkeypatch: pytest.MonkeyPatch) ->
     kept = [one for one in ahead._kept.values() if one is not None]
     assert 1 <= len(kept) < 8
     assert ahead._bytes == sum(len(one.payload) for one in kept) <= 300_000
-    monkeypatch.setattr(pull_desk, "PLACES_MAX", 3)
+    monkeypatch.setattr(pull_desk, "AHEAD_PLACES_MAX", 3)
     for first in range(8):
         shop.pull(first)
     assert len(ahead._kept) <= 3

@@ -15,7 +15,7 @@ from node.runtime import addresses
 ROOT = Path(__file__).resolve().parents[3]
 SHOW = """
 import sys
-from node.serving.host_address import first_address, first_ipv4
+from node.runtime.addresses import first_address, first_ipv4
 print(first_address(*sys.argv[1:]), first_ipv4())
 """
 SYS = "mount -t sysfs sysfs /sys\n"

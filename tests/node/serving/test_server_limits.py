@@ -11,7 +11,6 @@ import pytest
 import zmq
 
 from node.serving import request_server
-from node.serving import request_server as send_quota
 from node.serving.request_server import OWED_BYTES_MAX_OF_PEER, RequestWait, Server
 from protocol.wire import zmtp
 from protocol.wire.frames import answer, unpack
@@ -131,7 +130,7 @@ def test_who_does_not_read_large_answers_is_told_so_and_nobody_else_suffers(
 def test_all_peers_together_are_owed_a_bounded_number_of_bytes(
     connect: Connect, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(send_quota, "OWED_BYTES_MAX", 16 * MIB)
+    monkeypatch.setattr(request_server, "OWED_BYTES_MAX", 16 * MIB)
     payload = bytes(8 * MIB)
     clients = [connect() for _ in range(12)]
 

@@ -107,7 +107,7 @@ def test_the_longest_untouched_go_first_and_no_more_than_needed(
 
 
 def test_one_turn_drops_no_more_batches_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node.writer.staging.room, "DROPPED_AT_ONCE_MAX", 2)
+    monkeypatch.setattr(node.writer.staging.stages, "DROPPED_AT_ONCE_MAX", 2)
     assert len(first_to_go([Idle(0, StagedBatch("q", n), 1) for n in range(9)], 9)) == 2
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from node.runtime import disk
-from node.writer.log import ahead as zero_prefill
 from node.writer.log.ahead import (
     PAGE_BYTES,
+    SEGMENT_BYTES_MIN,
     ZEROS_AHEAD_BYTES,
     ZEROS_SYNC_BYTES,
     ZeroPrefill,
@@ -133,4 +133,4 @@ def test_a_log_rolls_and_closes_with_zeros_ahead(tmp_path: Path) -> None:
 
 
 def test_small_segments_get_no_zeros(tmp_path: Path) -> None:
-    assert make_ahead(tmp_path, zero_prefill.SEGMENT_BYTES_MIN - 1) is None
+    assert make_ahead(tmp_path, SEGMENT_BYTES_MIN - 1) is None
