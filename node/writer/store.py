@@ -142,6 +142,7 @@ class WriterStore:
         self.store_host = store_host
         self.epoch = epoch
         self.rules = AppendRules(settings.max_message_size, settings.enabled_append_prop_crc)
+        self.min_offset = found.min_offset
         self.removed, interrupted = self._without_entries_of_removed(found)
         self.topics = TopicTable(TopicsFile(self.root), settings, found.tails, now_ms)
         self.delays = Delays(self.topics, self.rules, settings, now_ms)
@@ -171,7 +172,6 @@ class WriterStore:
         self._snapshot: Tails | None = None
         self._snapshot_at = found.end
         self._snapshot_records = 0
-        self.min_offset = found.min_offset
         self._flushed = found.end
         self._tails_at = 0
         """The log offset of the last saved snapshot of this run."""
