@@ -112,7 +112,7 @@ if TYPE_CHECKING:
         UnknownOperation,
         UnknownTopic,
     )
-    from protocol.message_id import Host
+    from protocol.ids import Host
     from protocol.record.codec import Record, RecordHead
     from protocol.record.columns import RecordColumns
 
@@ -208,7 +208,7 @@ _HOMES = (
     "keelog.client.results",
     "keelog.client.groups",
     "protocol.errors",
-    "protocol.message_id",
+    "protocol.ids",
     "protocol.record.codec",
     "protocol.record.columns",
 )

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from keelog.text import duration_text, size_text
-from protocol.printable import printable
+from protocol.human_text import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -28,7 +28,7 @@ from node.store.opening import StoppedStore
 from node.store.query.look_up import FindRequest
 from node.store.query.look_up import find as find_page
 from protocol.errors import BadRequest, NotFound, StoreDamaged
-from protocol.message_id import parse_offset_message_id
+from protocol.ids import parse_offset_message_id
 from protocol.record.codec import Torn
 from protocol.record.columns import RecordColumns
 

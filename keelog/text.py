@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from protocol import printable
+from protocol import human_text
 
 GAP_CHARS = 2
 _GAP = " " * GAP_CHARS
@@ -17,7 +17,7 @@ def counted(count: int, what: str) -> str:
 
 def size_text(count: int | None) -> str:
     """Returns bytes as `3.4 MiB`, and nothing for what is not known."""
-    return "" if count is None else printable.size_text(count, decimals=1)
+    return "" if count is None else human_text.size_text(count, decimals=1)
 
 
 def disk_text(disk: Mapping[str, Any]) -> str:
@@ -47,7 +47,7 @@ def ms_text(ms: float | None) -> str:
     """Returns milliseconds with three digits that count; `-` for none."""
     if ms is None:
         return "-"
-    return f"{printable.number_text(ms)} ms"
+    return f"{human_text.number_text(ms)} ms"
 
 
 def widths_of(rows: Sequence[Sequence[str]]) -> list[int]:

@@ -1,8 +1,12 @@
-"""Addresses: without their credentials where people see them, with a host where a node leaves it to
-its client."""
+"""Addresses as people see them and as clients use them, and who came to the wrong one.
+
+People see them without their credentials. A client fills in the host where a node leaves it to its
+client. `foreign_client` tells who came to the wrong port by the first bytes of a connection.
+"""
 
 import ipaddress
 import re
+from typing import NamedTuple
 
 VIP_DISTANCE = 2
 """RocketMQ's old clients and slaves connect so much below the port of a broker
@@ -69,3 +73,45 @@ def at_host(address: str, host: str) -> str:
 def fill_host(address: str, host: str) -> str:
     """An address as a node reports it, with `host` in the place of ANY_HOST."""
     return at_host(address, host) if f"://{ANY_HOST}:" in address else address
+
+
+class ForeignClient(NamedTuple):
+    """Whose client speaks, and what to do about it."""
+
+    what: str
+    hint: str
+
+
+KEELOG_CLIENT = ForeignClient(
+    "a client of Keelog", "give it the address after the word ready, as tcp://HOST:7850"
+)
+TLS_CLIENT = ForeignClient(
+    "a client with TLS, as RocketMQ 5's gRPC clients",
+    "use RocketMQ's remoting client (rocketmq-client), without TLS",
+)
+GRPC_CLIENT = ForeignClient(
+    "a gRPC client, as those of RocketMQ 5", "use RocketMQ's remoting client (rocketmq-client)"
+)
+HTTP_CLIENT = ForeignClient(
+    "an HTTP client", "pages for browsers and probes are at the address of --http"
+)
+REMOTING_CLIENT = ForeignClient("a client of RocketMQ", "give it the address of --remoting")
+
+_ZMTP_SIZE_AT = slice(1, 9)
+_METHODS = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"CONNECT ", b"PATCH ")
+_JSON_HEADER_AT = 8
+
+
+def foreign_client(first: bytes) -> ForeignClient | None:
+    """Who begins a connection so; None for anybody else. A dozen bytes say it."""
+    if first[:1] == b"\xff" and not any(first[_ZMTP_SIZE_AT][:7]) and first[9:10] == b"\x7f":
+        return KEELOG_CLIENT
+    if first[:2] == b"\x16\x03":
+        return TLS_CLIENT
+    if first.startswith(b"PRI * HTTP/2"):
+        return GRPC_CLIENT
+    if first.startswith(_METHODS):
+        return HTTP_CLIENT
+    if first[_JSON_HEADER_AT:].startswith(b'{"'):
+        return REMOTING_CLIENT
+    return None

@@ -1,6 +1,7 @@
-"""Names of files, topics and folders: pure functions, name to number and back.
+"""Names of files, topics and folders, to number and back, and the sizes that settings begin with.
 
-Nobody else builds a path inside a store.
+Pure functions: nobody else builds a path inside a store. The sizes are here and not beside the
+codecs, which need numpy and so start slowly.
 """
 
 import re
@@ -177,3 +178,15 @@ def check_topic_for_send(topic: str) -> None:
     check_topic(topic)
     if is_reserved_topic(topic):
         raise NotAllowed(f"topic {topic} is reserved for the system", "use a topic of your own")
+
+
+DEFAULT_MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+RECORD_EXTRA_BYTES_MAX = 64 * 1024
+"""A record may have this much more than the largest body (RocketMQ: MessageExtEncoder)."""
+
+UNIT_BYTES = 20
+"""One unit of a queue (`protocol.derived.queue_unit`)."""
+DEFAULT_QUEUE_FILE_BYTES = 300_000 * UNIT_BYTES
+
+DEFAULT_SLOT_COUNT = 5_000_000
+DEFAULT_INDEX_NUM = 20_000_000

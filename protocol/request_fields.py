@@ -1,16 +1,40 @@
-"""A request's fields, declared once: parser, defaults and table derive from a NamedTuple.
+"""The fields of requests: how one is declared, what its value must be, types that several have.
 
-A field is `Annotated[int, RequestField("what it means", low=1, high=9)]`. It may be absent when
-the NamedTuple gives it a default. `wire` names it where the attribute is called otherwise.
+A request is declared once, as a NamedTuple: parser, defaults and table derive from it. A field is
+`Annotated[int, RequestField("what it means", low=1, high=9)]`. It may be absent when the NamedTuple
+gives it a default. `wire` names it where the attribute is called otherwise.
+
+Checks say what a field must be besides its type: each takes name and value, raises BadRequest and
+returns the value to use. The types below them, and `protocol.requests`, name them.
 """
 
 from collections.abc import Callable
 from functools import cached_property
 from types import UnionType
-from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    NamedTuple,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from protocol.errors import BadRequest
-from protocol.wire.frames import Header
+from protocol.ids import Host, Queue, parse_host, parse_offset_message_id
+from protocol.names import (
+    GROUP_CHARS_MAX,
+    QUEUE_ID_MAX,
+    is_folder_name,
+    is_group_name,
+    is_index_file_name,
+    is_staging_id,
+)
+from protocol.record.codec import RECORD_BYTES_MIN
+from protocol.record.properties import PROPERTIES_BYTES_MAX, split_keys
+from protocol.wire.frames import PAYLOAD_BYTES_MAX, Header
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 INT32_MAX = 2**31 - 1
@@ -211,3 +235,296 @@ def _absent(field: RequestField, default: Any) -> str:
     if isinstance(default, bool):
         return str(default).lower()
     return f"{default:,}" if isinstance(default, int) else ""
+
+
+WAIT_NONE, WAIT_FLUSHED, WAIT_REPLICATED = "none", "flushed", "replicated"
+TAGS_CHARS_MAX = 4_096
+KEY_CHARS_MAX = PROPERTIES_BYTES_MAX
+CURSOR_CHARS_MAX = 256
+_PORT_MAX = 65_535
+
+
+def stored_topic(name: str, topic: str) -> str:
+    """A name that can be a folder's: nothing else has ever been stored, and no path leads out."""
+    if not is_folder_name(topic):
+        raise BadRequest(
+            f"field {name} is {topic[:80]!a}", "topics are made of % | a-z A-Z 0-9 _ -"
+        )
+    return topic
+
+
+def group(name: str, group: str) -> str:
+    """A name that RocketMQ allows for a group."""
+    if not is_group_name(group):
+        raise BadRequest(
+            f"field {name} is {group[:80]!a}",
+            f"use 1 to {GROUP_CHARS_MAX} of the characters % | a-z A-Z 0-9 _ -",
+        )
+    return group
+
+
+def queue_offsets(name: str, pairs: Any) -> dict[int, int]:
+    """Pairs of a queue and an offset."""
+    if not isinstance(pairs, list) or not all(_is_queue_offset(pair) for pair in pairs):
+        raise BadRequest(f"field {name} is not a list of queues with their offsets")
+    return dict(pairs)
+
+
+def _is_queue_offset(pair: Any) -> bool:
+    if not isinstance(pair, list) or [type(number) for number in pair] != [int, int]:
+        return False
+    return bool(0 <= pair[0] <= QUEUE_ID_MAX and 0 <= pair[1] < 2**63)
+
+
+def one_key(name: str, key: str) -> str:
+    """A key of up to KEY_CHARS_MAX characters."""
+    if not 0 < len(key) <= KEY_CHARS_MAX:
+        raise BadRequest(f"field {name} has {len(key)} characters", "name one key")
+    return key
+
+
+def keys(name: str, keys: Any) -> tuple[str, ...]:
+    """Keys as a list, or as one text that is split at spaces."""
+    found = split_keys(keys) if isinstance(keys, str) else keys
+    if not isinstance(found, list | tuple) or not all(isinstance(key, str) for key in found):
+        raise BadRequest(f"field {name} is no list of strings")
+    return tuple(found)
+
+
+def properties(name: str, found: dict[Any, Any]) -> dict[str, str]:
+    """A map of names to values."""
+    if not all(isinstance(key, str) and isinstance(value, str) for key, value in found.items()):
+        raise BadRequest(f"field {name} is no map of strings to strings")
+    return found
+
+
+def born_host(name: str, text: str) -> Host | None:
+    """An address with a port; None for an empty one."""
+    if not text:
+        return None
+    host = parse_host(text)
+    if host.port > _PORT_MAX:
+        raise BadRequest(f"{name} is {text[:40]!a}", f"use a port in [0, {_PORT_MAX}]")
+    return host
+
+
+def wait(name: str, wait: str) -> str:
+    """The event that an answer waits for."""
+    if wait not in (WAIT_NONE, WAIT_FLUSHED, WAIT_REPLICATED):
+        hint = "use none, flushed, replicated, or leave it out"
+        raise BadRequest(f"field {name} is {wait[:40]!a}", hint)
+    return wait
+
+
+def tags(name: str, expression: str) -> str:
+    """The text of a tag expression; what it means its reader finds out."""
+    if len(expression) > TAGS_CHARS_MAX:
+        raise BadRequest(
+            f"field {name} has {len(expression)} characters, {TAGS_CHARS_MAX} are allowed"
+        )
+    if "\x01" in expression or "\x02" in expression:
+        raise BadRequest(f"field {name} holds the bytes 0x01 or 0x02, which no tag can have")
+    return expression
+
+
+def message_id(_name: str, text: str) -> str:
+    """An offset message id."""
+    parse_offset_message_id(text)
+    return text
+
+
+def find_cursor(name: str, cursor: str) -> str:
+    """The cursor of a page of `find`."""
+    if len(cursor) > CURSOR_CHARS_MAX:
+        raise BadRequest(f"field {name} is none of ours: it is too long")
+    return cursor
+
+
+def layout_cursor(name: str, cursor: str) -> Queue:
+    """The last queue of a page of `layout`."""
+    topic, _, number = cursor.rpartition("/")
+    if len(cursor) > CURSOR_CHARS_MAX or not is_folder_name(topic) or not _is_queue_id(number):
+        raise BadRequest(f"field {name} is none of ours", "send that of the page before")
+    return Queue(topic, int(number))
+
+
+def _is_queue_id(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= len(str(QUEUE_ID_MAX))
+
+
+def topic_names(name: str, topics: list[Any]) -> list[str]:
+    """A list of text."""
+    if not all(isinstance(topic, str) for topic in topics):
+        raise BadRequest(f"field {name} holds other things than names")
+    return topics
+
+
+def index_file(name: str, file: str) -> str:
+    """The name of an index file, so that no path leads out."""
+    if not is_index_file_name(file):
+        raise BadRequest(f"field {name} is {file[:80]!a}", "name an index file as layout does")
+    return file
+
+
+def staging_id(name: str, text: str) -> str:
+    """The id of a query or stage: it becomes the name of a file."""
+    if not is_staging_id(text):
+        raise BadRequest(f"{name} is {text[:80]!a}", "1 to 64 of the characters A-Z a-z 0-9 _ -")
+    return text
+
+
+RETENTION_HOURS_MAX = 1_000_000
+_PERM_MAX = 7
+_CRC_MAX = 2**32 - 1
+_RECORDS_MAX = PAYLOAD_BYTES_MAX // RECORD_BYTES_MIN
+
+Topic = Annotated[str, RequestField("the topic", check=stored_topic)]
+TopicName = Annotated[str, RequestField("the name")]
+GROUP_HELP = "the cursor's name, as RocketMQ names a group: 1 to 255 of `% \\| a-z A-Z 0-9 _ -`"
+Group = Annotated[str, RequestField(GROUP_HELP, check=group)]
+QueueId = Annotated[int, RequestField("the queue", 0, QUEUE_ID_MAX, wire="queue")]
+Wait = Annotated[
+    str | None,
+    RequestField(
+        "what the answer waits for, see [send](#send)",
+        check=wait,
+        range=f"`{WAIT_NONE}` `{WAIT_FLUSHED}` `{WAIT_REPLICATED}`",
+        absent="the flush mode decides",
+    ),
+]
+Records = Annotated[int, RequestField("number of records", 1, _RECORDS_MAX, wire="count")]
+Size = Annotated[
+    int, RequestField("length of the second frame", 0, PAYLOAD_BYTES_MAX, wire="bytes")
+]
+Crc = Annotated[int, RequestField("CRC-32 of the second frame (the one of zlib)", 0, _CRC_MAX)]
+Sizes = Annotated[
+    bytes,
+    RequestField(
+        "the size of each record, 4 bytes each, **little-endian**. Saves the node a walk",
+        absent="the node walks",
+    ),
+]
+InnerRight = Annotated[
+    str | None,
+    RequestField(
+        "for the node's own processes: the text of `keelog/run/right`. It lets records into the"
+        " system's topics, and sets the places of its groups"
+    ),
+]
+DelayLevel = Annotated[
+    int | None,
+    RequestField(
+        "the one message waits for this level of `message_delay_level`, the last one for a"
+        " higher number, and is readable then. The answer names its queue, and its offset"
+        " among the messages that wait",
+        1,
+        INT32_MAX,
+        absent="it is readable at once",
+    ),
+]
+DeliverMs = Annotated[
+    int | None,
+    RequestField(
+        "the one message is readable at this time, ms since 1970, `timer_max_delay_sec` ahead at"
+        " most; a time that has passed is now. The answer names its queue, and its offset among"
+        " those that wait",
+        0,
+        INT64_MAX,
+        absent="it is readable at once",
+    ),
+]
+DelayMs = Annotated[
+    int | None,
+    RequestField(
+        "as `deliver_ms`, in ms after the node has the message",
+        0,
+        INT64_MAX // 1_000_000,
+        absent="it is readable at once",
+    ),
+]
+Once = Annotated[
+    bool,
+    RequestField(
+        "a message whose topic and unique key were stored within `idempotent_window` is not stored"
+        " again: the answer names the first one, see [once](#stored-once)"
+    ),
+]
+Generation = Annotated[
+    int | None,
+    RequestField(
+        "the topic's generation when you came to know the offset, or any log offset since then, as"
+        " that of a message that you have read. TopicRemoved if the topic was removed later",
+        0,
+        INT64_MAX,
+        absent="the offset is taken as it is",
+    ),
+]
+Query = Annotated[
+    str,
+    RequestField("who stages: 1 to 64 of the characters `A-Z a-z 0-9 _ -`", check=staging_id),
+]
+BatchNumber = Annotated[int, RequestField("number of the batch", 0, INT64_MAX)]
+BeforeTime = Annotated[
+    int, RequestField("messages stored before this go, ms since 1970", 0, INT64_MAX)
+]
+OneQueue = Annotated[
+    int | None,
+    RequestField("only this queue", 0, QUEUE_ID_MAX, wire="queue", absent="all queues"),
+]
+OneStage = Annotated[
+    str | None, RequestField("only this one", check=staging_id, absent="all of the batch")
+]
+Perm = Annotated[
+    int | None,
+    RequestField(
+        "2 write, 4 read, 6 both, 0 neither; 1 more: sends may create topics by its settings, as by"
+        " TBW102. It holds for the writer: readers serve every topic",
+        0,
+        _PERM_MAX,
+        absent="as it was; 6 of a new topic",
+    ),
+]
+RetentionHours = Annotated[
+    int | None,
+    RequestField(
+        "hours that its messages are kept; 0: as `file_reserved_time` says",
+        0,
+        RETENTION_HOURS_MAX,
+        absent="as it was",
+    ),
+]
+ReadQueues = Annotated[
+    int | None,
+    RequestField(
+        "how many of the queues RocketMQ's clients read; `queues` are then those that they write"
+        " to",
+        1,
+        INT32_MAX,
+        range="from 1",
+        absent="as `queues`",
+    ),
+]
+Order = Annotated[bool | None, RequestField("RocketMQ's `order`", absent="as it was")]
+SysFlag = Annotated[
+    int | None, RequestField("RocketMQ's `topicSysFlag`", 0, INT32_MAX, absent="as it was")
+]
+TopicAttributes = Annotated[
+    dict[str, str] | None,
+    RequestField(
+        "RocketMQ's attributes, all but `reserve.time`. One that a node does"
+        " not offer is refused: NotAllowed",
+        check=properties,
+        absent="as they were",
+    ),
+]
+PATIENCE_MS_MAX = 1_000
+Patience = Annotated[
+    int,
+    RequestField(
+        "how late a held pull may be answered: the reader looks this often, and does not follow the"
+        " log for it",
+        0,
+        PATIENCE_MS_MAX,
+        absent="at once",
+    ),
+]

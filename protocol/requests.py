@@ -6,21 +6,15 @@ docs/protocol.md from them. The processes check what needs a look at a store, or
 
 from typing import Annotated, NamedTuple
 
-from protocol import request_checks as checks
-from protocol.ids import Queue
-from protocol.message_id import Host
+from protocol import request_fields as checks
+from protocol.ids import Host, Queue
 from protocol.names import QUEUE_ID_MAX
 from protocol.record.encode import ANY_QUEUE
 from protocol.request_fields import (
+    GROUP_HELP,
     INT32,
     INT32_MAX,
     INT64_MAX,
-    RequestField,
-    RequestForms,
-    RequestLayout,
-)
-from protocol.request_types import (
-    GROUP_HELP,
     BatchNumber,
     BeforeTime,
     Crc,
@@ -40,6 +34,9 @@ from protocol.request_types import (
     QueueId,
     ReadQueues,
     Records,
+    RequestField,
+    RequestForms,
+    RequestLayout,
     RetentionHours,
     Size,
     Sizes,

@@ -19,10 +19,9 @@ from node.runtime.state_page import queue_slot, run_dir
 from node.store.checkpoints import Tails, load_tails
 from node.store.file_sizes import found_file_bytes, sorted_entries
 from node.store.log.reader import Damage
-from protocol.derived.dispatch_request import DispatchRequests
-from protocol.derived.multi_dispatch import is_lmq, lmq_offsets
+from protocol.derived.dispatch_request import DispatchRequests, is_lmq, lmq_offsets
+from protocol.derived.file_layouts import QUEUE_UNIT, QueueUnit
 from protocol.derived.queue_build import QueueEnd, QueuePlan
-from protocol.derived.queue_unit import QUEUE_UNIT, QueueUnit
 from protocol.errors import NotFound, StoreDamaged
 from protocol.ids import Queue, shard_of
 from protocol.names import CONSUME_QUEUE_DIR, is_folder_name

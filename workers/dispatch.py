@@ -27,7 +27,7 @@ from node.runtime.stats_series import DISPATCH, DISPATCH_FLUSH, DISPATCHED, INDE
 from node.store.checkpoints import WorkerCheckpoint, save_progress
 from node.store.log.reader import Damage
 from protocol.derived.dispatch_request import DispatchRequests
-from protocol.derived.queue_unit import UNIT_BYTES
+from protocol.derived.file_layouts import UNIT_BYTES
 from protocol.errors import ServiceNotAvailable, StoreDamaged
 from protocol.record.codec import DEFAULT_DELAY_LEVELS_MS, Record, Torn
 from protocol.record.columns import RecordColumns

@@ -25,6 +25,15 @@ from node.store.indexes import check_index_names, list_index_files
 from node.store.log.reader import Damage
 from node.store.rebuilding import forget
 from protocol.derived.dispatch_request import DispatchRequests, key_batch, plain_index_keys
+from protocol.derived.file_layouts import (
+    INDEX_ENTRY,
+    INDEX_HEADER,
+    INDEX_SLOT,
+    IndexGeometry,
+    IndexHeader,
+    KeyBatch,
+    fold_hash,
+)
 from protocol.derived.index_build import (
     EMPTY_HEADER,
     IndexPut,
@@ -34,15 +43,6 @@ from protocol.derived.index_build import (
     put_keys,
     rolled_header,
     spans_of,
-)
-from protocol.derived.index_entry import (
-    INDEX_ENTRY,
-    INDEX_HEADER,
-    INDEX_SLOT,
-    IndexGeometry,
-    IndexHeader,
-    KeyBatch,
-    fold_hash,
 )
 from protocol.errors import BadRequest, NotFound, StoreDamaged
 from protocol.names import ABORT_FILE, INDEX_DIR, next_index_file_name

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from node.runtime import disk
 from node.runtime.disk import NO_DESCRIPTORS, write_all
 from node.store.file_sizes import sorted_entries
+from protocol.derived.file_layouts import FILLER_SIZE, QUEUE_UNIT, UNIT_BYTES, QueueUnit
 from protocol.derived.queue_build import QueueEnd
-from protocol.derived.queue_unit import FILLER_SIZE, QUEUE_UNIT, UNIT_BYTES, QueueUnit
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 from protocol.names import (

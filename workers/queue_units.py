@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from node.store.checkpoints import Tails, load_tails
 from node.store.config.topics_file import TopicsFile
 from node.store.log.reader import Damage
-from protocol.derived.dispatch_request import DispatchRequests
-from protocol.derived.kernel_dispatch import GroupedUnits, group_queues, queue_units
-from protocol.derived.multi_dispatch import lmq_batches
+from protocol.derived.dispatch_request import DispatchRequests, lmq_batches
+from protocol.derived.kernel_calls import GroupedUnits, group_queues, queue_units
 from protocol.derived.queue_build import QueueEnd, QueuePlan, UnitBatch, plan_units, unit_array
 from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.ids import Queue

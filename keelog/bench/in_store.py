@@ -29,12 +29,11 @@ from node.store.opening import open_store
 from node.writer.appender import AppendRequest
 from node.writer.log.flush import FlushServices, Moved
 from node.writer.store import WriterStore, open_writer_store
+from protocol.human_text import size_text
+from protocol.ids import Host
 from protocol.kernel import loader
-from protocol.message_id import Host
-from protocol.printable import size_text
-from protocol.record.encode import ANY_QUEUE
-from protocol.record.encode_batch import BatchDraft, encode_columns
-from protocol.record.kernel_put import Put
+from protocol.record.encode import ANY_QUEUE, BatchDraft, encode_columns
+from protocol.record.kernel_append import Put
 from protocol.wire.frames import PAYLOAD_BYTES_MAX
 
 TURN_NS = 1_000_000

@@ -6,7 +6,7 @@ from typing import Any
 
 from keelog.bench.results import Result, Summary
 from keelog.text import ms_text
-from protocol.printable import count_text
+from protocol.human_text import count_text
 
 SAME = 0.05
 """Ratios nearer to 1 than this say nothing: runs differ by as much."""

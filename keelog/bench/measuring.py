@@ -14,7 +14,7 @@ from keelog.bench.report.aggregate import Tally
 from keelog.bench.results import Result
 from keelog.bench.setup import Scene
 from keelog.bench.watch import ProcessWatch
-from protocol.printable import count_text
+from protocol.human_text import count_text
 
 MAIN = {"send": "send", "consume": "consume", "e2e": "end_to_end", "mixed": "send"}
 LINE_DELAY_NS = 300_000_000

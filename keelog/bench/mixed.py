@@ -20,7 +20,7 @@ from keelog.bench.queue_checks import Ints, check_queue, pull_queue, verify_deep
 from keelog.bench.results import Result
 from keelog.bench.setup import BenchNode, LoadListener, Scene, make_topics, node_for
 from keelog.bench.workload import Workload
-from protocol.printable import count_text
+from protocol.human_text import count_text
 
 FULL_SPEED_S = 5.0
 """How long full speed is measured, where the rate is a part of it."""

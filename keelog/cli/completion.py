@@ -9,7 +9,7 @@ from keelog.cli import contexts
 from keelog.cli.failures import OK
 from keelog.cli.options import command
 from protocol.errors import MqError
-from protocol.printable import one_line
+from protocol.human_text import one_line
 
 SHELLS = ("bash", "zsh", "fish")
 TOPICS_S_MAX = 0.3

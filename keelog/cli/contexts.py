@@ -18,7 +18,7 @@ from click.core import ParameterSource
 
 from protocol.addresses import with_scheme
 from protocol.errors import BadRequest, NotFound
-from protocol.printable import printable
+from protocol.human_text import printable
 
 DEFAULT_NODE = "tcp://127.0.0.1:7850"
 NODE_VARIABLE = "KEELOG_NODE"

@@ -30,7 +30,7 @@ from protocol.errors import (
     StorePermission,
     UnknownTopic,
 )
-from protocol.printable import printable
+from protocol.human_text import printable
 
 OK = 0
 FAILED = 1

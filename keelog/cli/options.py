@@ -17,7 +17,7 @@ from keelog.cli.output import FORMATS, Output, forbid_colour
 from keelog.cli.settings.given import STORE, Given, all_given
 from keelog.progress import CommandProgress
 from protocol.errors import BadRequest
-from protocol.quantities import bytes_of
+from protocol.human_text import bytes_of
 
 _SHOWN_DIGITS = 40
 _SENTENCE_CHARS = 1_000

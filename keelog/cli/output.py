@@ -20,7 +20,7 @@ import click
 import msgspec
 
 from keelog.text import GAP_CHARS, aligned
-from protocol.printable import one_line, printable
+from protocol.human_text import one_line, printable
 
 FORMATS = ("table", "json", "jsonl", "csv")
 Row = Mapping[str, Any]

@@ -10,9 +10,8 @@ from collections.abc import Iterable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from protocol.derived import index_entry
-from protocol.derived.index_entry import IndexEntry, IndexHeader
-from protocol.derived.queue_unit import QUEUE_UNIT, QueueUnit
+from protocol.derived import file_layouts
+from protocol.derived.file_layouts import QUEUE_UNIT, IndexEntry, IndexHeader, QueueUnit
 from protocol.ids import Queue
 from protocol.record.bodies import COMPRESSED, COMPRESSION_BITS
 from protocol.record.codec import Record
@@ -110,9 +109,9 @@ ENTRY: Shape = {
     "file": "text",
     "slot": "integer",
     "entry": "integer: counts from 1",
-    **stored(index_entry.INDEX_ENTRY),
+    **stored(file_layouts.INDEX_ENTRY),
 }
-INDEX_HEADER: Shape = {"file": "text", **stored(index_entry.INDEX_HEADER)}
+INDEX_HEADER: Shape = {"file": "text", **stored(file_layouts.INDEX_HEADER)}
 PULL: Shape = {
     "status": "FOUND, NO_MATCHED_MESSAGE, NO_MESSAGE_IN_QUEUE, OFFSET_FOUND_NULL, …",
     **integers("next_begin_offset", "min_offset", "max_offset"),

@@ -73,7 +73,7 @@ from keelog.client.transport.request import (
 )
 from keelog.client.transport.routes import Routes
 from protocol.errors import BadRequest, ClientClosed, ForkedClient, NotAllowed, UnknownOperation
-from protocol.message_id import Host
+from protocol.ids import Host
 
 CLOSE_TIMEOUT_S = 5.0
 _GREEN_THREADS = ("gevent", "eventlet")

@@ -9,7 +9,7 @@ from types import NoneType
 from typing import TypedDict
 
 from protocol.errors import BadRequest, StoreDamaged
-from protocol.message_id import NO_HOST, Host, parse_host
+from protocol.ids import NO_HOST, Host, parse_host
 from protocol.record.bodies import COMPRESSED
 from protocol.record.codec import (
     BORN_HOST_V6,

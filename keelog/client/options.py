@@ -18,7 +18,7 @@ from keelog.client.messages import Body, MessageOptions, bad_body, check_type, w
 from keelog.client.on_damage import OnFoundDamage
 from protocol.addresses import with_scheme
 from protocol.errors import BadRequest
-from protocol.record.encode_batch import Keys
+from protocol.record.encode import Keys
 
 DEFAULT_NODE = "tcp://127.0.0.1:7850"
 DEFAULT_TIMEOUT_S = 5.0

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from keelog.client.messages import Message
 from keelog.client.transport.request import NodeAnswer
-from protocol.derived.kernel_read import whole_records
+from protocol.derived.kernel_calls import whole_records
 from protocol.errors import BadRequest, StoreDamaged
 from protocol.kernel import loader
 from protocol.layout import Readable

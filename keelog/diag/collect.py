@@ -34,8 +34,8 @@ from node.store.checkpoints import (
 from node.store.condition import read_checkpoint
 from protocol.addresses import without_credentials
 from protocol.errors import MqError
+from protocol.human_text import printable
 from protocol.kernel import loader
-from protocol.printable import printable
 
 Fields = dict[str, Any]
 

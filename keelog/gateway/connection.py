@@ -17,11 +17,10 @@ from time import monotonic
 from typing import NamedTuple, Protocol
 
 from node.runtime.event_log import Seldom, fields
+from protocol.addresses import foreign_client
 from protocol.errors import NodeBusy
-from protocol.foreign_client import foreign_client
-from protocol.message_id import NO_HOST, Host
-from protocol.remoting.codes import ResponseCode
-from protocol.remoting.errors import BadCommand, BrokenFrame
+from protocol.ids import NO_HOST, Host
+from protocol.remoting.codes import BadCommand, BrokenFrame, ResponseCode
 from protocol.remoting.frame_reader import ROOM_BYTES, FrameReader, frame_head
 from protocol.remoting.headers import ANSWER, ONE_WAY, RemotingHeader
 

@@ -17,10 +17,9 @@ from node.runtime.process import now_ms
 from node.store.config.config_table import ConfigTable
 from protocol.errors import NotAllowed
 from protocol.names import SUBSCRIPTION_GROUPS_FILE, SYSTEM_GROUP_PREFIX, is_group_name
-from protocol.remoting.admin_bodies import GroupConfigs
-from protocol.remoting.bodies import SubscriptionGroupConfig
-from protocol.remoting.errors import BadCommand
-from protocol.remoting.java_class import read_body, write_body
+from protocol.remoting.bodies import GroupConfigs, SubscriptionGroupConfig
+from protocol.remoting.codes import BadCommand
+from protocol.remoting.java_json import read_body, write_body
 
 log = logging.getLogger("keelog.gateway")
 

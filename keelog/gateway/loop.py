@@ -45,7 +45,7 @@ from node.store.identity.places import check_created
 from node.store.identity.roles import load_master_epochs
 from protocol.addresses import VIP_DISTANCE
 from protocol.errors import BadRequest, MqError, ServiceNotAvailable
-from protocol.ha.epochs import last_number
+from protocol.ha import last_number
 
 log = logging.getLogger("keelog.gateway")
 

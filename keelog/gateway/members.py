@@ -25,9 +25,9 @@ from protocol.remoting.bodies import (
     SubscriptionData,
 )
 from protocol.remoting.codes import RequestCode, ResponseCode
+from protocol.remoting.header_fields import request_fields
 from protocol.remoting.headers import ONE_WAY, RemotingHeader
-from protocol.remoting.java_class import read_body, write_body
-from protocol.remoting.request_headers import request_fields
+from protocol.remoting.java_json import read_body, write_body
 
 log = logging.getLogger("keelog.gateway")
 

@@ -23,9 +23,8 @@ from node.store.query.verified_read import store_time
 from protocol.errors import MessageDamaged, NotFound, TopicRemoved
 from protocol.ids import Queue
 from protocol.names import RETRY_PREFIX
-from protocol.remoting.codes import ResponseCode
-from protocol.remoting.errors import BadCommand
-from protocol.remoting.request_headers import (
+from protocol.remoting.codes import BadCommand, ResponseCode
+from protocol.remoting.header_fields import (
     QueryConsumerOffsetHeader,
     SearchOffsetHeader,
     UpdateConsumerOffsetHeader,

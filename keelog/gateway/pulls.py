@@ -32,12 +32,10 @@ from protocol.errors import (
 from protocol.ids import queue_of
 from protocol.record.codec import stated_offset
 from protocol.remoting.bodies import CheckClientBody
-from protocol.remoting.codes import ResponseCode
-from protocol.remoting.damage import damage_fields
-from protocol.remoting.errors import BadCommand
+from protocol.remoting.codes import BadCommand, ResponseCode
+from protocol.remoting.header_fields import PullMessageHeader, damage_fields
 from protocol.remoting.headers import RemotingHeader
-from protocol.remoting.java_class import read_body
-from protocol.remoting.request_headers import PullMessageHeader
+from protocol.remoting.java_json import read_body
 
 COMMIT, SUSPEND, SUBSCRIPTION = 0x1, 0x2, 0x4
 """Bits of sysFlag: commit an offset, may be held, the subscription is in the header."""

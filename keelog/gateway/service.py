@@ -62,8 +62,8 @@ from protocol.errors import CorruptError, MqError, NodeBusy
 from protocol.names import is_system_group
 from protocol.record.codec import Record
 from protocol.remoting.codes import RequestCode, ResponseCode
+from protocol.remoting.header_fields import PullMessageHeader, request_fields
 from protocol.remoting.headers import RemotingHeader
-from protocol.remoting.request_headers import PullMessageHeader, request_fields
 
 log = logging.getLogger("keelog.gateway")
 

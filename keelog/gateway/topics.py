@@ -34,7 +34,6 @@ from node.store.config.topics_file import (
 )
 from protocol.errors import UnknownTopic
 from protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_topic_for_send
-from protocol.remoting.admin_headers import PagedTopicsHeader
 from protocol.remoting.bodies import (
     BrokerData,
     ClusterInfo,
@@ -45,12 +44,13 @@ from protocol.remoting.bodies import (
     TopicList,
     TopicRouteData,
 )
-from protocol.remoting.java_class import write_body
-from protocol.remoting.request_headers import (
+from protocol.remoting.header_fields import (
+    PagedTopicsHeader,
     SendMessageHeader,
     request_fields,
     wants_standard_json,
 )
+from protocol.remoting.java_json import write_body
 
 RELOAD_S = 1.0
 NO_ROUTE = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."

@@ -33,8 +33,7 @@ from keelog.pipeline.tables import INDEX, MESSAGES
 from keelog.pipeline.task_spec import IndexPart, LogPart, Part, QueuePart, Task
 from node.store.log.reader import Bounds, LogReader, next_record
 from node.store.queues import QueueReader
-from protocol.derived.index_entry import INDEX_ENTRY
-from protocol.derived.queue_unit import FILLER_SIZE
+from protocol.derived.file_layouts import FILLER_SIZE, INDEX_ENTRY
 from protocol.errors import UnknownTopic
 from protocol.ids import Queue
 

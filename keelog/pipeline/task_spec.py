@@ -10,7 +10,7 @@ from node.store.file_cache import OpenFiles
 from node.store.log.reader import Bounds, LogReader
 from node.store.log.segments import Listing, SegmentList
 from node.store.query.filters import TagFilter
-from protocol.derived.index_entry import IndexGeometry
+from protocol.derived.file_layouts import IndexGeometry
 from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
 

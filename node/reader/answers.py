@@ -29,8 +29,7 @@ from node.store.query.pull import (
 from node.store.query.verified_read import record_of, store_time
 from node.store.queues import bytes_of, list_topics
 from protocol.errors import BadRequest, CorruptError, NotFound, StoreDamaged, UnknownTopic
-from protocol.ids import Queue
-from protocol.message_id import parse_offset_message_id
+from protocol.ids import Queue, parse_offset_message_id
 from protocol.names import is_folder_name
 from protocol.record.codec import Record, decode
 from protocol.request_fields import RequestLayout, out_of_range

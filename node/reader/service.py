@@ -51,7 +51,7 @@ from node.store.indexes import IndexFile, readable_end
 from node.store.opening import RunningStore
 from node.store.query.pull import TransferLimits
 from node.store.queues import list_topics
-from protocol.derived.queue_unit import UNIT_BYTES
+from protocol.derived.file_layouts import UNIT_BYTES
 from protocol.derived.removed import Removed
 from protocol.errors import (
     BadRequest,

@@ -29,7 +29,7 @@ from types import FrameType
 from typing import Any
 
 from protocol.errors import BadRequest
-from protocol.printable import one_line, printable
+from protocol.human_text import one_line, printable
 
 STDERR = 2
 LAST_WORDS_S = 1.0

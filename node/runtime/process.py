@@ -62,7 +62,7 @@ from protocol.errors import (
     StoreLocked,
     StoreMoved,
 )
-from protocol.printable import one_line
+from protocol.human_text import one_line
 
 EXIT_OK = 0
 EXIT_FAILED = 1

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from node.runtime.addresses import AllowedPeers, check_place, parse_follow
 from protocol.errors import BadRequest
-from protocol.printable import size_text
-from protocol.quantities import bytes_of
-from protocol.sizes import (
+from protocol.human_text import bytes_of, size_text
+from protocol.names import (
     DEFAULT_INDEX_NUM,
     DEFAULT_MAX_MESSAGE_BYTES,
     DEFAULT_QUEUE_FILE_BYTES,
@@ -24,7 +23,7 @@ from protocol.sizes import (
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from protocol.derived.index_entry import IndexGeometry
+    from protocol.derived.file_layouts import IndexGeometry
 
 Kind = TypeVar("Kind", bound="DataclassInstance")
 Value = TypeVar("Value", bound=int | str)
@@ -365,7 +364,7 @@ class Settings:
     @property
     def index_geometry(self) -> "IndexGeometry":
         """Slots and entries of an index file."""
-        from protocol.derived.index_entry import IndexGeometry
+        from protocol.derived.file_layouts import IndexGeometry
 
         return IndexGeometry(self.max_hash_slot_num, self.max_index_num)
 

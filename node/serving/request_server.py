@@ -30,7 +30,7 @@ from node.runtime.event_log import fields
 from node.runtime.shortage import STORE_SPARES, Spares, backlog
 from node.serving.unix_server import LocalConnection, LocalEnd, Payload
 from protocol.errors import BadRequest, MqError, NodeBusy, ServiceNotAvailable
-from protocol.message_id import Host
+from protocol.ids import Host
 from protocol.wire.awake import AwakeLook
 from protocol.wire.frames import (
     FRAMES_MAX,
@@ -43,8 +43,7 @@ from protocol.wire.frames import (
     request_id,
     unpack,
 )
-from protocol.wire.socket_events import parse_socket_event
-from protocol.wire.zmtp import KeptMessage
+from protocol.wire.zmtp import KeptMessage, parse_socket_event
 
 OWED_BYTES_MAX = 256 * 1024 * 1024
 OWED_BYTES_MAX_OF_PEER = 32 * 1024 * 1024

@@ -30,7 +30,7 @@ from node.store.checkpoints import (
 )
 from node.store.file_cache import refuse
 from node.store.identity.places import check_links, check_own_files
-from protocol.checkpoint import StoreCheckpoint, decode_checkpoint
+from protocol.derived.file_layouts import StoreCheckpoint, decode_checkpoint
 from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.errors import NotAStore
 from protocol.names import (

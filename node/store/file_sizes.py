@@ -21,8 +21,13 @@ from node.store.file_cache import OpenFiles
 from node.store.indexes import IndexFolder, list_index_files
 from node.store.log.segments import list_folder
 from node.store.queues import find_queue_file_bytes, list_queue_ids, list_topics, queue_folder
-from protocol.derived.index_entry import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT, IndexGeometry
-from protocol.derived.queue_unit import UNIT_BYTES
+from protocol.derived.file_layouts import (
+    INDEX_ENTRY,
+    INDEX_HEADER,
+    INDEX_SLOT,
+    UNIT_BYTES,
+    IndexGeometry,
+)
 from protocol.errors import CorruptError
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, parse_offset_file_name

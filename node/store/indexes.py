@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from node.runtime.store_paths import MOVE_HINT, FolderEntry, no_file
 from node.store.file_cache import OpenFile, OpenFiles, list_entries, refuse
-from protocol.derived.index_build import IndexImage, next_entry
-from protocol.derived.index_entry import (
+from protocol.derived.file_layouts import (
     INDEX_ENTRY,
     INDEX_HEADER,
     INDEX_SLOT,
@@ -24,9 +23,9 @@ from protocol.derived.index_entry import (
     IndexHeader,
     key_hash,
 )
+from protocol.derived.index_build import IndexImage, next_entry
 from protocol.errors import StoreDamaged
-from protocol.names import INDEX_DIR, is_index_file_name
-from protocol.sizes import DEFAULT_INDEX_NUM, DEFAULT_SLOT_COUNT
+from protocol.names import DEFAULT_INDEX_NUM, DEFAULT_SLOT_COUNT, INDEX_DIR, is_index_file_name
 
 _SLOT = struct.Struct(">i").unpack_from
 _ENTRY = struct.Struct(">iqii").unpack_from

@@ -53,7 +53,7 @@ from node.store.replay import (
     recovered_index,
     walk_start,
 )
-from protocol.derived.queue_unit import FILLER_SIZE, UNIT_BYTES
+from protocol.derived.file_layouts import FILLER_SIZE, UNIT_BYTES
 from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.errors import NotFound, StoreDamaged
 from protocol.ids import Queue, shard_of

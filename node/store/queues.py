@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from node.store.file_cache import FileVanished, OpenFile, OpenFiles, list_entries
 from node.store.log.segments import Listing, list_folder
-from protocol.derived.queue_unit import FILLER_SIZE, QUEUE_UNIT, UNIT_BYTES, QueueUnit
+from protocol.derived.file_layouts import FILLER_SIZE, QUEUE_UNIT, UNIT_BYTES, QueueUnit
 from protocol.errors import StoreDamaged, StoreError
 from protocol.ids import Queue
 from protocol.names import BATCH_QUEUE_DIR, CONSUME_QUEUE_DIR, offset_file_name

@@ -21,14 +21,14 @@ from node.store.indexes import IndexFile
 from node.store.log.reader import Damage, LogReader, columns_past_damage
 from node.store.queues import DerivedUnits, Units
 from protocol.derived.dispatch_request import DispatchRequests, key_batch
-from protocol.derived.index_build import IndexImage, fill_slots
-from protocol.derived.index_entry import (
+from protocol.derived.file_layouts import (
     INDEX_ENTRY,
     INDEX_HEADER,
     IndexGeometry,
     IndexHeader,
     KeyBatch,
 )
+from protocol.derived.index_build import IndexImage, fill_slots
 from protocol.derived.queue_build import QueueEnd, UnitBatch, filler_units, plan_units, unit_array
 from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.ids import Queue

@@ -98,8 +98,8 @@ from node.supervisor.service import NodeLog, ServiceManager, node_log, stop_at_e
 from node.supervisor.status import DamageList, NodeView
 from protocol.addresses import ANY_HOST, VIP_DISTANCE, at_host
 from protocol.errors import RefusedError, ServiceNotAvailable, StoreMoved
+from protocol.human_text import printable
 from protocol.names import COMMIT_LOG_DIR
-from protocol.printable import printable
 
 log = logging.getLogger("keelog.supervisor")
 

@@ -35,9 +35,14 @@ from protocol.names import QUEUE_ID_MAX, check_topic_for_send
 from protocol.record.codec import BORN_HOST_V6, SHORT_HEAD
 from protocol.record.columns import Ints, RecordColumns
 from protocol.record.encode import ANY_QUEUE, NewMessage, pack_record
-from protocol.record.kernel_append import ANY_QUEUE_FLAG, CHECKED_FLAG, AppendGroup
-from protocol.record.kernel_append_run import SealedRuns
-from protocol.record.kernel_put import Put, PutKernel
+from protocol.record.kernel_append import (
+    ANY_QUEUE_FLAG,
+    CHECKED_FLAG,
+    AppendGroup,
+    Put,
+    PutKernel,
+    SealedRuns,
+)
 from protocol.record.patch import (
     PLAIN_RECORDS_MAX,
     AppendRules,

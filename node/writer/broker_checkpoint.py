@@ -17,8 +17,7 @@ from node.runtime.settings import Settings
 from node.runtime.state_page import WorkerPage, WorkerState, run_dir
 from node.runtime.store_paths import is_in_place, open_regular
 from node.store.indexes import list_index_files
-from protocol.checkpoint import CHECKPOINT, StoreCheckpoint
-from protocol.derived.index_entry import INDEX_HEADER, IndexHeader
+from protocol.derived.file_layouts import CHECKPOINT, INDEX_HEADER, IndexHeader, StoreCheckpoint
 from protocol.names import CHECKPOINT_FILE, CHECKPOINT_FILE_BYTES, INDEX_DIR
 
 SAVE_EVERY_S = 1.0

@@ -21,8 +21,14 @@ from protocol.record.properties import (
     TIMER_DELIVER_MS,
     check_properties_length,
 )
-from protocol.record.scheduled import RealPlace, schedule_place, scheduled
-from protocol.record.timed import TIMER_PLACE, asked_ms, timed
+from protocol.record.waiting import (
+    TIMER_PLACE,
+    RealPlace,
+    asked_ms,
+    schedule_place,
+    scheduled,
+    timed,
+)
 
 
 class HeldAppend(NamedTuple):

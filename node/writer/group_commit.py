@@ -21,7 +21,7 @@ from node.writer.requests import (
     PendingRequest,
 )
 from node.writer.store import WriterStore
-from protocol.request_checks import WAIT_NONE, WAIT_REPLICATED
+from protocol.request_fields import WAIT_NONE, WAIT_REPLICATED
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ from node.writer.stats import WriterStats
 from node.writer.store import WriterStore, open_writer_store, store_host_of
 from node.writer.undelivered import Undelivered
 from protocol.errors import BadRequest, MqError, NodeBusy, ServiceNotAvailable, StoreMoved
-from protocol.request_checks import WAIT_FLUSHED, WAIT_NONE
+from protocol.request_fields import WAIT_FLUSHED, WAIT_NONE
 from protocol.wire.frames import Header, check_envelope, id_within, refusal, request_id, unpack
 
 log = logging.getLogger("keelog.writer")

@@ -36,7 +36,7 @@ from node.store.repair.steps import (
     Step,
 )
 from node.writer.recovery import carry_out, examine
-from protocol.checkpoint import encode_checkpoint
+from protocol.derived.file_layouts import encode_checkpoint
 from protocol.names import CHECKPOINT_FILE_BYTES
 from protocol.record.codec import filler
 from protocol.record.lost_marker import MarkerPlace, gap_marker, queue_marker

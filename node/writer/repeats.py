@@ -30,14 +30,14 @@ from node.store.log.reader import Bounds, Damage, LogReader, columns_past_damage
 from node.store.log.segments import SegmentList, list_folder
 from node.writer.appender import AppendRequest, RepeatedMessage, check_crc, check_sizes
 from protocol.derived.dispatch_request import DispatchRequests, index_keys
-from protocol.derived.index_build import EMPTY_HEADER, put_keys
-from protocol.derived.index_entry import (
+from protocol.derived.file_layouts import (
     INDEX_ENTRY,
     INDEX_SLOT,
     IndexGeometry,
     KeyBatch,
     fold_hash,
 )
+from protocol.derived.index_build import EMPTY_HEADER, put_keys
 from protocol.derived.removed import Removed
 from protocol.errors import BadRequest, IllegalMessage, MqError, NodeBusy, NotFound, StoreDamaged
 from protocol.ids import Queue

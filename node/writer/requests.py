@@ -12,15 +12,15 @@ from node.writer.repeats import check_asked
 from node.writer.store import WriterStore
 from node.writer.topic_table import TopicTable
 from protocol.errors import BadRequest, MessageTooLarge, NotAllowed, UnknownOperation
-from protocol.message_id import Host, offset_message_id
+from protocol.ids import Host, offset_message_id
 from protocol.names import SYSTEM_GROUP_PREFIX
 from protocol.record.codec import BORN_HOST_V6, STORE_HOST_V6
 from protocol.record.encode import ANY_QUEUE, NewMessage, check_message, record_bytes
-from protocol.record.kernel_put import Put
+from protocol.record.kernel_append import Put
 from protocol.record.patch import AppendRules
 from protocol.record.properties import UNIQUE_KEY, WAIT
-from protocol.record.scheduled import RealPlace
-from protocol.request_checks import WAIT_NONE, WAIT_REPLICATED
+from protocol.record.waiting import RealPlace
+from protocol.request_fields import WAIT_NONE, WAIT_REPLICATED
 from protocol.requests import (
     APPEND,
     CREATE_TOPIC,

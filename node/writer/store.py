@@ -65,9 +65,8 @@ from node.writer.topic_table import TopicTable
 from protocol.addresses import WILDCARDS
 from protocol.derived.removed import Removed
 from protocol.errors import NotAStore, StorePermission
-from protocol.ids import Queue
+from protocol.ids import Host, Queue
 from protocol.kernel import loader
-from protocol.message_id import Host
 from protocol.names import (
     ABORT_FILE,
     DELAY_OFFSETS_FILE,

@@ -14,7 +14,12 @@ from node.runtime.store_paths import read_bounded
 from node.store.file_cache import OpenFiles
 from node.store.queues import is_filler, open_queue_files, queue_folder
 from node.writer.store import WriterStore
-from protocol.derived.timer_units import CHECK_FILE_BYTES, SLOT, WHEEL_BYTES, TimerCheck
+from protocol.derived.file_layouts import (
+    TIMER_CHECK_FILE_BYTES,
+    WHEEL_BYTES,
+    WHEEL_SLOT,
+    TimerCheck,
+)
 from protocol.errors import CorruptError
 from protocol.ids import Queue
 from protocol.names import (
@@ -24,7 +29,7 @@ from protocol.names import (
     TIMER_TOPIC,
     TIMER_WHEEL_FILE,
 )
-from protocol.record.timed import PRECISION_MS
+from protocol.record.waiting import PRECISION_MS
 
 log = logging.getLogger("keelog.writer")
 
@@ -87,12 +92,16 @@ class Undelivered:
     def _count_timers(self, store: WriterStore) -> None:
         check = TimerCheck()
         with suppress(CorruptError, OSError):
-            check = TimerCheck.parse(read_bounded(self._root / TIMER_CHECK_FILE, CHECK_FILE_BYTES))
+            check = TimerCheck.parse(
+                read_bounded(self._root / TIMER_CHECK_FILE, TIMER_CHECK_FILE_BYTES)
+            )
         end = store.placement.tails.get(Queue(TIMER_TOPIC, 0), 0)
         self._note(max(0, end - check.queue_offset), None)
-        slots = np.empty(0, SLOT)
+        slots = np.empty(0, WHEEL_SLOT)
         with suppress(CorruptError, OSError, ValueError):
-            slots = np.frombuffer(read_bounded(self._root / TIMER_WHEEL_FILE, WHEEL_BYTES), SLOT)
+            slots = np.frombuffer(
+                read_bounded(self._root / TIMER_WHEEL_FILE, WHEEL_BYTES), WHEEL_SLOT
+            )
         waiting = slots[(slots["second"] >= check.read_ms // PRECISION_MS) & (slots["count"] > 0)]
         if len(waiting):
             first_ms = int(waiting["second"].min()) * PRECISION_MS

@@ -1,6 +1,13 @@
-"""What dispatch hands to the builders of queues and index: RocketMQ's DispatchRequest, columnar."""
+"""What dispatch hands to the builders of queues and index: RocketMQ's DispatchRequest, columnar.
 
-from collections.abc import Sequence
+A record may name queues besides its own: RocketMQ's multi-dispatch (LMQ). A broker with enableLmq
+and enableMultiDispatch writes INNER_MULTI_DISPATCH, names of queues, and INNER_MULTI_QUEUE_OFFSET,
+the record's offset in each, into a record. Each name that begins with %LMQ% is a topic of one
+queue, 0 (RocketMQ: ConsumeQueue#multiDispatchLmqQueue).
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -8,11 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.derived import kernel_dispatch
-from protocol.derived.index_entry import TAGS_KEY_PREFIX, KeyBatch
-from protocol.derived.queue_build import unit_array
+from protocol.derived import kernel_calls
+from protocol.derived.file_layouts import TAGS_KEY_PREFIX, KeyBatch
+from protocol.derived.queue_build import UnitBatch, unit_array
+from protocol.ids import Queue
 from protocol.kernel import loader
-from protocol.names import SCHEDULE_TOPIC
+from protocol.names import RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_PREFIX, is_folder_name
 from protocol.record.codec import (
     DEFAULT_DELAY_LEVELS_MS,
     TRANSACTION_COMMIT,
@@ -245,7 +253,7 @@ def index_keys(requests: DispatchRequests, with_tags: bool = True) -> IndexKeys:
     compiled = loader.active()
     found = None
     if compiled is not None:
-        found = kernel_dispatch.index_keys(compiled, requests.columns, with_tags)
+        found = kernel_calls.index_keys(compiled, requests.columns, with_tags)
     return index_keys_numpy(requests, with_tags) if found is None else IndexKeys(*found)
 
 
@@ -339,3 +347,58 @@ def plain_index_keys(topic: str, unique_key: str, keys: Sequence[str], tags: str
     texts = [f"{topic}#{key}" for key in ((unique_key,) if unique_key else ())]
     texts += [f"{topic}#{key}" for key in keys]
     return texts + ([f"{topic}#{TAGS_KEY_PREFIX}{tags}"] if tags else [])
+
+
+LMQ_PREFIX = "%LMQ%"
+LMQ_QUEUE_ID = 0
+LMQ_NAMES = "INNER_MULTI_DISPATCH"
+LMQ_OFFSETS = "INNER_MULTI_QUEUE_OFFSET"
+_LMQ_SEPARATOR = ","
+_LMQ_OFFSET = re.compile(r"[0-9]{1,18}")
+_LMQ_NEEDLE = LMQ_OFFSETS.encode()
+
+
+def is_lmq(topic: str) -> bool:
+    """Whether a topic is a light queue, whose units name records of other topics."""
+    return topic.startswith(LMQ_PREFIX)
+
+
+def lmq_offsets(topic: str, properties: Mapping[str, str]) -> dict[str, int]:
+    """The light queues that a record of `topic` is in, and its queue offset in each.
+
+    Empty where a broker gives none: for topics of the system and of retries, for properties that
+    do not agree, and for names that cannot be folders (RocketMQ: MultiDispatchUtils).
+    """
+    if topic == SCHEDULE_TOPIC or topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX)):
+        return {}
+    names, offsets = _split(properties.get(LMQ_NAMES, "")), _split(properties.get(LMQ_OFFSETS, ""))
+    if len(names) != len(offsets):
+        return {}
+    return {
+        name: int(offset)
+        for name, offset in zip(names, offsets, strict=True)
+        if is_lmq(name) and is_folder_name(name) and _LMQ_OFFSET.fullmatch(offset)
+    }
+
+
+def _split(text: str) -> list[str]:
+    """As Java's String#split: without the empty parts at the end."""
+    return text.rstrip(_LMQ_SEPARATOR).split(_LMQ_SEPARATOR)
+
+
+def lmq_batches(requests: DispatchRequests) -> Iterator[tuple[Queue, UnitBatch]]:
+    """The units of light queues that a window's records call for, in log order of each queue."""
+    columns = requests.columns
+    if columns.data.tobytes().find(_LMQ_NEEDLE) < 0:
+        return
+    found: dict[Queue, list[tuple[int, int]]] = {}
+    for row in np.flatnonzero(requests.is_queued).tolist():
+        raw = columns.piece(columns.properties_start, columns.properties_length, row)
+        if _LMQ_NEEDLE not in raw:
+            continue
+        topic = requests.topics[int(requests.topic_id[row])]
+        for name, offset in lmq_offsets(topic, decode_properties(raw)).items():
+            found.setdefault(Queue(name, LMQ_QUEUE_ID), []).append((row, offset))
+    for queue, places in found.items():
+        rows, offsets = np.array(places, np.int64).T
+        yield queue, UnitBatch(requests.units(rows), offsets)

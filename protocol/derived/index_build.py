@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.derived.index_entry import (
+from protocol.derived.file_layouts import (
     INDEX_ENTRY,
     INDEX_HEADER,
     INDEX_SLOT,
@@ -20,7 +20,7 @@ from protocol.derived.index_entry import (
     IndexHeader,
     KeyBatch,
 )
-from protocol.derived.kernel_dispatch import PAGE_BYTES, enter_keys
+from protocol.derived.kernel_calls import PAGE_BYTES, enter_keys
 from protocol.kernel import loader
 
 Ints = NDArray[np.int64]

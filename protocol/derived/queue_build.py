@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.derived.queue_unit import FILLER_SIZE, QUEUE_UNIT
+from protocol.derived.file_layouts import FILLER_SIZE, QUEUE_UNIT
 
 Ints = NDArray[np.int64]
 

@@ -11,7 +11,7 @@
  *  - A record is accepted or not. Why not is for protocol/record/codec.py::decode to say, in words.
  *  - Columns are int64, one after the other, each `stride` items long, in the order of enum column.
  *  - Plain C11; no Python headers. Whoever changes a signature or a meaning raises KERNEL_ABI, here
- *    and in protocol/kernel/loader.py, and says it in protocol/kernel/functions.py.
+ *    and in protocol/kernel/loader.py, and says it in protocol/kernel/loader.py.
  *  - One translation unit: what grows stands in kernel_*.c beside this file, included by it.
  */
 

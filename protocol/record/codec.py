@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import Annotated, Literal, NamedTuple
 
 from protocol.errors import BodyUnreadable, CodecMissing
+from protocol.ids import IPV4_BYTES, IPV6_BYTES, Host, offset_message_id
 from protocol.layout import Readable, StructLayout, Wire
-from protocol.message_id import IPV4_BYTES, IPV6_BYTES, Host, offset_message_id
 from protocol.names import SCHEDULE_TOPIC
 from protocol.record.bodies import COMPRESSION_BITS, BrokenBody, UnknownCodec, unpack
 from protocol.record.java_hash import tags_code

@@ -1,7 +1,11 @@
-"""A group of appends in one buffer, checked and sealed by the compiled kernel (`kernel_append.c`).
+"""Records checked and sealed by the compiled kernel: groups, runs, and the node's own messages.
 
-It takes what `record.patch` takes and writes the same bytes; where it has any doubt it says so
-and leaves the decision, and the words, to that module.
+A group of appends in one buffer is checked and sealed by `kernel_append.c`; requests of one queue
+each in one pass, by `kernel_append_run.c`. Both take what `record.patch` takes and write the same
+bytes; where they have any doubt they say so and leave the decision, and the words, to that module.
+
+Messages of the node's own are each encoded and sealed by one call, of `kernel_put.c`. The bytes are
+those of `record.encode` and `record.patch`, which do what it leaves to them.
 """
 
 import struct
@@ -9,9 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from protocol.ids import IPV4_BYTES, NO_HOST, Host
 from protocol.kernel.loader import Kernel, address
 from protocol.record.codec import RECORD_BYTES_MIN
 from protocol.record.patch import AppendRules, StoreStamp
+from protocol.record.properties import PROPERTIES_BYTES_MAX
 
 ANY_QUEUE_FLAG = 1
 """One queue for all records of the request, that the caller will choose."""
@@ -154,3 +160,136 @@ class AppendGroup:
     def last_at(self) -> int:
         """Where the last record begins."""
         return self._words[_LAST_AT]
+
+
+_RUN_WORDS, _RUN_LAST_AT = 15, 14
+_RUN = struct.Struct(f"={_RUN_WORDS}q")
+_RUN_BYTES_MIN = 256 * 1024
+
+
+class SealedRuns:
+    """Sealed requests back to back in a buffer that stays: `clear`, then `add` each.
+
+    Not for two threads. `records` is valid until the next `clear`.
+    """
+
+    def __init__(self, kernel: Kernel, rules: AppendRules) -> None:
+        self.kernel = kernel
+        self._seal = kernel.function("append_run")
+        self._rules = rules.max_message_bytes, int(rules.crc)
+        self._base = self._time = self._host = 0
+        run = np.zeros(_RUN_WORDS, np.int64)
+        self._words = memoryview(run.data)
+        self._at = address(run)
+        self._make_buffer(_RUN_BYTES_MIN)
+
+    def _make_buffer(self, size: int) -> None:
+        buffer = np.zeros(size, np.uint8)
+        self._bytes, self._size = memoryview(buffer.data), size
+        self._bytes_at = address(buffer)
+        self.end = self.last_at = 0
+        """The bytes of all requests up to now, and where the last record begins."""
+
+    def clear(self, size: int, base: int, stamp: StoreStamp) -> None:
+        """Begins anew at log offset `base`, with room for `size` bytes. All records get `stamp`."""
+        if size > self._size:
+            self._make_buffer(1 << (size - 1).bit_length())
+        self.end, self._base, self._time = 0, base, stamp.store_timestamp
+        self._host = int.from_bytes(stamp.store_host, "big", signed=True)
+
+    def add(
+        self,
+        records: bytes | memoryview,
+        count: int,
+        crc: int,
+        sizes: bytes,
+        flags: int,
+        topic: bytes,
+        queue_id: int,
+        queue_offset: int,
+    ) -> bool:
+        """Adds a request, unless another way has to look at it.
+
+        The first five are as `AppendGroup.add` takes them; `topic` is as stored, `queue_offset`
+        the first record's.
+        """
+        end, size = self.end, len(records)
+        _RUN.pack_into(
+            self._words, 0, size, count, crc, flags, len(topic), queue_id, queue_offset,
+            self._base + end, self._time, self._host, *self._rules,
+            self._bytes_at + end, self._size - end, 0,
+        )  # fmt: skip
+        if sizes and len(sizes) != 4 * count:
+            return False
+        place = records if type(records) is bytes else address(np.frombuffer(records, np.uint8))
+        if self._seal(self._at, place, sizes or None, topic) < 0:
+            return False
+        self.last_at = end + self._words[_RUN_LAST_AT]
+        self.end = end + size
+        return True
+
+    @property
+    def records(self) -> memoryview:
+        """The sealed records of all requests."""
+        return self._bytes[: self.end]
+
+
+_RULES, _DRAFT = struct.Struct("=4q"), struct.Struct("=8q4i4s4x")
+_TOPIC_BYTES_MAX = 127
+_RECORD_BYTES_MAX = RECORD_BYTES_MIN + _TOPIC_BYTES_MAX + PROPERTIES_BYTES_MAX
+
+
+class Put(NamedTuple):
+    """A message whose fields are checked. `properties` as stored, without the checksum's."""
+
+    topic: str
+    body: bytes
+    queue_id: int
+    properties: bytes = b""
+    born_timestamp: int = 0
+    born_host: Host = NO_HOST
+    flag: int = 0
+    sys_flag: int = 0
+    reconsume_times: int = 0
+
+
+class PutKernel:
+    """Makes one record after the other in a buffer that stays. Not for two threads."""
+
+    def __init__(self, kernel: Kernel, rules: AppendRules, store_host: bytes) -> None:
+        self.kernel = kernel
+        self._put = kernel.function("put_message")
+        buffer = np.zeros(rules.max_message_bytes + _RECORD_BYTES_MAX, np.uint8)
+        self._bytes = memoryview(buffer.data)
+        draft = np.zeros(_RULES.size + _DRAFT.size, np.uint8)
+        self._draft, self._at = memoryview(draft.data), address(draft)
+        host = int.from_bytes(store_host, "big", signed=True)
+        _RULES.pack_into(self._draft, 0, host, rules.crc, address(buffer), len(buffer))
+
+    def record(
+        self,
+        put: Put,
+        topic: bytes,
+        queue_id: int,
+        queue_offset: int,
+        physical_offset: int,
+        store_timestamp: int,
+    ) -> memoryview | None:
+        """The sealed record, valid until the next; None where the plain way has to make it.
+
+        `topic` is as stored, and `queue_id` is not -1 as the message's may be.
+        """
+        _, body, _, properties, born_timestamp, born_host, flag, sys_flag, reconsumed = put
+        ip, port = born_host
+        if len(ip) != IPV4_BYTES:
+            return None
+        try:
+            _DRAFT.pack_into(
+                self._draft, _RULES.size, len(body), len(properties), len(topic),
+                queue_id, queue_offset, physical_offset,
+                store_timestamp, born_timestamp, flag, sys_flag, port, reconsumed, ip,
+            )  # fmt: skip
+        except struct.error:
+            return None  # a number that does not fit: it will be named
+        size = self._put(self._at, body, topic, properties)
+        return None if size < 0 else self._bytes[:size]

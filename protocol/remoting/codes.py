@@ -1,7 +1,12 @@
-"""Codes, languages and versions of the remoting protocol, by the names that RocketMQ gives them."""
+"""Codes, languages, versions and errors of the remoting protocol, by the names of RocketMQ.
+
+The errors say what can be wrong with a frame, named by what it costs the peer.
+"""
 
 from collections.abc import Mapping
 from enum import IntEnum
+
+from protocol.errors import BadRequest, RefusedError
 
 VERSION = 513
 """The version of a node: MQVersion.V5_5_0, whose rules it follows."""
@@ -234,3 +239,14 @@ class ResponseCode(IntEnum):
     LMQ_QUOTA_EXCEEDED = 2017
     USER_NOT_EXIST = 3001
     POLICY_NOT_EXIST = 3002
+
+
+class BrokenFrame(BadRequest):
+    """The bytes are not a frame. The connection has to be closed, without an answer."""
+
+
+class BadCommand(RefusedError):
+    """A request's fields or body are not as declared: it is answered with code 1 and the reason."""
+
+    code = 1
+    status = "SYSTEM_ERROR"

@@ -7,7 +7,7 @@ It takes what nearly every client writes, and leaves all else to the plain codec
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from protocol.remoting.java_class import INT32_MAX, INT32_MIN
+from protocol.remoting.java_json import INT32_MAX, INT32_MIN
 
 Decode = Callable[[memoryview], Any]
 Encode = Callable[[dict[str, Any]], bytes | None]

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from protocol.remoting.errors import BadCommand, BrokenFrame
+from protocol.remoting.codes import BadCommand, BrokenFrame
 from protocol.remoting.headers import RemotingHeader, Serialization, decode_header, encode_header
 
 FRAME_BYTES_MAX = 16 * 1024 * 1024

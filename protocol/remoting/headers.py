@@ -14,10 +14,8 @@ from typing import Any, NamedTuple
 
 from protocol.record.java_hash import java_text
 from protocol.remoting import fast_json
-from protocol.remoting.codes import LANGUAGES, LANGUAGES_BY_NAME, VERSION, Language
-from protocol.remoting.errors import BrokenFrame
-from protocol.remoting.java_class import INT32_MAX, INT32_MIN
-from protocol.remoting.java_json import sound_text
+from protocol.remoting.codes import LANGUAGES, LANGUAGES_BY_NAME, VERSION, BrokenFrame, Language
+from protocol.remoting.java_json import INT32_MAX, INT32_MIN, sound_text
 
 EXT_FIELDS_MAX = 256
 ANSWER, ONE_WAY = 1, 2

@@ -11,7 +11,7 @@ import msgpack
 
 from protocol import errors
 from protocol.errors import BadRequest, MqError, UnknownOperation
-from protocol.sizes import DEFAULT_MAX_MESSAGE_BYTES, RECORD_EXTRA_BYTES_MAX
+from protocol.names import DEFAULT_MAX_MESSAGE_BYTES, RECORD_EXTRA_BYTES_MAX
 
 VERSION = 1
 HEADER_BYTES_MAX = DEFAULT_MAX_MESSAGE_BYTES + RECORD_EXTRA_BYTES_MAX

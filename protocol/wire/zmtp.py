@@ -3,6 +3,10 @@
 A connection begins with a greeting and a READY of either side. Messages of one or more frames
 follow, and PINGs, which the peer has to answer. This module has no sockets and no clock:
 `Connection` holds the rules, and each end moves the bytes in its own way.
+
+`parse_socket_event` reads the events of libzmq's sockets, as their monitor says them
+(zmq_socket_monitor(3)). pyzmq's own parser would bring asyncio and TLS into every process of a
+node: 50 ms of each start.
 """
 
 import struct
@@ -307,3 +311,18 @@ class Connection:
             return [data]
         parts, self._parts = [*self._parts, data], []
         return parts
+
+
+_SOCKET_EVENT = struct.Struct("=Hi")
+
+
+class SocketEvent(NamedTuple):
+    """`event` is one of zmq.EVENT_*; `value` is a descriptor or an error, by the event."""
+
+    event: int
+    value: int
+
+
+def parse_socket_event(frame: bytes) -> SocketEvent:
+    """Of a monitor's message: its first frame. The second one names the endpoint."""
+    return SocketEvent(*_SOCKET_EVENT.unpack(frame))

@@ -12,7 +12,7 @@ from node.runtime.settings import Settings
 from node.store.identity.places import create_store
 from node.writer.appender import AppendRequest
 from node.writer.store import WriterStore, open_writer_store
-from protocol.message_id import Host
+from protocol.ids import Host
 from protocol.record.encode import NewMessage, encode_batch
 
 BATCH_RECORDS = 4096

@@ -15,6 +15,7 @@ import msgspec
 
 from protocol.remoting.codes import Language, RequestCode
 from protocol.remoting.frame_reader import FrameReader, frame_head
+from protocol.remoting.header_fields import REQUEST_HEADERS, SendMessageHeader, request_fields
 from protocol.remoting.headers import (
     RemotingHeader,
     Serialization,
@@ -23,7 +24,6 @@ from protocol.remoting.headers import (
     encode_header,
     encode_json_plain,
 )
-from protocol.remoting.request_headers import REQUEST_HEADERS, SendMessageHeader, request_fields
 
 try:
     import orjson

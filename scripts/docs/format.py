@@ -12,21 +12,22 @@ import numpy as np
 
 from node.runtime import state_page
 from node.store import checkpoints
-from protocol.checkpoint import CHECKPOINT
-from protocol.derived.index_build import IndexImage
-from protocol.derived.index_entry import (
+from protocol.derived.file_layouts import (
+    CHECKPOINT,
+    FILLER_UNIT,
     INDEX_ENTRY,
     INDEX_HEADER,
     INDEX_SLOT,
+    QUEUE_UNIT,
     IndexGeometry,
     KeyBatch,
+    QueueUnit,
     key_hash,
 )
-from protocol.derived.queue_unit import FILLER_UNIT, QUEUE_UNIT, QueueUnit
+from protocol.derived.index_build import IndexImage
 from protocol.derived.removed import Removed
-from protocol.ids import Queue
+from protocol.ids import Host, Queue
 from protocol.layout import StructLayout
-from protocol.message_id import Host
 from protocol.record.codec import (
     BORN_HOST_V6,
     FILLER_HEAD,

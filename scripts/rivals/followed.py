@@ -27,7 +27,7 @@ from protocol.remoting.bodies import KVTable
 from protocol.remoting.codes import Language, RequestCode
 from protocol.remoting.frame_reader import FrameReader, frame_head
 from protocol.remoting.headers import RemotingHeader, Serialization
-from protocol.remoting.java_class import read_body
+from protocol.remoting.java_json import read_body
 from scripts.rivals.rocketmq import Addresses, Program, RocketMQ, class_path, start_name_server
 
 BODY = 1024

@@ -29,7 +29,7 @@ from protocol.remoting.bodies import (
     TopicConfigTable,
 )
 from protocol.remoting.codes import RequestCode
-from protocol.remoting.java_class import write_body
+from protocol.remoting.java_json import write_body
 from scripts.load.remoting_sends import PipelinedRequests
 from scripts.option_types import new_file, real_number
 from scripts.rivals.rocketmq import RivalMissing, class_path, start_name_server

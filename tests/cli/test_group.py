@@ -13,7 +13,7 @@ import keelog
 from keelog.cli.main import run
 from protocol.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from protocol.remoting.codes import RequestCode, ResponseCode
-from protocol.remoting.java_class import write_body
+from protocol.remoting.java_json import write_body
 from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import REMOTING, RemotingPeer, pull_fields, remoting_place
 

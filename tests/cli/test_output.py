@@ -11,7 +11,7 @@ import pytest
 
 from keelog.cli.main import run
 from keelog.cli.output import Output, is_plain
-from protocol.printable import printable
+from protocol.human_text import printable
 
 ROWS: list[dict[str, Any]] = [
     {"topic": "a", "queue_id": 0, "keys": ["k", "ü"], "body": "line\n"},

@@ -10,10 +10,8 @@ import pytest
 from keelog.cli import shapes
 from node.store.query.pull import PulledRecords, PullStatus
 from node.store.queues import NO_UNITS
-from protocol.derived.index_entry import IndexEntry, IndexHeader
-from protocol.derived.queue_unit import QueueUnit
-from protocol.ids import Queue
-from protocol.message_id import parse_host
+from protocol.derived.file_layouts import IndexEntry, IndexHeader, QueueUnit
+from protocol.ids import Queue, parse_host
 from protocol.record.codec import Record, decode
 from protocol.record.encode import NewMessage, encode_message
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 import keelog
-from protocol.message_id import offset_message_id, parse_host
+from protocol.ids import offset_message_id, parse_host
 from protocol.record.java_hash import java_hash
 from tests.support.fake_node import FakeNode
 

@@ -20,8 +20,8 @@ from keelog.client.send.unique_key import UNIQUE_KEY_CHARS, UniqueKeys
 from keelog.client.transport.io_thread import IoThread
 from keelog.client.transport.routes import NO_ROUTES, Routes
 from protocol.errors import BadRequest, IllegalMessage, MqError
+from protocol.ids import Host
 from protocol.kernel import loader
-from protocol.message_id import Host
 from protocol.record.codec import SHORT_HEAD
 from tests.support.fake_node import FakeNode, fake_node
 

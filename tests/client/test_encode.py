@@ -14,7 +14,7 @@ from keelog.client.send.unique_key import UniqueKeys
 from keelog.client.transport.io_thread import IoThread
 from keelog.client.transport.routes import Routes
 from protocol.errors import BadRequest, MqError
-from protocol.message_id import parse_host
+from protocol.ids import parse_host
 from protocol.record.codec import SHORT_HEAD
 
 BORN = slice(SHORT_HEAD.offsets["born_timestamp"], SHORT_HEAD.offsets["born_ip"])

@@ -14,8 +14,8 @@ from keelog.client.send.record_batch import RecordBatch
 from keelog.client.send.unique_key import UniqueKeys
 from keelog.client.transport.io_thread import IoThread
 from protocol.errors import BadRequest, IllegalMessage, MessageTooLarge, NodeBusy, NotConnected
+from protocol.ids import NO_HOST
 from protocol.kernel import loader
-from protocol.message_id import NO_HOST
 from tests.support.fake_node import FakeNode
 from tests.support.node import wait_until
 

@@ -11,7 +11,7 @@ from node.supervisor.bind import free_ports
 from protocol.addresses import VIP_DISTANCE
 from protocol.remoting.bodies import KVTable
 from protocol.remoting.codes import RequestCode, ResponseCode
-from protocol.remoting.java_class import read_body
+from protocol.remoting.java_json import read_body
 from scripts.rivals.rocketmq import Addresses, Jvm, RocketMQ, class_path, start_name_server
 from tests.clients.sides import BROKER_AT_REST, BROKER_OPTIONS
 from tests.support.node import RunningNode, wait_until

@@ -7,7 +7,7 @@ import pytest
 
 from protocol.remoting.bodies import RegisterBrokerBody
 from protocol.remoting.codes import RequestCode
-from protocol.remoting.java_class import write_body
+from protocol.remoting.java_json import write_body
 from scripts.rivals.rocketmq import missing
 from tests.cluster.java_master import JavaMaster, replica_of, wait_copied
 from tests.cluster.java_slave import BROKER, CLUSTER, Site

@@ -27,7 +27,7 @@ from node.serving.request_server import Received
 from node.store.identity.places import create_store
 from node.writer.loop import Writer
 from node.writer.store import open_writer_store
-from protocol.message_id import Host
+from protocol.ids import Host
 from protocol.record.encode import NewMessage, encode_message
 from protocol.wire.frames import VERSION, pack
 from tests.crash.sim_disk import SimDisk, Stopped

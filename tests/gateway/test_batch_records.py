@@ -16,12 +16,11 @@ from keelog.gateway.sending.delayed import DelayRules
 from keelog.gateway.sending.sends import Sends
 from keelog.gateway.sending.stored_properties import SPECIAL_NAMES
 from protocol.errors import IllegalMessage, MessageTooLarge, MqError
+from protocol.ids import Host
 from protocol.kernel import loader
-from protocol.message_id import Host
-from protocol.record.scheduled import RealPlace
-from protocol.remoting.codes import ResponseCode
-from protocol.remoting.errors import BadCommand
-from protocol.remoting.request_headers import SendMessageHeader
+from protocol.record.waiting import RealPlace
+from protocol.remoting.codes import BadCommand, ResponseCode
+from protocol.remoting.header_fields import SendMessageHeader
 
 BODY_MAX = 60
 KEY = b"UNIQ_KEY\x01AC1100010000000000000000A1B2\x02"

@@ -17,7 +17,7 @@ from keelog import BadRequest, Consumer, GroupMessage, NotAllowed
 from protocol.names import CONSUMER_OFFSETS_FILE
 from protocol.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from protocol.remoting.codes import RequestCode, ResponseCode
-from protocol.remoting.java_class import write_body
+from protocol.remoting.java_json import write_body
 from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import REMOTING, RemotingPeer, remoting_place
 

@@ -11,7 +11,7 @@ import pytest
 
 from keelog.client.messages import Message
 from protocol.errors import NotAllowed
-from protocol.message_id import parse_offset_message_id
+from protocol.ids import parse_offset_message_id
 from protocol.record.codec import Record, decode
 from protocol.remoting.bodies import (
     ClusterInfo,
@@ -23,7 +23,7 @@ from protocol.remoting.bodies import (
 )
 from protocol.remoting.codes import RequestCode, ResponseCode
 from protocol.remoting.headers import Serialization
-from protocol.remoting.java_class import read_body, write_body
+from protocol.remoting.java_json import read_body, write_body
 from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import (
     REMOTING,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from node.store.indexes import MAX_MESSAGES_BATCH
-from protocol.message_id import parse_offset_message_id
+from protocol.ids import parse_offset_message_id
 from protocol.names import SUBSCRIPTION_GROUPS_FILE
 from protocol.record.codec import Record, decode
 from protocol.remoting.codes import RequestCode, ResponseCode

@@ -23,7 +23,7 @@ from protocol.remoting.bodies import (
 )
 from protocol.remoting.codes import RequestCode
 from protocol.remoting.headers import RemotingHeader
-from protocol.remoting.java_class import read_body, write_body
+from protocol.remoting.java_json import read_body, write_body
 
 QUEUES = tuple(MessageQueue("t", "b", number) for number in range(4))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from node.store.run_files import RecoveredEnds, ends_to_heed, note_lowered, write_ends
-from protocol.derived.timer_units import TimerCheck
+from protocol.derived.file_layouts import TimerCheck
 from protocol.names import DELAY_OFFSETS_FILE, TIMER_CHECK_FILE
 from tests.gateway.test_delayed import stored
 from tests.support.node import RunningNode, wait_until

@@ -19,8 +19,7 @@ from node.runtime.settings import Settings
 from node.store.config.topics_file import Topic, TopicsFile
 from protocol.remoting.bodies import RegisterBrokerBody
 from protocol.remoting.codes import VERSION, RequestCode
-from protocol.remoting.java_class import read_body
-from protocol.remoting.java_json import parse_java_json
+from protocol.remoting.java_json import parse_java_json, read_body
 from tests.protocol.remoting.golden_frames import ReadFrame, golden_frames, read_one
 from tests.support.name_server import FakeNameServer
 from tests.support.node import RunningNode

@@ -16,7 +16,7 @@ from protocol.remoting.bodies import HeartbeatData, ProducerData
 from protocol.remoting.codes import RequestCode, ResponseCode
 from protocol.remoting.frame_reader import frame_head
 from protocol.remoting.headers import ANSWER, RemotingHeader
-from protocol.remoting.java_class import write_body
+from protocol.remoting.java_json import write_body
 from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import (
     REMOTING,

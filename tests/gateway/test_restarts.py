@@ -21,7 +21,7 @@ from protocol.remoting.bodies import (
     SubscriptionData,
 )
 from protocol.remoting.codes import RequestCode, ResponseCode
-from protocol.remoting.java_class import read_body, write_body
+from protocol.remoting.java_json import read_body, write_body
 from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import RemotingPeer, remoting_place, send_fields
 

@@ -15,7 +15,7 @@ from protocol.remoting.bodies import (
     SubscriptionData,
 )
 from protocol.remoting.codes import RequestCode, ResponseCode
-from protocol.remoting.java_class import write_body
+from protocol.remoting.java_json import write_body
 from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import (
     REMOTING,

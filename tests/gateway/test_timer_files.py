@@ -10,21 +10,21 @@ from hypothesis import strategies as st
 from keelog.gateway.tasks.timers.loaded_seconds import DueUnit, LoadedSecond
 from keelog.gateway.tasks.timers.timer_files import GONE, TimerFiles, TimerMessage, WaitingUnit
 from keelog.gateway.tasks.timers.timer_log import TimerLog
-from protocol.derived.timer_units import (
-    BLANK_BYTES,
-    CHECK_FILE_BYTES,
-    DELETE,
-    NO_UNIT,
-    ROLL,
-    SLOTS,
-    UNIT_BYTES,
+from protocol.derived.file_layouts import (
+    NO_TIMER_UNIT,
+    TIMER_BLANK_BYTES,
+    TIMER_CHECK_FILE_BYTES,
+    TIMER_DELETE,
+    TIMER_ROLL,
+    TIMER_UNIT_BYTES,
     WHEEL_BYTES,
+    WHEEL_SLOTS,
     TimerCheck,
-    units_of_file,
+    timer_units_of_file,
 )
 
 START = 1_700_000_000
-FILE_BYTES = 5 * UNIT_BYTES + BLANK_BYTES + 7
+FILE_BYTES = 5 * TIMER_UNIT_BYTES + TIMER_BLANK_BYTES + 7
 """Five units, a blank, and what is no unit."""
 
 
@@ -42,7 +42,7 @@ class Waiting:
     @property
     def pending(self) -> int:
         waiting = [magic for when, magic, _ in self.units if when >= self.read]
-        return sum(-1 if magic & DELETE else 1 for magic in waiting)
+        return sum(-1 if magic & TIMER_DELETE else 1 for magic in waiting)
 
 
 def unit(second: int, magic: int, place: int) -> WaitingUnit:
@@ -55,7 +55,7 @@ def unit(second: int, magic: int, place: int) -> WaitingUnit:
 def chain_of(files: TimerFiles, second: int) -> list[int]:
     """The log offsets of a second, first to last."""
     last, positions = files.last_of(second), []
-    while last != NO_UNIT:
+    while last != NO_TIMER_UNIT:
         more, last = files.log.chain(last, 2)
         positions += more
     units = files.log.gather(np.array(positions[::-1], np.int64))
@@ -100,7 +100,7 @@ def test_the_files_say_what_waits_after_any_history(
             assert isinstance(value, list)
             first = len(model.units)
             new = [
-                (model.read + ahead, 1 | DELETE * taken_back, 10 * (first + row))
+                (model.read + ahead, 1 | TIMER_DELETE * taken_back, 10 * (first + row))
                 for row, (ahead, taken_back) in enumerate(value)
             ]
             files.add([unit(*one) for one in new], first + len(new))
@@ -194,9 +194,9 @@ def test_files_go_with_their_messages(tmp_path: Path) -> None:
 
 def test_an_overdue_slot_is_not_given_away(tmp_path: Path) -> None:
     files = Files(tmp_path).files
-    last = START + SLOTS - 1
+    last = START + WHEEL_SLOTS - 1
     for second, wanted in (
-        (last, (last, 1)), (last + 1, (last, 1 | ROLL)), (START - 5, (START, 1)),
+        (last, (last, 1)), (last + 1, (last, 1 | TIMER_ROLL)), (START - 5, (START, 1)),
     ):  # fmt: skip
         found = files.within(unit(second, 1, 0))
         assert (found.second, found.magic) == wanted
@@ -206,30 +206,30 @@ def test_an_overdue_slot_is_not_given_away(tmp_path: Path) -> None:
 
 def test_the_files_have_rocketmqs_sizes_and_bytes(tmp_path: Path) -> None:
     files = TimerFiles(tmp_path, lambda place: place, lambda: START * 1000)
-    files.add([unit(START + 5, 1, 0), unit(START + 5, 1 | DELETE, 100)], 2)
+    files.add([unit(START + 5, 1, 0), unit(START + 5, 1 | TIMER_DELETE, 100)], 2)
     files.close()
     (log,) = (tmp_path / "timerlog").iterdir()
     assert (log.name, log.stat().st_size) == ("0" * 20, 104_857_600)
     with log.open("rb") as file:
-        units = file.read(3 * UNIT_BYTES)
+        units = file.read(3 * TIMER_UNIT_BYTES)
     fields = (52, -1, 1, START * 1000, 5000, 0, 100, 7, (START + 5) * 1000 + 1)
     sizes = (4, 8, 4, 8, 4, 8, 4, 4, 8)
     wanted = b"".join(
         value.to_bytes(size, "big", signed=True) for value, size in zip(fields, sizes, strict=True)
     )
-    assert units[:UNIT_BYTES] == wanted
-    assert units[UNIT_BYTES : UNIT_BYTES + 16] == bytes.fromhex(
+    assert units[:TIMER_UNIT_BYTES] == wanted
+    assert units[TIMER_UNIT_BYTES : TIMER_UNIT_BYTES + 16] == bytes.fromhex(
         "00000034 0000000000000000 00000005"
     )
-    assert not any(units[2 * UNIT_BYTES :])
+    assert not any(units[2 * TIMER_UNIT_BYTES :])
     wheel = (tmp_path / "timerwheel").read_bytes()
     assert len(wheel) == WHEEL_BYTES == 38_707_200
-    slot = wheel[(START + 5) % SLOTS * 32 :][:32]
+    slot = wheel[(START + 5) % WHEEL_SLOTS * 32 :][:32]
     assert slot == b"".join(value.to_bytes(8, "big") for value in (START + 5, 0, 52)) + bytes(
         8
     )  # a message, and one that takes it back: 0
     check = (tmp_path / "config" / "timercheck").read_bytes()
-    assert len(check) == CHECK_FILE_BYTES
+    assert len(check) == TIMER_CHECK_FILE_BYTES
     assert TimerCheck.parse(check)[:4] == (START * 1000, 104, 2, 2)
 
 
@@ -240,19 +240,19 @@ def test_a_log_ends_at_the_first_bytes_that_are_no_unit(tmp_path: Path) -> None:
     files.close()
     (first, second) = sorted(folder.iterdir())
     data = bytearray(first.read_bytes())
-    data[3 * UNIT_BYTES + 3] = 51
+    data[3 * TIMER_UNIT_BYTES + 3] = 51
     first.write_bytes(data)
     log = TimerLog(folder, FILE_BYTES)
-    assert log.end == 3 * UNIT_BYTES
+    assert log.end == 3 * TIMER_UNIT_BYTES
     assert not second.exists()
-    assert units_of_file(FILE_BYTES) == 5
-    assert log.positions(3).tolist() == [3 * UNIT_BYTES, 4 * UNIT_BYTES, FILE_BYTES]
+    assert timer_units_of_file(FILE_BYTES) == 5
+    assert log.positions(3).tolist() == [3 * TIMER_UNIT_BYTES, 4 * TIMER_UNIT_BYTES, FILE_BYTES]
 
 
 def test_a_loaded_second_gives_out_what_is_due_in_order(tmp_path: Path) -> None:
     files = Files(tmp_path).files
     rows = [unit(START, 1, place) for place in (900, 100, 500)]
-    rows += [unit(START, 1 | DELETE, 300), unit(START, 1, 501)._replace(due_ms=0)]
+    rows += [unit(START, 1 | TIMER_DELETE, 300), unit(START, 1, 501)._replace(due_ms=0)]
     positions = files.add(rows, 5)
     loaded = LoadedSecond(START)
     assert loaded.load(positions, files.log.gather(positions)) == [300]
@@ -322,7 +322,7 @@ def test_a_delay_that_a_clock_ahead_began_counts_from_now_and_its_recall_follows
     real = Clocked(tmp_path)
     ahead = real.second = START + 86_400
     real.files.add(
-        [unit(ahead + 30, 1, 0), unit(ahead + 30, 1, 10), unit(ahead + 30, 1 | DELETE, 20)], 3
+        [unit(ahead + 30, 1, 0), unit(ahead + 30, 1, 10), unit(ahead + 30, 1 | TIMER_DELETE, 20)], 3
     )
     real.files.pass_to(ahead)
     real.said = {
@@ -379,13 +379,13 @@ def test_a_kill_while_the_files_are_made_anew_loses_no_message(
 
 def test_units_that_are_farther_away_than_the_wheel_reaches_wait_on(tmp_path: Path) -> None:
     real = Clocked(tmp_path)
-    far = real.second = START + 3 * SLOTS
+    far = real.second = START + 3 * WHEEL_SLOTS
     real.files.read_second = far
     real.files.add([unit(far + 5, 1, 0)._replace(written_ms=far * 1000)], 1)
     real.restart(START, 0)
-    last = START + SLOTS - 1
+    last = START + WHEEL_SLOTS - 1
     assert chain_of(real.files, last) == [0]
-    assert real.files.log.unit_at(0)["magic"] == 1 | ROLL
+    assert real.files.log.unit_at(0)["magic"] == 1 | TIMER_ROLL
 
 
 def test_a_check_point_beyond_its_queue_is_lowered(tmp_path: Path) -> None:

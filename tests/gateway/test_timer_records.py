@@ -3,7 +3,7 @@
 import pytest
 
 from keelog.gateway.tasks.timers.timer_records import waiting_unit
-from protocol.derived.timer_units import ROLL
+from protocol.derived.file_layouts import TIMER_ROLL
 from protocol.record.codec import Record, decode
 from protocol.record.encode import NewMessage, pack_record
 from protocol.record.properties import encode_properties
@@ -26,5 +26,5 @@ def test_a_message_of_a_far_time_waits_for_a_window_first(left_s: int, waits_s: 
     found = waiting_unit(record(WRITTEN_MS + left_s * 1000), NOW_MS, WINDOW_MS)
     assert found is not None
     assert (found.slot_ms - WRITTEN_MS) // 1000 == waits_s
-    assert bool(found.magic & ROLL) == (waits_s != left_s)
+    assert bool(found.magic & TIMER_ROLL) == (waits_s != left_s)
     assert found.due_ms - WRITTEN_MS == (left_s + 1) * 1000, "its own time stays"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from keelog.gateway.connection import UNDER_WAY_MAX
-from protocol.derived.timer_units import TimerCheck
+from protocol.derived.file_layouts import TimerCheck
 from protocol.names import TIMER_CHECK_FILE, TIMER_TOPIC
 from protocol.record.codec import Record
 from protocol.remoting.codes import RequestCode, ResponseCode

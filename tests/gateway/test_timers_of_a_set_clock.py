@@ -18,12 +18,12 @@ from keelog.gateway.tasks.timers.timers import TimerDeliverer
 from keelog.gateway.tasks.waiting_queue import Pulled, WaitingQueue
 from node.runtime.settings import Settings
 from node.runtime.stored_times import ClockHistory, Moment, write_clock
-from protocol.derived.timer_units import SLOTS, TimerCheck
+from protocol.derived.file_layouts import WHEEL_SLOTS, TimerCheck
 from protocol.names import TIMER_CHECK_FILE
 from protocol.record.codec import Record, decode
 from protocol.record.encode import NewMessage, pack_record
 from protocol.record.properties import encode_properties
-from protocol.record.timed import TIMER_PLACE
+from protocol.record.waiting import TIMER_PLACE
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -193,7 +193,7 @@ def test_a_message_beyond_the_wheel_holds_up_nobody_after_a_long_stop(
     stopped_ms = 13 * DAY_MS
     waiting.at = Moment(NOON + stopped_ms, 1_000 + stopped_ms)
     far_ms = waiting.at.wall_ms + 36 * HOUR_MS
-    assert far_ms > NOON + SLOTS * 1_000
+    assert far_ms > NOON + WHEEL_SLOTS * 1_000
     pairs = [("REAL_TOPIC", "t"), ("TIMER_OUT_MS", str(far_ms))]
     far = decode(pack_record(NewMessage("x", b"x", 0), encode_properties(pairs)), 0)
     assert isinstance(far, Record)

@@ -14,8 +14,7 @@ from protocol.names import CONSUMER_OFFSETS_FILE
 from protocol.record.codec import Record, decode
 from protocol.remoting.bodies import HeartbeatData, ProducerData
 from protocol.remoting.codes import RequestCode, ResponseCode
-from protocol.remoting.java_class import write_body
-from protocol.remoting.java_json import parse_java_json
+from protocol.remoting.java_json import parse_java_json, write_body
 from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import REMOTING, Answered, RemotingPeer, remoting_place, send_fields
 

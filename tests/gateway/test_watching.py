@@ -22,7 +22,7 @@ from node.store.run_files import GROUP_ROWS_MAX, read_group_lags, write_group_la
 from node.supervisor.monitoring.metrics import group_families
 from protocol.remoting.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from protocol.remoting.codes import RequestCode, ResponseCode
-from protocol.remoting.java_class import write_body
+from protocol.remoting.java_json import write_body
 from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import REMOTING, RemotingPeer, pull_fields, remoting_place
 

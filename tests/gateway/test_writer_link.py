@@ -23,7 +23,7 @@ from keelog.gateway.connection import Gathering
 from keelog.gateway.sending.writer_link import WriterLink
 from node.runtime.settings import Settings
 from protocol.errors import MqError, NodeBusy
-from protocol.record.encode_batch import EncodedBatch
+from protocol.record.encode import EncodedBatch
 
 
 class Sender:

@@ -19,7 +19,7 @@ from node.supervisor.bind import free_ports
 from protocol.errors import ServiceNotAvailable
 from protocol.remoting.bodies import ClusterInfo, TopicRouteData
 from protocol.remoting.codes import RequestCode
-from protocol.remoting.java_class import read_body
+from protocol.remoting.java_json import read_body
 from tests.interop import probe
 from tests.interop.test_remoting_clients import COUNT, JAVA, good_facts, run_client
 from tests.support.node import RunningNode, wait_until

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from keelog.client.client import Client
-from protocol.checkpoint import CHECKPOINT
-from protocol.derived.multi_dispatch import NAMES, OFFSETS
+from protocol.derived.dispatch_request import LMQ_NAMES, LMQ_OFFSETS
+from protocol.derived.file_layouts import CHECKPOINT
 from protocol.errors import MqError
 from protocol.names import CHECKPOINT_FILE, CONSUME_QUEUE_DIR
 from tests.interop import probe
@@ -389,7 +389,7 @@ def test_light_queues_are_those_that_rocketmq_dispatches(tmp_path: Path, tell: T
     with RunningNode(root, options) as node:
         node.client.create_topic("orders", queues=2)
         for number in range(300):
-            properties = {NAMES: "%LMQ%a,%LMQ%b", OFFSETS: f"{number},{number}"}
+            properties = {LMQ_NAMES: "%LMQ%a,%LMQ%b", LMQ_OFFSETS: f"{number},{number}"}
             node.client.send("orders", b"%d" % number, tags=f"t{number % 3}", properties=properties)
         node.wait_dispatched()
     ours = root / CONSUME_QUEUE_DIR

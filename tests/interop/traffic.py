@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from keelog.client.client import Client
 from keelog.client.messages import OutgoingMessage
 from keelog.client.results import Receipt
-from protocol.derived.index_entry import TAGS_KEY_PREFIX, key_hash
-from protocol.message_id import parse_host
+from protocol.derived.file_layouts import TAGS_KEY_PREFIX, key_hash
+from protocol.ids import parse_host
 from protocol.record.java_hash import tags_code
 from protocol.record.properties import KEYS, TAGS, UNIQUE_KEY
 from tests.interop.probe import Row

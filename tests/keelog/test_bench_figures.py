@@ -23,7 +23,7 @@ from keelog.bench.report.aggregate import Tally
 from keelog.bench.results import Result, Stream, Summary
 from keelog.bench.workload import Workload
 from protocol.errors import BadRequest
-from protocol.quantities import bytes_of, count_of, seconds_of, share_of
+from protocol.human_text import bytes_of, count_of, seconds_of, share_of
 
 SECOND = 1_000_000_000
 LATER = 1 << 62

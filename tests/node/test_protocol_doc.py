@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 from protocol import errors
-from protocol.message_id import parse_host
+from protocol.ids import parse_host
 from protocol.record.codec import SHORT_HEAD
 from protocol.record.encode import NewMessage, encode_batch
 from protocol.requests import REQUESTS

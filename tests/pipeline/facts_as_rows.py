@@ -9,8 +9,8 @@ import pyarrow as pa
 from keelog.pipeline.options import parse_options
 from keelog.pipeline.read.part import read_part
 from keelog.pipeline.resolve import plan_parts
-from protocol.derived.index_entry import key_hash
-from protocol.message_id import Host
+from protocol.derived.file_layouts import key_hash
+from protocol.ids import Host
 from protocol.record.bodies import COMPRESSED, unpack
 from protocol.record.properties import split_keys
 from tests.support.golden import Facts, Row

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from protocol.message_id import NO_HOST, Host
+from protocol.ids import NO_HOST, Host
 from protocol.record.codec import BORN_HOST_V6, CRC_MASK, MAGIC_V1, MAGIC_V2, STORE_HOST_V6
 from protocol.record.properties import CRC_PROPERTY_BYTES, EMPTY_CRC_PROPERTY, crc_property
 

@@ -5,13 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import BadRequest
-from protocol.message_id import (
-    Host,
-    offset_message_id,
-    parse_host,
-    parse_offset_message_id,
-    unique_key,
-)
+from protocol.ids import Host, offset_message_id, parse_host, parse_offset_message_id, unique_key
 from tests.protocol.records import HOSTS, I64
 
 IPS = st.one_of(st.binary(min_size=4, max_size=4), st.binary(min_size=16, max_size=16))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.printable import count_text, number_text, one_line, printable
+from protocol.human_text import count_text, number_text, one_line, printable
 
 TEXT = st.text(st.one_of(st.characters(max_codepoint=0xFF), st.characters(exclude_categories=[])))
 CONTROLS = [*range(0x20), *range(0x7F, 0xA0), *range(0x2028, 0x202F), *range(0x2066, 0x206A)]

@@ -7,16 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.checkpoint import CHECKPOINT, StoreCheckpoint, decode_checkpoint, encode_checkpoint
-from protocol.derived.index_entry import (
+from protocol.derived.file_layouts import (
+    CHECKPOINT,
+    FILLER_UNIT,
     INDEX_ENTRY,
     INDEX_HEADER,
     INDEX_SLOT,
+    QUEUE_UNIT,
+    UNIT_BYTES,
     IndexGeometry,
     IndexHeader,
+    QueueUnit,
+    StoreCheckpoint,
+    decode_checkpoint,
+    encode_checkpoint,
     key_hash,
 )
-from protocol.derived.queue_unit import FILLER_UNIT, QUEUE_UNIT, UNIT_BYTES, QueueUnit
 from protocol.layout import ShortBufferError, StructLayout
 from protocol.record.codec import FILLER_HEAD, SHORT_HEAD, record_head
 from tests.protocol.records import I32, I64

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping
 from typing import Self
 
+from protocol.remoting.codes import BrokenFrame
 from protocol.remoting.controller import (
     ControllerCode,
     ControllerReply,
@@ -13,7 +14,6 @@ from protocol.remoting.controller import (
     encode_sync_state_set,
     parse_sync_state_set,
 )
-from protocol.remoting.errors import BrokenFrame
 from protocol.remoting.frame_reader import FrameReader, frame_head
 from protocol.remoting.headers import RemotingHeader
 

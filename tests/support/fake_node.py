@@ -18,7 +18,7 @@ import zmq
 
 from keelog.client.client import Client
 from protocol.errors import BadRequest, MqError, NotFound, UnknownOperation, UnknownTopic
-from protocol.message_id import offset_message_id, parse_host, parse_offset_message_id
+from protocol.ids import offset_message_id, parse_host, parse_offset_message_id
 from protocol.record.codec import Record, decode
 from protocol.record.encode import NewMessage, encode_message
 from protocol.record.patch import AppendRules, PlainRow, StoreStamp, check_plain, patch_plain

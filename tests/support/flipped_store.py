@@ -14,8 +14,7 @@ from node.store.query.filters import parse_tags
 from node.store.query.look_up import FindRequest, find, offset_by_time
 from node.store.query.pull import PullRequest, PullStatus, get_message
 from node.store.query.verified_read import record_of
-from protocol.derived.index_entry import INDEX_ENTRY, INDEX_HEADER, IndexGeometry
-from protocol.derived.queue_unit import UNIT_BYTES
+from protocol.derived.file_layouts import INDEX_ENTRY, INDEX_HEADER, UNIT_BYTES, IndexGeometry
 from protocol.errors import MessageDamaged, StoreDamaged, UnknownTopic
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR, INDEX_DIR

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from protocol.ha.stream import LogFrameReader, encode_report
+from protocol.ha import LogFrameReader, encode_report
 from tests.support.node import RunningNode, wait_until
 
 HA = "serve.ha_listen=127.0.0.1:0"

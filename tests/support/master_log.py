@@ -1,6 +1,6 @@
 """Logs as a master writes them: records in segments, each closed by a blank."""
 
-from protocol.message_id import Host
+from protocol.ids import Host
 from protocol.record.codec import FILLER_BYTES, filler
 from protocol.record.encode import NewMessage, encode_batch
 from protocol.record.patch import AppendRules, StoreStamp, check_plain, patch_plain

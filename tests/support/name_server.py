@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import NamedTuple, Self
 
 from protocol.remoting.bodies import QueueData, RegisterBrokerBody, TopicConfig, TopicRouteData
-from protocol.remoting.codes import RequestCode, ResponseCode
-from protocol.remoting.errors import BrokenFrame
+from protocol.remoting.codes import BrokenFrame, RequestCode, ResponseCode
 from protocol.remoting.frame_reader import FrameReader, frame_head
 from protocol.remoting.headers import RemotingHeader
-from protocol.remoting.java_class import read_body, write_body
+from protocol.remoting.java_json import read_body, write_body
 
 PATIENCE_S = 20.0
 GARBAGE = b"HTTP/1.1 400 Bad Request\r\n\r\n"

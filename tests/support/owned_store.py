@@ -8,7 +8,7 @@ from node.store.identity.places import create_store
 from node.writer.appender import AppendRequest
 from node.writer.recovery import Recovery, examine
 from node.writer.store import WriterStore, open_writer_store
-from protocol.message_id import Host
+from protocol.ids import Host
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
 from protocol.record.codec import Record, decode
 from protocol.record.encode import NewMessage, encode_batch

@@ -13,7 +13,7 @@ from node.store.identity.places import create_store
 from node.store.verify.verify import verify
 from node.writer.store import WriterStore, open_writer_store
 from protocol.errors import ServiceNotAvailable
-from protocol.message_id import parse_host
+from protocol.ids import parse_host
 from tests.support.faults.disk_faults import DiskFaults
 from tests.support.node import RunningNode, wait_until
 

@@ -27,7 +27,7 @@ from node.store.verify.verify import verify
 from node.supervisor.before_start import open_directory
 from node.writer.store import open_writer_store
 from protocol.errors import StoreDamaged
-from protocol.message_id import Host
+from protocol.ids import Host
 from tests.support.damaged_store import make_store, read_records
 from tests.support.seldom import seldom
 from tests.workers.living_log import SETTINGS

@@ -14,7 +14,7 @@ import pytest
 import keelog
 from node.supervisor.bind import free_ports
 from protocol.errors import NotConnected
-from protocol.message_id import parse_offset_message_id
+from protocol.ids import parse_offset_message_id
 from protocol.remoting.codes import RequestCode
 from tests.support.node import RunningNode
 from tests.support.remoting import RemotingPeer

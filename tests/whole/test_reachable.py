@@ -16,7 +16,7 @@ import pytest
 import keelog
 from node.runtime.state_page import LogPage
 from node.supervisor.bind import free_ports
-from protocol.message_id import parse_offset_message_id
+from protocol.ids import parse_offset_message_id
 from tests.support.node import RunningNode, wait_until
 
 pytestmark = pytest.mark.process

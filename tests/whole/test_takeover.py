@@ -12,8 +12,7 @@ from node.store.opening import open_store
 from node.writer.appender import AppendRequest
 from node.writer.recovery import examine
 from node.writer.store import WriterStore, open_writer_store
-from protocol.ids import Queue
-from protocol.message_id import Host
+from protocol.ids import Host, Queue
 from protocol.record.encode import NewMessage, encode_batch
 from tests.support.golden import GetStore, facts
 from workers.feed import LiveFeed

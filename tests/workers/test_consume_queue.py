@@ -9,7 +9,7 @@ import pytest
 
 from node.runtime.state_page import queue_slot
 from node.store.checkpoints import Tails, WorkerCheckpoint, list_progress, save_progress, save_tails
-from protocol.derived.queue_unit import FILLER_UNIT
+from protocol.derived.file_layouts import FILLER_UNIT
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 from protocol.names import CONSUME_QUEUE_DIR

@@ -10,7 +10,7 @@ import pytest
 
 from node.store.checkpoints import remove_progress
 from node.store.file_sizes import found_geometry
-from protocol.derived.index_entry import INDEX_ENTRY, INDEX_HEADER
+from protocol.derived.file_layouts import INDEX_ENTRY, INDEX_HEADER
 from protocol.errors import StoreDamaged
 from protocol.names import ABORT_FILE, INDEX_DIR
 from protocol.record.encode import NewMessage

@@ -9,7 +9,7 @@ import pytest
 
 from node.runtime.state_page import queue_slot
 from node.store.checkpoints import Tails, save_tails
-from protocol.derived.queue_unit import FILLER_UNIT, QUEUE_UNIT, UNIT_BYTES
+from protocol.derived.file_layouts import FILLER_UNIT, QUEUE_UNIT, UNIT_BYTES
 from protocol.ids import Queue
 from protocol.names import CONSUME_QUEUE_DIR, offset_file_name
 from protocol.record.encode import NewMessage

@@ -12,7 +12,7 @@ from node.store.opening import StoppedStore
 from node.store.queues import list_queues
 from node.store.verify.verify import verify
 from node.writer.recovery import examine
-from protocol.derived.multi_dispatch import NAMES, OFFSETS, lmq_offsets
+from protocol.derived.dispatch_request import LMQ_NAMES, LMQ_OFFSETS, lmq_offsets
 from protocol.errors import StoreError
 from protocol.ids import Queue
 from protocol.names import BATCH_QUEUE_DIR, CONSUME_QUEUE_DIR, SCHEDULE_TOPIC
@@ -30,8 +30,8 @@ def named(number: int) -> NewMessage:
     """A message that a broker put into two light queues, in one of them each third time."""
     names = {"%LMQ%a": number} | ({"%LMQ%b": number // 3} if number % 3 == 0 else {})
     properties = {
-        NAMES: ",".join(names),
-        OFFSETS: ",".join(str(offset) for offset in names.values()),
+        LMQ_NAMES: ",".join(names),
+        LMQ_OFFSETS: ",".join(str(offset) for offset in names.values()),
     }
     return NewMessage("orders", b"body", number % 2, tags="T", properties=properties)
 
@@ -107,28 +107,28 @@ def test_a_node_keeps_light_queues_and_adds_what_the_broker_had_not_dispatched(r
     ("topic", "properties"),
     [
         ("t", {}),
-        ("t", {NAMES: "%LMQ%a"}),
-        ("t", {NAMES: "%LMQ%a,%LMQ%b", OFFSETS: "1"}),
-        ("t", {NAMES: "other", OFFSETS: "1"}),
-        ("t", {NAMES: "%LMQ%a/../b", OFFSETS: "1"}),
-        ("t", {NAMES: "%LMQ%a", OFFSETS: "null"}),
-        ("t", {NAMES: "%LMQ%a", OFFSETS: "9" * 30}),
-        ("%RETRY%g", {NAMES: "%LMQ%a", OFFSETS: "1"}),
-        ("rmq_sys_x", {NAMES: "%LMQ%a", OFFSETS: "1"}),
-        (SCHEDULE_TOPIC, {NAMES: "%LMQ%a", OFFSETS: "1"}),
+        ("t", {LMQ_NAMES: "%LMQ%a"}),
+        ("t", {LMQ_NAMES: "%LMQ%a,%LMQ%b", LMQ_OFFSETS: "1"}),
+        ("t", {LMQ_NAMES: "other", LMQ_OFFSETS: "1"}),
+        ("t", {LMQ_NAMES: "%LMQ%a/../b", LMQ_OFFSETS: "1"}),
+        ("t", {LMQ_NAMES: "%LMQ%a", LMQ_OFFSETS: "null"}),
+        ("t", {LMQ_NAMES: "%LMQ%a", LMQ_OFFSETS: "9" * 30}),
+        ("%RETRY%g", {LMQ_NAMES: "%LMQ%a", LMQ_OFFSETS: "1"}),
+        ("rmq_sys_x", {LMQ_NAMES: "%LMQ%a", LMQ_OFFSETS: "1"}),
+        (SCHEDULE_TOPIC, {LMQ_NAMES: "%LMQ%a", LMQ_OFFSETS: "1"}),
         # An empty offset at the end, of a name without the prefix, counts as none.
-        ("t", {NAMES: "%LMQ%a,other", OFFSETS: "1,"}),
+        ("t", {LMQ_NAMES: "%LMQ%a,other", LMQ_OFFSETS: "1,"}),
     ],
 )
 def test_what_a_broker_does_not_dispatch_has_no_light_queue(
     topic: str, properties: dict[str, str]
 ) -> None:
     assert lmq_offsets(topic, properties) == {}
-    assert lmq_offsets("t", {NAMES: "%LMQ%a,other", OFFSETS: "7,8"}) == {"%LMQ%a": 7}
+    assert lmq_offsets("t", {LMQ_NAMES: "%LMQ%a,other", LMQ_OFFSETS: "7,8"}) == {"%LMQ%a": 7}
 
 
 def test_names_that_end_in_a_separator_are_read_as_a_broker_reads_them() -> None:
-    assert lmq_offsets("t", {NAMES: "%LMQ%a,", OFFSETS: "7"}) == {"%LMQ%a": 7}
+    assert lmq_offsets("t", {LMQ_NAMES: "%LMQ%a,", LMQ_OFFSETS: "7"}) == {"%LMQ%a": 7}
 
 
 @pytest.fixture

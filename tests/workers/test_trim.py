@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from node.runtime.state_page import queue_slot
-from protocol.derived.queue_unit import QUEUE_UNIT, UNIT_BYTES
+from protocol.derived.file_layouts import QUEUE_UNIT, UNIT_BYTES
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, offset_file_name
 from tests.workers.bench_of_workers import new_log, running
 from tests.workers.living_log import LivingLog

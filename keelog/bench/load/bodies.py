@@ -5,7 +5,7 @@ import random
 from typing import NamedTuple
 
 from protocol.errors import BadRequest
-from protocol.quantities import bytes_of
+from protocol.human_text import bytes_of
 
 KINDS = "128, 1KiB, uniform:100-2000 or lognormal:512 (the median)"
 POOL_BODIES = 4096

@@ -9,7 +9,7 @@ from keelog.pipeline.report.page import page as frame
 from keelog.pipeline.report.page import section, table
 from keelog.text import ms_text
 from protocol.errors import RefusedError
-from protocol.printable import count_text, number_text, size_text
+from protocol.human_text import count_text, number_text, size_text
 
 TITLES = {
     "send": "Messages sent to a node",

@@ -9,7 +9,7 @@ from keelog.bench.results import Result, Second, Summary
 from keelog.bench.setup import LoadListener
 from keelog.progress import status_line
 from keelog.text import ms_text
-from protocol.printable import count_text, number_text, size_text
+from protocol.human_text import count_text, number_text, size_text
 
 NAMES = {
     "send": "sent",

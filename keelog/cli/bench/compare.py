@@ -10,7 +10,7 @@ from keelog.cli.failures import OK, Partial, doing
 from keelog.cli.options import command, output_options
 from keelog.cli.output import Output
 from protocol.errors import BadRequest
-from protocol.quantities import share_of
+from protocol.human_text import share_of
 
 if TYPE_CHECKING:
     from keelog.bench.results import Result

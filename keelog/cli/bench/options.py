@@ -9,7 +9,7 @@ import click
 
 from keelog.cli.options import options, settings_options
 from protocol.errors import BadRequest
-from protocol.quantities import bytes_of, count_of, seconds_of
+from protocol.human_text import bytes_of, count_of, seconds_of
 
 if TYPE_CHECKING:
     from keelog.bench.limits import RunLimits

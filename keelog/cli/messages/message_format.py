@@ -14,7 +14,7 @@ from typing import Any
 
 from keelog.cli.failures import BadValue
 from keelog.cli.shapes import properties_shape, text_or_b64
-from protocol.printable import printable
+from protocol.human_text import printable
 from protocol.record.codec import Record
 
 _PART = re.compile(

@@ -15,7 +15,7 @@ import click
 
 from keelog.cli.failures import BadValue
 from protocol.errors import BadRequest
-from protocol.quantities import seconds_of
+from protocol.human_text import seconds_of
 
 Kind = Literal["start", "end", "offset", "from_start", "from_end", "time"]
 

@@ -20,7 +20,7 @@ from keelog.cli.node.top_lines import fitted, lines
 from keelog.cli.options import command, node_option, output_options
 from keelog.cli.output import Output
 from protocol.errors import MqError
-from protocol.printable import one_line
+from protocol.human_text import one_line
 
 Fields = dict[str, Any]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from keelog.text import aligned, disk_text, duration_text, size_text, widths_of
-from protocol.printable import one_line
+from protocol.human_text import one_line
 
 Fields = dict[str, Any]
 GROUPS_SHOWN_MAX = 10

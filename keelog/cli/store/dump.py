@@ -24,8 +24,7 @@ from keelog.cli.store.options import directory, opened
 from keelog.progress import Advance, CommandProgress
 from node.store.log.reader import Damage, columns_past_damage
 from node.store.opening import StoppedStore
-from protocol.derived.index_entry import IndexEntry
-from protocol.derived.queue_unit import QueueUnit
+from protocol.derived.file_layouts import IndexEntry, QueueUnit
 from protocol.errors import BadRequest, NotFound
 from protocol.record.codec import Record
 from protocol.record.columns import RecordColumns

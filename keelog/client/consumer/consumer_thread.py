@@ -27,7 +27,7 @@ from keelog.client.send.unique_key import local_ip
 from keelog.client.transport.request import Call, NodeRole
 from keelog.client.transport.routes import Routes
 from protocol.errors import ClientClosed, MqError, NotConnected, RefusedError
-from protocol.remoting.errors import BrokenFrame
+from protocol.remoting.codes import BrokenFrame
 
 log = logging.getLogger("keelog.client")
 

@@ -21,14 +21,13 @@ from protocol.remoting.bodies import (
     MessageQueue,
     TopicRouteData,
 )
-from protocol.remoting.codes import RequestCode, ResponseCode
-from protocol.remoting.errors import BadCommand
-from protocol.remoting.java_class import read_body, write_body, write_ext
-from protocol.remoting.request_headers import (
+from protocol.remoting.codes import BadCommand, RequestCode, ResponseCode
+from protocol.remoting.header_fields import (
     ConsumerGroupHeader,
     GetRouteInfoHeader,
     UnregisterClientHeader,
 )
+from protocol.remoting.java_json import read_body, write_body, write_ext
 
 log = logging.getLogger("keelog.client")
 

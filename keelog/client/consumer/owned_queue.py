@@ -12,8 +12,8 @@ from protocol.errors import MessageDamaged, StoreDamaged
 from protocol.record.codec import Record, decode
 from protocol.remoting.bodies import MessageQueue
 from protocol.remoting.codes import RequestCode
-from protocol.remoting.java_class import write_ext
-from protocol.remoting.request_headers import QueueHeader, SearchOffsetHeader
+from protocol.remoting.header_fields import QueueHeader, SearchOffsetHeader
+from protocol.remoting.java_json import write_ext
 
 Progress = QueueProgress[GroupMessage]
 

@@ -26,16 +26,15 @@ from keelog.client.consumer.owned_queue import (
 from keelog.client.consumer.remoting_exchange import RemotingAnswer, RemotingExchange, WhenAnswered
 from protocol.errors import MessageDamaged, StoreDamaged
 from protocol.remoting.bodies import LockBatchBody, LockedQueues, MessageQueue
-from protocol.remoting.codes import RequestCode, ResponseCode
-from protocol.remoting.damage import named_damage
-from protocol.remoting.errors import BadCommand
-from protocol.remoting.java_class import read_body, write_body, write_ext
-from protocol.remoting.request_headers import (
+from protocol.remoting.codes import BadCommand, RequestCode, ResponseCode
+from protocol.remoting.header_fields import (
     ConsumerSendMsgBackHeader,
     PullMessageHeader,
     QueryConsumerOffsetHeader,
     UpdateConsumerOffsetHeader,
+    named_damage,
 )
+from protocol.remoting.java_json import read_body, write_body, write_ext
 
 log = logging.getLogger("keelog.client")
 

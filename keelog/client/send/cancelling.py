@@ -4,7 +4,7 @@ from keelog.client.messages import OutgoingMessage
 from keelog.client.results import Receipt
 from protocol.errors import BadRequest
 from protocol.record.properties import TIMER_DELETE_KEY
-from protocol.record.timed import RECALL_BODY, RECALL_TAG
+from protocol.record.waiting import RECALL_BODY, RECALL_TAG
 
 
 def cancelling(receipt: Receipt) -> OutgoingMessage:

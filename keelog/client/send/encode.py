@@ -27,11 +27,10 @@ from keelog.client.send.unique_key import UniqueKeys
 from keelog.client.transport.io_thread import IoThread
 from keelog.client.transport.routes import NO_ROUTES
 from protocol.errors import BadRequest
-from protocol.message_id import Host
+from protocol.ids import Host
 from protocol.names import QUEUE_ID_MAX
 from protocol.record.codec import CRC_MASK, MAGIC_V1, SHORT_HEAD
-from protocol.record.encode import ANY_QUEUE, encode_message
-from protocol.record.encode_batch import BatchDraft, Keys, encode_columns
+from protocol.record.encode import ANY_QUEUE, BatchDraft, Keys, encode_columns, encode_message
 from protocol.record.properties import PROPERTIES_BYTES_MAX
 
 SHORT_WAY_OPTIONS = {"tags", "keys", "queue_id", "order_by", "unique_key"}

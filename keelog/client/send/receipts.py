@@ -12,8 +12,8 @@ from keelog.client.results import Receipt
 from keelog.client.send.unique_key import hex_after
 from keelog.client.transport.request import NodeAnswer
 from protocol.errors import BadRequest, MqError, OutcomeUnknownError, SendTimeout
+from protocol.ids import offset_message_id, parse_host
 from protocol.kernel import loader
-from protocol.message_id import offset_message_id, parse_host
 
 T = TypeVar("T")
 Results = Sequence[Receipt] | MqError

@@ -31,8 +31,7 @@ from keelog.client.send.receipts import (
 from keelog.client.transport.request import Call, NodeRole, Outcome
 from protocol.errors import BadRequest, IllegalMessage, MqError, OutcomeUnknownError
 from protocol.record.codec import SHORT_HEAD
-from protocol.record.encode import ANY_QUEUE
-from protocol.record.encode_batch import EncodedBatch
+from protocol.record.encode import ANY_QUEUE, EncodedBatch
 
 TOPICS_S_MAX = 30.0
 """The client asks for the queues of topics again after this time, as RocketMQ's clients do."""

@@ -11,8 +11,8 @@ from itertools import count
 from typing import overload
 from urllib.parse import urlsplit
 
-from protocol.message_id import unique_key
-from protocol.record.encode_batch import unique_key_at
+from protocol.ids import unique_key
+from protocol.record.encode import unique_key_at
 
 UNIQUE_KEY_CHARS = 32
 """Of a key with an IPv4 address."""

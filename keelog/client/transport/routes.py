@@ -6,7 +6,7 @@ from typing import Any
 
 from protocol.addresses import fill_host, host_of
 from protocol.errors import MqError
-from protocol.sizes import DEFAULT_MAX_MESSAGE_BYTES
+from protocol.names import DEFAULT_MAX_MESSAGE_BYTES
 from protocol.wire.frames import raise_refusal
 
 

@@ -18,7 +18,7 @@ from protocol.addresses import host_of, is_numeric
 from protocol.errors import BadRequest, MqError, NotConnected
 from protocol.wire import zmtp
 from protocol.wire.frames import VERSION, HeaderPacker, unpack_answer
-from protocol.wire.socket_events import parse_socket_event
+from protocol.wire.zmtp import parse_socket_event
 
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
 """The largest frame that is taken from a node."""

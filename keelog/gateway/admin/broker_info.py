@@ -21,9 +21,8 @@ from node.runtime.store_paths import OFFSETS_FILE_BYTES_MAX, read_bounded
 from protocol.errors import CorruptError, NotAllowed, NotFound, StoreDamaged
 from protocol.names import DELAY_OFFSETS_FILE, SCHEDULE_TOPIC
 from protocol.remoting.bodies import KVTable
-from protocol.remoting.errors import BadCommand
-from protocol.remoting.java_class import write_body
-from protocol.remoting.java_json import parse_java_json
+from protocol.remoting.codes import BadCommand
+from protocol.remoting.java_json import parse_java_json, write_body
 
 _POOLS = ("send", "pull", "litePull", "query", "ack")
 VERSION_NAME = "V5_5_0"

@@ -10,17 +10,17 @@ from keelog.gateway.connection import RemotingConnection, Reply, Request
 from keelog.gateway.members import Group, Members
 from keelog.gateway.to_clients.client_requests import ClientAnswer, ClientRequests
 from protocol.errors import MqError, NotFound
-from protocol.message_id import parse_offset_message_id
+from protocol.ids import parse_offset_message_id
 from protocol.record.codec import Record
-from protocol.remoting.admin_headers import (
+from protocol.remoting.bodies import GetConsumerStatusBody
+from protocol.remoting.codes import RequestCode, ResponseCode
+from protocol.remoting.header_fields import (
     ConsumeDirectlyHeader,
     ConsumerStatusHeader,
     RunningInfoHeader,
+    request_fields,
 )
-from protocol.remoting.bodies import GetConsumerStatusBody
-from protocol.remoting.codes import RequestCode, ResponseCode
-from protocol.remoting.java_class import read_body, write_body
-from protocol.remoting.request_headers import request_fields
+from protocol.remoting.java_json import read_body, write_body
 
 STATUS_S_MAX = 5.0
 """How long each client may take for 221 (Broker2Client#getConsumeStatus)."""

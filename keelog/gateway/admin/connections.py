@@ -6,7 +6,7 @@ from time import monotonic
 from keelog.gateway.connection import RemotingConnection, Reply, Request
 from keelog.gateway.members import GroupMember, Members
 from node.runtime.process import now_ms
-from protocol.remoting.admin_bodies import (
+from protocol.remoting.bodies import (
     ClientConnection,
     ConsumerConnection,
     ProducerConnection,
@@ -14,8 +14,8 @@ from protocol.remoting.admin_bodies import (
     ProducerTable,
 )
 from protocol.remoting.codes import ResponseCode
-from protocol.remoting.java_class import write_body
-from protocol.remoting.request_headers import request_fields
+from protocol.remoting.header_fields import request_fields
+from protocol.remoting.java_json import write_body
 
 CLIENTS_SHOWN_MAX = 50_000
 """Producers of one reply to 328; further ones are left out."""

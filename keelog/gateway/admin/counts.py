@@ -13,7 +13,7 @@ from typing import NamedTuple
 from keelog.gateway.members import Members
 from node.runtime.stats import read_topics
 from node.runtime.stats_series import QUEUE
-from protocol.remoting.admin_bodies import BrokerStats, StatsOfSpan
+from protocol.remoting.bodies import BrokerStats, StatsOfSpan
 
 PUT_NUMS, PUT_SIZE, GET_NUMS = "TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE", "GROUP_GET_NUMS"
 """Names of statistics (Stats)."""

@@ -32,11 +32,10 @@ from keelog.gateway.topics import Topics
 from node.reader.pull_desk import PullDesk
 from protocol.errors import NotAllowed
 from protocol.record.codec import Record
-from protocol.remoting.admin_headers import RequestModeHeader, StatsHeader
 from protocol.remoting.codes import RequestCode, ResponseCode
 from protocol.remoting.controller import ControllerCode
-from protocol.remoting.java_class import read_body, write_body
-from protocol.remoting.request_headers import request_fields
+from protocol.remoting.header_fields import RequestModeHeader, StatsHeader, request_fields
+from protocol.remoting.java_json import read_body, write_body
 
 Handle = Callable[[Request], Any]
 _ACL = "a node has no users and no access lists"

@@ -8,10 +8,9 @@ from keelog.client.core import ClientCore
 from keelog.gateway.admin.resets import WaitingResets
 from keelog.gateway.connection import Reply, Request
 from keelog.gateway.groups import Groups
-from protocol.remoting.admin_headers import DeleteGroupHeader, PagedGroupsHeader
 from protocol.remoting.codes import ResponseCode
-from protocol.remoting.java_class import write_body
-from protocol.remoting.request_headers import request_fields
+from protocol.remoting.header_fields import DeleteGroupHeader, PagedGroupsHeader, request_fields
+from protocol.remoting.java_json import write_body
 
 
 class GroupChanges:

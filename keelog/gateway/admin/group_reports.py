@@ -15,17 +15,17 @@ from keelog.gateway.members import Members
 from keelog.gateway.topics import Topics
 from node.store.config.topics_file import Topic
 from protocol.errors import NotAllowed
-from protocol.remoting.admin_bodies import GroupList, SubscriptionOfGroup
-from protocol.remoting.admin_headers import ConsumeStatsHeader, GroupHeader
 from protocol.remoting.bodies import (
     ConsumeStats,
     ConsumeStatsList,
+    GroupList,
     MessageQueue,
     OffsetWrapper,
+    SubscriptionOfGroup,
     TopicList,
 )
-from protocol.remoting.java_class import write_body
-from protocol.remoting.request_headers import request_fields
+from protocol.remoting.header_fields import ConsumeStatsHeader, GroupHeader, request_fields
+from protocol.remoting.java_json import write_body
 
 QUEUES_SHOWN_MAX = 50_000
 """Queues of all groups in one reply, which has up to 16 MiB: about 200 bytes each."""

@@ -13,15 +13,11 @@ from keelog.client.messages import Message
 from keelog.gateway.connection import Reply, Request
 from node.runtime.state_page import WorkerPage
 from node.store.indexes import MAX_MESSAGES_BATCH
-from protocol.derived.index_entry import TAGS_KEY_PREFIX
+from protocol.derived.file_layouts import TAGS_KEY_PREFIX
 from protocol.errors import NotFound, StoreDamaged, UnknownTopic
 from protocol.record.codec import Record
 from protocol.remoting.codes import ResponseCode
-from protocol.remoting.request_headers import (
-    QueryMessageHeader,
-    ViewMessageHeader,
-    request_fields,
-)
+from protocol.remoting.header_fields import QueryMessageHeader, ViewMessageHeader, request_fields
 
 UNIQUE_MESSAGES_MAX = 32
 """Of one unique key, whatever the client asks for; a Java broker's defaultQueryMaxNum."""

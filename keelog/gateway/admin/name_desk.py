@@ -15,11 +15,10 @@ from node.runtime.process import now_ms
 from node.store.config.config_table import ConfigTable
 from protocol.errors import NotAllowed, NotFound
 from protocol.names import KV_CONFIG_FILE
-from protocol.remoting.admin_headers import KvHeader
 from protocol.remoting.bodies import KVTable, TopicList
 from protocol.remoting.codes import ResponseCode
-from protocol.remoting.java_class import write_body
-from protocol.remoting.request_headers import request_fields
+from protocol.remoting.header_fields import KvHeader, request_fields
+from protocol.remoting.java_json import write_body
 
 KEYS_KEPT_MAX = 10_000
 """Of all namespaces together."""

@@ -17,11 +17,15 @@ from keelog.gateway.members import Members
 from keelog.gateway.membership.client_places import GroupQueuePlace
 from keelog.gateway.topics import Topics
 from protocol.errors import NodeBusy
-from protocol.remoting.admin_headers import CloneOffsetHeader, ResetOffsetHeader
 from protocol.remoting.bodies import MessageQueue, ResetOffsetBody
 from protocol.remoting.codes import ResponseCode
-from protocol.remoting.java_class import write_body
-from protocol.remoting.request_headers import PullMessageHeader, request_fields
+from protocol.remoting.header_fields import (
+    CloneOffsetHeader,
+    PullMessageHeader,
+    ResetOffsetHeader,
+    request_fields,
+)
+from protocol.remoting.java_json import write_body
 
 RESETS_MAX = 65_536
 """Places that wait for a member that pulls; further ones are refused as busy."""

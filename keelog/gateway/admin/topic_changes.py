@@ -23,11 +23,10 @@ from node.store.config.topics_file import (
 )
 from protocol.errors import BadRequest, IllegalMessage, UnknownTopic
 from protocol.names import NOT_FOR_CLIENTS, SYSTEM_PREFIX, TRACE_TOPIC, check_topic
-from protocol.remoting.admin_bodies import TopicConfigs
-from protocol.remoting.bodies import TopicConfig
-from protocol.remoting.errors import BadCommand
-from protocol.remoting.java_class import read_body
-from protocol.remoting.request_headers import CreateTopicHeader, request_fields
+from protocol.remoting.bodies import TopicConfig, TopicConfigs
+from protocol.remoting.codes import BadCommand
+from protocol.remoting.header_fields import CreateTopicHeader, request_fields
+from protocol.remoting.java_json import read_body
 
 TOPICS_AT_ONCE_MAX = 1_000
 """Of one request to make several."""

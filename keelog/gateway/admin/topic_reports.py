@@ -11,17 +11,18 @@ from keelog.gateway.members import Members
 from keelog.gateway.topics import Topics
 from node.reader.answers import NO_TIME, look_again
 from node.runtime.process import now_ms
-from protocol.remoting.admin_bodies import (
+from protocol.remoting.bodies import (
     ConsumeTimeSpans,
+    MessageQueue,
     QueueTimeSpan,
+    TopicOffset,
+    TopicStatsTable,
     UnitOfQueue,
     UnitsOfQueue,
 )
-from protocol.remoting.admin_headers import QueryQueueHeader, TopicOfGroupHeader
-from protocol.remoting.bodies import MessageQueue, TopicOffset, TopicStatsTable
 from protocol.remoting.codes import ResponseCode
-from protocol.remoting.java_class import write_body
-from protocol.remoting.request_headers import request_fields
+from protocol.remoting.header_fields import QueryQueueHeader, TopicOfGroupHeader, request_fields
+from protocol.remoting.java_json import write_body
 
 UNITS_MAX = 1_024
 """Of one reply to 321, where the tool asks for more."""

@@ -6,7 +6,7 @@ from itertools import count
 from types import MappingProxyType
 from typing import NamedTuple, Self
 
-from protocol.remoting.errors import BrokenFrame
+from protocol.remoting.codes import BrokenFrame
 from protocol.remoting.frame_reader import FrameReader, frame_head
 from protocol.remoting.headers import RemotingHeader
 

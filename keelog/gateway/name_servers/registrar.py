@@ -21,7 +21,7 @@ from protocol.addresses import is_loopback
 from protocol.errors import MqError, RefusedError
 from protocol.remoting.bodies import RegisterBrokerBody, TopicRouteData
 from protocol.remoting.codes import RequestCode, ResponseCode
-from protocol.remoting.java_class import read_body, write_body
+from protocol.remoting.java_json import read_body, write_body
 
 log = logging.getLogger("keelog.gateway")
 

@@ -33,8 +33,15 @@ from protocol.record.properties import (
     decode_raw_properties,
     encode_properties,
 )
-from protocol.record.scheduled import RealPlace, joined_properties, schedule_place, scheduled
-from protocol.record.timed import RecallHandle, Timed, recall_handle
+from protocol.record.waiting import (
+    RealPlace,
+    RecallHandle,
+    Timed,
+    joined_properties,
+    recall_handle,
+    schedule_place,
+    scheduled,
+)
 
 
 class DelayRules(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from keelog.client.results import Receipt
-from protocol.message_id import Host, parse_offset_message_id
+from protocol.ids import Host, parse_offset_message_id
 from protocol.names import HALF_TOPIC, OP_TOPIC, QUEUE_ID_MAX, UNDECIDED_TOPIC, is_folder_name
 from protocol.record.codec import (
     TRANSACTION_COMMIT,
@@ -30,7 +30,7 @@ from protocol.record.properties import (
     decode_raw_properties,
     encode_properties,
 )
-from protocol.record.scheduled import RealPlace, joined_properties
+from protocol.record.waiting import RealPlace, joined_properties
 
 HALF_QUEUE = 0
 """Every half message goes there."""

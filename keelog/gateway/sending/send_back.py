@@ -24,10 +24,10 @@ from keelog.gateway.topics import Topics
 from node.store.config.topics_file import Topic
 from protocol.errors import MqError, NotAllowed, NotFound
 from protocol.record.codec import Record
-from protocol.record.scheduled import RealPlace
+from protocol.record.waiting import RealPlace
 from protocol.remoting.codes import ResponseCode
-from protocol.remoting.request_headers import ConsumerSendMsgBackHeader, request_fields
-from protocol.request_checks import WAIT_NONE
+from protocol.remoting.header_fields import ConsumerSendMsgBackHeader, request_fields
+from protocol.request_fields import WAIT_NONE
 
 
 class _HandedBack:

@@ -46,7 +46,7 @@ from protocol.errors import (
     NotAllowed,
     OutcomeUnknownError,
 )
-from protocol.message_id import IPV4_BYTES
+from protocol.ids import IPV4_BYTES
 from protocol.names import (
     DLQ_PREFIX,
     HALF_TOPIC,
@@ -56,20 +56,25 @@ from protocol.names import (
     check_topic_for_send,
 )
 from protocol.record.codec import TRANSACTION_MASK
-from protocol.record.encode import ANY_QUEUE, FORBIDDEN_SYS_FLAGS, pack_fields
-from protocol.record.encode_batch import EncodedBatch
+from protocol.record.encode import ANY_QUEUE, FORBIDDEN_SYS_FLAGS, EncodedBatch, pack_fields
 from protocol.record.properties import (
     CRC_PROPERTY_BYTES,
     EMPTY_CRC_PROPERTY,
     check_properties_length,
 )
-from protocol.record.scheduled import RealPlace, schedule_place, scheduled
-from protocol.record.timed import TIMER_PLACE, Timed, is_timed, timed
-from protocol.remoting.batch import BatchItem, batch_items
+from protocol.record.waiting import (
+    TIMER_PLACE,
+    RealPlace,
+    Timed,
+    is_timed,
+    schedule_place,
+    scheduled,
+    timed,
+)
+from protocol.remoting.batch import BatchItem, RecordMould, batch_items, encode_items, packed_names
 from protocol.remoting.codes import ResponseCode
-from protocol.remoting.encode_items import RecordMould, encode_items, packed_names
-from protocol.remoting.request_headers import SendMessageHeader, request_fields
-from protocol.request_checks import WAIT_NONE
+from protocol.remoting.header_fields import SendMessageHeader, request_fields
+from protocol.request_fields import WAIT_NONE
 
 WAITING_BYTES_MAX = 64 * 1024 * 1024
 """Of all clients' messages that the writer has not taken; beyond it, sends are refused as busy."""

@@ -17,7 +17,7 @@ from protocol.record.properties import (
     WAIT,
     decode_raw_properties,
 )
-from protocol.record.scheduled import TIMERS
+from protocol.record.waiting import TIMERS
 
 CLUSTER, MSG_REGION, TRACE_ON, POP_CK = "CLUSTER", "MSG_REGION", "TRACE_ON", "POP_CK"
 _ADDED = (CLUSTER, MSG_REGION, TRACE_ON, POP_CK)

@@ -6,8 +6,8 @@ from pathlib import Path
 from keelog.gateway.connection import Reply, Request
 from keelog.gateway.names import BrokerName
 from node.store.identity.roles import load_master_epochs
-from protocol.ha.epochs import epoch_at
-from protocol.remoting.java_class import write_body
+from protocol.ha import epoch_at
+from protocol.remoting.java_json import write_body
 
 _LAST_END = 2**63 - 1
 """The end of the last epoch: Java's largest long."""

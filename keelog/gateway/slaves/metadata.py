@@ -12,11 +12,10 @@ from keelog.gateway.connection import Reply, Request
 from keelog.gateway.names import BrokerName
 from node.runtime.run_files import FollowerRow, FollowersState, read_followers
 from node.runtime.store_paths import OFFSETS_FILE_BYTES_MAX, read_bounded
-from protocol.derived.timer_units import CHECK_FILE_BYTES, TIMER_CHECK_BYTES
+from protocol.derived.file_layouts import TIMER_CHECK_BYTES, TIMER_CHECK_FILE_BYTES
 from protocol.names import DELAY_OFFSETS_FILE, TIMER_CHECK_FILE
-from protocol.remoting.admin_bodies import HAConnectionInfo, HARuntimeInfo
-from protocol.remoting.bodies import DataVersion
-from protocol.remoting.java_class import write_body
+from protocol.remoting.bodies import DataVersion, HAConnectionInfo, HARuntimeInfo
+from protocol.remoting.java_json import write_body
 
 OffsetsOfAll = Callable[[], Awaitable[Mapping[str, Mapping[str, Mapping[int, int]]]]]
 """Returns the next offsets by group, topic and queue."""
@@ -64,7 +63,7 @@ class SlaveDesk:
         (TimerCheckpoint#encode): zeros without one."""
         found = b""
         with suppress(OSError):
-            found = read_bounded(self._root / TIMER_CHECK_FILE, CHECK_FILE_BYTES)[
+            found = read_bounded(self._root / TIMER_CHECK_FILE, TIMER_CHECK_FILE_BYTES)[
                 :TIMER_CHECK_BYTES
             ]
         return Reply(body=found.ljust(TIMER_CHECK_BYTES, b"\0"))

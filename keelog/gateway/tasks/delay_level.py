@@ -22,7 +22,7 @@ from node.runtime.stored_times import Arrivals, ClockSet, Moment, moment
 from protocol.errors import MqError
 from protocol.record.codec import Record
 from protocol.record.properties import decode_raw_properties
-from protocol.record.scheduled import schedule_place
+from protocol.record.waiting import schedule_place
 
 log = logging.getLogger("keelog.tasks")
 

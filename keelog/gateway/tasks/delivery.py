@@ -16,7 +16,7 @@ from node.runtime.event_log import fields
 from protocol.errors import BadRequest, MqError, RefusedError
 from protocol.record.codec import Record
 from protocol.record.encode import ANY_QUEUE
-from protocol.record.scheduled import RealPlace
+from protocol.record.waiting import RealPlace
 
 log = logging.getLogger("keelog.tasks")
 

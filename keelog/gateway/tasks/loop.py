@@ -43,7 +43,7 @@ from node.runtime.store_paths import check_held
 from node.runtime.stored_times import clock_sets, moment
 from node.store.identity.places import check_created
 from node.store.run_files import ends_to_heed, note_lowered
-from protocol.record.scheduled import schedule_place
+from protocol.record.waiting import schedule_place
 
 SLOT = "tasks-0"
 LOCK_WAIT_S = 2.0

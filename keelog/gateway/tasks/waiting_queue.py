@@ -11,7 +11,7 @@ from keelog.gateway.tasks.delivery import RETRY_S
 from keelog.gateway.transactions.queue_pages import REQUEST_S, read_page
 from node.runtime.event_log import fields
 from protocol.record.codec import Record
-from protocol.record.scheduled import RealPlace
+from protocol.record.waiting import RealPlace
 
 log = logging.getLogger("keelog.tasks")
 

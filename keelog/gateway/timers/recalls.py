@@ -12,14 +12,9 @@ from keelog.gateway.sending.sends import Sends
 from keelog.gateway.topics import Topics
 from node.runtime.process import now_ms
 from protocol.errors import MqError
-from protocol.record.scheduled import RealPlace
-from protocol.record.timed import RECALL_BODY, parse_recall_handle, recall_properties
+from protocol.record.waiting import RECALL_BODY, RealPlace, parse_recall_handle, recall_properties
 from protocol.remoting.codes import ResponseCode
-from protocol.remoting.request_headers import (
-    RecallMessageHeader,
-    SendMessageHeader,
-    request_fields,
-)
+from protocol.remoting.header_fields import RecallMessageHeader, SendMessageHeader, request_fields
 
 _EXT = {"MSG_REGION": REGION}
 

@@ -13,7 +13,7 @@ from keelog.gateway.connection import Body, RemotingConnection
 from protocol.errors import NodeBusy
 from protocol.remoting.codes import RequestCode
 from protocol.remoting.headers import RemotingHeader
-from protocol.remoting.java_class import INT32_MAX
+from protocol.remoting.java_json import INT32_MAX
 
 CLIENT_REQUESTS_MAX = 1_024
 """Requests to all clients without an answer; further ones are refused as busy."""

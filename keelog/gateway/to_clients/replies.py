@@ -21,9 +21,9 @@ from node.runtime.event_log import fields
 from node.runtime.process import now_ms
 from protocol.errors import MqError, NodeBusy
 from protocol.record.properties import decode_raw_properties
-from protocol.record.scheduled import RealPlace
+from protocol.record.waiting import RealPlace
 from protocol.remoting.codes import RequestCode, ResponseCode
-from protocol.remoting.request_headers import SendMessageHeader, request_fields
+from protocol.remoting.header_fields import SendMessageHeader, request_fields
 
 log = logging.getLogger("keelog.gateway")
 

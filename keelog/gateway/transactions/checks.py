@@ -44,8 +44,8 @@ from protocol.names import HALF_TOPIC, OP_TOPIC, TRANSACTIONS_GROUP, UNDECIDED_T
 from protocol.record.codec import Record
 from protocol.remoting.codes import RequestCode
 from protocol.remoting.headers import ONE_WAY, RemotingHeader
-from protocol.remoting.java_class import INT32_MAX
-from protocol.request_checks import WAIT_NONE
+from protocol.remoting.java_json import INT32_MAX
+from protocol.request_fields import WAIT_NONE
 
 log = logging.getLogger("keelog.gateway")
 

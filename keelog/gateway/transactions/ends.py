@@ -29,15 +29,14 @@ from node.runtime.event_log import fields
 from node.runtime.process import now_ms
 from node.runtime.settings import Settings
 from protocol.errors import MqError, NodeBusy, NotFound
-from protocol.message_id import Host
+from protocol.ids import Host
 from protocol.names import HALF_TOPIC
 from protocol.record.codec import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, Record
 from protocol.record.encode import ANY_QUEUE
-from protocol.record.scheduled import RealPlace, schedule_place, scheduled
-from protocol.record.timed import TIMER_PLACE, timed
+from protocol.record.waiting import TIMER_PLACE, RealPlace, schedule_place, scheduled, timed
 from protocol.remoting.codes import ResponseCode
-from protocol.remoting.request_headers import EndTransactionHeader, request_fields
-from protocol.request_checks import WAIT_NONE
+from protocol.remoting.header_fields import EndTransactionHeader, request_fields
+from protocol.request_fields import WAIT_NONE
 
 log = logging.getLogger("keelog.gateway")
 

@@ -18,9 +18,9 @@ from node.runtime.event_log import fields
 from node.runtime.process import now_ms
 from node.runtime.settings import Settings
 from protocol.errors import MqError, NodeBusy
-from protocol.message_id import Host
+from protocol.ids import Host
 from protocol.names import OP_TOPIC
-from protocol.request_checks import WAIT_NONE
+from protocol.request_fields import WAIT_NONE
 
 log = logging.getLogger("keelog.gateway")
 

@@ -13,7 +13,7 @@ from node.runtime.store_paths import path_in
 from node.store.file_cache import FileVanished, OpenFiles
 from node.store.log.reader import Damage, LogReader, columns_past_damage
 from node.store.queues import Units
-from protocol.derived.index_entry import INDEX_ENTRY
+from protocol.derived.file_layouts import INDEX_ENTRY
 from protocol.derived.removed import Removed
 from protocol.record.columns import Bools, Ints
 

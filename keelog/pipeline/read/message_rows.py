@@ -30,8 +30,8 @@ from protocol.derived.dispatch_request import (
     split_properties,
     split_ragged,
 )
+from protocol.ids import IPV4_BYTES, IPV6_BYTES, PORT_BYTES, Host, offset_message_id
 from protocol.kernel import loader
-from protocol.message_id import IPV4_BYTES, IPV6_BYTES, PORT_BYTES, Host, offset_message_id
 from protocol.record.bodies import COMPRESSED
 from protocol.record.codec import BORN_HOST_V6, SHORT_HEAD, STORE_HOST_V6
 from protocol.record.columns import Bools, Bytes, Gather, Ints, RecordColumns

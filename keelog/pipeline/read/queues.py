@@ -22,7 +22,7 @@ from node.store.file_cache import FileVanished, OpenFiles, Run
 from node.store.log.reader import LogReader
 from node.store.log.segments import Listing
 from node.store.queues import NO_UNITS, QueueFiles, Units, is_filler, open_queue_files
-from protocol.derived.queue_unit import FILLER_SIZE, QUEUE_UNIT, UNIT_BYTES
+from protocol.derived.file_layouts import FILLER_SIZE, QUEUE_UNIT, UNIT_BYTES
 from protocol.names import SCHEDULE_TOPIC, offset_file_name
 from protocol.record.codec import RECORD_BYTES_MIN, Record
 from protocol.record.columns import Bools, Bytes, Ints, RecordColumns, gather_verified

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MultipleLocator
 
-from protocol.printable import size_text
+from protocol.human_text import size_text
 
 COLOURS = ("#2f6690", "#e07a3f", "#3a9d7c", "#b5487d", "#8d7bc7", "#c2a83e", "#5b8c2a", "#7a5c48")
 REST = "#b8bec7"

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from protocol.printable import count_text, size_text
+from protocol.human_text import count_text, size_text
 
 
 def topic_rows(topics: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:

@@ -20,7 +20,7 @@ from keelog.pipeline.errors import BadRow
 from keelog.pipeline.read.arrays import flat_and_bounds
 from keelog.pipeline.sink.properties import encoded_properties
 from protocol.errors import MqError
-from protocol.message_id import unique_key
+from protocol.ids import unique_key
 from protocol.names import SHORT_TOPIC_CHARS_MAX, check_topic_for_send
 from protocol.record.codec import CRC_MASK, MAGIC_V1, MAGIC_V2, SHORT_HEAD
 from protocol.record.columns import Bools, Ints

@@ -21,8 +21,7 @@ from node.store.file_cache import FileVanished
 from node.store.log.reader import Bounds, LogReader
 from node.store.log.segments import Listing, SegmentList
 from node.store.queues import QueueFiles, QueueReader, queue_folder
-from protocol.derived.index_entry import IndexGeometry
-from protocol.derived.queue_unit import UNIT_BYTES
+from protocol.derived.file_layouts import UNIT_BYTES, IndexGeometry
 from protocol.derived.removed import Removed
 from protocol.errors import NotFound
 from protocol.ids import Queue

@@ -21,7 +21,7 @@ from keelog.pipeline.stores.remote_files import RangeSource, RemoteFile, RemoteF
 from node.runtime.store_paths import RemotePath, Snapshot, remote_path
 from node.store.file_cache import FileVanished, OpenFile
 from node.store.opening import RunningStore, StoppedStore
-from protocol.derived.queue_unit import UNIT_BYTES
+from protocol.derived.file_layouts import UNIT_BYTES
 from protocol.errors import NotAStore
 
 GAP_BYTES = 512 << 10

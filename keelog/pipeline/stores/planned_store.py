@@ -11,7 +11,7 @@ from node.runtime.settings import Settings
 from node.store.log.reader import LogReader
 from node.store.query.look_up import offset_by_time
 from node.store.queues import QueueReader, queue_folder
-from protocol.derived.queue_unit import UNIT_BYTES
+from protocol.derived.file_layouts import UNIT_BYTES
 from protocol.derived.removed import Removed
 from protocol.ids import Queue
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn, Protocol
 
 from node.store.file_cache import OpenFile, OpenFiles, Run
-from protocol.derived.queue_unit import UNIT_BYTES
+from protocol.derived.file_layouts import UNIT_BYTES
 from protocol.errors import StoreDamaged
 
 _PROBE_BYTES = UNIT_BYTES

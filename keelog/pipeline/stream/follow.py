@@ -19,7 +19,7 @@ from keelog.pipeline.stores.opening import open_selected
 from keelog.pipeline.stream.ranges import QueueRange
 from keelog.pipeline.task_spec import Part
 from node.store.queues import QueueReader
-from protocol.derived.queue_unit import FILLER_SIZE
+from protocol.derived.file_layouts import FILLER_SIZE
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR
 from protocol.record.columns import Ints

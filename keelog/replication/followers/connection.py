@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from keelog.replication.followers.flushed_log import FlushedLog
 from keelog.replication.followers.wire import FollowerWire, PlainWire
+from protocol.addresses import foreign_client
 from protocol.errors import BadRequest, MqError
-from protocol.foreign_client import foreign_client
-from protocol.ha.stream import FRAME_BODY_BYTES, ONE_BYTE_BEHIND, REPORT_BYTES
+from protocol.ha import FRAME_BODY_BYTES, ONE_BYTE_BEHIND, REPORT_BYTES
 
 TURN_BYTES_MAX = 1024 * 1024
 """What one follower gets in a turn, so that others have theirs."""

@@ -25,7 +25,7 @@ from node.runtime.wakeup import FOLLOWERS_SLOT
 from node.store.identity.places import check_created
 from protocol.addresses import is_loopback
 from protocol.errors import BadRequest, ServiceNotAvailable
-from protocol.ha.stream import DEFAULT_HA_PORT
+from protocol.ha import DEFAULT_HA_PORT
 
 log = logging.getLogger("keelog.followers")
 

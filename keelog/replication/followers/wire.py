@@ -4,14 +4,17 @@ a controller elects the master."""
 from collections.abc import Callable
 from typing import Protocol
 
-from protocol.ha.auto_switch import (
+from protocol.ha import (
     FollowerReader,
+    MasterEpoch,
+    MasterEpochs,
     MasterGreeting,
+    ReportReader,
     encode_answer,
+    encode_head,
     encode_switch_head,
+    epoch_at,
 )
-from protocol.ha.epochs import MasterEpoch, MasterEpochs, epoch_at
-from protocol.ha.stream import ReportReader, encode_head
 
 
 class FollowerWire(Protocol):

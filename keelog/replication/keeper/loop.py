@@ -39,7 +39,7 @@ from node.runtime.state_page import LogPage, LogState
 from node.store.identity.places import create_store
 from node.store.identity.roles import load_master_epochs
 from protocol.errors import BadRequest, ServiceNotAvailable, StoreLocked
-from protocol.ha.epochs import last_number
+from protocol.ha import last_number
 from protocol.remoting.codes import RequestCode, ResponseCode
 from protocol.remoting.controller import (
     ControllerCode,

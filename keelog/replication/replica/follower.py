@@ -18,8 +18,7 @@ from node.runtime.event_log import fields
 from node.runtime.process import now_ms
 from node.runtime.run_files import COMPARING, CONNECTING, FOLLOWING, STOPPED, WAITING
 from protocol.errors import ServiceNotAvailable
-from protocol.ha.epochs import MasterEpoch
-from protocol.ha.stream import ONE_BYTE_BEHIND, LogFrame
+from protocol.ha import ONE_BYTE_BEHIND, LogFrame, MasterEpoch
 
 log = logging.getLogger("keelog.replica")
 

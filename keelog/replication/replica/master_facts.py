@@ -7,7 +7,7 @@ from keelog.replication.replica.remoting_asker import RemotingAsker
 from protocol.errors import MqError
 from protocol.remoting.bodies import KVTable
 from protocol.remoting.codes import RequestCode, ResponseCode
-from protocol.remoting.java_class import read_body
+from protocol.remoting.java_json import read_body
 
 ANSWER_S = 3.0
 """How long a connection or an answer may take."""

@@ -5,14 +5,18 @@ import socket
 from collections.abc import Callable
 
 from protocol.errors import BadRequest
-from protocol.ha.auto_switch import (
+from protocol.ha import (
+    HEARTBEAT_S,
+    SILENCE_S,
     GreetingReader,
+    LogFrame,
+    LogFrameReader,
     MasterGreeting,
     SwitchFrameReader,
     encode_greeting,
+    encode_report,
     encode_switch_report,
 )
-from protocol.ha.stream import HEARTBEAT_S, SILENCE_S, LogFrame, LogFrameReader, encode_report
 
 _GREETING_BYTES_AT_ONCE = 64 * 1024
 READS_AT_ONCE = 16

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from keelog.replication.replica.remoting_asker import MasterAnswer, RemotingAsker
 from node.runtime.addresses import split_place
 from protocol.addresses import VIP_DISTANCE
-from protocol.derived.timer_units import TIMER_CHECK_BYTES
+from protocol.derived.file_layouts import TIMER_CHECK_BYTES
 from protocol.errors import MqError
 from protocol.remoting.codes import RequestCode, ResponseCode
 from protocol.remoting.java_json import parse_java_json

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from keelog.replication.replica.master_facts import MasterFacts
 from keelog.replication.replica.stops import REWIND, MasterShorter, MasterTrimmed, OtherBytes
-from protocol.ha.stream import LogFrame
+from protocol.ha import LogFrame
 
 OVERLAP_BYTES = 64 * 1024
 """What is compared; at least the last record."""

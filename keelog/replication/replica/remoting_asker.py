@@ -6,8 +6,7 @@ from itertools import count
 from typing import NamedTuple, Self
 
 from node.runtime.addresses import split_place
-from protocol.remoting.codes import Language
-from protocol.remoting.errors import BrokenFrame
+from protocol.remoting.codes import BrokenFrame, Language
 from protocol.remoting.frame_reader import FrameReader, frame_head
 from protocol.remoting.headers import RemotingHeader
 

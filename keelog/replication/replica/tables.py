@@ -33,7 +33,7 @@ from node.runtime.store_paths import OFFSETS_FILE_BYTES_MAX, read_bounded
 from node.store.config.consumer_offsets import ConsumerOffsets
 from node.writer.log.flush import JobThread
 from node.writer.topic_table import TopicTable
-from protocol.derived.timer_units import CHECK_FILE_BYTES, TimerCheck
+from protocol.derived.file_layouts import TIMER_CHECK_FILE_BYTES, TimerCheck
 from protocol.errors import MqError
 from protocol.names import (
     DELAY_OFFSETS_FILE,
@@ -196,7 +196,7 @@ class MasterTables:
         path = self._root / TIMER_CHECK_FILE
         known = TimerCheck()
         with suppress(FileNotFoundError):
-            known = TimerCheck.parse(read_bounded(path, CHECK_FILE_BYTES))
+            known = TimerCheck.parse(read_bounded(path, TIMER_CHECK_FILE_BYTES))
         if check in (TimerCheck(), known):
             return  # a master that has delivered none has no check point
         units = self._root / TIMER_LOG_DIR

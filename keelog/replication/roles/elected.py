@@ -24,9 +24,9 @@ from node.store.identity.roles import (
 from node.store.identity.store_id import ensure_id
 from node.writer.recovery import carry_out, examine
 from protocol.errors import RefusedError
-from protocol.ha.auto_switch import MasterGreeting
-from protocol.ha.epochs import (
+from protocol.ha import (
     MasterEpoch,
+    MasterGreeting,
     epochs_below,
     epochs_from,
     last_number,

@@ -32,7 +32,7 @@ from node.store.log.segments import SegmentList, list_folder
 from node.store.quarantine import keep_bytes
 from node.writer.log.tail import LogEnd, drop_segments_behind, zero_behind
 from node.writer.recovery import carry_out, examine
-from protocol.checkpoint import encode_checkpoint
+from protocol.derived.file_layouts import encode_checkpoint
 from protocol.errors import BadRequest
 from protocol.names import CHECKPOINT_FILE, COMMIT_LOG_DIR
 from protocol.record.codec import Filler, Record

@@ -19,7 +19,7 @@ from node.runtime import disk
 from node.runtime.store_paths import SMALL_FILE_BYTES_MAX, read_bounded
 from node.store.checkpoints import own_dir, save_sealed, unseal
 from protocol.errors import BadRequest, StoreDamaged, StoreError
-from protocol.ha.epochs import MasterEpochs, encode_epochs, parse_epochs
+from protocol.ha import MasterEpochs, encode_epochs, parse_epochs
 from protocol.names import BROKER_IDENTITY_FILE, MASTER_EPOCHS_FILE
 
 ROLE_FILE = "role"

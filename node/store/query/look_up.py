@@ -16,7 +16,7 @@ from node.store.log.reader import LogReader
 from node.store.opening import Store
 from node.store.query.verified_read import store_time
 from node.store.queues import FilePart, QueueReader
-from protocol.derived.index_entry import TAGS_KEY_PREFIX
+from protocol.derived.file_layouts import TAGS_KEY_PREFIX
 from protocol.errors import BadRequest, MessageDamaged, NotFound, StoreDamaged, UnknownTopic
 from protocol.record.codec import Record
 from protocol.record.java_hash import java_text

@@ -16,8 +16,8 @@ from node.store.log.reader import LogReader
 from node.store.query.filters import SqlFilter, TagFilter
 from node.store.query.verified_read import Payload, damaged_message, verified_bytes
 from node.store.queues import NO_UNITS, QueueReader, Units
-from protocol.derived.kernel_read import FitLimits, MessageUnits, PullBound, fitting_units
-from protocol.derived.queue_unit import UNIT_BYTES, QueueUnit
+from protocol.derived.file_layouts import UNIT_BYTES, QueueUnit
+from protocol.derived.kernel_calls import FitLimits, MessageUnits, PullBound, fitting_units
 from protocol.errors import StoreDamaged
 from protocol.kernel import loader
 

@@ -10,8 +10,8 @@ import numpy as np
 from node.store.file_cache import FileVanished, see_all_damage
 from node.store.log.reader import LogReader
 from node.store.queues import QueueReader
-from protocol.derived.kernel_read import MessageUnits, copy_messages, unit_bytes
-from protocol.derived.queue_unit import QueueUnit
+from protocol.derived.file_layouts import QueueUnit
+from protocol.derived.kernel_calls import MessageUnits, copy_messages, unit_bytes
 from protocol.errors import MessageDamaged, NotFound, StoreDamaged
 from protocol.kernel import loader
 from protocol.kernel.loader import Kernel

@@ -22,9 +22,8 @@ from node.store.verify.findings import (
     is_within,
     mended_by_recovery,
 )
-from protocol.derived.dispatch_request import DispatchRequests
-from protocol.derived.multi_dispatch import is_lmq, lmq_batches, lmq_offsets
-from protocol.derived.queue_unit import UNIT_BYTES
+from protocol.derived.dispatch_request import DispatchRequests, is_lmq, lmq_batches, lmq_offsets
+from protocol.derived.file_layouts import UNIT_BYTES
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 from protocol.names import CONSUME_QUEUE_DIR, offset_file_name

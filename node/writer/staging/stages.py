@@ -64,7 +64,7 @@ from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR
 from protocol.record.columns import RecordColumns, gather_ragged
 from protocol.record.patch import AppendRules, check_columns
 from protocol.record.properties import PAIR_END, UNIQUE_KEY
-from protocol.request_checks import staging_id
+from protocol.request_fields import staging_id
 from protocol.requests import PUBLISH, STAGE, UNSTAGE
 from protocol.wire.frames import PAYLOAD_BYTES_MAX, Header
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from keelog.bench.node_process import ANY_DISK, Node
 from node.supervisor.bind import free_ports
-from protocol.message_id import offset_message_id, parse_host, parse_offset_message_id
+from protocol.ids import offset_message_id, parse_host, parse_offset_message_id
 from scripts.rivals.mqadmin.cases import AdminCase
 from scripts.rivals.rocketmq import Addresses, Answer, Jvm, RocketMQ, start_name_server
 

@@ -20,7 +20,7 @@ from keelog.client.consumer.queue_desk import (
     SPAN_MAX,
 )
 from protocol.errors import NotAllowed
-from protocol.message_id import Host
+from protocol.ids import Host
 from protocol.record.encode import NewMessage, encode_message
 from protocol.record.patch import AppendRules, StoreStamp, check_plain, patch_plain
 from protocol.remoting.bodies import (
@@ -34,7 +34,7 @@ from protocol.remoting.bodies import (
 from protocol.remoting.codes import RequestCode, ResponseCode
 from protocol.remoting.frame_reader import FrameReader, frame_head
 from protocol.remoting.headers import ONE_WAY, RemotingHeader
-from protocol.remoting.java_class import read_body, write_body
+from protocol.remoting.java_json import read_body, write_body
 
 OK = ResponseCode.SUCCESS
 NO_EXT: Mapping[str, str] = {}

@@ -13,7 +13,7 @@ from node.serving import request_server
 from node.serving.request_server import BadFrames, Received, RequestWait, Server
 from node.serving.unix_server import bulk_socket
 from protocol.errors import BadRequest, ServiceNotAvailable
-from protocol.message_id import Host
+from protocol.ids import Host
 from protocol.wire.frames import answer, pack, unpack
 from tests.support.own_host import ANY_PORT
 

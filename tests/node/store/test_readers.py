@@ -24,7 +24,7 @@ from node.store.opening import StoppedStore, open_store
 from node.store.query.look_up import Boundary, FindRequest, find, offset_by_time
 from node.store.query.pull import PullRequest, get_message
 from node.store.queues import DerivedUnits, QueueFiles, QueueReader
-from protocol.derived.index_entry import (
+from protocol.derived.file_layouts import (
     INDEX_ENTRY,
     INDEX_HEADER,
     INDEX_SLOT,

@@ -17,7 +17,7 @@ from node.store.file_cache import OpenFiles
 from node.store.indexes import IndexFolder
 from node.store.opening import IndexNames, RunningStore, open_live, open_store
 from node.store.query.pull import PullRequest, PullStatus, get_message
-from protocol.derived.index_entry import IndexGeometry
+from protocol.derived.file_layouts import IndexGeometry
 from protocol.errors import NotFound, StoreDamaged
 from protocol.ids import Queue, shard_of
 from tests.support.golden import GetStore

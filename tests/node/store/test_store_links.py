@@ -18,7 +18,7 @@ from node.supervisor.before_start import open_directory
 from node.writer.recovery import examine
 from node.writer.store import open_writer_store
 from protocol.errors import NotAStore, StoreDamaged
-from protocol.message_id import Host
+from protocol.ids import Host
 from tests.support.damaged_store import make_store, read_records
 from tests.workers.living_log import SETTINGS
 from workers.rebuild import rebuild

@@ -12,7 +12,7 @@ from node.store.checkpoints import EpochLine, WorkerCheckpoint, save_epochs, sav
 from node.store.opening import open_store
 from node.store.verify.findings import ALIKE_MAX, KINDS, Finding, Findings
 from node.store.verify.verify import VerifyReport, verify
-from protocol.checkpoint import decode_checkpoint, encode_checkpoint
+from protocol.derived.file_layouts import decode_checkpoint, encode_checkpoint
 from protocol.errors import NotAStore
 from tests.support.damaged_store import make_store
 from tests.support.golden import GetStore

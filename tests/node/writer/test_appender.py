@@ -13,12 +13,11 @@ from node.writer.appender import Appender, AppendRequest, Placement
 from node.writer.log.commit_log import CommitLog
 from node.writer.topic_table import TopicTable
 from protocol.errors import BadRequest, IllegalMessage, MessageTooLarge, MqError, UnknownTopic
-from protocol.ids import Queue
+from protocol.ids import Host, Queue
 from protocol.kernel import loader
-from protocol.message_id import Host
 from protocol.record.codec import Filler, Record, decode
 from protocol.record.encode import NewMessage, check_message, encode_batch, record_bytes
-from protocol.record.kernel_put import Put
+from protocol.record.kernel_append import Put
 from protocol.record.patch import AppendRules
 
 SEGMENT_BYTES = 64 * 1024

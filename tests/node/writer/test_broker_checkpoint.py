@@ -9,7 +9,7 @@ from node.runtime.locks import FileLock
 from node.runtime.settings import Settings
 from node.runtime.state_page import WorkerPage, queue_slot, run_dir
 from node.writer.broker_checkpoint import BrokerCheckpoint, live_workers
-from protocol.checkpoint import StoreCheckpoint, decode_checkpoint
+from protocol.derived.file_layouts import StoreCheckpoint, decode_checkpoint
 from tests.support.golden import GetStore, facts
 
 SETTINGS = Settings(max_hash_slot_num=500, max_index_num=2000)

@@ -440,7 +440,7 @@ def test_who_looks_at_the_store_is_not_upset_by_what_is_staged(
 def test_a_mark_is_the_same_before_and_after_the_append_and_no_other_records(
     body: bytes, numbers: tuple[int, int], crc: bool, wide: bool
 ) -> None:
-    from protocol.message_id import parse_host
+    from protocol.ids import parse_host
     from protocol.record.patch import PlainRow, StoreStamp, patch_plain
 
     host = parse_host("[::1]:7" if wide else "1.2.3.4:7")

@@ -9,7 +9,7 @@ import pytest
 from node.runtime.run_files import read_timer_state
 from node.runtime.state_page import run_dir
 from node.writer.undelivered import Undelivered
-from protocol.derived.queue_unit import QUEUE_UNIT, UNIT_BYTES, QueueUnit
+from protocol.derived.file_layouts import QUEUE_UNIT, UNIT_BYTES, QueueUnit
 from protocol.ids import Queue
 from protocol.names import (
     CONSUME_QUEUE_DIR,

@@ -11,7 +11,7 @@ from protocol.derived.dispatch_request import (
     plain_index_keys,
     split_ragged,
 )
-from protocol.derived.index_entry import fold_hash
+from protocol.derived.file_layouts import fold_hash
 from protocol.record.codec import Record, unit_tags_code
 from protocol.record.columns import scan
 from protocol.record.java_hash import java_hash, java_text

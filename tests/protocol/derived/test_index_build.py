@@ -7,6 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.derived.file_layouts import (
+    INDEX_ENTRY,
+    INDEX_HEADER,
+    INDEX_SLOT,
+    IndexGeometry,
+    IndexHeader,
+    KeyBatch,
+)
 from protocol.derived.index_build import (
     EMPTY_HEADER,
     IndexImage,
@@ -15,14 +23,6 @@ from protocol.derived.index_build import (
     plan_entries,
     put_key,
     rolled_header,
-)
-from protocol.derived.index_entry import (
-    INDEX_ENTRY,
-    INDEX_HEADER,
-    INDEX_SLOT,
-    IndexGeometry,
-    IndexHeader,
-    KeyBatch,
 )
 
 pytestmark = pytest.mark.usefixtures("way")

@@ -13,14 +13,14 @@ from protocol.derived.dispatch_request import (
     index_keys_numpy,
     plain_index_keys,
 )
+from protocol.derived.file_layouts import IndexGeometry, IndexHeader, KeyBatch, fold_hash
 from protocol.derived.index_build import (
     EMPTY_HEADER,
     put_keys,
     put_keys_numpy,
     rolled_header,
 )
-from protocol.derived.index_entry import IndexGeometry, IndexHeader, KeyBatch, fold_hash
-from protocol.derived.kernel_dispatch import index_keys
+from protocol.derived.kernel_calls import index_keys
 from protocol.ids import Queue, shard_of
 from protocol.kernel import loader
 from protocol.kernel.loader import Kernel

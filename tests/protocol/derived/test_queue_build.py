@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.derived.file_layouts import FILLER_SIZE, FILLER_UNIT, QUEUE_UNIT, QueueUnit
 from protocol.derived.queue_build import QueueEnd, UnitBatch, place_unit, plan_units, unit_array
-from protocol.derived.queue_unit import FILLER_SIZE, FILLER_UNIT, QUEUE_UNIT, QueueUnit
 
 UNITS_PER_FILE = 5
 Row = tuple[int, int, int, int]

@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import BadRequest
-from protocol.ha.auto_switch import (
+from protocol.ha import (
     FollowerReader,
     GreetingReader,
+    MasterEpoch,
     MasterGreeting,
     SwitchFrameReader,
     encode_answer,
@@ -15,7 +16,6 @@ from protocol.ha.auto_switch import (
     encode_switch_head,
     encode_switch_report,
 )
-from protocol.ha.epochs import MasterEpoch
 
 GREETING = MasterGreeting(900, (MasterEpoch(1, 0), MasterEpoch(2, 500)))
 

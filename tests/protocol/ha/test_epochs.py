@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import BadRequest
-from protocol.ha.epochs import (
+from protocol.ha import (
     EPOCHS_MAX,
     MasterEpoch,
     MasterEpochs,

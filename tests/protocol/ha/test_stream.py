@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import BadRequest
-from protocol.ha.stream import (
+from protocol.ha import (
     FRAME_BODY_BYTES_MAX,
     LogFrameReader,
     ReportReader,

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import hatch_build
+from protocol.ids import Host
 from protocol.kernel import loader
-from protocol.message_id import Host
 from tests.protocol.records import Draft, pack_log
 
 HERE = Path(__file__).parent

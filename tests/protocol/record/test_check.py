@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.derived.kernel_read import MessageUnits, copy_messages, unit_bytes
-from protocol.derived.queue_unit import QUEUE_UNIT
+from protocol.derived.file_layouts import QUEUE_UNIT
+from protocol.derived.kernel_calls import MessageUnits, copy_messages, unit_bytes
 from protocol.ids import Queue
 from protocol.kernel import loader
 from protocol.kernel.loader import Kernel

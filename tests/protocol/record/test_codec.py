@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from protocol.ids import Host
 from protocol.layout import ShortBufferError
-from protocol.message_id import Host
 from protocol.names import SCHEDULE_TOPIC
 from protocol.record.codec import (
     DEFAULT_DELAY_LEVELS_MS,

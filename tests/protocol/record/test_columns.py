@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.derived.queue_unit import QUEUE_UNIT
+from protocol.derived.file_layouts import QUEUE_UNIT
 from protocol.record.codec import (
     SHORT_HEAD,
     Filler,

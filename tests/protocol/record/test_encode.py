@@ -16,10 +16,10 @@ from protocol.errors import (
     NotAllowed,
     PropertiesTooLarge,
 )
-from protocol.message_id import Host
+from protocol.ids import Host
+from protocol.names import DEFAULT_MAX_MESSAGE_BYTES, RECORD_EXTRA_BYTES_MAX
 from protocol.record.codec import Record, decode, has_crc_property
 from protocol.record.encode import NewMessage, encode_batch, encode_message
-from protocol.sizes import DEFAULT_MAX_MESSAGE_BYTES, RECORD_EXTRA_BYTES_MAX
 from tests.protocol.records import HOSTS, I32, I64
 
 WORDS = st.text(

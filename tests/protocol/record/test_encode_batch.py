@@ -5,14 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import BadRequest, IllegalMessage, MessageTooLarge, MqError
-from protocol.message_id import Host
+from protocol.ids import Host
 from protocol.record.codec import Record, decode
-from protocol.record.encode_batch import (
-    BatchDraft,
-    EncodedBatch,
-    encode_columns,
-    encode_columns_plain,
-)
+from protocol.record.encode import BatchDraft, EncodedBatch, encode_columns, encode_columns_plain
 from protocol.record.patch import AppendRules, check_plain
 from tests.protocol.record.test_encode import TOPICS, WORDS
 

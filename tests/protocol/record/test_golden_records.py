@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from protocol.checkpoint import decode_checkpoint
 from protocol.derived.dispatch_request import DispatchRequests
-from protocol.derived.index_entry import INDEX_HEADER
-from protocol.derived.queue_unit import QUEUE_UNIT
-from protocol.message_id import Host
+from protocol.derived.file_layouts import INDEX_HEADER, QUEUE_UNIT, decode_checkpoint
+from protocol.ids import Host
 from protocol.names import CHECKPOINT_FILE_BYTES, is_index_file_name, parse_offset_file_name
 from protocol.record.codec import Filler, Record, Torn, decode, unit_tags_code
 from protocol.record.columns import Scan, scan

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.derived.index_entry import fold_hash, key_hash
+from protocol.derived.file_layouts import fold_hash, key_hash
 from protocol.record.java_hash import hash_pieces, java_hash, java_text, powers_of_31, tags_code
 
 pytestmark = pytest.mark.usefixtures("way")

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from protocol.kernel import loader
 from protocol.kernel.loader import Kernel
 from protocol.record.encode import NewMessage, encode_batch
-from protocol.record.kernel_append import ANY_QUEUE_FLAG, CHECKED_FLAG
-from protocol.record.kernel_append_run import SealedRuns
+from protocol.record.kernel_append import ANY_QUEUE_FLAG, CHECKED_FLAG, SealedRuns
 from protocol.record.patch import AppendRules, PlainRow, patch_plain
 from tests.protocol.record.test_encode import messages
 from tests.protocol.record.test_kernel_append import count_of, plain_rows

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.ids import Host
 from protocol.kernel import loader
 from protocol.kernel.loader import Kernel
-from protocol.message_id import Host
 from protocol.names import SHORT_TOPIC_CHARS_MAX
 from protocol.record.codec import BORN_HOST_V6, STORE_HOST_V6
 from protocol.record.encode import FORBIDDEN_SYS_FLAGS, NewMessage, check_message, encode_message
-from protocol.record.kernel_put import Put, PutKernel
+from protocol.record.kernel_append import Put, PutKernel
 from protocol.record.patch import AppendRules, PlainRow, patch_plain
 from protocol.record.properties import PROPERTIES_BYTES_MAX
 from tests.protocol.record.test_encode import messages

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import BadRequest, IllegalMessage, MessageTooLarge, MqError, NotAllowed
-from protocol.message_id import Host
+from protocol.ids import Host
 from protocol.record.codec import Record, decode, filler
 from protocol.record.columns import scan
 from protocol.record.encode import NewMessage, encode_batch, encode_message, pack_record

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from protocol.errors import IllegalMessage, PropertiesTooLarge
 from protocol.record.properties import decode_raw_properties
-from protocol.record.scheduled import RealPlace
-from protocol.record.timed import (
+from protocol.record.waiting import (
     PRECISION_MS,
+    RealPlace,
     RecallHandle,
     due_ms,
     is_timed,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.remoting.batch import BATCH_ITEMS_MAX, batch_items
-from protocol.remoting.errors import BadCommand
+from protocol.remoting.codes import BadCommand
 
 int32 = st.integers(-(2**31), 2**31 - 1)
 items = st.tuples(int32, st.binary(max_size=50), st.binary(max_size=50))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.remoting.errors import BadCommand, BrokenFrame
+from protocol.remoting.codes import BadCommand, BrokenFrame
 from protocol.remoting.frame_reader import (
     FRAME_BYTES_MAX,
     GROWTH,

@@ -11,16 +11,15 @@ from hypothesis import strategies as st
 
 from protocol.remoting import bodies
 from protocol.remoting.batch import batch_items
-from protocol.remoting.errors import BadCommand, BrokenFrame
+from protocol.remoting.codes import BadCommand, BrokenFrame
 from protocol.remoting.frame_reader import frame_head
+from protocol.remoting.header_fields import REQUEST_HEADERS, SendMessageHeader, request_fields
 from protocol.remoting.headers import (
     Serialization,
     decode_json_plain,
     encode_json_plain,
 )
-from protocol.remoting.java_class import read_body, write_body
-from protocol.remoting.java_json import parse_java_json
-from protocol.remoting.request_headers import REQUEST_HEADERS, SendMessageHeader, request_fields
+from protocol.remoting.java_json import parse_java_json, read_body, write_body
 from tests.protocol.remoting.golden_frames import (
     GoldenFrame,
     ReadFrame,

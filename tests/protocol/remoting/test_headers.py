@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.remoting import fast_json
-from protocol.remoting.codes import Language
-from protocol.remoting.errors import BrokenFrame
+from protocol.remoting.codes import BrokenFrame, Language
 from protocol.remoting.headers import (
     EXT_FIELDS_MAX,
     RemotingHeader,

@@ -14,15 +14,15 @@ from protocol.remoting.bodies import (
     ResetOffsetBody,
     TopicRouteData,
 )
-from protocol.remoting.errors import BadCommand
-from protocol.remoting.java_class import (
+from protocol.remoting.codes import BadCommand
+from protocol.remoting.header_fields import REQUEST_HEADERS
+from protocol.remoting.java_json import (
     JSON_BODY_BYTES_MAX,
     Int32,
     java_class,
     read_body,
     write_body,
 )
-from protocol.remoting.request_headers import REQUEST_HEADERS
 
 
 class Inner(NamedTuple):

@@ -3,12 +3,8 @@
 import pytest
 
 from protocol.remoting.codes import RequestCode, ResponseCode
+from protocol.remoting.header_fields import REQUEST_HEADERS, request_fields, wants_standard_json
 from protocol.remoting.headers import RemotingHeader
-from protocol.remoting.request_headers import (
-    REQUEST_HEADERS,
-    request_fields,
-    wants_standard_json,
-)
 
 V1 = {
     "producerGroup": "g",

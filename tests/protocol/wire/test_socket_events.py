@@ -3,7 +3,7 @@
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from protocol.wire.socket_events import parse_socket_event
+from protocol.wire.zmtp import parse_socket_event
 
 
 def test_an_event_is_what_pyzmq_reads_from_it() -> None:

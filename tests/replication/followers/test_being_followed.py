@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from node.runtime.run_files import FollowersState, read_followers
-from protocol.ha.stream import FRAME_BODY_BYTES, encode_report
+from protocol.ha import FRAME_BODY_BYTES, encode_report
 from tests.support.follower import HA, LogFollower, followers_place, log_bytes, raw_frames
 from tests.support.node import RunningNode, wait_until
 

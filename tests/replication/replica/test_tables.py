@@ -15,7 +15,7 @@ from keelog.replication.replica.metadata import (
 from keelog.replication.replica.tables import PROGRESS, MasterTables, TablesJob
 from node.runtime.run_files import FollowState, write_follow_state
 from node.runtime.state_page import run_dir
-from protocol.derived.timer_units import TIMER_CHECK_BYTES, TimerCheck
+from protocol.derived.file_layouts import TIMER_CHECK_BYTES, TimerCheck
 from protocol.names import DELAY_OFFSETS_FILE, TIMER_CHECK_FILE, TIMER_LOG_DIR
 
 THEIRS = TimerCheck(read_ms=5_000, flushed=520, queue_offset=10)

@@ -19,8 +19,7 @@ from node.store.identity.roles import (
     save_role,
 )
 from node.store.opening import open_store
-from protocol.ha.auto_switch import MasterGreeting
-from protocol.ha.epochs import MasterEpoch, MasterEpochs
+from protocol.ha import MasterEpoch, MasterEpochs, MasterGreeting
 from protocol.record.columns import scan
 from tests.replication.roles.test_roles import SETTINGS, SMALL, stored
 from tests.support.writer_process import RawClient, WriterProcess

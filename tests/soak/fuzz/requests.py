@@ -10,7 +10,7 @@ from typing import Any
 
 import msgpack
 
-from protocol.message_id import Host
+from protocol.ids import Host
 from protocol.record.encode import NewMessage, encode_batch
 
 Header = dict[str, Any]

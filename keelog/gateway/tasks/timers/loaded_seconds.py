@@ -10,7 +10,7 @@ import numpy as np
 
 from keelog.gateway.tasks.timers.timer_files import effective_due
 from keelog.gateway.tasks.timers.timer_log import Positions, Units
-from protocol.derived.timer_units import DELETE, ROLL
+from protocol.derived.file_layouts import TIMER_DELETE, TIMER_ROLL
 
 
 class DueUnit(NamedTuple):
@@ -50,7 +50,7 @@ class LoadedSecond:
         """Takes the units of the second, without those below `delivered_end` that were due by
         `delivered_ms`; returns the log offsets of those that take others back."""
         magic = units["magic"]
-        is_marker = ((magic & DELETE) != 0) & ((magic & ROLL) == 0)
+        is_marker = ((magic & TIMER_DELETE) != 0) & ((magic & TIMER_ROLL) == 0)
         markers: list[int] = units["physical_offset"][is_marker].tolist()
         positions, units = positions[~is_marker], units[~is_marker]
         due = effective_due(units, self.second)

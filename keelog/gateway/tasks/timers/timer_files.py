@@ -19,22 +19,22 @@ from keelog.gateway.tasks.timers.timer_log import Positions, TimerLog, Units
 from node.runtime import disk
 from node.runtime.event_log import fields
 from node.runtime.store_paths import read_bounded
-from protocol.derived.timer_units import (
-    CHECK_FILE_BYTES,
-    DELETE,
-    LOG_FILE_BYTES,
-    NO_UNIT,
-    ROLL,
-    SLOT,
-    SLOT_BYTES,
-    SLOTS,
-    UNIT,
-    UNIT_BYTES,
+from protocol.derived.file_layouts import (
+    NO_TIMER_UNIT,
+    TIMER_CHECK_FILE_BYTES,
+    TIMER_DELETE,
+    TIMER_LOG_FILE_BYTES,
+    TIMER_ROLL,
+    TIMER_UNIT,
+    TIMER_UNIT_BYTES,
     WHEEL_BYTES,
+    WHEEL_SLOT,
+    WHEEL_SLOT_BYTES,
+    WHEEL_SLOTS,
     TimerCheck,
 )
 from protocol.names import TIMER_CHECK_FILE, TIMER_LOG_DIR, TIMER_WHEEL_FILE
-from protocol.record.timed import PRECISION_MS
+from protocol.record.waiting import PRECISION_MS
 
 log = logging.getLogger("keelog.tasks")
 
@@ -66,7 +66,7 @@ class WaitingUnit(NamedTuple):
     @property
     def takes_back(self) -> bool:
         """Whether its message only takes another one back."""
-        return bool(self.magic & DELETE) and not self.magic & ROLL
+        return bool(self.magic & TIMER_DELETE) and not self.magic & TIMER_ROLL
 
     def in_second(self, second: int) -> "WaitingUnit":
         """The same with the slot of another second, and not due before that: what was due in
@@ -94,7 +94,7 @@ class TimerFiles:
         root: Path,
         is_stored: Callable[[int], int | None],
         now_ms: Callable[[], int],
-        file_bytes: int = LOG_FILE_BYTES,
+        file_bytes: int = TIMER_LOG_FILE_BYTES,
         message_at: Callable[[int], TimerMessage | None] = lambda _: None,
         queue_end: int | None = None,
         set_since: Callable[[int], int] = lambda _: 0,
@@ -127,7 +127,7 @@ class TimerFiles:
         disk.set_length(self._wheel, 0)
         disk.set_length(self._wheel, WHEEL_BYTES)
         self._map = mmap.mmap(self._wheel, WHEEL_BYTES, prot=mmap.PROT_READ)
-        self._slots: NDArray[Any] = np.frombuffer(self._map, SLOT)
+        self._slots: NDArray[Any] = np.frombuffer(self._map, WHEEL_SLOT)
         self.delivered_ms = self._check.delivered_ms
         self.delivered_end = min(self.log.end, self._check.flushed)
         """Of the units below this position, all that were due by `delivered_ms` are delivered."""
@@ -185,7 +185,7 @@ class TimerFiles:
         """
         waiting = self._moved(self._undelivered(), now_ms, set_by_ms, message_at)
         # A crash from here on finds too few units, and takes them from the queue again.
-        self.save(self._check._replace(flushed=self.log.end + UNIT_BYTES))
+        self.save(self._check._replace(flushed=self.log.end + TIMER_UNIT_BYTES))
         self.log.clear()
         self.read_second = min(self.read_second, now_ms // PRECISION_MS)
         self._rebuild_wheel()
@@ -200,7 +200,7 @@ class TimerFiles:
             seconds = (units["written_ms"] + units["delay_ms"]) // PRECISION_MS
             due = effective_due(units, seconds)
             is_known = (due <= self.delivered_ms) & (positions < self.delivered_end)
-            is_marker = (units["magic"] & DELETE) != 0
+            is_marker = (units["magic"] & TIMER_DELETE) != 0
             left = (seconds >= self.read_second) & (~is_known | is_marker)
             found += map(_waiting_of, units[left])
         return found
@@ -217,7 +217,7 @@ class TimerFiles:
         moved: list[WaitingUnit] = []
         for unit in waiting:
             said = None if unit.takes_back else message_at(unit.physical_offset)
-            if said is not None and said.delay_ms is not None and not unit.magic & ROLL:
+            if said is not None and said.delay_ms is not None and not unit.magic & TIMER_ROLL:
                 due_ms = min(unit.due_ms + set_by_ms, now_ms + said.delay_ms)
                 if due_ms != unit.due_ms:
                     unit = unit.in_second((due_ms - 1) // PRECISION_MS)._replace(due_ms=due_ms)
@@ -233,7 +233,7 @@ class TimerFiles:
         return moved
 
     def _rebuild_wheel(self) -> None:
-        slots = np.zeros(SLOTS, SLOT)
+        slots = np.zeros(WHEEL_SLOTS, WHEEL_SLOT)
         for positions, units in self.log.files():
             seconds = (units["written_ms"] + units["delay_ms"]) // PRECISION_MS
             waiting = np.flatnonzero(seconds >= self.read_second)
@@ -241,7 +241,7 @@ class TimerFiles:
         used = np.flatnonzero(slots["second"])
         for first, count in _runs(used):
             data = slots[first : first + count].tobytes()
-            disk.write_all(self._wheel, data, first * SLOT_BYTES)
+            disk.write_all(self._wheel, data, first * WHEEL_SLOT_BYTES)
         self._waiting = int(slots["count"].sum())
 
     @staticmethod
@@ -251,12 +251,12 @@ class TimerFiles:
         """Adds units, in the order of the log, to a table of slots."""
         order = np.argsort(seconds, kind="stable")
         seconds, positions = seconds[order], positions[order]
-        counts = np.where(magic[order] & DELETE, -1, 1)
+        counts = np.where(magic[order] & TIMER_DELETE, -1, 1)
         if not len(seconds):
             return
         begins = np.flatnonzero(np.r_[True, seconds[1:] != seconds[:-1]])
         ends = np.r_[begins[1:], len(seconds)]
-        places = seconds[begins] % SLOTS
+        places = seconds[begins] % WHEEL_SLOTS
         is_new = slots["second"][places] != seconds[begins]
         slots["first"][places] = np.where(is_new, positions[begins], slots["first"][places])
         before = np.where(is_new, 0, slots["count"][places])
@@ -273,20 +273,20 @@ class TimerFiles:
 
     def last_of(self, second: int) -> int:
         """The position of the last unit of a second; NO_UNIT without one."""
-        slot = self._slots[second % SLOTS]
-        return int(slot["last"]) if int(slot["second"]) == second else NO_UNIT
+        slot = self._slots[second % WHEEL_SLOTS]
+        return int(slot["last"]) if int(slot["second"]) == second else NO_TIMER_UNIT
 
     def count_of(self, second: int) -> int:
         """The messages of a second, without those that are taken back."""
-        slot = self._slots[second % SLOTS]
+        slot = self._slots[second % WHEEL_SLOTS]
         return int(slot["count"]) if int(slot["second"]) == second else 0
 
     def next_second(self, first: int, end: int) -> int | None:
         """The first second of [first, end) that has a unit."""
-        end = min(end, first + SLOTS)
+        end = min(end, first + WHEEL_SLOTS)
         while first < end:
-            place = first % SLOTS
-            count = min(end - first, SLOTS - place)
+            place = first % WHEEL_SLOTS
+            count = min(end - first, WHEEL_SLOTS - place)
             seconds = self._slots["second"][place : place + count]
             found = np.flatnonzero(seconds == first + np.arange(count))
             if len(found):
@@ -297,9 +297,9 @@ class TimerFiles:
     def within(self, unit: WaitingUnit) -> WaitingUnit:
         """In a second that the wheel has. Late ones wait in the first one, so that what takes
         it back does too; what is too far away, as overdue messages have its slot, waits on."""
-        last = self.read_second + SLOTS - 1
+        last = self.read_second + WHEEL_SLOTS - 1
         if unit.second > last:
-            return unit.in_second(last)._replace(magic=unit.magic | ROLL)
+            return unit.in_second(last)._replace(magic=unit.magic | TIMER_ROLL)
         return unit.in_second(max(unit.second, self.read_second))
 
     def add(self, waiting: list[WaitingUnit], queue_offset: int) -> Positions:
@@ -308,7 +308,7 @@ class TimerFiles:
         Returns their positions. Raises OSError.
         """
         positions = self.log.positions(len(waiting))
-        units: Units = np.zeros(len(waiting), UNIT)
+        units: Units = np.zeros(len(waiting), TIMER_UNIT)
         changed: dict[int, list[int]] = {}
         previous: list[int] = []
         for unit, position in zip(waiting, positions.tolist(), strict=True):
@@ -317,13 +317,13 @@ class TimerFiles:
             if slot is None:
                 slot = changed[second] = self._slot(second)
             previous.append(slot[1])
-            if slot[0] == NO_UNIT:
+            if slot[0] == NO_TIMER_UNIT:
                 slot[0] = position
             slot[1] = position
-            slot[2] += -1 if unit.magic & DELETE else 1
+            slot[2] += -1 if unit.magic & TIMER_DELETE else 1
         if waiting:
             slot_ms, magic, written, physical, size, topic, due = zip(*waiting, strict=True)
-            units["size"], units["previous"], units["magic"] = UNIT_BYTES, previous, magic
+            units["size"], units["previous"], units["magic"] = TIMER_UNIT_BYTES, previous, magic
             units["written_ms"] = written
             units["delay_ms"] = np.subtract(slot_ms, written)
             units["physical_offset"], units["record_bytes"] = physical, size
@@ -336,15 +336,15 @@ class TimerFiles:
 
     def _slot(self, second: int) -> list[int]:
         """First and last unit, and their number."""
-        slot = self._slots[second % SLOTS]
+        slot = self._slots[second % WHEEL_SLOTS]
         if int(slot["second"]) != second:
-            return [NO_UNIT, NO_UNIT, 0]
+            return [NO_TIMER_UNIT, NO_TIMER_UNIT, 0]
         return [int(slot["first"]), int(slot["last"]), int(slot["count"])]
 
     def _put_slot(self, second: int, first: int, last: int, count: int) -> None:
         self._waiting += count - self.count_of(second)
-        slot = np.array([(second, first, last, count, 0)], SLOT)
-        disk.write_all(self._wheel, slot.tobytes(), second % SLOTS * SLOT_BYTES)
+        slot = np.array([(second, first, last, count, 0)], WHEEL_SLOT)
+        disk.write_all(self._wheel, slot.tobytes(), second % WHEEL_SLOTS * WHEEL_SLOT_BYTES)
 
     def pass_to(self, second: int) -> None:
         """All that is due before this second is delivered."""
@@ -392,7 +392,7 @@ class TimerFiles:
         if check is not None:
             self.save(check)
         self.log.close()
-        self._slots = np.empty(0, SLOT)
+        self._slots = np.empty(0, WHEEL_SLOT)
         with suppress(BufferError):
             self._map.close()
         os.close(self._wheel)
@@ -402,7 +402,7 @@ def effective_due(units: Units, seconds: Any) -> NDArray[np.int64]:
     """When units of these seconds are due, in ms; those that are to wait on at the begin."""
     due = units["due_ms"].astype(np.int64)
     due = np.where(due == 0, (seconds + 1) * PRECISION_MS, due)  # a broker writes 0
-    return np.where((units["magic"] & ROLL) != 0, seconds * PRECISION_MS, due)
+    return np.where((units["magic"] & TIMER_ROLL) != 0, seconds * PRECISION_MS, due)
 
 
 def _waiting_of(unit: Any) -> WaitingUnit:
@@ -423,7 +423,7 @@ def _waiting_of(unit: Any) -> WaitingUnit:
 
 def _read_check(path: Path) -> TimerCheck:
     try:
-        return TimerCheck.parse(read_bounded(path, CHECK_FILE_BYTES))
+        return TimerCheck.parse(read_bounded(path, TIMER_CHECK_FILE_BYTES))
     except FileNotFoundError:
         return TimerCheck()
 

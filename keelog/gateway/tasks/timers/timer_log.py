@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from node.runtime import disk
-from protocol.derived.timer_units import (
-    BLANK_MAGIC,
-    LOG_FILE_BYTES,
-    NO_UNIT,
-    UNIT,
-    UNIT_BYTES,
-    UNIT_HEAD,
-    units_of_file,
+from protocol.derived.file_layouts import (
+    NO_TIMER_UNIT,
+    TIMER_BLANK_MAGIC,
+    TIMER_LOG_FILE_BYTES,
+    TIMER_UNIT,
+    TIMER_UNIT_BYTES,
+    TIMER_UNIT_HEAD,
+    timer_units_of_file,
 )
 from protocol.names import offset_file_name, parse_offset_file_name
 
@@ -42,10 +42,10 @@ class _TimerLogFile:
         if os.fstat(self.descriptor).st_size != file_bytes:
             disk.set_length(self.descriptor, file_bytes)
         self.map = mmap.mmap(self.descriptor, file_bytes, prot=mmap.PROT_READ)
-        self.units: Units = np.frombuffer(self.map, UNIT, units_of_file(file_bytes))
+        self.units: Units = np.frombuffer(self.map, TIMER_UNIT, timer_units_of_file(file_bytes))
 
     def close(self) -> None:
-        self.units = np.empty(0, UNIT)
+        self.units = np.empty(0, TIMER_UNIT)
         with suppress(BufferError):  # somebody still holds units: the system unmaps it later
             self.map.close()
         os.close(self.descriptor)
@@ -54,11 +54,11 @@ class _TimerLogFile:
 class TimerLog:
     """The files, for their one writing process. `file_bytes`: the length of each."""
 
-    def __init__(self, folder: Path, file_bytes: int = LOG_FILE_BYTES) -> None:
+    def __init__(self, folder: Path, file_bytes: int = TIMER_LOG_FILE_BYTES) -> None:
         """Opens what is there, and cuts off the bytes after the last whole unit."""
         self._folder = folder
         self._file_bytes = file_bytes
-        self._per_file = units_of_file(file_bytes)
+        self._per_file = timer_units_of_file(file_bytes)
         self._files: dict[int, _TimerLogFile] = {}
         self._unsynced: set[int] = set()
         disk.make_durable_dir(folder)
@@ -72,7 +72,7 @@ class TimerLog:
         self.end = starts[0] if starts else 0
         while self.end in self._files:
             count = self._count_in(self.end)
-            self.end += file_bytes if count == self._per_file else count * UNIT_BYTES
+            self.end += file_bytes if count == self._per_file else count * TIMER_UNIT_BYTES
             if count < self._per_file:
                 break
         self.truncate(self.end)
@@ -99,9 +99,9 @@ class TimerLog:
     def positions(self, count: int) -> Positions:
         """Where the next units go."""
         first = self.end // self._file_bytes * self._per_file
-        first += self.end % self._file_bytes // UNIT_BYTES
+        first += self.end % self._file_bytes // TIMER_UNIT_BYTES
         numbers = np.arange(first, first + count, dtype=np.int64)
-        in_file = numbers % self._per_file * UNIT_BYTES
+        in_file = numbers % self._per_file * TIMER_UNIT_BYTES
         return numbers // self._per_file * self._file_bytes + in_file
 
     def append(self, units: Units) -> None:
@@ -109,49 +109,49 @@ class TimerLog:
         while len(units):
             start = self.end // self._file_bytes * self._file_bytes
             file = self._files.get(start) or self._open(start)
-            room = self._per_file - (self.end - start) // UNIT_BYTES
+            room = self._per_file - (self.end - start) // TIMER_UNIT_BYTES
             part, units = units[:room], units[room:]
             disk.write_all(file.descriptor, part.tobytes(), self.end - start)
             self._unsynced.add(start)
-            self.end += len(part) * UNIT_BYTES
+            self.end += len(part) * TIMER_UNIT_BYTES
             if len(part) == room:
                 left = start + self._file_bytes - self.end
-                blank = _BLANK.pack(left, 0, BLANK_MAGIC)
+                blank = _BLANK.pack(left, 0, TIMER_BLANK_MAGIC)
                 disk.write_all(file.descriptor, blank, self.end - start)
                 self.end = start + self._file_bytes
 
     def files(self) -> Iterator[tuple[Positions, Units]]:
         """The units of each file, and their positions."""
         for start, file in sorted(self._files.items()):
-            count = min(self._per_file, max(0, self.end - start) // UNIT_BYTES)
-            yield start + np.arange(count, dtype=np.int64) * UNIT_BYTES, file.units[:count]
+            count = min(self._per_file, max(0, self.end - start) // TIMER_UNIT_BYTES)
+            yield start + np.arange(count, dtype=np.int64) * TIMER_UNIT_BYTES, file.units[:count]
 
     def unit_at(self, position: int) -> Any:
         """One unit; None where the log has none any more."""
         file = self._files.get(position // self._file_bytes * self._file_bytes)
         if file is None or position >= self.end:
             return None
-        return file.units[position % self._file_bytes // UNIT_BYTES]
+        return file.units[position % self._file_bytes // TIMER_UNIT_BYTES]
 
     def before(self, position: int) -> int:
         """The position of the unit before another one in the log."""
         start = position // self._file_bytes * self._file_bytes
         if position > start:
-            return position - UNIT_BYTES
-        return start - self._file_bytes + (self._per_file - 1) * UNIT_BYTES
+            return position - TIMER_UNIT_BYTES
+        return start - self._file_bytes + (self._per_file - 1) * TIMER_UNIT_BYTES
 
     def chain(self, last: int, count_max: int) -> tuple[list[int], int]:
         """The positions of units of one slot, from `last` backwards, `count_max` at most; and that
         of the next one, NO_UNIT without one."""
         found: list[int] = []
-        file_bytes, files, head = self._file_bytes, self._files, UNIT_HEAD.unpack_from
+        file_bytes, files, head = self._file_bytes, self._files, TIMER_UNIT_HEAD.unpack_from
         position = last
         while 0 <= position < self.end and len(found) < count_max:
             file = files.get(position // file_bytes * file_bytes)
             if file is None:
                 break
             size, previous, _ = head(file.map, position % file_bytes)
-            if size != UNIT_BYTES:
+            if size != TIMER_UNIT_BYTES:
                 break
             found.append(position)
             if previous >= position:
@@ -160,15 +160,15 @@ class TimerLog:
         else:
             if 0 <= position < self.end:
                 return found, position
-        return found, NO_UNIT
+        return found, NO_TIMER_UNIT
 
     def gather(self, positions: Positions) -> Units:
         """The units at these positions, which must be there."""
-        found = np.empty(len(positions), UNIT)
+        found = np.empty(len(positions), TIMER_UNIT)
         starts = positions // self._file_bytes * self._file_bytes
         for start in np.unique(starts).tolist():
             rows = np.flatnonzero(starts == start)
-            found[rows] = self._files[start].units[(positions[rows] - start) // UNIT_BYTES]
+            found[rows] = self._files[start].units[(positions[rows] - start) // TIMER_UNIT_BYTES]
         return found
 
     def remove_before(self, log_offset: int) -> None:
@@ -197,7 +197,7 @@ class TimerLog:
         """The units of a file before the first other bytes."""
         units = self._files[start].units
         magic = units["magic"]
-        bad = (units["size"] != UNIT_BYTES) | (magic < 0) | (magic >= _MAGICS)
+        bad = (units["size"] != TIMER_UNIT_BYTES) | (magic < 0) | (magic >= _MAGICS)
         return int(bad.argmax()) if bad.any() else len(units)
 
     def _open(self, start: int) -> _TimerLogFile:

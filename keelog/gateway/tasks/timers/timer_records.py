@@ -12,7 +12,7 @@ from node.runtime.event_log import fields
 from node.runtime.process import met_damage
 from node.runtime.settings import Settings
 from node.store.opening import RunningStore, open_live
-from protocol.derived.timer_units import DELETE, ROLL
+from protocol.derived.file_layouts import TIMER_DELETE, TIMER_ROLL
 from protocol.errors import MqError, NotFound, StoreDamaged
 from protocol.names import TIMER_TOPIC
 from protocol.record.codec import Record
@@ -27,8 +27,14 @@ from protocol.record.properties import (
     TIMER_ROLL_TIMES,
     decode_raw_properties,
 )
-from protocol.record.scheduled import RealPlace, joined_properties
-from protocol.record.timed import PRECISION_MS, TIMER_PLACE, delay_of, due_ms
+from protocol.record.waiting import (
+    PRECISION_MS,
+    TIMER_PLACE,
+    RealPlace,
+    delay_of,
+    due_ms,
+    joined_properties,
+)
 
 log = logging.getLogger("keelog.tasks")
 
@@ -77,12 +83,12 @@ def waiting_unit(
     magic = _DEFAULT
     left_ms = out_ms - written_ms
     if left_ms >= window_ms:
-        magic |= ROLL
+        magic |= TIMER_ROLL
         is_near = left_ms - window_ms < window_ms // PRECISION_MS // 3 * PRECISION_MS
         half_ms = window_ms // PRECISION_MS // 2 * PRECISION_MS
         slot_ms = written_ms + (half_ms if is_near else window_ms)
     if _DELETE in properties:
-        magic |= DELETE
+        magic |= TIMER_DELETE
     topic = properties.get(_TOPIC, b"").decode("utf-8", "replace")
     return WaitingUnit(
         slot_ms=slot_ms,
@@ -190,7 +196,9 @@ class TimerRecords:
     def is_moved(record: Record, unit: WaitingUnit) -> bool:
         """Whether a message waits in another second than those that take it back would name."""
         out_ms = int(record.properties[TIMER_OUT_MS])
-        return not unit.magic & (ROLL | DELETE) and unit.second != out_ms // PRECISION_MS
+        return (
+            not unit.magic & (TIMER_ROLL | TIMER_DELETE) and unit.second != out_ms // PRECISION_MS
+        )
 
     @staticmethod
     def keys_of(record: Record) -> tuple[str, ...]:

@@ -27,11 +27,11 @@ from node.runtime.run_files import TimerState, write_timer_state
 from node.runtime.settings import Settings
 from node.runtime.stored_times import Arrivals, ClockSet, Moment, is_noted, moment, set_since
 from node.store.run_files import RecoveredEnds
-from protocol.derived.timer_units import NO_UNIT, ROLL
+from protocol.derived.file_layouts import NO_TIMER_UNIT, TIMER_ROLL
 from protocol.errors import MqError
 from protocol.names import TIMER_CHECK_FILE
 from protocol.record.codec import Record
-from protocol.record.timed import PRECISION_MS, TIMER_PLACE
+from protocol.record.waiting import PRECISION_MS, TIMER_PLACE
 
 log = logging.getLogger("keelog.tasks")
 
@@ -277,7 +277,7 @@ class TimerDeliverer:
         if unit.takes_back:
             loaded.taken_back.add(self._records.taken_back_by(record))
         else:
-            due_ms = unit.slot_ms if unit.magic & ROLL else unit.due_ms
+            due_ms = unit.slot_ms if unit.magic & TIMER_ROLL else unit.due_ms
             loaded.add(DueUnit(due_ms, position, unit.physical_offset, unit.written_ms, unit.magic))
         self._changed.set()
 
@@ -315,10 +315,10 @@ class TimerDeliverer:
             loaded.is_loading = True
             self._loaded_to = second + 1
             last, positions = files.last_of(second), array("q")
-            while last != NO_UNIT:
+            while last != NO_TIMER_UNIT:
                 more, last = files.log.chain(last, CHAIN_AT_ONCE)
                 positions.extend(more)
-                if last != NO_UNIT:
+                if last != NO_TIMER_UNIT:
                     await asyncio.sleep(0)
             found = np.frombuffer(positions, np.int64) if positions else np.empty(0, np.int64)
             units = files.log.gather(found)
@@ -353,7 +353,7 @@ class TimerDeliverer:
         now = self._at.wall_ms
         for unit in due:
             record = self._records.at(unit.physical_offset)
-            is_rolled = bool(unit.magic & ROLL)
+            is_rolled = bool(unit.magic & TIMER_ROLL)
             if record is None or (not is_rolled and self._records.is_taken_back(record, loaded)):
                 continue
             is_late = unit.due_ms <= unit.written_ms

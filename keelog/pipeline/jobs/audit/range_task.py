@@ -28,7 +28,7 @@ from node.store.verify.index import IndexCheck, disorder
 from node.store.verify.log import blank_finding
 from node.store.verify.queues import CheckedQueue, QueueCheck
 from protocol.derived.dispatch_request import DispatchRequests, key_batch
-from protocol.derived.index_entry import IndexGeometry, KeyBatch
+from protocol.derived.file_layouts import IndexGeometry, KeyBatch
 from protocol.ids import Queue
 from protocol.names import INDEX_DIR
 from protocol.record.codec import Torn

@@ -15,7 +15,7 @@ from keelog.pipeline.resolve import plan_parts
 from keelog.pipeline.stores.opening import check_stores, task_files
 from keelog.pipeline.tables import DAMAGE, MESSAGES, Column
 from keelog.pipeline.task_spec import LogPart, Part, QueuePart, QueueSlice
-from protocol.derived.queue_unit import QUEUE_UNIT
+from protocol.derived.file_layouts import QUEUE_UNIT
 from protocol.record.codec import Record
 
 TOPIC, DATE = "topic", "date"

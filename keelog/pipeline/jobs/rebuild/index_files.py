@@ -21,8 +21,8 @@ from keelog.pipeline.jobs.rebuild.key_spill import (
 from keelog.pipeline.jobs.rebuild.object_folder import ObjectFolder, OutFile
 from keelog.pipeline.jobs.rebuild.unit_files import whole_file
 from node.runtime import disk
+from protocol.derived.file_layouts import INDEX_HEADER, INDEX_SLOT, IndexGeometry, IndexHeader
 from protocol.derived.index_build import EMPTY_HEADER, plan_entries, rolled_header
-from protocol.derived.index_entry import INDEX_HEADER, INDEX_SLOT, IndexGeometry, IndexHeader
 from protocol.names import next_index_file_name
 
 _SLOTS_DTYPE = np.dtype(">i4")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from node.runtime import disk
 from protocol.derived.dispatch_request import DispatchRequests, key_batch
-from protocol.derived.index_entry import KeyBatch
+from protocol.derived.file_layouts import KeyBatch
 
 KEY_DTYPE = np.dtype([("key_hash", "<i4"), ("physical_offset", "<i8"), ("store_timestamp", "<i8")])
 WRITE_KEYS = 1 << 16

@@ -42,7 +42,7 @@ from node.runtime.settings import Settings
 from node.store.condition import check_is_store
 from node.store.file_sizes import found_file_bytes, found_geometry
 from node.store.opening import StoppedStore
-from protocol.derived.index_entry import IndexGeometry
+from protocol.derived.file_layouts import IndexGeometry
 from protocol.errors import NotAStore, StoreDamaged, StoreLocked
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR
 

@@ -27,8 +27,8 @@ from keelog.pipeline.jobs.scan import ScanRange
 from keelog.pipeline.read.arrays import arrow_schema, numbers
 from keelog.pipeline.tables import QUEUES, Column, ddl
 from node.runtime import disk
+from protocol.derived.file_layouts import UNIT_BYTES
 from protocol.derived.queue_build import filler_units, unit_array
-from protocol.derived.queue_unit import UNIT_BYTES
 from protocol.names import offset_file_name
 
 if TYPE_CHECKING:

@@ -31,8 +31,7 @@ from keelog.pipeline.jobs.rebuild.unit_runs import Runs
 from keelog.pipeline.jobs.session_run import run_tasks
 from keelog.pipeline.stores.access import StoreAt
 from protocol.addresses import without_credentials
-from protocol.derived.index_entry import IndexGeometry
-from protocol.derived.queue_unit import UNIT_BYTES
+from protocol.derived.file_layouts import UNIT_BYTES, IndexGeometry
 from protocol.ids import Queue
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR, offset_file_name
 

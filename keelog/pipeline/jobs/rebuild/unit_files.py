@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from node.runtime import disk
+from protocol.derived.file_layouts import UNIT_BYTES
 from protocol.derived.queue_build import filler_units
-from protocol.derived.queue_unit import UNIT_BYTES
 from protocol.ids import Queue
 from protocol.names import offset_file_name
 

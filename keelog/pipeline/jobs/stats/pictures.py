@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from keelog.pipeline.jobs.stats.figures import OTHER, Figures, Row
 from keelog.pipeline.report.picture import COLOURS, REST, in_bytes, legend, svg
-from protocol.printable import count_text, size_text
+from protocol.human_text import count_text, size_text
 
 _STACKED_MAX = 7
 _LABEL_CHARS_MAX = 34

@@ -5,7 +5,7 @@ from keelog.pipeline.jobs.stats.figures import Figures, Row
 from keelog.pipeline.report.page import page, section, table
 from keelog.pipeline.report.picture import COLOURS
 from keelog.pipeline.report.text import percent_text, rate_text, time_text, topic_rows
-from protocol.printable import size_text
+from protocol.human_text import size_text
 
 
 def render(figures: Figures, title: str) -> str:

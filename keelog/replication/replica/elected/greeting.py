@@ -10,8 +10,14 @@ from keelog.replication.replica.stops import FollowStopped
 from node.runtime.addresses import split_place
 from node.store.identity.roles import load_master_epochs, save_master_epochs
 from protocol.errors import BadRequest
-from protocol.ha.auto_switch import GreetingReader, MasterGreeting, encode_greeting
-from protocol.ha.epochs import MasterEpoch, common_point, with_epoch
+from protocol.ha import (
+    GreetingReader,
+    MasterEpoch,
+    MasterGreeting,
+    common_point,
+    encode_greeting,
+    with_epoch,
+)
 
 _RECEIVED_AT_ONCE = 64 * 1024
 

@@ -15,7 +15,7 @@ from keelog.pipeline.jobs.stats.figures import (
     window_for,
 )
 from keelog.pipeline.jobs.stats.report import render
-from protocol.printable import count_text, size_text
+from protocol.human_text import count_text, size_text
 
 NOON = 1_700_000_000_000
 NASTY = "<script>alert(1)</script> $x$ 日本\x07"

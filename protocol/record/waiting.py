@@ -1,8 +1,12 @@
-"""Timer messages: delivered at a time of the sender's choice (RocketMQ: TimerMessageStore).
+"""Messages that wait for their delivery: their place until then, and their properties.
 
-A message that asks for a time is stored in rmq_sys_wheel_timer, under properties that name its real
-place and TIMER_OUT_MS, the second in which it is due (HookUtils#transformTimerMessage). A message
-with TIMER_DEL_UNIQKEY takes one of the same second back.
+A message with a delay level is stored in SCHEDULE_TOPIC_XXXX, one queue for each level, under
+properties that name its real place (RocketMQ: HookUtils#transformDelayLevelMessage).
+
+A timer message is delivered at a time of the sender's choice (RocketMQ: TimerMessageStore). It is
+stored in rmq_sys_wheel_timer, under properties that name its real place and TIMER_OUT_MS, the
+second in which it is due (HookUtils#transformTimerMessage). A message with TIMER_DEL_UNIQKEY takes
+one of the same second back.
 """
 
 import base64
@@ -12,9 +16,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from protocol.errors import IllegalMessage
-from protocol.names import TIMER_TOPIC
+from protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from protocol.record.properties import (
     BORN_TIMESTAMP,
+    DELAY,
     PRODUCER_GROUP,
     REAL_QUEUE_ID,
     REAL_TOPIC,
@@ -29,7 +34,37 @@ from protocol.record.properties import (
     decode_raw_properties,
     encode_properties,
 )
-from protocol.record.scheduled import RealPlace, joined_properties
+
+TIMERS = (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS)
+
+
+class RealPlace(NamedTuple):
+    """A topic and the number of a queue."""
+
+    topic: str
+    queue_id: int
+
+
+def schedule_place(level: int) -> RealPlace:
+    """Where the messages of a delay level wait."""
+    return RealPlace(SCHEDULE_TOPIC, level - 1)
+
+
+def scheduled(properties: bytes, place: RealPlace, level: int) -> bytes:
+    """The properties of a message that waits for its delivery at `place`."""
+    found = decode_raw_properties(properties)
+    for name in TIMERS:
+        found.pop(name.encode(), None)
+    found[DELAY.encode()] = b"%d" % level
+    found[REAL_TOPIC.encode()] = place.topic.encode()
+    found[REAL_QUEUE_ID.encode()] = b"%d" % place.queue_id
+    return joined_properties(found)
+
+
+def joined_properties(pairs: Mapping[bytes, bytes]) -> bytes:
+    """The stored form of properties that were decoded as bytes."""
+    return b"".join(name + b"\x01" + value + b"\x02" for name, value in pairs.items())
+
 
 PRECISION_MS = 1000
 """RocketMQ's timerPrecisionMs: the length of a slot of its wheel."""

@@ -1,1 +1,0 @@
-"""RocketMQ's replication as pure code: bytes in, values out."""
