@@ -7,8 +7,8 @@ import threading
 import time
 from pathlib import Path
 
+from keelog.replication.keeper.controllers import NodeOfGroup
 from keelog.replication.keeper.loop import KeeperOptions, keep
-from keelog.replication.keeper.registration import NodeOfGroup
 from node.runtime.process import StopFlag, begin_process
 from node.runtime.run_files import WAITS, read_elected
 from node.runtime.settings import Settings, load_settings, snake_case

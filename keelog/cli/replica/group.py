@@ -8,9 +8,9 @@ from keelog.cli.failures import OK, doing
 from keelog.cli.options import CliGroup, output_options, settings_options
 from keelog.cli.output import Output
 from keelog.cli.store.options import directory
-from keelog.replication.roles.promotion import demote as demote_store
-from keelog.replication.roles.promotion import promote as promote_store
-from keelog.replication.roles.rewind import rewind as rewind_store
+from keelog.replication.roles import demote as demote_store
+from keelog.replication.roles import promote as promote_store
+from keelog.replication.roles import rewind as rewind_store
 from keelog.text import time_text
 from node.runtime.addresses import parse_follow
 from node.runtime.settings import load_settings

@@ -1,16 +1,83 @@
-"""What is known of all followers: how far they are, how late, and why others are gone."""
+"""What is known of all followers: how far and how late they are, and why others are gone.
+
+Where a controller elects the master, it elects one of its sync-state set. So all of that set must
+have a message before it is acknowledged, and all that the set may have become by a change that was
+asked for: then whoever is elected has it.
+
+A follower that got the lost end of another master is ahead of this one at first, and its bytes are
+not this log's. A slave of RocketMQ tries again each 5 s, and would be taken as soon as the log has
+grown: its report would count as an acknowledgement, and its log would be a mixture of two. So those
+who were ahead are remembered, by host: nobody may follow once the log has merely grown past them.
+"""
 
 import logging
 from bisect import bisect_right
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
 
-from keelog.replication.followers.connection import FollowerConnection, FollowerGone, Gone
-from keelog.replication.followers.elected_rule import ElectedRule
-from keelog.replication.followers.flushed_log import FlushedLog
+from keelog.replication.followers.connection import (
+    FlushedLog,
+    FollowerConnection,
+    FollowerGone,
+    Gone,
+)
 from node.runtime.event_log import Seldom, fields
 from node.runtime.process import now_ms
-from node.runtime.run_files import ENDED_SHOWN_MAX, FollowerEnd, FollowerRow, FollowersState
+from node.runtime.run_files import (
+    ENDED_SHOWN_MAX,
+    FollowerEnd,
+    FollowerRow,
+    FollowersState,
+    SyncState,
+    read_sync_state,
+)
+
+
+class Acknowledging(Protocol):
+    """A connection, as far as it matters here."""
+
+    @property
+    def broker_id(self) -> int:
+        """Who follows."""
+
+    acknowledged: int | None
+
+
+class ElectedRule:
+    """Follows the file that the keeper writes. `own_id`: that of this node."""
+
+    def __init__(self, root: Path, own_id: int) -> None:
+        self._root = root
+        self._own_id = own_id
+        self._state: SyncState | None = None
+
+    @property
+    def number(self) -> int:
+        """Of the state that is followed; -1 before there is one."""
+        return -1 if self._state is None else self._state.number
+
+    def look(self) -> None:
+        """Takes in what the keeper says now."""
+        self._state = read_sync_state(self._root)
+
+    def acknowledged(self, connections: Iterable[Acknowledging], needed: int) -> int:
+        """The end of the log that all who must have it have, and `needed` followers at least.
+
+        0 while nobody has said who must have it.
+        """
+        ends: dict[int, int] = {}
+        for one in connections:
+            if one.acknowledged is not None and one.broker_id:
+                ends[one.broker_id] = max(ends.get(one.broker_id, 0), one.acknowledged)
+        ends.pop(self._own_id, None)
+        if self._state is None or len(ends) < needed:
+            return 0
+        enough = sorted(ends.values(), reverse=True)[needed - 1]
+        must = self._state.required - {self._own_id}
+        return min([enough, *(ends.get(one, 0) for one in must)])
+
 
 log = logging.getLogger("keelog.followers")
 
@@ -133,3 +200,73 @@ class FollowerBook:
             int((one.sent - sent) / max(now - before, 0.001)),
             one.broker_id,
         )
+
+
+HOSTS_MAX = 256
+"""Hosts that are remembered. The one that was heard last the longest ago is forgotten first."""
+ENDS_MAX = 8
+"""Reports that were refused, of one host. Those refused first are kept."""
+TORN_BYTES_MAX = 64 * 1024 * 1024
+"""A restart takes a torn end, or what was not flushed, from the log of a slave: so its report may
+be lower than the one that was refused, by this much."""
+
+
+class _Host:
+    """`refused`: by report, the end of this node's log when it was refused first. `sent`: the end
+    of what any follower of this host was sent."""
+
+    def __init__(self) -> None:
+        self.refused: dict[int, int] = {}
+        self.sent = 0
+
+
+class AheadBefore:
+    """For the default replication: where a controller elects the master, followers name epochs."""
+
+    def __init__(self) -> None:
+        self._hosts: OrderedDict[str, _Host] = OrderedDict()
+
+    def note(self, host: str, report: int, end: int) -> None:
+        """A first report was beyond the `end` of this node's log."""
+        refused = self._of(host).refused
+        if report in refused or len(refused) < ENDS_MAX:
+            refused[report] = min(end, refused.get(report, end))
+
+    def check(self, host: str, report: int, sent: int) -> None:
+        """Raises FollowerGone for a first report that may be of a follower that was refused.
+
+        `sent`: the most that was sent on a connection of this host that is open.
+        """
+        known = self._hosts.get(host)
+        if known is None or not known.refused:
+            return
+        self._hosts.move_to_end(host)
+        sent = max(sent, known.sent)
+        for refused, end in known.refused.items():
+            is_it = report == refused
+            # One that was sent so much from here is another one, or has begun anew.
+            may_be_it = max(end, refused - TORN_BYTES_MAX, sent) < report < refused
+            if is_it or may_be_it:
+                raise FollowerGone(
+                    Gone.DIVERGED,
+                    f"its log ends at {report}; a log of its host ended at {refused} when this"
+                    f" node's ended at {end}: they are not the same log. Rewind it to {end} or"
+                    " less, or empty its folder",
+                )
+
+    def served(self, host: str, sent: int) -> None:
+        """A connection that could follow has ended: it was sent the log up to there."""
+        known = self._of(host)
+        known.sent = max(known.sent, sent)
+
+    def cut(self, offset: int) -> None:
+        """This node's log was cut there: nobody was sent what it has above."""
+        for known in self._hosts.values():
+            known.sent = min(known.sent, offset)
+
+    def _of(self, host: str) -> _Host:
+        known = self._hosts.setdefault(host, _Host())
+        self._hosts.move_to_end(host)
+        if len(self._hosts) > HOSTS_MAX:
+            self._hosts.popitem(last=False)
+        return known

@@ -1,19 +1,201 @@
-"""One follower: its reports, and the log on its way to it. It sleeps for nobody.
+"""One follower: what it may get of the log, how it and this node speak, and its reports.
 
-Bytes go from the page cache to the socket (sendfile); nothing of the log is in this process.
+A follower may get the log up to where its writer has flushed it. A master of RocketMQ sends what it
+has appended, so that a power cut can leave a slave ahead of it. Bytes that are flushed here are
+here after a power cut too.
+
+They speak by RocketMQ's default replication, or as its brokers do where a controller elects the
+master. A connection sleeps for nobody. Bytes go from the page cache to the socket (sendfile);
+nothing of the log is in this process.
 """
 
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
-from keelog.replication.followers.flushed_log import FlushedLog
-from keelog.replication.followers.wire import FollowerWire, PlainWire
+from node.runtime.state_page import RECOVERING, STARTING, LogPage, LogState
+from node.runtime.store_paths import open_regular
 from protocol.addresses import foreign_client
 from protocol.errors import BadRequest, MqError
-from protocol.ha import FRAME_BODY_BYTES, ONE_BYTE_BEHIND, REPORT_BYTES
+from protocol.ha import (
+    FRAME_BODY_BYTES,
+    ONE_BYTE_BEHIND,
+    REPORT_BYTES,
+    FollowerReader,
+    MasterEpoch,
+    MasterEpochs,
+    MasterGreeting,
+    ReportReader,
+    encode_answer,
+    encode_head,
+    encode_switch_head,
+    epoch_at,
+)
+from protocol.names import COMMIT_LOG_DIR, offset_file_name
+
+
+class FlushedLog:
+    """Follows the writer's page. Offsets are as `look` found them last; zeros before."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._page: LogPage | None = None
+        self.epoch = 0
+        self.cut_at = 0
+        """Where the current epoch began: nothing above is as it was before."""
+        self.begin = 0
+        self.end = 0
+        """The end of what is flushed."""
+        self.appended = 0
+        self.segment_bytes = 0
+        self._is_current = False
+        """Whether the last look took in what the page says."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a writer has said yet how far the log reaches."""
+        return self.epoch > 0 and self.segment_bytes > 0
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether more is flushed than `look` has found."""
+        return self._is_current and self._page is not None and self._page.flushed > self.end
+
+    @property
+    def wants_acknowledged(self) -> int:
+        """The log offset for which the writer wants a ring; 0: none."""
+        return 0 if self._page is None else self._page.wants_acknowledged
+
+    def look(self) -> None:
+        """Takes in what the writer says. Keeps what is known while the writer starts: until it
+        has recovered the log, its page may say less than there is."""
+        state = self._state()
+        self._is_current = (
+            state is not None and state.epoch > 0 and state.state not in (STARTING, RECOVERING)
+        )
+        if state is None or not self._is_current:
+            return
+        self.epoch, self.cut_at = state.epoch, state.epoch_start
+        self.begin, self.end = state.min_offset, min(state.flushed, state.appended)
+        self.appended, self.segment_bytes = state.appended, state.segment_bytes
+
+    def _state(self) -> LogState | None:
+        with suppress(FileNotFoundError):
+            if self._page is None:
+                self._page = LogPage.open(self._root)
+            return self._page.read()
+        self.close()
+        return None
+
+    def look_for_page(self) -> None:
+        """Lets go of a page whose name another file has by now. Call it now and then."""
+        if self._page is not None and self._page.is_replaced:
+            self.close()
+
+    def open_segment(self, offset: int) -> tuple[int, int]:
+        """Opens the segment that holds an offset: its descriptor, and where it begins.
+
+        Raises OSError.
+        """
+        start = offset - offset % self.segment_bytes
+        path = self._root / COMMIT_LOG_DIR / offset_file_name(start)
+        return open_regular(path, os.O_RDONLY), start
+
+    def close(self) -> None:
+        """Gives the map back."""
+        if self._page is not None:
+            self._page.close()
+            self._page = None
+
+
+class FollowerWire(Protocol):
+    """One connection's bytes. `broker_id`: who follows, as it said; 0: it did not say."""
+
+    @property
+    def broker_id(self) -> int:
+        """Who follows."""
+
+    def feed(self, data: bytes) -> int | None:
+        """The last whole report, if there is one. Raises BadRequest."""
+
+    def greeting(self, end: int) -> bytes:
+        """What has to be sent now, before the log: once, and often nothing."""
+
+    def piece(self, offset: int, size: int) -> int:
+        """How much of `size` bytes at `offset` one frame may hold."""
+
+    def head(self, offset: int, size: int) -> bytes:
+        """What goes before a frame's bytes."""
+
+
+class PlainWire:
+    """Without a controller."""
+
+    broker_id = 0
+
+    def __init__(self) -> None:
+        self._reports = ReportReader()
+
+    def feed(self, data: bytes) -> int | None:
+        """As FollowerWire."""
+        return self._reports.feed(data)
+
+    def greeting(self, end: int) -> bytes:
+        """There is none."""
+        return b""
+
+    def piece(self, offset: int, size: int) -> int:
+        """All of them."""
+        return size
+
+    def head(self, offset: int, size: int) -> bytes:
+        """As FollowerWire."""
+        return encode_head(offset, size)
+
+
+class SwitchWire:
+    """With a controller. `epochs` loads those of the log; `confirmed` returns its end as all who
+    must have it have acknowledged it."""
+
+    def __init__(self, epochs: Callable[[], MasterEpochs], confirmed: Callable[[], int]) -> None:
+        self._reader = FollowerReader()
+        self._load = epochs
+        self._epochs: MasterEpochs = ()
+        self._confirmed = confirmed
+        self._has_greeted = False
+
+    @property
+    def broker_id(self) -> int:
+        """0 before the greeting."""
+        return self._reader.broker_id or 0
+
+    def feed(self, data: bytes) -> int | None:
+        """As FollowerWire. Raises BadRequest."""
+        return self._reader.feed(data)
+
+    def greeting(self, end: int) -> bytes:
+        """The end and the epochs of the log, once the follower has greeted. Raises StoreDamaged."""
+        if self._has_greeted or self._reader.broker_id is None:
+            return b""
+        self._has_greeted = True
+        self._epochs = self._load()
+        return encode_answer(MasterGreeting(end, self._epochs))
+
+    def piece(self, offset: int, size: int) -> int:
+        """A frame belongs to one epoch."""
+        _, end = epoch_at(self._epochs, offset)
+        return size if end is None else min(size, end - offset)
+
+    def head(self, offset: int, size: int) -> bytes:
+        """As FollowerWire."""
+        epoch, _ = epoch_at(self._epochs, offset)
+        first = self._epochs[0] if self._epochs else MasterEpoch(-1, 0)
+        return encode_switch_head(offset, size, epoch or first, self._confirmed())
+
 
 TURN_BYTES_MAX = 1024 * 1024
 """What one follower gets in a turn, so that others have theirs."""

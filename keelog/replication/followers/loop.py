@@ -1,13 +1,31 @@
 """The process that serves those who follow the node, by RocketMQ's replication.
 
 Run it as `python -m keelog.replication.followers.loop DIR --bind HOST:PORT`.
+One thread and one epoll serve all followers.
 """
 
 import logging
 import os
+import select
+import socket
+import time
+from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 
-from keelog.replication.followers.server import FollowerServer, listen
+from keelog.replication.followers.book import AheadBefore, ElectedRule, FollowerBook
+from keelog.replication.followers.connection import (
+    FlushedLog,
+    FollowerConnection,
+    FollowerGone,
+    FollowerPace,
+    FollowerWire,
+    Gone,
+    PlainWire,
+    SwitchWire,
+)
+from node.runtime import disk
+from node.runtime.addresses import AllowedPeers, listen_at
 from node.runtime.event_log import fields
 from node.runtime.locks import FileLock
 from node.runtime.process import (
@@ -17,15 +35,279 @@ from node.runtime.process import (
     StopFlag,
     child_parser,
     leave,
+    met_damage,
+    now_ms,
     run_process,
 )
+from node.runtime.run_files import FollowersState, write_followers
 from node.runtime.settings import Settings
-from node.runtime.state_page import WorkerPage, run_dir
-from node.runtime.wakeup import FOLLOWERS_SLOT
+from node.runtime.state_page import NEVER, RUNNING, STOPPED, STOPPING, WorkerPage, run_dir
+from node.runtime.store_paths import check_held
+from node.runtime.wakeup import (
+    FOLLOWERS_SLOT,
+    SLEEP_S_MAX,
+    WRITER_SLOT,
+    DatagramRinger,
+    DatagramWakeup,
+    quiet_sleep_s,
+)
 from node.store.identity.places import check_created
+from node.store.identity.roles import load_master_epochs
 from protocol.addresses import is_loopback
 from protocol.errors import BadRequest, ServiceNotAvailable
 from protocol.ha import DEFAULT_HA_PORT
+
+log_again = logging.getLogger("keelog.followers")
+
+FOLLOWERS_MAX = 64
+"""Connections; a further one is closed."""
+BACKLOG = 16
+LOOK_S_MIN = 0.005
+"""A lost ring delays a follower by this much while the log grows, and by more after a quiet time
+(`quiet_sleep_s`)."""
+HEARTBEAT_S = 0.1
+SHOW_S = 0.2
+"""How often the file of the followers is written while something in it changes: the lag in `status`
+is so old, and by it the keeper of an elected master decides who is in sync."""
+STOP_S_MAX = 2.0
+"""How long a stop waits for followers to get the end of the log and to acknowledge it."""
+SHORTAGE_S = 0.1
+"""The pause after a connection that could not be taken for want of a descriptor."""
+Events = Mapping[int, int]
+
+
+class FollowerServer:
+    """Owns the listening socket, the connections and the state page."""
+
+    def __init__(
+        self, root: Path, settings: Settings, listener: socket.socket, page: WorkerPage
+    ) -> None:
+        """The current folder must be `keelog/run`."""
+        self._root = root
+        self._page = page
+        self._listener = listener
+        self._pace = FollowerPace(
+            settings.ha_send_heartbeat_interval / 1000, settings.ha_housekeeping_interval / 1000
+        )
+        self._allowed = AllowedPeers(settings.ha_allowed_peers)
+        self._log = FlushedLog(root)
+        controller_id = settings.controller_id
+        self._rule = ElectedRule(root, controller_id) if controller_id else None
+        self._book = FollowerBook(
+            settings.followers_needed, settings.ha_max_gap_not_in_sync, self._rule
+        )
+        self._ahead = AheadBefore()
+        self._connections: dict[int, FollowerConnection] = {}
+        self._bell = DatagramWakeup(FOLLOWERS_SLOT)
+        self._writer = DatagramRinger(WRITER_SLOT)
+        self._epoll = select.epoll()
+        for fd in (listener.fileno(), self._bell.watched):
+            self._epoll.register(fd, select.EPOLLIN)
+        self._blocked: set[int] = set()
+        """The connections that wait until they can be written to."""
+        self._acknowledged = self._count = -1
+        self._rung_for = 0
+        self._epoch = 0
+        self._grew_at = time.monotonic()
+        self._heartbeat_at = self._show_at = self._accept_at = 0.0
+        self._shown: FollowersState | None = None
+
+    def run(self, stop: StopFlag) -> None:
+        """Serves until the flag is set, then until all have the end of the log, STOP_S_MAX at most.
+
+        Raises StoreMoved.
+        """
+        self._epoll.register(stop.fd, select.EPOLLIN)
+        self._page.publish(state=RUNNING)
+        while not stop.is_set:
+            self._turn(self._poll())
+        self._epoll.unregister(stop.fd)
+        self._page.publish(state=STOPPING)
+        deadline = time.monotonic() + STOP_S_MAX
+        while time.monotonic() < deadline and not self._all_have_all():
+            self._turn(self._poll())
+        for connection in list(self._connections.values()):
+            self._end(connection, FollowerGone(Gone.STOP, "this node stops"))
+        self._publish(time.monotonic())
+        self._show(time.monotonic())
+        self._page.publish(state=STOPPED, wake_at=NEVER)
+
+    def _all_have_all(self) -> bool:
+        return all(
+            one.acknowledged is None or one.acknowledged >= self._log.end
+            for one in self._connections.values()
+        )
+
+    def _poll(self) -> Events:
+        """Sleeps, unless there is something to do at once."""
+        sleep_s = 0.0
+        if not any(one.has_more(self._log) for one in self._connections.values()):
+            # Who waits at the end of the log says so in the page, then looks once more.
+            waits = bool(self._connections)
+            self._page.publish(wake_at=self._log.end + 1 if waits else NEVER)
+            if not self._log.has_grown:
+                quiet_s = time.monotonic() - self._grew_at
+                sleep_s = quiet_sleep_s(quiet_s, LOOK_S_MIN) if waits else SLEEP_S_MAX
+        found = dict(self._epoll.poll(sleep_s))
+        self._page.publish(wake_at=NEVER)
+        return found
+
+    def _turn(self, events: Events) -> None:
+        now = time.monotonic()
+        if self._bell.watched in events:
+            self._bell.rings()
+        if self._listener.fileno() in events and now >= self._accept_at:
+            self._accept(now)
+        self._look(now)
+        is_due = now - self._heartbeat_at >= HEARTBEAT_S
+        if is_due and self._rule is not None:
+            self._rule.look()
+        for fd, connection in list(self._connections.items()):
+            try:
+                if events.get(fd, 0) & ~select.EPOLLOUT:
+                    connection.receive(now)
+                connection.serve(self._log, now)
+            except FollowerGone as gone:
+                self._end(connection, gone)
+            else:
+                self._watch(connection)
+        self._publish(now)
+        if is_due:
+            self._heartbeat_at = now
+            check_held()
+            self._page.beat(now_ms())
+            met_damage.turn(now)
+            self._log.look_for_page()
+        if now >= self._show_at:
+            self._show_at = now + SHOW_S
+            self._show(now)
+
+    def _look(self, now: float) -> None:
+        """Takes in how far the log is; after a new epoch nobody may have what was cut."""
+        before, flushed = self._log.end, self._log
+        flushed.look()
+        if flushed.end != before:
+            self._grew_at = now
+        self._book.note_end(flushed.appended, now)
+        if flushed.epoch == self._epoch:
+            return
+        self._epoch = flushed.epoch
+        for connection in list(self._connections.values()):
+            try:
+                connection.forget_above(flushed.cut_at)
+            except FollowerGone as gone:
+                self._end(connection, gone)
+        self._ahead.cut(flushed.cut_at)
+        self._acknowledged = -1
+
+    def _accept(self, now: float) -> None:
+        try:
+            connected, (host, port, *_) = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            # Of the connection, or no descriptor is free.
+            self._accept_at = now + SHORTAGE_S
+            log_again.warning("a connection was not taken", extra=fields(why=error))
+            return
+        if "." in host:
+            host = host.removeprefix("::ffff:")  # IPv4, at a socket for both kinds
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        connection = FollowerConnection(
+            connected,
+            address,
+            self._pace,
+            now,
+            now_ms(),
+            self._new_wire(),
+            self._admit if self._rule is None else None,
+        )
+        self._connections[connection.fd] = connection
+        self._epoll.register(connection.fd, select.EPOLLIN)
+        self._book.came(connection)
+        if not self._allowed.allow(host):
+            why = f"ha_allowed_peers does not name {host}"
+            self._end(connection, FollowerGone(Gone.NOT_ALLOWED, why))
+        elif len(self._connections) > FOLLOWERS_MAX:
+            self._end(connection, FollowerGone(Gone.CROWD, f"{FOLLOWERS_MAX} are connected"))
+
+    def _admit(self, connection: FollowerConnection, report: int) -> None:
+        """Raises FollowerGone for a first report of somebody who was ahead before."""
+        host, end = connection.host, self._log.appended
+        if report > end:
+            self._ahead.note(host, report, end)
+            return
+        others = (one for one in self._connections.values() if one.host == host)
+        self._ahead.check(host, report, max(one.sent for one in others))
+
+    def _new_wire(self) -> FollowerWire:
+        if self._rule is None:
+            return PlainWire()
+        return SwitchWire(partial(load_master_epochs, self._root), self._confirmed)
+
+    def _confirmed(self) -> int:
+        """For followers: the end of the log as it is confirmed."""
+        return max(0, self._acknowledged)
+
+    def _watch(self, connection: FollowerConnection) -> None:
+        """Hears when a blocked connection can be written to, and only then."""
+        fd = connection.fd
+        if connection.is_blocked == (fd in self._blocked):
+            return
+        if connection.is_blocked:
+            self._blocked.add(fd)
+            self._epoll.modify(fd, select.EPOLLIN | select.EPOLLOUT)
+        else:
+            self._blocked.discard(fd)
+            self._epoll.modify(fd, select.EPOLLIN)
+
+    def _end(self, connection: FollowerConnection, gone: FollowerGone) -> None:
+        del self._connections[connection.fd]
+        self._blocked.discard(connection.fd)
+        self._epoll.unregister(connection.fd)
+        self._book.went(connection, gone, time.monotonic())
+        if connection.sent and self._rule is None:
+            self._ahead.served(connection.host, connection.sent)
+        connection.close()
+
+    def _publish(self, now: float) -> None:
+        """Shows what is acknowledged, then rings the writer if a request waits for that."""
+        acknowledged = self._book.acknowledged(self._connections.values())
+        count = sum(one.acknowledged is not None for one in self._connections.values())
+        if (acknowledged, count) != (self._acknowledged, self._count):
+            self._acknowledged, self._count = acknowledged, count
+            numbers = {"dispatched": acknowledged, "saved": acknowledged, "held": count}
+            self._page.begin_epoch(self._epoch, **numbers)
+        wanted = self._log.wants_acknowledged
+        if 0 < wanted <= acknowledged and wanted != self._rung_for:
+            self._rung_for = wanted
+            self._writer.ring()
+
+    def _show(self, now: float) -> None:
+        state = self._book.state(self._connections.values(), self._log, now)
+        if state != self._shown:
+            self._shown = state
+            with disk.if_room():
+                write_followers(self._root, state)
+
+    def close(self) -> None:
+        """Gives everything back."""
+        for connection in self._connections.values():
+            connection.close()
+        self._epoll.close()
+        self._bell.close()
+        self._writer.close()
+        self._log.close()
+        self._listener.close()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Opens the port for followers. Raises OSError."""
+    listener = listen_at(host, port, BACKLOG)
+    listener.setblocking(False)
+    os.set_inheritable(listener.fileno(), False)
+    return listener
+
 
 log = logging.getLogger("keelog.followers")
 

@@ -1,23 +1,31 @@
 """The keeper: registers a store at RocketMQ's controllers, and has its node do what they say.
 
 It runs above the node, so that heart-beats go on while the node changes its role: for that it is
-stopped, and started again as what it is to be.
+stopped, and started again as what it is to be. The node is a process, `keelog serve` in the role
+that it is to have.
 """
 
 import logging
+import os
+import signal
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from keelog.replication.keeper.controllers import Controllers, ControllersAway, HeartBeats
-from keelog.replication.keeper.node_process import NodeProcess
-from keelog.replication.keeper.registration import NodeOfGroup, register
+from keelog.replication.keeper.controllers import (
+    Controllers,
+    ControllersAway,
+    HeartBeats,
+    NodeOfGroup,
+    register,
+)
 from keelog.replication.keeper.sync_set import SyncSet
-from keelog.replication.replica.elected.greeting import LogsPart, ask_greeting
-from keelog.replication.replica.remoting_asker import RemotingAsker
-from keelog.replication.roles.elected import follow, lead
+from keelog.replication.replica.comparison import LogsPart, ask_greeting
+from keelog.replication.replica.questions import RemotingAsker
+from keelog.replication.roles import follow, lead
 from node.runtime import disk
 from node.runtime.event_log import fields
 from node.runtime.process import StopFlag, now_ms, reap_adopted
@@ -50,6 +58,63 @@ from protocol.remoting.controller import (
     parse_group,
     parse_sync_state_set,
 )
+
+log_again = logging.getLogger("keelog.keeper")
+
+STOP_WAIT_S = 90.0
+"""After so long a node that was asked to stop is killed; its own limits are shorter."""
+
+
+class NodeProcess:
+    """One node at a time. It stops by itself when the keeper ends."""
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], folder: str) -> None:
+        """`command` without what a role adds; it runs in `folder`."""
+        self._command = [*command, "--while-pid", str(os.getpid())]
+        self._env, self._folder = dict(env), folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it was started and not stopped."""
+        return self._process is not None
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the node; empty where none runs."""
+        return [] if self._process is None else [self._process.pid]
+
+    def start(self, role: Sequence[str]) -> None:
+        """Starts it with the options of a role. Raises OSError."""
+        # A process group of its own: Ctrl-C reaches the keeper alone, which stops the node.
+        self._process = subprocess.Popen(
+            [*self._command, *role],
+            stdin=subprocess.DEVNULL,
+            cwd=self._folder,
+            env=self._env,
+            process_group=0,
+        )
+
+    def ended(self) -> int | None:
+        """The exit code of a node that ended by itself; None while it runs, or none was started."""
+        return None if self._process is None else self._process.poll()
+
+    def stop(self) -> int:
+        """Stops it in order; returns its exit code, 0 where none runs."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        process.send_signal(signal.SIGTERM)
+        try:
+            code = process.wait(STOP_WAIT_S)
+        except subprocess.TimeoutExpired:
+            extra = fields(process_pid=process.pid)
+            log_again.error("the node does not stop and is killed", extra=extra)  # noqa: TRY400
+            process.kill()
+            return process.wait()
+        # By the signal: it did not handle it yet, and has done nothing.
+        return 0 if code == -signal.SIGTERM else code
+
 
 log = logging.getLogger("keelog.keeper")
 

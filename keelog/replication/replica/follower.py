@@ -6,14 +6,25 @@ One object for the life of the process. `turn` does what is possible now and wai
 import logging
 from collections.abc import Callable
 
-from keelog.replication.replica.assembler import LogAssembler
-from keelog.replication.replica.connector import Connected, Connector, MasterAddress
-from keelog.replication.replica.elected.greeting import check_same, note_epoch
-from keelog.replication.replica.log_copy import LogCopy
-from keelog.replication.replica.master_facts import MasterFacts
-from keelog.replication.replica.master_link import READS_AT_ONCE, LinkClosed, LinkLost, MasterLink
-from keelog.replication.replica.overlap import OVERLAP_BYTES, Overlap
-from keelog.replication.replica.stops import FollowStopped, OtherSegments
+from keelog.replication.replica.comparison import (
+    OVERLAP_BYTES,
+    FollowStopped,
+    OtherSegments,
+    Overlap,
+    check_same,
+    note_epoch,
+)
+from keelog.replication.replica.log_copy import LogAssembler, LogCopy
+from keelog.replication.replica.master_link import (
+    READS_AT_ONCE,
+    Connected,
+    Connector,
+    LinkClosed,
+    LinkLost,
+    MasterAddress,
+    MasterLink,
+)
+from keelog.replication.replica.questions import MasterFacts
 from node.runtime.event_log import fields
 from node.runtime.process import now_ms
 from node.runtime.run_files import COMPARING, CONNECTING, FOLLOWING, STOPPED, WAITING

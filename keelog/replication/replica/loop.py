@@ -1,24 +1,24 @@
 """The replica process: in the writer's place, it copies a master's log instead of taking appends.
 
 It has the writer's lock, state page, segments and socket, so workers and readers work as they do
-with a writer. Run it as `python -m keelog.replication.replica.loop DIR -X follow=HOST:PORT`.
+with a writer. Of what clients ask it questions are answered, and changes refused.
+Run it as `python -m keelog.replication.replica.loop DIR -X follow=HOST:PORT`.
 """
 
 import logging
 import os
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import zmq
 
-from keelog.replication.replica.connector import MasterFinder
-from keelog.replication.replica.first_segment import begin_as_master, has_log
 from keelog.replication.replica.follower import MasterFollower, StartsElsewhere
-from keelog.replication.replica.log_copy import LogCopy, settings_of_copy
-from keelog.replication.replica.master_facts import ask_facts
-from keelog.replication.replica.refusals import Refusals
+from keelog.replication.replica.log_copy import LogCopy, begin_as_master, has_log, settings_of_copy
+from keelog.replication.replica.master_link import MasterFinder
+from keelog.replication.replica.questions import ask_facts
 from keelog.replication.replica.tables import MasterTables
 from node.runtime import disk
 from node.runtime.addresses import parse_follow
@@ -37,17 +37,67 @@ from node.runtime.process import (
 )
 from node.runtime.run_files import FOLLOWING, FollowState, read_follow_state, write_follow_state
 from node.runtime.settings import Settings
+from node.runtime.shortage import as_refusal
 from node.runtime.state_page import DISK_FULL, RUNNING, STOPPING
 from node.runtime.store_paths import check_held
 from node.runtime.wakeup import SLEEP_S_MAX, Context, Waiters
-from node.serving.request_server import Server
+from node.serving.request_server import BadFrames, Received, Server
 from node.store.identity.roles import REPLICA, StoreRole, load_role, save_role
 from node.writer.broker_checkpoint import SAVE_EVERY_S
 from node.writer.loop import FOLLOWERS
 from node.writer.recovery import RecoveryProgress
+from node.writer.requests import answer_other
 from node.writer.stats import WriterStats
 from node.writer.store import WriterStore, open_writer_store, store_host_of
-from protocol.errors import BadRequest, MqError
+from protocol.errors import BadRequest, MqError, NodeFollows
+from protocol.wire.frames import Header, check_envelope, id_within, refusal, request_id, unpack
+
+ANSWERS_AT_ONCE = 100
+QUESTIONS = frozenset({"ping", "topics", "groups", "cursor_get", "cursor_commit"})
+"""Places of groups are taken as by a Java slave, for the time without a master: the master's own
+replace them."""
+
+
+class Refusals:
+    """Serves the writer's socket of a replica. `settle` brings the ends of queues up to date."""
+
+    def __init__(
+        self, server: Server, store: WriterStore, source: str, settle: Callable[[], None]
+    ) -> None:
+        self._server = server
+        self._store = store
+        self._source = source
+        self._settle = settle
+
+    def turn(self) -> None:
+        """Serves the requests that wait, up to a number that does not delay the copy."""
+        for _ in range(ANSWERS_AT_ONCE):
+            received = self._server.receive()
+            if received is None:
+                return
+            if isinstance(received, BadFrames):
+                self._server.send(received.peer, refusal(received.request_id, received.error))
+            else:
+                self._server.send(received.peer, self._answer(received))
+
+    def _answer(self, received: Received) -> Header:
+        number = 0
+        try:
+            header = unpack(received.header)
+            number = request_id(header)
+            operation = check_envelope(header)
+            if operation not in QUESTIONS:
+                raise NodeFollows(
+                    f"this node follows {self._source} and takes {operation[:40]} from no client",
+                    "send to the master; keelog replica promote makes this node one",
+                )
+            if operation == "cursor_commit":
+                self._settle()
+            return answer_other(self._store, operation, header, number)
+        except (MqError, OSError) as error:
+            number = number or id_within(received.header)
+            return refusal(number, as_refusal(error, str(self._store.root)))
+
 
 log = logging.getLogger("keelog.replica")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from keelog.replication.followers.ahead import ENDS_MAX, HOSTS_MAX, TORN_BYTES_MAX, AheadBefore
+from keelog.replication.followers.book import ENDS_MAX, HOSTS_MAX, TORN_BYTES_MAX, AheadBefore
 from keelog.replication.followers.connection import FollowerGone, Gone
 
 HOST, OTHER = "10.0.0.7", "10.0.0.8"

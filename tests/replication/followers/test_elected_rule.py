@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from keelog.replication.followers.elected_rule import ElectedRule
+from keelog.replication.followers.book import ElectedRule
 from node.runtime.run_files import SyncState, forget_sync_state, write_sync_state
 
 

@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from keelog.replication.keeper.node_process import NodeProcess
+from keelog.replication.keeper.loop import NodeProcess
 
 
 def test_a_node_that_has_not_begun_is_stopped_in_order(tmp_path: Path) -> None:

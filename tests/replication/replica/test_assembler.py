@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keelog.replication.replica.assembler import BlankHead, BlankRest, LogAssembler, WholeRecords
-from keelog.replication.replica.stops import FollowStopped, OtherSegments, WrongRecord
+from keelog.replication.replica.comparison import FollowStopped, OtherSegments, WrongRecord
+from keelog.replication.replica.log_copy import BlankHead, BlankRest, LogAssembler, WholeRecords
 from protocol.record.codec import FILLER_BYTES
 from tests.support.master_log import SEGMENT_BYTES, MasterLog
 

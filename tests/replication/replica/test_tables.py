@@ -3,16 +3,18 @@
 from pathlib import Path
 from unittest.mock import Mock
 
-from keelog.replication.replica.master_facts import MasterFacts
-from keelog.replication.replica.metadata import (
+from keelog.replication.replica.questions import MasterFacts
+from keelog.replication.replica.tables import (
     DELAYS,
     OFFSETS,
+    PROGRESS,
     TIMER_CHECK,
     TIMERS,
     TOPICS,
     MasterTable,
+    MasterTables,
+    TablesJob,
 )
-from keelog.replication.replica.tables import PROGRESS, MasterTables, TablesJob
 from node.runtime.run_files import FollowState, write_follow_state
 from node.runtime.state_page import run_dir
 from protocol.derived.file_layouts import TIMER_CHECK_BYTES, TimerCheck

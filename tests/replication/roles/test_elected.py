@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from keelog.replication.replica.elected.greeting import NoCommonEpoch
-from keelog.replication.roles.elected import OldEpoch, follow, lead
-from keelog.replication.roles.promotion import AcknowledgedLost
+from keelog.replication.replica.comparison import NoCommonEpoch
+from keelog.replication.roles import AcknowledgedLost, OldEpoch, follow, lead
 from node.store.config.topics_file import TopicsFile
 from node.store.identity.roles import (
     MASTER,

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from keelog.bench.queue_checks import verify_deep
-from keelog.replication.roles.promotion import AcknowledgedLost, demote, promote
-from keelog.replication.roles.rewind import rewind
+from keelog.replication.roles import AcknowledgedLost, demote, promote, rewind
 from node.runtime.run_files import read_follow_state, write_follow_state
 from node.runtime.settings import load_settings
 from node.store.checkpoints import load_epochs

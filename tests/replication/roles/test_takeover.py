@@ -9,7 +9,7 @@ import pytest
 
 from keelog.client.client import Client
 from keelog.client.results import HealthCheck
-from keelog.replication.roles.promotion import promote
+from keelog.replication.roles import promote
 from node.runtime.run_files import read_follow_state
 from node.runtime.settings import load_settings
 from tests.support.follower import HA, followers_place

@@ -18,7 +18,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from keelog.replication.roles.promotion import promote
+from keelog.replication.roles import promote
 from node.runtime.run_files import read_follow_state
 from node.runtime.settings import load_settings
 from tests.soak.clocks.account import Clock, ClockStep, Figures, Kind, judge

@@ -1,1 +1,0 @@
-"""A replica whose master a controller elects."""

@@ -1,0 +1,448 @@
+"""Makes a stopped store a master, a replica, or a copy that can follow its master again.
+
+By hand: a master of a replica, a replica of a master. Or as a controller says: the master of an
+epoch, or a copy of its master. No node may run on the store.
+
+A rewind cuts a log at the offset of a record, after all that is cut was copied to quarantine. It is
+for a replica whose master lost its end, and for an old master that has what the new one never got:
+afterwards it can follow.
+
+What a controller asks for, and a rewind, may be killed anywhere, and run again with the same end.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from keelog.replication.replica.comparison import same_up_to
+from keelog.replication.replica.questions import ask_facts
+from node.runtime import disk
+from node.runtime.locks import StoreLock
+from node.runtime.process import now_ms
+from node.runtime.run_files import FollowState, read_follow_state, write_follow_state
+from node.runtime.settings import Settings
+from node.store.checkpoints import (
+    TAILS_FILE,
+    Floor,
+    clear_clean,
+    load_epochs,
+    load_removed,
+    load_tails,
+    own_dir,
+    save_epochs,
+    save_removed,
+)
+from node.store.condition import check_is_store, read_checkpoint
+from node.store.config.topics_file import Topic, TopicsFile
+from node.store.file_cache import OpenFiles
+from node.store.identity.roles import (
+    MASTER,
+    REPLICA,
+    StoreRole,
+    WrongRole,
+    load_master_epochs,
+    load_role,
+    save_master_epochs,
+    save_role,
+)
+from node.store.identity.store_id import ensure_id
+from node.store.log.reader import Bounds, LogReader
+from node.store.log.segments import SegmentList, list_folder
+from node.store.opening import StoppedStore, open_store
+from node.store.quarantine import keep_bytes
+from node.writer.log.tail import LogEnd, drop_segments_behind, zero_behind
+from node.writer.recovery import Recovery, carry_out, examine
+from protocol.derived.file_layouts import encode_checkpoint
+from protocol.errors import BadRequest, RefusedError, StoreDamaged
+from protocol.ha import (
+    MasterEpoch,
+    MasterGreeting,
+    epochs_below,
+    epochs_from,
+    last_number,
+    with_epoch,
+)
+from protocol.ids import Queue
+from protocol.names import CHECKPOINT_FILE, COMMIT_LOG_DIR
+from protocol.record.codec import Filler, Record
+
+
+class AcknowledgedLost(RefusedError):
+    """The replica's log ends below what it has acknowledged: a promotion would lose that."""
+
+
+class MasterLives(RefusedError):
+    """The master still runs: with a promotion there would be two."""
+
+
+class Promotion(NamedTuple):
+    """A store after its promotion, and what it may lack of the master's log."""
+
+    store: str
+    role: str
+    epoch: int
+    offset: int
+    """Where its own log begins."""
+    acknowledged: int
+    source: str
+    master_end: int
+    """The end of the master's log, when it was last known."""
+    lacks_bytes: int
+    last_contact_ms: int
+    """When that was, in ms since 1970; 0: not known."""
+    progress_ms: int
+    """Delayed messages that the master delivered after this time, in ms since 1970, come again; 0:
+    nobody knows what it delivered."""
+    topics: tuple[str, ...]
+    """Topics that were made, or got queues, because the log has messages of them."""
+
+
+@contextmanager
+def stopped_store(root: Path) -> Iterator[Path]:
+    """The store under its lock. Raises StoreLocked while a node runs, NotAStore."""
+    check_is_store(root)
+    root = root.resolve()
+    lock = StoreLock.acquire(root)
+    try:
+        yield root
+    finally:
+        lock.release()
+
+
+def promote(root: Path, settings: Settings, though_alive: bool = False) -> Promotion:
+    """Ends the log where its last whole record ends, begins a new epoch, and notes the role.
+
+    Raises WrongRole for a store that is not a replica, AcknowledgedLost, MasterLives unless
+    `though_alive`, and StoreDamaged for a log that ends below what was durable. Nothing is changed
+    then.
+    """
+    with stopped_store(root) as place:
+        role = load_role(place)
+        if role is None or role.role != REPLICA:
+            raise WrongRole(f"the store {place} is not a replica", "keelog serve DIR runs it")
+        state = read_follow_state(place)
+        found = examine(place, settings)
+        acknowledged = max(role.acknowledged, state.acknowledged)
+        if found.end < acknowledged:
+            raise AcknowledgedLost(
+                f"the log ends at {found.end}, and {acknowledged} was acknowledged to {role.source}"
+                f": {acknowledged - found.end} bytes are missing",
+                "promote another replica; this one may follow it then",
+            )
+        master_end = _master_end(state, though_alive)
+        clear_clean(place)
+        epoch = carry_out(found, settings.enabled_append_prop_crc)
+        topics = add_topics_of_log(found, settings, state.topics_end)
+        save_role(place, StoreRole(MASTER, role.source, epoch, found.end, acknowledged))
+        return Promotion(
+            str(place),
+            MASTER,
+            epoch,
+            found.end,
+            acknowledged,
+            role.source,
+            master_end,
+            max(0, master_end - found.end),
+            state.contact_ms,
+            state.progress_ms,
+            topics,
+        )
+
+
+def add_topics_of_log(found: Recovery, settings: Settings, begin: int) -> tuple[str, ...]:
+    """Gives each topic that has messages from log offset `begin` on the queues that they are in;
+    returns the names of those that lacked some. For a log whose end is carried out.
+
+    The master's table of topics is some seconds old. A topic with older messages alone, which is
+    not in that table, was removed at the master.
+    """
+    file, missing = TopicsFile(found.root), dict[str, int]()
+    unknown = [queue for queue in found.tails if not _has_queue(file, queue)]
+    if not unknown:
+        return ()
+    with open_store(found.root, settings) as store:
+        for queue in unknown:
+            if _last_offset(store, queue) >= begin:
+                missing[queue.topic] = max(queue.queue_id + 1, missing.get(queue.topic, 0))
+    made = []
+    for name, count in missing.items():
+        topic = file.topics.get(name) or Topic(name, 0, 0)
+        write_queues = max(topic.write_queues, count)
+        made.append(replace(topic, read_queues=count, write_queues=write_queues))
+    if made:
+        file.put(made, now_ms())
+    return tuple(sorted(missing))
+
+
+def _last_offset(store: StoppedStore, queue: Queue) -> int:
+    """The log offset of a queue's last message; -1 without one. Of a queue whose files cannot be
+    read, which a worker makes anew, the log's end: no promotion may fail for it."""
+    try:
+        reader = store.queue(*queue)
+        last = None if reader is None else reader.unit(reader.max_offset - 1)
+    except StoreDamaged:
+        return store.log.end
+    return -1 if last is None else last.physical_offset
+
+
+def _has_queue(file: TopicsFile, queue: Queue) -> bool:
+    known = file.topics.get(queue.topic)
+    return known is not None and queue.queue_id < known.read_queues
+
+
+def _master_end(state: FollowState, though_alive: bool) -> int:
+    """The end of the master's log. Raises MasterLives."""
+    facts = ask_facts(state.remoting, with_segments=False) if state.remoting else None
+    if facts is None:
+        return state.master_end
+    if not though_alive:
+        raise MasterLives(
+            f"the master at {state.remoting} runs, and its log ends at {facts.end}",
+            "stop it first, so that nobody sends to it any more; --force promotes all the same",
+        )
+    return facts.end
+
+
+def demote(root: Path, source: str) -> StoreRole:
+    """Notes that the store follows `source` from now on: the next start compares both logs.
+
+    Raises WrongRole for a store that is a replica already.
+    """
+    with stopped_store(root) as place:
+        role = load_role(place)
+        if role is not None and role.role == REPLICA:
+            raise WrongRole(
+                f"the store {place} is a replica of {role.source} already",
+                f"keelog serve {place} --follow {role.source}",
+            )
+        ensure_id(place)  # a note of a store without an id would not count once it has one
+        changed = StoreRole(REPLICA, source)
+        save_role(place, changed)
+        return changed
+
+
+_COPY_BYTES = 1 << 20
+
+
+class Rewind(NamedTuple):
+    """What a rewind cuts, or has cut. `kept_in`: the folder in quarantine, once it was applied."""
+
+    store: str
+    applied: bool
+    offset: int
+    end: int
+    bytes: int
+    records: int
+    acknowledged: int
+    """Up to here a master knew the log to be on this disk; the rewind may go below it."""
+    kept_in: str = ""
+
+
+def rewind(root: Path, offset: int, settings: Settings, apply: bool = False) -> Rewind:
+    """Plans the cut, and does it with `apply`.
+
+    Raises BadRequest for an offset at which no record begins, StoreLocked, StoreDamaged, OSError.
+    """
+    with stopped_store(root) as place:
+        return rewind_held(place, offset, settings, apply)
+
+
+def rewind_held(place: Path, offset: int, settings: Settings, apply: bool) -> Rewind:
+    """As `rewind`, of a store whose lock is held."""
+    found = examine(place, settings)
+    if not found.min_offset <= offset <= found.end:
+        raise BadRequest(
+            f"offset {offset} is outside of the log, [{found.min_offset}, {found.end}]",
+            "name the begin of a record: keelog store dump DIR shows them",
+        )
+    records = _records_from(place, offset, found.end)
+    role = load_role(place)
+    acknowledged = 0 if role is None else role.acknowledged
+    plan = Rewind(str(place), apply, offset, found.end, found.end - offset, records, acknowledged)
+    if not apply or offset == found.end:
+        return plan
+    if found.cut is not None:
+        # What a kill left of a record goes to quarantine too, by itself.
+        carry_out(found, settings.enabled_append_prop_crc)
+    kept = _carry_out(place, plan, found.segment_bytes)
+    return plan._replace(kept_in=str(kept))
+
+
+def _records_from(root: Path, offset: int, end: int) -> int:
+    """How many records are cut. Raises BadRequest where none begins at `offset`."""
+    files = OpenFiles()
+    try:
+        listing = list_folder(root / COMMIT_LOG_DIR)
+        segments = SegmentList(root / COMMIT_LOG_DIR, listing, files)
+        reader = LogReader(segments, Bounds(segments.start, end))
+        if offset < end and not isinstance(reader.peek(offset), Record | Filler):
+            raise BadRequest(
+                f"no record begins at offset {offset}", "keelog store dump DIR shows where they do"
+            )
+        return sum(len(columns) for columns in reader.columns(offset, end))
+    finally:
+        files.close()
+
+
+def _carry_out(root: Path, plan: Rewind, segment_bytes: int) -> Path:
+    """Copies, lowers all that names the log above the cut, then cuts."""
+    end = LogEnd(root, plan.offset, segment_bytes)
+    report = {
+        "kind": "rewound",
+        "why": "keelog replica rewind",
+        "cut_at": plan.offset,
+        "end_before": plan.end,
+        "records": plan.records,
+    }
+    kept = keep_bytes(root, plan.offset, _pieces(end, plan.end), report)
+    _lower(root, plan.offset)
+    _lower_checkpoint(root, end)
+    drop_segments_behind(end)
+    zero_behind(end)
+    return kept
+
+
+def _pieces(end: LogEnd, stop: int) -> Iterator[tuple[int, bytes]]:
+    """All bytes of the log from the cut on."""
+    at = end.offset
+    while at < stop:
+        base = at - at % end.segment_bytes
+        size = min(_COPY_BYTES, stop - at, base + end.segment_bytes - at)
+        descriptor = os.open(end.path(base), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            yield at, os.pread(descriptor, size, at - base)
+        finally:
+            os.close(descriptor)
+        at += size
+
+
+def _lower(root: Path, offset: int) -> None:
+    """Nothing of ours names an offset above the cut any more: workers then reconcile with it as
+    with any epoch that ended."""
+    clear_clean(root)
+    removed = load_removed(root)
+    if removed.within(0, offset) is not removed:
+        save_removed(root, removed.within(0, offset))
+    tails = load_tails(root)
+    if tails is not None and tails.at > offset:
+        disk.unlink(own_dir(root) / TAILS_FILE)
+        disk.sync_dir(own_dir(root))
+    lines = [line._replace(start=min(line.start, offset)) for line in load_epochs(root)]
+    if lines:
+        save_epochs(root, lines)
+    floor = Floor(root)
+    floor.save(offset)
+    floor.close()
+    _lower_acknowledged(root, offset)
+
+
+def _lower_acknowledged(root: Path, offset: int) -> None:
+    """A promotion goes by what was acknowledged, as both of its notes say, and by what the log had
+    when the master's topics were taken over."""
+    role, state = load_role(root), read_follow_state(root)
+    if role is not None and role.acknowledged > offset:
+        save_role(root, role._replace(acknowledged=offset))
+    if max(state.acknowledged, state.topics_end) > offset:
+        acknowledged, topics_end = min(state.acknowledged, offset), min(state.topics_end, offset)
+        write_follow_state(root, state._replace(acknowledged=acknowledged, topics_end=topics_end))
+
+
+def _lower_checkpoint(root: Path, end: LogEnd) -> None:
+    """RocketMQ's checkpoint says no more than the log holds; a broker then looks for itself."""
+    found, last_ms = read_checkpoint(root), _last_time(end)
+    offsets = {
+        name: 0
+        for name in ("confirm_physical_offset", "logics_physical_offset")
+        if getattr(found, name) > end.offset
+    }
+    times = {
+        name: min(getattr(found, name), last_ms)
+        for name in ("physic_msg_timestamp", "logics_msg_timestamp", "index_msg_timestamp")
+    }
+    path = root / CHECKPOINT_FILE
+    if path.exists():
+        disk.write_atomically(path, encode_checkpoint(found._replace(**offsets, **times)))
+
+
+def _last_time(end: LogEnd) -> int:
+    """The store time of the last record before the cut, of the segment that it is in; else 0."""
+    files = OpenFiles()
+    try:
+        segments = SegmentList(end.folder, list_folder(end.folder), files)
+        begin = max(end.offset - 1 - (end.offset - 1) % end.segment_bytes, segments.start)
+        reader = LogReader(segments, Bounds(segments.start, end.offset))
+        times = [int(found.store_timestamp[-1]) for found in reader.columns(begin, end.offset)]
+        return times[-1] if times else 0
+    finally:
+        files.close()
+
+
+class OldEpoch(RefusedError):
+    """The controller elected with a number below that of the store's last master."""
+
+
+class Joined(NamedTuple):
+    """A store that is to follow: its end, and what was cut off after that."""
+
+    end: int
+    cut_bytes: int = 0
+    cut_records: int = 0
+    kept_in: str = ""
+
+
+def lead(root: Path, settings: Settings, epoch: int) -> int:
+    """Begins the epoch at the end of the log's last whole record, durably; returns that end.
+
+    Raises OldEpoch, AcknowledgedLost, StoreDamaged; then nothing is changed.
+    """
+    with stopped_store(root) as place:
+        known, role = load_master_epochs(place), load_role(place)
+        if epoch < last_number(known):
+            raise OldEpoch(
+                f"the controller says epoch {epoch}, and epoch {last_number(known)} wrote this log",
+                "controllers that lost their data? give the group another --broker-name",
+            )
+        found = examine(place, settings)
+        acknowledged = role.acknowledged if role is not None and role.role == REPLICA else 0
+        if found.end < acknowledged:
+            raise AcknowledgedLost(
+                f"the log ends at {found.end}, and {acknowledged} was acknowledged",
+                "start another node of the group; this one may follow it then",
+            )
+        if epoch > last_number(known):
+            # From here on others copy: what the epoch begins with has to be on the disk.
+            clear_clean(place)
+            carry_out(found, settings.enabled_append_prop_crc)
+            # The first epoch owns all that the log has.
+            start = found.end if known else found.min_offset
+            kept = epochs_from(known, found.min_offset)
+            save_master_epochs(place, with_epoch(kept, MasterEpoch(epoch, start)))
+        if role is not None and role.role == REPLICA:
+            add_topics_of_log(found, settings, read_follow_state(place).topics_end)
+        ensure_id(place)  # a note of a store without an id would not count once it has one
+        save_role(place, StoreRole(MASTER, "", epoch, found.end, acknowledged))
+        return found.end
+
+
+def follow(root: Path, settings: Settings, source: str, greeting: MasterGreeting) -> Joined:
+    """Cuts what the master does not have, after it was copied to quarantine, and notes the role.
+
+    Raises NoCommonEpoch, StoreDamaged, BadRequest where the log begins after the common point.
+    """
+    with stopped_store(root) as place:
+        found = examine(place, settings)
+        joined = Joined(found.end)
+        if found.end > found.min_offset:
+            point = same_up_to(place, found.end, greeting)
+            if point < found.end:
+                cut = rewind_held(place, point, settings, apply=True)
+                joined = Joined(point, cut.bytes, cut.records, cut.kept_in)
+        save_master_epochs(place, epochs_below(load_master_epochs(place), joined.end))
+        ensure_id(place)
+        role = load_role(place)
+        acknowledged = 0 if role is None else min(role.acknowledged, joined.end)
+        save_role(place, StoreRole(REPLICA, source, 0, joined.end, acknowledged))
+        return joined
