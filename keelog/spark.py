@@ -14,16 +14,15 @@ from keelog.pipeline.session import check_pyspark
 check_pyspark()
 
 from keelog.pipeline import register
-from keelog.pipeline.jobs.audit.report import findings_frame
-from keelog.pipeline.jobs.audit.run import audit
-from keelog.pipeline.jobs.export.options import ExportOptions
+from keelog.pipeline.jobs.audit import audit, findings_frame
 from keelog.pipeline.jobs.export.run import export, export_here, read_export
-from keelog.pipeline.jobs.rebuild.object_folder import read_rebuild
+from keelog.pipeline.jobs.rebuild.folder import read_rebuild
 from keelog.pipeline.jobs.rebuild.run import rebuild
-from keelog.pipeline.jobs.stats.run import COLUMNS as STATS_COLUMNS
-from keelog.pipeline.jobs.stats.run import rates, stats_by_topic, top_keys
+from keelog.pipeline.jobs.stats import COLUMNS as STATS_COLUMNS
+from keelog.pipeline.jobs.stats import rates, stats_by_topic, top_keys
+from keelog.pipeline.options import ExportOptions
 from keelog.pipeline.session import local_session, open_session
-from keelog.pipeline.stream.progress import lag, lag_by_queue
+from keelog.pipeline.stream.micro_batch import lag, lag_by_queue
 
 __all__ = [
     "STATS_COLUMNS",

@@ -1,14 +1,17 @@
-"""What the Spark sources raise: of an error only the text survives the way through Spark.
+"""What sources and jobs tell their users: what they raise, and their log without credentials.
 
-So the text begins with a condition in brackets that never changes, `[KEELOG_…]`, says what is wrong
-and where, and ends with what to try. Errors of the store and of the client keep their kinds, and
-get a condition where they leave for Spark; the kinds below are of Spark's sources and jobs alone.
+Of an error only the text survives the way through Spark. So the text begins with a condition in
+brackets that never changes, `[KEELOG_…]`, says what is wrong and where, and ends with what to try.
+Errors of the store and of the client keep their kinds, and get a condition where they leave for
+Spark; the kinds below are of Spark's sources and jobs alone.
 """
 
+import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
+from protocol.addresses import without_credentials
 from protocol.errors import (
     BadRequest,
     BusyError,
@@ -212,3 +215,12 @@ def named(text: str, what: str) -> MqError:
         )
     reason, _, hint = found[2].partition(_TRY)
     return KINDS.get(found[1], RefusedError).worded(found[1], reason, hint)
+
+
+def _clean(record: logging.LogRecord) -> bool:
+    record.msg, record.args = without_credentials(record.getMessage()), ()
+    return True
+
+
+log = logging.getLogger("keelog.pipeline")
+log.addFilter(_clean)

@@ -1,11 +1,12 @@
-"""The options of the sources, parsed and checked once, before any file is opened.
+"""The options of sources and exports, parsed and checked once, before any file is opened.
 
-Names and meanings are those of Spark's Kafka source where it has them (docs/spark.md).
+Names and meanings are those of Spark's Kafka source where it has them (docs/spark.md). This module
+imports no Arrow: the command line has an export's options without it.
 """
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, cast
 
 from keelog.pipeline.bounds import (
@@ -13,6 +14,7 @@ from keelog.pipeline.bounds import (
     EARLIEST,
     LATEST,
     STRATEGY,
+    PartitionLimits,
     ReadBound,
     Use,
     ending_bound,
@@ -20,7 +22,6 @@ from keelog.pipeline.bounds import (
 )
 from keelog.pipeline.errors import BadOption, UnknownOption, naming_conditions
 from keelog.pipeline.option_values import count, duration_ms, json_object, json_value, one_of
-from keelog.pipeline.plan.partitions import PartitionLimits
 from keelog.pipeline.stores.access import (
     FETCH_OPTIONS,
     FETCH_PREFIX,
@@ -31,7 +32,7 @@ from keelog.pipeline.stores.access import (
     parse_access,
     parse_address,
 )
-from keelog.pipeline.stream.limits import DELAY_MS, TriggerLimits
+from keelog.pipeline.stream.micro_batch import DELAY_MS, TriggerLimits
 from keelog.pipeline.tables import DAMAGE, INDEX, KAFKA, MESSAGES, TABLES, Column, Table
 from node.runtime.settings import Settings, load_settings
 from node.store.query.filters import TagFilter, parse_tags
@@ -316,3 +317,31 @@ def _queue_ids(text: str) -> frozenset[int]:
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise BadOption(f"queueIds is {text[:80]!r}", "numbers with commas between: 0,1,2")
     return frozenset(int(part) for part in parts)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """What to export. Without topics, tags and times: every record of the log.
+
+    Texts are as the source's options have them. `from_ms` and `to_ms` are store times, ms since
+    1970; `to_ms` is exclusive, and may be later in the next run. `source` holds further options of
+    the source (`store.…`, `maxPartitionBytes`, `minPartitions`, `failOnDataLoss`). A file is closed
+    when it has `file_bytes_max`. Without `by_topic` there are folders by day alone.
+    """
+
+    topics: str | None = None
+    tags: str | None = None
+    columns: str | None = None
+    from_ms: int | None = None
+    to_ms: int | None = None
+    on_corrupt: OnCorrupt = "fail"
+    file_bytes_max: int = 512 << 20
+    by_topic: bool = True
+    source: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def by_queues(self) -> bool:
+        """Whether queues lead to the messages; else the log is read from end to end."""
+        return any(
+            asked is not None for asked in (self.topics, self.tags, self.from_ms, self.to_ms)
+        )

@@ -10,22 +10,19 @@ from itertools import pairwise
 
 from keelog.pipeline.bounds import (
     Extent,
+    PartitionLimits,
     QueueAt,
+    Range,
     ReadBound,
     check_offsets,
+    log_borders,
     offsets_at_times,
     offsets_for,
-)
-from keelog.pipeline.errors import few, naming_conditions
-from keelog.pipeline.log import log
-from keelog.pipeline.options import SourceOptions
-from keelog.pipeline.plan.partitions import (
-    PartitionLimits,
-    Range,
-    log_borders,
     plan_partitions,
     share,
 )
+from keelog.pipeline.errors import few, log, naming_conditions
+from keelog.pipeline.options import SourceOptions
 from keelog.pipeline.stores.access import Way
 from keelog.pipeline.stores.opening import check_stores, open_selected
 from keelog.pipeline.stores.planned_store import PlannedStore

@@ -84,8 +84,7 @@ class KeelogSource(DataSource):
 
     def _sink_options(self, schema: StructType, overwrite: bool) -> "SinkOptions":
         from keelog.pipeline.session import check_pyspark
-        from keelog.pipeline.sink.columns import Field
-        from keelog.pipeline.sink.options import parse_sink_options
+        from keelog.pipeline.sink.options import Field, parse_sink_options
 
         check_pyspark()
         if self.table is not None:

@@ -240,7 +240,7 @@ class SparkBench:
 
     def audits(self) -> list[Case]:
         """The audit, and the join that finds the same differences of log and queues."""
-        from keelog.pipeline.jobs.audit.run import audit
+        from keelog.pipeline.jobs.audit import audit
 
         def by_job() -> None:
             found = audit(self.spark, self.store)

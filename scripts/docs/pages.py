@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from keelog.cli.settings.given import value_text
-from keelog.pipeline.sink.columns import SINK
+from keelog.pipeline.sink.options import SINK
 from keelog.pipeline.tables import KAFKA, TABLES
 from node.runtime.settings import Settings
 from protocol.requests import REQUESTS

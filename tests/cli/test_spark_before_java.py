@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from keelog.cli.main import run
-from keelog.pipeline import java, session
+from keelog.pipeline import session
+from keelog.pipeline import session as java
 from keelog.pipeline.jobs import session_run as module
 from keelog.pipeline.jobs.export.folder import ExportFolder
 from keelog.pipeline.jobs.export.run import export_here

@@ -10,7 +10,7 @@ from keelog.cli.main import run
 from keelog.cli.output import Output
 from keelog.cli.spark.options import Asked
 from keelog.cli.spark.stats import show_tables
-from keelog.pipeline.jobs.stats.figures import Figures
+from keelog.pipeline.jobs.stats import Figures
 from tests.pipeline.jobs.stats.test_report import figures, rate, topic
 
 NOON = 1_700_000_000_000

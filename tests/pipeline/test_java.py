@@ -10,10 +10,16 @@ from pathlib import Path
 
 import pytest
 
-import keelog.pipeline.java
+import keelog.pipeline.session
 from keelog.pipeline.errors import EngineFailed, IncompatiblePyspark, JavaMissing
-from keelog.pipeline.java import find_java, java_version, launcher_home, packed_java
-from keelog.pipeline.session import check_engine, check_pyspark
+from keelog.pipeline.session import (
+    check_engine,
+    check_pyspark,
+    find_java,
+    java_version,
+    launcher_home,
+    packed_java,
+)
 
 
 def fake_java(folder: Path, version: str, code: int = 0) -> Path:

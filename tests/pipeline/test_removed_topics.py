@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from keelog.pipeline.errors import naming_conditions
-from keelog.pipeline.jobs.audit.run import audit
+from keelog.pipeline.jobs.audit import audit
 from keelog.pipeline.jobs.rebuild.run import rebuild
 from node.store.checkpoints import load_removed, save_removed
 from node.store.opening import StoppedStore

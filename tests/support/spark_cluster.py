@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import psutil
 import pyspark
 
-from keelog.pipeline.java import find_java
+from keelog.pipeline.session import find_java
 
 ROOT = Path(__file__).resolve().parents[2]
 SPARK_HOME = Path(pyspark.__file__).parent

@@ -5,8 +5,8 @@ from typing import Any
 
 from keelog.bench.report.text_report import NAMES, last_lines, process_rows, summary_rows
 from keelog.bench.results import Result
-from keelog.pipeline.report.page import page as frame
-from keelog.pipeline.report.page import section, table
+from keelog.pipeline.report_page import page as frame
+from keelog.pipeline.report_page import section, table
 from keelog.text import ms_text
 from protocol.errors import RefusedError
 from protocol.human_text import count_text, number_text, size_text

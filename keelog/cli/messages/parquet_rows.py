@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from keelog.pipeline.jobs.export.manifest import MANIFEST, parse_manifest
+from keelog.pipeline.jobs.export.folder import MANIFEST, parse_manifest
 from keelog.pipeline.jobs.export.write import NULL_PARTITION
 from keelog.pipeline.tables import DAMAGE, MESSAGES
 from protocol.errors import IllegalMessage, NotFound

@@ -20,9 +20,8 @@ from keelog.cli.options import command, node_option, output_options, progress_op
 from keelog.cli.output import Output, flat, say
 from keelog.cli.shapes import MESSAGE_COLUMNS
 from keelog.cli.store.export_options import exit_code, export_of, export_parquet, shown, summary
-from keelog.pipeline.errors import CorruptRecord
-from keelog.pipeline.jobs.export.options import ExportOptions
-from keelog.pipeline.log import log
+from keelog.pipeline.errors import CorruptRecord, log
+from keelog.pipeline.options import ExportOptions
 from keelog.progress import CommandProgress
 from keelog.sqlite_export import SqliteResult, sqlite_file
 from keelog.whole_file import whole_file

@@ -11,7 +11,7 @@ from keelog.cli.output import Output
 from keelog.cli.spark.options import Asked, session_options
 from keelog.cli.store.check import show_findings
 from keelog.cli.store.export_options import store_argument
-from keelog.pipeline.jobs.locations import check_can_make
+from keelog.pipeline.stores.access import check_can_make
 from node.runtime.settings import load_settings
 
 
@@ -40,7 +40,7 @@ def audit(
     settings = load_settings(pairs)
 
     def check() -> None:
-        from keelog.pipeline.jobs.audit.run import check_audit
+        from keelog.pipeline.jobs.audit import check_audit
 
         check_audit(store)
         if folder is not None:
@@ -48,8 +48,8 @@ def audit(
                 check_can_make(folder)
 
     def job(spark: Any) -> dict[str, Any]:
-        from keelog.pipeline.jobs.audit.report import write_report
-        from keelog.pipeline.jobs.audit.run import audit as audit_store
+        from keelog.pipeline.jobs.audit import audit as audit_store
+        from keelog.pipeline.jobs.audit import write_report
 
         result = audit_store(spark, store, settings)
         if folder is not None:

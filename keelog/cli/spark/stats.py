@@ -10,12 +10,12 @@ from keelog.cli.options import command, output_options, settings_options
 from keelog.cli.output import Output, say
 from keelog.cli.spark.options import Asked, session_options
 from keelog.cli.store.export_options import source_options, store_argument
-from keelog.pipeline.jobs.locations import check_can_write
 from keelog.pipeline.options import parse_options
+from keelog.pipeline.stores.access import check_can_write
 from protocol.addresses import without_credentials
 
 if TYPE_CHECKING:
-    from keelog.pipeline.jobs.stats.figures import Figures
+    from keelog.pipeline.jobs.stats import Figures
 
 
 @command()
@@ -55,15 +55,14 @@ def stats(
                 check_can_write(report)
 
     def job(session: Any) -> "Figures":
-        from keelog.pipeline.jobs.stats.figures import collect_figures
-        from keelog.pipeline.jobs.stats.run import COLUMNS
+        from keelog.pipeline.jobs.stats import COLUMNS, collect_figures
 
         reader = session.read.format("keelog").options(**options, columns=COLUMNS)
         return collect_figures(reader.load(), chosen["top"])
 
     figures = asked.run(f"cannot count what is in {store}", job, check)
     if report is not None:
-        from keelog.pipeline.jobs.stats.report import render
+        from keelog.pipeline.jobs.stats_report import render
 
         with doing(f"cannot write {report}"):
             report.write_text(
@@ -79,7 +78,7 @@ def stats(
 
 def show_tables(figures: "Figures", output: Output) -> None:
     """Topics, tags, keys and the fullest queues, one table below the other."""
-    from keelog.pipeline.report.text import topic_rows
+    from keelog.pipeline.report_page import topic_rows
 
     totals = figures.totals
     title = f"{totals['messages']} messages in {totals['queues']} queues of"

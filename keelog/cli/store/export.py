@@ -18,7 +18,7 @@ from keelog.cli.store.export_options import (
     summary,
 )
 from keelog.cli.store.options import directory, opened
-from keelog.pipeline.jobs.export.options import ExportOptions
+from keelog.pipeline.options import ExportOptions
 from keelog.progress import CommandProgress
 from keelog.sqlite_export import Chosen, export_sqlite
 from node.store.query.filters import parse_tags

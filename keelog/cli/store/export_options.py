@@ -9,8 +9,7 @@ import click
 from keelog.cli.failures import DAMAGED, OK, BadValue, needing_pyarrow
 from keelog.cli.messages.selectors import TIME
 from keelog.cli.options import SIZE, options
-from keelog.pipeline.jobs.export.options import ExportOptions
-from keelog.pipeline.options import SETTING_PREFIX
+from keelog.pipeline.options import SETTING_PREFIX, ExportOptions
 from keelog.progress import CommandProgress
 from protocol.addresses import without_credentials
 

@@ -1,13 +1,21 @@
-"""Rows of the table `messages` from verified records: each asked column as one Arrow array."""
+"""Rows of the table `messages` from verified records: each asked column as one Arrow array.
 
-from collections.abc import Callable, Mapping, Sequence
+At damage and at loss there is an error, nothing, or a row that reports it. Bodies are unpacked
+where their producer compressed them: records without the bit of compression cost one look at the
+column SYSFLAG; without a column for bodies nothing is unpacked at all.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keelog.pipeline.errors import CorruptRecord, DataLoss, log
 from keelog.pipeline.read.arrays import (
     HEADERS,
     PAIRS,
@@ -22,7 +30,9 @@ from keelog.pipeline.read.arrays import (
     texts,
     times,
 )
-from keelog.pipeline.tables import Column
+from keelog.pipeline.tables import DAMAGE, Column
+from keelog.pipeline.task_spec import Task
+from protocol.addresses import without_credentials
 from protocol.derived.dispatch_request import (
     Pieces,
     PropertyPairs,
@@ -30,6 +40,7 @@ from protocol.derived.dispatch_request import (
     split_properties,
     split_ragged,
 )
+from protocol.errors import BodyUnreadable, CodecMissing
 from protocol.ids import IPV4_BYTES, IPV6_BYTES, PORT_BYTES, Host, offset_message_id
 from protocol.kernel import loader
 from protocol.record.bodies import COMPRESSED
@@ -298,3 +309,136 @@ MAKERS: dict[str, Maker] = {
     "headers": lambda rows: rows.headers,
 }
 """How each column is made; a test holds it against the table."""
+
+
+_INT_MAX = 2**31 - 1
+
+
+class DamagedPlace(NamedTuple):
+    """Bytes that form no record; topic, queue and offset are known where a queue unit led there."""
+
+    where: str
+    physical_offset: int
+    size: int
+    why: str
+    topic: str | None = None
+    queue_id: int | None = None
+    queue_offset: int | None = None
+
+    def __str__(self) -> str:
+        text = f"{self.where}, offset {self.physical_offset}: {self.why}"
+        if self.topic is None:
+            return text
+        return f"{text} (message {self.queue_offset} of {self.topic}/{self.queue_id})"
+
+
+class PassedOver:
+    """How many damaged places a task left out."""
+
+    count = 0
+
+
+_passed_over = ContextVar[PassedOver | None]("passed_over", default=None)
+
+
+@contextmanager
+def passed_over_counted() -> Iterator[PassedOver]:
+    """Counts what is passed over by what is read within, in this thread."""
+    found = PassedOver()
+    before = _passed_over.set(found)
+    try:
+        yield found
+    finally:
+        _passed_over.reset(before)
+
+
+def on_damage(task: Task, place: DamagedPlace) -> Iterator[pa.RecordBatch]:
+    """As `onCorruptRecord` says: raises CorruptRecord, or gives nothing, or one row."""
+    if task.on_corrupt == "fail":
+        raise CorruptRecord(
+            str(place),
+            "onCorruptRecord=skip or report to read on behind it, and keelog store verify to see"
+            " all damage",
+        )
+    if task.on_corrupt == "skip":
+        log.warning("damage is passed over: %s", place)
+        passed_over = _passed_over.get()
+        if passed_over is not None:
+            passed_over.count += 1
+        return
+    known = {
+        "topic": place.topic,
+        "queueId": place.queue_id,
+        "queueOffset": place.queue_offset,
+        "partition": place.queue_id,
+        "offset": place.queue_offset,
+        "physicalOffset": place.physical_offset,
+        "storeSize": min(place.size, _INT_MAX),
+        "node": task.store.node,
+        DAMAGE.name: without_credentials(f"{place.where}: {place.why}"),
+    }
+    schema = arrow_schema(task.columns)
+    arrays = [pa.array([known.get(field.name)], field.type) for field in schema]
+    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def on_loss(task: Task, what: str) -> None:
+    """Raises DataLoss, or with `failOnDataLoss=false` leaves a warning in the task's log."""
+    if task.fail_on_data_loss:
+        raise DataLoss(
+            what,
+            "load() again to plan with what is there now, or failOnDataLoss=false to read what is"
+            " left",
+        )
+    log.warning("messages are lost: %s", what)
+
+
+PLAIN_BATCH_BYTES = 16 << 20
+"""With more of unpacked bodies a batch ends, by one body at most later."""
+_BODIES = frozenset(("body", "value"))
+
+
+def message_batches(task: Task, columns: RecordColumns) -> Iterator[pa.RecordBatch]:
+    """The records as rows; several batches where bodies become large.
+
+    A body that cannot be unpacked is damage, as `onCorruptRecord` says. Raises CorruptRecord,
+    CodecMissing.
+    """
+    packed = columns.sys_flag & COMPRESSED != 0
+    if _BODIES.isdisjoint(column.name for column in task.columns) or not packed.any():
+        yield _batch(task, columns, {})
+        return
+    start, size, plain = 0, 0, dict[int, bytes]()
+    for row in np.flatnonzero(packed).tolist():
+        record = columns.record(row)
+        try:
+            body = record.body
+        except CodecMissing as error:
+            hint = error.hint.partition(";")[0]
+            raise CodecMissing.worded(
+                "KEELOG_CODEC_MISSING", error.reason, f"{hint}, or the column rawBody"
+            ) from None
+        except BodyUnreadable as error:
+            if row > start:
+                yield _batch(task, columns.take(slice(start, row)), plain)
+            head = record.head
+            yield from on_damage(
+                task,
+                DamagedPlace(
+                    error.where, error.offset, head.total_size, error.found, record.topic,
+                    head.queue_id, head.queue_offset,
+                ),
+            )  # fmt: skip
+            start, size, plain = row + 1, 0, {}
+            continue
+        plain[row - start] = body
+        size += len(body)
+        if size >= PLAIN_BATCH_BYTES:
+            yield _batch(task, columns.take(slice(start, row + 1)), plain)
+            start, size, plain = row + 1, 0, {}
+    if start < len(columns):
+        yield _batch(task, columns.take(slice(start, None)), plain)
+
+
+def _batch(task: Task, columns: RecordColumns, plain: dict[int, bytes]) -> pa.RecordBatch:
+    return MessageRows(columns, task.store.node, plain).batch(task.columns)

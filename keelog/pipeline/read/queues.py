@@ -11,9 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keelog.pipeline.read.arrays import arrow_schema, numbers
-from keelog.pipeline.read.damage_rows import DamagedPlace, on_damage, on_loss
-from keelog.pipeline.read.message_rows import MessageRows
-from keelog.pipeline.read.plain_bodies import message_batches
+from keelog.pipeline.read.message_rows import (
+    DamagedPlace,
+    MessageRows,
+    message_batches,
+    on_damage,
+    on_loss,
+)
 from keelog.pipeline.stores.access import Way
 from keelog.pipeline.stores.opening import task_files
 from keelog.pipeline.task_spec import QueuePart, QueueSlice

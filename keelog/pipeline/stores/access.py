@@ -1,10 +1,17 @@
-"""Where a store is and how its bytes come here: addresses, and the options `fetch.…` and `fs.…`."""
+"""Where a store is and how its bytes come here, and where a job reads and writes.
 
+A store is at an address, with the options `fetch.…` and `fs.…`; a job's place is a folder, or an
+address in an object store.
+"""
+
+import errno
+import os
+import tempfile
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from keelog.pipeline.errors import BadOption, StoreUnreadable
 from keelog.pipeline.option_values import one_of
@@ -142,3 +149,48 @@ def parse_address(address: object) -> str:
 def node_name(root: str) -> str:
     """How rows name a store that nobody named: its last part."""
     return without_credentials(root).rstrip("/").rpartition("/")[2] or root
+
+
+def place_of(address: Path | str) -> StoreAt:
+    """A folder with its links followed, or an address; `?name=value` are pyarrow.fs' parameters.
+
+    Raises BadOption, also for a running node, whose files are not at rest; StoreUnreadable.
+    """
+    if isinstance(address, Path):
+        return StoreAt("", str(address.resolve()))
+    access = Access()
+    if scheme_of(address) in OBJECT_SCHEMES:
+        address, _, parameters = address.partition("?")
+        access = Access(fs=tuple(sorted(parse_qsl(parameters, keep_blank_values=True))))
+    at = StoreAt("", parse_address(address), access)
+    if at.way is Way.NODE:
+        raise BadOption(
+            f"{address} is a node that runs: rebuild and audit need a store at rest",
+            "its folder, when it has stopped; a copy of it; or keelog store verify there",
+        )
+    return at._replace(root=str(Path(at.root).resolve())) if at.way is Way.FILES else at
+
+
+def check_can_make(folder: Path) -> None:
+    """Raises OSError unless files can be written into a folder, which need not be there yet."""
+    found = next(above for above in (folder, *folder.absolute().parents) if above.exists())
+    _check_can_add(found)
+
+
+def check_can_write(file: Path) -> None:
+    """Raises OSError unless a file can be written; it is not touched."""
+    if file.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
+    if not file.exists():
+        _check_can_add(file.parent)
+    elif not os.access(file, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
+
+
+def _check_can_add(folder: Path) -> None:
+    try:
+        # It has no name, where the file system can do that: nobody sees it come and go.
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(folder)) from None

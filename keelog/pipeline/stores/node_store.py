@@ -11,8 +11,7 @@ import numpy as np
 from keelog.client.fetch import FetchClient, FetchSettings, IndexAtNode, NodeLayout, QueueAtNode
 from keelog.client.transport.request import NodeAnswer
 from keelog.pipeline.stores.access import Access, StoreAt
-from keelog.pipeline.stores.folder_store import SETTLE_S_MAX
-from keelog.pipeline.stores.planned_store import IndexTable, PlannedStore
+from keelog.pipeline.stores.planned_store import SETTLE_S_MAX, IndexTable, PlannedStore
 from keelog.pipeline.stores.remote_files import RangeSource, RemoteFiles
 from keelog.pipeline.task_spec import IndexSlice
 from node.runtime.settings import Settings

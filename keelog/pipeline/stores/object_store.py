@@ -16,7 +16,7 @@ from pyarrow import fs
 
 from keelog.pipeline.errors import BadOption, StoreUnreadable
 from keelog.pipeline.stores.access import Access, StoreAt
-from keelog.pipeline.stores.folder_store import FolderStore
+from keelog.pipeline.stores.planned_store import FolderStore
 from keelog.pipeline.stores.remote_files import RangeSource, RemoteFile, RemoteFiles
 from node.runtime.store_paths import RemotePath, Snapshot, remote_path
 from node.store.file_cache import FileVanished, OpenFile

@@ -10,8 +10,7 @@ from pathlib import Path
 from keelog.pipeline.errors import naming_conditions
 from keelog.pipeline.options import SourceOptions
 from keelog.pipeline.stores.access import Access, StoreAt, Way
-from keelog.pipeline.stores.folder_store import FolderStore
-from keelog.pipeline.stores.planned_store import PlannedStore
+from keelog.pipeline.stores.planned_store import FolderStore, PlannedStore
 from node.runtime.settings import Settings
 from node.store.condition import check_is_store
 from node.store.file_cache import OpenFiles

@@ -1,19 +1,35 @@
-"""What planning needs of a store, wherever it is: its ends, its queues, and parts' plain data."""
+"""What planning needs of a store, wherever it is, and a folder as such a store.
 
+It needs the store's ends, its queues, and parts' plain data. A folder is at rest, or run by a node
+right now. A node's own pages say how far it may be read (LogPage.readable, the workers' ends). They
+outlive a node that was killed, so they are believed only while somebody holds the store's lock.
+"""
+
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from keelog.pipeline.errors import DataLoss, StoreUnreadable, few, log
 from keelog.pipeline.stores.access import StoreAt
 from keelog.pipeline.task_spec import IndexSlice, LogAt, QueueSlice
 from node.runtime.settings import Settings
+from node.runtime.state_page import RECOVERING, STARTING, LogPage, run_dir
+from node.store.condition import Owner, check_is_store, find_owner
+from node.store.file_cache import OpenFiles
+from node.store.indexes import IndexFile, readable_end
 from node.store.log.reader import LogReader
+from node.store.log.segments import list_folder
+from node.store.opening import RunningStore, StoppedStore
 from node.store.query.look_up import offset_by_time
 from node.store.queues import QueueReader, queue_folder
 from protocol.derived.file_layouts import UNIT_BYTES
 from protocol.derived.removed import Removed
+from protocol.errors import CorruptError
 from protocol.ids import Queue
+from protocol.names import COMMIT_LOG_DIR, INDEX_DIR
 
 
 class IndexTable(NamedTuple):
@@ -123,3 +139,213 @@ class PlannedStore(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+OPEN_S_MAX = 10.0
+"""How long a node that is just starting is waited for."""
+SETTLE_S_MAX = 2.0
+"""How long queue workers may take to catch up with the log, before what they have is taken."""
+LOOK_S = 1.0
+"""How often it is looked whether a node has come, or another one."""
+UNFIT_S_MAX = 2.0
+"""How long the log's folder may not fit to the pages: the writer makes and removes segments."""
+_POLL_S = 0.01
+_MISSING = frozenset({"missing_segment", "wrong_length"})
+_GAPS_SHOWN = 5
+
+
+class FolderStore(PlannedStore):
+    """A StoppedStore, or a RunningStore while a node runs; `refresh` notices one that comes."""
+
+    def __init__(self, at: StoreAt, settings: Settings, fail_on_data_loss: bool = True) -> None:
+        self.at = at
+        self.settings = settings
+        self._fail_on_data_loss = fail_on_data_loss
+        self._root = self._find_root()
+        check_is_store(self._root)
+        self._store = self._open()
+        self._looked_at = time.monotonic()
+        self._unfit_since: float | None = None
+        self._index: dict[str, IndexFile] = {}
+
+    def _find_root(self) -> Path:
+        return Path(self.at.root)
+
+    def _open_resting(self, files: OpenFiles) -> StoppedStore:
+        """Raises DataLoss for missing segments; without `failOnDataLoss` it warns of them."""
+        missing = missing_segments(self._root)
+        if missing and self._fail_on_data_loss:
+            raise DataLoss(missing, "failOnDataLoss=false to read what is left")
+        if missing:
+            log.warning("messages are lost: %s", missing)
+        return StoppedStore(self._root, self.settings, strict=not missing, files=files)
+
+    def _open(self) -> StoppedStore | RunningStore:
+        owner = find_owner(self._root)
+        if owner in (Owner.NOBODY, Owner.BROKER):
+            if owner is Owner.BROKER:
+                log.warning("a broker runs %s: rows end at what its files hold", self._root)
+            return self._open_resting(OpenFiles(maps=False))
+        return open_running(self._root, self.settings, self.at.access.flushed_only)
+
+    @property
+    def log(self) -> LogReader:
+        return self._store.log
+
+    @property
+    def removed(self) -> Removed:
+        return self._store.removed
+
+    @property
+    def epoch(self) -> int:
+        return self._store.epoch if isinstance(self._store, RunningStore) else 0
+
+    def refresh(self) -> None:
+        """Raises StoreDamaged when the files do not fit to what the node says for two seconds."""
+        now = time.monotonic()
+        if now - self._looked_at >= LOOK_S:
+            self._looked_at = now
+            if self._is_replaced():
+                before, self._store = self._store, self._open()
+                before.close()
+        try:
+            self._store.refresh()
+        except CorruptError:
+            self._unfit_since = self._unfit_since or now
+            if now - self._unfit_since >= UNFIT_S_MAX:
+                raise
+        else:
+            self._unfit_since = None
+
+    def _is_replaced(self) -> bool:
+        """Whether a node has come, or one with pages of its own."""
+        if isinstance(self._store, StoppedStore):
+            return find_owner(self._root) in (Owner.WRITER, Owner.SUPERVISOR)
+        return self._store.pages.are_gone() and find_owner(self._root) is not Owner.NOBODY
+
+    def settle(self) -> None:
+        store = self._store
+        if not isinstance(store, RunningStore):
+            return
+        end, deadline = store.log.end, time.monotonic() + SETTLE_S_MAX
+        while store.followed < end and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+            self.refresh()
+
+    def is_resuming(self, queue: Queue) -> bool:
+        return isinstance(self._store, RunningStore) and self._store.is_resuming(queue)
+
+    def followed(self, queue: Queue) -> int:
+        store = self._store
+        return store.visible_end(queue) if isinstance(store, RunningStore) else store.log.end
+
+    def queues(self) -> list[Queue]:
+        return self._store.queues()
+
+    def queue(self, topic: str, queue_id: int) -> QueueReader | None:
+        return self._store.queue(topic, queue_id)
+
+    def index_tables(self) -> Sequence[IndexTable]:
+        self._index = {file.name: file for file in self._store.index.files()}
+        end = None if isinstance(self._store, StoppedStore) else self.log.end
+        return [
+            IndexTable(
+                file.name, file.header.index_count if end is None else readable_end(file, end)
+            )
+            for file in self._index.values()
+        ]
+
+    def index_slice(self, name: str, start: int, end: int) -> IndexSlice:
+        file = self._index[name]
+        return IndexSlice(
+            path=str(self._root / INDEX_DIR / name),
+            name=name,
+            geometry=file.geometry,
+            begin_timestamp=file.header.begin_timestamp,
+            start=start,
+            end=end,
+            data=file.entries(start, end).tobytes() if file.is_image else None,
+        )
+
+    def tear(self) -> str:
+        stop = self._store.tail.stop if isinstance(self._store, StoppedStore) else None
+        return f"offset {stop.position}: {stop.why}" if stop and stop.kind != "end" else ""
+
+    def close(self) -> None:
+        self._store.close()
+
+
+def missing_segments(root: Path) -> str:
+    """Which stretches of the log have no whole file, as text; empty when it is all there.
+
+    Where something else is wrong with the folder it is not for us to pass over.
+    """
+    listing = list_folder(root / COMMIT_LOG_DIR)
+    if any(problem.kind not in _MISSING for problem in listing.problems):
+        return ""
+    gaps = [(end, start) for (_, end), (start, _) in pairwise(listing.runs())]
+    if not gaps:
+        return ""
+    texts = [f"log offsets {start} to {end - 1}" for start, end in gaps]
+    return f"segments of {root / COMMIT_LOG_DIR} are missing: {few(texts, _GAPS_SHOWN)}"
+
+
+def open_running(root: Path, settings: Settings, flushed_only: bool = False) -> RunningStore:
+    """A store whose lock is held. Raises StoreUnreadable when no state pages give its ends.
+
+    A writer that is starting is waited for: until it has recovered the log, its predecessor's page
+    may name more than will be left. One that stays away, for want of room on the disk, leaves a
+    page that its readers go by, and so do we.
+    """
+    deadline = time.monotonic() + OPEN_S_MAX
+    first_beat = 0
+    while True:
+        is_late = time.monotonic() >= deadline
+        shards = _shards(root)
+        beat = _writer_beat(root)
+        first_beat = first_beat or beat
+        lives = beat not in (0, first_beat)
+        if shards and (lives or (is_late and find_owner(root) is Owner.SUPERVISOR)):
+            try:
+                store = RunningStore(root, shards, settings, OpenFiles(maps=False), flushed_only)
+            except CorruptError:
+                if is_late:
+                    raise
+            else:
+                if store.knows_log:
+                    return store
+                store.close()
+        if is_late:
+            raise StoreUnreadable(
+                f"{root} is locked, and no node on this machine says how far it may be read: it is"
+                " being recovered, rebuilt or repaired, or its node runs elsewhere",
+                "again when that is done, or the node's address: tcp://host:port",
+            )
+        time.sleep(_POLL_S)
+
+
+def _writer_beat(root: Path) -> int:
+    """The heart-beat in the page of the writer that holds the lock; 0 while it is starting.
+
+    The page is its own once the heart-beat moves; until then it may be a predecessor's. The pid in
+    the page says nothing: a node in another container has pids of its own.
+    """
+    if find_owner(root) is not Owner.WRITER:
+        return 0
+    try:
+        with LogPage.open(root) as page:
+            state = page.read()
+    except FileNotFoundError:
+        return 0
+    is_ready = state.epoch != 0 and state.state not in (STARTING, RECOVERING)
+    return state.heartbeat_ms if is_ready else 0
+
+
+def _shards(root: Path) -> int:
+    """How many queue workers the node has, by their pages; 0 while that is not clear."""
+    names = [path.stem for path in run_dir(root).glob("queue-*-of-*.page")]
+    counts = {name.rpartition("-")[2] for name in names}
+    if len(counts) != 1:
+        return 0
+    count = counts.pop()
+    return int(count) if count.isdigit() and len(names) == int(count) else 0

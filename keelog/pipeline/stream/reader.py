@@ -15,9 +15,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from keelog.pipeline.options import SourceOptions
-from keelog.pipeline.plan.offsets import parse_position
 from keelog.pipeline.read.part import read_part
-from keelog.pipeline.stream.limits import TriggerLimits
+from keelog.pipeline.stream.micro_batch import TriggerLimits, parse_position
 from keelog.pipeline.stream.planner import StreamPlanner
 
 ROWS_MAX = 2**63 - 1

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from keelog.pipeline.jobs.audit.report import findings_frame
-from keelog.pipeline.jobs.audit.run import audit
+from keelog.pipeline.jobs.audit import audit, findings_frame
 from keelog.pipeline.jobs.rebuild.run import Plan, rebuild
 from node.store.verify.verify import verify
 from protocol.errors import StoreDamaged

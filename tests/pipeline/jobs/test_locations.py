@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from keelog.pipeline.jobs.locations import check_can_write
+from keelog.pipeline.stores.access import check_can_write
 
 
 def test_a_file_that_is_there_is_written_to_where_its_folder_takes_no_new_ones(

@@ -9,8 +9,14 @@ from hypothesis import strategies as st
 
 from keelog.pipeline.bounds import QueueAt
 from keelog.pipeline.errors import BadCheckpoint
-from keelog.pipeline.plan.offsets import INITIAL_KEY, StreamPosition, TopicAt, parse_position
-from keelog.pipeline.stream.progress import lag, lag_by_queue
+from keelog.pipeline.stream.micro_batch import (
+    INITIAL_KEY,
+    StreamPosition,
+    TopicAt,
+    lag,
+    lag_by_queue,
+    parse_position,
+)
 
 QUEUES = st.builds(
     QueueAt, st.sampled_from(["a", "b", "%RETRY%g", "ü"]), st.sampled_from(["n1", "n2"]),

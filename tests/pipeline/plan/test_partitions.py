@@ -6,13 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keelog.pipeline.plan.partitions import (
-    PartitionLimits,
-    Range,
-    log_borders,
-    plan_partitions,
-    share,
-)
+from keelog.pipeline.bounds import PartitionLimits, Range, log_borders, plan_partitions, share
 
 RANGES = st.lists(
     st.tuples(st.integers(0, 1000), st.integers(0, 300), st.floats(1, 1000)), max_size=8

@@ -10,7 +10,7 @@ import pytest
 from keelog.pipeline.options import parse_options
 from keelog.pipeline.read.part import read_part
 from keelog.pipeline.resolve import plan_parts
-from keelog.pipeline.stores import folder_store
+from keelog.pipeline.stores import planned_store
 from keelog.pipeline.stores.access import StoreAt
 from keelog.pipeline.stores.opening import open_planned
 from node.runtime.locks import StoreLock
@@ -82,7 +82,7 @@ def test_the_pages_of_a_killed_node_are_not_believed(running: Running, way: dict
 def test_units_end_where_their_worker_is_and_the_log_where_the_writer_is(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder_store, "SETTLE_S_MAX", 0.0)
+    monkeypatch.setattr(planned_store, "SETTLE_S_MAX", 0.0)
     for worker in running.pages.workers:
         worker.publish(dispatched=0)
     assert offsets(running.root, table="queues") == []
@@ -116,7 +116,7 @@ def test_a_writer_that_stays_away_leaves_a_page_that_is_gone_by(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For want of room on the disk, say: its supervisor and readers go on."""
-    monkeypatch.setattr(folder_store, "OPEN_S_MAX", 0.05)
+    monkeypatch.setattr(planned_store, "OPEN_S_MAX", 0.05)
     running.locks.pop().release()
     running.locks.append(StoreLock.acquire(running.root, flock=True, record=False))
     assert offsets(running.root) == BEFORE_HALF
@@ -125,7 +125,7 @@ def test_a_writer_that_stays_away_leaves_a_page_that_is_gone_by(
 def test_a_store_that_is_locked_by_something_else_is_refused(
     golden_copy: GetStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder_store, "OPEN_S_MAX", 0.05)
+    monkeypatch.setattr(planned_store, "OPEN_S_MAX", 0.05)
     root = golden_copy(NAME)
     lock = StoreLock.acquire(root)
     with pytest.raises(MqError, match=r"\[KEELOG_STORE_UNREADABLE\].*rebuilt.*tcp://"):
@@ -138,7 +138,7 @@ def test_the_page_of_a_killed_writer_is_not_its_successors(
 ) -> None:
     """The successor has the lock, and reads the log before it says anything. The pid in the page
     may be that of another process by now."""
-    monkeypatch.setattr(folder_store, "OPEN_S_MAX", 0.3)
+    monkeypatch.setattr(planned_store, "OPEN_S_MAX", 0.3)
     root = golden_copy(NAME)
     lock = StoreLock.acquire(root)
     with LivingStore(root, facts(NAME)) as pages:
@@ -163,7 +163,7 @@ def test_planned_rows_stay_the_rows_read_while_the_log_grows(running: Running) -
 def test_a_stream_sees_ends_move_and_a_node_come_and_be_another(
     golden_copy: GetStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder_store, "LOOK_S", 0.0)
+    monkeypatch.setattr(planned_store, "LOOK_S", 0.0)
     root = golden_copy(NAME)
     topic, queue_id = MESSAGES[0]["topic"], MESSAGES[0]["queueId"]
 

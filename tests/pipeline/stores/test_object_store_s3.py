@@ -13,12 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from keelog.pipeline.jobs.export.folder import file_name
-from keelog.pipeline.jobs.export.manifest import MANIFEST
+from keelog.pipeline.jobs.export.folder import MANIFEST, file_name
 from keelog.pipeline.jobs.export.run import export_here
-from keelog.pipeline.jobs.locations import place_of
-from keelog.pipeline.jobs.rebuild.object_folder import ObjectFolder, read_rebuild
+from keelog.pipeline.jobs.rebuild.folder import ObjectFolder, read_rebuild
 from keelog.pipeline.jobs.rebuild.run import rebuild
+from keelog.pipeline.stores.access import place_of
 from protocol.errors import MqError
 from tests.pipeline.facts_as_rows import options_for, read_rows
 from tests.pipeline.jobs.plain_engine import PlainEngine

@@ -5,8 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keelog.pipeline.bounds import Extent, QueueAt
-from keelog.pipeline.plan.offsets import StreamPosition
-from keelog.pipeline.stream.ranges import QueueRange, describe, plan_ranges, target_fault
+from keelog.pipeline.stream.micro_batch import (
+    QueueRange,
+    StreamPosition,
+    describe,
+    plan_ranges,
+    target_fault,
+)
 
 A, B = QueueAt("t", "n", 0), QueueAt("t", "n", 1)
 QUEUES = [QueueAt(topic, "n", number) for topic in "ab" for number in range(2)]

@@ -1,34 +1,262 @@
-"""Exports messages as Parquet, by topic and day; each run adds what is new since the last one."""
+"""Exports messages as Parquet, by topic and day; each run adds what is new since the last one.
 
+A run reads the parts of the store without what the manifest has.
+"""
+
+import json
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from keelog.pipeline.errors import BadOption
-from keelog.pipeline.jobs.export.folder import ExportFolder, Publish
-from keelog.pipeline.jobs.export.manifest import (
+from keelog.pipeline.errors import BadOption, ExportMismatch, naming_conditions
+from keelog.pipeline.jobs.export.folder import (
     ExportedFile,
+    ExportFolder,
     ExportPosition,
     LastExported,
     Manifest,
+    Publish,
 )
-from keelog.pipeline.jobs.export.options import ExportOptions
-from keelog.pipeline.jobs.export.plan import (
-    DATE,
-    TOPIC,
-    ExportPlan,
-    check_source,
-    plan_export,
-    with_tails,
-)
-from keelog.pipeline.jobs.export.write import NumberedPart, WriteOrder, Written, write_part
+from keelog.pipeline.jobs.export.write import NEEDED, NumberedPart, WriteOrder, Written, write_part
 from keelog.pipeline.jobs.publication import TEMPORARY
-from keelog.pipeline.tables import ddl
+from keelog.pipeline.options import ExportOptions, parse_options
+from keelog.pipeline.read.message_rows import on_loss
+from keelog.pipeline.resolve import plan_parts
+from keelog.pipeline.stores.opening import check_stores, task_files
+from keelog.pipeline.tables import DAMAGE, MESSAGES, Column, ddl
+from keelog.pipeline.task_spec import LogPart, Part, QueuePart, QueueSlice
+from protocol.derived.file_layouts import QUEUE_UNIT
+from protocol.record.codec import Record
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+TOPIC, DATE = "topic", "date"
+
+
+class ExportPlan(NamedTuple):
+    """The parts to write, and how far the export is when they are written.
+
+    `columns` are those of the files; `selection` must be the same in the next run.
+    """
+
+    parts: list[Part]
+    columns: tuple[Column, ...]
+    selection: dict[str, Any]
+    stores: dict[str, ExportPosition]
+
+
+def check_source(path: str | Mapping[str, str], options: ExportOptions) -> None:
+    """Raises what is known before the folder is made: bad options, a path without a store."""
+    _file_columns(options)
+    check_stores(parse_options(_source_options(path, options, options.by_queues)).stores)
+
+
+def plan_export(
+    path: str | Mapping[str, str], options: ExportOptions, before: Manifest | None
+) -> ExportPlan:
+    """Raises what planning a read raises, and ExportMismatch, DataLoss."""
+    by_queues = options.by_queues
+    if before is not None:
+        by_queues = before.selection["by"] == "queues"
+        if options.by_queues and not by_queues:
+            raise _mismatch("all of the log", "a choice of topics, tags or times")
+    parsed = parse_options(_source_options(path, options, by_queues))
+    columns = _file_columns(options)
+    selection = {
+        "by": "queues" if by_queues else "log",
+        "topics": options.topics,
+        "tags": options.tags,
+        "columns": [column.name for column in columns],
+        "from_ms": options.from_ms,
+        "by_topic": options.by_topic,
+    }
+    if any(column.name == "body" for column in columns):
+        selection["bodies"] = "plain"  # exports before had them as stored
+    if before is not None and dict(before.selection) != selection:
+        raise _mismatch(_words(dict(before.selection)), _words(selection))
+    everything = plan_parts(parsed)
+    positions = before.stores if before is not None else {}
+    with naming_conditions():
+        _check_tails(everything, positions)
+    kept, stores = remaining(everything, positions)
+    return ExportPlan(kept, columns, selection, stores)
+
+
+def _source_options(
+    path: str | Mapping[str, str], options: ExportOptions, by_queues: bool
+) -> dict[str, str]:
+    given: dict[str, str | None] = {
+        "subscribe": options.topics,
+        "tags": options.tags,
+        "startingTimestamp": None if options.from_ms is None else str(options.from_ms),
+        "endingTimestamp": None if options.to_ms is None else str(options.to_ms),
+        "onCorruptRecord": options.on_corrupt,
+    }
+    if by_queues and options.topics is None:
+        given["subscribePattern"] = ".*"
+    names = [column.name for column in _asked(options)]
+    given["columns"] = ",".join([*names, *(name for name in NEEDED if name not in names)])
+    if isinstance(path, str):
+        given["path"] = path
+    else:
+        given["nodes"] = json.dumps(dict(path))
+    return {**options.source, **{name: value for name, value in given.items() if value is not None}}
+
+
+def _asked(options: ExportOptions) -> tuple[Column, ...]:
+    if options.columns is None:
+        return MESSAGES.columns
+    return MESSAGES.choose([name.strip() for name in options.columns.split(",")])
+
+
+def _file_columns(options: ExportOptions) -> tuple[Column, ...]:
+    columns = tuple(
+        column for column in _asked(options) if column.name != TOPIC or not options.by_topic
+    )
+    if not columns:
+        raise BadOption(
+            "topic alone is the name of a folder, and a file needs a column",
+            "one column more, as queueOffset",
+        )
+    return (*columns, DAMAGE) if options.on_corrupt == "report" else columns
+
+
+def _words(selection: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in selection.items() if value is not None)
+
+
+def _mismatch(before: str, now: str) -> ExportMismatch:
+    return ExportMismatch(
+        f"the folder holds an export of {before}; this one is of {now}",
+        "the same choice again, or a folder of its own",
+    )
+
+
+def remaining(
+    parts: Iterable[Part], before: Mapping[str, ExportPosition]
+) -> tuple[list[Part], dict[str, ExportPosition]]:
+    """The parts, cut where `before` ends, and how far each store is after them.
+
+    Raises ExportMismatch, DataLoss.
+    """
+    kept: list[Part] = []
+    stores = dict(before)
+    whole = list(parts)
+    for node in dict.fromkeys(part.task.store.node for part in whole):
+        of_node = [part for part in whole if part.task.store.node == node]
+        at = before.get(node, ExportPosition())
+        logs = [part for part in of_node if isinstance(part, LogPart)]
+        if logs:
+            new, stores[node] = _remaining_log(logs, at)
+            kept += new
+        queues = [part for part in of_node if isinstance(part, QueuePart)]
+        if queues:
+            more, stores[node] = _remaining_queues(queues, at)
+            kept += more
+    return kept, stores
+
+
+def _remaining_log(parts: list[LogPart], at: ExportPosition) -> tuple[list[Part], ExportPosition]:
+    start, end = parts[0].log.start, parts[0].log.end
+    done = start if at.log_end is None else at.log_end
+    if done > end:
+        raise _was_cut(parts[0], f"its log ends at {end}, and {done} were exported")
+    if done < start:
+        on_loss(parts[0].task, f"log offsets {done} to {start - 1} were deleted unexported")
+    kept: list[Part] = [
+        replace(part, start=max(part.start, done)) for part in parts if part.end > done
+    ]
+    return kept, replace(at, log_end=end)
+
+
+def _remaining_queues(
+    parts: list[QueuePart], at: ExportPosition
+) -> tuple[list[Part], ExportPosition]:
+    low: dict[tuple[str, int], int] = {}
+    high: dict[tuple[str, int], int] = {}
+    for found in (one for part in parts for one in part.slices):
+        queue = found.topic, found.queue_id
+        low[queue] = min(found.start, low.get(queue, found.start))
+        high[queue] = max(found.end, high.get(queue, 0))
+    queues = {topic: dict(ends) for topic, ends in at.queues.items()}
+    for (topic, queue_id), end in high.items():
+        done = at.queue_end(topic, queue_id)
+        if str(queue_id) in at.queues.get(topic, {}) and done < low[topic, queue_id]:
+            lost = f"{topic}/{queue_id}: {done} to {low[topic, queue_id] - 1}"
+            on_loss(parts[0].task, f"messages were deleted unexported: {lost}")
+        queues.setdefault(topic, {})[str(queue_id)] = max(done, end)
+    kept: list[Part] = []
+    for part in parts:
+        cut = tuple(
+            cut_slice(found, at.queue_end(found.topic, found.queue_id)) for found in part.slices
+        )
+        rows = tuple(found for found in cut if found.start < found.end)
+        if rows:
+            kept.append(replace(part, slices=rows))
+    return kept, replace(at, queues=queues)
+
+
+def cut_slice(found: QueueSlice, start: int) -> QueueSlice:
+    """The units of a slice from `start` on; none, when they all lie before it."""
+    start = min(max(found.start, start), found.end)
+    first = max(found.start, found.disk_end)
+    skipped = max(start - first, 0) * QUEUE_UNIT.size
+    return replace(found, start=start, derived=found.derived[skipped:])
+
+
+def _was_cut(part: Part, why: str) -> ExportMismatch:
+    return ExportMismatch(
+        f"the store {part.task.store.root} is not the one that was exported, or it has lost its"
+        f" end: {why}",
+        "a new folder for a whole export of it",
+    )
+
+
+def _check_tails(parts: Iterable[Part], before: Mapping[str, ExportPosition]) -> None:
+    """Raises ExportMismatch where the last exported record is another one now."""
+    first: dict[str, Part] = {}
+    for part in parts:
+        first.setdefault(part.task.store.node, part)
+    for node, part in first.items():
+        at = before.get(node)
+        if at is None or at.tail is None or not isinstance(part, LogPart | QueuePart):
+            continue
+        found = _record_at(part, at.tail.physical_offset)
+        if found is not None and found != at.tail:
+            raise _was_cut(
+                part, f"another record stands at log offset {at.tail.physical_offset} now"
+            )
+
+
+def _record_at(part: LogPart | QueuePart, offset: int) -> LastExported | None:
+    """The record there; None where retention has removed it."""
+    assert part.log is not None
+    if offset < part.log.start:
+        return None
+    files = task_files(part.task.store)
+    try:
+        found = part.log.open(files).peek(offset) if offset < part.log.end else None
+    finally:
+        files.close()
+    if not isinstance(found, Record):
+        return LastExported(offset, 0, 0, 0)
+    head = found.head
+    return LastExported(offset, head.total_size, head.store_timestamp, head.body_crc)
+
+
+def with_tails(
+    stores: Mapping[str, ExportPosition], tails: Mapping[str, LastExported]
+) -> dict[str, ExportPosition]:
+    """The positions with the last records that this run wrote."""
+    return {
+        node: replace(at, tail=tails[node]) if node in tails else at for node, at in stores.items()
+    }
+
 
 Progress = Callable[[int, int], None]
 """Told how many of how many parts are written."""

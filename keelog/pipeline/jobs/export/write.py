@@ -19,15 +19,16 @@ import pyarrow.parquet as pq
 
 from keelog.pipeline.errors import ExportUnwritable
 from keelog.pipeline.jobs.export.folder import (
+    ExportedFile,
     ExportFolder,
+    LastExported,
     OpenExportFolder,
     file_name,
     temporary_path,
     writing,
 )
-from keelog.pipeline.jobs.export.manifest import ExportedFile, LastExported
 from keelog.pipeline.read.arrays import arrow_schema
-from keelog.pipeline.read.damage_rows import passed_over_counted
+from keelog.pipeline.read.message_rows import passed_over_counted
 from keelog.pipeline.read.part import read_part
 from keelog.pipeline.tables import Column
 from keelog.pipeline.task_spec import Part

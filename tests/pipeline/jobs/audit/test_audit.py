@@ -11,9 +11,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from keelog.pipeline.jobs.audit import run as module
-from keelog.pipeline.jobs.audit.report import SCHEMA, write_report
-from keelog.pipeline.jobs.audit.run import AuditResult, audit
+from keelog.pipeline.jobs import audit as module
+from keelog.pipeline.jobs.audit import SCHEMA, AuditResult, audit, write_report
 from keelog.pipeline.jobs.scan import ScanRange
 from keelog.pipeline.task_spec import LogAt
 from node.runtime.settings import Settings

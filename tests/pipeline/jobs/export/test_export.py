@@ -20,12 +20,11 @@ from keelog.pipeline.errors import (
     ExportUnwritable,
     UnknownColumn,
 )
-from keelog.pipeline.jobs.export.folder import OpenExportFolder, Publish
-from keelog.pipeline.jobs.export.manifest import MANIFEST, NEXT_MANIFEST
-from keelog.pipeline.jobs.export.options import ExportOptions
+from keelog.pipeline.jobs.export.folder import MANIFEST, NEXT_MANIFEST, OpenExportFolder, Publish
 from keelog.pipeline.jobs.export.run import ExportResult, export_here
 from keelog.pipeline.jobs.export.write import date_folder, escape, topic_folder
 from keelog.pipeline.jobs.publication import TEMPORARY
+from keelog.pipeline.options import ExportOptions
 from protocol.errors import MqError, NotAStore, StoreLocked
 from tests.pipeline.facts_as_rows import (
     comparable,

@@ -13,10 +13,9 @@ import pytest
 from pyarrow import fs
 
 from keelog.pipeline.errors import BadOption, JobFailed, StoreUnreadable
-from keelog.pipeline.jobs.locations import place_of
 from keelog.pipeline.jobs.rebuild import run as module
-from keelog.pipeline.jobs.rebuild.local_build import Building
-from keelog.pipeline.jobs.rebuild.object_folder import (
+from keelog.pipeline.jobs.rebuild.folder import (
+    Building,
     ObjectFolder,
     OpenTargetFolder,
     RebuildManifest,
@@ -26,7 +25,7 @@ from keelog.pipeline.jobs.rebuild.object_folder import (
 from keelog.pipeline.jobs.rebuild.run import RebuildResult, rebuild
 from keelog.pipeline.jobs.scan import ScanRange, plan_ranges
 from keelog.pipeline.stores import object_store
-from keelog.pipeline.stores.access import Access
+from keelog.pipeline.stores.access import Access, place_of
 from keelog.pipeline.stores.object_store import REBUILD_MANIFEST, REBUILD_MARKER
 from keelog.pipeline.task_spec import LogAt
 from node.runtime.settings import Settings

@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from keelog.pipeline.jobs.stats.figures import OTHER, collect_figures
-from keelog.pipeline.jobs.stats.run import (
+from keelog.pipeline.jobs.stats import (
     COLUMNS,
+    OTHER,
+    collect_figures,
     rates,
     sizes,
     stats_by_queue,

@@ -6,15 +6,8 @@ from typing import Any
 
 import pytest
 
-from keelog.pipeline.jobs.stats.figures import (
-    OTHER,
-    WINDOWS,
-    WINDOWS_MAX,
-    Figures,
-    Window,
-    window_for,
-)
-from keelog.pipeline.jobs.stats.report import render
+from keelog.pipeline.jobs.stats import OTHER, WINDOWS, WINDOWS_MAX, Figures, Window, window_for
+from keelog.pipeline.jobs.stats_report import render
 from protocol.human_text import count_text, size_text
 
 NOON = 1_700_000_000_000

@@ -1,4 +1,7 @@
-"""The pictures of the report, each as SVG text."""
+"""The figures of a store as one HTML page that needs nothing else: pictures and tables.
+
+Each picture is SVG text.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -9,8 +12,17 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from keelog.pipeline.jobs.stats.figures import OTHER, Figures, Row
-from keelog.pipeline.report.picture import COLOURS, REST, in_bytes, legend, svg
+from keelog.pipeline.jobs.stats import OTHER, Figures, Row
+from keelog.pipeline.report_page import (
+    page,
+    percent_text,
+    rate_text,
+    section,
+    table,
+    time_text,
+    topic_rows,
+)
+from keelog.pipeline.report_picture import COLOURS, REST, in_bytes, legend, svg
 from protocol.human_text import count_text, size_text
 
 _STACKED_MAX = 7
@@ -209,3 +221,55 @@ def _height(bars: int) -> float:
 def _short(name: str) -> str:
     text = "".join(sign if sign.isprintable() else "?" for sign in name)
     return text if len(text) <= _LABEL_CHARS_MAX else f"{text[: _LABEL_CHARS_MAX - 1]}…"
+
+
+def render(figures: Figures, title: str) -> str:
+    """The page. Pictures of what a store has nothing of are left out."""
+    sections = _sections(figures) if figures.totals["messages"] else []
+    return page(title, _span(figures.totals), _cards(figures.totals), sections)
+
+
+def _sections(figures: Figures) -> list[str]:
+    sections = [
+        section(
+            "Throughput",
+            f"By store time (UTC), in windows of {figures.window.interval}.",
+            throughput(figures) if figures.rates else "",
+        ),
+        section("Sizes", "Messages by size.", size_histogram(figures)),
+        section("Largest topics", "", top_topics(figures)),
+        section(
+            "Skew",
+            "Each dot is a queue. On the line it has as many messages as the topic's others.",
+            skew(figures),
+        ),
+    ]
+    if figures.tags:
+        sections += [
+            section("Tags", "With their topics.", top_names(figures.tags, "tag", COLOURS[3])),
+            section("Tags over time", "", tags_over_time(figures)),
+        ]
+    if figures.keys:
+        sections.append(
+            section("Keys", "With their topics.", top_names(figures.keys, "key", COLOURS[4]))
+        )
+    sections.append(section("Topics in figures", "", table(topic_rows(figures.topics))))
+    return sections
+
+
+def _cards(totals: Row) -> dict[str, str]:
+    return {
+        "messages": f"{totals['messages']:,}",
+        "bytes": size_text(totals["bytes"]),
+        "topics": str(totals["topics"]),
+        "queues": str(totals["queues"]),
+        "messages a second": rate_text(totals["per_second"]),
+        "with a tag": percent_text(totals["tagged"], totals["messages"]),
+        "with a key": percent_text(totals["keyed"], totals["messages"]),
+    }
+
+
+def _span(totals: Row) -> str:
+    if totals["first"] is None:
+        return "No message."
+    return f"Messages stored from {time_text(totals['first'])} to {time_text(totals['last'])} UTC."

@@ -3,19 +3,26 @@
 Every range of the log is read once, by one task, which verifies its records and compares them with
 the queue and index files in place; nothing is shuffled, and only differences come back, with the
 runs of units that records called for. Nothing is changed, and no lock is taken.
+
+What the tasks found is joined to what one walk over the whole log would have found, and reported as
+rows: an Arrow table, a DataFrame, Parquet and JSON files.
 """
 
+import json
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pyspark.sql import SparkSession
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
 
-from keelog.pipeline.errors import BadOption, naming_conditions
-from keelog.pipeline.jobs.audit.range_task import (
+from keelog.pipeline.errors import BadOption, StoreUnreadable, naming_conditions
+from keelog.pipeline.jobs.audit_task import (
     AuditJob,
     AuditReport,
     QueueBounds,
@@ -23,15 +30,14 @@ from keelog.pipeline.jobs.audit.range_task import (
     audit_range,
     merge_notes,
 )
-from keelog.pipeline.jobs.audit.stitch import AuditStitch
-from keelog.pipeline.jobs.locations import place_of
-from keelog.pipeline.jobs.scan import RANGE_BYTES, plan_ranges
+from keelog.pipeline.jobs.scan import RANGE_BYTES, ScanRange, plan_ranges
 from keelog.pipeline.jobs.session_run import run_tasks
-from keelog.pipeline.stores.access import Way
+from keelog.pipeline.stores.access import Way, place_of
 from keelog.pipeline.task_spec import LogAt
 from node.runtime.settings import Settings
 from node.store.condition import check_is_store
 from node.store.indexes import IndexFile
+from node.store.log.reader import Bounds, Damage, LogReader, next_record
 from node.store.opening import StoppedStore
 from node.store.verify.findings import Findings
 from node.store.verify.index import IndexCheck
@@ -41,6 +47,83 @@ from node.store.verify.verify import VerifyReport
 from protocol.derived.dispatch_request import DispatchRequests, key_batch
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
+from protocol.record.codec import Torn
+
+Again = Callable[[ScanRange], AuditReport]
+
+
+class AuditStitch:
+    """Goes through ranges in log order; notes damage in `check`, keeps the reports that count.
+
+    After damage the log goes on at the first record of a range that is not older than what is
+    before the damage. `again` audits a range from another place: where a body imitates a record
+    at its own place, the task has started at that.
+    """
+
+    def __init__(self, log: LogReader, check: LogCheck, again: Again) -> None:
+        self._log = log
+        self._check = check
+        self._again = again
+        self._torn: Torn | None = None
+        self._last_time = 0
+        self._expected = 0
+        self.kept: list[AuditReport] = []
+        self.repaired = False
+
+    def run(
+        self, start: int, end: int, spans: Iterable[ScanRange], reports: Sequence[AuditReport]
+    ) -> None:
+        """The log in [start, end), which has no gap. `reports` are in the order of all ranges."""
+        self._torn, self._last_time, self._expected = None, 0, start
+        for span in spans:
+            self._range(span, reports[span.number])
+        if self._torn is not None:
+            reader = LogReader(self._log.segments, Bounds(start, min(end, self._log.end)))
+            self._check.add_end(reader, self._torn)
+
+    def _range(self, span: ScanRange, found: AuditReport) -> None:
+        if self._torn is None:
+            if self._expected >= span.stop:
+                # A record, or the filler, reaches over all of it.
+                self.repaired |= found.ends.first is not None
+                return
+            if self._starts_at(found) != self._expected:
+                self.repaired |= found.ends.first is not None
+                found = self._again(replace(span, start=self._expected, is_proven=True))
+            self._keep(found)
+            return
+        if found.ends.first is None:
+            return
+        first: int | None = found.ends.first
+        if found.first_time < self._last_time:
+            start = max(self._torn.position + 1, span.start)
+            first = next_record(self._log, start, self._last_time, span.stop)
+            if first is None:
+                return
+            found = self._again(replace(span, start=first, is_proven=True))
+        assert first is not None
+        where = str(self._log.segment_at(self._torn.position).path)
+        self._check.add_damage(Damage(where, self._torn, first))
+        self._torn = None
+        # The bytes before the first record are part of the same damage.
+        found.damages = [one for one in found.damages if one.torn.position > first]
+        self._keep(found)
+
+    @staticmethod
+    def _starts_at(found: AuditReport) -> int | None:
+        """Where the task began to read, if anything stood there, a record or damage."""
+        places = [damage.torn.position for damage in found.damages]
+        places += [] if found.ends.first is None else [found.ends.first]
+        places += [] if found.ends.torn is None else [found.ends.torn.position]
+        return min(places, default=None)
+
+    def _keep(self, found: AuditReport) -> None:
+        for damage in found.damages:
+            self._check.add_damage(damage)
+        self.kept.append(found)
+        self._last_time = found.last_time or self._last_time
+        self._torn, self._expected = found.ends.torn, found.ends.end
+
 
 _TASKS_A_CORE = 2
 _PROBED_ENTRIES = 1000
@@ -238,3 +321,47 @@ def proposed_repair(root: Path, finding: dict[str, Any]) -> str:
     if file.startswith(str(root / "index")):
         return f"keelog spark rebuild {root} --index"
     return f"keelog store repair {root} --apply"
+
+
+FINDINGS_FILE = "findings.parquet"
+REPORT_FILE = "report.json"
+
+SCHEMA = pa.schema(
+    [
+        ("severity", pa.string()),
+        ("kind", pa.string()),
+        ("file", pa.string()),
+        ("offset", pa.int64()),
+        ("topic", pa.string()),
+        ("queue_id", pa.int32()),
+        ("queue_offset", pa.int64()),
+        ("detail", pa.string()),
+        ("count", pa.int64()),
+        ("try", pa.string()),
+        ("repair", pa.string()),
+    ]
+)
+
+
+def findings_table(result: AuditResult) -> pa.Table:
+    """One row a finding, errors first. `offset` is a log offset, or an index entry's number."""
+    return pa.Table.from_pylist(result.shape()["findings"], SCHEMA)
+
+
+def findings_frame(spark: SparkSession, result: AuditResult) -> DataFrame:
+    """The same as a DataFrame."""
+    return spark.createDataFrame(findings_table(result))
+
+
+def write_report(result: AuditResult, folder: Path | str) -> None:
+    """Writes findings.parquet and report.json into a folder, made when absent.
+
+    Raises StoreUnreadable.
+    """
+    out = Path(folder)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        pq.write_table(findings_table(result), out / FINDINGS_FILE)
+        (out / REPORT_FILE).write_text(json.dumps(result.shape(), indent=2) + "\n")
+    except OSError as error:
+        raise StoreUnreadable(f"the report was not written: {error}", "another --report") from None

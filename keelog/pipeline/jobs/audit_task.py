@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from keelog.pipeline.jobs.rebuild.unit_runs import UnitGatherer
+from keelog.pipeline.jobs.rebuild.units import UnitGatherer
 from keelog.pipeline.jobs.scan import WINDOW_BYTES, RangeEnds, RangeScan, ScanRange
 from keelog.pipeline.task_spec import LogAt
 from node.runtime.settings import Settings

@@ -1,1 +1,0 @@
-"""Holds a whole store against itself, in tasks."""

@@ -1,1 +1,0 @@
-"""Figures of a store as rows, text, pictures and a page."""

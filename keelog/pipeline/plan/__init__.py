@@ -1,1 +1,0 @@
-"""Plans a read: which rows of which files each task reads."""
