@@ -185,7 +185,7 @@ RECORD_EXTRA_BYTES_MAX = 64 * 1024
 """A record may have this much more than the largest body (RocketMQ: MessageExtEncoder)."""
 
 UNIT_BYTES = 20
-"""One unit of a queue (`protocol.derived.queue_unit`)."""
+"""One unit of a queue (`protocol.derived.file_layouts`)."""
 DEFAULT_QUEUE_FILE_BYTES = 300_000 * UNIT_BYTES
 
 DEFAULT_SLOT_COUNT = 5_000_000

@@ -122,7 +122,7 @@ class Kernel:
         self.columns: int = self.call("columns")
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """One function, with arguments as `protocol.kernel.functions` declares them.
+        """One function, with arguments as `SIGNATURES` declares them.
 
         An array goes as its address, and lives until the function returns.
         """

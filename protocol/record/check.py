@@ -3,7 +3,7 @@
 Place and lengths first, then the checksum, then whose they are: a queue unit that was damaged may
 name a record that is whole, but another queue's. `unfit_plain` takes the records one by one,
 `unfit_columns` all at once; what the plain one cannot accept at a glance `decode` decides. The
-compiled kernel does the same while it copies (`protocol.derived.kernel_read.copy_messages`).
+compiled kernel does the same while it copies (`protocol.derived.kernel_calls.copy_messages`).
 """
 
 import struct

@@ -301,9 +301,6 @@ class KVTable(NamedTuple):
     table: Mapping[str, str] = _EMPTY
 
 
-_EMPTY_AGAIN: Mapping[Any, Any] = MappingProxyType({})
-
-
 class ClientConnection(NamedTuple):
     """One connection of a client, as a broker shows it; `client_addr` is IP:PORT."""
 
@@ -317,7 +314,7 @@ class ConsumerConnection(NamedTuple):
     """203: who consumes for a group, and what."""
 
     connection_set: tuple[ClientConnection, ...] = ()
-    subscription_table: Mapping[str, SubscriptionData] = _EMPTY_AGAIN
+    subscription_table: Mapping[str, SubscriptionData] = _EMPTY
     consume_type: str = ""
     message_model: str = ""
     consume_from_where: str = ""
@@ -342,7 +339,7 @@ class ProducerInfo(NamedTuple):
 class ProducerTable(NamedTuple):
     """328: all producers, by group."""
 
-    data: Mapping[str, tuple[ProducerInfo, ...]] = _EMPTY_AGAIN
+    data: Mapping[str, tuple[ProducerInfo, ...]] = _EMPTY
 
 
 class GroupList(NamedTuple):

@@ -8,7 +8,6 @@ import pytest
 
 from keelog.cli.main import run
 from keelog.pipeline import session
-from keelog.pipeline import session as java
 from keelog.pipeline.jobs import session_run as module
 from keelog.pipeline.jobs.export.folder import ExportFolder
 from keelog.pipeline.jobs.export.run import export_here
@@ -158,7 +157,7 @@ def test_without_java_the_one_error_names_it(
 ) -> None:
     monkeypatch.chdir(root.parent)
     monkeypatch.setattr(module, "open_session", session.open_session)
-    monkeypatch.setattr(java, "packed_java", lambda: None)
+    monkeypatch.setattr(session, "packed_java", lambda: None)
     for name in ("JAVA_HOME", "PATH"):
         monkeypatch.delenv(name, raising=False)
     assert is_told(keelog(*words, root), 1, "[KEELOG_JAVA_MISSING]")

@@ -32,7 +32,7 @@ def fake_java(folder: Path, version: str, code: int = 0) -> Path:
 
 @pytest.fixture
 def no_packed_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keelog.pipeline.java, "packed_java", lambda: None)
+    monkeypatch.setattr(keelog.pipeline.session, "packed_java", lambda: None)
 
 
 def test_java_home_comes_first_then_the_path(tmp_path: Path) -> None:

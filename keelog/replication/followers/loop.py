@@ -57,7 +57,7 @@ from protocol.addresses import is_loopback
 from protocol.errors import BadRequest, ServiceNotAvailable
 from protocol.ha import DEFAULT_HA_PORT
 
-log_again = logging.getLogger("keelog.followers")
+log = logging.getLogger("keelog.followers")
 
 FOLLOWERS_MAX = 64
 """Connections; a further one is closed."""
@@ -208,7 +208,7 @@ class FollowerServer:
         except OSError as error:
             # Of the connection, or no descriptor is free.
             self._accept_at = now + SHORTAGE_S
-            log_again.warning("a connection was not taken", extra=fields(why=error))
+            log.warning("a connection was not taken", extra=fields(why=error))
             return
         if "." in host:
             host = host.removeprefix("::ffff:")  # IPv4, at a socket for both kinds
@@ -308,8 +308,6 @@ def listen(host: str, port: int) -> socket.socket:
     os.set_inheritable(listener.fileno(), False)
     return listener
 
-
-log = logging.getLogger("keelog.followers")
 
 LOCK_WAIT_S = 2.0
 PORT_MAX = 65_535

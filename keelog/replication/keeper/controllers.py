@@ -141,9 +141,6 @@ class HeartBeats:
                 thread.join(ANSWER_S + BEAT_EVERY_S)
 
 
-log_again = logging.getLogger("keelog.keeper")
-
-
 class NodeOfGroup(NamedTuple):
     """A node of a group. `place`: where it takes requests, as others reach it."""
 
@@ -183,9 +180,7 @@ def register(root: Path, controllers: Controllers, member: NodeOfGroup) -> int:
         )
     if answer.code != ResponseCode.SUCCESS:
         raise ServiceNotAvailable(f"registration: code {answer.code}: {answer.remark[:200]}")
-    log_again.info(
-        "registered at the controllers", extra=fields(id=identity.broker_id, **_said(member))
-    )
+    log.info("registered at the controllers", extra=fields(id=identity.broker_id, **_said(member)))
     return identity.broker_id
 
 

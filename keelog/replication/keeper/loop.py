@@ -59,7 +59,7 @@ from protocol.remoting.controller import (
     parse_sync_state_set,
 )
 
-log_again = logging.getLogger("keelog.keeper")
+log = logging.getLogger("keelog.keeper")
 
 STOP_WAIT_S = 90.0
 """After so long a node that was asked to stop is killed; its own limits are shorter."""
@@ -109,14 +109,12 @@ class NodeProcess:
             code = process.wait(STOP_WAIT_S)
         except subprocess.TimeoutExpired:
             extra = fields(process_pid=process.pid)
-            log_again.error("the node does not stop and is killed", extra=extra)  # noqa: TRY400
+            log.error("the node does not stop and is killed", extra=extra)  # noqa: TRY400
             process.kill()
             return process.wait()
         # By the signal: it did not handle it yet, and has done nothing.
         return 0 if code == -signal.SIGTERM else code
 
-
-log = logging.getLogger("keelog.keeper")
 
 LOOK_EVERY_S = 0.5
 """How often the controller is asked who is master (RocketMQ's brokers: 5 s, and after a notice)."""
