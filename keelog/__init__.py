@@ -44,9 +44,8 @@ from protocol.modules import module_name  # noqa: E402 - its package may be the 
 if TYPE_CHECKING:
     from keelog.client.client import Client, connect
     from keelog.client.consumer.consumer import Consumer
-    from keelog.client.consumer.group_message import GroupMessage
     from keelog.client.consumer.options import ConsumerOptions
-    from keelog.client.follower import Follower
+    from keelog.client.consumer.owned_queue import GroupMessage
     from keelog.client.groups import GroupInfo, GroupMemberInfo, GroupQueue
     from keelog.client.messages import Message, MessageOptions, OutgoingMessage
     from keelog.client.options import (
@@ -60,7 +59,6 @@ if TYPE_CHECKING:
         SeekOptions,
         SendOptions,
     )
-    from keelog.client.pull_result import PullResult
     from keelog.client.results import (
         DiskStatus,
         FoundDamage,
@@ -69,6 +67,7 @@ if TYPE_CHECKING:
         LogStatus,
         NodeStatus,
         ProcessStatus,
+        PullResult,
         QueueBegin,
         QueueOffsets,
         Receipt,
@@ -80,8 +79,8 @@ if TYPE_CHECKING:
     from keelog.client.send.bulk_send import Failure, SendManyError
     from keelog.client.send.producer import Producer
     from keelog.client.send.receipts import BatchReceipt
-    from keelog.client.subscription import TailOptions
-    from keelog.client.transport.request import Retry
+    from keelog.client.subscription import Follower, TailOptions
+    from keelog.client.transport.exchange import Retry
     from keelog.client.transport.routes import Routes
     from protocol.errors import (
         BadRequest,
@@ -198,11 +197,11 @@ __all__ = [
 _HOMES = (
     "keelog.client.client",
     "keelog.client.consumer.consumer",
-    "keelog.client.consumer.group_message",
+    "keelog.client.consumer.owned_queue",
     "keelog.client.consumer.options",
     "keelog.client.options",
     "keelog.client.send.receipts",
-    "keelog.client.transport.request",
+    "keelog.client.transport.exchange",
     "keelog.client.send.bulk_send",
     "keelog.client.messages",
     "keelog.client.results",

@@ -24,15 +24,13 @@ from functools import partial
 from typing import NoReturn, Self, Unpack
 
 from keelog.client import groups, operations
-from keelog.client.aio.consumer import Consumer
-from keelog.client.aio.followers import MessageStream, PullResults
-from keelog.client.aio.run import run
-from keelog.client.aio.send_coalescer import AsyncioSendCoalescer
+from keelog.client.asyncio_readers import Consumer, MessageStream, PullResults
 from keelog.client.consumer.options import ConsumerOptions, Topics
 from keelog.client.core import ClientCore
-from keelog.client.find import FindPages
+from keelog.client.event_loop import AsyncioSendCoalescer, run
 from keelog.client.groups import GroupInfo
 from keelog.client.messages import Body, Message, MessageOptions, OutgoingMessage
+from keelog.client.operations import FindPages
 from keelog.client.options import (
     BatchOptions,
     CreateTopicOptions,
@@ -44,10 +42,10 @@ from keelog.client.options import (
     SeekOptions,
     SendOptions,
 )
-from keelog.client.pull_result import PullResult
 from keelog.client.results import (
     Health,
     NodeStatus,
+    PullResult,
     QueueOffsets,
     Receipt,
     TopicCreated,
@@ -55,11 +53,11 @@ from keelog.client.results import (
     TopicInfo,
     TopicPurged,
 )
-from keelog.client.send.cancelling import cancelling
+from keelog.client.send.encode import cancelling
 from keelog.client.send.producer import Producer as PlainProducer
 from keelog.client.send.receipts import BatchReceipt
 from keelog.client.subscription import Start, TailOptions
-from keelog.client.transport.request import Retry
+from keelog.client.transport.exchange import Retry
 from keelog.client.transport.routes import Routes
 
 __all__ = ["Client", "Consumer", "MessageStream", "Producer", "PullResults", "connect"]

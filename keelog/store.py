@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from keelog.client.messages import Message
-from keelog.client.on_damage import OnFoundDamage, check_on_damage
 from keelog.client.operations import FIND_PAGE, TIME_MS_MAX, milliseconds
-from keelog.client.options import Time, check_limit
+from keelog.client.options import OnFoundDamage, Time, check_limit, check_on_damage
 from node.runtime.settings import Settings
 from node.store.file_cache import see_all_damage
 from node.store.log.reader import Damage, columns_past_damage

@@ -11,15 +11,11 @@ from typing import NoReturn, Self, TypeVar, Unpack
 from keelog.client import groups, operations
 from keelog.client.consumer.consumer import Consumer
 from keelog.client.consumer.consumer_thread import ConsumerThread
-from keelog.client.consumer.gateway_place import check_gateway
 from keelog.client.consumer.options import ConsumerOptions, Topics
 from keelog.client.core import ClientCore
-from keelog.client.cursor import Cursor
-from keelog.client.find import FindPages
-from keelog.client.follower import Follower
 from keelog.client.groups import GroupInfo
 from keelog.client.messages import Body, Message, OutgoingMessage
-from keelog.client.operations import Operation
+from keelog.client.operations import FindPages, Operation
 from keelog.client.options import (
     CreateTopicOptions,
     FindOptions,
@@ -31,10 +27,10 @@ from keelog.client.options import (
     SendOptions,
     Time,
 )
-from keelog.client.pull_result import PullResult
 from keelog.client.results import (
     Health,
     NodeStatus,
+    PullResult,
     QueueOffsets,
     Receipt,
     TopicCreated,
@@ -42,11 +38,11 @@ from keelog.client.results import (
     TopicInfo,
     TopicPurged,
 )
-from keelog.client.send.cancelling import cancelling
+from keelog.client.send.encode import cancelling
 from keelog.client.send.producer import Producer
-from keelog.client.subscription import Start, Subscription, TailOptions
-from keelog.client.transport.request import Arrival, Retry
-from keelog.client.transport.routes import Routes
+from keelog.client.subscription import Cursor, Follower, Start, Subscription, TailOptions
+from keelog.client.transport.exchange import Arrival, Retry
+from keelog.client.transport.routes import Routes, check_gateway
 from protocol.errors import BusyError, MqError
 
 T = TypeVar("T")

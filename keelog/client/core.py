@@ -20,10 +20,8 @@ from keelog.client.consumer.options import (
     Topics,
     consumer_settings,
 )
-from keelog.client.find import FindPages
 from keelog.client.messages import Body, Message, OutgoingMessage
-from keelog.client.on_damage import check_on_damage
-from keelog.client.operations import Operation
+from keelog.client.operations import FindPages, Operation
 from keelog.client.options import (
     MESSAGE_OPTIONS,
     CreateTopicOptions,
@@ -39,16 +37,15 @@ from keelog.client.options import (
     check_acks,
     check_limit,
     check_names,
+    check_on_damage,
     check_seconds,
     node_endpoint,
     settings_of,
 )
-from keelog.client.pull_result import PullResult
-from keelog.client.results import TopicCreated, TopicPurged
-from keelog.client.send.batch_sender import BatchSender
+from keelog.client.results import PullResult, TopicCreated, TopicPurged
 from keelog.client.send.encode import Encoder
 from keelog.client.send.producer import Producer
-from keelog.client.send.send_coalescer import Done, SendCoalescer
+from keelog.client.send.sender import BatchSender, Done, SendCoalescer
 from keelog.client.send.unique_key import UniqueKeys, local_ip
 from keelog.client.subscription import (
     BULK,
@@ -58,11 +55,8 @@ from keelog.client.subscription import (
     TailSettings,
     check_start,
 )
-from keelog.client.transport.blocking_channel import ChannelPool
-from keelog.client.transport.channel import Channel
-from keelog.client.transport.io_thread import IoThread
-from keelog.client.transport.pull_channel import PullChannel
-from keelog.client.transport.request import (
+from keelog.client.transport.direct import Channel, ChannelPool, PullChannel
+from keelog.client.transport.exchange import (
     Arrival,
     Call,
     NodeAnswer,
@@ -71,6 +65,7 @@ from keelog.client.transport.request import (
     future_of,
     no_waiting_here,
 )
+from keelog.client.transport.io_thread import IoThread
 from keelog.client.transport.routes import Routes
 from protocol.errors import BadRequest, ClientClosed, ForkedClient, NotAllowed, UnknownOperation
 from protocol.ids import Host

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from keelog.client.core import ClientCore
-from keelog.client.transport.request import Call, NodeAnswer, NodeRole, Retry
+from keelog.client.transport.exchange import Call, NodeAnswer, NodeRole, Retry
 from protocol.derived.removed import NOTHING_REMOVED, Removed, RemovedTopic
 from protocol.ids import Queue
 

@@ -13,7 +13,7 @@ from typing import Any
 from keelog.client import operations
 from keelog.client.operations import Operation
 from keelog.client.results import QueueOffsets
-from keelog.client.transport.request import Call, NodeRole
+from keelog.client.transport.exchange import Call, NodeRole
 from protocol.errors import UnknownTopic
 
 AGES_MAX = 1_000

@@ -1,28 +1,33 @@
 """The requests of each operation and how to read their answers, without threads or sockets.
 
 An operation is a generator that yields calls and is sent their answers, so that the plain client
-and the asyncio one run the same code.
+and the asyncio one run the same code. `FindPages` has the pages of a look-up by key.
 """
 
+import logging
 import zlib
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from datetime import datetime
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
 from keelog.client.messages import Message
-from keelog.client.pull_result import PullResult, pull_result, record_sizes, split_records
+from keelog.client.options import OnFoundDamage
 from keelog.client.results import (
     Health,
     NodeStatus,
+    PullResult,
     QueueBegin,
     QueueOffsets,
     TopicCreated,
     TopicDeleted,
     TopicInfo,
     TopicPurged,
+    pull_result,
+    record_sizes,
+    split_records,
 )
-from keelog.client.transport.request import Call, NodeAnswer, NodeRole
+from keelog.client.transport.exchange import Call, NodeAnswer, NodeRole
 from protocol.errors import BadRequest, StoreDamaged
 
 T = TypeVar("T")
@@ -223,3 +228,56 @@ def seek(fields: dict[str, Any], deadline: float) -> Operation[int]:
     """The queue offset at a store time."""
     answer = yield Call(NodeRole.READER, "seek", fields, deadline)
     return int(answer.header["offset"])
+
+
+log = logging.getLogger("keelog.client")
+
+
+class FindPages:
+    """The pages of one `find`: ask `page` until `done`."""
+
+    def __init__(
+        self,
+        fields: dict[str, Any],
+        limit: int | None,
+        deadline: Callable[[float | None], float],
+        timeout: float | None,
+        on_damage: OnFoundDamage,
+    ) -> None:
+        self._fields = fields
+        self._left = limit
+        self._deadline = deadline
+        self._timeout = timeout
+        self._cursor: str | None = None
+        self._on_damage = on_damage
+        self._damage: StoreDamaged | None = None
+        self._is_last = False
+        self.done = limit is not None and limit <= 0
+
+    def page(self) -> Operation[list[Message]]:
+        """The next messages, perhaps none; each page has a timeout of its own.
+
+        Raises StoreDamaged after the last messages, where the program wants that.
+        """
+        if self._damage is not None and self._is_last:
+            raise self._damage
+        size = FIND_PAGE if self._left is None else min(self._left, FIND_PAGE)
+        fields = {**self._fields, "max_messages": size}
+        deadline = self._deadline(self._timeout)
+        messages, self._cursor, damaged = yield from find_page(fields, self._cursor, deadline)
+        for error in damaged:
+            self._meet(error)
+        if self._left is not None:
+            messages = messages[: self._left]
+            self._left -= len(messages)
+        self._is_last = self._cursor is None or self._left == 0
+        self.done = self._is_last and self._damage is None
+        return messages
+
+    def _meet(self, error: StoreDamaged) -> None:
+        if self._on_damage == "fail":
+            self._damage = self._damage or error
+        elif callable(self._on_damage):
+            self._on_damage(error)
+        else:
+            log.warning("%s: passed over", error.reason)

@@ -2,23 +2,33 @@
 
 Options are `TypedDict`s: the two clients share them, and a type checker knows each name. The checks
 find what a type checker would have found too, and raise BadRequest: unknown names, and values that
-are not times, seconds or addresses.
+are not times, seconds or addresses. A program that reads also chooses what damage on its way does.
 """
 
 import difflib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from numbers import Real
 from typing import Any, Literal, TypedDict
 
 from keelog.client.messages import Body, MessageOptions, bad_body, check_type, wrong_type
-from keelog.client.on_damage import OnFoundDamage
 from protocol.addresses import with_scheme
-from protocol.errors import BadRequest
+from protocol.errors import BadRequest, MessageDamaged, StoreDamaged
 from protocol.record.encode import Keys
+
+OnDamage = Literal["fail", "skip"] | Callable[[MessageDamaged], object]
+OnFoundDamage = Literal["fail", "skip"] | Callable[[StoreDamaged], object]
+"""Of reads that follow no queue."""
+
+
+def check_on_damage(wanted: object) -> None:
+    """Raises BadRequest for anything else."""
+    if wanted not in ("fail", "skip") and not callable(wanted):
+        raise BadRequest(f"on_damage is {wanted!r}", "use 'fail', 'skip' or a function")
+
 
 DEFAULT_NODE = "tcp://127.0.0.1:7850"
 DEFAULT_TIMEOUT_S = 5.0

@@ -15,8 +15,8 @@ from time import monotonic
 from typing import NamedTuple
 
 from keelog.client import operations
-from keelog.client.aio.run import run
 from keelog.client.core import ClientCore
+from keelog.client.event_loop import run
 from node.runtime.event_log import fields
 from protocol.errors import MqError, NodeBusy, RefusedError, TopicRemoved
 

@@ -6,8 +6,8 @@ Those of groups are the writer's (config/consumerOffset.json), as are the cursor
 from typing import Any
 
 from keelog.client import operations
-from keelog.client.aio.run import run
 from keelog.client.core import ClientCore
+from keelog.client.event_loop import run
 from keelog.gateway.admin.resets import WaitingResets
 from keelog.gateway.commits import Commits
 from keelog.gateway.connection import Reply, Request

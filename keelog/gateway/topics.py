@@ -11,8 +11,8 @@ from time import monotonic
 from typing import Any
 
 from keelog.client import operations
-from keelog.client.aio.run import run
 from keelog.client.core import ClientCore
+from keelog.client.event_loop import run
 from keelog.gateway.connection import Reply, Request
 from keelog.gateway.names import (
     CLUSTER_QUEUES,

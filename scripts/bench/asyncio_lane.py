@@ -10,7 +10,7 @@ import time
 from unittest.mock import patch
 
 import keelog.aio
-from keelog.client.aio.channel import AsyncioChannel
+from keelog.client.event_loop import AsyncioChannel
 
 BODY = bytes(128)
 WARM_UP = 20

@@ -10,10 +10,9 @@ import pytest
 import keelog
 import keelog.aio
 from keelog import Receipt
-from keelog.client.aio.channel import AsyncioChannel
-from keelog.client.aio.send_coalescer import EARLY_RECORDS
-from keelog.client.send.send_coalescer import UNDER_WAY_MAX
-from keelog.client.transport.request import Call
+from keelog.client.event_loop import EARLY_RECORDS, AsyncioChannel
+from keelog.client.send.sender import UNDER_WAY_MAX
+from keelog.client.transport.exchange import Call
 from protocol.errors import ClientClosed, IllegalMessage, NodeBusy, UnknownTopic
 from protocol.kernel import loader
 from protocol.wire import zmtp

@@ -13,8 +13,7 @@ import keelog
 from keelog import OutgoingMessage
 from keelog.client.results import Receipt
 from keelog.client.send.bulk_send import KINDS_MAX, SendMany
-from keelog.client.send.columns import NOT_TAKEN, MessageBatch, kind_of
-from keelog.client.send.encode import Encoder
+from keelog.client.send.encode import NOT_TAKEN, Encoder, MessageBatch, kind_of
 from keelog.client.send.record_batch import EncodedMessage, EntryBatch
 from keelog.client.send.unique_key import UNIQUE_KEY_CHARS, UniqueKeys
 from keelog.client.transport.io_thread import IoThread

@@ -1,6 +1,6 @@
 """A named cursor: what is committed, and when."""
 
-from keelog.client.cursor import COMMIT_EVERY_MESSAGES, COMMIT_EVERY_S, Cursor
+from keelog.client.subscription import COMMIT_EVERY_MESSAGES, COMMIT_EVERY_S, Cursor
 
 
 def finished(cursor: Cursor, now: float) -> list[list[list[int]]]:

@@ -13,9 +13,9 @@ import zmq
 import keelog
 import keelog.aio
 from keelog import Retry
-from keelog.client.transport import channel
+from keelog.client.transport import direct
+from keelog.client.transport.exchange import Call, NodeRole
 from keelog.client.transport.io_thread import ROUTES_INTERVAL_S
-from keelog.client.transport.request import Call, NodeRole
 from protocol.errors import NodeBusy, ServiceNotAvailable
 from protocol.wire.frames import refusal
 from tests.support.fake_node import FakeNode, has_lost
@@ -121,7 +121,7 @@ def test_a_client_lives_through_a_time_without_descriptors(
     with keelog.connect(node.url) as mq:
         with monkeypatch.context() as patch:
             patch.setattr(zmq.Context if missing == "socket" else zmq.Socket, missing, none_left)
-            patch.setattr(channel, "ZmtpConnection", none_left_of_its_own)
+            patch.setattr(direct, "ZmtpConnection", none_left_of_its_own)
             for use in (
                 lambda: mq.send("orders", b"x"),
                 lambda: next(mq.tail("orders")),

@@ -7,8 +7,8 @@ from typing import cast
 import pytest
 
 import keelog
+from keelog.client.send.bulk_send import PendingBatches
 from keelog.client.send.encode import Encoder
-from keelog.client.send.pending_batches import PendingBatches
 from keelog.client.send.receipts import BatchReceipt
 from keelog.client.send.record_batch import RecordBatch
 from keelog.client.send.unique_key import UniqueKeys

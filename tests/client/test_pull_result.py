@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keelog.client.messages import Message
-from keelog.client.pull_result import PullResult, pull_result
-from keelog.client.transport.request import NodeAnswer
+from keelog.client.results import PullResult, pull_result
+from keelog.client.transport.exchange import NodeAnswer
 from protocol.errors import BadRequest, StoreDamaged
 from tests.protocol.records import Draft, drafts, pack_draft
 

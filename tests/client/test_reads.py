@@ -6,8 +6,8 @@ import time
 import pytest
 
 import keelog
-from keelog.client.transport import blocking_channel
-from keelog.client.transport.request import Call
+from keelog.client.transport import direct
+from keelog.client.transport.exchange import Call
 from protocol.errors import NodeBusy
 from tests.support.fake_node import FakeNode
 
@@ -18,13 +18,13 @@ WAIT_S = 60.0
 def carried(mq: keelog.Client, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Which reads went without the I/O thread, once there is a connection for that."""
     seen: list[bool] = []
-    carry = blocking_channel.BlockingChannel.carry
+    carry = direct.BlockingChannel.carry
 
-    def noted(self: blocking_channel.BlockingChannel, call: Call) -> bool:
+    def noted(self: direct.BlockingChannel, call: Call) -> bool:
         seen.append(carry(self, call))
         return seen[-1]
 
-    monkeypatch.setattr(blocking_channel.BlockingChannel, "carry", noted)
+    monkeypatch.setattr(direct.BlockingChannel, "carry", noted)
     deadline = time.monotonic() + WAIT_S
     while not any(seen):
         assert time.monotonic() < deadline, "the connection of its own never came up"

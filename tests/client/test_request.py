@@ -6,17 +6,20 @@ import pytest
 
 from keelog.client.send.unique_key import UniqueKeys, local_ip
 from keelog.client.transport.exchange import (
+    Call,
     Decision,
     Exchange,
+    NodeAnswer,
+    NodeRole,
     RepeatAfter,
+    Retry,
     at_deadline,
     finish,
     lost,
     refused,
     refused_unsent,
 )
-from keelog.client.transport.request import Call, NodeAnswer, NodeRole, Retry
-from keelog.client.transport.timers import Timers
+from keelog.client.transport.io_thread import Timers
 from protocol.errors import (
     BadRequest,
     MqError,

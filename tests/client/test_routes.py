@@ -11,10 +11,8 @@ import pytest
 import zmq
 
 from keelog.client.client import Client, connect
-from keelog.client.transport.exchange import Exchange
-from keelog.client.transport.host_names import HostNames
-from keelog.client.transport.request import Retry
-from keelog.client.transport.routes import Routes, fill_in
+from keelog.client.transport.exchange import Exchange, Retry
+from keelog.client.transport.routes import HostNames, Routes, fill_in
 from keelog.client.transport.zmq_connection import ZmqConnection
 from protocol.errors import NotConnected
 from tests.support.fake_node import FakeNode, Header, Reply

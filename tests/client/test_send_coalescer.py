@@ -12,9 +12,9 @@ import keelog
 import keelog.aio
 from keelog import Receipt
 from keelog.client.messages import ordered_queue
-from keelog.client.send import send_coalescer
-from keelog.client.transport import blocking_channel
-from keelog.client.transport.request import Call
+from keelog.client.send import sender
+from keelog.client.transport import direct
+from keelog.client.transport.exchange import Call
 from protocol.errors import BadRequest, NodeBusy, UnknownTopic
 from tests.support.fake_node import FakeNode
 from tests.support.node import wait_until
@@ -121,7 +121,7 @@ def test_an_ordered_send_follows_a_topic_that_has_fewer_queues_than_was_thought(
 
 
 def test_a_request_without_an_answer_delays_no_other(node: FakeNode, mq: keelog.Client) -> None:
-    node.lose_answers["append"] = send_coalescer.UNDER_WAY_MAX + 1
+    node.lose_answers["append"] = sender.UNDER_WAY_MAX + 1
     outcomes: list[object] = []
 
     def lost() -> None:
@@ -176,13 +176,13 @@ def test_a_lone_send_does_not_change_threads(
     node: FakeNode, mq: keelog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     carried: list[bool] = []
-    carry = blocking_channel.BlockingChannel.carry
+    carry = direct.BlockingChannel.carry
 
-    def noted(self: blocking_channel.BlockingChannel, call: Call) -> bool:
+    def noted(self: direct.BlockingChannel, call: Call) -> bool:
         carried.append(carry(self, call))
         return carried[-1]
 
-    monkeypatch.setattr(blocking_channel.BlockingChannel, "carry", noted)
+    monkeypatch.setattr(direct.BlockingChannel, "carry", noted)
     deadline = time.monotonic() + WAIT_S
     while not any(carried):
         assert time.monotonic() < deadline, "the connection of its own never came up"
@@ -197,21 +197,21 @@ def test_a_lone_send_does_not_change_threads(
 def test_as_many_threads_as_have_a_connection_carry_their_sends_at_the_same_time(
     node: FakeNode, mq: keelog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    carried_by: set[blocking_channel.BlockingChannel] = set()
-    carry = blocking_channel.BlockingChannel.carry
+    carried_by: set[direct.BlockingChannel] = set()
+    carry = direct.BlockingChannel.carry
 
-    def noted(self: blocking_channel.BlockingChannel, call: Call) -> bool:
+    def noted(self: direct.BlockingChannel, call: Call) -> bool:
         is_carried = carry(self, call)
         if is_carried:
             carried_by.add(self)
         return is_carried
 
-    monkeypatch.setattr(blocking_channel.BlockingChannel, "carry", noted)
+    monkeypatch.setattr(direct.BlockingChannel, "carry", noted)
     node.delay["append"] = 0.01
     deadline = time.monotonic() + WAIT_S
-    while len(carried_by) < blocking_channel.DIRECTS:
+    while len(carried_by) < direct.DIRECTS:
         assert time.monotonic() < deadline, "one thread's send goes by the I/O thread"
-        receipts = at_once(blocking_channel.DIRECTS, lambda n: mq.send("orders", b"%d" % n))
+        receipts = at_once(direct.DIRECTS, lambda n: mq.send("orders", b"%d" % n))
         assert all(isinstance(receipt, Receipt) for receipt in receipts)
 
 

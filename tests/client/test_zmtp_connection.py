@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 import zmq
 
-from keelog.client.transport.exchange import Decision, Exchange
-from keelog.client.transport.request import Call, NodeAnswer, NodeRole, Retry
-from keelog.client.transport.zmtp_connection import ZmtpConnection
+from keelog.client.transport.direct import ZmtpConnection
+from keelog.client.transport.exchange import Call, Decision, Exchange, NodeAnswer, NodeRole, Retry
 from protocol.wire import frames as wire
 from protocol.wire import zmtp
 from tests.support.own_host import ANY_PORT

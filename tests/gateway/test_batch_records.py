@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from keelog.client.send.receipts import BatchReceipt
-from keelog.client.send.send_coalescer import SEND_BYTES_MAX
+from keelog.client.send.sender import SEND_BYTES_MAX
 from keelog.gateway.connection import Reply, Request
 from keelog.gateway.sending import sends
 from keelog.gateway.sending.delayed import DelayRules

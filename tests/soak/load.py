@@ -30,7 +30,7 @@ from keelog.client.client import Client, connect
 from keelog.client.messages import Message, OutgoingMessage
 from keelog.client.options import Acks
 from keelog.client.results import Receipt
-from keelog.client.transport.request import Retry
+from keelog.client.transport.exchange import Retry
 from protocol.errors import MqError, OutcomeUnknownError
 
 ACKNOWLEDGED, REFUSED, UNKNOWN = 0, 1, 2

@@ -26,7 +26,7 @@ from keelog.cli.messages.selectors import parse_range
 from keelog.cli.options import command, node_option, output_options, progress_option
 from keelog.cli.output import Output, say
 from keelog.cli.shapes import MESSAGE_COLUMNS, MESSAGE_TABLE
-from keelog.client.cursor import Cursor
+from keelog.client.subscription import Cursor
 from keelog.progress import CommandProgress
 from protocol.errors import BusyError, TopicRemoved
 

@@ -18,14 +18,13 @@ from contextlib import suppress
 from time import monotonic
 
 from keelog.client.consumer.engine import ConsumerEngine
-from keelog.client.consumer.gateway_place import gateway_place
-from keelog.client.consumer.group_message import GroupMessage
 from keelog.client.consumer.options import ConsumerSettings
+from keelog.client.consumer.owned_queue import GroupMessage
 from keelog.client.consumer.remoting_exchange import RemotingExchange
 from keelog.client.core import ClientCore
 from keelog.client.send.unique_key import local_ip
-from keelog.client.transport.request import Call, NodeRole
-from keelog.client.transport.routes import Routes
+from keelog.client.transport.exchange import Call, NodeRole
+from keelog.client.transport.routes import Routes, gateway_place
 from protocol.errors import ClientClosed, MqError, NotConnected, RefusedError
 from protocol.remoting.codes import BrokenFrame
 

@@ -3,13 +3,16 @@
 The owner of a connection says when there is one (`connected`, `lost`), gives received bytes to
 `received`, and calls `turn` when something may be due. Messages are handed out and settled by the
 desk (`client.consumer.queue_desk`).
+
+All members decide by the same rule from the same two lists, Java's among them, which queues each
+takes (`averagely`), so that each queue has one owner without anybody saying so.
 """
 
 import logging
+from collections.abc import Iterable
 
-from keelog.client.consumer.assignment import averagely
-from keelog.client.consumer.group_message import Settles
 from keelog.client.consumer.options import TAG, ConsumerSettings
+from keelog.client.consumer.owned_queue import Settles
 from keelog.client.consumer.queue_desk import AGAIN_S, REQUEST_S, QueueDesk
 from keelog.client.consumer.remoting_exchange import RemotingAnswer, RemotingExchange
 from protocol.errors import BadRequest, MqError, NotAllowed
@@ -243,3 +246,26 @@ def _readable_queues(topic: str, body: bytes) -> tuple[MessageQueue, ...]:
         if of_broker.perm & PERM_READ
         for number in range(of_broker.read_queue_nums)
     )
+
+
+def averagely(
+    queues: Iterable[MessageQueue], members: Iterable[str], own: str
+) -> list[MessageQueue]:
+    """The queues of the member `own` (RocketMQ: AllocateMessageQueueAveragely).
+
+    Each gets a run of neighbours, the first ones one more. A member that is not among `members`
+    gets none. Where an id is there twice, the queues of its second entry stay without an owner.
+    """
+    ids = sorted(members, key=_java_order)
+    if own not in ids:
+        return []
+    ordered = sorted(queues)
+    share, rest = divmod(len(ordered), len(ids))
+    index = ids.index(own)
+    start = index * share + min(index, rest)
+    return ordered[start : start + share + (index < rest)]
+
+
+def _java_order(text: str) -> bytes:
+    """Java compares texts by their UTF-16 units."""
+    return text.encode("utf-16-be", "surrogatepass")

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple, TypedDict
 
-from keelog.client.on_damage import OnDamage, check_on_damage
 from keelog.client.operations import milliseconds
-from keelog.client.options import check_names
+from keelog.client.options import OnDamage, check_names, check_on_damage
 from keelog.client.subscription import check_start
 from protocol.errors import BadRequest, IllegalMessage
 from protocol.names import RETRY_PREFIX, check_topic, is_group_name

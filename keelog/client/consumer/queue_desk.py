@@ -10,15 +10,17 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from keelog.client.consumer.group_message import DEAD_LETTER, GroupMessage, Settles
 from keelog.client.consumer.options import ConsumerSettings
 from keelog.client.consumer.owned_queue import (
+    DEAD_LETTER,
     CommitWait,
+    GroupMessage,
     OwnedQueue,
     Progress,
     PullRoom,
     QueueKey,
     ReturningMessage,
+    Settles,
     StartRequest,
     first_place,
     pulled_messages,

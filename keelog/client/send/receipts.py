@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from keelog.client.results import Receipt
 from keelog.client.send.unique_key import hex_after
-from keelog.client.transport.request import NodeAnswer
+from keelog.client.transport.exchange import NodeAnswer
 from protocol.errors import BadRequest, MqError, OutcomeUnknownError, SendTimeout
 from protocol.ids import offset_message_id, parse_host
 from protocol.kernel import loader

@@ -28,7 +28,7 @@ from keelog.client.send.receipts import (
     read_receipts,
     repeats_of,
 )
-from keelog.client.transport.request import Call, NodeRole, Outcome
+from keelog.client.transport.exchange import Call, NodeRole, Outcome
 from protocol.errors import BadRequest, IllegalMessage, MqError, OutcomeUnknownError
 from protocol.record.codec import SHORT_HEAD
 from protocol.record.encode import ANY_QUEUE, EncodedBatch

@@ -14,7 +14,7 @@ from typing import NamedTuple, Self
 from keelog.client.client import run
 from keelog.client.core import ClientCore
 from keelog.client.operations import topics
-from keelog.client.transport.request import Call, NodeAnswer, NodeRole, Retry
+from keelog.client.transport.exchange import Call, NodeAnswer, NodeRole, Retry
 from keelog.client.transport.routes import Routes
 from protocol.errors import UnknownTopic
 from protocol.wire.frames import PAYLOAD_BYTES_MAX

@@ -1,11 +1,19 @@
-"""Where the processes of a node listen, as its control socket reports."""
+"""Where the processes of a node listen, as its control socket reports.
 
+Threads of their own look up the names of hosts: that may take seconds, and nobody shall wait.
+ZeroMQ looks up the names that it connects to by itself. The addresses that are found here are for
+connections that their owner carries, and the errors say why nothing is reached.
+"""
+
+import socket
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from time import monotonic
+from typing import Any, NamedTuple
 
-from protocol.addresses import fill_host, host_of
-from protocol.errors import MqError
+from protocol.addresses import at_host, fill_host, host_of, is_numeric
+from protocol.errors import MqError, NotAllowed, NotConnected
 from protocol.names import DEFAULT_MAX_MESSAGE_BYTES
 from protocol.wire.frames import raise_refusal
 
@@ -94,3 +102,98 @@ def _error(fields: Any) -> MqError | None:
 
 NO_ROUTES = Routes.of({})
 """The defaults, until the node has sent its routes."""
+
+
+FRESH_S = 30.0
+"""An older result is looked up again; it counts until that is done."""
+
+
+class _LookUp:
+    """The addresses of one name, once they are known, or why there is none."""
+
+    def __init__(self, host: str, known: tuple[str, ...]) -> None:
+        """`known`: the addresses of an earlier look-up, which count until this one is done."""
+        self.addresses = known
+        self.error = ""
+        self.began = monotonic()
+        self._host = host
+        threading.Thread(target=self._run, name="keelog-names", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            found = socket.getaddrinfo(self._host, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            why = getattr(error, "strerror", None) or error
+            self.error = f"the name {self._host} does not resolve: {why}"
+            return
+        # IPv4 first, as ZeroMQ does.
+        places = sorted(found, key=lambda one: one[0] != socket.AF_INET)
+        self.addresses = tuple(
+            str(place[0]) if family == socket.AF_INET else f"[{place[0]}]"
+            for family, *_, place in places
+        )
+
+
+class HostNames:
+    """All names that one client uses. Any thread may call it."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, _LookUp] = {}
+
+    def look_up(self, endpoint: str) -> None:
+        """Begins to look up the host of an endpoint, if it has a name."""
+        host = host_of(endpoint)
+        if is_numeric(host):
+            return
+        known = self._found.get(host)
+        if known is None or monotonic() - known.began > FRESH_S:
+            self._found[host] = _LookUp(host, () if known is None else known.addresses)
+
+    def numeric(self, endpoint: str, attempt: int) -> str:
+        """The endpoint by one of its addresses, another one at each attempt. Raises ValueError
+        while there is none."""
+        host = host_of(endpoint)
+        if is_numeric(host):
+            return endpoint
+        self.look_up(endpoint)
+        addresses = self._found[host].addresses
+        if not addresses:
+            raise ValueError(f"{host} has no address yet")
+        return at_host(endpoint, addresses[attempt % len(addresses)])
+
+    def error(self, endpoint: str) -> str:
+        """Why the host of an endpoint has no address; empty if it has, or nobody knows yet."""
+        known = self._found.get(host_of(endpoint))
+        return "" if known is None else known.error
+
+
+class GatewayPlace(NamedTuple):
+    """Host and port, as for `socket.create_connection`."""
+
+    host: str
+    port: int
+
+
+def check_gateway(routes: Routes, endpoint: str) -> str:
+    """The address of the gateway of the node at `endpoint`; empty while it is not up.
+
+    Raises NotAllowed for a node that was started without one.
+    """
+    if routes.remoting is None:
+        raise NotAllowed(
+            f"the node at {endpoint} has no gateway, which consumer groups need",
+            "start the node with --remoting 127.0.0.1:10911; a reader alone needs none of it:"
+            " keelog consume TOPIC --cursor NAME, or client.tail(topic, cursor=NAME)",
+        )
+    return routes.remoting
+
+
+def gateway_place(routes: Routes, endpoint: str) -> GatewayPlace:
+    """As `check_gateway`, its host and port. Raises NotConnected while it is not up."""
+    address = check_gateway(routes, endpoint)
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not port.isdigit():
+        raise NotConnected(
+            f"the gateway of the node at {endpoint} is not up yet", "see keelog health"
+        )
+    return GatewayPlace(host.strip("[]"), int(port))

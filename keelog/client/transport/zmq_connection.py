@@ -12,8 +12,7 @@ from typing import NamedTuple
 import msgpack
 import zmq
 
-from keelog.client.transport.exchange import Decision, Exchange
-from keelog.client.transport.request import Call
+from keelog.client.transport.exchange import Call, Decision, Exchange
 from protocol.addresses import host_of, is_numeric
 from protocol.errors import BadRequest, MqError, NotConnected
 from protocol.wire import zmtp

@@ -3,8 +3,8 @@
 from typing import Any
 
 from keelog.client import groups as client_groups
-from keelog.client.aio.run import run
 from keelog.client.core import ClientCore
+from keelog.client.event_loop import run
 from keelog.gateway.admin.resets import WaitingResets
 from keelog.gateway.connection import Reply, Request
 from keelog.gateway.groups import Groups

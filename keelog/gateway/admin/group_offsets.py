@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from keelog.client.aio.run import run
 from keelog.client.core import ClientCore
+from keelog.client.event_loop import run
 from keelog.client.groups import committed
 from keelog.gateway.commits import Commits, Places
 

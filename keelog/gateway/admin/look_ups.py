@@ -7,8 +7,8 @@ from pathlib import Path
 from time import monotonic
 
 from keelog.client import operations
-from keelog.client.aio.run import run
 from keelog.client.core import ClientCore
+from keelog.client.event_loop import run
 from keelog.client.messages import Message
 from keelog.gateway.connection import Reply, Request
 from node.runtime.state_page import WorkerPage

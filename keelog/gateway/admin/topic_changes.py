@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from keelog.client import operations
-from keelog.client.aio.run import run
 from keelog.client.core import ClientCore
+from keelog.client.event_loop import run
 from keelog.gateway.admin.resets import WaitingResets
 from keelog.gateway.connection import Reply, Request
 from keelog.gateway.names import SELF_TEST_TOPIC, TBW102

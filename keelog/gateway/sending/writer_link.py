@@ -13,8 +13,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
-from keelog.client.aio.channel import AsyncioChannel
 from keelog.client.core import ClientCore
+from keelog.client.event_loop import AsyncioChannel
 from keelog.client.results import Receipt
 from keelog.client.send.receipts import BatchReceipt, Results
 from keelog.client.send.record_batch import (
@@ -24,7 +24,7 @@ from keelog.client.send.record_batch import (
     EntryBatch,
     RecordBatch,
 )
-from keelog.client.send.send_coalescer import SEND_BYTES_MAX, SEND_RECORDS_MAX, UNDER_WAY_MAX
+from keelog.client.send.sender import SEND_BYTES_MAX, SEND_RECORDS_MAX, UNDER_WAY_MAX
 from keelog.gateway.awake_selector import AwakeSelector
 from keelog.gateway.connection import Gathering
 from node.runtime.settings import Settings

@@ -8,8 +8,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from keelog.client.aio.run import run
 from keelog.client.core import ClientCore
+from keelog.client.event_loop import run
 from keelog.client.groups import GroupInfo, described, longest
 from node.runtime import disk
 from node.runtime.event_log import fields

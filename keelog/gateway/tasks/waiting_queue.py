@@ -5,8 +5,8 @@ import logging
 from typing import NamedTuple
 
 from keelog.client import operations
-from keelog.client.aio.run import run
 from keelog.client.core import ClientCore
+from keelog.client.event_loop import run
 from keelog.gateway.tasks.delivery import RETRY_S
 from keelog.gateway.transactions.queue_pages import REQUEST_S, read_page
 from node.runtime.event_log import fields

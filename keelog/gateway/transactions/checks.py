@@ -15,8 +15,8 @@ from time import monotonic
 from typing import NamedTuple
 
 from keelog.client import operations
-from keelog.client.aio.run import run
 from keelog.client.core import ClientCore
+from keelog.client.event_loop import run
 from keelog.client.results import Receipt
 from keelog.client.send.record_batch import EncodedMessage
 from keelog.gateway.connection import RemotingConnection

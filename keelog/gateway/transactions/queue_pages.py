@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from keelog.client import operations
-from keelog.client.aio.run import run
 from keelog.client.core import ClientCore
-from keelog.client.pull_result import PullResult
+from keelog.client.event_loop import run
+from keelog.client.results import PullResult
 from protocol.errors import MessageDamaged, StoreDamaged
 from protocol.record.codec import Record, decode
 

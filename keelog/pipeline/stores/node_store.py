@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from keelog.client.fetch import FetchClient, FetchSettings, IndexAtNode, NodeLayout, QueueAtNode
-from keelog.client.transport.request import NodeAnswer
+from keelog.client.transport.exchange import NodeAnswer
 from keelog.pipeline.stores.access import Access, StoreAt
 from keelog.pipeline.stores.planned_store import SETTLE_S_MAX, IndexTable, PlannedStore
 from keelog.pipeline.stores.remote_files import RangeSource, RemoteFiles

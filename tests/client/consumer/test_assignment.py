@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keelog.client.consumer.assignment import averagely
+from keelog.client.consumer.engine import averagely
 from protocol.remoting.bodies import MessageQueue
 
 IDS = st.lists(st.text(min_size=1, max_size=6), min_size=1, max_size=9)

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from keelog.client.consumer.gateway_place import gateway_place
 from keelog.client.consumer.options import consumer_settings
-from keelog.client.transport.routes import Routes
+from keelog.client.transport.routes import Routes, gateway_place
 from protocol.errors import BadRequest, NotAllowed, NotConnected
 from protocol.record.java_hash import java_hash
 

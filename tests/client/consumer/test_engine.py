@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from keelog.client.consumer.engine import BEAT_EVERY_S, REBALANCE_EVERY_S, ConsumerEngine
-from keelog.client.consumer.group_message import DEAD_LETTER, GroupMessage
 from keelog.client.consumer.options import ConsumerOptions, consumer_settings
+from keelog.client.consumer.owned_queue import DEAD_LETTER, GroupMessage
 from keelog.client.consumer.queue_desk import (
     AGAIN_S,
     COMMIT_EVERY_S,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keelog.client.consumer.handler_watch import HANDLER_S_MAX, SLOW_S, HandlerWatch
+from keelog.client.consumer.consumer import HANDLER_S_MAX, SLOW_S, HandlerWatch
 
 
 class Message(SimpleNamespace):

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keelog.client.consumer.queue_progress import PulledMessage, QueueProgress
+from keelog.client.consumer.owned_queue import PulledMessage, QueueProgress
 
 
 def pulled(*offsets: int) -> list[PulledMessage[int]]:

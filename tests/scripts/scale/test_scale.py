@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keelog.client.consumer.assignment import averagely
+from keelog.client.consumer.engine import averagely
 from protocol.remoting.bodies import MessageQueue
 from scripts.docs.generated_page import parts_of
 from scripts.scale.capacity import ClusterPlan, NodeCosts, needs

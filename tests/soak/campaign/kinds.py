@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from keelog.client.client import connect
-from keelog.client.transport.request import Retry
+from keelog.client.transport.exchange import Retry
 from protocol.errors import MqError
 from tests.soak.campaign.injection import ANY_OTHER_THREAD, EXCEPTIONS, HANGS, InjectionFailed
 from tests.soak.campaign.node import SILENCE_S

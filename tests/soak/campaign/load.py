@@ -9,7 +9,7 @@ from pathlib import Path
 
 from keelog.bench.queue_checks import Ints
 from keelog.client.client import connect
-from keelog.client.transport.request import Retry
+from keelog.client.transport.exchange import Retry
 from protocol.errors import MqError
 from tests.soak.campaign.watch import Watch, WatchedNotes
 from tests.soak.load import Traffic, keys_of, receipt_files, send_until, told_in

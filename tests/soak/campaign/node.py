@@ -13,7 +13,7 @@ import psutil
 from keelog.bench.node_process import ANY_DISK, Node
 from keelog.client.client import Client, connect
 from keelog.client.results import NodeStatus
-from keelog.client.transport.request import Retry
+from keelog.client.transport.exchange import Retry
 from node.supervisor.bind import free_ports
 from protocol.errors import MqError
 from tests.soak.harness import LARGE_PULLS, OFTEN_SAVED, SMALL_FILES

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from keelog.client.client import connect
-from keelog.client.transport.request import Retry
+from keelog.client.transport.exchange import Retry
 from protocol.errors import MqError
 from tests.soak.load import ACKNOWLEDGED, Notes
 

@@ -1,0 +1,605 @@
+"""The direct lane: a caller that waits for an answer carries the request itself.
+
+Handing a request to the I/O thread and its answer back costs two changes of threads, much of what a
+lone send, a look-up, or a message that arrives alone takes. So there are connections to the writer,
+or a reader, beside those of the I/O thread. Everything out of the ordinary (no connection yet,
+another process, several readers, an attempt that is repeated) is left to the I/O thread, whose
+rules hold. The kinds of `Channel` differ in how they wait: `BlockingChannel` is for lone threads,
+`PullChannel` for the pulls of one follower, as streams; `client.event_loop` has that of asyncio.
+
+Each speaks ZMTP on a socket of its own. ZeroMQ hands each frame to a thread of its own and back:
+with one request after the other these are two of the three changes of threads on the client's side,
+and most of the time of a request. Nothing runs beside the owner here, so no PING gets its PONG
+while it does something else: a connection that was silent for long is replaced by a new one.
+"""
+
+import os
+import queue
+import select
+import socket
+import struct
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from enum import Enum
+from functools import partial
+from itertools import count
+from time import monotonic
+from typing import Any
+
+import msgpack
+
+from keelog.client.transport.exchange import (
+    Call,
+    Decision,
+    Exchange,
+    NodeAnswer,
+    NodeRole,
+    Outcome,
+    RepeatAfter,
+    lost,
+)
+from keelog.client.transport.io_thread import IoThread
+from keelog.client.transport.routes import Routes
+from keelog.client.transport.zmq_connection import ANSWER_BYTES_MAX, RECONNECT_MS
+from protocol.errors import BadRequest
+from protocol.wire import zmtp
+from protocol.wire.awake import AwakeLook
+from protocol.wire.frames import VERSION, HeaderPacker, unpack_answer
+
+UNSENT_BYTES_MAX = 8 * 1024 * 1024
+"""Kept of requests that the network does not take; beyond it no request is taken."""
+SEND_BUFFER_BYTES = 1024 * 1024
+"""Of a local socket: the kernel's usual 208 KiB hold seven batches of 100 messages. A request that
+does not fit is copied, and waits for another turn."""
+RECEIVES_MAX = 64
+"""The network is read up to this often before others have their turn."""
+_TIMEVAL = struct.Struct("@ll")
+"""C's `timeval` where `time_t` is a `long`, as on 64-bit Linux; elsewhere the kernel may refuse it.
+A timeout of Python's own socket would ask `poll` before each receive."""
+_NOW = socket.MSG_DONTWAIT
+_SEND_NOW = _NOW | socket.MSG_NOSIGNAL
+
+Take = Callable[[Call, Decision], None]
+
+
+class _State(Enum):
+    CONNECTING = "connecting"
+    GREETED = "greeted"
+    UP = "up"
+    LOST = "lost"
+
+
+class ZmtpConnection:
+    """A socket, and the exchange of its requests. For one thread at a time."""
+
+    def __init__(self, endpoint: str, exchange: Exchange, local: str = "") -> None:
+        """Starts to connect, without waiting, over `local` where it is given: another way to the
+        same process. Raises OSError, ValueError for what it cannot.
+        """
+        self.endpoint = endpoint
+        self.exchange = exchange
+        self._ids = count(1)
+        self.closed = False
+        self._state = _State.CONNECTING
+        self._pack = HeaderPacker()
+        self._zmtp = zmtp.Connection(b"DEALER", ANSWER_BYTES_MAX, monotonic())
+        self._unsent = zmtp.Outbox()
+        self._wait_s = 0.0
+        self._socket = _connect(local or endpoint)
+        self.fd = self._socket.fileno()
+        self._poller, self._incoming = select.poll(), select.poll()
+        self._poller.register(self.fd, select.POLLIN | select.POLLOUT)
+        self._incoming.register(self.fd, select.POLLIN)
+        self._greet()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether requests may be sent."""
+        return self._state is _State.UP
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether no answer can come any more, once those that `receive` had are taken."""
+        return self._state is _State.LOST
+
+    @property
+    def wants_to_send(self) -> bool:
+        """Whether `receive` should be called too when the socket can be written to."""
+        return bool(self._unsent.kept) or self._state is _State.CONNECTING
+
+    @property
+    def has_come(self) -> bool:
+        """Whether `receive` finds something at once. It costs a fraction of a look there."""
+        return self.wants_to_send or bool(self._incoming.poll(0))
+
+    def is_stale(self, now: float) -> bool:
+        """True if nothing is under way, and the silence is so long that the node may be about to
+        close it."""
+        return not self.exchange.under_way and self._zmtp.is_stale(now)
+
+    def wait_at_most(self, seconds: float) -> None:
+        """Sets how long `receive` waits when called with `wait`."""
+        if seconds == self._wait_s:
+            return
+        self._wait_s = seconds
+        whole = int(seconds)
+        value = _TIMEVAL.pack(whole, max(1, int((seconds - whole) * 1e6)))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
+
+    def send(self, call: Call, is_stream: bool = False) -> bool:
+        """Sends a call; False when it is not taken: nothing of it was sent then. `is_stream`: it
+        may have several answers."""
+        if self._state is not _State.UP or self._unsent.bytes >= UNSENT_BYTES_MAX:
+            return False
+        number = next(self._ids)
+        fields = {"v": VERSION, "op": call.op, "id": number, **call.fields}
+        if is_stream:
+            fields["stream"] = True
+        header = self._pack(fields)
+        self.exchange.sent(call, number)
+        try:
+            self._put(zmtp.message(header, call.payload))
+        except BaseException:
+            # Interrupted: it is unknown how much of it was sent.
+            self._state = _State.LOST
+            raise
+        return True
+
+    def receive(self, take: Take, wait: bool = False) -> None:
+        """Gives each call that was answered, and what follows, to `take`; look at `is_lost` after
+        it.
+
+        With `wait` it waits until something comes, as long as `wait_at_most` said.
+        """
+        try:
+            self._receive(take, wait)
+        except BaseException:
+            # Interrupted (KeyboardInterrupt): it is unknown which bytes were taken.
+            self._state = _State.LOST
+            raise
+
+    def _receive(self, take: Take, wait: bool) -> None:
+        if self.wants_to_send:
+            self._go_on(wait)
+            wait = False
+        flags = 0 if wait else _NOW
+        for _ in range(RECEIVES_MAX):
+            if self._state in (_State.CONNECTING, _State.LOST):
+                break
+            room = self._zmtp.room()
+            size = self._receive_into(room, flags)
+            if not size:
+                break
+            waiting = len(self.exchange.under_way)
+            self._take_in(size, take)
+            if size < len(room) and len(self.exchange.under_way) < waiting:
+                break  # what else there may be has time
+            flags = _NOW
+
+    def keep_alive(self, now: float) -> None:
+        """Asks a silent node for a PONG, or finds that it is gone. Call it now and then while an
+        answer is awaited."""
+        try:
+            ping = self._zmtp.ping(now)
+        except zmtp.NotZmtp:
+            self._state = _State.LOST
+        else:
+            if ping:
+                self._put((ping,))
+
+    def close(self) -> None:
+        """Ends the connection. What the network has taken is still delivered."""
+        self.closed = True
+        self._state = _State.LOST
+        self._socket.close()
+
+    def _receive_into(self, room: memoryview, flags: int) -> int:
+        """0: nothing came, or it is lost."""
+        try:
+            size = self._socket.recv_into(room, 0, flags)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            size = 0
+        if not size:
+            self._state = _State.LOST
+        return size
+
+    def _take_in(self, size: int, take: Take) -> None:
+        now = monotonic()
+        try:
+            messages = self._zmtp.received(size, now)
+        except zmtp.NotZmtp:
+            self._state = _State.LOST
+            return
+        if self._zmtp.replies:
+            self._put((self._zmtp.take_replies(),))
+        if self._state is _State.GREETED and self._zmtp.is_ready:
+            self._state = _State.UP
+        for parts in messages:
+            try:
+                header = unpack_answer(bytes(parts[0]))
+            except (ValueError, msgpack.UnpackException, BadRequest):
+                continue  # It is not an answer. Its call ends at its deadline.
+            payload = parts[-1] if len(parts) > 1 else b""
+            if found := self.exchange.answered(header, payload, now):
+                take(*found)
+
+    def _go_on(self, wait: bool) -> None:
+        """Goes on with what waits for the network: the connection, or what is kept."""
+        if wait:
+            self._poller.poll(self._wait_s * 1_000)
+        if self._state is _State.CONNECTING:
+            self._greet()
+        else:
+            self._put(())
+
+    def _greet(self) -> None:
+        """As soon as there is a connection."""
+        if self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self._state = _State.LOST
+            return
+        try:
+            self._socket.getpeername()
+        except OSError:
+            return
+        self._state = _State.GREETED
+        self._put((self._zmtp.hello,))
+
+    def _put(self, parts: Sequence[zmtp.Sendable]) -> None:
+        """Sends what is unsent and then this, and keeps what the network does not take."""
+        unsent = self._unsent
+        try:
+            if unsent.kept:
+                if parts:
+                    unsent.keep(parts, 0)
+                    parts = ()
+                while unsent.kept:
+                    unsent.took(self._socket.sendmsg(unsent.kept[0].parts, (), _SEND_NOW))
+                    self._zmtp.spoke_at = monotonic()
+            sent = self._socket.sendmsg(parts, (), _SEND_NOW) if parts else 0
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._state = _State.LOST
+            return
+        if sent:
+            self._zmtp.spoke_at = monotonic()
+        if not unsent.kept and sent < sum(map(len, parts)):
+            unsent.keep(parts, sent)
+
+
+def _connect(endpoint: str) -> socket.socket:
+    """A socket that connects. A name raises: `HostNames` knows its addresses."""
+    kind, _, rest = endpoint.partition("://")
+    if kind == "ipc":
+        return _connecting_socket(socket.AF_UNIX, f"\0{rest[1:]}" if rest.startswith("@") else rest)
+    if kind != "tcp":
+        raise ValueError(f"{endpoint!r} is neither tcp nor ipc")
+    host, _, port = rest.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    (found, *_) = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+    )
+    family, _, _, _, address = found
+    return _connecting_socket(family, address)
+
+
+def _connecting_socket(family: int, address: Any) -> socket.socket:
+    found = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        found.setblocking(False)
+        if family == socket.AF_UNIX:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+            found.connect(address)  # at once, or not at all: EAGAIN where too many wait
+        else:
+            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with suppress(BlockingIOError):
+                found.connect(address)
+        # Waits are asked for where they are wanted: `_NOW`, or SO_RCVTIMEO.
+        found.setblocking(True)
+    except OSError:
+        found.close()
+        raise
+    return found
+
+
+AWAKE_S = 0.0006
+"""How long a lone caller looks at its connection before it sleeps."""
+
+
+class Channel:
+    """One for each client, role and way to wait; for one thread at a time."""
+
+    def __init__(self, io: IoThread, role: NodeRole) -> None:
+        self._io = io
+        self._role = role
+        self._link: ZmtpConnection | None = None
+        self._again_at = 0.0
+        self._losses = 0
+        self._closing = False
+        self._awake = AwakeLook(AWAKE_S, len(os.sched_getaffinity(0)), monotonic, os.sched_yield)
+
+    def _link_up(self) -> ZmtpConnection | None:
+        """The link to the process that the routes name, when it is up; begins one otherwise."""
+        link, usable, now = self._link, self._usable(), monotonic()
+        if link is not None and not link.exchange.under_way:
+            self._take_answers(link)  # a connection that was lost meanwhile is found so
+            link = self._link
+        if link is None or link.endpoint not in usable or link.is_stale(now):
+            self._drop()
+            link = self._connect(usable[os.getpid() % len(usable)], now) if usable else None
+        return link if link is not None and link.is_up else None
+
+    def _take_answers(self, link: ZmtpConnection, wait: bool = False) -> None:
+        """Takes what has come, and in the end that it was lost."""
+        link.receive(self._act, wait)
+        if link.is_lost:
+            self._lose_all(link)
+
+    def _look_awake(self, link: ZmtpConnection, awaits: Callable[[], object]) -> None:
+        """Receives for AWAKE_S without sleep, as long as `awaits` is true."""
+
+        def is_there() -> bool:
+            if not link.has_come:
+                return False
+            self._take_answers(link)
+            return not awaits()
+
+        if awaits():
+            self._awake.until(is_there)
+
+    def _lose_all(self, link: ZmtpConnection) -> None:
+        """The connection is gone; its calls go on elsewhere, or fail."""
+        if self._link is link:
+            self._link = None
+            self._losses += 1
+            self._again_at = monotonic() + RECONNECT_MS / 1_000
+        link.close()
+        why = f"the connection to {link.endpoint} was lost"
+        self._end_all(link.exchange.lost(why, monotonic()))
+
+    def _end_all(self, ended: Sequence[tuple[Call, Decision]]) -> None:
+        for call, decision in ended:
+            self._act(call, decision)
+
+    def _usable(self) -> Sequence[str]:
+        """Any reader answers any question, so one is kept as long as it is there."""
+        routes = self._io.routes
+        if routes is None or self._closing:
+            return ()
+        if self._role is NodeRole.READER:
+            return routes.readers
+        return () if routes.writer is None else (routes.writer,)
+
+    def _connect(self, endpoint: str, now: float) -> ZmtpConnection | None:
+        if now < self._again_at:
+            return None
+        self._again_at = now + RECONNECT_MS / 1_000
+        try:
+            link = self._link_to(endpoint)
+        except (OSError, ValueError):
+            return None  # the I/O thread reports it to the callers
+        self._link = link
+        self._begun(link)
+        return self._link
+
+    def _link_to(self, endpoint: str) -> ZmtpConnection:
+        """Over a local socket where there is one: a fraction of a round trip over the network."""
+        routes = self._io.routes
+        local = "" if routes is None else self._local(routes).get(endpoint, "")
+        exchange = Exchange(self._io.retry)
+        if local:
+            # It may be of another machine, beyond a tunnel, or of a process that starts again.
+            with suppress(OSError, ValueError):
+                return ZmtpConnection(endpoint, exchange, local)
+        at = self._io.names.numeric(endpoint, self._losses)
+        return ZmtpConnection(endpoint, exchange, "" if at == endpoint else at)
+
+    def _local(self, routes: Routes) -> Mapping[str, str]:
+        """Which local sockets it takes."""
+        return routes.local
+
+    def _begun(self, link: ZmtpConnection) -> None:
+        """Prepares a new link."""
+
+    def _drop(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+
+    def _act(self, call: Call, decision: Decision) -> None:
+        """Ends the call, or leaves the next attempt to the I/O thread."""
+        if isinstance(decision, RepeatAfter):
+            self._io.resume(call, decision.delay)
+        else:
+            call.done(decision)
+
+    def give_way(self) -> None:
+        """Prepares `close`, so that many channels let go at the same time."""
+
+    def close(self) -> None:
+        """Ends the calls that are under way, and the connection. Harmless when repeated."""
+        raise NotImplementedError
+
+
+DIRECTS = 2
+"""Threads that carry a request at the same time. Messages of further threads go in groups."""
+BLOCKING_SLICE_S = 0.05
+"""A wait for an answer is cut into such, to see a lost connection, or the client's end."""
+
+
+class ChannelPool:
+    """The channels of one client to one role."""
+
+    def __init__(self, io: IoThread, role: NodeRole) -> None:
+        self.links = tuple(BlockingChannel(io, role) for _ in range(DIRECTS))
+
+    def carry(self, call: Call) -> bool:
+        """As `BlockingChannel.carry`, by the first that is free."""
+        for link in self.links:
+            if not link.is_busy:
+                return link.carry(call)
+        return False
+
+
+class BlockingChannel(Channel):
+    """One for each thread that waits: the lock gives the socket from one to the next."""
+
+    def __init__(self, io: IoThread, role: NodeRole) -> None:
+        super().__init__(io, role)
+        self._lock = threading.Lock()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether another thread has it."""
+        return self._lock.locked()
+
+    def carry(self, call: Call) -> bool:
+        """Carries a call to its end, or as far as where the I/O thread goes on with it.
+
+        False, at once, when it is for the I/O thread from the beginning; nothing was done then.
+        """
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            link = self._link_up()
+            if link is None:
+                return False
+            if not link.send(call):
+                return False
+            try:
+                self._wait(link, call)
+            finally:
+                # A late answer is dropped.
+                link.exchange.under_way.pop(call.id, None)
+            return True
+        finally:
+            self._lock.release()
+
+    def _wait(self, link: ZmtpConnection, call: Call) -> None:
+        self._look_awake(link, lambda: call.id in link.exchange.under_way)
+        while call.id in link.exchange.under_way:
+            now = monotonic()
+            if call.deadline <= now:
+                self._end_all(link.exchange.expired(now, link.endpoint))
+                return
+            if self._closing:
+                self._end_all(link.exchange.closed())
+                return
+            link.wait_at_most(min(call.deadline - now, BLOCKING_SLICE_S))
+            self._take_answers(link, wait=True)
+            link.keep_alive(now)
+
+    def close(self) -> None:
+        """Ends the call that is under way, soon, and the connection. Harmless when repeated."""
+        if self._closing:
+            return
+        self._closing = True
+        with self._lock:
+            self._drop()
+
+
+SLICE_S = 0.2
+"""Waits are cut into slices, to notice a lost connection, or the client's end."""
+CONNECT_S = 0.05
+"""The first pull waits this time for the connection, then goes by the I/O thread."""
+
+
+class PullChannel(Channel):
+    """The pulls of one follower, for one thread at a time: at most one call for each queue. The
+    lock lets another thread close the client."""
+
+    def __init__(self, io: IoThread, takes_much: bool) -> None:
+        """`takes_much`: large answers one after the other, rather than each message at once."""
+        super().__init__(io, NodeRole.READER)
+        self._takes_much = takes_much
+        self._arrived: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._looked_at = 0.0
+
+    def start(self, queue_id: int, call: Call) -> None:
+        """Begins a pull of a queue."""
+        call.done = partial(self._put, queue_id)
+        with self._lock:
+            link = None if self._closing else self._link_up()
+            if link is not None and link.send(call, is_stream=True):
+                return
+        self._io.call(call)
+
+    def next(self, seconds: float) -> tuple[int, Outcome] | None:
+        """Returns the next queue with an ended pull, and its outcome; None after `seconds`."""
+        deadline = monotonic() + seconds
+        while self._arrived.empty():
+            now = monotonic()
+            if now >= deadline:
+                return None
+            link = self._link
+            if link is None or not link.exchange.under_way or self._closing:
+                try:
+                    return self._arrived.get(timeout=deadline - now)
+                except queue.Empty:
+                    return None
+            with self._lock:
+                if not self._closing:
+                    self._receive(link, min(deadline - now, SLICE_S), now)
+        return self._arrived.get()
+
+    def _put(self, queue_id: int, outcome: Outcome) -> None:
+        self._arrived.put((queue_id, outcome))
+
+    def _usable(self) -> Sequence[str]:
+        """Of several readers none is the node's; the one that is connected stays."""
+        readers, link = super()._usable(), self._link
+        is_kept = link is not None and link.endpoint in readers
+        return readers if is_kept or len(readers) == 1 else ()
+
+    def _local(self, routes: Routes) -> Mapping[str, str]:
+        return routes.bulk if self._takes_much else routes.local
+
+    def _begun(self, link: ZmtpConnection) -> None:
+        link.wait_at_most(CONNECT_S)
+        deadline = monotonic() + CONNECT_S
+        while not link.is_up and not link.is_lost and monotonic() < deadline:
+            link.receive(self._act, wait=True)
+        if link.is_lost:
+            self._lose_all(link)
+
+    def _receive(self, link: ZmtpConnection, seconds: float, now: float) -> None:
+        """Waits for answers, a slice at most."""
+        if now >= self._looked_at + SLICE_S:
+            self._looked_at = now
+            link.keep_alive(now)
+            self._end_all(link.exchange.expired(now, link.endpoint))
+        link.wait_at_most(seconds)
+        self._take_answers(link, wait=True)
+
+    def _act(self, call: Call, decision: Decision) -> None:
+        """Looks for the next answer of a stream. The first one that is missing ends it."""
+        if isinstance(decision, NodeAnswer):
+            header, offset = decision.header, call.fields["offset"]
+            if header.get("offset", offset) != offset:
+                # The node dropped answers that the client did not take in time.
+                decision = lost(call, "a part was lost", self._io.retry, monotonic())
+            elif header.get("more") and self._link is not None:
+                self._link.exchange.goes_on(call, {"offset": header["next_begin_offset"]})
+        super()._act(call, decision)
+
+    def _drop(self) -> None:
+        if self._link is not None:
+            self._lose_all(self._link)
+        super()._drop()
+
+    def give_way(self) -> None:
+        """The waiting thread releases the socket within a slice, so that `close` need not wait."""
+        self._closing = True
+
+    def close(self) -> None:
+        """Ends the pulls under way, soon, and the connection. Harmless when repeated."""
+        self._closing = True
+        with self._lock:
+            link, self._link = self._link, None
+            if link is not None:
+                self._end_all(link.exchange.closed())
+                link.close()
