@@ -3,7 +3,8 @@
 A consumer commits with each pull, and a broker keeps what it heard in memory for 5 s
 (ConsumerOffsetManager). Here it is in memory for COMMIT_S at most, then it is the writer's. A
 gateway that is killed loses that: those messages are consumed again. A commit with a reply is the
-writer's when the reply goes.
+writer's when the reply goes. How far groups have come is the writer's table with what is on its
+way to it (`GroupOffsets`).
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from typing import NamedTuple
 from keelog.client import operations
 from keelog.client.core import ClientCore
 from keelog.client.event_loop import run
+from keelog.client.groups import committed
 from node.runtime.event_log import fields
 from protocol.errors import MqError, NodeBusy, RefusedError, TopicRemoved
 
@@ -201,3 +203,41 @@ class Commits:
     def _sent(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.fail(error)
+
+
+OfTopics = Mapping[str, Mapping[int, int]]
+"""By topic and queue: the next offset to consume."""
+
+
+class GroupOffsets:
+    """One for each gateway, in the thread of its loop."""
+
+    def __init__(self, core: ClientCore, commits: Commits) -> None:
+        self._core = core
+        self._commits = commits
+
+    async def all(self) -> Mapping[str, OfTopics]:
+        """By group. Raises what the writer refuses."""
+        return await self._known(None)
+
+    async def of(self, group: str) -> OfTopics:
+        """Of one group. Raises what the writer refuses."""
+        return (await self._known(group)).get(group, {})
+
+    async def of_topic(self, topic: str, group: str) -> Mapping[int, int]:
+        """Of one group and topic. Raises what the writer refuses."""
+        return (await self.of(group)).get(topic, {})
+
+    async def topics_of(self, group: str) -> list[str]:
+        """The topics of which a group has offsets."""
+        return sorted(await self.of(group))
+
+    async def _known(self, group: str | None) -> Mapping[str, OfTopics]:
+        known, _ = await run(self._core, committed(group, self._core.deadline(None)))
+        return {
+            name: {topic: self._newest(topic, name, places) for topic, places in of.items()}
+            for name, of in known.items()
+        }
+
+    def _newest(self, topic: str, group: str, places: Mapping[int, int]) -> Places:
+        return {**places, **self._commits.waiting(topic, group)}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from keelog.gateway.connection import Reply, Request
-from keelog.gateway.settings.live import LiveSettings
+from keelog.gateway.settings import LiveSettings
 from node.runtime.event_log import fields
 from node.runtime.process import now_ms
 from node.store.config.config_table import ConfigTable

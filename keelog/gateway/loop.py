@@ -17,10 +17,9 @@ import zmq
 from keelog.client.core import ClientCore
 from keelog.gateway.awake_selector import AwakeSelector
 from keelog.gateway.connection import RemotingConnection
-from keelog.gateway.name_servers.other_masters import OtherMasters, promoted_at
-from keelog.gateway.name_servers.registrar import Registrar
-from keelog.gateway.names import MASTER, BrokerName
+from keelog.gateway.name_servers import OtherMasters, Registrar, promoted_at
 from keelog.gateway.service import GatewayService
+from keelog.gateway.settings import MASTER, BrokerName
 from node.reader.follower import ReaderSite, StoreFollower, open_fitting, transfer_limits
 from node.runtime import disk
 from node.runtime.addresses import listen_at

@@ -8,12 +8,11 @@ from typing import Any
 from keelog.client import operations
 from keelog.client.core import ClientCore
 from keelog.client.event_loop import run
-from keelog.gateway.admin.resets import WaitingResets
 from keelog.gateway.commits import Commits
 from keelog.gateway.connection import Reply, Request
 from keelog.gateway.groups import Groups
 from keelog.gateway.members import Members
-from keelog.gateway.membership.client_places import ClientPlaces, GroupQueuePlace, PlaceVerdict
+from keelog.gateway.places import ClientPlaces, GroupQueuePlace, PlaceVerdict, WaitingResets
 from keelog.gateway.topics import Topics
 from node.reader.answers import bounds_of, look_again
 from node.reader.pull_desk import PullDesk

@@ -2,12 +2,16 @@
 
 Nothing that holds a group together (34, 35, 38, 41, 105) waits for the disk or for the writer: a
 Java client closes its connection when one answer takes more than 3 s.
+
+The gateway of a replica replies as a broker that is a slave (`as_slave`). Messages and changes are
+the master's. Pulls are served where `slave_read_enable` says so, and each sends the consumer back
+to the master (PullMessageProcessor#rejectRequest).
 """
 
 import asyncio
 import logging
 import resource
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from inspect import iscoroutine
 from pathlib import Path
@@ -17,7 +21,6 @@ from typing import Any
 from keelog.client.core import ClientCore
 from keelog.gateway.admin.desk import AdminDesk, AdminParts
 from keelog.gateway.admin.look_ups import LookUps
-from keelog.gateway.admin.resets import WaitingResets
 from keelog.gateway.awake_selector import AwakeSelector
 from keelog.gateway.commits import Commits
 from keelog.gateway.connection import (
@@ -28,25 +31,20 @@ from keelog.gateway.connection import (
     Request,
 )
 from keelog.gateway.groups import Groups
-from keelog.gateway.members import Members
-from keelog.gateway.membership.awaited import AwaitedMembers
-from keelog.gateway.membership.client_places import ClientPlaces, GroupQueuePlace, PlaceVerdict
-from keelog.gateway.monitoring.gateway_stats import GatewayStats
-from keelog.gateway.names import BrokerName
+from keelog.gateway.members import AwaitedMembers, Members
 from keelog.gateway.offsets import Offsets
+from keelog.gateway.places import ClientPlaces, GroupQueuePlace, PlaceVerdict, WaitingResets
 from keelog.gateway.pulls import COMMIT, Pulls, moved_reply
-from keelog.gateway.replica.rules import as_slave
-from keelog.gateway.sending.delayed import DelayRules, retry_topic
-from keelog.gateway.sending.send_back import SendBack
+from keelog.gateway.sending.returns import Recalls, SendBack
 from keelog.gateway.sending.sends import Sends, refusal_of_send
+from keelog.gateway.sending.stored_properties import DelayRules, retry_topic
 from keelog.gateway.sending.writer_link import WriterLink
-from keelog.gateway.settings.live import LiveSettings
-from keelog.gateway.timers.recalls import Recalls
-from keelog.gateway.to_clients.client_requests import ClientRequests
-from keelog.gateway.to_clients.replies import Replies
+from keelog.gateway.settings import BrokerName, LiveSettings
+from keelog.gateway.stats import GatewayStats
+from keelog.gateway.to_clients import ClientRequests, Replies
 from keelog.gateway.topics import Topics
-from keelog.gateway.transactions.checks import Checks
-from keelog.gateway.transactions.ends import Ends
+from keelog.gateway.transaction_checks import Checks
+from keelog.gateway.transaction_ends import Ends
 from node.runtime import disk
 from node.runtime.event_log import fields
 from node.runtime.process import met_damage, now_ms
@@ -58,7 +56,7 @@ from node.store.config.topics_file import TopicsFile
 from node.store.opening import RunningStore
 from node.store.query.pull import TransferLimits
 from node.store.run_files import read_members, write_members
-from protocol.errors import CorruptError, MqError, NodeBusy
+from protocol.errors import CorruptError, MqError, NodeBusy, NodeFollows
 from protocol.names import is_system_group
 from protocol.record.codec import Record
 from protocol.remoting.codes import RequestCode, ResponseCode
@@ -502,3 +500,57 @@ def connections_max() -> int:
     if soft == resource.RLIM_INFINITY:
         return CONNECTIONS_MAX
     return max(1, min(CONNECTIONS_MAX, soft - SPARE_DESCRIPTORS))
+
+
+_SENDS_OF_MASTER = (
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE_V2,
+    RequestCode.CONSUMER_SEND_MSG_BACK,
+    RequestCode.RECALL_MESSAGE,
+)
+_CHANGES_OF_MASTER = (
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP,
+)
+_PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+_BUSY = "[REJECTREQUEST]system busy, start flow control for a while"
+
+Handle_again = Callable[[Request], Any]
+
+
+def as_slave(handlers: Mapping[int, Handle_again], settings: Settings) -> dict[int, Handle_again]:
+    """The handlers of a node that follows, made of those of a master; of any other node, the same.
+
+    Topics are changed by the writer's process, which refuses that by itself.
+    """
+    if not settings.follow:
+        return dict(handlers)
+
+    def refuse(request: Request) -> Reply:
+        raise NodeFollows(
+            f"this node follows {settings.follow} and takes no request {request.header.code}",
+            "send it to the master",
+        )
+
+    changed: dict[int, Handle_again] = {
+        **handlers,
+        **dict.fromkeys((*_SENDS_OF_MASTER, *_CHANGES_OF_MASTER), refuse),
+    }
+    changed[RequestCode.END_TRANSACTION] = _no_end
+    if not settings.slave_read_enable:
+        changed.update(dict.fromkeys(_PULLS, _no_pull))
+    return changed
+
+
+def _no_end(_: Request) -> Reply:
+    """As EndTransactionProcessor of a slave."""
+    text = "Message store is slave mode, so end transaction is forbidden. "
+    return Reply(ResponseCode.SLAVE_NOT_AVAILABLE, remark=text)
+
+
+def _no_pull(_: Request) -> Reply:
+    return Reply(ResponseCode.SYSTEM_BUSY, remark=_BUSY)

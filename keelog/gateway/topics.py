@@ -14,16 +14,17 @@ from keelog.client import operations
 from keelog.client.core import ClientCore
 from keelog.client.event_loop import run
 from keelog.gateway.connection import Reply, Request
-from keelog.gateway.names import (
+from keelog.gateway.settings import (
     CLUSTER_QUEUES,
+    CREATES_TOPICS,
     SELF_TEST_TOPIC,
     TBW102,
     TBW102_QUEUES,
     UNIT_FLAG,
     UNIT_SUB_FLAG,
     BrokerName,
+    LiveSettings,
 )
-from keelog.gateway.settings.live import CREATES_TOPICS, LiveSettings
 from node.store.config.topics_file import (
     PERM_DEFAULT,
     PERM_INHERIT,

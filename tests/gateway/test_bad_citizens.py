@@ -350,22 +350,22 @@ def test_nothing_that_expires_looks_at_the_wall_clock() -> None:
     # Delay levels and the ages of open transactions are counted by the steady one (Arrivals).
     assert users == {
         "keelog/gateway/admin/broker_info.py",
-        "keelog/gateway/admin/connections.py",
+        "keelog/gateway/admin/clients.py",
         "keelog/gateway/admin/name_desk.py",
-        "keelog/gateway/admin/topic_reports.py",
+        "keelog/gateway/admin/topics.py",
         "keelog/gateway/groups.py",
         "keelog/gateway/members.py",
         "keelog/gateway/sending/sends.py",
         "keelog/gateway/service.py",
-        "keelog/gateway/tasks/delay_offsets.py",
+        "keelog/gateway/tasks/delay_level.py",
         "keelog/gateway/tasks/loop.py",
-        "keelog/gateway/tasks/timers/loaded_seconds.py",
-        "keelog/gateway/tasks/timers/timer_files.py",
-        "keelog/gateway/tasks/timers/timer_records.py",
-        "keelog/gateway/timers/recalls.py",
-        "keelog/gateway/to_clients/replies.py",
-        "keelog/gateway/transactions/ends.py",
-        "keelog/gateway/transactions/op_log.py",
+        "keelog/gateway/tasks/timer_records.py",
+        "keelog/gateway/tasks/timer_files.py",
+        "keelog/gateway/tasks/timer_records.py",
+        "keelog/gateway/sending/returns.py",
+        "keelog/gateway/to_clients.py",
+        "keelog/gateway/transaction_ends.py",
+        "keelog/gateway/transaction_ends.py",
     }
 
 

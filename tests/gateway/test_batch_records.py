@@ -12,9 +12,8 @@ from keelog.client.send.receipts import BatchReceipt
 from keelog.client.send.sender import SEND_BYTES_MAX
 from keelog.gateway.connection import Reply, Request
 from keelog.gateway.sending import sends
-from keelog.gateway.sending.delayed import DelayRules
 from keelog.gateway.sending.sends import Sends
-from keelog.gateway.sending.stored_properties import SPECIAL_NAMES
+from keelog.gateway.sending.stored_properties import SPECIAL_NAMES, DelayRules
 from protocol.errors import IllegalMessage, MessageTooLarge, MqError
 from protocol.ids import Host
 from protocol.kernel import loader

@@ -11,10 +11,8 @@ from unittest.mock import AsyncMock
 import pytest
 
 from keelog.client.core import ClientCore
-from keelog.gateway.name_servers.other_masters import OtherMasters, promoted_at
-from keelog.gateway.name_servers.registrar import Pace, Registrar
-from keelog.gateway.names import BrokerName
-from keelog.gateway.settings.live import LiveSettings
+from keelog.gateway.name_servers import OtherMasters, Pace, Registrar, promoted_at
+from keelog.gateway.settings import BrokerName, LiveSettings
 from keelog.gateway.topics import Topics
 from node.runtime import disk
 from node.runtime.run_files import OtherMaster, read_other_master, write_other_master

@@ -11,9 +11,8 @@ from zlib import crc32
 import pytest
 
 from keelog.client.core import ClientCore
-from keelog.gateway.name_servers.registrar import CRC_MASK, Pace, Registrar
-from keelog.gateway.names import SELF_TEST_TOPIC, TBW102, BrokerName
-from keelog.gateway.settings.live import LiveSettings
+from keelog.gateway.name_servers import CRC_MASK, Pace, Registrar
+from keelog.gateway.settings import SELF_TEST_TOPIC, TBW102, BrokerName, LiveSettings
 from keelog.gateway.topics import Topics
 from node.runtime.settings import Settings
 from node.store.config.topics_file import Topic, TopicsFile

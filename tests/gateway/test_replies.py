@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from keelog.gateway.to_clients.client_requests import CLIENT_REQUESTS_MAX, ClientRequests
+from keelog.gateway.to_clients import CLIENT_REQUESTS_MAX, ClientRequests
 from protocol.errors import NodeBusy
 from protocol.remoting.bodies import HeartbeatData, ProducerData
 from protocol.remoting.codes import RequestCode, ResponseCode

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from keelog.gateway.tasks.timers.loaded_seconds import DueUnit, LoadedSecond
-from keelog.gateway.tasks.timers.timer_files import GONE, TimerFiles, TimerMessage, WaitingUnit
-from keelog.gateway.tasks.timers.timer_log import TimerLog
+from keelog.gateway.tasks.timer_files import GONE, TimerFiles, TimerLog, TimerMessage, WaitingUnit
+from keelog.gateway.tasks.timer_records import DueUnit, LoadedSecond
 from protocol.derived.file_layouts import (
     NO_TIMER_UNIT,
     TIMER_BLANK_BYTES,

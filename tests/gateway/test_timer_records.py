@@ -2,7 +2,7 @@
 
 import pytest
 
-from keelog.gateway.tasks.timers.timer_records import waiting_unit
+from keelog.gateway.tasks.timer_records import waiting_unit
 from protocol.derived.file_layouts import TIMER_ROLL
 from protocol.record.codec import Record, decode
 from protocol.record.encode import NewMessage, pack_record

@@ -12,10 +12,10 @@ import pytest
 
 from keelog.client.core import ClientCore
 from keelog.gateway.sending.writer_link import WriterLink
-from keelog.gateway.tasks.timers.timer_files import TimerFiles, TimerMessage, WaitingUnit
-from keelog.gateway.tasks.timers.timer_records import TimerRecords
-from keelog.gateway.tasks.timers.timers import TimerDeliverer
-from keelog.gateway.tasks.waiting_queue import Pulled, WaitingQueue
+from keelog.gateway.system_queue import Pulled, WaitingQueue
+from keelog.gateway.tasks.timer_files import TimerFiles, TimerMessage, WaitingUnit
+from keelog.gateway.tasks.timer_records import TimerRecords
+from keelog.gateway.tasks.timers import TimerDeliverer
 from node.runtime.settings import Settings
 from node.runtime.stored_times import ClockHistory, Moment, write_clock
 from protocol.derived.file_layouts import WHEEL_SLOTS, TimerCheck
@@ -206,7 +206,7 @@ def test_a_message_beyond_the_wheel_holds_up_nobody_after_a_long_stop(
             await asyncio.sleep(60)
 
         monkeypatch.setattr(TimerRecords, "refresh", note)
-        monkeypatch.setattr("keelog.gateway.tasks.timers.timers.STOP_S", 0.0)
+        monkeypatch.setattr("keelog.gateway.tasks.timers.STOP_S", 0.0)
         async with waiting.delivering(OneMore(far)):
             await begun.wait()
 

@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from keelog.cli.main import run
 from keelog.client.groups import GroupInfo, GroupMemberInfo, GroupQueue
 from keelog.gateway.connection import EndReason
-from keelog.gateway.monitoring.gateway_stats import GatewayStats
-from keelog.gateway.tasks.group_lags import summed_up
+from keelog.gateway.stats import GatewayStats
+from keelog.gateway.tasks.loop import summed_up
 from node.runtime.state_page import run_dir
 from node.runtime.stats import read_stats
 from node.runtime.stats_series import GATEWAY_CODES, GATEWAY_ENDS, GATEWAY_REQUESTS, series

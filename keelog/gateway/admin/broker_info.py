@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields as dataclass_fields
 from time import localtime, monotonic
 
-from keelog.gateway.admin.counts import GET_NUMS, PUT_NUMS, PUT_SIZE, BrokerCounts
-from keelog.gateway.admin.queue_facts import QueueFacts
+from keelog.gateway.admin.figures import GET_NUMS, PUT_NUMS, PUT_SIZE, BrokerCounts, QueueFacts
 from keelog.gateway.connection import Reply, Request
-from keelog.gateway.settings.live import CHANGEABLE, LiveSettings
+from keelog.gateway.settings import CHANGEABLE, LiveSettings
 from keelog.gateway.topics import Topics
 from node.reader.answers import NO_TIME
 from node.runtime.process import met_damage, now_ms

@@ -9,25 +9,19 @@ from typing import Any, NamedTuple
 
 from keelog.client.core import ClientCore
 from keelog.gateway.admin.broker_info import BrokerInfo, SettingChanges
-from keelog.gateway.admin.client_calls import ClientCalls
-from keelog.gateway.admin.connections import Connections
-from keelog.gateway.admin.counts import BrokerCounts
-from keelog.gateway.admin.group_changes import GroupChanges
-from keelog.gateway.admin.group_offsets import GroupOffsets
-from keelog.gateway.admin.group_reports import GroupReports
+from keelog.gateway.admin.clients import ClientCalls, Connections
+from keelog.gateway.admin.figures import BrokerCounts, QueueFacts
+from keelog.gateway.admin.groups import GroupChanges, GroupReports
 from keelog.gateway.admin.name_desk import NameDesk
-from keelog.gateway.admin.queue_facts import QueueFacts
-from keelog.gateway.admin.resets import Resets, WaitingResets
-from keelog.gateway.admin.topic_changes import TopicChanges
-from keelog.gateway.admin.topic_reports import TopicReports
-from keelog.gateway.commits import Commits
+from keelog.gateway.admin.topics import TopicChanges, TopicReports
+from keelog.gateway.commits import Commits, GroupOffsets
 from keelog.gateway.connection import Reply, Request
 from keelog.gateway.groups import Groups
 from keelog.gateway.members import Members
-from keelog.gateway.settings.live import LiveSettings
-from keelog.gateway.slaves.elected import ElectedDesk
-from keelog.gateway.slaves.metadata import SlaveDesk
-from keelog.gateway.to_clients.client_requests import ClientRequests
+from keelog.gateway.places import Resets, WaitingResets
+from keelog.gateway.settings import LiveSettings
+from keelog.gateway.slaves import ElectedDesk, SlaveDesk
+from keelog.gateway.to_clients import ClientRequests
 from keelog.gateway.topics import Topics
 from node.reader.pull_desk import PullDesk
 from protocol.errors import NotAllowed

@@ -7,9 +7,9 @@ there, unless `orderMessageEnable` is set, nothing heeds the order of topics in 
 from collections.abc import Callable
 from pathlib import Path
 
-from keelog.gateway.admin.topic_changes import SYSTEM_TOPICS, is_system_topic
+from keelog.gateway.admin.topics import SYSTEM_TOPICS, is_system_topic
 from keelog.gateway.connection import Reply, Request
-from keelog.gateway.names import UNIT_FLAG, UNIT_SUB_FLAG
+from keelog.gateway.settings import UNIT_FLAG, UNIT_SUB_FLAG
 from keelog.gateway.topics import Topics
 from node.runtime.process import now_ms
 from node.store.config.config_table import ConfigTable

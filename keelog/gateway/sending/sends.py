@@ -18,22 +18,20 @@ from keelog.client.send.sender import SEND_BYTES_MAX
 from keelog.client.send.unique_key import UniqueKeys
 from keelog.gateway.connection import Reply, Request
 from keelog.gateway.groups import Groups
-from keelog.gateway.names import SEND_EXT
-from keelog.gateway.sending.delayed import (
-    DelayRules,
-    dead_letter,
-    dead_letter_topic,
-    delay_level_of,
-)
 from keelog.gateway.sending.half import HALF_QUEUE, asks_for_transaction, half_properties
 from keelog.gateway.sending.stored_properties import (
     SPECIAL_NAMES,
+    DelayRules,
     broker_properties,
+    dead_letter,
+    dead_letter_topic,
+    delay_level_of,
     stored_properties,
     unique_key_of,
     waits_for_disk,
 )
 from keelog.gateway.sending.writer_link import Slot, WriterLink
+from keelog.gateway.settings import SEND_EXT
 from keelog.gateway.topics import Topics
 from node.runtime.process import now_ms
 from node.store.config.topics_file import Topic

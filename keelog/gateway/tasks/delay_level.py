@@ -3,28 +3,80 @@
 A message is read from the level's queue of the schedule topic, as any consumer would, and its copy
 appended at its real place; only then the level moves on. So a crash repeats deliveries, and loses
 none (RocketMQ: ScheduleMessageService).
+
+`config/delayOffset.json` says up to where each level is delivered: an entry `level` has the offset
+of the next message of the level's queue. The process that delivers holds the table and saves it; a
+crash repeats the deliveries of about a second.
 """
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from keelog.client.core import ClientCore
-from keelog.gateway.sending.delayed import is_committed, own_properties, real_place_of
+from keelog.gateway.sending.stored_properties import is_committed, own_properties, real_place_of
 from keelog.gateway.sending.writer_link import WriterLink
-from keelog.gateway.tasks.delay_offsets import DelayOffsets
+from keelog.gateway.system_queue import WaitingQueue
 from keelog.gateway.tasks.delivery import RETRY_S, Delivery, deliver_all
-from keelog.gateway.tasks.waiting_queue import WaitingQueue
 from node.runtime.event_log import fields
 from node.runtime.stored_times import Arrivals, ClockSet, Moment, moment
+from node.store.config.config_table import ConfigTable
 from protocol.errors import MqError
+from protocol.names import DELAY_OFFSETS_FILE
 from protocol.record.codec import Record
 from protocol.record.properties import decode_raw_properties
 from protocol.record.waiting import schedule_place
 
 log = logging.getLogger("keelog.tasks")
+
+
+class DelayOffsets:
+    """The table in memory. All methods are for one thread."""
+
+    def __init__(self, root: Path, now_ms: Callable[[], int]) -> None:
+        """Raises StoreDamaged."""
+        self._file = ConfigTable(root / DELAY_OFFSETS_FILE, "offsetTable", now_ms, of_objects=False)
+        self._file.check_readable()
+
+    def lower(self, ends: Callable[[int], int]) -> None:
+        """No entry stays above the end of its level's queue, which `ends` returns: as after a power
+        loss, the next messages get these offsets, and must not be passed over."""
+        above = {
+            level: end
+            for level in self._file.entries
+            if level.isdigit() and (end := ends(int(level))) < self.get(int(level))
+        }
+        if above:
+            extra = fields(file=self._file.path, levels=",".join(sorted(above, key=int)))
+            log.warning("what is delivered lies beyond the queues, and is lowered", extra=extra)
+            self._file.entries.update(above)
+            self._file.touch()
+            self._file.save()
+
+    def get(self, level: int) -> int:
+        """The offset of the level's next message."""
+        found = self._file.entries.get(str(level), 0)
+        return found if type(found) is int and found >= 0 else 0
+
+    def note(self, level: int, offset: int) -> None:
+        """All messages of the level before this one are delivered."""
+        if self.get(level) != offset:
+            self._file.entries[str(level)] = offset
+            self._file.touch()
+
+    def turn(self, now: float) -> None:
+        """Saves when that is due."""
+        self._file.turn(now)
+
+    def close(self) -> None:
+        """Saves what is not saved."""
+        self._file.close()
+
+
+log_again = logging.getLogger("keelog.tasks")
 
 LOOK_S_MAX = 5.0
 """Between two looks at where the queue ends: while the clock is odd, a delay is longer by that."""
@@ -128,7 +180,7 @@ class DelayQueue:
         now = asyncio.get_running_loop().time()
         if now >= self._told_at + ERROR_S:
             self._told_at = now
-            log.warning(event, extra=fields(level=self._level.level, why=error))
+            log_again.warning(event, extra=fields(level=self._level.level, why=error))
 
 
 def _delivery(record: Record) -> Delivery:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from keelog.client.results import Receipt
 from keelog.client.send.record_batch import EncodedMessage
-from keelog.gateway.sending.delayed import delivered, is_committed
+from keelog.gateway.sending.stored_properties import delivered, is_committed
 from keelog.gateway.sending.writer_link import WriterLink
 from node.runtime.event_log import fields
 from protocol.errors import BadRequest, MqError, RefusedError

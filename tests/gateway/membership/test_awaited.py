@@ -6,8 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keelog.gateway.members import Members
-from keelog.gateway.membership.awaited import BEAT_S, REJOIN_S, AwaitedMembers
+from keelog.gateway.members import BEAT_S, REJOIN_S, AwaitedMembers, Members
 from protocol.remoting.codes import RequestCode
 from tests.gateway.test_members import Peer, beat, ids, request
 

@@ -1,20 +1,25 @@
-"""Groups that go on from another place: 222, and offsets that another group gets (314).
+"""Whether a client may go on from the place that it has in memory, or where it goes on instead.
 
-A member has its place in memory, and would commit over a new one. So the new place waits here until
-the member pulls: the reply says then to go on from there (ConsumerOffsetManager#assignResetOffset).
+RocketMQ's clients keep the next offset of each queue in memory, and know of no generation. A place
+in use on a connection that is older than the removal of its topic counts messages that are gone.
+One on a later connection is sound if the client asked for it there (14); else it may come from
+before, as that of a member whose connection broke meanwhile.
+
+Tools let groups go on from another place (222), or give one the offsets of another (314). A member
+has its place in memory, and would commit over a new one. So the new place waits here until the
+member pulls: the reply says then to go on from there (ConsumerOffsetManager#assignResetOffset).
 """
 
 import asyncio
 from collections.abc import Callable, Mapping
+from enum import Enum, auto
 from typing import NamedTuple
 
-from keelog.gateway.admin.group_offsets import GroupOffsets
-from keelog.gateway.admin.queue_facts import QueueFacts
-from keelog.gateway.commits import Commits
-from keelog.gateway.connection import Reply, Request
+from keelog.gateway.admin.figures import QueueFacts
+from keelog.gateway.commits import Commits, GroupOffsets
+from keelog.gateway.connection import RemotingConnection, Reply, Request
 from keelog.gateway.groups import Groups
 from keelog.gateway.members import Members
-from keelog.gateway.membership.client_places import GroupQueuePlace
 from keelog.gateway.topics import Topics
 from protocol.errors import NodeBusy
 from protocol.remoting.bodies import MessageQueue, ResetOffsetBody
@@ -26,6 +31,75 @@ from protocol.remoting.header_fields import (
     request_fields,
 )
 from protocol.remoting.java_json import write_body
+
+NOTED_MAX = 65_536
+"""Places in topics that were removed once, of which it is known that they are of the new one. When
+there are more, those of one connection are forgotten, and what it pulls begins anew."""
+
+
+class GroupQueuePlace(NamedTuple):
+    """One queue of a group."""
+
+    topic: str
+    group: str
+    queue_id: int
+
+
+class PlaceVerdict(Enum):
+    """What is known of a place."""
+
+    SOUND = auto()
+    STALE = auto()
+    UNKNOWN = auto()
+
+
+class ClientPlaces:
+    """One for each gateway. `generation_of` gives the present one of a topic, 0 for one that was
+    never removed: most topics cost a look into an empty table."""
+
+    def __init__(self, generation_of: Callable[[str], int], log_end: Callable[[], int]) -> None:
+        self.generation_of = generation_of
+        self._log_end = log_end
+        self._came_at: dict[RemotingConnection, int] = {}
+        """Where the log ended when a connection came."""
+        self._noted: dict[RemotingConnection, dict[GroupQueuePlace, int]] = {}
+        self._count = 0
+
+    def came(self, connection: RemotingConnection) -> None:
+        """A connection is there."""
+        self._came_at[connection] = self._log_end()
+
+    def went(self, connection: RemotingConnection) -> None:
+        """It is gone."""
+        self._came_at.pop(connection, None)
+        self._count -= len(self._noted.pop(connection, ()))
+
+    def note(self, connection: RemotingConnection, place: GroupQueuePlace) -> None:
+        """From now on the client has a place of the topic that is there."""
+        generation = self.generation_of(place.topic)
+        if not generation or connection not in self._came_at:
+            return
+        noted = self._noted.setdefault(connection, {})
+        self._count += place not in noted
+        noted[place] = generation
+        if self._count > NOTED_MAX:
+            oldest = next(iter(self._noted))
+            self._count -= len(self._noted.pop(oldest))
+
+    def verdict(
+        self, connection: RemotingConnection, place: GroupQueuePlace, known_at: int | None
+    ) -> PlaceVerdict:
+        """`known_at`: a log offset at which the client knew the place, if it says so."""
+        generation = self.generation_of(place.topic)
+        noted = self._noted.get(connection, {}).get(place) if generation else None
+        if known_at is None:
+            known_at = noted
+        if known_at is not None or not generation:
+            return PlaceVerdict.STALE if (known_at or 0) < generation else PlaceVerdict.SOUND
+        # One that came where the log ended at the removal has had no message of the new topic.
+        is_older = self._came_at.get(connection, 0) <= generation
+        return PlaceVerdict.STALE if is_older else PlaceVerdict.UNKNOWN
+
 
 RESETS_MAX = 65_536
 """Places that wait for a member that pulls; further ones are refused as busy."""

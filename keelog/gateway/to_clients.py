@@ -1,6 +1,11 @@
-"""324 and 325: replies to messages that a producer sent with `request`, pushed to it by 326.
+"""What a node asks of its clients, over the connections that they opened.
 
-A consumer makes the reply of the message (MessageUtil#createReplyMessage), which says whose it is.
+Each request waits until it is answered, is late, or its connection ends. A client repeats the
+number of the request, over the connection on which it was asked. What nobody asked for, or comes
+too late, is ignored (RocketMQ: NettyRemotingAbstract).
+
+324 and 325 are replies to messages that a producer sent with `request`, pushed to it by 326. A
+consumer makes the reply of the message (MessageUtil#createReplyMessage), which says whose it is.
 The node pushes it to that producer, and stores it as well. The rules and their order are those of
 RocketMQ's ReplyMessageProcessor.
 """
@@ -8,15 +13,14 @@ RocketMQ's ReplyMessageProcessor.
 import asyncio
 import logging
 from collections.abc import Coroutine, Mapping
+from itertools import count
 from typing import Any, NamedTuple
 
 from keelog.client.results import Receipt
-from keelog.gateway.connection import Reply, Request
+from keelog.gateway.connection import Body, RemotingConnection, Reply, Request
 from keelog.gateway.members import Members
-from keelog.gateway.names import SEND_EXT
 from keelog.gateway.sending.sends import Sends
-from keelog.gateway.settings.live import LiveSettings
-from keelog.gateway.to_clients.client_requests import ClientRequests
+from keelog.gateway.settings import SEND_EXT, LiveSettings
 from node.runtime.event_log import fields
 from node.runtime.process import now_ms
 from protocol.errors import MqError, NodeBusy
@@ -24,6 +28,74 @@ from protocol.record.properties import decode_raw_properties
 from protocol.record.waiting import RealPlace
 from protocol.remoting.codes import RequestCode, ResponseCode
 from protocol.remoting.header_fields import SendMessageHeader, request_fields
+from protocol.remoting.headers import RemotingHeader
+from protocol.remoting.java_json import INT32_MAX
+
+CLIENT_REQUESTS_MAX = 1_024
+"""Requests to all clients without an answer; further ones are refused as busy."""
+ANSWER_S_MAX = 10.0
+"""How long a client may take, as at a broker (Broker2Client#callClient)."""
+
+
+class ClientAnswer(NamedTuple):
+    """What a client has answered."""
+
+    header: RemotingHeader
+    body: bytes
+
+
+class ClientRequests:
+    """One for each gateway, in the thread of its loop."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+        self._waiting: dict[int, tuple[RemotingConnection, asyncio.Future[ClientAnswer]]] = {}
+
+    def __len__(self) -> int:
+        """How many have no answer yet."""
+        return len(self._waiting)
+
+    async def ask(
+        self,
+        connection: RemotingConnection,
+        code: RequestCode,
+        ext: Mapping[str, str],
+        body: Body,
+        timeout_s: float = ANSWER_S_MAX,
+    ) -> ClientAnswer:
+        """Sends a request, and returns its answer.
+
+        Raises NodeBusy beyond CLIENT_REQUESTS_MAX, TimeoutError, and ConnectionResetError when the
+        connection has ended.
+        """
+        if len(self._waiting) >= CLIENT_REQUESTS_MAX:
+            raise NodeBusy(f"{CLIENT_REQUESTS_MAX} requests wait for clients")
+        if connection.is_closed:
+            raise ConnectionResetError("the client is gone")
+        opaque = next(self._numbers) % INT32_MAX
+        coming: asyncio.Future[ClientAnswer] = asyncio.get_running_loop().create_future()
+        self._waiting[opaque] = connection, coming
+        try:
+            connection.send(RemotingHeader(code, opaque, ext=ext), body)
+            async with asyncio.timeout(timeout_s):
+                return await coming
+        finally:
+            del self._waiting[opaque]
+
+    def answered(
+        self, connection: RemotingConnection, header: RemotingHeader, body: Body = b""
+    ) -> None:
+        """Takes an answer that came over a connection."""
+        asked, coming = self._waiting.get(header.opaque, (None, None))
+        if asked is connection and coming is not None and not coming.done():
+            coming.set_result(ClientAnswer(header, bytes(body)))
+
+    def went(self, connection: RemotingConnection) -> None:
+        """A connection is gone: what it was asked fails at once."""
+        for asked, coming in list(self._waiting.values()):
+            if asked is connection and not coming.done():
+                coming.set_exception(ConnectionResetError("the client is gone"))
+
 
 log = logging.getLogger("keelog.gateway")
 

@@ -1,17 +1,22 @@
-"""Reports on groups: how far they have come (208, 317), and who reads what (300, 343, 345).
+"""Groups as tools look at them (201, 208, 300, 317, 343, 345, 352), and remove them (207).
 
-As RocketMQ's AdminBrokerProcessor replies.
+Reports say how far groups have come (208, 317), and who reads what (300, 343, 345), as RocketMQ's
+AdminBrokerProcessor replies.
 """
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from typing import Any
 
-from keelog.gateway.admin.counts import BrokerCounts
-from keelog.gateway.admin.group_offsets import GroupOffsets, OfTopics
-from keelog.gateway.admin.queue_facts import QueueFacts
+from keelog.client import groups as client_groups
+from keelog.client.core import ClientCore
+from keelog.client.event_loop import run
+from keelog.gateway.admin.figures import BrokerCounts, QueueFacts
+from keelog.gateway.commits import GroupOffsets, OfTopics
 from keelog.gateway.connection import Reply, Request
 from keelog.gateway.groups import Groups
 from keelog.gateway.members import Members
+from keelog.gateway.places import WaitingResets
 from keelog.gateway.topics import Topics
 from node.store.config.topics_file import Topic
 from protocol.errors import NotAllowed
@@ -24,7 +29,14 @@ from protocol.remoting.bodies import (
     SubscriptionOfGroup,
     TopicList,
 )
-from protocol.remoting.header_fields import ConsumeStatsHeader, GroupHeader, request_fields
+from protocol.remoting.codes import ResponseCode
+from protocol.remoting.header_fields import (
+    ConsumeStatsHeader,
+    DeleteGroupHeader,
+    GroupHeader,
+    PagedGroupsHeader,
+    request_fields,
+)
 from protocol.remoting.java_json import write_body
 
 QUEUES_SHOWN_MAX = 50_000
@@ -152,3 +164,48 @@ class GroupReports:
 def _check_room(queues: int) -> None:
     if queues > QUEUES_SHOWN_MAX:
         raise NotAllowed(f"more than {QUEUES_SHOWN_MAX} queues: ask for one group and topic")
+
+
+class GroupChanges:
+    """One for each gateway, in the thread of its loop."""
+
+    def __init__(self, core: ClientCore, groups: Groups, resets: WaitingResets) -> None:
+        self._core = core
+        self._groups = groups
+        self._resets = resets
+
+    def configure_all(self, request: Request) -> Reply:
+        """225: as 200, for several groups."""
+        return self._groups.configure_all(request)
+
+    def config(self, request: Request) -> Reply:
+        """352: the settings of one group."""
+        found = self._groups.entry(request_fields(request.header).group)
+        if found is None:
+            code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+            return Reply(code, remark="No group in this broker")
+        return Reply(body=write_body(found, standard=True))
+
+    def configs(self, request: Request) -> Reply:
+        """201: the settings of all groups, or of a page of them."""
+        wanted: PagedGroupsHeader = request_fields(request.header)
+        names = self._groups.names()
+        first = max(0, wanted.group_seq)
+        page = names[first : first + max(0, wanted.max_group_num)]
+        body: dict[str, Any] = {
+            "dataVersion": self._groups.version,
+            "forbiddenTable": {},
+            "subscriptionGroupTable": {name: self._groups.entry(name) for name in page},
+        }
+        ext = {"totalGroupNum": str(len(names))}
+        return Reply(ext=ext, body=write_body(body, standard=True))
+
+    async def delete(self, request: Request) -> Reply:
+        """207: removes a group's settings, and if asked for its offsets."""
+        wanted: DeleteGroupHeader = request_fields(request.header)
+        self._groups.remove(wanted.group_name)
+        self._resets.forget_group(wanted.group_name)
+        if wanted.clean_offset:
+            deadline = self._core.deadline(None)
+            await run(self._core, client_groups.delete_group(wanted.group_name, deadline))
+        return Reply()

@@ -1,18 +1,28 @@
-"""Requests of tools to a client go to it over the client's own connection: 223, 307, 309.
+"""The connected clients as tools list them (203, 204, 328) or ask them something (223, 307, 309).
 
-Their replies go back as they are: a stack of threads can be megabytes.
+Members of groups are 203, producers 204 and 328. Requests of tools to a client go to it over the
+client's own connection. Their replies go back as they are: a stack of threads can be megabytes.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping
+from time import monotonic
 
 from keelog.gateway.connection import RemotingConnection, Reply, Request
-from keelog.gateway.members import Group, Members
-from keelog.gateway.to_clients.client_requests import ClientAnswer, ClientRequests
+from keelog.gateway.members import Group, GroupMember, Members
+from keelog.gateway.to_clients import ClientAnswer, ClientRequests
+from node.runtime.process import now_ms
 from protocol.errors import MqError, NotFound
 from protocol.ids import parse_offset_message_id
 from protocol.record.codec import Record
-from protocol.remoting.bodies import GetConsumerStatusBody
+from protocol.remoting.bodies import (
+    ClientConnection,
+    ConsumerConnection,
+    GetConsumerStatusBody,
+    ProducerConnection,
+    ProducerInfo,
+    ProducerTable,
+)
 from protocol.remoting.codes import RequestCode, ResponseCode
 from protocol.remoting.header_fields import (
     ConsumeDirectlyHeader,
@@ -21,6 +31,67 @@ from protocol.remoting.header_fields import (
     request_fields,
 )
 from protocol.remoting.java_json import read_body, write_body
+
+CLIENTS_SHOWN_MAX = 50_000
+"""Producers of one reply to 328; further ones are left out."""
+
+
+class Connections:
+    """One for each gateway, in the thread of its loop."""
+
+    def __init__(self, members: Members) -> None:
+        self._members = members
+
+    def of_group(self, request: Request) -> Reply:
+        """203: the members of a group and what it subscribes; 206 where nobody is."""
+        name = request_fields(request.header).consumer_group
+        group = self._members.find(name)
+        if group is None:
+            text = f"the consumer group[{name}] not online"
+            return Reply(ResponseCode.CONSUMER_NOT_ONLINE, remark=text)
+        body = ConsumerConnection(
+            _shown(group.members),
+            group.subscriptions,
+            group.consume_type,
+            group.message_model,
+            group.consume_from_where,
+        )
+        return Reply(body=write_body(body, standard=True))
+
+    def of_producers(self, request: Request) -> Reply:
+        """204: the producers of a group."""
+        name = request_fields(request.header).producer_group
+        members = self._members.producers.get(name)
+        if members is None:
+            text = f"the producer group[{name}] not exist"
+            return Reply(ResponseCode.SYSTEM_ERROR, remark=text)
+        return Reply(body=write_body(ProducerConnection(_shown(members)), standard=True))
+
+    def all_producers(self, _: Request) -> Reply:
+        """328: the producers of all groups."""
+        table, left, wall = {}, CLIENTS_SHOWN_MAX, now_ms() - int(monotonic() * 1000)
+        for name, members in sorted(self._members.producers.items()):
+            rows = [
+                ProducerInfo(
+                    one.client_id,
+                    f"/{connection.peer}",
+                    one.language,
+                    one.version,
+                    wall + int(one.beat_at * 1000),
+                )
+                for connection, one in list(members.items())[:left]
+            ]
+            table[name] = tuple(rows)
+            left -= len(rows)
+        return Reply(body=write_body(ProducerTable(table), standard=True))
+
+
+def _shown(members: Mapping[RemotingConnection, GroupMember]) -> tuple[ClientConnection, ...]:
+    return tuple(
+        ClientConnection(one.client_id, str(connection.peer), one.language, one.version)
+        for connection, one in members.items()
+    )
+
 
 STATUS_S_MAX = 5.0
 """How long each client may take for 221 (Broker2Client#getConsumeStatus)."""
@@ -72,7 +143,7 @@ class ClientCalls:
         self, group: str, client: str, code: RequestCode, ext: Mapping[str, str], body: bytes
     ) -> Reply:
         """As AdminBrokerProcessor#callConsumer."""
-        connection = _find(self._members.find(group), client)
+        connection = _connection_of(self._members.find(group), client)
         if connection is None:
             text = f"The Consumer <{group}> <{client}> not online"
             return Reply(ResponseCode.SYSTEM_ERROR, remark=text)
@@ -118,7 +189,7 @@ class ClientCalls:
             return None
 
 
-def _find(group: Group | None, client_id: str) -> RemotingConnection | None:
+def _connection_of(group: Group | None, client_id: str) -> RemotingConnection | None:
     for connection, member in () if group is None else group.members.items():
         if member.client_id == client_id:
             return connection

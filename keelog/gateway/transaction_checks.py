@@ -1,15 +1,17 @@
 """Asks producers for transactions that are open for long (39), round after round.
 
 RocketMQ: TransactionalMessageServiceImpl#check. A round goes through the half messages from where
-the last one ended. One that is resolved is passed. One that is not is stored again, at the end of
-the queue, and its producer is asked; then it is passed as well. So the place of a round, an offset
-of the group CID_RMQ_SYS_TRANS, is all that a restart needs, here as at a broker.
+the last one ended. One that is resolved, as the op messages say (`OpView`), is passed. One that is
+not is stored again, at the end of the queue, and its producer is asked; then it is passed as well.
+So the place of a round, an offset of the group CID_RMQ_SYS_TRANS, is all that a restart needs, here
+as at a broker.
 """
 
 import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from time import monotonic
 from typing import NamedTuple
@@ -25,6 +27,7 @@ from keelog.gateway.sending.half import (
     FIRST_OFFSET,
     PRODUCER_GROUP,
     asked_again,
+    ended_offsets,
     immune_again,
     immunity_ms,
     number_in,
@@ -32,10 +35,9 @@ from keelog.gateway.sending.half import (
     undecided,
 )
 from keelog.gateway.sending.writer_link import WriterLink
+from keelog.gateway.system_queue import read_page
 from keelog.gateway.topics import Topics
-from keelog.gateway.transactions.ends import Ends
-from keelog.gateway.transactions.op_view import OpView
-from keelog.gateway.transactions.queue_pages import read_page
+from keelog.gateway.transaction_ends import Ends
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
 from node.runtime.stored_times import Arrivals, ClockSet, Moment, moment
@@ -46,6 +48,79 @@ from protocol.remoting.codes import RequestCode
 from protocol.remoting.headers import ONE_WAY, RemotingHeader
 from protocol.remoting.java_json import INT32_MAX
 from protocol.request_fields import WAIT_NONE
+
+OPS_MAX = 200_000
+"""Op messages that a round reads; if there are more, a transaction may be asked for in vain."""
+RESOLVED_MAX = 1_000_000
+"""Offsets from a round's begin on: it ends after them, and knows which of them are resolved."""
+
+
+class _Op(NamedTuple):
+    """An op message, and the last half message that it resolves."""
+
+    offset: int
+    physical_offset: int
+    last: int
+
+
+@dataclass(slots=True)
+class OpView:
+    """The ends from the op queue's `offset` on, for half messages from `first` on."""
+
+    queue_id: int
+    offset: int
+    first: int
+    resolved: set[int] = field(default_factory=set)
+    earlier: set[int] = field(default_factory=set)
+    """Half messages before `first`: newer copies of them may be open."""
+    _ops: list[_Op] = field(default_factory=list)
+
+    @property
+    def limit(self) -> int:
+        """The offset at which the round ends."""
+        return self.first + RESOLVED_MAX
+
+    async def read(self, core: ClientCore) -> None:
+        """Reads the queue to its end. Raises what a reader refuses."""
+        following = self.offset
+        while len(self._ops) < OPS_MAX:
+            page = await read_page(core, OP_TOPIC, self.queue_id, following)
+            if page.is_end:
+                return
+            if not self._ops:
+                # Retention took what was there before.
+                self.offset = page.records[0].head.queue_offset if page.records else following
+            for record in page.records:
+                self._take(record)
+            following = page.next_offset
+            if not self._ops:
+                self.offset = following
+
+    def _take(self, record: Record) -> None:
+        offsets = ended_offsets(record)
+        for offset in offsets:
+            if self.first <= offset < self.limit:
+                self.resolved.add(offset)
+            elif offset < self.first and len(self.earlier) < RESOLVED_MAX:
+                self.earlier.add(offset)
+        head = record.head
+        self._ops.append(_Op(head.queue_offset, head.physical_offset, max(offsets, default=-1)))
+
+    def done_offset(self, half_offset: int, half_physical: int | None) -> int:
+        """The offset of the first op message that the next round needs, which begins at a half
+        message; `half_physical`: its place in the log, None at the end of the queue.
+
+        A newer copy of a half message may refer to it: an op message counts until all half
+        messages before it are passed.
+        """
+        done = self.offset
+        for op in self._ops:
+            is_passed = half_physical is None or op.physical_offset < half_physical
+            if op.last >= half_offset or not is_passed:
+                break
+            done = op.offset + 1
+        return done
+
 
 log = logging.getLogger("keelog.gateway")
 

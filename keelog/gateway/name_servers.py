@@ -1,29 +1,256 @@
-"""Registration at name servers, so that RocketMQ's clients find the node among others.
+"""The node at its name servers: registered there, so that RocketMQ's clients find it among others.
 
-A name server forgets a broker as soon as its connection ends, so one stays open to each of them.
-They know nothing of each other: what happens to one of them does not matter to the rest.
+A name server forgets a broker as soon as its connection ends, so one stays open to each of them
+(`RemotingCaller`: our requests out, the replies of the peer in). They know nothing of each other:
+what happens to one of them does not matter to the rest.
+
+`OtherMasters` looks whether another master runs under this one's name: at each name server, and
+where the master was that this node followed before it was promoted. A name server lets no master
+take the place of one with a newer state version (RouteInfoManager#registerBroker). That of a
+promoted node is where its log began to be its own: the last one to be promoted stays.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from typing import NamedTuple
+from contextlib import closing, suppress
+from itertools import count
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple, Self
 from zlib import crc32
 
-from keelog.gateway.name_servers.caller import RemotingCaller
-from keelog.gateway.name_servers.other_masters import OtherMasters
-from keelog.gateway.names import MASTER, BrokerName
+from keelog.gateway.settings import MASTER, BrokerName
 from keelog.gateway.topics import Topics
+from node.runtime import disk
+from node.runtime.addresses import remoting_beside, split_place
 from node.runtime.event_log import fields
-from node.runtime.run_files import MasterPlace, OtherMaster
+from node.runtime.run_files import (
+    STEP,
+    MasterPlace,
+    OtherMaster,
+    forget_other_master,
+    read_follow_state,
+    read_other_master,
+    write_other_master,
+)
+from node.store.identity.roles import MASTER as MASTER_ROLE
+from node.store.identity.roles import load_role
 from protocol.addresses import is_loopback
 from protocol.errors import MqError, RefusedError
 from protocol.remoting.bodies import RegisterBrokerBody, TopicRouteData
-from protocol.remoting.codes import RequestCode, ResponseCode
-from protocol.remoting.java_json import read_body, write_body
+from protocol.remoting.codes import BrokenFrame, RequestCode, ResponseCode
+from protocol.remoting.frame_reader import FrameReader, frame_head
+from protocol.remoting.headers import RemotingHeader
+from protocol.remoting.java_json import parse_java_json, read_body, write_body
+
+FIRST_ROOM_BYTES = 4_096
+"""Replies are small, and a larger one makes room."""
+
+
+class CallerReply(NamedTuple):
+    """The outcome of a request of ours."""
+
+    code: int
+    remark: str
+    body: bytes
+    ext: Mapping[str, str] = MappingProxyType({})
+
+
+class RemotingCaller(asyncio.BufferedProtocol):
+    """One connection. Make it with `connect`; all runs in the loop's thread.
+
+    What nobody asked for is ignored: replies that come too late, and requests of the peer.
+    """
+
+    def __init__(self) -> None:
+        self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Done, with the reason as a text, once the connection has ended."""
+        self._reader = FrameReader(FIRST_ROOM_BYTES)
+        self._waiting: dict[int, asyncio.Future[CallerReply]] = {}
+        self._numbers = count(1)
+        self._transport: asyncio.Transport | None = None
+
+    @classmethod
+    async def connect(cls, host: str, port: int, timeout_s: float) -> Self:
+        """Raises OSError, and TimeoutError."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(timeout_s):
+            _, caller = await loop.create_connection(cls, host, port)
+        return caller
+
+    async def ask(
+        self, code: int, ext: Mapping[str, str], body: bytes, timeout_s: float
+    ) -> CallerReply:
+        """Sends a request and waits for its answer.
+
+        Raises BadCommand for one that is too large, ConnectionError, TimeoutError.
+        """
+        self.check()
+        opaque = next(self._numbers)
+        head = frame_head(RemotingHeader(code, opaque, ext=ext), len(body))
+        coming: asyncio.Future[CallerReply] = asyncio.get_running_loop().create_future()
+        self._waiting[opaque] = coming
+        try:
+            assert self._transport is not None
+            self._transport.write(head + body)
+            async with asyncio.timeout(timeout_s):
+                return await coming
+        finally:
+            del self._waiting[opaque]
+
+    @property
+    def is_of_this_machine(self) -> bool:
+        """Whether the peer has the address from which this end has connected."""
+        assert self._transport is not None
+        own, peer = (self._transport.get_extra_info(one) for one in ("sockname", "peername"))
+        return bool(own and peer and own[0] == peer[0])
+
+    def check(self) -> None:
+        """Raises ConnectionResetError when the connection has ended."""
+        if self.lost.done():
+            raise ConnectionResetError(self.lost.result())
+
+    def close(self) -> None:
+        """Ends the connection; what is unsent is dropped."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # Of asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Of asyncio."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Of asyncio."""
+        self._end(str(error) if error else "the connection was closed")
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Of asyncio."""
+        return self._reader.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Of asyncio: takes the replies that are whole."""
+        try:
+            for header, body in self._reader.received(nbytes):
+                coming = self._waiting.get(header.opaque) if header.is_answer else None
+                if coming is not None and not coming.done():
+                    remark = header.remark or ""
+                    coming.set_result(CallerReply(header.code, remark, bytes(body), header.ext))
+        except BrokenFrame as error:
+            self._end(f"it sent a broken frame: {error.reason}")
+            self.close()
+
+    def _end(self, why: str) -> None:
+        if not self.lost.done():
+            self.lost.set_result(why)
+        for coming in self._waiting.values():
+            if not coming.done():
+                coming.set_exception(ConnectionResetError(why))
+
 
 log = logging.getLogger("keelog.gateway")
+
+LOOK_S = 10.0
+"""Between two looks at the address of the old master."""
+ANSWER_S = 3.0
+OLD_MASTER = ""
+"""In place of a name server: the address of the old master itself."""
+
+
+def promoted_at(root: Path) -> int:
+    """The log offset at which this store was promoted; 0: it never was. Raises StoreDamaged."""
+    role = load_role(root)
+    return role.offset if role is not None and role.role == MASTER_ROLE and role.source else 0
+
+
+class OtherMasters:
+    """One for each gateway of a master that nobody elects, in the thread of its loop."""
+
+    def __init__(self, root: Path, name: BrokerName) -> None:
+        self._root = root
+        self._name = name
+        self._seen: dict[str, OtherMaster] = {}
+        """By name server."""
+        self._told = read_other_master(root)
+
+    def note(self, where: str, other: OtherMaster | None) -> None:
+        """What was found there now. One that leads is believed until the node starts again: it
+        has messages that this one lacks."""
+        if other is not None:
+            self._seen[where] = other
+        else:
+            self._seen.pop(where, None)
+        if self._told is not None and self._told.leads:
+            return
+        found = max(self._seen.values(), key=lambda one: one.leads, default=None)
+        if found == self._told:
+            return
+        if found is None:
+            self._told = None
+            forget_other_master(self._root)
+            log.info("no other master runs under this one's name any more")
+            return
+        with disk.if_room():  # else it is told at the next look
+            write_other_master(self._root, found)
+            self._told = found
+        extra = fields(other=found.address, own=self._name.announced, why=found, hint=STEP)
+        if found.leads:
+            log.error("takes no messages: another master leads", extra=extra)
+        else:
+            log.warning("another master runs under this one's name", extra=extra)
+
+    async def at(self, caller: RemotingCaller, wait_s: float) -> str:
+        """901: which other master a name server has; empty without one, or where it does not say.
+        Raises OSError."""
+        asked = {"clusterName": self._name.cluster, "brokerName": self._name.broker}
+        reply = await caller.ask(RequestCode.GET_BROKER_MEMBER_GROUP, asked, b"", wait_s)
+        if reply.code != ResponseCode.SUCCESS:
+            return ""
+        with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError, MqError):
+            group = parse_java_json(reply.body.decode("utf-8", "replace"))["brokerMemberGroup"]
+            found = str(group["brokerAddrs"].get(str(MASTER), ""))
+            return "" if found == self._name.announced else found
+        return ""
+
+    async def watch_old_master(self, own_port: int) -> None:
+        """Looks, without end, where the old master was. Returns for a node that had none."""
+        role = load_role(self._root)
+        if role is None or role.role != MASTER_ROLE or not role.source:
+            return
+        place = read_follow_state(self._root).remoting
+        if not place and "/" not in role.source:
+            place = remoting_beside(role.source)
+        while place:
+            is_there = await self.lives(place, own_port)
+            self.note(OLD_MASTER, OtherMaster(place, False) if is_there else None)
+            await asyncio.sleep(LOOK_S)
+
+    async def lives(self, place: str, own_port: int = 0) -> bool:
+        """Whether a master takes requests there, and not this node at `own_port`: the address may
+        have come here. A name server has a machine that was lost for two minutes."""
+        try:
+            return await _is_a_master(place, own_port)
+        except (OSError, ValueError, OverflowError):
+            return False  # also for an address that none can be: a name server says what it heard
+
+
+async def _is_a_master(place: str, own_port: int) -> bool:
+    """As `OtherMasters.lives`. Raises OSError."""
+    host, port = split_place(place)
+    with closing(await RemotingCaller.connect(host, port, ANSWER_S)) as caller:
+        if port == own_port and caller.is_of_this_machine:
+            return False
+        reply = await caller.ask(RequestCode.GET_BROKER_CONFIG, {}, b"", ANSWER_S)
+    lines = reply.body.decode("utf-8", "replace").splitlines()
+    settings = {line.partition("=")[0].strip(): line.partition("=")[2].strip() for line in lines}
+    is_slave = settings.get("brokerRole") == "SLAVE" or settings.get("brokerId") != str(MASTER)
+    return reply.code == ResponseCode.SUCCESS and not is_slave
+
+
+log_again = logging.getLogger("keelog.gateway")
 
 CRC_MASK = 0x7FFFFFFF
 """Java's checksum of a body is a positive number of 32 bits."""
@@ -156,7 +383,7 @@ class Registrar:
         self._warn()
         for coming in (self._look(), *(link.run() for link in self._links)):
             task = asyncio.ensure_future(coming)
-            task.add_done_callback(lambda ended: _check(ended, fail))
+            task.add_done_callback(lambda ended: _pass_on(ended, fail))
             self._tasks.append(task)
 
     async def stop(self) -> None:
@@ -181,7 +408,9 @@ class Registrar:
                 self._can_read = True
             except (MqError, OSError) as error:
                 if self._can_read:
-                    log.warning("the topics to register cannot be read", extra=fields(why=error))
+                    log_again.warning(
+                        "the topics to register cannot be read", extra=fields(why=error)
+                    )
                 self._can_read = False
 
     def _warn(self) -> None:
@@ -189,12 +418,12 @@ class Registrar:
         announced, name = self._name.announced, self._name
         far = [link.place for link in self._links if not is_loopback(_host_and_port(link.place)[0])]
         if far and is_loopback(_host_and_port(announced)[0]):
-            log.warning(
+            log_again.warning(
                 "other machines cannot connect to the address that is registered",
                 extra=fields(address=announced, name_servers=";".join(far)),
             )
         if name.broker_id != MASTER and not self.follows:
-            log.warning(
+            log_again.warning(
                 "the node is registered as a slave, but follows no master",
                 extra=fields(broker=name.broker, broker_id=name.broker_id),
             )
@@ -330,10 +559,10 @@ class NameServerLink:
             return
         self.is_registered = is_registered
         if error is None:
-            log.info("registered at a name server", extra=fields(name_server=self.place))
+            log_again.info("registered at a name server", extra=fields(name_server=self.place))
         else:
             why = str(error) or f"no answer within {self._pace.answer_s:.0f} s"
-            log.warning(
+            log_again.warning(
                 "not registered at a name server", extra=fields(name_server=self.place, why=why)
             )
 
@@ -343,7 +572,7 @@ def _host_and_port(place: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _check(ended: asyncio.Task[None], fail: Callable[[BaseException], None]) -> None:
+def _pass_on(ended: asyncio.Task[None], fail: Callable[[BaseException], None]) -> None:
     """Passes on an unexpected error of a task: asyncio would log it and go on."""
     if not ended.cancelled() and (error := ended.exception()) is not None:
         fail(error)

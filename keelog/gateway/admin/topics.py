@@ -1,6 +1,8 @@
-"""Topics that tools make, change and remove: 17, 18, 215, and 216 as a name server does.
+"""Topics as tools make, change and remove them (17, 18, 215, 216), or report on them.
 
-The checks and their texts are those of RocketMQ's AdminBrokerProcessor and AttributeUtil.
+216 is as a name server does it. The checks and their texts are those of RocketMQ's
+AdminBrokerProcessor and AttributeUtil. Reports are on the queues of topics (202, 321), and on how
+old messages are (303), as AdminBrokerProcessor replies.
 """
 
 from collections.abc import Mapping
@@ -9,10 +11,15 @@ from contextlib import suppress
 from keelog.client import operations
 from keelog.client.core import ClientCore
 from keelog.client.event_loop import run
-from keelog.gateway.admin.resets import WaitingResets
+from keelog.gateway.admin.figures import BrokerCounts, QueueFacts
+from keelog.gateway.commits import GroupOffsets
 from keelog.gateway.connection import Reply, Request
-from keelog.gateway.names import SELF_TEST_TOPIC, TBW102
+from keelog.gateway.members import Members
+from keelog.gateway.places import WaitingResets
+from keelog.gateway.settings import SELF_TEST_TOPIC, TBW102
 from keelog.gateway.topics import Topics
+from node.reader.answers import NO_TIME, look_again
+from node.runtime.process import now_ms
 from node.store.config.topics_file import (
     CLEANUP,
     LITE_EXPIRATION,
@@ -23,10 +30,25 @@ from node.store.config.topics_file import (
 )
 from protocol.errors import BadRequest, IllegalMessage, UnknownTopic
 from protocol.names import NOT_FOR_CLIENTS, SYSTEM_PREFIX, TRACE_TOPIC, check_topic
-from protocol.remoting.bodies import TopicConfig, TopicConfigs
-from protocol.remoting.codes import BadCommand
-from protocol.remoting.header_fields import CreateTopicHeader, request_fields
-from protocol.remoting.java_json import read_body
+from protocol.remoting.bodies import (
+    ConsumeTimeSpans,
+    MessageQueue,
+    QueueTimeSpan,
+    TopicConfig,
+    TopicConfigs,
+    TopicOffset,
+    TopicStatsTable,
+    UnitOfQueue,
+    UnitsOfQueue,
+)
+from protocol.remoting.codes import BadCommand, ResponseCode
+from protocol.remoting.header_fields import (
+    CreateTopicHeader,
+    QueryQueueHeader,
+    TopicOfGroupHeader,
+    request_fields,
+)
+from protocol.remoting.java_json import read_body, write_body
 
 TOPICS_AT_ONCE_MAX = 1_000
 """Of one request to make several."""
@@ -74,7 +96,7 @@ class TopicChanges:
                 wanted.topic_filter_type,
                 wanted.topic_sys_flag,
                 wanted.order,
-                _parsed(wanted.attributes or ""),
+                _parsed_attributes(wanted.attributes or ""),
             )
         )
         return Reply()
@@ -95,7 +117,7 @@ class TopicChanges:
         self._check_name(name)
         if wanted.attributes.get(f"+{MESSAGE_TYPE}") == MIXED:
             raise BadRequest("MIXED message type is not supported.")
-        attributes = _changed(self._topics.find(name), wanted.attributes)
+        attributes = _changed_attributes(self._topics.find(name), wanted.attributes)
         hours = int(attributes.pop(RESERVE_TIME, 0))
         fields = {
             "topic": name,
@@ -143,7 +165,7 @@ def is_system_topic(name: str, topics: Topics) -> bool:
     return name in SYSTEM_TOPICS or name in names or name.startswith(SYSTEM_PREFIX)
 
 
-def _parsed(changes: str) -> dict[str, str]:
+def _parsed_attributes(changes: str) -> dict[str, str]:
     """`+name=value,-name` by sign and name (AttributeParser). Raises BadCommand."""
     found: dict[str, str] = {}
     for change in filter(None, changes.split(",")):
@@ -156,7 +178,7 @@ def _parsed(changes: str) -> dict[str, str]:
     return found
 
 
-def _changed(known: Topic | None, changes: Mapping[str, str]) -> dict[str, str]:
+def _changed_attributes(known: Topic | None, changes: Mapping[str, str]) -> dict[str, str]:
     """Attributes of a topic after changes, as AttributeUtil#alterCurrentAttributes. Raises
     BadCommand."""
     found = {} if known is None else dict(known.attributes)
@@ -188,3 +210,97 @@ def _check_value(name: str, value: str) -> None:
         raise BadCommand(f"value is not in set: [{', '.join(values)}]")
     if not values and not value.removeprefix("-").isdecimal():
         raise BadCommand(f"attribute {name} is {value[:40]!a}: name a number")
+
+
+UNITS_MAX = 1_024
+"""Of one reply to 321, where the tool asks for more."""
+
+
+class TopicReports:
+    """One for each gateway, in the thread of its loop."""
+
+    def __init__(
+        self,
+        facts: QueueFacts,
+        topics: Topics,
+        members: Members,
+        offsets: GroupOffsets,
+        counts: BrokerCounts,
+    ) -> None:
+        self._facts = facts
+        self._topics = topics
+        self._members = members
+        self._offsets = offsets
+        self._counts = counts
+
+    def stats(self, request: Request) -> Reply:
+        """202: the bounds of all queues of a topic, and when each got its last message."""
+        topic = self._topics.need(request_fields(request.header).topic)
+        self._facts.look()
+        table = {}
+        for queue_id in range(max(topic.read_queues, topic.write_queues)):
+            low, high = self._facts.bounds(topic.name, queue_id)
+            last = self._facts.time_at(topic.name, queue_id, high - 1) if high else 0
+            queue = MessageQueue(topic.name, self._topics.name.broker, queue_id)
+            table[queue] = TopicOffset(low, high, max(0, last))
+        stats = TopicStatsTable(table, self._counts.put_tps(topic.name))
+        return Reply(body=write_body(stats, standard=True))
+
+    async def time_span(self, request: Request) -> Reply:
+        """303: for each queue the times of its first and last message, and of the last that a
+        group has consumed."""
+        wanted: TopicOfGroupHeader = request_fields(request.header)
+        topic = self._topics.need(wanted.topic)
+        committed = await self._offsets.of_topic(topic.name, wanted.group)
+        self._facts.look()
+        spans = tuple(
+            self._span(topic.name, queue_id, committed.get(queue_id, -1))
+            for queue_id in range(topic.write_queues)
+        )
+        return Reply(body=write_body(ConsumeTimeSpans(spans), standard=True))
+
+    def _span(self, topic: str, queue_id: int, committed: int) -> QueueTimeSpan:
+        facts = self._facts
+        low, high = facts.bounds(topic, queue_id)
+        first = facts.time_at(topic, queue_id, low)
+        consumed = facts.time_at(topic, queue_id, committed - 1) if committed > 0 else first
+        delay = 0
+        if committed < high:
+            following = facts.time_at(topic, queue_id, committed)
+            delay = now_ms() - following if following != NO_TIME else now_ms() + 1
+        return QueueTimeSpan(
+            MessageQueue(topic, self._topics.name.broker, queue_id),
+            first,
+            facts.time_at(topic, queue_id, high - 1),
+            consumed,
+            delay,
+        )
+
+    def units(self, request: Request) -> Reply:
+        """321: units of a queue as they are in its files."""
+        wanted: QueryQueueHeader = request_fields(request.header)
+        self._facts.look()
+        store = self._facts.desk.store
+        queue = look_again(store, lambda: store.queue(wanted.topic, wanted.queue_id))
+        if queue is None:
+            text = f"{wanted.queue_id}@{wanted.topic} is not exist!"
+            return Reply(ResponseCode.SYSTEM_ERROR, remark=text)
+        subscription, filter_data = None, None
+        if wanted.consumer_group is not None:
+            group = self._members.find(wanted.consumer_group)
+            subscription = None if group is None else group.subscriptions.get(wanted.topic)
+            offline = f"{wanted.consumer_group}@{wanted.topic} is not online!"
+            filter_data = offline if subscription is None else "null"
+        low, high = queue.min_offset, queue.max_offset
+        if not low <= wanted.first < high:
+            text = f"Index {wanted.first} of {wanted.queue_id}@{wanted.topic} is not exist!"
+            return Reply(remark=text)
+        last = min(high, wanted.first + max(0, min(wanted.units, UNITS_MAX)))
+        units = [queue.unit(number) for number in range(wanted.first, last)]
+        rows = tuple(
+            UnitOfQueue(one.physical_offset, one.size, one.tags_code)
+            for one in units
+            if one is not None
+        )
+        body = UnitsOfQueue(rows, high, low, subscription, filter_data)
+        return Reply(body=write_body(body, standard=True))

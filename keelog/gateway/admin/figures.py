@@ -1,6 +1,7 @@
-"""How much went in and out of late, by topic and group, for 315 and the figures beside it.
+"""Figures for the replies to admin tools: bounds and times of queues, and how much went in and out.
 
-As RocketMQ's StatsItem: totals are looked at each 10 s, 10 min and hour, and a figure is what came
+What went in and out of late, by topic and group, is for 315 and the figures beside it. As
+RocketMQ's StatsItem: totals are looked at each 10 s, 10 min and hour, and a figure is what came
 between the first and the last of these looks. Queue workers count what topics get; what groups get
 is what their members have pulled.
 """
@@ -8,12 +9,67 @@ is what their members have pulled.
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from keelog.gateway.members import Members
+from node.reader.answers import bounds_of, look_again, time_at
+from node.reader.pull_desk import PullDesk
 from node.runtime.stats import read_topics
 from node.runtime.stats_series import QUEUE
+from node.store.query.look_up import Boundary, offset_by_time
+from protocol.ids import Queue
 from protocol.remoting.bodies import BrokerStats, StatsOfSpan
+
+T = TypeVar("T")
+
+
+class StoredOffsets(NamedTuple):
+    """The first offset that a queue still has, and that of its next message."""
+
+    min: int
+    max: int
+
+
+class QueueFacts:
+    """Asks the store as it is now. `desk` follows the log, `now` makes it look."""
+
+    def __init__(self, desk: PullDesk, now: Callable[[], float]) -> None:
+        self.desk = desk
+        self._now = now
+
+    def look(self) -> None:
+        """Takes in how far the log has grown. Call it before questions that belong together."""
+        self.desk.see_end(self._now())
+
+    def end(self) -> int:
+        """Where the log ends."""
+        self.look()
+        return self.desk.store.log.end
+
+    def bounds(self, topic: str, queue_id: int) -> StoredOffsets:
+        """Zeros for a queue that does not exist. Raises StoreDamaged."""
+        desk, queue = self.desk, Queue(topic, queue_id)
+        return StoredOffsets(
+            *look_again(desk.store, lambda: bounds_of(desk.store, desk.tail, queue))
+        )
+
+    def time_at(self, topic: str, queue_id: int, offset: int) -> int:
+        """When a message was stored, in ms; NO_TIME where there is none that can be read."""
+        desk = self.desk
+        return time_at(desk.store, desk.tail, Queue(topic, queue_id), offset)
+
+    def offset_at(self, topic: str, queue_id: int, timestamp: int) -> int:
+        """The first offset of a store time in ms; the queue's end for a negative one."""
+        if timestamp < 0:
+            return self.bounds(topic, queue_id).max
+        desk = self.desk
+
+        def look() -> int:
+            queue = desk.store.queue(topic, queue_id)
+            return offset_by_time(desk.store.log, queue, timestamp, Boundary.LOWER)
+
+        return look_again(desk.store, look)
+
 
 PUT_NUMS, PUT_SIZE, GET_NUMS = "TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE", "GROUP_GET_NUMS"
 """Names of statistics (Stats)."""

@@ -16,11 +16,16 @@ import numpy as np
 
 from keelog.client.core import ClientCore
 from keelog.gateway.sending.writer_link import WriterLink
+from keelog.gateway.system_queue import WaitingQueue
 from keelog.gateway.tasks.delivery import RETRY_S, Delivery, deliver_all
-from keelog.gateway.tasks.timers.loaded_seconds import DueUnit, LoadedSecond
-from keelog.gateway.tasks.timers.timer_files import AHEAD_MS, TimerFiles, WaitingUnit
-from keelog.gateway.tasks.timers.timer_records import NEVER_WAITED, TimerRecords, waiting_unit
-from keelog.gateway.tasks.waiting_queue import WaitingQueue
+from keelog.gateway.tasks.timer_files import AHEAD_MS, TimerFiles, WaitingUnit
+from keelog.gateway.tasks.timer_records import (
+    NEVER_WAITED,
+    DueUnit,
+    LoadedSecond,
+    TimerRecords,
+    waiting_unit,
+)
 from node.runtime import disk
 from node.runtime.event_log import fields
 from node.runtime.run_files import TimerState, write_timer_state

@@ -1,1 +1,0 @@
-"""What a gateway knows of the members of groups beside their connections."""

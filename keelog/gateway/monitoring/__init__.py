@@ -1,1 +1,0 @@
-"""What the gateway counts of itself."""

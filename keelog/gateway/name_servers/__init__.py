@@ -1,1 +1,0 @@
-"""Registration at name servers."""

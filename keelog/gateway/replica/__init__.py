@@ -1,1 +1,0 @@
-"""A gateway at a node that follows a master."""

@@ -1,1 +1,0 @@
-"""Settings that change while the gateway runs."""

@@ -1,1 +1,0 @@
-"""What RocketMQ's slaves and tools ask of a master beside its log."""

@@ -1,1 +1,0 @@
-"""Timer messages at the gateway, beside their sends."""

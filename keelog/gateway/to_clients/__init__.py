@@ -1,1 +1,0 @@
-"""What a node asks of its clients, over the connections that they opened."""

@@ -1,1 +1,0 @@
-"""Transactions: half messages, their ends, and the questions to producers about open ones."""
