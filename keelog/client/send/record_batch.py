@@ -1,6 +1,6 @@
 """Batches of encoded records: which queue each goes to, the requests, and what becomes of them.
 
-Values in, values out; `client.send.batch_sender` sends them.
+Values in, values out; `client.send.sender` sends them.
 """
 
 import random
