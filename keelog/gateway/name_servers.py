@@ -250,8 +250,6 @@ async def _is_a_master(place: str, own_port: int) -> bool:
     return reply.code == ResponseCode.SUCCESS and not is_slave
 
 
-log_again = logging.getLogger("keelog.gateway")
-
 CRC_MASK = 0x7FFFFFFF
 """Java's checksum of a body is a positive number of 32 bits."""
 
@@ -408,9 +406,7 @@ class Registrar:
                 self._can_read = True
             except (MqError, OSError) as error:
                 if self._can_read:
-                    log_again.warning(
-                        "the topics to register cannot be read", extra=fields(why=error)
-                    )
+                    log.warning("the topics to register cannot be read", extra=fields(why=error))
                 self._can_read = False
 
     def _warn(self) -> None:
@@ -418,12 +414,12 @@ class Registrar:
         announced, name = self._name.announced, self._name
         far = [link.place for link in self._links if not is_loopback(_host_and_port(link.place)[0])]
         if far and is_loopback(_host_and_port(announced)[0]):
-            log_again.warning(
+            log.warning(
                 "other machines cannot connect to the address that is registered",
                 extra=fields(address=announced, name_servers=";".join(far)),
             )
         if name.broker_id != MASTER and not self.follows:
-            log_again.warning(
+            log.warning(
                 "the node is registered as a slave, but follows no master",
                 extra=fields(broker=name.broker, broker_id=name.broker_id),
             )
@@ -559,10 +555,10 @@ class NameServerLink:
             return
         self.is_registered = is_registered
         if error is None:
-            log_again.info("registered at a name server", extra=fields(name_server=self.place))
+            log.info("registered at a name server", extra=fields(name_server=self.place))
         else:
             why = str(error) or f"no answer within {self._pace.answer_s:.0f} s"
-            log_again.warning(
+            log.warning(
                 "not registered at a name server", extra=fields(name_server=self.place, why=why)
             )
 

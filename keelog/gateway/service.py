@@ -519,10 +519,8 @@ _CHANGES_OF_MASTER = (
 _PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 _BUSY = "[REJECTREQUEST]system busy, start flow control for a while"
 
-Handle_again = Callable[[Request], Any]
 
-
-def as_slave(handlers: Mapping[int, Handle_again], settings: Settings) -> dict[int, Handle_again]:
+def as_slave(handlers: Mapping[int, Handle], settings: Settings) -> dict[int, Handle]:
     """The handlers of a node that follows, made of those of a master; of any other node, the same.
 
     Topics are changed by the writer's process, which refuses that by itself.
@@ -536,7 +534,7 @@ def as_slave(handlers: Mapping[int, Handle_again], settings: Settings) -> dict[i
             "send it to the master",
         )
 
-    changed: dict[int, Handle_again] = {
+    changed: dict[int, Handle] = {
         **handlers,
         **dict.fromkeys((*_SENDS_OF_MASTER, *_CHANGES_OF_MASTER), refuse),
     }

@@ -226,9 +226,6 @@ class OpLog:
             self._timer.cancel()
 
 
-log_again = logging.getLogger("keelog.gateway")
-
-
 class _Commit:
     """A commit, until its message is stored."""
 
@@ -245,7 +242,7 @@ class _Commit:
     def refused(self, error: MqError) -> None:
         """It is not, or nobody knows: the producer is asked later."""
         self._ends.chains.end(self._first, is_done=False)
-        log_again.warning("a transaction was not committed", extra=fields(why=error))
+        log.warning("a transaction was not committed", extra=fields(why=error))
         self._request.answer(Reply(ResponseCode.SYSTEM_ERROR, remark=error.reason))
 
 

@@ -361,10 +361,8 @@ def test_nothing_that_expires_looks_at_the_wall_clock() -> None:
         "keelog/gateway/tasks/loop.py",
         "keelog/gateway/tasks/timer_records.py",
         "keelog/gateway/tasks/timer_files.py",
-        "keelog/gateway/tasks/timer_records.py",
         "keelog/gateway/sending/returns.py",
         "keelog/gateway/to_clients.py",
-        "keelog/gateway/transaction_ends.py",
         "keelog/gateway/transaction_ends.py",
     }
 

@@ -80,8 +80,6 @@ def _place_of(message: GroupMessage) -> str:
     )
 
 
-log_again = logging.getLogger("keelog.client")
-
 Handler = Callable[[GroupMessage], object]
 WORKERS_MAX = 256
 _LOOK_S = 0.5
@@ -187,7 +185,7 @@ class Consumer:
                 now = time.monotonic()
                 if now >= self._stop_by:
                     for place in watch.left():
-                        log_again.error("left at the stop, the message comes again: %s", place)
+                        log.error("left at the stop, the message comes again: %s", place)
                     return
                 watch.look(now)
                 thread.join(min(_LOOK_S, self._stop_by - now))
@@ -245,7 +243,7 @@ def handle(handler: Handler, message: GroupMessage) -> None:
 
 def failed(message: GroupMessage) -> None:
     """In an `except`: logs the error of a handler, and has the message come again."""
-    log_again.exception("a handler failed: %s %s comes again", message.topic, message.msg_id)
+    log.exception("a handler failed: %s %s comes again", message.topic, message.msg_id)
     if not message.settled:
         message.retry()
 

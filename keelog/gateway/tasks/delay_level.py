@@ -76,8 +76,6 @@ class DelayOffsets:
         self._file.close()
 
 
-log_again = logging.getLogger("keelog.tasks")
-
 LOOK_S_MAX = 5.0
 """Between two looks at where the queue ends: while the clock is odd, a delay is longer by that."""
 ERROR_S = 10.0
@@ -180,7 +178,7 @@ class DelayQueue:
         now = asyncio.get_running_loop().time()
         if now >= self._told_at + ERROR_S:
             self._told_at = now
-            log_again.warning(event, extra=fields(level=self._level.level, why=error))
+            log.warning(event, extra=fields(level=self._level.level, why=error))
 
 
 def _delivery(record: Record) -> Delivery:
