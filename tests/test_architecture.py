@@ -54,6 +54,7 @@ SEAM = "node/runtime/disk.py"
 # Locks, pages of shared numbers, pipes, log lines: no power loss needs to spare them.
 BESIDE_THE_SEAM = {
     SEAM,
+    "node/runtime/event_log.py",
     "node/runtime/locks.py",
     "node/runtime/process.py",
     "node/runtime/state_page.py",

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from keelog.gateway.service import Handle_again, as_slave
+from keelog.gateway.service import Handle, as_slave
 from node.runtime.run_files import FOLLOWING, read_follow_state
 from node.runtime.settings import Settings
 from protocol.record.codec import Record, decode
@@ -124,7 +124,7 @@ def test_ends_of_transactions_and_changes_of_groups_are_refused(pair: Pair) -> N
 
 def test_pulls_are_refused_unless_the_replica_may_be_read() -> None:
     served = object()
-    pull: dict[int, Handle_again] = {RequestCode.PULL_MESSAGE: lambda _request: served}
+    pull: dict[int, Handle] = {RequestCode.PULL_MESSAGE: lambda _request: served}
     follows = Settings(follow="127.0.0.1:10912")
     handle = as_slave(pull, follows)[RequestCode.PULL_MESSAGE]
     assert handle(None).code == ResponseCode.SYSTEM_BUSY  # type: ignore[arg-type]
