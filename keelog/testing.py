@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from keelog.bench.node_process import ANY_DISK, Node
-from keelog.cli.settings.given import value_text
+from keelog.cli.settings import value_text
 from keelog.client.client import Client, connect
 from node.runtime.addresses import loopback
 from protocol.errors import ServiceNotAvailable

@@ -1,13 +1,19 @@
-"""Exit codes, and errors as three lines: what failed, why, what to try."""
+"""The end of a command: exit codes, errors as three lines, signals.
+
+The three lines say what failed, why, what to try. Signals end a command that has started
+processes.
+"""
 
 import errno
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import NamedTuple
 
 import click
@@ -224,3 +230,35 @@ def _one_line(text: str) -> str:
     shown = without_credentials(text)
     cleaned = printable(" ".join(shown.splitlines()))
     return cleaned if len(cleaned) <= _LINE_CHARS_MAX else cleaned[:_LINE_CHARS_MAX] + "…"
+
+
+_USUAL = (signal.SIG_DFL, signal.default_int_handler)
+
+
+@contextmanager
+def ending_in_order() -> Iterator[None]:
+    """Inside, SIGTERM and SIGHUP interrupt as Ctrl-C does, so that processes end and temporary
+    folders go. Later signals of these three are ignored, so that they do not disturb that.
+
+    A signal that is ignored, as SIGHUP by nohup, stays so. Other threads than the main one get no
+    signals: nothing is changed in them.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    all_three = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {one: signal.getsignal(one) for one in all_three}
+    ours = [one for one, handler in before.items() if handler in _USUAL]
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        for one in ours:
+            signal.signal(one, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for one in ours:
+        signal.signal(one, interrupt)
+    try:
+        yield
+    finally:
+        for one in ours:
+            signal.signal(one, before[one])

@@ -50,18 +50,18 @@ COMMANDS = {
         "keelog.cli.store.group", "store", "Reads, checks and repairs a store directory."
     ),
     "replica": Lazy(
-        "keelog.cli.replica.group", "replica", "Promotes, demotes and rewinds a replica's store."
+        "keelog.cli.replica", "replica", "Promotes, demotes and rewinds a replica's store."
     ),
-    "spark": Lazy("keelog.cli.spark.group", "spark", "Runs Spark jobs on a store directory."),
-    "bench": Lazy("keelog.cli.bench.group", "bench", "Measures a node under load."),
-    "diag": Lazy("keelog.cli.node.diag", "diag", "Gathers what helps to find out what is wrong."),
+    "spark": Lazy("keelog.cli.spark", "spark", "Runs Spark jobs on a store directory."),
+    "bench": Lazy("keelog.cli.node.bench", "bench", "Measures a node under load."),
+    "diag": Lazy("keelog.cli.node.state", "diag", "Gathers what helps to find out what is wrong."),
     "demo": Lazy("keelog.cli.demo.command", "demo", "Shows a node at work on real messages."),
     "config": Lazy(
-        "keelog.cli.settings.config", "config", "Shows, checks, writes and imports settings."
+        "keelog.cli.config", "config", "Shows, checks, writes and imports settings."
     ),
     "context": Lazy("keelog.cli.node.context", "context", "Gives nodes names."),
     "completion": Lazy("keelog.cli.completion", "completion", "Prints a shell's completion."),
-    "cheat": Lazy("keelog.cli.cheat", "cheat", "Prints commands to paste, by subject."),
+    "cheat": Lazy("keelog.cli.help", "cheat", "Prints commands to paste, by subject."),
     "help": Lazy("keelog.cli.help", "help_", "Explains a command, or exit codes and places."),
 }
 HIDDEN = {

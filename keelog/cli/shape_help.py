@@ -5,7 +5,7 @@ Adding a field is allowed, renaming or removing one is not.
 
 import json
 
-from keelog.cli.settings.given import SettingProblem
+from keelog.cli.settings import SettingProblem
 from keelog.cli.shapes import (
     ENTRY,
     INDEX_HEADER,

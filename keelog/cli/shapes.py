@@ -1,7 +1,11 @@
-"""The JSON shapes of messages, receipts, queue units, index entries and pulls.
+"""What a store holds, as commands print it: JSON shapes, the form of bodies, lines about damage.
 
-Each field is declared once, with what `--format help` says of it. Scripts rely on them and a
-contract test pins the names: adding a field is allowed, renaming or removing one is not.
+Shapes are those of messages, receipts, queue units, index entries and pulls. Each field is
+declared once, with what `--format help` says of it. Scripts rely on them and a contract test pins
+the names: adding a field is allowed, renaming or removing one is not.
+
+Bodies are printed plain, as stored with --raw-body, or not at all. Each damaged place that a
+command meets on its way gets a line on stderr, and the command ends with exit code 5.
 """
 
 import base64
@@ -10,8 +14,14 @@ from collections.abc import Iterable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import click
+
+from keelog.cli.failures import DAMAGED, OK
+from keelog.cli.options import options
+from keelog.cli.output import say
 from protocol.derived import file_layouts
 from protocol.derived.file_layouts import QUEUE_UNIT, IndexEntry, IndexHeader, QueueUnit
+from protocol.errors import BodyUnreadable, CorruptError, MessageDamaged, StoreDamaged
 from protocol.ids import Queue
 from protocol.record.bodies import COMPRESSED, COMPRESSION_BITS
 from protocol.record.codec import Record
@@ -21,6 +31,7 @@ if TYPE_CHECKING:
     from keelog.client.results import Receipt
     from node.store.query.pull import PulledRecords
     from protocol.layout import StructLayout
+
 
 Shape = dict[str, Any]
 
@@ -211,3 +222,109 @@ def pull_shape(result: "PulledRecords", messages: Iterable[Shape]) -> Shape:
         "max_offset": int(result.max_offset),
         "messages": list(messages),
     }
+
+
+_UNREADABLE_SHOWN_MAX = 20
+"""Bodies that cannot be unpacked and get a line each; the others are counted."""
+
+body_options = options(
+    click.option(
+        "--raw-body", is_flag=True, help="Every body as stored, compressed or not, as body_b64."
+    ),
+    click.option("--no-body", is_flag=True, help="Leaves bodies out."),
+)
+
+
+class Bodies:
+    """Prints bodies for one run of a command.
+
+    One that cannot be unpacked is printed as stored, with the `sys_flag` that says so, and named on
+    stderr; with `fails` it raises BodyUnreadable. CodecMissing is raised in any case.
+    """
+
+    def __init__(self, is_raw: bool = False, is_left_out: bool = False, fails: bool = False):
+        self._is_raw = is_raw
+        self._is_left_out = is_left_out
+        self._fails = fails
+        self.unreadable = 0
+
+    def shape(self, record: Record, with_record: bool = False) -> Shape:
+        """The message as JSON; `with_record` adds the bytes of its record."""
+        try:
+            return message_shape(record, self._is_raw, self._is_left_out, with_record)
+        except BodyUnreadable as error:
+            self._note(error)
+            return message_shape(record, True, self._is_left_out, with_record)
+
+    def body(self, record: Record) -> bytes:
+        """The body alone."""
+        if self._is_raw:
+            return record.raw_body
+        try:
+            return record.body
+        except BodyUnreadable as error:
+            self._note(error)
+            return record.raw_body
+
+    def _note(self, error: BodyUnreadable) -> None:
+        if self._fails:
+            raise error
+        self.unreadable += 1
+        if self.unreadable <= _UNREADABLE_SHOWN_MAX:
+            say(f"damage: {error.reason}; printed as stored")
+
+    def end(self) -> int:
+        """The exit code: 5 when there was a body that could not be unpacked."""
+        if self.unreadable > _UNREADABLE_SHOWN_MAX:
+            say(f"{self.unreadable} bodies were printed as stored")
+        return DAMAGED if self.unreadable else OK
+
+
+_DAMAGED_SHOWN_MAX = 20
+"""Damaged places that get a line each; the others are counted."""
+
+on_damage_option = click.option(
+    "--on-damage", type=click.Choice(["skip", "fail"]), default="skip", show_default=True,
+    help="skip: goes on after a damaged message; fail: ends there.",
+)  # fmt: skip
+
+
+class DamagedPlaces:
+    """The damaged places that a run meets; each gets a line on stderr."""
+
+    def __init__(self, fails: bool = True) -> None:
+        self.fails = fails
+        self.places: set[tuple[str, int]] = set()
+        self._hint = ""
+
+    def meet(self, error: CorruptError, queue: str) -> int | None:
+        """Returns where the queue goes on; None where nobody can say. Raises with `fails`."""
+        after = error.next_offset if isinstance(error, MessageDamaged) else None
+        then = f"the rest of {queue} cannot be read" if after is None else "passed over"
+        self._note(error, then)
+        return after
+
+    def pass_over(self, error: StoreDamaged) -> None:
+        """One record, after which the run goes on. Raises with `fails`."""
+        self._note(error, "passed over")
+
+    def leave_out(self, error: BodyUnreadable) -> None:
+        """A body alone, which is left out of its message. Raises with `fails`."""
+        self._note(error, "its body is left out")
+
+    def _note(self, error: CorruptError, then: str) -> None:
+        if self.fails:
+            raise error
+        if (error.where, error.offset) not in self.places:
+            self.places.add((error.where, error.offset))
+            self._hint = self._hint or error.hint.partition("; go on after it")[0]
+            if len(self.places) <= _DAMAGED_SHOWN_MAX:
+                say(f"damage: {error.reason}; {then}")
+
+    def end(self) -> int:
+        """Says how many places there were, and the node's command that shows all damage; returns
+        the exit code."""
+        if not self.places:
+            return OK
+        say(f"{len(self.places)} damaged; {self._hint}")
+        return DAMAGED

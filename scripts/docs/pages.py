@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from keelog.cli.settings.given import value_text
+from keelog.cli.settings import value_text
 from keelog.pipeline.sink.options import SINK
 from keelog.pipeline.tables import KAFKA, TABLES
 from node.runtime.settings import Settings

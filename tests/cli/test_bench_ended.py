@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from keelog.cli.interrupts import ending_in_order
+from keelog.cli.failures import ending_in_order
 from node.store.checkpoints import is_clean
 from tests.support.node import wait_until
 from tests.support.seldom import seldom

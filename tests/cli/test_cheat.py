@@ -5,7 +5,7 @@ That the examples work is held by test_examples.py.
 
 import pytest
 
-from keelog.cli.cheat import SUBJECTS
+from keelog.cli.help import SUBJECTS
 from keelog.cli.main import run
 from tests.cli.tree import leaves
 

@@ -8,19 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from keelog.cli import config
+from keelog.cli.config import conf_properties, import_conf, reason_against
 from keelog.cli.contexts import DEFAULT_NODE
 from keelog.cli.main import run
-from keelog.cli.settings import broker_conf
-from keelog.cli.settings.broker_conf import import_conf, properties, reason
-from keelog.cli.settings.config_file import plain_meaning, whole_file
-from keelog.cli.settings.given import (
+from keelog.cli.settings import (
     SERVE,
     STORE,
     Given,
     from_environment,
     from_file,
+    plain_meaning,
     read_file,
     settings_of,
+    whole_file,
 )
 from node.runtime.settings import Settings, Size
 from node.supervisor import loop as supervisor
@@ -340,13 +341,13 @@ def test_a_brokers_value_that_is_none_ends_with_1_and_names_the_line(
 
 @pytest.mark.parametrize("line", ["namesrvAddr=nowhere", "brokerName=a b", "brokerId=-1"])
 def test_a_brokers_name_that_is_none_names_the_line_too(line: str) -> None:
-    with pytest.raises(broker_conf.BadBrokerConf, match=f"line 1: {line.partition('=')[0]}"):
+    with pytest.raises(config.BadBrokerConf, match=f"line 1: {line.partition('=')[0]}"):
         import_conf(line)
 
 
 def test_properties_are_read_as_java_reads_them() -> None:
     text = "a=1\n  b : 2\nc\\ d = e\\u0041\nlong = x,\\\n   y\nlast\\"
-    assert [(name, value) for _, name, value in properties(text)] == [
+    assert [(name, value) for _, name, value in conf_properties(text)] == [
         ("a", "1"), ("b", "2"), ("c d", "eA"), ("long", "x,y"), ("last", ""),
     ]  # fmt: skip
 
@@ -361,11 +362,11 @@ def test_every_setting_has_the_name_that_rocketmq_writes() -> None:
 
 
 def test_a_setting_is_never_explained_away() -> None:
-    assert reason("haMasterAddress") == broker_conf._NO_COPIES
-    assert reason("transactionTimeOut") == broker_conf._TRANSACTIONS
-    assert reason("sendMessageThreadPoolNums") == broker_conf._THREADS
-    assert reason("storePathRootDir") == broker_conf._WHERE
-    assert reason("whatever") == "nothing here does what it says"
+    assert reason_against("haMasterAddress") == config._NO_COPIES
+    assert reason_against("transactionTimeOut") == config._TRANSACTIONS
+    assert reason_against("sendMessageThreadPoolNums") == config._THREADS
+    assert reason_against("storePathRootDir") == config._WHERE
+    assert reason_against("whatever") == "nothing here does what it says"
 
 
 SIZES = [("16MB", 16_000_000), ("1GiB", 1 << 30), ("4 KiB", 4096), ("65536", 65_536)]

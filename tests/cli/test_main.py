@@ -13,7 +13,7 @@ from keelog.cli import failures
 from keelog.cli.failures import doing, exit_code, lines
 from keelog.cli.main import COMMANDS, cli, run
 from keelog.cli.options import CliGroup
-from keelog.cli.settings.given import from_environment, from_file
+from keelog.cli.settings import from_environment, from_file
 from protocol.errors import (
     BadRequest,
     BusyError,

@@ -3,7 +3,7 @@
 import click
 import pytest
 
-from keelog.cli.messages.message_format import compile_format
+from keelog.cli.messages.consume import compile_format
 from protocol.record.codec import Record, decode
 from protocol.record.encode import NewMessage, encode_message
 

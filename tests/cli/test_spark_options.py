@@ -5,7 +5,7 @@ import pytest
 from click.testing import CliRunner
 
 from keelog.cli.failures import lines
-from keelog.cli.spark.options import Asked, session_options
+from keelog.cli.spark import Asked, session_options
 from keelog.pipeline.errors import CorruptRecord, EngineFailed, IncompatiblePyspark, named
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from keelog.cli.main import run
 from keelog.cli.output import Output
-from keelog.cli.spark.options import Asked
-from keelog.cli.spark.stats import show_tables
+from keelog.cli.spark import Asked, show_tables
 from keelog.pipeline.jobs.stats import Figures
 from tests.pipeline.jobs.stats.test_report import figures, rate, topic
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from keelog.cli.node.top_figures import SORTS, figures
-from keelog.cli.node.top_lines import fitted, lines
+from keelog.cli.node.top import SORTS, figures, fitted, lines
 
 
 def process(role: str, index: int = 0, **changes: Any) -> dict[str, Any]:

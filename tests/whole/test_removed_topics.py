@@ -14,10 +14,9 @@ import pytest
 
 import keelog
 import keelog.aio
-from keelog.cli.damaged_places import DamagedPlaces
-from keelog.cli.messages.following import TopicPrinter
-from keelog.cli.messages.reading import ConsumeChoice
+from keelog.cli.messages.reading import ConsumeChoice, TopicPrinter
 from keelog.cli.messages.selectors import StartPoint
+from keelog.cli.shapes import DamagedPlaces
 from keelog.client.client import Client
 from keelog.store import open_store
 from keelog.testing import TestNode

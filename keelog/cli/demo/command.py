@@ -17,8 +17,7 @@ from keelog.bench.setup import node_for
 from keelog.bench.workload import Workload
 from keelog.cli.demo.spark import INSTALL, is_spark_there, spark_topics
 from keelog.cli.demo.store import Input, find_store, outgoing, read_store, same
-from keelog.cli.failures import OK, doing
-from keelog.cli.interrupts import ending_in_order
+from keelog.cli.failures import OK, doing, ending_in_order
 from keelog.cli.messages.reading import BoundedReader, ConsumeChoice
 from keelog.cli.messages.selectors import StartPoint
 from keelog.cli.node.state import show_status

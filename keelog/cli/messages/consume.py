@@ -1,34 +1,135 @@
-"""`keelog consume`: the messages of a topic on stdout, in order within each queue."""
+"""`keelog consume`: the messages of a topic on stdout, in order within each queue.
 
-from collections.abc import Generator, Iterator, Mapping
+With `--group` it reads as a member of a consumer group, until it is ended.
+
+The format strings of `-f` have one letter for each part of a message: %t topic, %q queue, %o
+offset, %k keys, %v value (or %s), %V its size, %d store time in ms, %h properties, %g tags, %x
+physical offset, %% a percent sign; after a letter {hex}, {base64} or {json}. \\n, \\t, \\r, \\0,
+\\\\ and \\xHH are the usual bytes.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, suppress
 from datetime import UTC, datetime
+from operator import attrgetter
 from time import monotonic
-from typing import Any
+from typing import Any, Literal
 
 import click
 
 import keelog
-from keelog.cli.bodies import Bodies, body_options
 from keelog.cli.completion import complete_topics
-from keelog.cli.damaged_places import DamagedPlaces, on_damage_option
-from keelog.cli.failures import doing
-from keelog.cli.messages.following import TopicPrinter
-from keelog.cli.messages.group_reading import check_group_options, group_messages
-from keelog.cli.messages.message_format import Formatter, compile_format
+from keelog.cli.failures import BadValue, doing, ending_in_order
 from keelog.cli.messages.reading import (
     BoundedReader,
     ConsumeChoice,
+    TopicPrinter,
     queues_of,
     starts_of,
 )
-from keelog.cli.messages.selectors import parse_range
+from keelog.cli.messages.selectors import StartPoint, parse_range
 from keelog.cli.options import command, node_option, output_options, progress_option
 from keelog.cli.output import Output, say
-from keelog.cli.shapes import MESSAGE_COLUMNS, MESSAGE_TABLE
+from keelog.cli.shapes import (
+    MESSAGE_COLUMNS,
+    MESSAGE_TABLE,
+    Bodies,
+    DamagedPlaces,
+    body_options,
+    on_damage_option,
+    properties_shape,
+    text_or_b64,
+)
 from keelog.client.subscription import Cursor
 from keelog.progress import CommandProgress
 from protocol.errors import BusyError, TopicRemoved
+from protocol.human_text import printable
+from protocol.record.codec import Record
+
+_PART = re.compile(
+    r"%(?P<letter>[a-zA-Z%])(?:\{(?P<how>[a-z0-9]*)\})?|\\x(?P<hex>[0-9a-fA-F]{2})|\\(?P<escape>.)"
+    r"|(?P<text>[^%\\]+)|(?P<bad>.)",
+    re.DOTALL,
+)
+_ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
+
+Value = bytes | str | int | list[str] | dict[str, Any]
+_Letters = dict[str, Callable[[Record], Value]]
+_LETTERS: _Letters = {
+    "t": lambda record: record.topic,
+    "q": lambda record: record.head.queue_id,
+    "o": lambda record: record.head.queue_offset,
+    "k": lambda record: record.keys,
+    "d": lambda record: record.head.store_timestamp,
+    "h": properties_shape,
+    "g": lambda record: record.tags,
+    "x": lambda record: record.head.physical_offset,
+}
+_HOWS: dict[str, Callable[[Value], bytes]] = {
+    "": lambda value: _plain(value),
+    "hex": lambda value: _plain(value).hex().encode(),
+    "base64": lambda value: base64.b64encode(_plain(value)),
+    "json": lambda value: _json(value),
+}
+
+Formatter = Callable[[Record], bytes]
+
+
+def compile_format(text: str, body: Formatter = attrgetter("body")) -> Formatter:
+    """A function from a message to its bytes; `body` gives a message's body.
+
+    Raises BadParameter for what is not known.
+    """
+    letters = _LETTERS | {"v": body, "s": body, "V": lambda record: len(body(record))}
+    parts = [_part(match, letters) for match in _PART.finditer(text)]
+
+    def render(record: Record) -> bytes:
+        return b"".join(part if isinstance(part, bytes) else part(record) for part in parts)
+
+    return render
+
+
+def _part(match: re.Match[str], letters: _Letters) -> bytes | Formatter:
+    if match["text"] is not None:
+        return match["text"].encode()
+    if match["hex"] is not None:
+        return bytes.fromhex(match["hex"])
+    if match["escape"] is not None and match["escape"] in _ESCAPES:
+        return _ESCAPES[match["escape"]]
+    letter, how = match["letter"], match["how"] or ""
+    if letter == "%":
+        return b"%" + (f"{{{match['how']}}}".encode() if match["how"] is not None else b"")
+    take, write = letters.get(letter or ""), _HOWS.get(how)
+    if take is None or write is None:
+        raise BadValue(
+            f"{match[0]!r} is not known",
+            f"letters are {' '.join(letters)}, modifiers {{hex}} {{base64}} {{json}}",
+        )
+    return lambda record: write(take(record))
+
+
+def _plain(value: Value) -> bytes:
+    match value:
+        case bytes():
+            return value
+        case list():
+            return " ".join(value).encode()
+        case dict():
+            pairs = (
+                f"{name}={one if isinstance(one, str) else one['b64']}"
+                for name, one in value.items()
+            )
+            return ",".join(pairs).encode()
+        case _:
+            return str(value).encode()
+
+
+def _json(value: Value) -> bytes:
+    shown = text_or_b64(value) if isinstance(value, bytes) else value
+    return printable(json.dumps(shown, ensure_ascii=False)).encode()
 
 
 @command("consume")
@@ -225,3 +326,53 @@ class _ConsumeRun:
         if finite and not self._count and self._count_max != 0 and not self._damage.places:
             say(f"no message: topic {self._wanted.topic} has none there")
         return self._damage.end()
+
+
+_NOT_IN_A_GROUP = {
+    "cursor": "--cursor",
+    "at_end": "--until-end",
+    "queues": "--queue",
+    "is_merged": "--merge",
+}
+
+
+def check_group_options(options: Mapping[str, Any], wanted: ConsumeChoice) -> None:
+    """Raises UsageError for options that have no meaning for a member of a group."""
+    for name, option in _NOT_IN_A_GROUP.items():
+        if options[name]:
+            raise click.UsageError(f"--group and {option} exclude each other")
+    if wanted.last is not None or wanted.first.kind not in ("start", "end", "time"):
+        raise click.UsageError("with --group, --from is start, end or a time, without TO")
+
+
+def group_messages(
+    client: keelog.Client,
+    wanted: ConsumeChoice,
+    group: str,
+    count_max: int | None,
+    damage: DamagedPlaces,
+) -> Generator[keelog.Message, None, None]:
+    """The messages to print. One is committed after the next one was asked for."""
+    if count_max == 0:
+        return
+
+    def meet(error: keelog.MessageDamaged) -> None:
+        damage.meet(error, f"topic {wanted.topic}")
+
+    member = client.consumer(
+        group, wanted.topic, tags=wanted.tags, start=_start(wanted.first),
+        on_damage="fail" if damage.fails else meet,
+    )  # fmt: skip
+    with ending_in_order(), member:
+        for count, message in enumerate(member, 1):
+            yield message
+            message.ack()
+            if count == count_max:
+                return
+
+
+def _start(first: StartPoint) -> Literal["latest", "earliest"] | datetime:
+    """Where a new group begins."""
+    if first.kind == "time":
+        return datetime.fromtimestamp(first.value / 1000, UTC)
+    return "earliest" if first.kind == "start" else "latest"

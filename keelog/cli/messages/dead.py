@@ -12,14 +12,12 @@ from typing import Any, NamedTuple
 import click
 
 import keelog
-from keelog.cli.bodies import Bodies, body_options
-from keelog.cli.damaged_places import DamagedPlaces
 from keelog.cli.failures import DAMAGED, OK, Partial, doing
 from keelog.cli.messages.reading import wait_until_dispatched
 from keelog.cli.messages.selectors import TIME, TIME_MS_MAX, TIMES
 from keelog.cli.options import CliGroup, node_option, options, output_options
 from keelog.cli.output import Output, say
-from keelog.cli.shapes import MESSAGE_COLUMNS
+from keelog.cli.shapes import MESSAGE_COLUMNS, Bodies, DamagedPlaces, body_options
 from protocol.errors import MqError, NotFound, UnknownTopic
 from protocol.names import DLQ_PREFIX, RETRY_PREFIX
 from protocol.record.codec import SENDERS_BITS

@@ -5,14 +5,19 @@ from typing import Any
 import click
 
 import keelog
-from keelog.cli.bodies import Bodies, body_options
 from keelog.cli.completion import complete_topics
-from keelog.cli.damaged_places import DamagedPlaces, on_damage_option
 from keelog.cli.failures import doing
 from keelog.cli.messages.selectors import TIME, TIMES
 from keelog.cli.options import CliGroup, node_option, output_options
 from keelog.cli.output import Output
-from keelog.cli.shapes import MESSAGE_COLUMNS, MESSAGE_TABLE
+from keelog.cli.shapes import (
+    MESSAGE_COLUMNS,
+    MESSAGE_TABLE,
+    Bodies,
+    DamagedPlaces,
+    body_options,
+    on_damage_option,
+)
 from protocol.errors import NotFound
 
 

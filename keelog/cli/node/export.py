@@ -10,16 +10,14 @@ from typing import Any, NamedTuple
 import click
 
 import keelog
-from keelog.cli.bodies import Bodies
 from keelog.cli.completion import complete_topics
-from keelog.cli.damaged_places import DamagedPlaces, on_damage_option
 from keelog.cli.failures import doing
 from keelog.cli.messages.reading import BoundedReader, ConsumeChoice
 from keelog.cli.messages.selectors import TIME, StartPoint
 from keelog.cli.options import command, node_option, output_options, progress_option
 from keelog.cli.output import Output, flat, say
-from keelog.cli.shapes import MESSAGE_COLUMNS
-from keelog.cli.store.export_options import exit_code, export_of, export_parquet, shown, summary
+from keelog.cli.shapes import MESSAGE_COLUMNS, Bodies, DamagedPlaces, on_damage_option
+from keelog.cli.store.options import exit_code, export_of, export_parquet, shown, summary
 from keelog.pipeline.errors import CorruptRecord, log
 from keelog.pipeline.options import ExportOptions
 from keelog.progress import CommandProgress

@@ -9,13 +9,13 @@ import click
 
 from keelog.cli.failures import doing
 from keelog.cli.options import command, settings_given_options, version
-from keelog.cli.settings.config_file import plain_meaning
-from keelog.cli.settings.given import (
+from keelog.cli.settings import (
     BROKER,
     NETWORK,
     NODE,
     SERVE,
     Given,
+    plain_meaning,
     settings_of,
     store_pairs,
 )

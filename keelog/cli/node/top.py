@@ -1,4 +1,8 @@
-"""`keelog top`: a node on one screen, again and again."""
+"""`keelog top`: a node on one screen, again and again.
+
+The figures are the change in a node between two looks at its status: rates, times, shares of
+processors. The screen is lines of text: figures in, no terminal needed.
+"""
 
 import itertools
 import os
@@ -6,7 +10,7 @@ import select
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -15,14 +19,95 @@ import click
 
 import keelog
 from keelog.cli.failures import OK, doing
-from keelog.cli.node.top_figures import SORTS, figures
-from keelog.cli.node.top_lines import fitted, lines
 from keelog.cli.options import command, node_option, output_options
 from keelog.cli.output import Output
+from keelog.text import aligned, disk_text, duration_text, size_text, widths_of
+from node.runtime.stats import SUM, Histogram
+from node.supervisor.operations import quantiles
 from protocol.errors import MqError
 from protocol.human_text import one_line
 
 Fields = dict[str, Any]
+
+SORTS: Mapping[str, Callable[[Fields], Any]] = {
+    "process": lambda _row: 0,
+    "cpu": lambda row: -(row["cpu_percent"] or 0.0),
+    "memory": lambda row: -(row["rss_bytes"] or 0),
+    "lag": lambda row: -(row["lag_bytes"] or 0),
+    "restarts": lambda row: -row["restarts"],
+}
+"""Sort orders of the table of processes; the first keeps the node's own order."""
+_TARGETS = {"queues": "queue", "index": "index"}
+
+
+def figures(before: Fields, after: Fields, seconds: float, sort: str = "process") -> Fields:
+    """The later status, with what came between both.
+
+    `rates`: messages and bytes that were appended, a second; `operations` and `processes`: of
+    the interval; `dispatch_lag_bytes`: of the slowest worker of each kind.
+    """
+    earlier = {(row["role"], row["index"]): row for row in before["processes"]}
+    rows = [
+        {**row, "cpu_percent": _share(earlier.get((row["role"], row["index"])), row, seconds)}
+        for row in after["processes"]
+    ]
+    return {
+        **after,
+        "interval_s": round(seconds, 3),
+        "rates": rates(before, after, seconds),
+        "operations": _operations(before, after, seconds),
+        "dispatch_lag_bytes": {
+            name: max((row["lag_bytes"] or 0 for row in rows if row["role"] == role), default=0)
+            for name, role in _TARGETS.items()
+        },
+        "processes": sorted(rows, key=SORTS[sort]),
+    }
+
+
+def rates(before: Fields, after: Fields, seconds: float) -> dict[str, float]:
+    """Growth between two replies, a second; 0 when the node was restarted between them."""
+    grown = {
+        f"{name}_per_s": after["log"][field] - before["log"][field]
+        for name, field in (("records", "records"), ("appended_bytes", "appended"))
+    }
+    return {name: round(max(0, count) / seconds, 1) for name, count in grown.items()}
+
+
+def _operations(before: Fields, after: Fields, seconds: float) -> list[Fields]:
+    """Requests a second and their times, of the interval alone. An older node reports none."""
+    earlier = {row["op"]: row for row in before.get("operations", ())}
+    rows = []
+    for row in after.get("operations", ()):
+        last = earlier.get(row["op"], {"requests": 0, "failed": 0, "buckets": []})
+        times = _histogram(row["buckets"]).since(_histogram(last["buckets"]))
+        # Counts begin anew where a page was replaced: that interval has no times.
+        known = times if min(times.buckets) >= 0 else _histogram([])
+        rows.append(
+            {
+                "op": row["op"],
+                "per_s": round(max(0, row["requests"] - last["requests"]) / seconds, 1),
+                "failed_per_s": round(max(0, row["failed"] - last["failed"]) / seconds, 1),
+                **quantiles(known),
+            }
+        )
+    return rows
+
+
+def _histogram(buckets: list[int]) -> Histogram:
+    return Histogram((*buckets, *(0,) * (SUM - len(buckets))), 0)
+
+
+def _share(before: Fields | None, after: Fields, seconds: float) -> float | None:
+    """Of one processor, in percent; null for a process that was not there all the time."""
+    if before is None or before["pid"] != after["pid"]:
+        return None
+    if before["cpu_s"] is None or after["cpu_s"] is None:
+        return None
+    used_s = float(after["cpu_s"]) - float(before["cpu_s"])
+    return round(max(0.0, used_s) / seconds * 100, 1)
+
+
+_TopFields = dict[str, Any]
 
 INTERVAL_S_MIN = 0.05
 SCREEN_WAITS_S = 2.0
@@ -64,7 +149,7 @@ def top(node: str, once: bool, interval: float, sort: str, output: Output) -> in
     """
     with doing(f"cannot ask the node at {node} for its status"), keelog.connect(node) as client:
 
-        def look(timeout_s: float | None = None) -> Fields:
+        def look(timeout_s: float | None = None) -> _TopFields:
             return dict(client.status(timeout_s).raw)
 
         is_live = output.is_terminal and output.format == "table" and not once
@@ -82,7 +167,7 @@ def top(node: str, once: bool, interval: float, sort: str, output: Output) -> in
     return OK
 
 
-def _looks(look: Callable[[], Fields], interval: float, sort: str) -> Iterator[Fields]:
+def _looks(look: Callable[[], _TopFields], interval: float, sort: str) -> Iterator[_TopFields]:
     """The figures of each interval, as long as they are asked for."""
     before, asked_at = look(), time.monotonic()
     while True:
@@ -92,7 +177,7 @@ def _looks(look: Callable[[], Fields], interval: float, sort: str) -> Iterator[F
         before, asked_at = after, now
 
 
-def _rows(shown: Fields) -> list[Fields]:
+def _rows(shown: _TopFields) -> list[_TopFields]:
     """For CSV: a row a process, with the numbers as they are."""
     names = ("role", "index", "pid", "state", "cpu_percent", "rss_bytes", "restarts", "lag_bytes")
     return [{name: row[name] for name in names} for row in shown["processes"]]
@@ -101,14 +186,16 @@ def _rows(shown: Fields) -> list[Fields]:
 class Screen:
     """The live view. A node that does not answer for a while is said, and asked again."""
 
-    def __init__(self, look: Callable[[], Fields], node: str, interval: float, sort: str) -> None:
+    def __init__(
+        self, look: Callable[[], _TopFields], node: str, interval: float, sort: str
+    ) -> None:
         self._look = look
         self._node = node
         self._interval = interval
         self._sorts = itertools.cycle(SORTS)
         self._sort = next(name for name in self._sorts if name == sort)
-        self._before: tuple[Fields, float] | None = None
-        self._after: tuple[Fields, float] | None = None
+        self._before: tuple[_TopFields, float] | None = None
+        self._after: tuple[_TopFields, float] | None = None
         self._trouble = ""
 
     def run(self) -> None:
@@ -182,3 +269,96 @@ def keys() -> Iterator[Callable[[float], str]]:
         yield pressed
     finally:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+_LineFields = dict[str, Any]
+GROUPS_SHOWN_MAX = 10
+"""Pairs of a group and a topic, the largest lag first."""
+
+
+def lines(shown: _LineFields, sort: str, hint: str = "") -> list[str]:
+    """Returns state, rates and processes of the node, within 80 columns but for long names."""
+    log, disk, rates, lag = (shown[name] for name in ("log", "disk", "rates", "dispatch_lag_bytes"))
+    ready = "ready" if shown["ready"] else "not ready"
+    found = [
+        f"{shown['store']}: {ready}, {shown['mode']}, epoch {log['epoch']}",
+        *([f"appends are refused, reads go on. {shown['cause']}"] if shown["cause"] else []),
+        f"in     {rates['records_per_s']:,.0f} messages/s, "
+        f"{rates['appended_bytes_per_s'] / 1e6:,.2f} MB/s",
+        f"behind {size_text(log['appended'] - log['flushed'])} not flushed, queues "
+        f"{size_text(lag['queues'])}, index {size_text(lag['index'])}",
+        f"disk   {disk_text(disk)}",
+        "",
+    ]
+    if shown["operations"]:
+        found += [*_table(_operation_rows(shown["operations"])), ""]
+    if rows := shown.get("groups", {}).get("rows"):  # an older node has none
+        found += [*_table(_group_rows(rows)), ""]
+    found += [*_table(_process_rows(shown["processes"])), f"sorted by {sort}{hint}"]
+    return [one_line(line) for line in found]
+
+
+def fitted(found: Sequence[str], columns: int, rows: int) -> list[str]:
+    """As many lines as there is room for, none longer than the screen is wide."""
+    cut = [line if len(line) <= columns else line[: columns - 1] + "…" for line in found]
+    if len(cut) <= rows:
+        return cut
+    hidden = len(cut) - rows + 1
+    return [*cut[: rows - 1], f"… {hidden} more lines"]
+
+
+def _operation_rows(operations: Iterable[_LineFields]) -> list[list[str]]:
+    head = ["operation", "per s", "failed", "p50 ms", "p99 ms"]
+    return [head] + [
+        [
+            row["op"],
+            f"{row['per_s']:,.0f}",
+            f"{row['failed_per_s']:,.0f}",
+            _time(row["p50_ms"]),
+            _time(row["p99_ms"]),
+        ]
+        for row in operations
+    ]
+
+
+def _process_rows(processes: Iterable[_LineFields]) -> list[list[str]]:
+    head = ["process", "pid", "state", "cpu", "memory", "restarts", "lag", "up"]
+    return [head] + [
+        [
+            f"{row['role']} {row['index']}",
+            "" if row["pid"] is None else str(row["pid"]),
+            row["state"],
+            "" if row["cpu_percent"] is None else f"{row['cpu_percent']:.0f}%",
+            size_text(row["rss_bytes"]),
+            str(row["restarts"]),
+            size_text(row["lag_bytes"]),
+            duration_text(row["uptime_s"]),
+        ]
+        for row in processes
+    ]
+
+
+def _group_rows(rows: Sequence[_LineFields]) -> list[list[str]]:
+    head = ["group", "topic", "members", "lag", "in flight", "oldest"]
+    return [head] + [
+        [
+            row["group"],
+            row["topic"],
+            str(row["members"]),
+            f"{row['lag']:,}",
+            f"{row['in_flight']:,}",
+            # Null where the message cannot be read, absent at a node of an earlier version.
+            duration_text(row["lag_ms"] / 1000) if row.get("lag_ms") else "",
+        ]
+        for row in rows[:GROUPS_SHOWN_MAX]
+    ]
+
+
+def _time(value_ms: float | None) -> str:
+    return "" if value_ms is None else f"{value_ms:,.2f}"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table, names to the left and all else to the right."""
+    widths = widths_of(rows)
+    return [aligned(row, widths, numbers_from=1) for row in rows]

@@ -3,12 +3,9 @@
 import click
 
 from keelog.cli.options import CliGroup
-from keelog.cli.store.backup import backup, restore
-from keelog.cli.store.check import info, rebuild, verify
-from keelog.cli.store.dump import dump
-from keelog.cli.store.export import export
-from keelog.cli.store.look import find, get, seek
-from keelog.cli.store.repair import repair
+from keelog.cli.store.check import info, rebuild, repair, verify
+from keelog.cli.store.copies import backup, export, restore
+from keelog.cli.store.look import dump, find, get, seek
 
 
 @click.group(cls=CliGroup)

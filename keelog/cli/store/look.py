@@ -1,27 +1,47 @@
-"""`keelog store get`, `find` and `seek`: single results out of a store directory."""
+"""`keelog store get`, `find`, `seek` and `dump`: print what is in a store directory.
+
+The first three print single results; `dump` prints everything in a store, in file order.
+"""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from keelog.cli import failures
-from keelog.cli.bodies import Bodies, body_options
-from keelog.cli.damaged_places import DamagedPlaces, on_damage_option
 from keelog.cli.failures import doing
 from keelog.cli.messages.selectors import TIME, TIMES
-from keelog.cli.options import SIZE, command, output_options, settings_options
-from keelog.cli.output import Output
-from keelog.cli.shapes import MESSAGE_COLUMNS, MESSAGE_TABLE, Shape, pull_shape
+from keelog.cli.options import SIZE, command, output_options, progress_option, settings_options
+from keelog.cli.output import Output, say
+from keelog.cli.shapes import (
+    MESSAGE_COLUMNS,
+    MESSAGE_TABLE,
+    Bodies,
+    DamagedPlaces,
+    Shape,
+    body_options,
+    entry_shape,
+    index_header_shape,
+    on_damage_option,
+    pull_shape,
+    unit_shape,
+)
 from keelog.cli.store.options import directory, opened
+from keelog.progress import Advance, CommandProgress
 from node.runtime.settings import load_settings
 from node.store.indexes import END_OF_TIME, MAX_MESSAGES_BATCH
+from node.store.log.reader import Damage, columns_past_damage
 from node.store.opening import StoppedStore
 from node.store.query.filters import parse_tags
 from node.store.query.look_up import Boundary, offset_by_time
 from node.store.query.pull import IN_MEMORY, PullRequest, PullStatus, TransferLimits, get_message
-from protocol.errors import NotFound
+from protocol.derived.file_layouts import IndexEntry, QueueUnit
+from protocol.errors import BadRequest, NotFound
+from protocol.record.codec import Record
+from protocol.record.columns import RecordColumns
 
 
 @command()
@@ -67,11 +87,11 @@ def get(
         shapes = (bodies.shape(store.log.record_at(place)) for place in places)
         document = pull_shape(result, shapes)
     title = f"{result.status.value}, next {result.next_begin_offset}"
-    output.document(document, _table(document["messages"]), title)
+    output.document(document, _show_table(document["messages"]), title)
     return bodies.end() if result.status is PullStatus.FOUND else failures.NOT_FOUND
 
 
-def _table(messages: list[Shape]) -> list[Shape]:
+def _show_table(messages: list[Shape]) -> list[Shape]:
     return [{name: message.get(name) for name in MESSAGE_TABLE} for message in messages]
 
 
@@ -164,3 +184,209 @@ def seek(
         queue = store.queue(options["topic"], options["queue"])
         offset = offset_by_time(store.log, queue, timestamp, Boundary(boundary))
     output.document({"offset": offset})
+
+
+_STEP_UNITS = 4096
+_END = 2**63 - 1
+_ROWS = {"messages": "message", "queues": "queue unit", "index": "index entry"}
+
+
+@dataclass(frozen=True)
+class DumpSelection:
+    """Which rows are wanted; log offsets from `start` up to `stop`."""
+
+    topic: str | None
+    start: int
+    stop: int
+    limit: int | None
+    raw: bool
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether it leaves out rows for what they are."""
+        return self.topic is not None or self.start > 0 or self.stop < _END
+
+
+@command()
+@directory
+@click.option(
+    "--what",
+    type=click.Choice(["messages", "queues", "index"]),
+    default="messages",
+    show_default=True,
+    help="Messages, ConsumeQueue units or index entries.",
+)
+@click.option("--headers", is_flag=True, help="With --what index: one row a file.")
+@click.option(
+    "--raw", is_flag=True, help="Adds each record as stored, in base64. Shows removed ones too."
+)
+@click.option("--topic", help="Only this topic.")
+@click.option("--from", "start", type=int, default=0, metavar="PHY", help="First log offset.")
+@click.option("--to", "stop", type=int, default=_END, metavar="PHY", help="Log offset to end.")
+@click.option("--limit", type=click.IntRange(0), help="At most so many rows.")
+@body_options
+@settings_options
+@progress_option
+@output_options
+def dump(
+    path: Path, what: str, headers: bool, output: Output, pairs: tuple[str, ...], **selected: Any
+) -> int:
+    """Prints every message, unit or index entry, as it is after recovery.
+
+    Messages and index entries come in the order of their files, whatever their queue. stderr names
+    a torn tail, and damage before it: that is skipped where the next record can be proved, and the
+    exit code is 5. It is 3 where nothing is what --topic, --from and --to ask for.
+
+    Example: keelog store dump ./store --topic orders --limit 10
+
+    Example: keelog store dump ./store --what index --headers
+    """
+    progress: CommandProgress = selected.pop("progress")
+    bodies = Bodies(selected.pop("raw_body"), selected.pop("no_body"))
+    selection = DumpSelection(**selected)
+    if what == "index" and selection.topic is not None:
+        raise BadRequest("index entries do not name a topic", "leave --topic out")
+    if output.is_terminal:
+        progress.silence()  # the rows themselves show how far it is
+    with opened(path, pairs) as store, progress.shown():
+        talk = _Talk(progress, bodies)
+        if what == "messages":
+            columns = MESSAGE_COLUMNS if output.format == "csv" else MESSAGE_TABLE
+            count = output.rows(_limited(_messages(store, selection, talk), selection), columns)
+            talk.tail(store)
+        elif what == "queues":
+            advance = progress.meter("dumped", "queues")
+            count = output.rows(_limited(_units(store, selection, advance), selection))
+        else:
+            store.index_folder.check_readable()
+            advance = progress.meter("dumped", "index files")
+            rows = _headers(store) if headers else _entries(store, selection, advance)
+            count = output.rows(_limited(rows, selection))
+        if talk.damaged:
+            return failures.DAMAGED
+        if not count and selection.is_narrow:
+            raise _nothing(path, what, selection, store.has_topic(selection.topic or ""))
+        if not count and selection.limit != 0:
+            say(f"the store has no {_ROWS[what]}")
+        return bodies.end()
+
+
+def _nothing(path: Path, what: str, selection: DumpSelection, has_topic: bool) -> NotFound:
+    """The error of a dump without a row."""
+    if selection.topic is not None and not has_topic:
+        error = NotFound(
+            f"the store has no topic {selection.topic}",
+            f"keelog store info {path}, or without --topic",
+        )
+    else:
+        error = NotFound(f"the store has no such {_ROWS[what]}", f"keelog store info {path}")
+    error.add_note("nothing to print")
+    return error
+
+
+class _Talk:
+    """The lines on stderr beside the rows."""
+
+    def __init__(self, progress: CommandProgress, bodies: Bodies) -> None:
+        self.bodies = bodies
+        self.damaged = False
+        self._progress = progress
+        self.advance = progress.meter("dumped")
+
+    def damage(self, where: str, offset: int, why: str, then: str) -> None:
+        self.damaged = True
+        self._progress.clear()
+        say(f"damage: {where}, offset {offset}: {why}; {then}")
+
+    def tail(self, store: StoppedStore) -> None:
+        stop = store.tail.stop
+        floor = store.condition.floor
+        if store.log.end < floor:
+            why = f"the log ends here, everything below {floor} was durable"
+            folder = str(store.log.segments.folder)
+            self.damage(folder, store.log.end, why, "no record follows")
+        elif stop is not None and stop.kind != "end":
+            self._progress.clear()
+            say(f"torn tail: the log ends at offset {stop.position}: {stop.why}")
+
+
+def _limited(rows: Iterator[Shape], selection: DumpSelection) -> Iterator[Shape]:
+    if selection.limit == 0:
+        return
+    for number, row in enumerate(rows, 1):
+        yield row
+        if number == selection.limit:
+            return
+
+
+def _messages(store: StoppedStore, selection: DumpSelection, talk: _Talk) -> Iterator[Shape]:
+    log = store.log
+    first = _first_record(store, selection.start)
+    end = min(selection.stop, log.end)
+    for item in columns_past_damage(log, first, selection.stop):
+        if isinstance(item, Damage):
+            then = f"skipped to {item.resumed_at}"
+            talk.damage(item.where, item.torn.position, item.torn.why, then)
+            continue
+        shown = item if selection.raw else store.removed.visible(item)
+        for row in _wanted_rows(shown, selection):
+            yield talk.bodies.shape(shown.record(row), selection.raw)
+        if len(item):
+            talk.advance(int(item.physical_offset[-1]) - first, end - first)
+    if log.stopped is not None:
+        where = str(log.segment_at(log.stopped.position).path)
+        talk.damage(where, log.stopped.position, log.stopped.why, "no record follows")
+
+
+def _first_record(store: StoppedStore, start: int) -> int:
+    """Returns where to begin, so that no record from `start` on is missed."""
+    log = store.log
+    if start <= log.min_offset or start >= log.end:
+        return max(start, log.min_offset)
+    if isinstance(log.peek(start), Record):
+        return start
+    return max(log.segment_at(start).start, log.min_offset)
+
+
+def _wanted_rows(columns: RecordColumns, selection: DumpSelection) -> list[int]:
+    wanted = columns.physical_offset >= selection.start
+    if selection.topic is None:
+        return np.flatnonzero(wanted).tolist()
+    topic = selection.topic.encode()
+    wanted &= columns.topic_length == len(topic)
+    starts, lengths = columns.topic_start, columns.topic_length
+    rows: list[int] = np.flatnonzero(wanted).tolist()
+    return [row for row in rows if columns.piece(starts, lengths, row) == topic]
+
+
+def _units(store: StoppedStore, selection: DumpSelection, advance: Advance) -> Iterator[Shape]:
+    queues = list(store.queues())
+    for number, queue in enumerate(queues):
+        advance(number, len(queues))
+        reader = store.queue(*queue)
+        if reader is None or selection.topic not in (None, queue.topic):
+            continue
+        for start in range(reader.min_offset, reader.max_offset, _STEP_UNITS):
+            units = reader.units(start, min(_STEP_UNITS, reader.max_offset - start))
+            offsets = units["physical_offset"]
+            wanted = (offsets >= selection.start) & (offsets < selection.stop)
+            for row in np.flatnonzero(wanted).tolist():
+                yield unit_shape(queue, start + row, QueueUnit(*units[row].tolist()))
+
+
+def _headers(store: StoppedStore) -> Iterator[Shape]:
+    for file in store.index.files():
+        yield index_header_shape(file.name, file.header)
+
+
+def _entries(store: StoppedStore, selection: DumpSelection, advance: Advance) -> Iterator[Shape]:
+    files = store.index.files()
+    for number, file in enumerate(files):
+        advance(number, len(files))
+        entries = file.entries()
+        slots = entries["key_hash"] % file.geometry.slot_count
+        offsets = entries["physical_offset"]
+        wanted = (offsets >= selection.start) & (offsets < selection.stop)
+        for row in np.flatnonzero(wanted).tolist():
+            entry = IndexEntry(*entries[row].tolist())
+            yield entry_shape(file.name, int(slots[row]), row + 1, entry)

@@ -1,14 +1,27 @@
-"""Shared by the commands on store directories: the directory, the form of bodies, opening."""
+"""Options that commands on store directories share: the directory, its derived files, exports.
 
-from collections.abc import Iterable
+`keelog spark export`, `keelog store export` and `keelog export` have the options and the output of
+exports in common.
+"""
+
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from keelog.cli.failures import doing
-from keelog.cli.options import options
+from keelog.cli.failures import DAMAGED, OK, BadValue, doing, needing_pyarrow
+from keelog.cli.messages.selectors import TIME
+from keelog.cli.options import SIZE, options
+from keelog.pipeline.options import SETTING_PREFIX, ExportOptions
+from keelog.progress import CommandProgress
 from node.runtime.settings import load_settings
 from node.store.opening import StoppedStore, open_store
+from protocol.addresses import without_credentials
+
+if TYPE_CHECKING:
+    from keelog.pipeline.jobs.export.run import ExportResult
+
 
 directory = click.argument("path", metavar="DIR", type=click.Path(readable=False, path_type=Path))
 derived_options = options(
@@ -22,3 +35,99 @@ def opened(path: Path, pairs: Iterable[str]) -> StoppedStore:
     """The store, opened read-only; -X settings name sizes that cannot be found."""
     with doing(f"cannot open the store {path}"):
         return open_store(path, load_settings(pairs))
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+export_options = options(
+    click.option("--topics", metavar="A,B", help="Only these topics; default: every record."),
+    click.option("--tags", metavar="'A || B'", help="Only messages with one of these tags."),
+    click.option("--columns", metavar="A,B", help="Only these; docs/spark.md lists all."),
+    click.option("--from", "from_ms", type=TIME, metavar="TIME", help="Stored from it on."),
+    click.option("--to", "to_ms", type=TIME, metavar="TIME", help="Stored before it."),
+    click.option(
+        "--allow-loss", is_flag=True, help="Goes on when files were deleted that are not exported."
+    ),
+    click.option(
+        "--on-corrupt",
+        type=click.Choice(["fail", "skip", "report"]),
+        default="fail",
+        show_default=True,
+        help="What damage in the log does; report makes a row of it.",
+    ),
+    click.option(
+        "--max-file-bytes",
+        "file_bytes_max",
+        type=SIZE,
+        metavar="SIZE",
+        default=512 << 20,
+        show_default=True,
+        help="A file that has as many is closed.",
+    ),
+    click.option(
+        "--by",
+        type=click.Choice(["topic", "date"]),
+        default="topic",
+        show_default=True,
+        help="Folders by topic and date, or by date alone.",
+    ),
+)
+"""Which rows and columns, into what files; the command gets one `**chosen` for `export_of`."""
+
+
+def store_argument(function: Function) -> Function:
+    """Adds the argument STORE as `store`: a folder, or a URL that the source reads."""
+
+    def absolute(_ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
+        # Tasks have working directories of their own.
+        return value if "://" in value else str(Path(value).absolute())
+
+    return click.argument("store", metavar="STORE", callback=absolute)(function)
+
+
+def source_options(pairs: tuple[str, ...]) -> dict[str, str]:
+    """Settings as options of the Spark source."""
+    named = (pair.partition("=")[::2] for pair in pairs)
+    return {f"{SETTING_PREFIX}{name.removeprefix(SETTING_PREFIX)}": value for name, value in named}
+
+
+def export_of(pairs: tuple[str, ...], by: str, allow_loss: bool, **chosen: Any) -> ExportOptions:
+    """The export that a command line asks for. Raises BadValue for times in wrong order."""
+    if None not in (chosen["from_ms"], chosen["to_ms"]) and chosen["from_ms"] > chosen["to_ms"]:
+        raise BadValue("--from is later than --to: no message is stored in between", "swap them")
+    source = source_options(pairs)
+    if allow_loss:
+        source["failOnDataLoss"] = "false"
+    return ExportOptions(source=source, by_topic=by == "topic", **chosen)
+
+
+def export_parquet(
+    store: str, out: str, asked: ExportOptions, progress: CommandProgress
+) -> "ExportResult":
+    """Exports a folder or a node in this process. Raises MqError, also without pyarrow."""
+    with needing_pyarrow():
+        from keelog.pipeline.jobs.export.run import export_here
+    return export_here(store, out, asked, progress=progress.meter("exported", "parts"))
+
+
+def shown(result: "ExportResult") -> dict[str, Any]:
+    """As JSON."""
+    return {**result._asdict(), "out": without_credentials(result.out)}
+
+
+def summary(result: "ExportResult") -> str:
+    """One line for people."""
+    places = "place" if result.damaged == 1 else "places"
+    damage = f"; {result.damaged} damaged {places} passed over" if result.damaged else ""
+    if not result.rows:
+        return f"nothing new: {result.rows_in_all} messages in {result.files_in_all} files{damage}"
+    return (
+        f"{result.rows} messages in {result.files} files, {result.bytes} bytes, in"
+        f" {result.seconds:.1f} s; {result.rows_in_all} messages in all{damage}"
+    )
+
+
+def exit_code(result: "ExportResult") -> int:
+    """5 when damaged places were passed over; rows of --on-corrupt report leave nothing out."""
+    return DAMAGED if result.damaged else OK

@@ -1,6 +1,13 @@
-"""Settings as given: in a TOML file, as variables, with -X; and what is wrong with a file."""
+"""Settings as people give them: in a TOML file, as variables, with -X; and such a file as text.
 
+What is wrong with a file is said here too. A file that is written holds all settings, each with
+what it does, or some of them.
+"""
+
+import dataclasses
+import json
 import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,6 +17,7 @@ from protocol.errors import BadRequest
 if TYPE_CHECKING:
     from node.runtime.settings import Settings
     from node.supervisor.options import BrokerSettings, NetworkSettings, NodeSettings, ServeSettings
+
 
 STORE, SERVE, NETWORK, BROKER, NODE = "store", "serve", "network", "broker", "node"
 TABLES = (SERVE, NETWORK, BROKER, NODE, STORE)
@@ -251,3 +259,47 @@ def _toml(value: object) -> str:
 def value_text(value: object) -> str:
     """A setting's value as people write it: `true`, not `True`."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_FILE_WIDTH = 96
+_MARKDOWN_LINK = re.compile(r" ?\(\[[^]]*\]\([^)]*\)\)|\[([^]]*)\]\([^)]*\)")
+_HEAD_OF_FILE = """\
+# Settings of a Keelog node: keelog serve DIR --config FILE
+# Times are in ms, sizes in bytes. KEELOG_STORE__NAME and -X store.name=value go before this file,
+# KEELOG_SERVE__NAME, -X serve.name=value and options of keelog serve likewise; so do those of the
+# tables network, broker and node, as KEELOG_NODE__NAME and -X node.name=value.
+"""
+
+
+def whole_file(commented: bool) -> str:
+    """A TOML file of all settings with their defaults; `commented`: none of them is in force."""
+    lines = [_HEAD_OF_FILE]
+    for table in TABLES:
+        lines += [f"[{table}]", ""]
+        for field in dataclasses.fields(kind_of(table)):
+            text = plain_meaning(field)
+            lines += [
+                textwrap.fill(text, _FILE_WIDTH, initial_indent="# ", subsequent_indent="# "),
+                f"{'# ' if commented else ''}{line_of(field.name, field.default)}",
+                "",
+            ]
+    return "\n".join(lines)
+
+
+def plain_meaning(field: "dataclasses.Field[Any]") -> str:
+    """The meaning of a setting, without Markdown."""
+    return _MARKDOWN_LINK.sub(r"\1", field.metadata["meaning"]).replace("`", "")
+
+
+def some_lines(tables: Mapping[str, Mapping[str, object]], head: str) -> str:
+    """A TOML file of these settings, by their tables, below a comment."""
+    lines = [f"# {head}"]
+    for table, values in tables.items():
+        if values:
+            lines += ["", f"[{table}]", *(line_of(name, value) for name, value in values.items())]
+    return "\n".join(lines) + "\n"
+
+
+def line_of(name: str, value: object) -> str:
+    """`name = value` in TOML. JSON writes numbers, truth and plain text the same."""
+    return f"{name} = {json.dumps(value)}"

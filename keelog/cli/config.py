@@ -1,0 +1,254 @@
+"""`keelog config`: shows, checks, writes and imports settings.
+
+What it imports is RocketMQ's broker.conf, a Java properties file: what of it holds here, and why
+not the rest.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from keelog.cli import contexts
+from keelog.cli.failures import OK, doing
+from keelog.cli.options import (
+    CliGroup,
+    node_option,
+    output_options,
+    settings_given_options,
+)
+from keelog.cli.output import Output
+from keelog.cli.settings import (
+    BROKER,
+    STORE,
+    TABLES,
+    Given,
+    kind_of,
+    read_file,
+    settings_of,
+    some_lines,
+    whole_file,
+)
+from node.runtime.settings import changed, snake_case
+from protocol.addresses import without_credentials
+from protocol.errors import BadRequest, MqError
+
+
+class BadSettingsFile(MqError):
+    """A settings file that no node would start with."""
+
+
+@click.group("config", cls=CliGroup)
+def config() -> None:
+    """Shows settings and where they come from; checks, writes and imports settings files.
+
+    Example: keelog config show --origin
+
+    Example: keelog config init > keelog.toml
+    """
+
+
+@config.command("show")
+@click.option("--origin", is_flag=True, help="Adds the default, and where the value comes from.")
+@node_option
+@settings_given_options
+@output_options
+def show(origin: bool, node: str, given: tuple[Given, ...], output: Output) -> int:
+    """Shows each setting as `keelog serve` with the same options would have it.
+
+    The last of --config, variables KEELOG_STORE__NAME and KEELOG_SERVE__NAME, and -X wins; options
+    of `keelog serve` go before all of them. The first row is the node that other commands would
+    talk to: --node, a context named with -c, KEELOG_NODE, KEELOG_CONTEXT,
+    the context in use, or the default.
+
+    Example: keelog config show
+
+    Example: keelog config show --origin -X store.flush_disk_type=SYNC_FLUSH -X serve.http=7855
+    """
+    with doing("cannot show the settings"):
+        settings = {table: settings_of(table, given) for table in TABLES}
+    by_name = {(one.table, one.name): one for one in given}
+    place = contexts.chosen(click.get_current_context(), node)
+    rows = [
+        _row(
+            "node", without_credentials(place.url), contexts.DEFAULT_NODE, place.origin, place.where
+        )
+    ]
+    for table in TABLES:
+        for field in dataclasses.fields(kind_of(table)):
+            one = by_name.get((table, field.name), Given("", "default", ""))
+            value = getattr(settings[table], field.name)
+            rows.append(_row(f"{table}.{field.name}", value, field.default, one.origin, one.where))
+    names = ("setting", "value", "default", "origin", "where") if origin else ("setting", "value")
+    output.rows([{name: row[name] for name in names} for row in rows])
+    return OK
+
+
+def _row(*values: Any) -> dict[str, Any]:
+    return dict(zip(("setting", "value", "default", "origin", "where"), values, strict=True))
+
+
+@config.command("check")
+@click.argument(
+    "file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+@output_options
+def check(file: Path, output: Output) -> int:
+    """Says all that is wrong with a settings file: unknown names, wrong kinds, wrong values.
+
+    Ends with 0 when `keelog serve DIR --config FILE` would take it, with 1 when not.
+
+    Example: keelog config check keelog.toml
+    """
+    with doing(f"cannot check {file}"):
+        _, problems = read_file(file)
+    output.rows((problem._asdict() for problem in problems), ("line", "setting", "problem", "hint"))
+    if not problems:
+        return OK
+    first = problems[0]
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    where = f"line {first.line}: " if first.line else ""
+    with doing(f"{file} is not as it should be"):
+        raise BadSettingsFile(f"{where}{first.problem}{more}", first.hint)
+
+
+@config.command("init")
+@click.option("--commented", is_flag=True, help="None in force: take the # away where needed.")
+def init(commented: bool) -> int:
+    """Prints a settings file with all settings, their defaults, and what each does.
+
+    Example: keelog config init > keelog.toml
+
+    Example: keelog config init --commented
+    """
+    click.echo(whole_file(commented), nl=False)
+    return OK
+
+
+@config.command("import")
+@click.argument(
+    "file", metavar="BROKER_CONF", type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+def import_(file: Path) -> int:
+    """Prints the settings of a RocketMQ broker's properties file as a settings file.
+
+    What has no counterpart here is listed on stderr, each with the reason.
+
+    Example: keelog config import broker.conf > keelog.toml
+    """
+    with doing(f"cannot import {file}"):
+        # Properties are latin-1 with \\uXXXX; comments in other encodings do no harm.
+        imported = import_conf(file.read_text(encoding="latin-1"))
+    head = f"{len(imported.settings) + len(imported.broker)} settings of {file.name!a}"
+    tables = {BROKER: imported.broker, STORE: imported.settings}
+    click.echo(some_lines(tables, head), nl=False)
+    for name, why in imported.left_out.items():
+        click.echo(f"left out {name!a}: {why}", err=True)
+    return OK
+
+
+OLD_NAMES = {
+    "mapedFileSizeCommitLog": "mapped_file_size_commit_log",
+    "mapedFileSizeConsumeQueue": "mapped_file_size_consume_queue",
+    "accessMessageInMemorymaxRatio": "access_message_in_memory_max_ratio",
+}
+"""As releases before 5 write them."""
+
+_HA = "use keelog serve --ha HOST:PORT (docs/replication.md)"
+_NO_COPIES = "a node has no such rule for its copies (docs/replication.md)"
+_NO_SERVERS = "name servers are those of namesrvAddr; a node registers every 30 s"
+_GROUPS = "a node with --remoting runs groups in its own way (docs/rocketmq-clients.md)"
+_TRANSACTIONS = "a node with --remoting has other settings for them (docs/settings.md)"
+_NO_USERS = "there are no users and no TLS; bind to loopback or a network you trust"
+_THREADS = "processes take the place of thread pools: keelog serve --readers, --queue-workers"
+_WHERE = "the directory is the argument of keelog serve"
+_BIND = "use keelog serve --remoting HOST:PORT; --bind is for clients of Keelog"
+_TIMERS = "a node with --remoting delivers delayed messages and timer messages in its own way"
+
+REASONS: tuple[tuple[str, str], ...] = (
+    (r"storePath.*|commitLogDir|.*StorePath.*", _WHERE),
+    (r"listenPort|bindAddress|fastListenPort", _BIND),
+    (r"brokerIP[12]", "use keelog serve --advertise HOST"),
+    (r"haListenPort", _HA),
+    (r"brokerRole|ha[A-Z].*|slave.*|.*Slave.*|.*InSync.*|.*Replica.*", _NO_COPIES),
+    (r"enableDLegerCommitLog|dLeger.*|duplicationEnable|.*[cC]ontroller.*", _NO_COPIES),
+    (r"namesrv.*|.*NameServer.*|.*Namesrv.*|registerBroker.*|fetchNamesrv.*", _NO_SERVERS),
+    (r"brokerPermission", "permissions are those of each topic"),
+    (r".*[tT]ransaction.*", _TRANSACTIONS),
+    (r".*(Subscription|[cC]onsumer|Group|[pP]op|[rR]ebalance).*", _GROUPS),
+    (r"acl.*|.*[aA]uth.*|.*[tT]ls.*", _NO_USERS),
+    (r".*(ThreadPoolNums?|ThreadNums?)|server.*Threads?", _THREADS),
+    (r".*(Timer|timer|Schedule|schedule).*", _TIMERS),
+    (r".*(RocksDB|rocksdb|rocksDb).*|storeType|.*BatchCQ.*|.*Compaction.*",
+     "queues are RocketMQ's plain files"),
+    (r".*([mM]etrics|[tT]race).*", "the node counts without a setting: keelog status --json"),
+    (r"longPollingEnable", "a pull says itself how long it waits"),
+    (r".*([wW]arm|[tT]ransientStorePool.*Lock|mlock|[cC]oldData).*",
+     "the page cache is left to the system"),
+)  # fmt: skip
+_OTHERWISE = "nothing here does what it says"
+_LINE = re.compile(r"((?:\\.|[^\\:=\s])*)\s*[:=]?\s*(.*)", re.DOTALL)
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_SIGNS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+class BadBrokerConf(MqError):
+    """A broker.conf with a value that is none."""
+
+
+class Imported(NamedTuple):
+    """The settings of a broker.conf, by our names, and why each other property is left out."""
+
+    settings: dict[str, object]
+    """Of a store."""
+    broker: dict[str, object]
+    """What it is called, and where it registers."""
+    left_out: dict[str, str]
+
+
+def conf_properties(text: str) -> Iterator[tuple[int, str, str]]:
+    """Line number, name and value of each property, by the rules of java.util.Properties."""
+    lines = enumerate(text.splitlines(), 1)
+    for number, line in lines:
+        logical = line.lstrip()
+        if not logical or logical[0] in "#!":
+            continue
+        while (len(logical) - len(logical.rstrip("\\"))) % 2:
+            logical = logical[:-1] + next(lines, (0, ""))[1].lstrip()
+        found = _LINE.fullmatch(logical)
+        assert found is not None, "any text matches"
+        yield number, _unescaped(found[1]), _unescaped(found[2])
+
+
+def import_conf(text: str) -> Imported:
+    """The settings of a broker.conf that hold here. Raises BadBrokerConf for a bad value."""
+    imported = Imported({}, {}, {})
+    tables = {STORE: imported.settings, BROKER: imported.broker}
+    for number, name, value in conf_properties(text):
+        ours = OLD_NAMES.get(name) or snake_case(name)
+        table = next((one for one in tables if ours in kind_of(one).__dataclass_fields__), None)
+        if table is None or (name, value) == ("brokerRole", "SLAVE"):
+            imported.left_out[name] = reason_against(name)
+            continue
+        try:
+            settings = changed(kind_of(table)(), [f"{ours}={value}"], table)
+        except BadRequest as error:
+            raise BadBrokerConf(f"line {number}: {name}: {error.reason}", error.hint) from None
+        tables[table][ours] = getattr(settings, ours)
+    return imported
+
+
+def reason_against(name: str) -> str:
+    """Why a property of RocketMQ has no counterpart here."""
+    return next((why for what, why in REASONS if re.fullmatch(what, name)), _OTHERWISE)
+
+
+def _unescaped(text: str) -> str:
+    def sign(match: re.Match[str]) -> str:
+        name = match[1]
+        return chr(int(name[1:], 16)) if len(name) == 5 else _SIGNS.get(name, name)
+
+    return _ESCAPE.sub(sign, text)

@@ -1,1 +1,0 @@
-"""Commands and files of settings."""

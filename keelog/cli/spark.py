@@ -1,0 +1,334 @@
+"""`keelog spark …`: the Spark jobs, with --master and --conf for the session that they ask for.
+
+`export` writes messages as Parquet, by the tasks of Spark. `stats` shows figures of a store as
+tables, as JSON, and as a page with pictures.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import click
+
+from keelog.cli.failures import doing
+from keelog.cli.options import CliGroup, command, output_options, settings_options
+from keelog.cli.output import Output, say
+from keelog.cli.store.check import show_findings
+from keelog.cli.store.options import (
+    derived_options,
+    exit_code,
+    export_of,
+    export_options,
+    shown,
+    source_options,
+    store_argument,
+    summary,
+)
+from keelog.pipeline.options import parse_options
+from keelog.pipeline.session import check_engine, check_pyspark
+from keelog.pipeline.stores.access import check_can_make, check_can_write
+from node.runtime.settings import load_settings
+from protocol.addresses import without_credentials
+
+if TYPE_CHECKING:
+    from keelog.pipeline.jobs.export.write import NumberedPart, WriteOrder, Written
+    from keelog.pipeline.jobs.stats import Figures
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The master that runs the job, and Spark's settings for it."""
+
+    master: str
+    conf: dict[str, str]
+
+    def run(
+        self, what: str, job: Callable[[Any], Answer], check: Callable[[], object] | None = None
+    ) -> Answer:
+        """Calls `job` with a session and returns its result; errors say that `what` failed.
+
+        `check` runs before Spark, whose start takes ten seconds, and raises what it finds. Raises
+        MqError: JavaMissing, IncompatiblePyspark, EngineFailed, or the job's own.
+        """
+        with doing(what):
+            check_pyspark()
+            if check is not None:
+                check()
+            # Imported here: it needs pyspark, which was just checked.
+            from keelog.pipeline.jobs.session_run import run_job
+
+            return run_job(job, self.master, self.conf, say)
+
+
+def session_options(function: Function) -> Function:
+    """Adds --master and --conf; the command gets `asked: Asked`."""
+
+    def convert(ctx: click.Context, _parameter: click.Parameter, value: str) -> Asked:
+        return Asked(value, dict(ctx.params.pop("_conf", ())))
+
+    def remember(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
+        pairs = [value.partition("=") for value in values]
+        wrong = next((name for name, sign, _ in pairs if not (name and sign)), None)
+        if wrong is not None:
+            raise click.BadParameter(f"{wrong!r} is no NAME=VALUE", ctx, parameter)
+        ctx.params["_conf"] = [(name, value) for name, _, value in pairs]
+
+    function = click.option(
+        "--conf",
+        multiple=True,
+        metavar="NAME=VALUE",
+        is_eager=True,
+        expose_value=False,
+        callback=remember,
+        help="Changes a setting of Spark, as --conf spark.driver.memory=2g.",
+    )(function)
+    return click.option(
+        "--master",
+        "asked",
+        default="local[*]",
+        show_default=True,
+        metavar="URL",
+        callback=convert,
+        help="Where it runs: local[2], spark://HOST:7077, yarn.",
+    )(function)
+
+
+@command()
+@store_argument
+@derived_options
+@click.option(
+    "--plan",
+    type=click.Choice(["inplace", "shuffle"]),
+    default="inplace",
+    show_default=True,
+    help="How units come into files: by writes at their places, or sorted and whole.",
+)
+@click.option(
+    "--out",
+    metavar="OUT",
+    help="Writes into this new folder, or to a URL as s3://bucket/x; the store is only read.",
+)
+@session_options
+@settings_options
+@output_options
+def rebuild(
+    store: str,
+    queues: bool,
+    index: bool,
+    plan: Literal["inplace", "shuffle"],
+    out: str | None,
+    asked: Asked,
+    output: Output,
+    pairs: tuple[str, ...],
+) -> None:
+    """Makes queue and index files anew from the log, as a Spark job.
+
+    The files are those that `keelog store rebuild` makes, byte for byte. Takes the store's lock
+    first (6 when somebody holds it); the old files stay until the new ones are whole.
+
+    Example: keelog spark rebuild ./store
+
+    Example: keelog spark rebuild /mnt/store --master spark://host:7077 --out /mnt/derived
+
+    Example: keelog spark rebuild s3://bucket/store --plan shuffle --out s3://bucket/derived
+    """
+    settings = load_settings(pairs)
+
+    def check() -> None:
+        from keelog.pipeline.jobs.rebuild.run import check_rebuild
+
+        check_rebuild(store, plan, out)
+
+    def job(spark: Any) -> dict[str, object]:
+        from keelog.pipeline.jobs.rebuild.run import rebuild as rebuild_store
+
+        return rebuild_store(
+            spark,
+            store,
+            queues=queues or not index,
+            index=index or not queues,
+            plan=plan,
+            out=out,
+            settings=settings,
+        ).shape()
+
+    output.document(asked.run(f"cannot rebuild the store {store}", job, check))
+
+
+@command()
+@store_argument
+@click.option(
+    "--report",
+    "folder",
+    type=click.Path(path_type=Path),
+    metavar="OUT",
+    help="Also writes findings.parquet and report.json into this folder.",
+)
+@session_options
+@settings_options
+@output_options
+def audit(
+    store: str, folder: Path | None, asked: Asked, output: Output, pairs: tuple[str, ...]
+) -> int:
+    """Holds log, queues and index against each other, as a Spark job. Ends with 5 at damage.
+
+    Finds what `keelog store verify --deep` finds, read-only, in as many tasks as there are cores.
+    Each finding names its place and a command that mends it.
+
+    Example: keelog spark audit ./store --report ./audit
+    """
+    settings = load_settings(pairs)
+
+    def check() -> None:
+        from keelog.pipeline.jobs.audit import check_audit
+
+        check_audit(store)
+        if folder is not None:
+            with doing(f"cannot write {folder}"):
+                check_can_make(folder)
+
+    def job(spark: Any) -> dict[str, Any]:
+        from keelog.pipeline.jobs.audit import audit as audit_store
+        from keelog.pipeline.jobs.audit import write_report
+
+        result = audit_store(spark, store, settings)
+        if folder is not None:
+            write_report(result, folder)
+        return result.shape()
+
+    found = asked.run(f"cannot audit the store {store}", job, check)
+    return show_findings(found, output, store)
+
+
+@command()
+@store_argument
+@click.option("--out", required=True, metavar="OUT", help="A folder, or a URL as s3://bucket/x.")
+@export_options
+@settings_options
+@session_options
+@output_options
+def export(
+    store: str, out: str, output: Output, asked: Asked, pairs: tuple[str, ...], **chosen: Any
+) -> int:
+    """Exports messages as Parquet, in folders by topic and date.
+
+    A run adds what is new since the last one, and may be repeated after any end. Spark, pyarrow
+    and DuckDB read the folder. With damaged places passed over the exit code is 5.
+
+    Example: keelog spark export ./store --out ./parquet
+
+    Example: keelog spark export ./store --out ./paid --topics orders --tags paid
+    """
+    wanted = export_of(pairs, **chosen)
+
+    what = f"cannot export {store}"
+    with doing(what):
+        check_engine()
+        from keelog.pipeline.jobs.export.folder import ExportFolder
+        from keelog.pipeline.jobs.export.run import by_tasks, run_export
+
+        # Spark starts when there is something to write, and not before.
+        def engine(parts: list["NumberedPart"], order: "WriteOrder") -> list["Written"]:
+            return asked.run(what, lambda session: by_tasks(session, parts, order))
+
+        result = run_export(store, ExportFolder.at(out), wanted, engine)
+    output.document(shown(result), title=summary(result))
+    return exit_code(result)
+
+
+@command()
+@store_argument
+@click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="An HTML page.")
+@click.option(
+    "--top",
+    type=click.IntRange(1, 1000),
+    default=10,
+    show_default=True,
+    help="How many topics, tags and keys are named.",
+)
+@click.option("--topics", metavar="A,B", help="Only these topics.")
+@settings_options
+@session_options
+@output_options
+def stats(
+    store: str, report: Path | None, output: Output, asked: Asked, pairs: tuple[str, ...],
+    **chosen: Any,
+) -> None:  # fmt: skip
+    """Counts messages, bytes, rates, sizes, tags, keys and skew, by topic and over time.
+
+    --report writes a page with pictures that needs nothing else.
+
+    Example: keelog spark stats ./store --report stats.html
+    """
+    options = {"path": store, **source_options(pairs)}
+    if chosen["topics"] is not None:
+        options["subscribe"] = chosen["topics"]
+
+    def check() -> None:
+        from keelog.pipeline.resolve import check_read
+
+        check_read(parse_options(options))
+        if report is not None:
+            with doing(f"cannot write {report}"):
+                check_can_write(report)
+
+    def job(session: Any) -> "Figures":
+        from keelog.pipeline.jobs.stats import COLUMNS, collect_figures
+
+        reader = session.read.format("keelog").options(**options, columns=COLUMNS)
+        return collect_figures(reader.load(), chosen["top"])
+
+    figures = asked.run(f"cannot count what is in {store}", job, check)
+    if report is not None:
+        from keelog.pipeline.jobs.stats_report import render
+
+        with doing(f"cannot write {report}"):
+            report.write_text(
+                render(figures, f"Keelog store {without_credentials(store)}"), encoding="utf-8"
+            )
+    if output.format == "table":
+        show_tables(figures, output)
+    else:
+        output.document(figures.document(), figures.topics)
+    if report is not None:
+        say(f"the report is {report}")
+
+
+def show_tables(figures: "Figures", output: Output) -> None:
+    """Topics, tags, keys and the fullest queues, one table below the other."""
+    from keelog.pipeline.report_page import topic_rows
+
+    totals = figures.totals
+    title = f"{totals['messages']} messages in {totals['queues']} queues of"
+    output.document({}, topic_rows(figures.topics), f"{title} {totals['topics']} topics")
+    queues = sorted(figures.queues, key=lambda row: -row["evenness"])[: len(figures.topics)]
+    tables = {
+        "tags with the most messages": figures.tags,
+        "keys with the most messages": figures.keys,
+        "queues with the most over an even share": [
+            row | {"evenness": round(row["evenness"], 2)} for row in queues
+        ],
+    }
+    for title, rows in tables.items():
+        if rows:
+            output.document({}, rows, f"\n{title}")
+
+
+@click.group(cls=CliGroup)
+def spark() -> None:
+    """Runs a Spark job on a store directory, here or on a cluster; needs no node.
+
+    Each takes --master, and --conf for Spark's own settings. Under spark-submit both are those
+    of spark-submit.
+
+    Example: keelog spark audit ./store
+    """
+
+
+for command in (rebuild, audit, export, stats):
+    spark.add_command(command)
