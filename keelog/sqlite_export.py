@@ -1,7 +1,8 @@
 """Messages as rows of an SQLite database, with a table of their keys beside them.
 
-Written under another name in one transaction, and renamed: the name always means a whole database.
-SQLite sorts in files beside it meanwhile: the folder for temporary files may be small.
+An exported file is written under another name and renamed, a database in one transaction: the name
+always means a whole file. SQLite sorts in files beside it meanwhile: the folder for temporary
+files may be small.
 """
 
 import os
@@ -16,15 +17,35 @@ from typing import Any, NamedTuple
 import msgspec
 
 from keelog.pipeline.errors import CorruptRecord
-from keelog.whole_file import whole_file
+from node.runtime.disk import rename, sync_dir, sync_file
 from node.store.file_cache import see_all_damage
 from node.store.log.reader import Damage, columns_past_damage
 from node.store.opening import StoppedStore
 from node.store.query.filters import TagFilter
-from protocol.errors import BodyUnreadable, MqError
+from protocol.errors import BadRequest, BodyUnreadable, MqError
 from protocol.record.bodies import COMPRESSED
 from protocol.record.codec import Record
 from protocol.record.columns import RecordColumns
+
+
+@contextmanager
+def whole_file(out: Path, overwrite: bool) -> Iterator[Path]:
+    """The path to write to; it becomes `out` after the block, and goes away when that fails.
+
+    Raises BadRequest when `out` is there and `overwrite` is not.
+    """
+    if out.exists() and not overwrite:
+        raise BadRequest(f"{out} is there already", "another name, or --overwrite")
+    partial = out.with_name(f"{out.name}.partial")
+    partial.unlink(missing_ok=True)
+    try:
+        yield partial
+        sync_file(partial)
+        rename(partial, out)
+        sync_dir(out.absolute().parent)
+    finally:
+        partial.unlink(missing_ok=True)
+
 
 TABLES = """
 CREATE TABLE messages (

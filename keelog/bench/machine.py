@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from keelog.cli.options import version
-from keelog.diag.machine import mount_of
+from keelog.diag import mount_of
 from node.runtime.settings import load_settings
 from node.supervisor.child_process import SOURCE_ROOT
 

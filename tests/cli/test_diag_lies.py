@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from keelog import diag_node
 from keelog.cli.main import run
-from keelog.diag import node as diag_node
-from keelog.diag.collect import LOG_BYTES_MAX, LOG_LINE_CHARS_MAX, last_lines
-from keelog.diag.node import METRICS_BYTES_MAX
+from keelog.diag import LOG_BYTES_MAX, LOG_LINE_CHARS_MAX, last_lines
+from keelog.diag_node import METRICS_BYTES_MAX
 from tests.support.lying_node import LyingNode, lying_node, truthful_status
 from tests.support.node import RunningNode
 

@@ -8,8 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from keelog.cli.main import cli, run
-from keelog.diag.collect import LOG_LINES_MAX, last_lines, redacted
-from keelog.diag.machine import ROCKETMQ_SYSCTL, sysctl_hints
+from keelog.diag import LOG_LINES_MAX, ROCKETMQ_SYSCTL, last_lines, redacted, sysctl_hints
 from tests.support.golden import GetStore
 
 NOWHERE = "tcp://127.0.0.1:9"

@@ -21,8 +21,7 @@ from keelog.cli.store.options import exit_code, export_of, export_parquet, shown
 from keelog.pipeline.errors import CorruptRecord, log
 from keelog.pipeline.options import ExportOptions
 from keelog.progress import CommandProgress
-from keelog.sqlite_export import SqliteResult, sqlite_file
-from keelog.whole_file import whole_file
+from keelog.sqlite_export import SqliteResult, sqlite_file, whole_file
 from protocol.errors import BadRequest, BodyUnreadable
 from protocol.record.codec import Record
 

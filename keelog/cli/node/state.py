@@ -306,7 +306,7 @@ def diag(store: Path | None, out: Path, log_file: Path | None, node: str, output
 
     Example: keelog diag ./store -o keelog-stopped.zip
     """
-    from keelog.diag.collect import gather
+    from keelog.diag import gather
 
     with doing(f"cannot write {out}"):
         bundle = gather(node, store, log_file)

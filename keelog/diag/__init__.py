@@ -1,1 +1,0 @@
-"""Gathers what helps to find out what is wrong with a node."""
