@@ -6,8 +6,7 @@ print(result.steady.messages_per_s, result.cpu_s_per_million)
 """
 
 from keelog.bench.results import Result, Summary
-from keelog.bench.running import run
-from keelog.bench.setup import LoadListener
+from keelog.bench.running import LoadListener, run
 from keelog.bench.workload import Workload
 
 __all__ = ["LoadListener", "Result", "Summary", "Workload", "run"]

@@ -13,15 +13,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from keelog.bench import machine
-from keelog.bench.load.bodies import Sizes, batches, make_bodies
-from keelog.bench.load.job import SECOND_NS
-from keelog.bench.load.processes import SecondFigures
-from keelog.bench.load.recorder import Recorder
-from keelog.bench.report.aggregate import Tally
+from keelog.bench.aggregate import Tally
+from keelog.bench.job import SECOND_NS, Recorder
+from keelog.bench.machine import memory_of, process_use
+from keelog.bench.processes import SecondFigures
 from keelog.bench.results import Result
-from keelog.bench.setup import LoadListener
-from keelog.bench.watch import memory_of, process_use
-from keelog.bench.workload import Workload
+from keelog.bench.running import LoadListener
+from keelog.bench.workload import Sizes, Workload, batches, make_bodies
 from node.runtime.process import now_ms
 from node.runtime.settings import load_settings
 from node.store.identity.places import create_store

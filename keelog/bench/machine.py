@@ -1,21 +1,30 @@
-"""The machine and versions of a load: enough to know whether two results may be compared."""
+"""The machine of a load: what it is, and what processes of the node and the load use of it.
+
+The machine and versions are enough to know whether two results may be compared. While a load runs,
+the node's processes and the load's own are looked at.
+"""
 
 import os
 import platform
 import shlex
 import subprocess
 import sys
+import time
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
+from keelog.bench.results import ProcessSample, ProcessUse
 from keelog.cli.options import version
+from keelog.client.client import Client
 from keelog.diag import mount_of
 from node.runtime.settings import load_settings
-from node.supervisor.child_process import SOURCE_ROOT
+from node.supervisor.child_process import SOURCE_ROOT, UNKNOWN
+from protocol.errors import MqError
 
 
 def describe(
@@ -69,3 +78,145 @@ def flush_mode(settings: tuple[str, ...]) -> str:
     asked = load_settings(settings)
     mode = asked.flush_disk_type
     return f"{mode}, transient pool" if asked.transient_store_pool_enable else mode
+
+
+MEMORY_EVERY_S = 5.0
+"""Reading it walks the page tables of all that a process maps."""
+LOCAL = ("tcp://127.", "tcp://localhost", "tcp://[::1]", "ipc://")
+_KIB = 1024
+
+
+class Memory(NamedTuple):
+    """Bytes of one process."""
+
+    pss: int
+    uss: int
+    anon: int
+
+
+def memory_of(pid: int) -> Memory | None:
+    """From the kernel's summary of its mappings; None when it is gone or may not be read."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    except OSError:
+        return None
+    found = {
+        name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)
+    }
+    private = found["Private_Clean"] + found["Private_Dirty"]
+    return Memory(found["Pss"] * _KIB, private * _KIB, found["Pss_Anon"] * _KIB)
+
+
+class _Track:
+    """One named process, whatever its pids."""
+
+    def __init__(self) -> None:
+        self.pids: dict[int, tuple[float, float]] = {}
+        """For each pid its CPU seconds when first and last seen."""
+        self.most: Memory | None = None
+
+    def cpu(self, pid: int, cpu_s: float, begins_at: float) -> None:
+        first = self.pids[pid][0] if pid in self.pids else begins_at
+        self.pids[pid] = (first, cpu_s)
+
+    @property
+    def cpu_s(self) -> float:
+        return sum(last - first for first, last in self.pids.values())
+
+
+class ProcessWatch:
+    """Follows each process by its name: `writer`, `queue 0`, `send 1`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._start_ns = time.monotonic_ns()
+        self._is_local = client.endpoint.startswith(LOCAL)
+        self._tracks: dict[str, _Track] = {}
+        self._others: dict[str, int] = {}
+        self._cpu_before: dict[str, float] = {}
+        self._looked_ns = time.monotonic_ns()
+        self._memory_at = 0.0
+        self.looks: list[ProcessSample] = []
+        self.lag: dict[str, int] = {}
+
+    def begin(self, start_ns: int) -> None:
+        """Seconds count from here."""
+        self._start_ns = start_ns
+
+    def also(self, members: Iterable[tuple[str, int]]) -> None:
+        """Processes of the load, by name and pid."""
+        self._others |= dict(members)
+
+    def look(self, is_first: bool = False) -> None:
+        """One look. A node that does not reply now is looked at the next time."""
+        now = time.monotonic_ns()
+        cpu = {name: (pid, _cpu_s(pid)) for name, pid in self._others.items()}
+        with suppress(MqError):
+            cpu |= self._ask_node()
+        for name, (pid, cpu_s) in cpu.items():
+            track = self._tracks.setdefault(name, _Track())
+            track.cpu(pid, cpu_s, cpu_s if is_first else 0.0)
+        span = max(1, now - self._looked_ns) / 1e9
+        used = {name: track.cpu_s for name, track in self._tracks.items()}
+        cores = {n: round((s - self._cpu_before.get(n, 0.0)) / span, 3) for n, s in used.items()}
+        self._cpu_before, self._looked_ns = used, now
+        at = round((now - self._start_ns) / 1e9, 3)
+        anon = self._measure_memory(cpu, at)
+        if not is_first:
+            self.looks.append(ProcessSample(at, cores, dict(self.lag), anon))
+
+    def _ask_node(self) -> dict[str, tuple[int, float]]:
+        status = self._client.status()
+        found: dict[str, tuple[int, float]] = {}
+        roles = [one.role for one in status.processes]
+        for one in status.processes:
+            name = one.role if roles.count(one.role) == 1 else f"{one.role} {one.index}"
+            if one.pid and one.cpu_s is not None:
+                found[name] = (one.pid, one.cpu_s)
+            if one.role in ("queue", "index"):
+                self.lag[name] = one.lag_bytes or 0
+        supervisor = status.raw.get("supervisor", {})
+        if supervisor.get("cpu_s") is not None:
+            found["supervisor"] = (supervisor["pid"], supervisor["cpu_s"])
+        return found
+
+    def _measure_memory(self, cpu: dict[str, tuple[int, float]], at: float) -> dict[str, int]:
+        if not self._is_local or (self.looks and at < self._memory_at + MEMORY_EVERY_S):
+            return {}
+        self._memory_at = at
+        anon = {}
+        for name, (pid, _) in cpu.items():
+            memory, track = memory_of(pid), self._tracks[name]
+            if memory is not None:
+                anon[name] = memory.anon
+                track.most = Memory(*map(max, track.most or memory, memory))
+        return anon
+
+    def uses(self, messages: int) -> list[ProcessUse]:
+        """The cost of each process for this number of messages."""
+        return [
+            process_use(name, track.cpu_s, messages, track.most, len(track.pids))
+            for name, track in self._tracks.items()
+        ]
+
+
+def process_use(
+    name: str, cpu_s: float, messages: int, memory: Memory | None, pids: int = 1
+) -> ProcessUse:
+    """The cost of one process for a number of messages."""
+    return ProcessUse(
+        name,
+        cpu_s=round(cpu_s, 3),
+        cpu_s_per_million=round(cpu_s / messages * 1e6, 3) if messages else None,
+        pss_bytes=memory.pss if memory else None,
+        uss_bytes=memory.uss if memory else None,
+        anon_bytes=memory.anon if memory else None,
+        pids=pids,
+    )
+
+
+def _cpu_s(pid: int) -> float:
+    with suppress(psutil.Error, OSError, *UNKNOWN):
+        times = psutil.Process(pid).cpu_times()
+        return times.user + times.system
+    return 0.0

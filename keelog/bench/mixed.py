@@ -11,14 +11,18 @@ from pathlib import Path
 import numpy as np
 
 import keelog
-from keelog.bench.killing import Killer
-from keelog.bench.load.payload_header import WHO_AT
-from keelog.bench.load.receipts_file import notes_path, read_notes
-from keelog.bench.measuring import run_on
-from keelog.bench.node_process import Node, await_workers
-from keelog.bench.queue_checks import Ints, check_queue, pull_queue, verify_deep
+from keelog.bench.node_process import Killer, Node, await_workers
+from keelog.bench.queue_checks import (
+    Ints,
+    check_queue,
+    notes_path,
+    pull_queue,
+    read_notes,
+    verify_deep,
+)
 from keelog.bench.results import Result
-from keelog.bench.setup import BenchNode, LoadListener, Scene, make_topics, node_for
+from keelog.bench.running import BenchNode, LoadListener, Scene, make_topics, node_for, run_on
+from keelog.bench.sending import WHO_AT
 from keelog.bench.workload import Workload
 from protocol.human_text import count_text
 

@@ -1,13 +1,23 @@
-"""Compares what a node has after a load with the receipts of its producers."""
+"""Compares what a node has after a load with the receipts of its producers.
 
+The receipts of producers are in a file, a row a message, so that all can be checked.
+"""
+
+import itertools
+import struct
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from keelog.client.client import Client
+from keelog.client.results import Receipt
 from node.supervisor.child_process import command, environment
 from protocol.record.columns import scan
 
@@ -86,3 +96,45 @@ def verify_deep(root: Path, settings: Sequence[str] = ()) -> tuple[int, str]:
     words = command("keelog", ["store", "verify", str(root), "--deep", "--json", *options])
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment())
     return done.returncode, (done.stdout + done.stderr)[:2000]
+
+
+COLUMNS = ("number", "queue_id", "queue_offset", "physical_offset")
+_RECEIPT = struct.Struct("=4q").pack
+_BUFFER_BYTES = 1 << 20
+
+
+def notes_path(folder: str, producer: int) -> Path:
+    """The file of a producer's rows."""
+    return Path(folder) / f"producer-{producer}.rows"
+
+
+@contextmanager
+def noting(
+    path: Path, send: Callable[..., "Future[Receipt]"]
+) -> Iterator[Callable[..., "Future[Receipt]"]]:
+    """Yields `send` with a row for each message that is stored; numbers count the calls.
+
+    Rows come on the client's I/O thread alone. Every message needs its reply inside.
+    """
+    numbers = itertools.count()
+    with path.open("wb", buffering=_BUFFER_BYTES) as file:
+
+        def note(number: int, future: "Future[Receipt]") -> None:
+            if future.exception() is None:
+                found = future.result()
+                file.write(
+                    _RECEIPT(number, found.queue_id, found.queue_offset, found.physical_offset)
+                )
+
+        def send_and_note(*arguments: Any, **options: Any) -> "Future[Receipt]":
+            number = next(numbers)
+            future = send(*arguments, **options)
+            future.add_done_callback(partial(note, number))
+            return future
+
+        yield send_and_note
+
+
+def read_notes(path: Path) -> Ints:
+    """The rows, a column for each of COLUMNS."""
+    return np.fromfile(path, np.int64).reshape(-1, len(COLUMNS))

@@ -1,11 +1,16 @@
-"""The figures of a load as plain values: the shape of the JSON document.
+"""The figures of a load as plain values: the JSON document, limits for it, comparisons of two.
 
 Rates are messages a second, MB are 10**6 bytes of bodies, latencies ms. Adding a field is allowed,
-renaming or removing one is not.
+renaming or removing one is not. A run must keep its limits; two runs are compared figure by
+figure.
 """
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
+
+from keelog.text import ms_text
+from protocol.human_text import count_text
 
 Figures = dict[str, Any]
 SHAPE = 1
@@ -138,3 +143,115 @@ class Result:
         known["processes"] = [ProcessUse(**one) for one in fields["processes"]]
         known["looks"] = [ProcessSample(**one) for one in fields["looks"]]
         return cls(**known)
+
+
+SAME = 0.05
+"""Ratios nearer to 1 than this say nothing: runs differ by as much."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunLimits:
+    """Bounds of the steady figures of the main stream, in seconds and messages/s; None: any."""
+
+    max_p50_s: float | None = None
+    max_p99_s: float | None = None
+    max_p999_s: float | None = None
+    min_rate: float | None = None
+    max_cpu_s_per_million: float | None = None
+
+    def broken_by(self, result: Result) -> list[str]:
+        """A sentence for each limit that is broken, also where there is nothing to hold it to."""
+        steady = result.steady
+        said = []
+        for name, limit_s in (
+            ("p50_ms", self.max_p50_s),
+            ("p99_ms", self.max_p99_s),
+            ("p999_ms", self.max_p999_s),
+        ):
+            found = getattr(steady, name)
+            if limit_s is not None and (found is None or found > limit_s * 1e3):
+                most = ms_text(limit_s * 1e3)
+                said.append(f"{name.removesuffix('_ms')} is {ms_text(found)}, {most} is allowed")
+        if self.min_rate is not None and steady.messages_per_s < self.min_rate:
+            rate, least = count_text(steady.messages_per_s), count_text(self.min_rate)
+            said.append(f"{rate} messages/s, {least} are asked for")
+        cpu, cpu_max = result.cpu_s_per_million, self.max_cpu_s_per_million
+        if cpu_max is not None and (cpu is None or cpu > cpu_max):
+            said.append(f"{cpu} CPU seconds per million messages, {cpu_max} are allowed")
+        return said
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One figure of two runs; `ratio` is after / before, `worse` the part by which it got worse."""
+
+    figure: str
+    before: float
+    after: float
+    ratio: float
+    worse: float
+
+    def row(self) -> dict[str, Any]:
+        """For a table or JSON."""
+        verdict = "same"
+        if abs(self.worse) > SAME:
+            verdict = "worse" if self.worse > 0 else "better"
+        return {
+            "figure": self.figure,
+            "before": self.before,
+            "after": self.after,
+            "ratio": round(self.ratio, 3),
+            "verdict": verdict,
+        }
+
+
+def differences(before: Result, after: Result) -> Iterator[Difference]:
+    """Every figure that both have: of each stream's steady part, CPU and memory of processes."""
+    for name, stream in before.streams.items():
+        if name in after.streams:
+            yield from _of_stream(name, stream.steady, after.streams[name].steady)
+    yield from _one(
+        "CPU s/million", before.cpu_s_per_million, after.cpu_s_per_million, more_is_better=False
+    )
+    yield from _one(
+        "dispatched after s", before.dispatched_after_s, after.dispatched_after_s, False
+    )
+    theirs = {one.name: one for one in after.processes}
+    for mine in before.processes:
+        if mine.name in theirs:
+            other = theirs[mine.name]
+            cpus = mine.cpu_s_per_million, other.cpu_s_per_million
+            yield from _one(f"{mine.name}: CPU s/million", *cpus, False)
+            yield from _one(f"{mine.name}: anon bytes", mine.anon_bytes, other.anon_bytes, False)
+
+
+def _of_stream(name: str, before: Summary, after: Summary) -> Iterator[Difference]:
+    rates = before.messages_per_s, after.messages_per_s
+    yield from _one(f"{name}: messages/s", *rates, more_is_better=True)
+    for field in ("avg_ms", "p50_ms", "p90_ms", "p99_ms", "p999_ms", "max_ms"):
+        yield from _one(
+            f"{name}: {field}", getattr(before, field), getattr(after, field), more_is_better=False
+        )
+
+
+def _one(
+    figure: str, before: float | None, after: float | None, more_is_better: bool
+) -> Iterator[Difference]:
+    """Nothing where one of both is missing or 0."""
+    if before and after:
+        ratio = after / before
+        yield Difference(figure, before, after, ratio, 1 - ratio if more_is_better else ratio - 1)
+
+
+GUARDED = ("messages/s", "p50_ms", "p99_ms", "CPU s/million")
+"""The figures that `--max-regression` compares: a second run repeats them."""
+
+
+def regressions(found: list[Difference], main: str, share: float) -> list[str]:
+    """Guarded figures of the main stream, and the CPU of all, that got worse by more than that."""
+    guarded = {f"{main}: {name}" for name in GUARDED[:3]} | {GUARDED[3]}
+    return [
+        f"{one.figure} is {one.ratio:.2f} times as before"
+        for one in found
+        if one.figure in guarded and one.worse > share
+    ]

@@ -1,10 +1,224 @@
-"""Runs a load. `run` is what the command line calls too."""
+"""Runs a load: a node, topics and processes are set up, rows come in, everything is dispatched.
+
+`run` is what the command line calls too.
+"""
+
+import contextlib
+import itertools
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+from uuid import uuid4
 
 import keelog
-from keelog.bench.measuring import run_on
-from keelog.bench.results import Result
-from keelog.bench.setup import LoadListener, Scene, make_topics, node_for
+from keelog.bench import machine
+from keelog.bench.aggregate import Tally
+from keelog.bench.job import SECOND_NS, LoadJob
+from keelog.bench.machine import ProcessWatch
+from keelog.bench.node_process import ANY_DISK, Node, await_workers
+from keelog.bench.processes import Fleet, Member
+from keelog.bench.results import Result, Second
+from keelog.bench.sending import END, PayloadHeader
 from keelog.bench.workload import Workload
+from protocol.human_text import count_text
+
+
+@dataclass(slots=True)
+class LoadListener:
+    """Gets the phases and seconds of a load; ignores them by default."""
+
+    phase: Callable[[str], None] = lambda _: None
+    second: Callable[[float, dict[str, Second], dict[str, int]], None] = lambda *_: None
+    """Seconds since the start, figures of each stream, lag of each worker in bytes."""
+
+
+class BenchNode(NamedTuple):
+    """The address of a node. `folder` and `node` are None for one that was given."""
+
+    endpoint: str
+    folder: Path | None = None
+    node: Node | None = None
+
+
+@contextlib.contextmanager
+def node_for(load: Workload) -> Iterator[BenchNode]:
+    """The node that was given, or a new one, which is stopped afterwards."""
+    if load.node is not None:
+        yield BenchNode(load.node)
+        return
+    kept = load.directory is not None
+    folder = Path(load.directory or tempfile.mkdtemp(prefix="keelog-bench-")).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = (*ANY_DISK, *load.settings)
+    node = Node(folder / "store", settings, queue_workers=load.queue_workers, readers=load.readers)
+    try:
+        node.begin()
+        try:
+            node.await_ready()
+            yield BenchNode(node.endpoint, folder, node)
+            if node.is_running:
+                node.stop()
+        except BaseException:
+            # A store that stays is one to work on; nobody waits for the flush of one that goes.
+            if not (kept and node.is_running and node.stop() == 0):
+                node.kill()
+            raise
+    finally:
+        if not kept:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(slots=True)
+class Scene:
+    """A node under load."""
+
+    load: Workload
+    client: keelog.Client
+    listener: LoadListener
+    topics: tuple[str, ...]
+    place: BenchNode
+    fleet: Fleet = field(default_factory=Fleet)
+    folder: str | None = None
+    """A folder for files of load processes."""
+    on_start: Callable[[int], None] = lambda _: None
+    """Called with the moment at which the load begins."""
+    is_marked: Callable[[float], bool] | None = None
+    """Which seconds are summed up by themselves, by their end since the start."""
+
+    def jobs(self, role: str, count: int) -> list[LoadJob]:
+        """Jobs of one role."""
+        place = self.client.endpoint
+        return [
+            LoadJob(role, n, count, place, self.topics, self.load, self.folder)
+            for n in range(count)
+        ]
+
+
+def make_topics(load: Workload, client: keelog.Client) -> tuple[str, ...]:
+    """New topics, of this load alone."""
+    name = uuid4().hex[:8]
+    topics = tuple(f"bench-{name}-{number}" for number in range(load.topics))
+    for topic in topics:
+        client.create_topic(topic, load.queues)
+    return topics
+
+
+MAIN = {"send": "send", "consume": "consume", "e2e": "end_to_end", "mixed": "send"}
+LINE_DELAY_NS = 300_000_000
+"""How long after a second its line is printed: rows of busy processes come late."""
+
+
+def run_on(scene: Scene) -> Result:
+    load = scene.load
+    if load.kind == "consume":
+        fill(scene)
+    with scene.fleet as fleet:
+        scene.listener.phase("starting the load")
+        members = _start(scene)
+        result, tally, watch = _measure(scene, members)
+    streams = tally.streams()
+    order = sorted(streams, key=lambda name: (name != result.main, name))
+    result.streams = {name: streams[name] for name in order}
+    result.checks |= tally.marked_figures(result.main)
+    messages = result.streams[result.main].summary.messages
+    result.processes = watch.uses(messages)
+    result.looks = watch.looks
+    if messages:
+        cpu_s = sum(one.cpu_s for one in result.processes)
+        result.cpu_s_per_million = round(cpu_s / messages * 1e6, 3)
+    shares = [member.generator for member in fleet.members if member.generator is not None]
+    if shares:
+        result.generator_cpu_s_per_million = round(sum(shares) / len(shares), 3)
+    if "end_to_end" in result.streams:
+        failures = result.streams["end_to_end"].summary.failures
+        result.faults += [f"{count} messages {kind}" for kind, count in failures.items()]
+    return result
+
+
+def _start(scene: Scene) -> list[Member]:
+    load, fleet = scene.load, scene.fleet
+    if load.kind == "consume":
+        return fleet.start(scene.jobs("consume", load.consumers))
+    members = fleet.start(scene.jobs("send", load.processes))
+    if load.kind != "send":
+        members += fleet.start(scene.jobs("follow", load.consumers))
+    if load.kind == "mixed":
+        members += fleet.start(scene.jobs("find", 1))
+    return members
+
+
+def fill(scene: Scene) -> None:
+    """Stores the messages that are read afterwards."""
+    stored = scene.load.count or scene.load.stored
+    scene.listener.phase(f"storing {count_text(stored)} messages")
+    load = replace(
+        scene.load, kind="send", callers="batches", batch=500, in_flight=8, rate=None, count=stored
+    )
+    with Fleet() as fleet:
+        job = LoadJob("send", 0, 1, scene.client.endpoint, scene.topics, load)
+        fleet.go(fleet.start([job]))
+        for _ in fleet.rows(time.monotonic_ns() + 3600 * SECOND_NS):
+            pass
+    await_workers(scene.client)
+
+
+def _measure(scene: Scene, members: Sequence[Member]) -> tuple[Result, Tally, ProcessWatch]:
+    load, fleet = scene.load, scene.fleet
+    watch = ProcessWatch(scene.client)
+    watch.also((member.name, member.pid) for member in members)
+    watch.look(is_first=True)
+    start_ns = fleet.go(members)
+    watch.begin(start_ns)
+    scene.on_start(start_ns)
+    tally = Tally(start_ns, load.warm_up, scene.is_marked)
+    scene.listener.phase("warming up" if load.warm_up else "running")
+    _listen(scene, tally, watch, start_ns)
+    scene.listener.phase("waiting for the workers")
+    result = Result(
+        load.kind,
+        MAIN[load.kind],
+        load.as_dict(),
+        machine.describe(
+            scene.place.folder, load.settings, scene.client.status().raw.get("kernel")
+        ),
+        lag_at_end_bytes=dict(watch.lag),
+    )
+    result.dispatched_after_s = round(await_workers(scene.client), 3)
+    watch.look()
+    return result, tally, watch
+
+
+def _listen(scene: Scene, tally: Tally, watch: ProcessWatch, start_ns: int) -> None:
+    """Listens until all processes are done; a line a second."""
+    is_ended = False
+    for second in itertools.count():
+        full_ns = start_ns + (second + 1) * SECOND_NS
+        for row in scene.fleet.rows(full_ns + LINE_DELAY_NS):
+            tally.add(row)
+        if time.monotonic_ns() >= full_ns + LINE_DELAY_NS:
+            watch.look()
+            if second == int(scene.load.warm_up) and second:
+                scene.listener.phase("running")
+            scene.listener.second(second + 1.0, tally.close(second), watch.lag)
+        if scene.load.kind in ("e2e", "mixed") and not is_ended:
+            senders = [one for one in scene.fleet.members if one.name.startswith("send")]
+            if all(one.is_done for one in senders):
+                is_ended = True
+                send_last(scene)
+        if all(one.is_done for one in scene.fleet.members):
+            return
+
+
+def send_last(scene: Scene) -> None:
+    """Sends a message after all others to each queue, which ends its follower."""
+    body = PayloadHeader(0, 0, END, END).body(b"")
+    for topic in scene.topics:
+        for queue_id in range(scene.load.queues):
+            scene.client.send(topic, body, queue_id=queue_id)
 
 
 def run(load: Workload, listener: LoadListener | None = None) -> Result:

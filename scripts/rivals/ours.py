@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import keelog
-from keelog.bench.load.job import SECOND_NS, LoadJob
-from keelog.bench.load.processes import Fleet
+from keelog.bench.job import SECOND_NS, LoadJob
 from keelog.bench.node_process import ANY_DISK, Node, await_workers
+from keelog.bench.processes import Fleet
 from keelog.bench.results import Result, Summary
 from keelog.bench.running import run
 from keelog.bench.workload import Callers, Workload

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keelog.bench.load.pace import wake_up_in_time
+from keelog.bench.job import wake_up_in_time
 from node.supervisor.bind import free_ports
 from scripts.rivals.proc import die_with_parent
 

@@ -19,7 +19,7 @@ from tests.support.seldom import seldom
 
 SMALL = ("-X", "store.mapped_file_size_commit_log=16777216", "-X", "store.max_index_num=20000")
 NODE = {"keelog-serve", "keelog-writer", "keelog-queue-0", "keelog-index", "keelog-reader-0"}
-LOAD = "keelog.bench.load.load_process"
+LOAD = "keelog.bench.load_process"
 END_S = 60.0
 
 

@@ -150,7 +150,7 @@ def place(
         return work(PlainEngine())
 
     monkeypatch.setattr(bench_running, "run", load)
-    monkeypatch.setattr("keelog.bench.report.html_page.page", lambda _result: "<!DOCTYPE html>")
+    monkeypatch.setattr("keelog.bench.report.html_page", lambda _result: "<!DOCTYPE html>")
     monkeypatch.setattr(spark_jobs, "run_job", job)
     # Nodes of their own are what the other tests start, by this very command.
     monkeypatch.setattr(supervisor, "serve", serve)

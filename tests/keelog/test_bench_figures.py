@@ -10,18 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keelog.bench.limits import RunLimits, differences, regressions
-from keelog.bench.load.bodies import Sizes, batches, make_bodies
-from keelog.bench.load.histogram import LatencyHistogram
-from keelog.bench.load.job import LoadJob
-from keelog.bench.load.pace import LoadPace
-from keelog.bench.load.payload_header import END, PayloadHeader
-from keelog.bench.load.processes import SecondFigures
-from keelog.bench.load.read_roles import follow
-from keelog.bench.load.recorder import Recorder
-from keelog.bench.report.aggregate import Tally
-from keelog.bench.results import Result, Stream, Summary
-from keelog.bench.workload import Workload
+from keelog.bench.aggregate import Tally
+from keelog.bench.job import LatencyHistogram, LoadJob, LoadPace, Recorder
+from keelog.bench.processes import SecondFigures
+from keelog.bench.read_roles import follow
+from keelog.bench.results import Result, RunLimits, Stream, Summary, differences, regressions
+from keelog.bench.sending import END, PayloadHeader
+from keelog.bench.workload import Sizes, Workload, batches, make_bodies
 from protocol.errors import BadRequest
 from protocol.human_text import bytes_of, count_of, seconds_of, share_of
 

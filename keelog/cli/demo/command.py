@@ -13,7 +13,7 @@ import click
 
 import keelog
 from keelog.bench.node_process import Node, await_workers
-from keelog.bench.setup import node_for
+from keelog.bench.running import node_for
 from keelog.bench.workload import Workload
 from keelog.cli.demo.spark import INSTALL, is_spark_there, spark_topics
 from keelog.cli.demo.store import Input, find_store, outgoing, read_store, same

@@ -20,8 +20,7 @@ from protocol.errors import BadRequest, MqError
 from protocol.human_text import bytes_of, count_of, seconds_of, share_of
 
 if TYPE_CHECKING:
-    from keelog.bench.limits import RunLimits
-    from keelog.bench.results import Result
+    from keelog.bench.results import Result, RunLimits
     from keelog.bench.workload import Workload
 
 
@@ -156,7 +155,7 @@ def workload_of(kind: Any, said: Options) -> "Workload":
 
 def limits_of(said: Options) -> "RunLimits":
     """The limits of a command's options."""
-    from keelog.bench.limits import RunLimits
+    from keelog.bench.results import RunLimits
 
     values = _values(said)
     limits = ("max_p50", "max_p99", "max_p999", "min_rate", "max_cpu")
@@ -173,12 +172,12 @@ class SomethingLost(MqError):
 def run_load(kind: str, options: Options) -> int:
     """The whole command. Raises Partial for a broken limit, SomethingLost for a lost message."""
     # Imported here: numpy and sockets, which `--help` does without.
-    from keelog.bench.report.text_report import listening
+    from keelog.bench.report import listening
 
     with doing(f"cannot run keelog bench {kind}"):
         load, limits = workload_of(kind, options), limits_of(options)
         if options["html_file"] is not None:
-            from keelog.bench.report.html_page import check_pictures
+            from keelog.bench.report import check_pictures
 
             check_pictures()
         from keelog.bench.running import run
@@ -204,9 +203,9 @@ def _write(result: "Result", options: Options) -> None:
     if files["csv"] is not None:
         _put_csv(files["csv"], result)
     if files["html"] is not None:
-        from keelog.bench.report.html_page import page
+        from keelog.bench.report import html_page
 
-        _put(files["html"], page(result))
+        _put(files["html"], html_page(result))
 
 
 def _put(file: Path, text: str) -> None:
@@ -230,7 +229,7 @@ def _put_csv(file: Path, result: "Result") -> None:
 
 
 def _show(result: "Result") -> None:
-    from keelog.bench.report.text_report import last_lines, process_rows, summary_rows
+    from keelog.bench.report import last_lines, process_rows, summary_rows
 
     output = Output("table")
     for rows in (summary_rows(result), process_rows(result)):
@@ -262,7 +261,7 @@ def compare(before: Path, after: Path, max_regression: str | None, output: Outpu
 
     Example: keelog bench compare before.json after.json --max-regression 10%
     """
-    from keelog.bench.limits import differences, regressions
+    from keelog.bench.results import differences, regressions
 
     with doing(f"cannot compare {before} and {after}"):
         share = None if max_regression is None else share_of(max_regression)

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keelog.bench.killing import Killer
-from keelog.bench.node_process import ANY_DISK, START_S, Node
+from keelog.bench.node_process import ANY_DISK, START_S, Killer, Node
 from keelog.client.client import connect
 from node.runtime.settings import SYNC_FLUSH, load_settings
 from node.runtime.state_page import LogPage

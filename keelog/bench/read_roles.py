@@ -6,10 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 import keelog
-from keelog.bench.load.job import SECOND_NS, LoadJob, Prepared
-from keelog.bench.load.pace import LoadPace, sleep_until
-from keelog.bench.load.payload_header import END, PayloadHeader
-from keelog.bench.load.recorder import Recorder
+from keelog.bench.job import SECOND_NS, LoadJob, LoadPace, Prepared, Recorder, sleep_until
+from keelog.bench.sending import END, PayloadHeader
 from keelog.bench.workload import ReadAs
 from protocol.errors import MqError
 

@@ -1,4 +1,4 @@
-"""One process of a load: `python -m keelog.bench.load.load_process`, started by processes.py.
+"""One process of a load: `python -m keelog.bench.load_process`, started by processes.py.
 
 It talks in lines of JSON: reads its job, says that it is ready, reads the moment to begin, says a
 row of figures each second, and that it is done. Its stdin ends with the bench; then it ends, too.
@@ -15,10 +15,9 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, TextIO
 
-from keelog.bench.load.job import SECOND_NS, LoadJob, Prepared
-from keelog.bench.load.pace import sleep_until, wake_up_in_time
-from keelog.bench.load.read_roles import prepare_finds, prepare_follow, prepare_reads
-from keelog.bench.load.send_role import prepare_sends
+from keelog.bench.job import SECOND_NS, LoadJob, Prepared, sleep_until, wake_up_in_time
+from keelog.bench.read_roles import prepare_finds, prepare_follow, prepare_reads
+from keelog.bench.sending import prepare_sends
 from protocol.errors import MqError
 
 ROLES: dict[str, Callable[[LoadJob], Prepared]] = {

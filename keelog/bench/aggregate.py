@@ -5,9 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from keelog.bench.load.histogram import LatencyHistogram
-from keelog.bench.load.job import SECOND_NS
-from keelog.bench.load.processes import SecondFigures
+from keelog.bench.job import SECOND_NS, LatencyHistogram
+from keelog.bench.processes import SecondFigures
 from keelog.bench.results import Second, Stream, Summary
 
 SHORT_ROW_S = 0.5

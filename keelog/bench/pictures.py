@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from keelog.bench.report.text_report import NAMES, UNSHOWN
+from keelog.bench.report import NAMES, UNSHOWN
 from keelog.bench.results import ProcessSample, Result, Stream
 from keelog.pipeline.report_picture import COLOURS, INK, in_bytes, legend, svg
 from protocol.human_text import count_text

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from keelog.bench.load.job import LoadJob
+from keelog.bench.job import LoadJob
 from node.supervisor.child_process import command, environment
 from protocol.errors import MqError, RequestTimeout
 
@@ -74,7 +74,7 @@ class Fleet:
 
     def _start(self, job: LoadJob) -> Member:
         process = subprocess.Popen(
-            command("keelog.bench.load.load_process", ()),
+            command("keelog.bench.load_process", ()),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

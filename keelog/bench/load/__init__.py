@@ -1,1 +1,0 @@
-"""The processes of a load, and what each of them does."""

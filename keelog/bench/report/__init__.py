@@ -1,1 +1,0 @@
-"""The result of a load, added up and shown."""
