@@ -34,7 +34,7 @@ from node.writer.appender import AppendRequest
 from protocol.kernel.loader import SWITCH
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
 from protocol.record.encode import NewMessage
-from scripts.bench.fill import BATCH_RECORDS, DIGITS, HOST, CountedRecords, fill, ranges
+from scripts.bench.big_store import BATCH_RECORDS, DIGITS, HOST, CountedRecords, fill, ranges
 from scripts.option_types import made_folder, old_folder, whole_number
 from scripts.rivals.proc import cpu_seconds
 

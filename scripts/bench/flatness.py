@@ -4,15 +4,18 @@
 
 Four parts. `log`: the size of the log, 1 GiB to `--gib`, doubled each time. `queues`: topics x
 queues, 1 to `--queues`, each with messages. `consumers`: idle consumers that hold a long poll.
-`age`: a node's memory after some million messages. At each point the same loads run for
-`--seconds` each; memory is PSS without the pages of the store. A point that takes longer than
-`--limit` is left out with those after it, and named below the table. `--from FILE` shows a saved
-result again, `--markdown FILE` fills the marked part of a page. A store is removed when its part
-is over. With --gib 4 the whole takes about five minutes.
+`age`: a node's memory after some million messages. At each point the same three loads of
+`keelog.bench` run for `--seconds` each, so that points can be compared: batches at full speed, one
+caller that waits, and 1,000 messages a second to a consumer. Memory is PSS without the pages of
+the store. A point that takes longer than `--limit` is left out with those after it, and named
+below the table. `--from FILE` shows a saved result again, as tables and as one picture,
+`--markdown FILE` fills the marked part of a page. A store is removed when its part is over. With
+--gib 4 the whole takes about five minutes.
 """
 
 import argparse
 import json
+import os
 import resource
 import shutil
 import signal
@@ -22,30 +25,260 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import zmq
+
 import keelog
 from keelog.bench.machine import describe
-from keelog.bench.node_process import Node
+from keelog.bench.node_process import ANY_DISK, Node
+from keelog.bench.running import run
+from keelog.bench.workload import Workload
+from keelog.client.results import LogStatus
 from protocol.kernel import loader
-from scripts.bench.flatness_points import (
-    IdleConsumers,
-    Point,
-    TookTooLong,
-    holdings,
-    idle_cores,
-    log_of,
-    measure,
-    running,
-    store,
-    within,
-)
-from scripts.bench.flatness_show import table, write_picture
+from protocol.wire.frames import VERSION, pack
 from scripts.bench.recovery import batches, under_load
 from scripts.docs.generated_page import fill_part
 from scripts.option_types import made_folder, new_file, old_file, real_number, whole_number
+from scripts.rivals.proc import cpu_seconds, open_handles, private_mib
+from scripts.rivals.results import Figures
+from scripts.rivals.table import grid, number
+
+QUEUES = 8
+HOLD_MS = 30_000
+SOCKETS_EACH = 500
+"""Sockets of one ZeroMQ context, which takes 1,023 by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One measurement: `part` is what grows, `size` how far it has grown, in `unit`."""
+
+    part: str
+    size: float
+    unit: str
+    figures: Figures
+
+
+class TookTooLong(Exception):
+    """A point did not end in time."""
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Raises TookTooLong, wherever the main thread is, when what is inside takes longer."""
+
+    def is_over(*_: object) -> None:
+        raise TookTooLong(f"took longer than {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, is_over)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def running(root: Path) -> Iterator[Node]:
+    """A node on `root`, killed at the end."""
+    node = Node(root, ANY_DISK, readers=1).start()
+    try:
+        yield node
+    finally:
+        node.kill()
+
+
+def processes_of(node: Node) -> dict[str, int]:
+    """Process ids by name: `supervisor`, `writer`, `queue`, `queue 2`, …"""
+    found: dict[str, int] = {}
+    for role, process in node.children():
+        found.setdefault("supervisor", process.ppid())
+        same = sum(name.split()[0] == role for name in found)
+        found[role if not same else f"{role} {same + 1}"] = process.pid
+    return found
+
+
+def holdings(node: Node) -> Figures:
+    """Memory without the store's pages, in MiB, and file handles, of each process."""
+    pids = processes_of(node)
+    memory = {name: round(private_mib([pid], node.root), 1) for name, pid in pids.items()}
+    handles = {name: open_handles(pid) for name, pid in pids.items()}
+    return {
+        "pss_mib": round(sum(memory.values()), 1),
+        "handles": sum(handles.values()),
+        "pss_mib_of": memory,
+        "handles_of": handles,
+    }
+
+
+def measure(node: Node, seconds: float) -> Figures:
+    """Throughput, latencies, CPU and holdings of a node as it is.
+
+    What was written before is on the disk when a load begins: a journal that still has a GiB to
+    write holds up every new file, and would be what is measured.
+    """
+    common: dict[str, Any] = {"node": node.endpoint, "duration": seconds, "warm_up": 1.0}
+    os.sync()
+    batches = run(Workload(callers="batches", batch=100, in_flight=16, **common))
+    os.sync()
+    one = run(Workload(callers="threads", producers=1, **common)).steady
+    followed = run(Workload(kind="e2e", producers=2, rate=1000.0, **common)).steady
+    figures: Figures = {
+        "batches_per_s": round(batches.steady.messages_per_s),
+        "cpu_s_per_million": batches.cpu_s_per_million,
+        "dispatched_after_s": batches.dispatched_after_s,
+        "send_p50_ms": one.p50_ms,
+        "send_p99_ms": one.p99_ms,
+        "end_to_end_p50_ms": followed.p50_ms,
+        "end_to_end_p99_ms": followed.p99_ms,
+    }
+    return figures | holdings(node)
+
+
+def store(node: Node, messages: int, body_bytes: int, tell: Callable[[str], None]) -> None:
+    """Stores messages as fast as it goes, and waits until they are dispatched."""
+    tell(f"storing {messages:,} messages of {body_bytes} bytes")
+    run(
+        Workload(
+            node=node.endpoint, callers="batches", batch=500, in_flight=8, body=str(body_bytes),
+            count=messages, warm_up=0.0,
+        )
+    )  # fmt: skip
+
+
+def log_of(node: Node) -> LogStatus:
+    """Reads the state of the log."""
+    with keelog.connect(node.endpoint, timeout=60) as client:
+        return client.status().log
+
+
+class IdleConsumers:
+    """Connections that each hold a long poll at a queue where nothing comes."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+        self._contexts: list[zmq.Context[zmq.Socket[bytes]]] = []
+        self._askers: list[tuple[zmq.Socket[bytes], int]] = []
+        with keelog.connect(endpoint, timeout=60) as client:
+            client.create_topic("idle", QUEUES, exist_ok=True)
+            self._reader = client.routes().readers[0]
+
+    def grow_to(self, count: int) -> None:
+        """Connects until there are `count`, and sends each one's poll."""
+        while len(self._askers) < count:
+            if len(self._askers) % SOCKETS_EACH == 0:
+                self._contexts.append(zmq.Context())
+            socket = self._contexts[-1].socket(zmq.DEALER)
+            socket.setsockopt(zmq.LINGER, 0)
+            socket.connect(self._reader)
+            self._askers.append((socket, len(self._askers)))
+            self._poll(socket, len(self._askers) - 1)
+
+    def keep(self) -> None:
+        """Polls anew where a poll's time is up, as a consumer does."""
+        for socket, number in self._askers:
+            if socket.poll(0):
+                socket.recv_multipart()
+                self._poll(socket, number)
+
+    def _poll(self, socket: "zmq.Socket[bytes]", number: int) -> None:
+        fields = {"topic": "idle", "queue": number % QUEUES, "offset": 0, "wait_ms": HOLD_MS}
+        socket.send(pack({"v": VERSION, "op": "pull", "id": number, **fields}))
+
+    def close(self) -> None:
+        """Disconnects all."""
+        for socket, _ in self._askers:
+            socket.close()
+        for context in self._contexts:
+            context.term()
+
+
+def idle_cores(node: Node, sleep: Callable[[float], None], seconds: float) -> float:
+    """Cores that a node takes while nothing is sent."""
+    pids = list(processes_of(node).values())
+    before = cpu_seconds(pids)
+    sleep(seconds)
+    return round((cpu_seconds(pids) - before) / seconds, 3)
+
+
+COLUMNS = (
+    ("batches_per_s", "batches, /s"),
+    ("spread_per_s", "to all queues, /s"),
+    ("cpu_s_per_million", "CPU s per million"),
+    ("send_p50_ms", "send p50, ms"),
+    ("send_p99_ms", "p99"),
+    ("end_to_end_p50_ms", "end to end p50, ms"),
+    ("end_to_end_p99_ms", "p99"),
+    ("idle_cores", "idle, cores"),
+    ("pss_mib", "memory, MiB"),
+    ("handles", "file handles"),
+)
+DRAWN = (
+    ("batches_per_s", "batches of 100 x 128 B, messages / s"),
+    ("send_p99_ms", "one caller that waits, p99 ms"),
+    ("end_to_end_p50_ms", "end to end at 1,000/s, p50 ms"),
+    ("pss_mib", "memory of all processes, MiB"),
+)
+
+
+def text_of(value: float | None) -> str:
+    """Three digits that count."""
+    return "" if value is None else number(value, "")
+
+
+def table(points: Sequence[Point], *, markdown: bool = False) -> str:
+    """A table for each part; of the last point of each, what every process holds."""
+    parts = []
+    for part in dict.fromkeys(point.part for point in points):
+        mine = [point for point in points if point.part == part]
+        shown = [one for one in COLUMNS if any(one[0] in point.figures for point in mine)]
+        head = [f"{part}: {mine[0].unit}", *(title for _, title in shown)]
+        rows = [
+            [f"{point.size:,g}", *(text_of(point.figures.get(name)) for name, _ in shown)]
+            for point in mine
+        ]
+        parts += [grid(head, rows, markdown=markdown), held_by_each(mine[-1])]
+    return "\n\n".join(parts)
+
+
+def held_by_each(point: Point) -> str:
+    """One sentence: memory and handles of each process at a point."""
+    handles = point.figures["handles_of"]
+    each = [
+        f"{name} {text_of(mib)} MiB, {handles[name]} handles"
+        for name, mib in point.figures["pss_mib_of"].items()
+    ]
+    return f"At {point.size:,g} {point.unit}: {'; '.join(each)}."
+
+
+def write_picture(points: Sequence[Point], path: Path) -> None:
+    """A row of axes for each figure, a column for each part; all begin at zero."""
+    # Here, so that the figures can be made where there is no matplotlib.
+    from matplotlib.figure import Figure
+
+    parts = list(dict.fromkeys(point.part for point in points))
+    figure = Figure(figsize=(3.4 * len(parts), 2.4 * len(DRAWN)))
+    axes = figure.subplots(len(DRAWN), len(parts), squeeze=False, sharey="row")
+    for row, (name, title) in enumerate(DRAWN):
+        most = max([point.figures[name] for point in points if name in point.figures] or [1.0])
+        for one, part in zip(axes[row], parts, strict=True):
+            mine = [p for p in points if p.part == part and name in p.figures]
+            if not mine:
+                one.set_axis_off()
+                continue
+            labels = [f"{point.size:,g}" for point in mine]
+            one.plot(labels, [point.figures[name] for point in mine], marker="o")
+            one.set_ylim(0, most * 1.08)
+            one.set_xlabel(mine[0].unit, fontsize=8)
+            one.tick_params(labelsize=8)
+        axes[row][0].set_title(title, fontsize=9, loc="left")
+    figure.subplots_adjust(0.08, 0.06, 0.98, 0.96, wspace=0.1, hspace=0.5)
+    figure.savefig(path)
+
 
 GIB = 1 << 30
 BODY_BYTES = 1024

@@ -43,7 +43,7 @@ from node.writer.appender import AppendRequest
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, offset_file_name
 from protocol.record.encode import EncodedRecords, NewMessage, encode_batch
 from protocol.wire.frames import VERSION, pack, unpack_answer
-from scripts.bench.fill import fill
+from scripts.bench.big_store import fill
 from scripts.rivals.proc import cpu_seconds
 
 GIB = 1024**3

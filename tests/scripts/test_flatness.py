@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from scripts.bench import flatness as bench_flatness
-from scripts.bench.flatness import sizes_of_log
-from scripts.bench.flatness_points import Point
-from scripts.bench.flatness_show import table, text_of
+from scripts.bench.flatness import Point, sizes_of_log, table, text_of
 
 FIGURES = {
     "batches_per_s": 812_345,
