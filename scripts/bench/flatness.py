@@ -40,7 +40,7 @@ from keelog.client.results import LogStatus
 from protocol.kernel import loader
 from protocol.wire.frames import VERSION, pack
 from scripts.bench.recovery import batches, under_load
-from scripts.docs.generated_page import fill_part
+from scripts.docs.pages import fill_part
 from scripts.option_types import made_folder, new_file, old_file, real_number, whole_number
 from scripts.rivals.proc import cpu_seconds, open_handles, private_mib
 from scripts.rivals.results import Figures

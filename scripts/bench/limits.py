@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import zmq
 
-from scripts.docs.generated_page import fill_part
+from scripts.docs.pages import fill_part
 from scripts.option_types import made_folder, new_file, old_file
 from scripts.rivals.results import TurnResults
 from scripts.rivals.rows import OURS

@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 
 from keelog.bench.machine import describe
 from protocol.kernel import loader
-from scripts.docs.generated_page import fill_part
+from scripts.docs.pages import fill_part
 from scripts.option_types import made_folder, new_file, old_file, real_number, whole_number
 from scripts.rivals.alone import OurRestarts, OurStore
 from scripts.rivals.ours import Ours

@@ -12,7 +12,7 @@ from statistics import median
 
 import numpy as np
 
-from scripts.docs.generated_page import fill_part
+from scripts.docs.pages import fill_part
 from scripts.option_types import old_file
 from scripts.scale.capacity import ClusterPlan, NodeCosts, needs
 from scripts.scale.failover import CAUSES, FailoverPlan, lose_a_node

@@ -16,7 +16,7 @@ from protocol.record.codec import SHORT_HEAD
 from protocol.record.encode import NewMessage, encode_batch
 from protocol.requests import REQUESTS
 from protocol.wire import frames as wire
-from scripts.docs.generated_page import parts_of
+from scripts.docs.pages import parts_of
 from tests.support.node import RunningNode
 
 ROOT = Path(__file__).resolve().parents[2]

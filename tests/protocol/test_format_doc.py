@@ -5,8 +5,7 @@ import re
 from protocol.record.codec import Record, decode
 from protocol.record.properties import CRC_PROPERTY_BYTES
 from scripts.docs.format import PARTS, example_record, index_image
-from scripts.docs.generated_page import parts_of
-from scripts.docs.pages import ROOT
+from scripts.docs.pages import ROOT, parts_of
 from tests.protocol.record.test_codec import EXAMPLE
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from scripts.docs.generated_page import fill_part
+from scripts.docs.pages import fill_part
 from scripts.rivals import compare_rocketmq
 from scripts.rivals.plan import estimate_s, groups, rounds_of, warm_ups
 from scripts.rivals.proc import MIB, private_mib, pss_kib

@@ -8,8 +8,7 @@ import pytest
 
 from scripts.docs import pages as pages_module
 from scripts.docs import recording
-from scripts.docs.generated_page import parts_of
-from scripts.docs.pages import PAGES, README_ROWS, ROOT, readme_numbers, render
+from scripts.docs.pages import PAGES, README_ROWS, ROOT, parts_of, readme_numbers, render
 from scripts.docs.recording import Event, Piece, as_cast, draw, from_cast, pieces
 from tests.cli.tree import leaves
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from keelog.client.consumer.engine import averagely
 from protocol.remoting.bodies import MessageQueue
-from scripts.docs.generated_page import parts_of
+from scripts.docs.pages import parts_of
 from scripts.scale.capacity import ClusterPlan, NodeCosts, needs
 from scripts.scale.failover import CAUSES, MACHINE, FailoverPlan, lose_a_node, owners
 from scripts.scale.placement import ALL, LEAST, RANDOM, PlacementPlan, place, spread
