@@ -23,8 +23,8 @@ import zmq
 
 from scripts.docs.pages import fill_part
 from scripts.option_types import made_folder, new_file, old_file
+from scripts.rivals.plan import OURS
 from scripts.rivals.results import TurnResults
-from scripts.rivals.rows import OURS
 from scripts.rivals.table import Spread, grid, number
 
 SECONDS = 1.0

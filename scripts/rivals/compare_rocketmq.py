@@ -30,13 +30,27 @@ from keelog.bench.machine import describe
 from protocol.kernel import loader
 from scripts.docs.pages import fill_part
 from scripts.option_types import made_folder, new_file, old_file, real_number, whole_number
-from scripts.rivals.alone import OurRestarts, OurStore
-from scripts.rivals.ours import Ours
-from scripts.rivals.plan import LoadGroup, Side, groups, plan_text, rounds_of, wanted, warm_ups
-from scripts.rivals.rest import stopped
+from scripts.rivals.ours import OurRestarts, Ours, OurStore
+from scripts.rivals.plan import (
+    DEFAULT_HEAP,
+    OBJECTS,
+    OURS,
+    POOL,
+    THEIRS,
+    Load,
+    LoadGroup,
+    Side,
+    chosen,
+    groups,
+    plan_text,
+    rounds_of,
+    scaled,
+    wanted,
+    warm_ups,
+)
+from scripts.rivals.proc import stopped
 from scripts.rivals.results import Figures, Turn, TurnResults
 from scripts.rivals.rocketmq import HEAP, RivalFailed, RivalMissing, class_path
-from scripts.rivals.rows import DEFAULT_HEAP, OBJECTS, OURS, POOL, THEIRS, Load, chosen, scaled
 from scripts.rivals.table import below_must, report
 from scripts.rivals.theirs import BrokerBench, Theirs, TheirStore
 

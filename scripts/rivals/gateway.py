@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 
 from keelog.bench.node_process import Node
 from node.supervisor.bind import free_ports
-from scripts.rivals.proc import family, private_mib
-from scripts.rivals.rest import stopped
+from scripts.rivals.proc import family, private_mib, stopped
 from scripts.rivals.rocketmq import (
     Addresses,
     Program,

@@ -1,24 +1,157 @@
-"""In which order a comparison runs: groups of loads that share a broker, and turns that alternate.
+"""The plan of a comparison with RocketMQ: its loads, the rows of its table, the order of its turns.
 
-A group starts its sides, then each load is prepared on both, warmed up once on each (discarded),
-and run in rounds: A B A B. The estimate adds what these steps usually take.
+A load is run in turns, one side after the other; a row is one figure of a load, with must and
+goal. Goals that are set against other brokers are written here as ratios to RocketMQ, from figures
+of one machine with two cores where all of them were measured with their own clients (RocketMQ /
+rival, a second): batches of 128 B 415 k / 1,018 k (Kafka), of 1 KiB 160 k / 240 k (Kafka), one
+caller 3.9 k / 10.7 k (NATS), 64 callers 20.9 k / 69.6 k (Kafka), 1,024 in flight 27.3 k / 651 k
+(Kafka), SYNC_FLUSH 64 callers 16.5 k / 85.9 k (Redis) and batches 317 k / 506 k (Kafka), reading
+1.66 M / 4 M (Kafka).
+
+Loads that share a broker are a group. A group starts its sides, then each load is prepared on
+both, warmed up once on each (discarded), and run in rounds: A B A B. The estimate adds what these
+steps usually take.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from scripts.rivals.results import Figures
-from scripts.rivals.rows import (
-    AUTO_BATCH,
-    CRC_OFF,
-    DEFAULT_HEAP,
-    OBJECTS,
-    OURS,
-    POOL,
-    THEIRS,
-    Load,
+
+Kind = Literal["send", "end_to_end", "consume", "find", "dispatch", "alone", "restart"]
+OURS, THEIRS = "ours", "rocketmq"
+CRC_OFF, OBJECTS = "ours_crc_off", "ours_objects"
+POOL, AUTO_BATCH, DEFAULT_HEAP = "rocketmq_pool", "rocketmq_auto_batch", "rocketmq_default_heap"
+CPU, PSS = "cpu_s_per_million", "pss_mib"
+BOTH = (THEIRS, OURS)
+WITH_CRC_OFF = (THEIRS, OURS, CRC_OFF)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """One load. Sizes in bytes; `messages` are what is stored before it is read.
+
+    `batch` > 1: `in_flight` batches under way. `in_flight` > 0 alone: messages without an answer.
+    Else `callers` wait for each answer. `rounds_max` bounds rounds that take long.
+    """
+
+    name: str
+    kind: Kind
+    title: str
+    sides: tuple[str, ...] = BOTH
+    sync: bool = False
+    body: int = 128
+    batch: int = 1
+    in_flight: int = 0
+    callers: int = 1
+    rate: int = 1000
+    messages: int = 0
+    gib: float = 0.0
+    rounds_max: int = 100
+    turn_s: float | None = None
+    """About how long a turn takes; None: as `--seconds` says."""
+    fill_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """One line of the table: a figure of a load; `must` and `goal` are ratios ours / RocketMQ."""
+
+    title: str
+    load: str
+    figure: str
+    unit: str
+    must: float
+    goal: float
+    less_is_better: bool = False
+    side: str = OURS
+
+
+LOADS = (
+    Load(name="send_batches", kind="send", title="batches of 100 x 128 B, 16 in flight",
+         sides=WITH_CRC_OFF, batch=100, in_flight=16),
+    Load(name="send_batches_1k", kind="send", title="batches of 100 x 1 KiB, 16 in flight",
+         sides=WITH_CRC_OFF, batch=100, in_flight=16, body=1024),
+    Load(name="send_1", kind="send", title="1 caller that waits, 128 B"),
+    Load(name="send_64", kind="send", title="64 callers that wait, 128 B", sides=WITH_CRC_OFF,
+         callers=64),
+    Load(name="in_flight", kind="send", title="one producer, 1,024 in flight, 128 B",
+         sides=(*WITH_CRC_OFF, AUTO_BATCH), in_flight=1024),
+    Load(name="end_to_end", kind="end_to_end", title="1,000/s to a long-polling consumer"),
+    Load(name="consume", kind="consume", title="5 M x 128 B", messages=5_000_000, turn_s=6,
+         sides=(THEIRS, OURS, OBJECTS), fill_s=25),
+    Load(name="consume_1k", kind="consume", title="1 M x 1 KiB", messages=1_000_000, body=1024,
+         turn_s=3, fill_s=10),
+    Load(name="find", kind="find", title="by key, 1 M keys", messages=1_000_000, fill_s=8,
+         turn_s=2),
+    Load(name="sync_64", kind="send", title="SYNC_FLUSH, 64 callers that wait, 128 B", sync=True,
+         callers=64),
+    Load(name="sync_batches", kind="send", title="SYNC_FLUSH, batches of 100 x 128 B",
+         sides=WITH_CRC_OFF, sync=True, batch=100, in_flight=16),
+    Load(name="dispatch", kind="dispatch", title="5 M records, 1 key each", messages=5_000_000,
+         turn_s=6, fill_s=20),
+    Load(name="alone", kind="alone", title="store alone: single puts, then batches of 100, 128 B",
+         batch=100, turn_s=15),
+    Load(name="restart_1g", kind="restart", title="1,000 queues, 1 GiB, after kill -9", gib=1,
+         body=1024, turn_s=6, fill_s=12),
+    Load(name="restart_8g", kind="restart", title="1,000 queues, 8 GiB, after kill -9", gib=8,
+         body=1024, turn_s=10, fill_s=75, rounds_max=2),
+    Load(name="pool_1k", kind="send", title="batches of 100 x 1 KiB, transientStorePoolEnable",
+         sides=(POOL, OURS), batch=100, in_flight=16, body=1024),
+    Load(name="default_heap", kind="send", title="batches, the broker's heap as Java chooses it",
+         sides=(DEFAULT_HEAP,), batch=100, in_flight=16, rounds_max=2),
+)  # fmt: skip
+
+ROWS = (
+    TableRow("send, batches of 100 x 128 B", "send_batches", "per_s", "/s", 1.5, 3.68),
+    TableRow("send, batches of 100 x 1 KiB", "send_batches_1k", "per_s", "/s", 2.0, 3.0),
+    TableRow("one by one, 1 caller, 128 B", "send_1", "per_s", "/s", 2.0, 2.74),
+    TableRow("one by one, 64 callers, 128 B", "send_64", "per_s", "/s", 3.0, 4.33),
+    TableRow("producer with 1,024 in flight, 128 B", "in_flight", "per_s", "/s", 5.0, 23.8),
+    TableRow("SYNC_FLUSH, 64 callers, 128 B", "sync_64", "per_s", "/s", 2.5, 5.2),
+    TableRow("SYNC_FLUSH, batches of 100 x 128 B", "sync_batches", "per_s", "/s", 1.5, 2.08),
+    TableRow("end to end at 1,000/s, p50", "end_to_end", "p50_us", "us", 0.5, 0.22, True),
+    TableRow("end to end at 1,000/s, p99", "end_to_end", "p99_us", "us", 0.5, 0.22, True),
+    TableRow("consume 5 M x 128 B, raw", "consume", "per_s", "/s", 1.5, 2.41),
+    TableRow("the same, as message objects", "consume", "per_s", "/s", 0.3, 0.6, side=OBJECTS),
+    TableRow("consume 1 M x 1 KiB, raw", "consume_1k", "per_s", "/s", 1.5, 2.5),
+    TableRow("dispatch into queues and index, 5 M", "dispatch", "per_s", "/s", 2.0, 4.0),
+    TableRow("store alone, single puts", "alone", "single_per_s", "/s", 0.5, 1.0),
+    TableRow("store alone, batches of 100", "alone", "batch_per_s", "/s", 2.0, 5.0),
+    TableRow("look-up by key, p50", "find", "p50_us", "us", 1.0, 0.5, True),
+    TableRow("look-up by key, p99", "find", "p99_us", "us", 1.0, 0.5, True),
+    TableRow("restart to first send, 1 GiB", "restart_1g", "seconds", "s", 0.4, 0.15, True),
+    TableRow("restart to first send, 8 GiB", "restart_8g", "seconds", "s", 0.4, 0.05, True),
+    TableRow("memory under load, server processes", "*", PSS, "MiB", 0.25, 0.1, True),
+    TableRow("CPU s per million, batches, both sides", "send_batches", CPU, "s", 0.6, 0.25, True),
 )
+
+
+def scaled(load: Load, scale: float) -> Load:
+    """A load that reads or starts with a part of what it should: for a quick look."""
+    return replace(load, messages=round(load.messages * scale), gib=load.gib * scale,
+                   fill_s=load.fill_s * scale)  # fmt: skip
+
+
+def chosen(names: str) -> tuple[Load, ...]:
+    """The loads of a list like `send_batches,consume`; all for an empty one.
+
+    A name may be a beginning: `send` is all of `send_…`. Raises ValueError for one that fits none.
+    """
+    if not names:
+        return LOADS
+    found: list[Load] = []
+    for name in names.split(","):
+        exact = [load for load in LOADS if load.name == name]
+        fits = exact or [load for load in LOADS if load.name.startswith(name)]
+        if not fits:
+            known = ", ".join(load.name for load in LOADS)
+            raise ValueError(f"no row is called {name!r}; there are {known}")
+        found += [load for load in fits if load not in found]
+    return tuple(load for load in LOADS if load in found)
+
 
 RATES_WARM_UP_S = 6.0
 """RocketMQ's producers are steady after 5-6 s; its consumers gain for longer, see DRAINS."""

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from keelog.text import aligned, widths_of
-from scripts.rivals.results import TurnResults
-from scripts.rivals.rocketmq import VERSION as ROCKETMQ_VERSION
-from scripts.rivals.rows import (
+from scripts.rivals.plan import (
     AUTO_BATCH,
     CRC_OFF,
     DEFAULT_HEAP,
@@ -18,6 +16,8 @@ from scripts.rivals.rows import (
     THEIRS,
     TableRow,
 )
+from scripts.rivals.results import TurnResults
+from scripts.rivals.rocketmq import VERSION as ROCKETMQ_VERSION
 
 VARIANTS = ((POOL, "transientStorePoolEnable"), (AUTO_BATCH, "autoBatch"))
 

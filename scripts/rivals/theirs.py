@@ -14,7 +14,7 @@ from typing import Any
 
 from node.store.checkpoints import own_dir
 from scripts.bench.dispatch import fill_log
-from scripts.rivals.plan import Side
+from scripts.rivals.plan import AUTO_BATCH, Load, Side
 from scripts.rivals.proc import cpu_seconds, private_mib, read_once
 from scripts.rivals.results import Figures
 from scripts.rivals.rocketmq import (
@@ -26,7 +26,6 @@ from scripts.rivals.rocketmq import (
     RocketMQ,
     start_name_server,
 )
-from scripts.rivals.rows import AUTO_BATCH, Load
 
 QUEUES = 8
 DRAIN_THREADS = 8

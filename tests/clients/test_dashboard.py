@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.rivals.dashboard.build import dashboard_jar
 from scripts.rivals.dashboard.cases import CASES
+from scripts.rivals.dashboard.server import dashboard_jar
 from scripts.rivals.dashboard.table import (
     DIFFERENCES,
     PageSide,
@@ -15,8 +15,7 @@ from scripts.rivals.dashboard.table import (
     run_cases,
     start_dashboards,
 )
-from scripts.rivals.mqadmin.side_by_side import unexpected
-from scripts.rivals.mqadmin.verdicts import EQUAL, REFUSED
+from scripts.rivals.mqadmin.side_by_side import EQUAL, REFUSED, unexpected
 from scripts.rivals.rocketmq import RivalMissing
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(900)]

@@ -6,10 +6,9 @@ from contextlib import ExitStack
 import pytest
 
 from scripts.rivals.mqadmin.cases import CASES, MOST_USED
-from scripts.rivals.mqadmin.side_by_side import unexpected
+from scripts.rivals.mqadmin.side_by_side import DIFFERENCES, unexpected
 from scripts.rivals.mqadmin.sides import AdminSide, start_sides
 from scripts.rivals.mqadmin.table import run_cases
-from scripts.rivals.mqadmin.verdicts import DIFFERENCES
 from scripts.rivals.rocketmq import class_path, missing
 
 pytestmark = [

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from scripts.rivals import compare_rocketmq
+from scripts.rivals.plan import OURS, THEIRS
 from scripts.rivals.results import TurnResults
 from scripts.rivals.rocketmq import missing
-from scripts.rivals.rows import OURS, THEIRS
 
 pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.timeout(600)]
 

@@ -9,11 +9,23 @@ import pytest
 
 from scripts.docs.pages import fill_part
 from scripts.rivals import compare_rocketmq
-from scripts.rivals.plan import estimate_s, groups, rounds_of, warm_ups
+from scripts.rivals.plan import (
+    CRC_OFF,
+    LOADS,
+    OBJECTS,
+    OURS,
+    ROWS,
+    THEIRS,
+    chosen,
+    estimate_s,
+    groups,
+    rounds_of,
+    scaled,
+    warm_ups,
+)
 from scripts.rivals.proc import MIB, private_mib, pss_kib
 from scripts.rivals.results import Turn, TurnResults
 from scripts.rivals.rocketmq import java_version
-from scripts.rivals.rows import CRC_OFF, LOADS, OBJECTS, OURS, ROWS, THEIRS, chosen, scaled
 from scripts.rivals.table import below_must, lines, main_table, number, ratios, report
 
 ASKED = {"seconds": 5.0, "scale": 1.0}

@@ -7,8 +7,8 @@ import pytest
 
 from scripts.bench import limits as bench_limits
 from scripts.bench.limits import LIMITS, rows
+from scripts.rivals.plan import OURS
 from scripts.rivals.results import Turn, TurnResults
-from scripts.rivals.rows import OURS
 
 MEASURED = dict.fromkeys(LIMITS, 10.0)
 

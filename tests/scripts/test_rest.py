@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from scripts.rivals.rest import stopped
+from scripts.rivals.proc import stopped
 
 pytestmark = pytest.mark.process
 

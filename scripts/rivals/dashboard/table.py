@@ -13,13 +13,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from scripts.rivals.dashboard.build import dashboard_jar
-from scripts.rivals.dashboard.cases import CASES, TRACED, PageCase
-from scripts.rivals.dashboard.masks import drawn, lines, masked
-from scripts.rivals.dashboard.server import TOKENS, Dashboard
+from scripts.rivals.dashboard.cases import CASES, TRACED, PageCase, drawn, lines, masked
+from scripts.rivals.dashboard.server import TOKENS, Dashboard, dashboard_jar
 from scripts.rivals.mqadmin import side_by_side
+from scripts.rivals.mqadmin.side_by_side import EQUAL, OTHER_HOST, AdminVerdict, judged
 from scripts.rivals.mqadmin.sides import CLUSTER, LIVE, AdminTool, start_sides
-from scripts.rivals.mqadmin.verdicts import EQUAL, OTHER_HOST, AdminVerdict, judged
 from scripts.rivals.rocketmq import Addresses, class_path
 
 TRACED_COUNT = 6

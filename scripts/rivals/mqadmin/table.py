@@ -13,9 +13,14 @@ from pathlib import Path
 
 from scripts.rivals.mqadmin import side_by_side
 from scripts.rivals.mqadmin.cases import CASES, AdminCase
-from scripts.rivals.mqadmin.masks import masked, without_loads, without_numbers, without_rates
+from scripts.rivals.mqadmin.side_by_side import (
+    masked,
+    verdict,
+    without_loads,
+    without_numbers,
+    without_rates,
+)
 from scripts.rivals.mqadmin.sides import AdminSide, start_sides
-from scripts.rivals.mqadmin.verdicts import verdict
 from scripts.rivals.rocketmq import class_path
 
 AdminRun = side_by_side.CasePair[AdminCase]
