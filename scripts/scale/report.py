@@ -14,9 +14,19 @@ import numpy as np
 
 from scripts.docs.pages import fill_part
 from scripts.option_types import old_file
-from scripts.scale.capacity import ClusterPlan, NodeCosts, needs
-from scripts.scale.failover import CAUSES, FailoverPlan, lose_a_node
-from scripts.scale.placement import ALL, WAYS, PlacementPlan, place, spread
+from scripts.scale.model import (
+    ALL,
+    CAUSES,
+    WAYS,
+    ClusterPlan,
+    FailoverPlan,
+    NodeCosts,
+    PlacementPlan,
+    lose_a_node,
+    needs,
+    place,
+    spread,
+)
 
 NODES = (1, 3, 10, 30, 100)
 CLIENTS_PER_NODE = 50

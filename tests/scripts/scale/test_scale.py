@@ -10,9 +10,22 @@ from hypothesis import strategies as st
 from keelog.client.consumer.engine import averagely
 from protocol.remoting.bodies import MessageQueue
 from scripts.docs.pages import parts_of
-from scripts.scale.capacity import ClusterPlan, NodeCosts, needs
-from scripts.scale.failover import CAUSES, MACHINE, FailoverPlan, lose_a_node, owners
-from scripts.scale.placement import ALL, LEAST, RANDOM, PlacementPlan, place, spread
+from scripts.scale.model import (
+    ALL,
+    CAUSES,
+    LEAST,
+    MACHINE,
+    RANDOM,
+    ClusterPlan,
+    FailoverPlan,
+    NodeCosts,
+    PlacementPlan,
+    lose_a_node,
+    needs,
+    owners,
+    place,
+    spread,
+)
 from scripts.scale.report import breaking_table, capacity_table, failover_table, placement_table
 
 ROOT = Path(__file__).parents[3]
