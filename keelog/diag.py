@@ -297,8 +297,6 @@ def _cleaned(found: object) -> object:
     return found
 
 
-_MachineFields = dict[str, Any]
-
 ROCKETMQ_SYSCTL = {
     "vm.overcommit_memory": 1,
     "vm.zone_reclaim_mode": 0,
@@ -315,7 +313,7 @@ _SYSCTL = Path("/proc/sys")
 _ATTRIBUTES = ("pid", "name", "status", "create_time", "num_threads", "num_fds", "nice")
 
 
-def machine(store: Path | None) -> _MachineFields:
+def machine(store: Path | None) -> Fields:
     """Processors, memory, limits and settings of the kernel; the disk of the store. None for what
     the system does not show."""
     memory, swap = _known(psutil.virtual_memory), _known(psutil.swap_memory)
@@ -341,7 +339,7 @@ def _known(look: Callable[[], Any]) -> Any:
         return None
 
 
-def sysctl_hints(root: Path = _SYSCTL) -> list[_MachineFields]:
+def sysctl_hints(root: Path = _SYSCTL) -> list[Fields]:
     """Each setting as it is here and as RocketMQ's os.sh sets it; None for one that is unknown."""
     rows = []
     for name, wanted in ROCKETMQ_SYSCTL.items():
@@ -363,7 +361,7 @@ def mount_of(path: Path) -> Any:
     return max(mounts, key=lambda one: len(one.mountpoint), default=None)
 
 
-def disk(store: Path) -> _MachineFields:
+def disk(store: Path) -> Fields:
     """The file system that a store is on."""
     inodes, space, mount = os.statvfs(store).f_favail, disk_space(store), mount_of(store)
     return {
@@ -375,7 +373,7 @@ def disk(store: Path) -> _MachineFields:
     }
 
 
-def process_table(pids: Iterable[int]) -> list[_MachineFields]:
+def process_table(pids: Iterable[int]) -> list[Fields]:
     """The node's processes as the system sees them; one that ended meanwhile, or that it does not
     show, is left out."""
     rows = []

@@ -228,9 +228,12 @@ def differences(before: Result, after: Result) -> Iterator[Difference]:
 def _of_stream(name: str, before: Summary, after: Summary) -> Iterator[Difference]:
     rates = before.messages_per_s, after.messages_per_s
     yield from _one(f"{name}: messages/s", *rates, more_is_better=True)
-    for field in ("avg_ms", "p50_ms", "p90_ms", "p99_ms", "p999_ms", "max_ms"):
+    for figure in ("avg_ms", "p50_ms", "p90_ms", "p99_ms", "p999_ms", "max_ms"):
         yield from _one(
-            f"{name}: {field}", getattr(before, field), getattr(after, field), more_is_better=False
+            f"{name}: {figure}",
+            getattr(before, figure),
+            getattr(after, figure),
+            more_is_better=False,
         )
 
 

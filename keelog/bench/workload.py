@@ -104,7 +104,7 @@ class Workload:
     """Of one process; 0: 16 batches or 1,024 messages."""
     batch: int = 100
     body: str = "128"
-    """See `keelog.bench.load.bodies`; for `store` several with commas between."""
+    """See `Sizes`; for `store` several with commas between."""
     topics: int = 1
     queues: int = 8
     keys: int = 0

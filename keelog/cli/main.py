@@ -56,9 +56,7 @@ COMMANDS = {
     "bench": Lazy("keelog.cli.node.bench", "bench", "Measures a node under load."),
     "diag": Lazy("keelog.cli.node.state", "diag", "Gathers what helps to find out what is wrong."),
     "demo": Lazy("keelog.cli.demo.command", "demo", "Shows a node at work on real messages."),
-    "config": Lazy(
-        "keelog.cli.config", "config", "Shows, checks, writes and imports settings."
-    ),
+    "config": Lazy("keelog.cli.config", "config", "Shows, checks, writes and imports settings."),
     "context": Lazy("keelog.cli.node.context", "context", "Gives nodes names."),
     "completion": Lazy("keelog.cli.completion", "completion", "Prints a shell's completion."),
     "cheat": Lazy("keelog.cli.help", "cheat", "Prints commands to paste, by subject."),

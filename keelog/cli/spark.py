@@ -330,5 +330,5 @@ def spark() -> None:
     """
 
 
-for command in (rebuild, audit, export, stats):
-    spark.add_command(command)
+for job in (rebuild, audit, export, stats):
+    spark.add_command(job)

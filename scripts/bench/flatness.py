@@ -180,10 +180,10 @@ class IdleConsumers:
 
     def keep(self) -> None:
         """Polls anew where a poll's time is up, as a consumer does."""
-        for socket, number in self._askers:
+        for socket, asker in self._askers:
             if socket.poll(0):
                 socket.recv_multipart()
-                self._poll(socket, number)
+                self._poll(socket, asker)
 
     def _poll(self, socket: "zmq.Socket[bytes]", number: int) -> None:
         fields = {"topic": "idle", "queue": number % QUEUES, "offset": 0, "wait_ms": HOLD_MS}

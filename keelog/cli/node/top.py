@@ -107,8 +107,6 @@ def _share(before: Fields | None, after: Fields, seconds: float) -> float | None
     return round(max(0.0, used_s) / seconds * 100, 1)
 
 
-_TopFields = dict[str, Any]
-
 INTERVAL_S_MIN = 0.05
 SCREEN_WAITS_S = 2.0
 """For an answer; meanwhile no key is heard."""
@@ -149,7 +147,7 @@ def top(node: str, once: bool, interval: float, sort: str, output: Output) -> in
     """
     with doing(f"cannot ask the node at {node} for its status"), keelog.connect(node) as client:
 
-        def look(timeout_s: float | None = None) -> _TopFields:
+        def look(timeout_s: float | None = None) -> Fields:
             return dict(client.status(timeout_s).raw)
 
         is_live = output.is_terminal and output.format == "table" and not once
@@ -167,7 +165,7 @@ def top(node: str, once: bool, interval: float, sort: str, output: Output) -> in
     return OK
 
 
-def _looks(look: Callable[[], _TopFields], interval: float, sort: str) -> Iterator[_TopFields]:
+def _looks(look: Callable[[], Fields], interval: float, sort: str) -> Iterator[Fields]:
     """The figures of each interval, as long as they are asked for."""
     before, asked_at = look(), time.monotonic()
     while True:
@@ -177,7 +175,7 @@ def _looks(look: Callable[[], _TopFields], interval: float, sort: str) -> Iterat
         before, asked_at = after, now
 
 
-def _rows(shown: _TopFields) -> list[_TopFields]:
+def _rows(shown: Fields) -> list[Fields]:
     """For CSV: a row a process, with the numbers as they are."""
     names = ("role", "index", "pid", "state", "cpu_percent", "rss_bytes", "restarts", "lag_bytes")
     return [{name: row[name] for name in names} for row in shown["processes"]]
@@ -186,16 +184,14 @@ def _rows(shown: _TopFields) -> list[_TopFields]:
 class Screen:
     """The live view. A node that does not answer for a while is said, and asked again."""
 
-    def __init__(
-        self, look: Callable[[], _TopFields], node: str, interval: float, sort: str
-    ) -> None:
+    def __init__(self, look: Callable[[], Fields], node: str, interval: float, sort: str) -> None:
         self._look = look
         self._node = node
         self._interval = interval
         self._sorts = itertools.cycle(SORTS)
         self._sort = next(name for name in self._sorts if name == sort)
-        self._before: tuple[_TopFields, float] | None = None
-        self._after: tuple[_TopFields, float] | None = None
+        self._before: tuple[Fields, float] | None = None
+        self._after: tuple[Fields, float] | None = None
         self._trouble = ""
 
     def run(self) -> None:
@@ -271,12 +267,11 @@ def keys() -> Iterator[Callable[[float], str]]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-_LineFields = dict[str, Any]
 GROUPS_SHOWN_MAX = 10
 """Pairs of a group and a topic, the largest lag first."""
 
 
-def lines(shown: _LineFields, sort: str, hint: str = "") -> list[str]:
+def lines(shown: Fields, sort: str, hint: str = "") -> list[str]:
     """Returns state, rates and processes of the node, within 80 columns but for long names."""
     log, disk, rates, lag = (shown[name] for name in ("log", "disk", "rates", "dispatch_lag_bytes"))
     ready = "ready" if shown["ready"] else "not ready"
@@ -307,7 +302,7 @@ def fitted(found: Sequence[str], columns: int, rows: int) -> list[str]:
     return [*cut[: rows - 1], f"… {hidden} more lines"]
 
 
-def _operation_rows(operations: Iterable[_LineFields]) -> list[list[str]]:
+def _operation_rows(operations: Iterable[Fields]) -> list[list[str]]:
     head = ["operation", "per s", "failed", "p50 ms", "p99 ms"]
     return [head] + [
         [
@@ -321,7 +316,7 @@ def _operation_rows(operations: Iterable[_LineFields]) -> list[list[str]]:
     ]
 
 
-def _process_rows(processes: Iterable[_LineFields]) -> list[list[str]]:
+def _process_rows(processes: Iterable[Fields]) -> list[list[str]]:
     head = ["process", "pid", "state", "cpu", "memory", "restarts", "lag", "up"]
     return [head] + [
         [
@@ -338,7 +333,7 @@ def _process_rows(processes: Iterable[_LineFields]) -> list[list[str]]:
     ]
 
 
-def _group_rows(rows: Sequence[_LineFields]) -> list[list[str]]:
+def _group_rows(rows: Sequence[Fields]) -> list[list[str]]:
     head = ["group", "topic", "members", "lag", "in flight", "oldest"]
     return [head] + [
         [
