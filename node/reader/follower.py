@@ -25,7 +25,7 @@ from node.runtime.wakeup import (
     Waiters,
     quiet_sleep_s,
 )
-from node.store.opening import RunningStore, open_live
+from node.store.opening import RunningStore
 from node.store.query.pull import TransferLimits
 from protocol.errors import CorruptError, MqError
 
@@ -312,7 +312,7 @@ def open_fitting(site: ReaderSite) -> RunningStore:
     deadline = time.monotonic() + UNFIT_S_MAX
     while True:
         try:
-            return open_live(site.root, site.shards, site.settings)
+            return RunningStore(site.root, site.shards, site.settings)
         except CorruptError:
             if time.monotonic() >= deadline:
                 raise

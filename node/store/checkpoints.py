@@ -38,48 +38,9 @@ from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 from protocol.names import ABORT_FILE, KEELOG_DIR, LOCK_FILE
 
-ID_PATTERN = "[0-9a-f]{32}"
-_ID_BYTES = 16
-_LOCK_LINE = re.compile(rf"lock keelog ({ID_PATTERN}) ([0-9a-f]{{8}})\n".encode())
-
-
-def new_store_id() -> str:
-    """A new random id."""
-    return secrets.token_hex(_ID_BYTES)
-
-
-def load_lock_id(root: Path) -> str | None:
-    """The id in `lock`; None without the file, or without an id with a good CRC. Raises OSError."""
-    try:
-        found = _LOCK_LINE.match(read_bounded(root / LOCK_FILE, SMALL_FILE_BYTES_MAX))
-    except FileNotFoundError:
-        return None
-    if found is None or found[2] != _lock_crc(found[1]):
-        return None
-    return found[1].decode()
-
-
-def save_lock_id(root: Path, store_id: str) -> None:
-    """Writes the id, durably. The line is in one sector: a power loss leaves all of it or none.
-
-    The caller may hold the store's lock: that belongs to another file description.
-    """
-    word = store_id.encode()
-    descriptor = disk.open_file(root / LOCK_FILE, create=True, own=True)
-    try:
-        disk.write_all(descriptor, b"lock keelog %s %s\n" % (word, _lock_crc(word)), 0)
-        disk.sync_with_length(descriptor)
-    finally:
-        os.close(descriptor)
-    disk.sync_dir(root)
-
-
-def _lock_crc(word: bytes) -> bytes:
-    return b"%08x" % zlib.crc32(word)
-
-
 log = logging.getLogger("keelog.own_files")
 
+ID_PATTERN = "[0-9a-f]{32}"
 EPOCHS_FILE = "epochs"
 FLOOR_FILE = "floor"
 TAILS_FILE = "tails"
@@ -88,6 +49,8 @@ CLEAN_FILE = "clean"
 PROGRESS_DIR = "progress"
 QUARANTINE_DIR = "quarantine"
 
+_ID_BYTES = 16
+_LOCK_LINE = re.compile(rf"lock keelog ({ID_PATTERN}) ([0-9a-f]{{8}})\n".encode())
 _T = TypeVar("_T")
 _FLOOR_SLOT_BYTES = 512
 _CRC_FLAG = "crc"
@@ -171,6 +134,41 @@ def load_store_id(root: Path) -> StoreId:
         return StoreId(home, True)
     epochs = load_sealed(own_dir(root) / EPOCHS_FILE)
     return StoreId(epochs.store_id if epochs is not None else None, False)
+
+
+def new_store_id() -> str:
+    """A new random id."""
+    return secrets.token_hex(_ID_BYTES)
+
+
+def load_lock_id(root: Path) -> str | None:
+    """The id in `lock`; None without the file, or without an id with a good CRC. Raises OSError."""
+    try:
+        found = _LOCK_LINE.match(read_bounded(root / LOCK_FILE, SMALL_FILE_BYTES_MAX))
+    except FileNotFoundError:
+        return None
+    if found is None or found[2] != _lock_crc(found[1]):
+        return None
+    return found[1].decode()
+
+
+def save_lock_id(root: Path, store_id: str) -> None:
+    """Writes the id, durably. The line is in one sector: a power loss leaves all of it or none.
+
+    The caller may hold the store's lock: that belongs to another file description.
+    """
+    word = store_id.encode()
+    descriptor = disk.open_file(root / LOCK_FILE, create=True, own=True)
+    try:
+        disk.write_all(descriptor, b"lock keelog %s %s\n" % (word, _lock_crc(word)), 0)
+        disk.sync_with_length(descriptor)
+    finally:
+        os.close(descriptor)
+    disk.sync_dir(root)
+
+
+def _lock_crc(word: bytes) -> bytes:
+    return b"%08x" % zlib.crc32(word)
 
 
 def seal(text: str, store_id: str | None) -> bytes:

@@ -45,7 +45,11 @@ from protocol.names import (
 
 INDEX_WORKER = "index"
 QUEUE_WORKER_PREFIX = "queue-"
+
 _T = TypeVar("_T")
+_OF_A_DESCRIPTION = -1
+"""The pid that the kernel reports for a lock of an open file description."""
+_LOCKS = Path("/proc/locks")
 
 
 class Condition(NamedTuple):
@@ -54,7 +58,6 @@ class Condition(NamedTuple):
     `queues_done`, `index_done`: below them Keelog's workers vouch for all queues, for the index;
     None without a checkpoint. `was_ours`: the last owner was a Keelog writer that did not stop
     cleanly. `is_sealed`: each of its records above the floor carries the whole-record checksum.
-    `tails` leaves out the topics that were removed after it was saved.
     `tails` leaves out the topics that were removed after it was saved.
     """
 
@@ -168,11 +171,6 @@ def _done(saved: dict[str, WorkerCheckpoint], prefix: str, epochs: list[EpochLin
             end = epoch_end(epochs, progress.epoch)
             ends.append(progress.offset if end is None else min(progress.offset, end))
     return min(ends, default=None)
-
-
-_OF_A_DESCRIPTION = -1
-"""The pid that the kernel reports for a lock of an open file description."""
-_LOCKS = Path("/proc/locks")
 
 
 class Owner(Enum):

@@ -184,6 +184,9 @@ class OpenFiles:
     `maps`: whether files may be mapped. A process that must survive a file that shrinks may not.
     """
 
+    gap_bytes = 4096
+    """A smaller gap between two runs is read too: that is cheaper than a second call."""
+
     def __init__(self, limit: int = FILES_MAX, maps: bool = True) -> None:
         self.maps = maps
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -219,9 +222,6 @@ class OpenFiles:
     def joins_pieces(self) -> bool:
         """True if `OpenFile.read_pieces` is the best way to read many small pieces."""
         return loader.active() is not None
-
-    gap_bytes = 4096
-    """A smaller gap between two runs is read too: that is cheaper than a second call."""
 
     def read_runs(self, runs: Sequence[Run]) -> list[bytes]:
         """The bytes of each run. Raises as `get` and `OpenFile.read` do."""

@@ -1,16 +1,15 @@
 """Finds the sizes of a store's files from those that are there.
 
-A rebuild asks for those of the derived files. It raises nothing for damaged files, which it
-replaces.
-
 A supervisor asks once, for all processes of a node: they must agree, also about files that do not
 exist yet. So the sizes of existing files win over the settings, which count only where a file is
 missing.
+
+A rebuild asks for those of the derived files. It raises nothing for damaged files, which it
+replaces.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -31,6 +30,63 @@ from protocol.derived.file_layouts import (
 from protocol.errors import CorruptError
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, parse_offset_file_name
+
+log = logging.getLogger("keelog.supervisor")
+
+INDEX_FILES_ASKED = 3
+"""The number of newest index files that are tried."""
+
+
+def with_found_sizes(root: Path, pairs: tuple[str, ...]) -> tuple[str, ...]:
+    """`pairs`, followed by the sizes of existing files. Raises StorePermission.
+
+    Skips damaged files: the process that owns them reports the damage.
+    """
+    settings = load_settings(pairs)
+    found = {**_log_size(root), **_queue_size(root), **_index_sizes(root, settings)}
+    for name, value in found.items():
+        said = getattr(settings, name)
+        if said != value and any(name in pair for pair in pairs):
+            details = fields(setting=name, value=value, said=said)
+            log.warning("a size is as the files of this store have it", extra=details)
+    return (*pairs, *(f"{name}={value}" for name, value in found.items()))
+
+
+def _log_size(root: Path) -> dict[str, int]:
+    size = list_folder(root / COMMIT_LOG_DIR).file_bytes
+    return {"mapped_file_size_commit_log": size} if size else {}
+
+
+def _queue_size(root: Path) -> dict[str, int]:
+    try:
+        # One after the other: the first one is usually enough, and there may be 10,000.
+        folders = (
+            queue_folder(root, Queue(topic, queue_id))
+            for topic in list_topics(root)
+            for queue_id in list_queue_ids(root, topic)
+        )
+        size = find_queue_file_bytes(folders, 0)
+    except CorruptError as error:
+        log.warning("the queues' files tell no size", extra=fields(why=error))
+        return {}
+    return {"mapped_file_size_consume_queue": size} if size else {}
+
+
+def _index_sizes(root: Path, settings: Settings) -> dict[str, int]:
+    files = OpenFiles()
+    try:
+        folder = IndexFolder(root, settings.index_geometry, files)
+        for name in islice(reversed(folder.names()), INDEX_FILES_ASKED):
+            try:
+                folder.open([name])
+            except CorruptError as error:
+                log.warning("an index file tells no size", extra=fields(why=error))
+                continue
+            slots, entries = folder.geometry
+            return {"max_hash_slot_num": slots, "max_index_num": entries}
+    finally:
+        files.close()
+    return {}
 
 
 def found_file_bytes(root: Path, otherwise: int) -> int:
@@ -71,62 +127,3 @@ def sorted_entries(folder: Path) -> list[Path]:
         return sorted(folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-log = logging.getLogger("keelog.supervisor")
-
-INDEX_FILES_ASKED = 3
-"""The number of newest index files that are tried."""
-
-
-def with_found_sizes(root: Path, pairs: tuple[str, ...]) -> tuple[str, ...]:
-    """`pairs`, followed by the sizes of existing files. Raises StorePermission.
-
-    Skips damaged files: the process that owns them reports the damage.
-    """
-    settings = load_settings(pairs)
-    found = {**_log_size(root), **_queue_size(root), **_index_sizes(root, settings)}
-    for name, value in found.items():
-        said = getattr(settings, name)
-        if said != value and any(name in pair for pair in pairs):
-            details = fields(setting=name, value=value, said=said)
-            log.warning("a size is as the files of this store have it", extra=details)
-    return (*pairs, *(f"{name}={value}" for name, value in found.items()))
-
-
-def _log_size(root: Path) -> dict[str, int]:
-    size = list_folder(root / COMMIT_LOG_DIR).file_bytes
-    return {"mapped_file_size_commit_log": size} if size else {}
-
-
-def _queue_size(root: Path) -> dict[str, int]:
-    try:
-        size = find_queue_file_bytes(_queue_folders(root), 0)
-    except CorruptError as error:
-        log.warning("the queues' files tell no size", extra=fields(why=error))
-        return {}
-    return {"mapped_file_size_consume_queue": size} if size else {}
-
-
-def _queue_folders(root: Path) -> Iterator[Path]:
-    """Yields one after the other: the first one is usually enough, and there may be 10,000."""
-    for topic in list_topics(root):
-        for queue_id in list_queue_ids(root, topic):
-            yield queue_folder(root, Queue(topic, queue_id))
-
-
-def _index_sizes(root: Path, settings: Settings) -> dict[str, int]:
-    files = OpenFiles()
-    try:
-        folder = IndexFolder(root, settings.index_geometry, files)
-        for name in islice(reversed(folder.names()), INDEX_FILES_ASKED):
-            try:
-                folder.open([name])
-            except CorruptError as error:
-                log.warning("an index file tells no size", extra=fields(why=error))
-                continue
-            slots, entries = folder.geometry
-            return {"max_hash_slot_num": slots, "max_index_num": entries}
-    finally:
-        files.close()
-    return {}

@@ -33,6 +33,7 @@ from node.store.log.end import WalkedEnd, find_tail
 from node.store.log.reader import Bounds, LogReader
 from node.store.log.segments import ListingProblem, SegmentList, list_folder
 from node.store.queues import (
+    ANY_OFFSET,
     DerivedUnits,
     QueueFiles,
     QueueReader,
@@ -59,6 +60,14 @@ from protocol.errors import NotFound, StoreDamaged
 from protocol.ids import Queue, shard_of
 from protocol.names import COMMIT_LOG_DIR, is_folder_name
 from protocol.record.codec import Record
+
+QUEUE_READERS_MAX = 20_000
+"""The number of queue readers that are kept; the one opened first is dropped for the next."""
+SETTLED_NS = 2_000_000_000
+"""After this time without a change a folder's next change gets another mtime."""
+
+_SMALL_SEGMENT_BYTES = 64 << 20
+_HINT_QUEUES_MAX = 2_000
 
 
 class Store(ABC):
@@ -118,11 +127,6 @@ class Store(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-_SMALL_SEGMENT_BYTES = 64 << 20
-_HINT_QUEUES_MAX = 2_000
-_ANY_OFFSET = 2**63 - 1
 
 
 class StoppedStore(Store):
@@ -222,7 +226,7 @@ class StoppedStore(Store):
         for queue in islice(self.folders, _HINT_QUEUES_MAX):
             try:
                 files = self.files_of(queue)
-                end = files.end_below(_ANY_OFFSET)
+                end = files.end_below(ANY_OFFSET)
                 last = files.read(end - 1, 1) if end > files.first else ()
             except StoreDamaged:
                 continue  # only a hint is lost; a read of the queue reports the damage
@@ -282,12 +286,6 @@ class _WithDefault(dict[Queue, Covered]):
         return NOT_COVERED
 
 
-QUEUE_READERS_MAX = 20_000
-"""The number of queue readers that are kept; the one opened first is dropped for the next."""
-SETTLED_NS = 2_000_000_000
-"""After this time without a change a folder's next change gets another mtime."""
-
-
 class _OpenQueue(NamedTuple):
     """The reader of a queue, and the turn of its shard in which it was opened."""
 
@@ -295,49 +293,10 @@ class _OpenQueue(NamedTuple):
     reader: QueueReader
 
 
-class IndexNames:
-    """The index files of a running store, listed again when the mtime of their folder changes.
-
-    Two changes within one tick of the file system's clock have one mtime, so a folder that has
-    changed lately is listed each time.
-    """
-
-    def __init__(self, folder: IndexFolder) -> None:
-        self._folder = folder
-        self._path = str(folder.path)
-        self._seen: tuple[int, int] | None = None
-        self._names: list[str] = []
-
-    def names(self) -> list[str]:
-        """As `IndexFolder.names`."""
-        try:
-            status = os.stat(self._path)  # noqa: PTH116  (a third of Path.stat)
-        except OSError:
-            return self._folder.names()
-        mark = status.st_ino, status.st_mtime_ns
-        if mark != self._seen:
-            is_settled = time.time_ns() - status.st_mtime_ns > SETTLED_NS
-            self._names = self._folder.names()
-            self._seen = mark if is_settled else None
-            # A file may have been removed, and made anew under the same name.
-            self._folder.forget_files()
-        return self._names
-
-    def files(self) -> list[IndexFile]:
-        """The files, opened, oldest first. Raises StoreDamaged, StorePermission."""
-        while True:
-            try:
-                return self._folder.open(self.names(), trusts_slots=True)
-            except FileVanished as gone:
-                # The worker deletes expired files one by one, perhaps faster than they are opened.
-                self._seen = None
-                if Path(gone.where).name in self._folder.names():
-                    raise
-
-
 class RunningStore(Store):
     """Follows a node. Call `refresh` before each look; it costs a few page reads when idle.
 
+    Its bounds come from the state pages of the writer and of `shards` queue workers.
     `queue` moves a reader to the new end of its queue; a reader that is kept does not move itself.
     `flushed_only`: the readable log ends where it is flushed.
     """
@@ -362,11 +321,13 @@ class RunningStore(Store):
         """The log offset where each worker stopped before damage; None if it did not."""
         self._turns: list[int] = [0] * shards
         """Rises when a worker may have taken back units that were read."""
-        self._epoch = 0
+        self.epoch = 0
+        """The writer's epoch as of the last `refresh`; 0 until a writer has published one."""
         self.removed = load_removed(root)
         self._seen: bytes | None = None
         """The raw pages that the last complete `refresh` took in."""
-        self._queue_file_bytes = 0
+        self.queue_file_bytes = 0
+        """The length of each queue file; 0 until one was opened."""
         listing = list_folder(root / COMMIT_LOG_DIR)
         listing.check()
         segments = SegmentList(root / COMMIT_LOG_DIR, listing, self._files)
@@ -404,8 +365,8 @@ class RunningStore(Store):
         self._seen = raw
 
     def _follow_log(self, state: LogState) -> None:
-        if state.epoch != self._epoch:
-            self._epoch = state.epoch
+        if state.epoch != self.epoch:
+            self.epoch = state.epoch
             self._turns = [turn + 1 for turn in self._turns]
             # A segment that recovery removed may have come back as another file of the same name.
             self.log.segments.forget_above(state.epoch_start)
@@ -460,29 +421,19 @@ class RunningStore(Store):
     @property
     def knows_log(self) -> bool:
         """True once a writer has published the log's end."""
-        return self._epoch != 0
-
-    @property
-    def epoch(self) -> int:
-        """The writer's epoch as of the last `refresh`; 0 until a writer has published one."""
-        return self._epoch
+        return self.epoch != 0
 
     @property
     def is_current(self) -> bool:
         """True if no epoch has begun since the last `refresh`, so that what was read is valid."""
-        return self.pages.epoch() == self._epoch
+        return self.pages.epoch() == self.epoch
 
     @property
     def token(self) -> str:
         """A text that changes when log or queues may have changed since an earlier `refresh`."""
         bounds = self.log.bounds
-        numbers = (self._epoch, self.removed.number, bounds.start, bounds.end, *self._ends)
+        numbers = (self.epoch, self.removed.number, bounds.start, bounds.end, *self._ends)
         return "-".join(map(str, [*numbers, *(int(seen[1]) for seen in self._workers_seen)]))
-
-    @property
-    def queue_file_bytes(self) -> int:
-        """The length of each queue file; 0 until one was opened."""
-        return self._queue_file_bytes
 
     @property
     def followed(self) -> int:
@@ -540,12 +491,12 @@ class RunningStore(Store):
         if not is_folder_name(queue.topic):
             return None
         folder = queue_folder(self.root, queue)
-        file_bytes = self._queue_file_bytes or list_folder(folder).file_bytes
+        file_bytes = self.queue_file_bytes or list_folder(folder).file_bytes
         files = open_queue_files(folder, file_bytes, self._files)
         if files.is_empty:
             return None
         # All queues of a store have files of one length, whatever the settings say.
-        self._queue_file_bytes = files.file_bytes
+        self.queue_file_bytes = files.file_bytes
         log, begin = self.log, self.removed.begin_of(queue)  # as in StoppedStore: no cycle
         return QueueReader(files, files.first, lambda: max(log.min_offset, begin))
 
@@ -563,7 +514,41 @@ def open_store(path: Path | str, settings: Settings | None = None) -> StoppedSto
     return StoppedStore(Path(path), settings or Settings())
 
 
-def open_live(root: Path, shards: int, settings: Settings) -> RunningStore:
-    """Opens a store that a node runs: each `refresh` takes its bounds from the state pages of the
-    writer and of `shards` queue workers."""
-    return RunningStore(root, shards, settings)
+class IndexNames:
+    """The index files of a running store, listed again when the mtime of their folder changes.
+
+    Two changes within one tick of the file system's clock have one mtime, so a folder that has
+    changed lately is listed each time.
+    """
+
+    def __init__(self, folder: IndexFolder) -> None:
+        self._folder = folder
+        self._path = str(folder.path)
+        self._seen: tuple[int, int] | None = None
+        self._names: list[str] = []
+
+    def names(self) -> list[str]:
+        """As `IndexFolder.names`."""
+        try:
+            status = os.stat(self._path)  # noqa: PTH116  (a third of Path.stat)
+        except OSError:
+            return self._folder.names()
+        mark = status.st_ino, status.st_mtime_ns
+        if mark != self._seen:
+            is_settled = time.time_ns() - status.st_mtime_ns > SETTLED_NS
+            self._names = self._folder.names()
+            self._seen = mark if is_settled else None
+            # A file may have been removed, and made anew under the same name.
+            self._folder.forget_files()
+        return self._names
+
+    def files(self) -> list[IndexFile]:
+        """The files, opened, oldest first. Raises StoreDamaged, StorePermission."""
+        while True:
+            try:
+                return self._folder.open(self.names(), trusts_slots=True)
+            except FileVanished as gone:
+                # The worker deletes expired files one by one, perhaps faster than they are opened.
+                self._seen = None
+                if Path(gone.where).name in self._folder.names():
+                    raise

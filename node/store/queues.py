@@ -22,41 +22,20 @@ from protocol.names import BATCH_QUEUE_DIR, CONSUME_QUEUE_DIR, offset_file_name
 Bools = NDArray[np.bool_]
 Units = NDArray[Any]
 """Rows of QUEUE_UNIT.dtype."""
-
 NO_UNITS: Units = np.empty(0, QUEUE_UNIT.dtype)
 FEW_UNITS_MAX = 40
+ANY_OFFSET = 2**63 - 1
+"""A limit that no record reaches."""
+
 _WALK_STEP_UNITS = 4096
 _LAST_UNITS = 200
 """About a page of them."""
 _UNIT = QUEUE_UNIT.struct.unpack
-
-
-def is_real(units: Units, limit: int) -> Bools:
-    """Marks units that name a record below log offset `limit`, and fillers."""
-    offset, size = units["physical_offset"], units["size"]
-    below = offset + size.astype(np.int64) <= limit
-    answer: Bools = (offset >= 0) & (size > 0) & (below | is_filler(units))
-    return answer
-
-
-def is_filler(units: Units) -> Bools:
-    """Marks units that only fill the file before a queue's first one (fillPreBlank)."""
-    answer: Bools = (units["physical_offset"] == 0) & (units["size"] == FILLER_SIZE)
-    return answer
-
-
-def count_real(units: Units, limit: int) -> int:
-    """The number of units before the first that is not real. A few are faster one by one."""
-    if len(units) > FEW_UNITS_MAX:
-        real = is_real(units, limit)
-        return len(units) if real.all() else int(np.argmin(real))
-    count = 0
-    for offset, size, _ in units.tolist():
-        is_blank = offset == 0 and size == FILLER_SIZE
-        if offset < 0 or size <= 0 or (offset + size > limit and not is_blank):
-            break
-        count += 1
-    return count
+_FIRST_ADVANCE_UNITS = 8
+_ADVANCE_STEP_UNITS = 1024
+_SAMPLE_PARTS = 16
+_SAMPLE_PART_UNITS = 256
+"""An estimate reads some parts of a queue, and in each of them some units."""
 
 
 class QueueFiles:
@@ -153,7 +132,7 @@ class QueueFiles:
             return self._end_by_walk(limit)
         for file_start in reversed(self._starts):
             file = self._files.get(self._paths[file_start], self.file_bytes)
-            count = _count_real(file, self.file_bytes // UNIT_BYTES, limit)
+            count = _bisect_real(file, self.file_bytes // UNIT_BYTES, limit)
             if count:
                 end = file_start // UNIT_BYTES + count
                 last = min(count, _LAST_UNITS)
@@ -173,7 +152,35 @@ class QueueFiles:
             position += len(units)
 
 
-def _count_real(file: OpenFile, count: int, limit: int) -> int:
+def is_real(units: Units, limit: int) -> Bools:
+    """Marks units that name a record below log offset `limit`, and fillers."""
+    offset, size = units["physical_offset"], units["size"]
+    below = offset + size.astype(np.int64) <= limit
+    answer: Bools = (offset >= 0) & (size > 0) & (below | is_filler(units))
+    return answer
+
+
+def is_filler(units: Units) -> Bools:
+    """Marks units that only fill the file before a queue's first one (fillPreBlank)."""
+    answer: Bools = (units["physical_offset"] == 0) & (units["size"] == FILLER_SIZE)
+    return answer
+
+
+def count_real(units: Units, limit: int) -> int:
+    """The number of units before the first that is not real. A few are faster one by one."""
+    if len(units) > FEW_UNITS_MAX:
+        real = is_real(units, limit)
+        return len(units) if real.all() else int(np.argmin(real))
+    count = 0
+    for offset, size, _ in units.tolist():
+        is_blank = offset == 0 and size == FILLER_SIZE
+        if offset < 0 or size <= 0 or (offset + size > limit and not is_blank):
+            break
+        count += 1
+    return count
+
+
+def _bisect_real(file: OpenFile, count: int, limit: int) -> int:
     """The number of real units at the file's head, by bisection."""
     low, high = 0, count
     while low < high:
@@ -185,9 +192,6 @@ def _count_real(file: OpenFile, count: int, limit: int) -> int:
         else:
             high = middle
     return low
-
-
-_ANY_OFFSET = 2**63 - 1
 
 
 def queue_folder(root: Path, queue: Queue) -> Path:
@@ -250,7 +254,7 @@ def is_of_removed(files: QueueFiles, horizon: int) -> bool:
     A worker removes them whole before it writes the first unit of a new topic of that name. So the
     last unit shows it.
     """
-    end = files.end_below(_ANY_OFFSET)
+    end = files.end_below(ANY_OFFSET)
     return end <= files.first or int(files.read(end - 1, 1)["physical_offset"][0]) < horizon
 
 
@@ -281,13 +285,6 @@ def list_strangers(root: Path) -> list[Path]:
     return sorted(
         entry.path for parent in parents for entry in list_entries(parent) if not entry.is_folder
     )
-
-
-_FIRST_ADVANCE_UNITS = 8
-_ADVANCE_STEP_UNITS = 1024
-_SAMPLE_PARTS = 16
-_SAMPLE_PART_UNITS = 256
-"""An estimate reads some parts of a queue, and in each of them some units."""
 
 
 class DerivedUnits(NamedTuple):

@@ -36,6 +36,9 @@ from protocol.names import next_index_file_name
 from protocol.record.codec import Record
 from protocol.record.columns import RecordColumns
 
+WINDOW_ENTRIES = 1 << 20
+"""Entries read at once: 20 MiB of a file that need not be mapped."""
+
 _GAP_UNITS_MAX = 1_000_000
 
 
@@ -172,10 +175,6 @@ def _place_with_gaps(number: NDArray[Any], units: Units, state: QueueEnd) -> Der
     return DerivedUnits(first, placed)
 
 
-WINDOW_ENTRIES = 1 << 20
-"""Entries read at once: 20 MiB of a file that need not be mapped."""
-
-
 class IndexRules(NamedTuple):
     """How keys are entered: sizes of new files, whether TAGS counts, the delay levels."""
 
@@ -248,7 +247,7 @@ def _after_last(files: list[IndexFile], log: LogReader) -> _IndexPlan:
     return _IndexPlan(files, header.end_physical_offset, skip)
 
 
-def vouched_entries(file: IndexFile, done: int) -> int:
+def _vouched_entries(file: IndexFile, done: int) -> int:
     """The number of entries, from the first on, that are whole, in order, and below `done`.
 
     After them a power loss may have left anything, even good entries after zeros.
@@ -273,7 +272,7 @@ def _vouched_for(files: list[IndexFile], done: int, log: LogReader) -> list[Inde
     kept: list[IndexFile] = []
     count = 0
     for file in files:
-        vouched = vouched_entries(file, done)
+        vouched = _vouched_entries(file, done)
         if not vouched:
             break
         count = vouched

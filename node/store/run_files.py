@@ -11,7 +11,7 @@ messages can have taken the offsets of lost ones. `lowered` is the epoch for whi
 No disk has to keep either: without them it lowers once more.
 
 `right`: the right of a node's own processes to append to the system's topics, a random text that
-only the owner of the store can read: who can read it could write the store's files as well. The
+only the owner of the store can read: whoever can read it could write the store's files as well. The
 writer makes it once; gateway and tasks send it along.
 """
 
@@ -25,7 +25,16 @@ from node.runtime import disk
 from node.runtime.state_page import run_dir
 from node.runtime.store_paths import OFFSETS_FILE_BYTES_MAX, QUEUES_FILE_BYTES_MAX, read_bounded
 
+GROUP_ROWS_MAX = 500
+"""Pairs of a group and a topic in the file, the largest lag first; the others are summed up."""
+
 _MEMBERS_FILE = "members"
+_GROUPS_FILE = "groups"
+_ROW_NUMBERS = ("queues", "members", "lag", "in_flight")
+_ENDS, _LOWERED = "recovered", "lowered"
+_ENDS_BYTES_MAX = 64 * 1024
+_RIGHT_FILE = "right"
+_RIGHT_BYTES = 16
 
 
 def write_members(root: Path, groups: dict[str, Any]) -> None:
@@ -41,12 +50,6 @@ def read_members(root: Path) -> dict[str, Any]:
     except (FileNotFoundError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-GROUP_ROWS_MAX = 500
-"""Pairs of a group and a topic in the file, the largest lag first; the others are summed up."""
-_GROUPS_FILE = "groups"
-_ROW_NUMBERS = ("queues", "members", "lag", "in_flight")
 
 
 def write_group_lags(root: Path, lags: Mapping[str, Any]) -> None:
@@ -80,10 +83,6 @@ def _group_row(found: Mapping[str, Any]) -> dict[str, Any]:
         **numbers,
         "lag_ms": None if lag_ms is None else int(lag_ms),
     }
-
-
-_ENDS, _LOWERED = "recovered", "lowered"
-_ENDS_BYTES_MAX = 64 * 1024
 
 
 class RecoveredEnds(NamedTuple):
@@ -149,23 +148,19 @@ def _lowered(root: Path) -> int:
         return 0
 
 
-_RIGHT_FILE = "right"
-_RIGHT_BYTES = 16
-
-
-def make_right(run_dir: Path) -> str:
+def make_right(folder: Path) -> str:
     """The right of the store; made when there is none. Raises OSError."""
-    found = find_right(run_dir)
+    found = find_right(folder)
     if not found:
         found = secrets.token_hex(_RIGHT_BYTES)
-        disk.write_atomically(run_dir / _RIGHT_FILE, found.encode())
+        disk.write_atomically(folder / _RIGHT_FILE, found.encode())
     return found
 
 
-def find_right(run_dir: Path) -> str:
+def find_right(folder: Path) -> str:
     """The right of the store; empty when there is none."""
     try:
-        found = (run_dir / _RIGHT_FILE).read_bytes()
+        found = (folder / _RIGHT_FILE).read_bytes()
     except FileNotFoundError:
         return ""
     text = found.decode("ascii", "replace")

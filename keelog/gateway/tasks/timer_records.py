@@ -26,7 +26,7 @@ from keelog.gateway.tasks.timer_files import (
 from node.runtime.event_log import fields
 from node.runtime.process import met_damage
 from node.runtime.settings import Settings
-from node.store.opening import RunningStore, open_live
+from node.store.opening import RunningStore
 from protocol.derived.file_layouts import TIMER_DELETE, TIMER_ROLL
 from protocol.errors import MqError, NotFound, StoreDamaged
 from protocol.names import TIMER_TOPIC
@@ -234,7 +234,7 @@ class TimerRecords:
         while True:
             try:
                 if self._opened is None:
-                    self._opened = open_live(self._root, 0, self._settings)
+                    self._opened = RunningStore(self._root, 0, self._settings)
                 self._opened.refresh()
             except (MqError, OSError) as error:
                 log.warning("timer messages wait", extra=fields(why=error))

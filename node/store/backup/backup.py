@@ -37,13 +37,117 @@ from protocol.record.columns import RecordColumns
 Advance = Callable[[str, int, int], None]
 """Called with a stage, bytes of the log done, and all there are."""
 Stretch = tuple[int, int]
-
 COPY_STEP_BYTES = 16 << 20
+
 _COMPARE_BYTES = 1 << 20
 _OTHER_LOG = "take a backup into a new folder, and keep this one until that has come to its end"
 
 
-def check_overlap(
+class BackupReport(NamedTuple):
+    """What a backup or a restored store holds: the log in [`start`, `end`).
+
+    `bytes` of it, in `files`, were copied now. `verified`: each record has passed its checks.
+    `damaged`: stretches that have not. `shortfall`: why messages may be missing that were
+    acknowledged before the backup began; empty where all are there.
+    """
+
+    start: int
+    end: int
+    bytes: int
+    files: int
+    verified: bool
+    damaged: tuple[Stretch, ...]
+    shortfall: str = ""
+
+    def shape(self) -> dict[str, Any]:
+        """As JSON."""
+        document = {"from": self.start, "to": self.end, **self._asdict()}
+        del document["start"], document["end"]
+        if not self.shortfall:
+            del document["shortfall"]
+        document["damaged"] = [list(stretch) for stretch in self.damaged]
+        return document
+
+
+def backup(
+    root: Path,
+    out: Path,
+    settings: Settings | None = None,
+    *,
+    prune: bool = False,
+    link: bool = False,
+    progress: Advance | None = None,
+) -> BackupReport:
+    """Brings the backup in `out` up to the store in `root`, which may be running.
+
+    `prune`: removes segments that the store has deleted; a backup keeps them otherwise. `link`:
+    full segments get a second name in `out` instead of a copy. Raises NotAStore, StorePermission,
+    StoreDamaged, BackupRefused, StoreLocked (another backup writes to `out`), OSError.
+    """
+    root, out = root.resolve(), out.resolve()
+    if root == out or root in out.parents or out in root.parents:
+        raise BadRequest(f"{out} and the store {root} lie in each other", "name another folder")
+    load_manifest(out)  # a folder of anything else stays as it is
+    source = read_source(root, settings or Settings())
+    raise_file_limit()
+    disk.make_durable_dir(out)
+    lock = FileLock.take(out / LOCK_NAME, record=False)
+    try:
+        with hold_segments(source) as held:
+            manifest = _begun(out, load_manifest(out), source, held, prune)
+            copy = SegmentCopy(out, manifest, source, progress or (lambda *_: None))
+            for segment in held:
+                copy.copy(segment, link)
+        return _publish(out, copy, source)
+    finally:
+        lock.release()
+
+
+def _begun(
+    out: Path,
+    known: BackupManifest | None,
+    source: BackupSource,
+    held: list[HeldSegment],
+    prune: bool,
+) -> BackupManifest:
+    """The manifest that this backup goes on from; it is saved. Raises BackupRefused."""
+    first = held[0].start if held else source.end
+    if known is None:
+        fresh = BackupManifest(source.store_id, first, first, source.segment_bytes, source.sizes)
+        save_manifest(out, fresh)
+        disk.make_durable_dir(out / COMMIT_LOG_DIR)
+        return fresh
+    _check_same(out, known, source)
+    if first > known.end:
+        if not prune:
+            raise BackupRefused(
+                f"the backup in {out} ends at {known.end}, the log of {source.root} begins at "
+                f"{first}: the store has deleted what was between",
+                "take a backup into a new folder; --prune begins anew in this one",
+            )
+        known = replace(known, start=first, end=first)
+    compared = _check_overlap(out, known, source, held)
+    start = max(known.start, first) if prune else known.start
+    modified = {**known.modified_ns, **compared}
+    manifest = replace(
+        known,
+        store_id=source.store_id or known.store_id,
+        start=start,
+        # An empty log has no segment that would show its length.
+        segment_bytes=known.segment_bytes if known.end > known.start else source.segment_bytes,
+        modified_ns={at: n for at, n in modified.items() if start <= at < known.end},
+        damaged=tuple(stretch for stretch in known.damaged if stretch[1] > start),
+    )
+    save_manifest(out, manifest)
+    disk.make_durable_dir(out / COMMIT_LOG_DIR)
+    for path in sorted((out / COMMIT_LOG_DIR).iterdir()):
+        at = parse_offset_file_name(path.name)
+        if at is not None and at < start:
+            disk.unlink(path)
+    return manifest
+
+
+def _check_overlap(
     out: Path, known: BackupManifest, source: BackupSource, held: list[HeldSegment]
 ) -> dict[int, int]:
     """Compares what the backup has with the store, where the store's file was written since.
@@ -92,6 +196,20 @@ def _first_difference(segment: HeldSegment, path: Path, count: int) -> int | Non
     finally:
         os.close(descriptor)
     return None
+
+
+def _check_same(out: Path, known: BackupManifest, source: BackupSource) -> None:
+    """Raises BackupRefused for a backup of another store, as far as ids and lengths show it."""
+    mine, theirs = source.store_id, known.store_id
+    if mine is not None and theirs is not None and mine != theirs:
+        reason = f"{out} is the backup of store {theirs}, {source.root} is store {mine}"
+        raise BackupRefused(reason, "name the folder of this store's backup, or a new one")
+    if known.end > known.start and known.segment_bytes != source.segment_bytes:
+        reason = (
+            f"{out} has segments of {known.segment_bytes} bytes, {source.root} of "
+            f"{source.segment_bytes}"
+        )
+        raise BackupRefused(reason, "take a backup into a new folder")
 
 
 class SegmentCopy:
@@ -199,124 +317,6 @@ def checked(reader: LogReader, start: int, stop: int) -> Iterator[RecordColumns 
             yield item
     if reader.stopped is not None:
         yield reader.stopped.position, stop
-
-
-class BackupReport(NamedTuple):
-    """What a backup or a restored store holds: the log in [`start`, `end`).
-
-    `bytes` of it, in `files`, were copied now. `verified`: each record has passed its checks.
-    `damaged`: stretches that have not. `shortfall`: why messages may be missing that were
-    acknowledged before the backup began; empty where all are there.
-    """
-
-    start: int
-    end: int
-    bytes: int
-    files: int
-    verified: bool
-    damaged: tuple[tuple[int, int], ...]
-    shortfall: str = ""
-
-    def shape(self) -> dict[str, Any]:
-        """As JSON."""
-        document = {"from": self.start, "to": self.end, **self._asdict()}
-        del document["start"], document["end"]
-        if not self.shortfall:
-            del document["shortfall"]
-        document["damaged"] = [list(stretch) for stretch in self.damaged]
-        return document
-
-
-def backup(
-    root: Path,
-    out: Path,
-    settings: Settings | None = None,
-    *,
-    prune: bool = False,
-    link: bool = False,
-    progress: Advance | None = None,
-) -> BackupReport:
-    """Brings the backup in `out` up to the store in `root`, which may be running.
-
-    `prune`: removes segments that the store has deleted; a backup keeps them otherwise. `link`:
-    full segments get a second name in `out` instead of a copy. Raises NotAStore, StorePermission,
-    StoreDamaged, BackupRefused, StoreLocked (another backup writes to `out`), OSError.
-    """
-    root, out = root.resolve(), out.resolve()
-    if root == out or root in out.parents or out in root.parents:
-        raise BadRequest(f"{out} and the store {root} lie in each other", "name another folder")
-    load_manifest(out)  # a folder of anything else stays as it is
-    source = read_source(root, settings or Settings())
-    raise_file_limit()
-    disk.make_durable_dir(out)
-    lock = FileLock.take(out / LOCK_NAME, record=False)
-    try:
-        with hold_segments(source) as held:
-            manifest = _begun(out, load_manifest(out), source, held, prune)
-            copy = SegmentCopy(out, manifest, source, progress or (lambda *_: None))
-            for segment in held:
-                copy.copy(segment, link)
-        return _publish(out, copy, source)
-    finally:
-        lock.release()
-
-
-def _begun(
-    out: Path,
-    known: BackupManifest | None,
-    source: BackupSource,
-    held: list[HeldSegment],
-    prune: bool,
-) -> BackupManifest:
-    """The manifest that this backup goes on from; it is saved. Raises BackupRefused."""
-    first = held[0].start if held else source.end
-    if known is None:
-        fresh = BackupManifest(source.store_id, first, first, source.segment_bytes, source.sizes)
-        save_manifest(out, fresh)
-        disk.make_durable_dir(out / COMMIT_LOG_DIR)
-        return fresh
-    _check_same(out, known, source)
-    if first > known.end:
-        if not prune:
-            raise BackupRefused(
-                f"the backup in {out} ends at {known.end}, the log of {source.root} begins at "
-                f"{first}: the store has deleted what was between",
-                "take a backup into a new folder; --prune begins anew in this one",
-            )
-        known = replace(known, start=first, end=first)
-    compared = check_overlap(out, known, source, held)
-    start = max(known.start, first) if prune else known.start
-    modified = {**known.modified_ns, **compared}
-    manifest = replace(
-        known,
-        store_id=source.store_id or known.store_id,
-        start=start,
-        # An empty log has no segment that would show its length.
-        segment_bytes=known.segment_bytes if known.end > known.start else source.segment_bytes,
-        modified_ns={at: n for at, n in modified.items() if start <= at < known.end},
-        damaged=tuple(stretch for stretch in known.damaged if stretch[1] > start),
-    )
-    save_manifest(out, manifest)
-    disk.make_durable_dir(out / COMMIT_LOG_DIR)
-    for path in sorted((out / COMMIT_LOG_DIR).iterdir()):
-        at = parse_offset_file_name(path.name)
-        if at is not None and at < start:
-            disk.unlink(path)
-    return manifest
-
-
-def _check_same(out: Path, known: BackupManifest, source: BackupSource) -> None:
-    """Raises BackupRefused for a backup of another store, as far as ids and lengths show it."""
-    mine, theirs = source.store_id, known.store_id
-    if mine is not None and theirs is not None and mine != theirs:
-        reason = f"{out} is the backup of store {theirs}, {source.root} is store {mine}"
-        raise BackupRefused(reason, "name the folder of this store's backup, or a new one")
-    if known.end > known.start and known.segment_bytes != source.segment_bytes:
-        reason = (
-            f"{out} has segments of {known.segment_bytes} bytes, {source.root} of "
-            f"{source.segment_bytes}"
-        )
-        raise BackupRefused(reason, "take a backup into a new folder")
 
 
 def _publish(out: Path, copy: SegmentCopy, source: BackupSource) -> BackupReport:

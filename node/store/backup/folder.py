@@ -44,6 +44,12 @@ from protocol.names import (
 MANIFEST_FILE = "backup.json"
 LOCK_NAME = "backup.lock"
 FORMAT = 1
+Files = dict[str, bytes]
+"""Contents by path, relative to the store."""
+DURABLE_NOTES = (REMOVED_FILE,)
+"""Files below `keelog/` that are copied as they are. `epochs`, `tails` and the records of published
+batches are copied too, by functions of their own."""
+
 _NEW_FOLDER = "name a new folder, or the folder of an earlier backup of this store"
 
 
@@ -166,14 +172,6 @@ def _manifest(document: dict[str, Any]) -> BackupManifest:
         modified_ns={start: n for start, n in modified.items() if start is not None},
         damaged=tuple((int(start), int(end)) for start, end in document["damaged"]),
     )
-
-
-Files = dict[str, bytes]
-"""Contents by path, relative to the store."""
-
-DURABLE_NOTES = (REMOVED_FILE,)
-"""Files below `keelog/` that are copied as they are. `epochs`, `tails` and the records of published
-batches are copied too; of those this module knows more than the name."""
 
 
 def read_state(root: Path) -> Files:

@@ -26,8 +26,25 @@ PERM_WRITE = 2
 PERM_INHERIT = 1
 """A send may create topics by the settings of this one (PermName)."""
 PERM_DEFAULT = PERM_READ | PERM_WRITE
+MESSAGE_TYPE, CLEANUP, QUEUE_TYPE = "message.type", "cleanup.policy", "queue.type"
+LITE_EXPIRATION = "lite.topic.expiration"
+RESERVE_TIME = "reserve.time"
+"""In hours. A request to make a topic names them as retention_hours."""
+OFFERED: Mapping[str, tuple[str, ...]] = {
+    QUEUE_TYPE: ("SimpleCQ",),
+    CLEANUP: ("DELETE",),
+    MESSAGE_TYPE: ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
+}
+
 _NEW_ENTRY = {"attributes": {}, "order": False, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0}
 _RESTORE_HINT = "restore it from topics.json.bak, or remove it"
+_REASONS: Mapping[tuple[str, str], str] = {
+    (CLEANUP, "COMPACTION"): "messages are kept by age and size alone",
+    (QUEUE_TYPE, "BatchCQ"): "queues have one unit for each message",
+    (MESSAGE_TYPE, "PRIORITY"): "messages have no priority",
+    (MESSAGE_TYPE, "LITE"): "there are no lite topics",
+}
+_LEAVE_OUT_HINT = "leave the attribute out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +115,11 @@ class TopicsFile:
         topics = list(topics)
         table = dict(self._document.get("topicConfigTable", {}))
         for topic in topics:
-            known = table.get(topic.name, _NEW_ENTRY)
+            known, hours = table.get(topic.name, _NEW_ENTRY), topic.retention_hours
+            reserve_time = {RESERVE_TIME: str(hours)} if hours else {}
             table[topic.name] = {
                 **known,
-                "attributes": _attributes(topic),
+                "attributes": {**dict(topic.attributes), **reserve_time},
                 "topicName": topic.name,
                 "perm": topic.perm,
                 "readQueueNums": topic.read_queues,
@@ -181,11 +199,6 @@ class TopicsFile:
         self._stamp = (status.st_mtime_ns, status.st_size)
 
 
-def _attributes(topic: Topic) -> dict[str, str]:
-    hours = topic.retention_hours
-    return {**dict(topic.attributes), **({RESERVE_TIME: str(hours)} if hours else {})}
-
-
 def unreadable_tables(root: Path) -> Iterator[StoreDamaged]:
     """Yields what is wrong with the table, then with its copy, which counts without the table.
 
@@ -250,24 +263,6 @@ def _topic(path: Path, name: str, entry: Any) -> Topic:
             found = f"topic {name[:80]!a} has {count} queues"
             raise StoreDamaged(str(path), 0, found, _RESTORE_HINT)
     return topic
-
-
-MESSAGE_TYPE, CLEANUP, QUEUE_TYPE = "message.type", "cleanup.policy", "queue.type"
-LITE_EXPIRATION = "lite.topic.expiration"
-RESERVE_TIME = "reserve.time"
-"""In hours. A request to make a topic names them as retention_hours."""
-OFFERED: Mapping[str, tuple[str, ...]] = {
-    QUEUE_TYPE: ("SimpleCQ",),
-    CLEANUP: ("DELETE",),
-    MESSAGE_TYPE: ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
-}
-_REASONS: Mapping[tuple[str, str], str] = {
-    (CLEANUP, "COMPACTION"): "messages are kept by age and size alone",
-    (QUEUE_TYPE, "BatchCQ"): "queues have one unit for each message",
-    (MESSAGE_TYPE, "PRIORITY"): "messages have no priority",
-    (MESSAGE_TYPE, "LITE"): "there are no lite topics",
-}
-_LEAVE_OUT_HINT = "leave the attribute out"
 
 
 def reason_not_offered(name: str, value: str) -> str:

@@ -52,6 +52,49 @@ from protocol.names import (
     TOPICS_FILE,
 )
 
+_ROOT_FOLDERS = (CONSUME_QUEUE_DIR, INDEX_DIR, CONFIG_DIR, KEELOG_DIR)
+_ROOT_FILES = {
+    LOCK_FILE: SMALL_FILE_BYTES_MAX,
+    ABORT_FILE: SMALL_FILE_BYTES_MAX,
+    CHECKPOINT_FILE: CHECKPOINT_FILE_BYTES,
+    f"{CHECKPOINT_FILE}.new": CHECKPOINT_FILE_BYTES,
+    TOPICS_FILE: TOPICS_FILE_BYTES_MAX,
+    f"{TOPICS_FILE}.bak": TOPICS_FILE_BYTES_MAX,
+    f"{TOPICS_FILE}.new": TOPICS_FILE_BYTES_MAX,
+    **{
+        f"{table}{end}": OFFSETS_FILE_BYTES_MAX
+        for table in (
+            CONSUMER_OFFSETS_FILE,
+            SUBSCRIPTION_GROUPS_FILE,
+            DELAY_OFFSETS_FILE,
+            KV_CONFIG_FILE,
+        )
+        for end in ("", ".bak", ".new")
+    },
+}
+_OWN_FOLDERS = re.compile(
+    r"progress|run|run/stats|staging|quarantine|staging/[^/]+|staging/[^./][^/]*/[0-9]+"
+)
+_BELLS = re.compile(r"run/[^/]+\.bell")
+"""Sockets, which the next owner of their slot replaces."""
+_OWN_FILES = (
+    (re.compile(r"floor"), FLOOR_FILE_BYTES_MAX),
+    (re.compile(r"epochs(\.new)?"), EPOCHS_FILE_BYTES_MAX),
+    (re.compile(r"role(\.new)?"), SMALL_FILE_BYTES_MAX),
+    (re.compile(r"(tails|removed)(\.new)?|run/[^/]+\.rebuilding(\.new)?"), QUEUES_FILE_BYTES_MAX),
+    (re.compile(r"run/members(\.new)?"), OFFSETS_FILE_BYTES_MAX),
+    (re.compile(r"run/groups(\.new)?"), QUEUES_FILE_BYTES_MAX),
+    (re.compile(r"clean(\.new)?|progress/[^/]+|run/[^/]+\.lock"), SMALL_FILE_BYTES_MAX),
+    (re.compile(r"run/right(\.new)?"), SMALL_FILE_BYTES_MAX),
+    (re.compile(r"run/[^/]+\.page"), PAGE_BYTES),
+    (re.compile(r"run/stats/[^/]+"), STATS_FILE_BYTES_MAX),
+    (re.compile(r"staging/[^./][^/]*/published(\.new)?"), SMALL_FILE_BYTES_MAX),
+    (re.compile(r"staging/\.problems/[^/]+"), SMALL_FILE_BYTES_MAX),
+    (re.compile(r"staging/[^./][^/]*/[0-9]+/journal(\.new)?"), JOURNAL_FILE_BYTES_MAX),
+    (re.compile(r"staging/[^./][^/]*/[0-9]+/[^/]+"), None),
+)
+_LOCK_HINT = "stop whoever uses the store, then move it away by hand"
+
 
 def create_store(root: Path) -> None:
     """Creates what is missing of directory, `lock`, `commitlog/` and `keelog/run/`, durably.
@@ -95,9 +138,6 @@ def _is_whole(root: Path) -> bool:
     )
 
 
-_BESIDE_THE_LOG = (CONSUME_QUEUE_DIR, INDEX_DIR, CONFIG_DIR, KEELOG_DIR)
-
-
 def check_links(root: Path) -> None:
     """Raises NotAStore if the store, one of its folders or a segment is a dangling link.
 
@@ -106,56 +146,13 @@ def check_links(root: Path) -> None:
     """
     log = root / COMMIT_LOG_DIR
     segments = log.iterdir() if log.is_dir() else ()
-    for path in (root, log, *(root / name for name in _BESIDE_THE_LOG), *segments):
+    for path in (root, log, *(root / name for name in _ROOT_FOLDERS), *segments):
         if path.is_symlink() and not path.exists():
             target = path.readlink()
             raise NotAStore(
                 f"{path} is a link to {target}, which is not there",
                 f"mount the volume of {target}, then the same command again",
             )
-
-
-_BESIDE = {
-    LOCK_FILE: SMALL_FILE_BYTES_MAX,
-    ABORT_FILE: SMALL_FILE_BYTES_MAX,
-    CHECKPOINT_FILE: CHECKPOINT_FILE_BYTES,
-    f"{CHECKPOINT_FILE}.new": CHECKPOINT_FILE_BYTES,
-    TOPICS_FILE: TOPICS_FILE_BYTES_MAX,
-    f"{TOPICS_FILE}.bak": TOPICS_FILE_BYTES_MAX,
-    f"{TOPICS_FILE}.new": TOPICS_FILE_BYTES_MAX,
-    **{
-        f"{table}{end}": OFFSETS_FILE_BYTES_MAX
-        for table in (
-            CONSUMER_OFFSETS_FILE,
-            SUBSCRIPTION_GROUPS_FILE,
-            DELAY_OFFSETS_FILE,
-            KV_CONFIG_FILE,
-        )
-        for end in ("", ".bak", ".new")
-    },
-}
-_FOLDERS = re.compile(
-    r"progress|run|run/stats|staging|quarantine|staging/[^/]+|staging/[^./][^/]*/[0-9]+"
-)
-_BELLS = re.compile(r"run/[^/]+\.bell")
-"""Sockets, which the next owner of their slot replaces."""
-_FILES = (
-    (re.compile(r"floor"), FLOOR_FILE_BYTES_MAX),
-    (re.compile(r"epochs(\.new)?"), EPOCHS_FILE_BYTES_MAX),
-    (re.compile(r"role(\.new)?"), SMALL_FILE_BYTES_MAX),
-    (re.compile(r"(tails|removed)(\.new)?|run/[^/]+\.rebuilding(\.new)?"), QUEUES_FILE_BYTES_MAX),
-    (re.compile(r"run/members(\.new)?"), OFFSETS_FILE_BYTES_MAX),
-    (re.compile(r"run/groups(\.new)?"), QUEUES_FILE_BYTES_MAX),
-    (re.compile(r"clean(\.new)?|progress/[^/]+|run/[^/]+\.lock"), SMALL_FILE_BYTES_MAX),
-    (re.compile(r"run/right(\.new)?"), SMALL_FILE_BYTES_MAX),
-    (re.compile(r"run/[^/]+\.page"), PAGE_BYTES),
-    (re.compile(r"run/stats/[^/]+"), STATS_FILE_BYTES_MAX),
-    (re.compile(r"staging/[^./][^/]*/published(\.new)?"), SMALL_FILE_BYTES_MAX),
-    (re.compile(r"staging/\.problems/[^/]+"), SMALL_FILE_BYTES_MAX),
-    (re.compile(r"staging/[^./][^/]*/[0-9]+/journal(\.new)?"), JOURNAL_FILE_BYTES_MAX),
-    (re.compile(r"staging/[^./][^/]*/[0-9]+/[^/]+"), None),
-)
-_LOCK_HINT = "stop whoever uses the store, then move it away by hand"
 
 
 def check_own_files(root: Path) -> None:
@@ -178,7 +175,7 @@ def strangers(root: Path) -> Iterator[IrregularFile]:
         path = root / name
         if path.exists() and not path.is_dir():
             yield _stranger(path, "folder", path.stat().st_mode)
-    for name, bytes_max in _BESIDE.items():
+    for name, bytes_max in _ROOT_FILES.items():
         yield from _in_place_of_file(root / name, bytes_max)
     yield from _below(own_dir(root), "")
 
@@ -204,11 +201,11 @@ def _below(folder: Path, above: str) -> Iterator[IrregularFile]:
 
 
 def _wanted(place: str) -> tuple[str, int | None]:
-    if _FOLDERS.fullmatch(place):
+    if _OWN_FOLDERS.fullmatch(place):
         return "folder", None
     if _BELLS.fullmatch(place):
         return "bell", None
-    for pattern, bytes_max in _FILES:
+    for pattern, bytes_max in _OWN_FILES:
         if pattern.fullmatch(place):
             return "file", bytes_max
     return "any", None

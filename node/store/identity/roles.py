@@ -24,8 +24,11 @@ from protocol.names import BROKER_IDENTITY_FILE, MASTER_EPOCHS_FILE
 
 ROLE_FILE = "role"
 REPLICA, MASTER = "replica", "master"
+
 _ROLE_NUMBERS = ("epoch", "offset", "acknowledged")
 _ROLE_HINT = "move it aside, and start the node in the role it had: a replica with --follow"
+_ASKED_FILE = f"{BROKER_IDENTITY_FILE}-temp"
+_IDENTITY_FIELDS = 3
 
 
 class StoreRole(NamedTuple):
@@ -90,10 +93,6 @@ def check_role(root: Path, follows: str) -> None:
             f"serve it without --follow; to make it a replica again, first: keelog replica demote"
             f" {root}",
         )
-
-
-_ASKED_FILE = f"{BROKER_IDENTITY_FILE}-temp"
-_IDENTITY_FIELDS = 3
 
 
 class BrokerIdentity(NamedTuple):

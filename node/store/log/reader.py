@@ -36,10 +36,20 @@ from protocol.record.codec import (
 from protocol.record.columns import RecordColumns, scan
 
 WINDOW_BYTES = 1 << 20
+FIRST_WINDOW_BYTES = 16 * 1024
+"""Usually the next record is near; each further window is four times as large."""
+BUFFERS_BYTES_MAX = 16 << 20
+"""Memory that stays allocated; further blocks are allocated and freed each time."""
+BUFFER_BYTES_MIN = 1 << 16
+"""A smaller block is not worth keeping."""
+
 _ID_HINT = "look for the message by one of its keys: keelog msg find --topic T --key K"
 _PEEK_BYTES, _PAGE_BYTES = 1024, 4096
 _HEAD = struct.Struct(">iI20xq").unpack_from
 """TOTALSIZE, MAGICCODE and PHYSICALOFFSET."""
+_MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
+_MAGIC_AT = 4
+_MAGIC_END = _MAGIC_AT + len(_MAGICS[0])
 
 
 @dataclass(slots=True)
@@ -286,13 +296,6 @@ def _below(columns: RecordColumns, stop: int) -> RecordColumns:
     return columns.take(columns.physical_offset < stop)
 
 
-FIRST_WINDOW_BYTES = 16 * 1024
-"""Usually the next record is near; each further window is four times as large."""
-_MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
-_MAGIC_AT = 4
-_MAGIC_END = _MAGIC_AT + len(_MAGICS[0])
-
-
 @dataclass(frozen=True, slots=True)
 class Damage:
     """Bytes within the log that are not a record; the next record starts at `resumed_at`."""
@@ -300,6 +303,35 @@ class Damage:
     where: str
     torn: Torn
     resumed_at: int
+
+
+def columns_past_damage(
+    log: LogReader,
+    start: int,
+    stop: int | None = None,
+    verify: bool = True,
+    window_bytes: int = WINDOW_BYTES,
+) -> Iterator[RecordColumns | Damage]:
+    """As `LogReader.columns`, but yields a Damage for damaged bytes and goes on after them.
+
+    Ends if no record can be proved after the damage, which is then in `log.stopped`.
+    """
+    last_time = 0
+    stop = log.end if stop is None else min(stop, log.end)
+    while start < stop:
+        for columns in log.columns(start, stop, window_bytes, verify):
+            last_time = int(columns.store_timestamp[-1])
+            yield columns
+        torn = log.stopped
+        if torn is None:
+            return
+        resumed = next_record(log, torn.position + 1, last_time)
+        if resumed is None:
+            log.stopped = torn
+            return
+        log.stopped = None  # also where `stop` is not above the next record
+        yield Damage(str(log.segment_at(torn.position).path), torn, resumed)
+        start = resumed
 
 
 def next_record(
@@ -341,7 +373,6 @@ def wrong_blank(log: LogReader, position: int) -> Torn | None:
 def _magic_places(log: LogReader, position: int, stop: int) -> Iterator[int]:
     """Yields the offsets in one segment where a record's magic code is in its place, in order."""
     segment = log.segment_at(position)
-    overlap = _MAGIC_AT + len(_MAGICS[0]) - 1
     window = FIRST_WINDOW_BYTES
     while position < stop:
         count = min(window, stop - position)
@@ -352,7 +383,7 @@ def _magic_places(log: LogReader, position: int, stop: int) -> Iterator[int]:
                 yield position + at - _MAGIC_AT
         if count < window:
             return
-        position += count - overlap
+        position += count - (_MAGIC_END - 1)  # a code may lie across two windows
         window = min(4 * window, WINDOW_BYTES)
 
 
@@ -361,41 +392,6 @@ def _find_all(data: bytes, wanted: bytes) -> Iterator[int]:
     while at >= 0:
         yield at
         at = data.find(wanted, at + 1)
-
-
-def columns_past_damage(
-    log: LogReader,
-    start: int,
-    stop: int | None = None,
-    verify: bool = True,
-    window_bytes: int = WINDOW_BYTES,
-) -> Iterator[RecordColumns | Damage]:
-    """As `LogReader.columns`, but yields a Damage for damaged bytes and goes on after them.
-
-    Ends if no record can be proved after the damage, which is then in `log.stopped`.
-    """
-    last_time = 0
-    stop = log.end if stop is None else min(stop, log.end)
-    while start < stop:
-        for columns in log.columns(start, stop, window_bytes, verify):
-            last_time = int(columns.store_timestamp[-1])
-            yield columns
-        torn = log.stopped
-        if torn is None:
-            return
-        resumed = next_record(log, torn.position + 1, last_time)
-        if resumed is None:
-            log.stopped = torn
-            return
-        log.stopped = None  # also where `stop` is not above the next record
-        yield Damage(str(log.segment_at(torn.position).path), torn, resumed)
-        start = resumed
-
-
-BUFFERS_BYTES_MAX = 16 << 20
-"""Memory that stays allocated; further blocks are allocated and freed each time."""
-BUFFER_BYTES_MIN = 1 << 16
-"""A smaller block is not worth keeping."""
 
 
 class Buffers:

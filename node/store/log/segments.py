@@ -100,6 +100,62 @@ class Listing(NamedTuple):
         return self._replace(files=[file for file in self.files if file[0] >= start])
 
 
+class SegmentList:
+    """The segments of one folder, in order."""
+
+    def __init__(self, folder: Path, listing: Listing, files: OpenFiles) -> None:
+        self.folder = folder
+        self.segment_bytes = listing.file_bytes
+        self._files = files
+        self._adopt(listing)
+
+    def _adopt(self, listing: Listing) -> None:
+        self.segments = [
+            Segment(path, start, listing.file_bytes, self._files) for start, path in listing.files
+        ]
+        self._starts = [segment.start for segment in self.segments]
+
+    @property
+    def start(self) -> int:
+        """The first offset; 0 without a file."""
+        return self._starts[0] if self._starts else 0
+
+    @property
+    def end(self) -> int:
+        """The offset after the last file, used or not."""
+        return self._starts[-1] + self.segment_bytes if self._starts else 0
+
+    def find(self, offset: int) -> Segment | None:
+        """The segment that holds `offset`."""
+        index = bisect_right(self._starts, offset) - 1
+        if index < 0:
+            return None
+        segment = self.segments[index]
+        return segment if offset < segment.end else None
+
+    def forget_above(self, offset: int) -> None:
+        """Closes the files that reach above an offset: their names may lead to others by now."""
+        for segment in self.segments:
+            if segment.end > offset:
+                self._files.forget(segment.path)
+
+    def refresh(self, start: int = 0) -> None:
+        """Lists the folder again. Raises StoreDamaged, StorePermission.
+
+        Skips files that end at `start` or below: retention may be removing them.
+        """
+        # One file alone may have been listed before it had its length.
+        known = self.segment_bytes if len(self.segments) > 1 else None
+        listing = list_folder(self.folder, known, start)
+        listing.check()
+        gone = set(self._starts) - {start for start, _ in listing.files}
+        for segment in self.segments:
+            if segment.start in gone:
+                self._files.forget(segment.path)
+        self.segment_bytes = listing.file_bytes
+        self._adopt(listing)
+
+
 def list_folder(folder: Path, file_bytes: int | None = None, begin: int = 0) -> Listing:
     """Lists a folder of files that are named by offset; a missing folder has none.
 
@@ -177,59 +233,3 @@ def _joined_files(
             files.append((start, path))
         expected = start + file_bytes
     return files, problems
-
-
-class SegmentList:
-    """The segments of one folder, in order."""
-
-    def __init__(self, folder: Path, listing: Listing, files: OpenFiles) -> None:
-        self.folder = folder
-        self.segment_bytes = listing.file_bytes
-        self._files = files
-        self._adopt(listing)
-
-    def _adopt(self, listing: Listing) -> None:
-        self.segments = [
-            Segment(path, start, listing.file_bytes, self._files) for start, path in listing.files
-        ]
-        self._starts = [segment.start for segment in self.segments]
-
-    @property
-    def start(self) -> int:
-        """The first offset; 0 without a file."""
-        return self._starts[0] if self._starts else 0
-
-    @property
-    def end(self) -> int:
-        """The offset after the last file, used or not."""
-        return self._starts[-1] + self.segment_bytes if self._starts else 0
-
-    def find(self, offset: int) -> Segment | None:
-        """The segment that holds `offset`."""
-        index = bisect_right(self._starts, offset) - 1
-        if index < 0:
-            return None
-        segment = self.segments[index]
-        return segment if offset < segment.end else None
-
-    def forget_above(self, offset: int) -> None:
-        """Closes the files that reach above an offset: their names may lead to others by now."""
-        for segment in self.segments:
-            if segment.end > offset:
-                self._files.forget(segment.path)
-
-    def refresh(self, start: int = 0) -> None:
-        """Lists the folder again. Raises StoreDamaged, StorePermission.
-
-        Skips files that end at `start` or below: retention may be removing them.
-        """
-        # One file alone may have been listed before it had its length.
-        known = self.segment_bytes if len(self.segments) > 1 else None
-        listing = list_folder(self.folder, known, start)
-        listing.check()
-        gone = set(self._starts) - {start for start, _ in listing.files}
-        for segment in self.segments:
-            if segment.start in gone:
-                self._files.forget(segment.path)
-        self.segment_bytes = listing.file_bytes
-        self._adopt(listing)

@@ -41,8 +41,12 @@ from protocol.record.properties import (
 if TYPE_CHECKING:
     from node.store.query.sql import Node, Properties
 
-
 ALL = "*"
+Value = str | int | float | bool | None
+"""None is SQL's NULL: a property that a message does not have."""
+INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+
 _TAG_SEPARATOR = "||"
 _LOOKS_LIKE_SQL = re.compile(
     r"\s(?:AND|OR|BETWEEN)\s|\s(?:[<>]=?|<>|=)\s|[<>]=?\s*['\"\d]|=\s*['\"]|\sIN\s*\("
@@ -53,6 +57,14 @@ _MAGIC_V1 = MAGIC_V1.to_bytes(4, "big")
 _INT = struct.Struct(">i").unpack_from
 _EXT_ADDRESS_MAX = -(2**31) - 1
 """At or below this a unit's code is an address in another file (ConsumeQueueExt), not a hash."""
+_INTEGER_CHARS = 400
+"""Longer texts count as too large."""
+_INTEGER = re.compile(r"[+-]?\d+")
+_DOUBLE = re.compile(
+    r"([+-]?)(?:(NaN)|(Infinity)|((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?)"
+)
+_JAVA_BLANKS = "".join(map(chr, range(0x21)))
+"""What Java takes off both ends of a decimal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,20 +167,6 @@ def sql_filter(expression: str) -> SqlFilter:
     from node.store.query.sql import parse_sql
 
     return SqlFilter(parse_sql(expression))
-
-
-Value = str | int | float | bool | None
-"""None is SQL's NULL: a property that a message does not have."""
-INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
-INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
-_INTEGER_CHARS = 400
-"""Longer texts count as too large."""
-_INTEGER = re.compile(r"[+-]?\d+")
-_DOUBLE = re.compile(
-    r"([+-]?)(?:(NaN)|(Infinity)|((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?)"
-)
-_JAVA_BLANKS = "".join(map(chr, range(0x21)))
-"""What Java takes off both ends of a decimal."""
 
 
 class UndecidedError(ValueError):

@@ -22,12 +22,15 @@ from protocol.record.codec import Record
 from protocol.record.java_hash import java_text
 from protocol.record.properties import KEYS, TAGS, UNIQUE_KEY, decode_raw_properties, split_keys
 
-_UNIQUE_KEY, _KEYS, _TAGS = UNIQUE_KEY.encode(), KEYS.encode(), TAGS.encode()
 BYTES_MAX = 1 << 30
 CANDIDATES_MAX = 10_000
 """The entries that one page looks at; a page with few records may still have a cursor."""
 DAMAGED_MAX = 64
 """The damaged records that one page passes over."""
+NEIGHBOURS_MAX = 64
+"""Messages on each side of a damaged one that are looked at for its time."""
+
+_UNIQUE_KEY, _KEYS, _TAGS = UNIQUE_KEY.encode(), KEYS.encode(), TAGS.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +145,6 @@ def _parse_cursor(cursor: str | None) -> tuple[Candidate | None, int]:
     if not (file.isdigit() and entry.isdigit() and offset.isdigit() and cursor.isascii()):
         raise BadRequest(f"{cursor[:80]!a} is no cursor", "use the cursor of the page before")
     return Candidate(file, int(entry), int(offset)), int(offset)
-
-
-NEIGHBOURS_MAX = 64
-"""Messages on each side of a damaged one that are looked at for its time."""
 
 
 class Boundary(Enum):

@@ -24,6 +24,9 @@ from protocol.kernel import loader
 TOTAL_BYTES_MAX = 128 << 20
 FILTERED_BYTES_MAX = 4 << 20
 """Records that one pull reads for a filter in SQL92, but always one record."""
+TOTAL_BYTES_MIN = 100
+ONE_BY_ONE_MAX = 2
+"""Up to this number, units are faster one by one than compiled or as columns."""
 
 
 class PullStatus(StrEnum):
@@ -110,11 +113,6 @@ class PulledRecords:
         return self.units["size"].astype("<u4").tobytes()
 
 
-TOTAL_BYTES_MIN = 100
-ONE_BY_ONE_MAX = 2
-"""Up to this number, units are faster one by one than compiled or as columns."""
-
-
 class Scanned(NamedTuple):
     """The result of a scan of one file's units: the rows taken, and the number consumed.
 
@@ -187,7 +185,7 @@ def _scan_files(
     return nothing(status, following, low, high)
 
 
-def _as_index(found: "Scanned") -> slice | NDArray[np.int64]:
+def _as_index(found: Scanned) -> slice | NDArray[np.int64]:
     """The rows taken; a slice if a scan took all, which copies nothing."""
     if len(found.rows) == found.consumed:
         return slice(0, found.consumed)

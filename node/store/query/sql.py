@@ -24,6 +24,38 @@ TEXT_TESTS: Mapping[str, Callable[[str, str], bool]] = {
     "STARTSWITH": str.startswith,
     "ENDSWITH": str.endswith,
 }
+EXPRESSION_CHARS_MAX = 64 * 1024
+DEPTH_MAX = 100
+"""Parentheses, NOT and signs within each other, and comparisons of comparisons."""
+NODES_MAX = 1_000
+"""Names, literals, the texts of IN, and operators."""
+
+_INT64_DIGITS = 19
+_SHOWN_CHARS = 40
+_TOKEN = re.compile(
+    r"""(?P<blank>[ \t\n\r\f]+|--[^\n\r]*|/\*.*?\*/)
+    |(?P<decimal>(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)
+    |(?P<number>[0-9]+(?:(?P<exponent>[eE][+-]?[0-9]+)|[lL])?)
+    |(?P<text>'(?:''|[^'])*')
+    |(?P<name>[A-Za-z_$][A-Za-z0-9_$]*)
+    |(?P<sign><>|>=|<=|[=<>(),+-])""",
+    re.VERBOSE | re.DOTALL,
+)
+_KEYWORDS = frozenset({"NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"}).union(
+    TEXT_TESTS
+)
+_CONSTANTS = {"TRUE": True, "FALSE": False, "NULL": None}
+_OR, _AND, _EQUALITY, _COMPARISON = 1, 2, 3, 4
+_STRENGTHS = {
+    "OR": _OR,
+    "AND": _AND,
+    **dict.fromkeys(("=", "<>", "IS"), _EQUALITY),
+    **dict.fromkeys((">", ">=", "<", "<=", "BETWEEN", "IN", "NOT", *TEXT_TESTS), _COMPARISON),
+}
+_TEXT, _NAME, _NUMBER, _DECIMAL = "text", "name", "number", "decimal"
+_BLANK, _WORD, _END = "blank", "word", "end"
+"""Kinds of tokens; words are keywords, in capitals, and signs."""
+_OPERAND = "a property, a literal, NOT or ("
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,39 +241,6 @@ class TextTest:
 Node = Literal | Name | Minus | Truth | Not | Several | Equal | Order | Between | In | TextTest
 
 
-EXPRESSION_CHARS_MAX = 64 * 1024
-DEPTH_MAX = 100
-"""Parentheses, NOT and signs within each other, and comparisons of comparisons."""
-NODES_MAX = 1_000
-"""Names, literals, the texts of IN, and operators."""
-_INT64_DIGITS = 19
-_SHOWN_CHARS = 40
-_TOKEN = re.compile(
-    r"""(?P<blank>[ \t\n\r\f]+|--[^\n\r]*|/\*.*?\*/)
-    |(?P<decimal>(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)
-    |(?P<number>[0-9]+(?:(?P<exponent>[eE][+-]?[0-9]+)|[lL])?)
-    |(?P<text>'(?:''|[^'])*')
-    |(?P<name>[A-Za-z_$][A-Za-z0-9_$]*)
-    |(?P<sign><>|>=|<=|[=<>(),+-])""",
-    re.VERBOSE | re.DOTALL,
-)
-_KEYWORDS = frozenset({"NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"}).union(
-    TEXT_TESTS
-)
-_CONSTANTS = {"TRUE": True, "FALSE": False, "NULL": None}
-_OR, _AND, _EQUALITY, _COMPARISON = 1, 2, 3, 4
-_STRENGTHS = {
-    "OR": _OR,
-    "AND": _AND,
-    **dict.fromkeys(("=", "<>", "IS"), _EQUALITY),
-    **dict.fromkeys((">", ">=", "<", "<=", "BETWEEN", "IN", "NOT", *TEXT_TESTS), _COMPARISON),
-}
-_TEXT, _NAME, _NUMBER, _DECIMAL = "text", "name", "number", "decimal"
-_BLANK, _WORD, _END = "blank", "word", "end"
-"""Kinds of tokens; words are keywords, in capitals, and signs."""
-_OPERAND = "a property, a literal, NOT or ("
-
-
 class _Token(NamedTuple):
     kind: str
     text: str
@@ -265,17 +264,6 @@ def parse_sql(expression: str) -> Node:
             f"write it with up to {EXPRESSION_CHARS_MAX}",
         )
     return _Parser(expression).whole()
-
-
-def _kind(found: re.Match[str]) -> str:
-    kind = str(found.lastgroup)
-    if kind == "sign" or (kind == _NAME and found[0].upper() in _KEYWORDS):
-        return _WORD
-    return _DECIMAL if found["exponent"] else kind
-
-
-def _unquoted(text: str) -> str:
-    return text[1:-1].replace("''", "'")
 
 
 class _Parser:
@@ -535,3 +523,14 @@ class _Parser:
 
     def _bad(self, what: str, at: int, hint: str) -> BadRequest:
         return BadRequest(f"SQL92 expression, character {at + 1}: {what}", hint)
+
+
+def _kind(found: re.Match[str]) -> str:
+    kind = str(found.lastgroup)
+    if kind == "sign" or (kind == _NAME and found[0].upper() in _KEYWORDS):
+        return _WORD
+    return _DECIMAL if found["exponent"] else kind
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1].replace("''", "'")

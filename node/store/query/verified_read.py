@@ -18,6 +18,10 @@ from protocol.kernel.loader import Kernel
 from protocol.record.check import WantedRecords, first_unfit
 from protocol.record.codec import Filler, Record, Torn
 
+Payload = bytes | memoryview
+COMPILED_ABOVE = 4
+"""Up to this number, records are faster without the compiled kernel."""
+
 
 def record_of(log: LogReader, queue: QueueReader, number: int, unit: QueueUnit) -> Record:
     """The record that `unit` names, which is unit `number` of the queue.
@@ -47,6 +51,49 @@ def store_time(log: LogReader, queue: QueueReader, number: int, unit: QueueUnit)
     if 0 <= unit.physical_offset < log.min_offset:
         return -1
     return record_of(log, queue, number, unit).head.store_timestamp
+
+
+def verified_bytes(log: LogReader, messages: MessageUnits) -> tuple[Payload, int]:
+    """The records before the first damaged one, back to back, and their number.
+
+    All must be within the log. Raises StoreDamaged if the segment of the first record cannot be
+    opened; a later such record counts as damaged.
+    """
+    compiled = loader.active()
+    if compiled is not None and len(messages.units) > COMPILED_ABOVE:
+        return _copied_bytes(compiled, log, messages)
+    wanted = WantedRecords(
+        messages.queue,
+        messages.number.tolist(),
+        messages.units["physical_offset"].tolist(),
+        messages.units["size"].tolist(),
+    )
+    payload, count = log.payload(wanted.offsets, wanted.sizes)
+    good = first_unfit(payload, wanted if count == len(wanted.sizes) else wanted.first(count))
+    return (payload if good == count else payload[: sum(wanted.sizes[:good])]), good
+
+
+def _copied_bytes(compiled: Kernel, log: LogReader, messages: MessageUnits) -> tuple[Payload, int]:
+    """With the kernel, which copies and verifies a record in one pass, segment by segment."""
+    units = messages.units
+    rows, size = len(units), unit_bytes(compiled, units)
+    out, segment = log.buffers.take(size), None
+    done = filled = 0
+    while done < rows:
+        place = int(units[done]["physical_offset"])
+        if segment is not None and segment.start <= place < segment.end:
+            break  # the record there is not the message
+        try:
+            segment = log.segment_at(place)
+            data = np.frombuffer(segment.view(), np.uint8)
+        except StoreDamaged:
+            if not done:
+                raise
+            break
+        part = messages.after(done) if done else messages
+        done += copy_messages(compiled, data, segment.start, part, out[filled:])
+        filled = size if done == rows else unit_bytes(compiled, units[:done])
+    return out.data[:filled], done
 
 
 def damaged_message(
@@ -96,51 +143,3 @@ def _what_is_wrong(
             is_like = f"a record of {found.size} bytes of queue {found.head.queue_id} of"
             other = f"{is_like} {found.topic}, number {found.head.queue_offset}"
             return str(file), position, f"{says}, where {other} stands"
-
-
-Payload = bytes | memoryview
-COMPILED_ABOVE = 4
-"""Up to this number, records are faster without the compiled kernel."""
-
-
-def verified_bytes(log: LogReader, messages: MessageUnits) -> tuple[Payload, int]:
-    """The records before the first damaged one, back to back, and their number.
-
-    All must be within the log. Raises StoreDamaged if the segment of the first record cannot be
-    opened; a later such record counts as damaged.
-    """
-    compiled = loader.active()
-    if compiled is not None and len(messages.units) > COMPILED_ABOVE:
-        return _copied_bytes(compiled, log, messages)
-    wanted = WantedRecords(
-        messages.queue,
-        messages.number.tolist(),
-        messages.units["physical_offset"].tolist(),
-        messages.units["size"].tolist(),
-    )
-    payload, count = log.payload(wanted.offsets, wanted.sizes)
-    good = first_unfit(payload, wanted if count == len(wanted.sizes) else wanted.first(count))
-    return (payload if good == count else payload[: sum(wanted.sizes[:good])]), good
-
-
-def _copied_bytes(compiled: Kernel, log: LogReader, messages: MessageUnits) -> tuple[Payload, int]:
-    """With the kernel, which copies and verifies a record in one pass, segment by segment."""
-    units = messages.units
-    rows, size = len(units), unit_bytes(compiled, units)
-    out, segment = log.buffers.take(size), None
-    done = filled = 0
-    while done < rows:
-        place = int(units[done]["physical_offset"])
-        if segment is not None and segment.start <= place < segment.end:
-            break  # the record there is not the message
-        try:
-            segment = log.segment_at(place)
-            data = np.frombuffer(segment.view(), np.uint8)
-        except StoreDamaged:
-            if not done:
-                raise
-            break
-        part = messages.after(done) if done else messages
-        done += copy_messages(compiled, data, segment.start, part, out[filled:])
-        filled = size if done == rows else unit_bytes(compiled, units[:done])
-    return out.data[:filled], done

@@ -72,6 +72,150 @@ from protocol.record.lost_marker import (
     queue_marker_bytes_min,
 )
 
+_FIRST_BYTES = 160
+"""The size of a marker that begins a segment: room for its topic, property and checksum."""
+_NO_LIMIT = 2**63 - 1
+
+
+class LostRange(NamedTuple):
+    """Messages of one queue that cannot be brought back: queue offsets [`first`, `stop`)."""
+
+    queue: Queue
+    first: int
+    stop: int
+
+
+@dataclass(slots=True)
+class Lost:
+    """What cannot be brought back: messages by queue, and bytes of records of unknown queues."""
+
+    ranges: list[LostRange] = field(default_factory=list)
+    unknown_bytes: int = 0
+
+    def shape(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "messages": sum(one.stop - one.first for one in self.ranges),
+            "unknown_bytes": self.unknown_bytes,
+            "queues": [
+                {"topic": queue.topic, "queue_id": queue.queue_id, "from": first, "to": stop - 1}
+                for queue, first, stop in self.ranges
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlan:
+    """The steps for the log, and the store time and the end of its last record after them."""
+
+    steps: list[Step]
+    lost: Lost
+    last_time: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All steps, in order. `ok`: nothing is damaged."""
+
+    ok: bool
+    log: LogPlan
+    derived: list[Step]
+
+    def shape(self, applied: bool) -> dict[str, Any]:
+        """As JSON (docs/operations.md)."""
+        return {
+            "ok": self.ok,
+            "applied": applied,
+            "steps": self.rows(),
+            "lost": self.log.lost.shape(),
+        }
+
+    def rows(self) -> list[Row]:
+        """The steps, one line each."""
+        return [row for step in (*self.log.steps, *self.derived) for row in step.rows()]
+
+
+def plan_repair(root: Path, settings: Settings, progress: Progress | None = None) -> Plan:
+    """Plans the repair of a whole store. Raises NotAStore, StorePermission, and StoreDamaged for
+    what cannot be repaired."""
+    report = verify(root, deep=True, progress=progress, settings=settings)
+    irregular = {stranger.where for stranger in strangers(root)}
+    for finding in report.findings:
+        is_own = Path(finding.file).parent == own_dir(root) and finding.file not in irregular
+        if finding.severity == "error" and is_own:
+            # The file is of another store: nothing in it is about this log.
+            raise StoreDamaged(finding.file, finding.offset, finding.detail, PUT_BACK)
+    log = plan_log(root, settings)
+    fills = any(isinstance(step, FillHole) and step.markers for step in log.steps)
+    return Plan(report.ok, log, derived_steps(root, report, fills))
+
+
+def plan_log(root: Path, settings: Settings) -> LogPlan:
+    """Plans the repair of the log. Raises as `plan_repair`."""
+    check_is_store(root, strict=False)
+    strange = _stranger_steps(root)
+    condition = read_condition(root, strict=False)
+    with closing(_PaddedFiles()) as files:
+        log_files = _plan_log_files(root, files)
+        removed = condition.removed
+        queues = list(queue_files(root, settings.queue_file_bytes, files, removed))
+        walk, steps, lost = _look_through(log_files, condition, queues)
+        if log_files.moved_runs:
+            lost.ranges += _moved_away(log_files.moved_runs, walk, condition.tails)
+    lost.ranges = _joined(lost.ranges)
+    return LogPlan([*strange, *log_files.steps, *steps], lost, walk.store_timestamp, walk.end)
+
+
+def derived_steps(root: Path, report: VerifyReport, log_changes: bool = False) -> list[Step]:
+    """The steps for queues, index and checkpoint. `log_changes`: the log gets markers, which units
+    and entries do not know yet."""
+    steps: list[Step] = []
+    reasons: dict[str, str] = dict.fromkeys(load_rebuilding(root), "a repair was interrupted here")
+    if log_changes:
+        reasons |= dict.fromkeys((CONSUME_QUEUE_DIR, INDEX_DIR), "lost records are marked")
+    checkpoint: RewriteCheckpoint | None = None
+    strange = {stranger.where for stranger in strangers(root)}
+    for finding in report.findings:
+        if finding.file in strange:
+            continue  # `plan_log` moves it
+        path, folder = Path(finding.file), _folder(root, finding.file)
+        if finding.kind == "checkpoint_ahead":
+            checkpoint = RewriteCheckpoint(path, finding.detail)
+        elif folder == CONFIG_DIR:
+            steps.append(MoveFile(path, 0, path.stat().st_size, finding.detail))
+        elif folder not in (CONSUME_QUEUE_DIR, INDEX_DIR):
+            continue
+        elif finding.kind == "foreign_file":
+            steps.append(MoveFile(path, 0, path.lstat().st_size, "is no file of a store"))
+            if finding.queue_id is not None:
+                # The queue was not looked at after it, and may lack a file in its place.
+                reasons.setdefault(folder, f"{finding.kind}: {finding.detail}")
+        elif finding.severity == "error":
+            reasons.setdefault(folder, f"{finding.kind}: {finding.detail}")
+    there = [folder for folder in reasons if (root / folder).is_dir() or not log_changes]
+    steps += [Rebuild(root / folder, reasons[folder]) for folder in sorted(there)]
+    return [*steps, *([checkpoint] if checkpoint else [])]
+
+
+def _folder(root: Path, file: str) -> str:
+    path = Path(file)
+    return path.relative_to(root).parts[0] if path.is_relative_to(root) and path != root else ""
+
+
+def _stranger_steps(root: Path) -> list[Step]:
+    """Moves irregular files away, before other steps need their places.
+
+    Raises IrregularFile for the lock: without it nobody knows who holds the store.
+    """
+    found = list(strangers(root))
+    for stranger in found:
+        if stranger.where == str(root / LOCK_FILE):
+            raise stranger
+    in_the_way = {str(own_dir(root)), str(own_dir(root) / QUARANTINE_DIR)}
+    found.sort(key=lambda stranger: stranger.where not in in_the_way)
+    return [MoveFile(p, 0, p.lstat().st_size, s.found) for s in found for p in [Path(s.where)]]
+
 
 class _PaddedFile(OpenFile):
     """A file that reads as if it had its full length: missing bytes are zeros."""
@@ -85,7 +229,7 @@ class _PaddedFile(OpenFile):
         return (super().read(position, there) if there else b"").ljust(count, b"\0")
 
 
-class PaddedFiles(OpenFiles):
+class _PaddedFiles(OpenFiles):
     """As `OpenFiles`, for files that may be too short."""
 
     def _open(self, path: Path, size: int) -> OpenFile:
@@ -93,7 +237,7 @@ class PaddedFiles(OpenFiles):
 
 
 @dataclass(frozen=True, slots=True)
-class LogFiles:
+class _LogFiles:
     """The segments as they will be after `steps`, and the runs of segments that go."""
 
     segments: SegmentList
@@ -101,7 +245,7 @@ class LogFiles:
     moved_runs: list[SegmentList] = field(default_factory=list)
 
 
-def plan_log_files(root: Path, files: OpenFiles) -> LogFiles:
+def _plan_log_files(root: Path, files: OpenFiles) -> _LogFiles:
     """Plans by the names and lengths in `commitlog/`. Raises StorePermission, StoreDamaged."""
     folder = root / COMMIT_LOG_DIR
     listing = list_folder(folder)
@@ -130,7 +274,7 @@ def plan_log_files(root: Path, files: OpenFiles) -> LogFiles:
         if size != listing.file_bytes:
             steps.append(SetLength(path, start, size, listing.file_bytes))
     segments = SegmentList(folder, newest, files)
-    return LogFiles(segments, steps, [SegmentList(folder, run, files) for run in moved])
+    return _LogFiles(segments, steps, [SegmentList(folder, run, files) for run in moved])
 
 
 def _unfinished_steps(listing: Listing) -> list[Step]:
@@ -160,10 +304,6 @@ def _holds_a_record(folder: Path, run: Listing, files: OpenFiles) -> bool:
     segments = SegmentList(folder, run, files)
     reader = LogReader(segments, Bounds(segments.start, segments.end))
     return next_record(reader, segments.start) is not None
-
-
-_FIRST_BYTES = 160
-"""The size of a marker that begins a segment: room for its topic, property and checksum."""
 
 
 @dataclass(slots=True)
@@ -333,115 +473,8 @@ def _without_slivers(hole: Hole, markers: list[Marker], blank_at: int | None) ->
     return kept
 
 
-_NO_LIMIT = 2**63 - 1
-
-
-class LostRange(NamedTuple):
-    """Messages of one queue that cannot be brought back: queue offsets [`first`, `stop`)."""
-
-    queue: Queue
-    first: int
-    stop: int
-
-
-@dataclass(slots=True)
-class Lost:
-    """What cannot be brought back: messages by queue, and bytes of records of unknown queues."""
-
-    ranges: list[LostRange] = field(default_factory=list)
-    unknown_bytes: int = 0
-
-    def shape(self) -> dict[str, Any]:
-        """As JSON."""
-        return {
-            "messages": sum(one.stop - one.first for one in self.ranges),
-            "unknown_bytes": self.unknown_bytes,
-            "queues": [
-                {"topic": queue.topic, "queue_id": queue.queue_id, "from": first, "to": stop - 1}
-                for queue, first, stop in self.ranges
-            ],
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class LogPlan:
-    """The steps for the log, and the store time and the end of its last record after them."""
-
-    steps: list[Step]
-    lost: Lost
-    last_time: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """All steps, in order. `ok`: nothing is damaged."""
-
-    ok: bool
-    log: LogPlan
-    derived: list[Step]
-
-    def shape(self, applied: bool) -> dict[str, Any]:
-        """As JSON (docs/operations.md)."""
-        return {
-            "ok": self.ok,
-            "applied": applied,
-            "steps": self.rows(),
-            "lost": self.log.lost.shape(),
-        }
-
-    def rows(self) -> list[Row]:
-        """The steps, one line each."""
-        return [row for step in (*self.log.steps, *self.derived) for row in step.rows()]
-
-
-def plan_repair(root: Path, settings: Settings, progress: Progress | None = None) -> Plan:
-    """Plans the repair of a whole store. Raises NotAStore, StorePermission, and StoreDamaged for
-    what cannot be repaired."""
-    report = verify(root, deep=True, progress=progress, settings=settings)
-    irregular = {stranger.where for stranger in strangers(root)}
-    for finding in report.findings:
-        is_own = Path(finding.file).parent == own_dir(root) and finding.file not in irregular
-        if finding.severity == "error" and is_own:
-            # The file is of another store: nothing in it is about this log.
-            raise StoreDamaged(finding.file, finding.offset, finding.detail, PUT_BACK)
-    log = plan_log(root, settings)
-    fills = any(isinstance(step, FillHole) and step.markers for step in log.steps)
-    return Plan(report.ok, log, derived_steps(root, report, fills))
-
-
-def plan_log(root: Path, settings: Settings) -> LogPlan:
-    """Plans the repair of the log. Raises as `plan_repair`."""
-    check_is_store(root, strict=False)
-    strange = _stranger_steps(root)
-    condition = read_condition(root, strict=False)
-    with closing(PaddedFiles()) as files:
-        log_files = plan_log_files(root, files)
-        removed = condition.removed
-        queues = list(queue_files(root, settings.queue_file_bytes, files, removed))
-        walk, steps, lost = _look_through(log_files, condition, queues)
-        if log_files.moved_runs:
-            lost.ranges += _moved_away(log_files.moved_runs, walk, condition.tails)
-    lost.ranges = _joined(lost.ranges)
-    return LogPlan([*strange, *log_files.steps, *steps], lost, walk.store_timestamp, walk.end)
-
-
-def _stranger_steps(root: Path) -> list[Step]:
-    """Moves irregular files away, before other steps need their places.
-
-    Raises IrregularFile for the lock: without it nobody knows who holds the store.
-    """
-    found = list(strangers(root))
-    for stranger in found:
-        if stranger.where == str(root / LOCK_FILE):
-            raise stranger
-    in_the_way = {str(own_dir(root)), str(own_dir(root) / QUARANTINE_DIR)}
-    found.sort(key=lambda stranger: stranger.where not in in_the_way)
-    return [MoveFile(p, 0, p.lstat().st_size, s.found) for s in found for p in [Path(s.where)]]
-
-
 def _look_through(
-    log_files: LogFiles, condition: Condition, queues: list[tuple[Queue, QueueFiles]]
+    log_files: _LogFiles, condition: Condition, queues: list[tuple[Queue, QueueFiles]]
 ) -> tuple[LogWalk, list[Step], Lost]:
     segments = log_files.segments
     reader = LogReader(segments, Bounds(segments.start, segments.end))
@@ -571,39 +604,3 @@ def _joined(ranges: Iterable[LostRange]) -> list[LostRange]:
         else:
             joined.append(one)
     return joined
-
-
-def derived_steps(root: Path, report: VerifyReport, log_changes: bool = False) -> list[Step]:
-    """The steps for queues, index and checkpoint. `log_changes`: the log gets markers, which units
-    and entries do not know yet."""
-    steps: list[Step] = []
-    reasons: dict[str, str] = dict.fromkeys(load_rebuilding(root), "a repair was interrupted here")
-    if log_changes:
-        reasons |= dict.fromkeys((CONSUME_QUEUE_DIR, INDEX_DIR), "lost records are marked")
-    checkpoint: RewriteCheckpoint | None = None
-    strange = {stranger.where for stranger in strangers(root)}
-    for finding in report.findings:
-        if finding.file in strange:
-            continue  # `plan_log` moves it
-        path, folder = Path(finding.file), _folder(root, finding.file)
-        if finding.kind == "checkpoint_ahead":
-            checkpoint = RewriteCheckpoint(path, finding.detail)
-        elif folder == CONFIG_DIR:
-            steps.append(MoveFile(path, 0, path.stat().st_size, finding.detail))
-        elif folder not in (CONSUME_QUEUE_DIR, INDEX_DIR):
-            continue
-        elif finding.kind == "foreign_file":
-            steps.append(MoveFile(path, 0, path.lstat().st_size, "is no file of a store"))
-            if finding.queue_id is not None:
-                # The queue was not looked at after it, and may lack a file in its place.
-                reasons.setdefault(folder, f"{finding.kind}: {finding.detail}")
-        elif finding.severity == "error":
-            reasons.setdefault(folder, f"{finding.kind}: {finding.detail}")
-    there = [folder for folder in reasons if (root / folder).is_dir() or not log_changes]
-    steps += [Rebuild(root / folder, reasons[folder]) for folder in sorted(there)]
-    return [*steps, *([checkpoint] if checkpoint else [])]
-
-
-def _folder(root: Path, file: str) -> str:
-    path = Path(file)
-    return path.relative_to(root).parts[0] if path.is_relative_to(root) and path != root else ""

@@ -35,8 +35,11 @@ from protocol.record.codec import FILLER_BYTES, MAGIC_FILLER, Record, Torn
 from protocol.record.columns import RecordColumns, crc_property_rows
 from protocol.record.lost_marker import queue_marker_bytes_min
 
+Ints = NDArray[np.int64]
+
 _WINDOW_BYTES = 1 << 20
 _FILLER_MAGIC = MAGIC_FILLER.to_bytes(4, "big")
+_STEP_UNITS = 65_536
 
 
 class Hole(NamedTuple):
@@ -54,11 +57,6 @@ class Hole(NamedTuple):
     torn: Torn
     store_timestamp: int
     sealed: bool
-
-    @property
-    def closes(self) -> bool:
-        """True if it reaches to the segment's end, so that a blank must close the segment."""
-        return self.end == self.segment_end
 
 
 class Gap(NamedTuple):
@@ -274,10 +272,6 @@ def add_gaps_at_ends(found: LogWalk, min_offset: int, tails: Tails | None) -> No
             found.gaps.append(Gap(queue, at.last + 1, following, at.last_end, tails.at))
 
 
-_STEP_UNITS = 65_536
-Ints = NDArray[np.int64]
-
-
 class Claim(NamedTuple):
     """A unit of a lost record: [offset, offset + size) was number `number` of `queue`."""
 
@@ -355,7 +349,9 @@ def _in_holes(
 ) -> Iterator[Claim]:
     if not is_folder_name(queue.topic):
         return
-    ends = np.array([_room_end(hole) for hole in walk.holes], np.int64)
+    # The blank that closes a segment needs room after the records.
+    blanks = [FILLER_BYTES if hole.end == hole.segment_end else 0 for hole in walk.holes]
+    ends = np.array([hole.end for hole in walk.holes], np.int64) - np.array(blanks, np.int64)
     which = np.searchsorted(starts, offsets, "right") - 1
     inside = (which >= 0) & (offsets + sizes <= ends[which])
     inside &= sizes >= queue_marker_bytes_min(queue.topic, sealed=False)
@@ -363,11 +359,6 @@ def _in_holes(
         claim = Claim(int(offsets[row]), int(sizes[row]), queue, int(numbers[row]))
         if _is_missing(claim, walk.queues.get(queue), walk.gaps):
             yield claim
-
-
-def _room_end(hole: Hole) -> int:
-    """The end for records: the blank that closes a segment needs room after them."""
-    return hole.end - FILLER_BYTES if hole.closes else hole.end
 
 
 def _is_missing(claim: Claim, seen: WalkedQueue | None, gaps: list[Gap]) -> bool:

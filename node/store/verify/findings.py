@@ -39,10 +39,12 @@ NO_TOPIC_FILES = "this topic has no files"
 NO_QUEUE_FILES = "this queue has no files"
 NO_START = "a node does not start with it"
 NO_ENTRY = "a key of this record is in no index file"
+
 _OF_ONE_PLACE = {NO_TOPIC_FILES, NO_QUEUE_FILES, NO_ENTRY}
 """Details of which all findings in one folder are one."""
 _UNIT_KINDS = {"unit_missing", "unit_dangling", "unit_mismatch"}
 _ENTRY_KINDS = {"entry_dangling", "entry_mismatch", "chain_broken"}
+_FIELDS = ("severity", "kind", "file", "offset", "topic", "queue_id", "queue_offset", "detail")
 
 
 def is_within(stretches: Stretches, offset: int) -> bool:
@@ -102,9 +104,6 @@ class Finding:
         if self.kind in _UNIT_KINDS:
             return f"{self.detail} ({self.count} units from {self.queue_offset} on)"
         return f"{self.detail} ({self.count} entries from {self.offset} on)"
-
-
-_FIELDS = ("severity", "kind", "file", "offset", "topic", "queue_id", "queue_offset", "detail")
 
 
 def _fix_of(root: Path, finding: Finding) -> str:

@@ -39,7 +39,7 @@ class IndexCheck:
         self.opened: list[IndexFile] = []
         """Files that can be read, oldest first."""
         self.lacks_entries = False
-        self.told: set[tuple[str, int]] = set()
+        self.reported: set[tuple[str, int]] = set()
         """Entries, by file and row, that a finding names."""
         self.odd_firsts: set[str] = set()
         """Files whose first entry has not the time that follows from the file before."""
@@ -47,7 +47,7 @@ class IndexCheck:
         """Entries of each file that the worker's checkpoint covers: no start repairs those."""
         self.done = store.log.min_offset
         """The log offset below which entries have been compared with the records."""
-        self._told_missing = False
+        self._reported_missing = False
         self.files = 0
         self.entries = 0
 
@@ -67,7 +67,7 @@ class IndexCheck:
             self.vouched[file.name] = _covered_entries(file, done)
 
     def _add_entry(self, kind: str, file: str, row: int, detail: str) -> None:
-        self.told.add((file, row))
+        self.reported.add((file, row))
         is_vouched = row < self.vouched.get(file, row + 1)
         self._add(kind, file, row + 1, detail, "error" if is_vouched else "warning")
 
@@ -160,7 +160,7 @@ class IndexCheck:
     def order(self, name: str, rows: Iterable[tuple[int, int, int]]) -> None:
         """Reports entries out of log order: somebody moved them to another record."""
         for row, before, found in rows:
-            if not self.told.intersection(((name, row - 1), (name, row))):
+            if not self.reported.intersection(((name, row - 1), (name, row))):
                 detail = f"names offset {found}, the entry before it {before}"
                 self._add_entry("entry_mismatch", name, row, detail)
 
@@ -248,10 +248,10 @@ class IndexCheck:
             return
         self.lacks_entries = True
         if not self.opened:
-            if not self._told_missing:
+            if not self._reported_missing:
                 detail = "there are no index files at all; a node makes them anew from the log"
                 self._add("entry_missing", "", 0, detail, "warning")
-            self._told_missing = True
+            self._reported_missing = True
             return
         where = str(self._store.root / INDEX_DIR)
         finding = Finding(
@@ -261,7 +261,7 @@ class IndexCheck:
 
     def presence(self, requests: DispatchRequests) -> None:
         """Reports a missing index, for records that may be damaged."""
-        if self.opened or self._told_missing:
+        if self.opened or self._reported_missing:
             return
         keys = index_keys(requests, with_tags=False)
         self.missing(requests.columns.physical_offset[keys.row[:1]])
@@ -273,7 +273,7 @@ class IndexCheck:
             offsets = file.entries()["physical_offset"]
             for row in np.flatnonzero(offsets >= end)[:ALIKE_MAX].tolist():
                 detail = f"names offset {int(offsets[row])}, the log ends at {end}"
-                self.told.add((file.name, row))
+                self.reported.add((file.name, row))
                 self._add("entry_dangling", file.name, row + 1, detail, self._lenient)
 
 

@@ -34,6 +34,10 @@ from protocol.names import SCHEDULE_TOPIC
 from protocol.record.codec import TRANSACTION_COMMIT, TRANSACTION_MASK, Record
 
 FOREIGN_FILE = "foreign_file"
+TAILS_SAMPLE_QUEUES = 64
+"""The number of queues whose last records are compared, spread over all queues."""
+
+_T = TypeVar("_T")
 
 
 def irregular_findings(root: Path) -> Iterator[Finding]:
@@ -62,11 +66,6 @@ def own_findings(store: CheckedStore) -> Iterator[Finding]:
     if found is not None:
         path = str(own_dir(store.root) / TAILS_FILE)
         yield Finding("error", FOREIGN_FILE, path, tails.last_record, f"is of another log: {found}")
-
-
-_T = TypeVar("_T")
-TAILS_SAMPLE_QUEUES = 64
-"""The number of queues whose last records are compared, spread over all queues."""
 
 
 def disagreement(

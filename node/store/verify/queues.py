@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from node.store.log.segments import list_folder
-from node.store.queues import QueueFiles, QueueReader, is_filler, list_strangers, queue_folder
+from node.store.queues import (
+    ANY_OFFSET,
+    QueueFiles,
+    QueueReader,
+    is_filler,
+    list_strangers,
+    queue_folder,
+)
 from node.store.verify.findings import (
     ALIKE_MAX,
     NO_QUEUE_FILES,
@@ -30,7 +37,6 @@ from protocol.names import CONSUME_QUEUE_DIR, offset_file_name
 from protocol.record.codec import Record, Torn, unit_tags_code
 
 Ints = NDArray[np.int64]
-_ANY_OFFSET = 2**63 - 1
 _QUEUE_BITS = 32
 
 
@@ -91,7 +97,7 @@ class QueueCheck:
         self.seen: dict[Queue, CheckedQueue] = {}
         self._all_missing = not store.folders
         self._has_light_queues = any(is_lmq(queue.topic) for queue in store.folders)
-        self._told_missing = False
+        self._reported_missing = False
         self.units = 0
 
     @property
@@ -99,7 +105,7 @@ class QueueCheck:
         """From this log offset on the next start makes units anew: a page may be missing."""
         condition = self._store.condition
         done = condition.queues_done if condition.is_ours and not condition.is_clean else None
-        return _ANY_OFFSET if done is None else done
+        return ANY_OFFSET if done is None else done
 
     def structure(self) -> None:
         """Checks the names and lengths of all files."""
@@ -120,7 +126,7 @@ class QueueCheck:
             if problems:
                 continue
             files = store.files_of(queue)
-            end = files.end_below(_ANY_OFFSET, thorough=True)
+            end = files.end_below(ANY_OFFSET, thorough=True)
             begin = max(store.log.min_offset, store.condition.removed.horizon(queue.topic))
             reader = QueueReader(files, end, partial(int, begin))
             self.seen[queue] = seen = CheckedQueue(files, min(reader.min_offset, end), end)
@@ -245,11 +251,11 @@ class QueueCheck:
         if not len(numbers):
             return
         if self._all_missing:
-            if not self._told_missing:
+            if not self._reported_missing:
                 where = str(self._store.root / CONSUME_QUEUE_DIR)
                 detail = "there are no queue files at all; a node makes them anew from the log"
                 self._findings.add(Finding("warning", "unit_missing", where, 0, detail))
-            self._told_missing = True
+            self._reported_missing = True
             return
         if queue not in self._store.folders:
             self._missing_folder(queue, numbers, offsets)
@@ -318,7 +324,7 @@ class QueueCheck:
 
     def leftovers(self, damaged: Stretches) -> None:
         """Reports units without a record, except those of damaged records."""
-        log, all_vouched = self._store.log, self._vouched_end == _ANY_OFFSET
+        log, all_vouched = self._store.log, self._vouched_end == ANY_OFFSET
         for queue, seen in self.seen.items():
             for number in seen.uncalled():
                 unit = seen.files.read(number, 1)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from node.reader import pull_desk
 from node.reader.answers import Answer, Pull, pull, pull_answer
 from node.reader.pull_desk import Held, PullDesk
-from node.store.opening import open_live
+from node.store.opening import RunningStore
 from node.store.query.filters import parse_tags
 from node.store.query.pull import PullRequest, TransferLimits
 from protocol.errors import MqError
@@ -68,7 +68,7 @@ def shop(root: Path) -> Iterator[Shop]:
         return True
 
     with LivingStore(root, facts(NAME)) as living:
-        store = open_live(root, living.shards, living.settings)
+        store = RunningStore(root, living.shards, living.settings)
         yield Shop(living, PullDesk(store, deliver, living.shards), answers)
         store.close()
 
@@ -149,7 +149,7 @@ def test_damage_is_met_where_it_is(tmp_path: Path, reads: list[int]) -> None:
         file.write(b"\xff\xff\xff")
     found: list[Answer | MqError] = []
     with LivingStore(root, facts(NAME)) as living:
-        store = open_live(root, living.shards, living.settings)
+        store = RunningStore(root, living.shards, living.settings)
 
         def deliver(_: Held, one: Answer | MqError, __: Mapping[str, Any]) -> bool:
             found.append(one)

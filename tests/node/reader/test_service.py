@@ -28,7 +28,7 @@ from node.runtime.stats_series import (
 from node.serving.request_server import BadFrames, Received
 from node.serving.unix_server import Payload
 from node.store.config.topics_file import TopicsFile
-from node.store.opening import RunningStore, open_live
+from node.store.opening import RunningStore
 from node.store.query.pull import TransferLimits
 from protocol.errors import BadRequest
 from protocol.ids import Queue
@@ -87,7 +87,7 @@ class Desk:
         self.now = 100.0
         self.sent: list[Reply] = []
         self.gone: set[bytes] = set()
-        self.store: RunningStore = open_live(living.root, living.shards, living.settings)
+        self.store: RunningStore = RunningStore(living.root, living.shards, living.settings)
         self.service = ReaderService(
             self.store, TopicsFile(living.root), TransferLimits(), self._send, living.shards
         )

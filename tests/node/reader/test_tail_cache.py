@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from node.reader.tail_cache import KEPT_RECORDS_MAX, RETRY_S, TURN_RECORDS_MAX, TailCache
-from node.store.opening import RunningStore, open_live
+from node.store.opening import RunningStore
 from node.store.query.filters import parse_tags
 from node.store.query.pull import PullRequest, PullStatus
 from protocol.ids import Queue
@@ -25,7 +25,7 @@ class Ground:
         self.living = LivingStore(root, facts(name))
         self.first = self.row = row
         self.living.begin_epoch(self.messages[row]["physicalOffset"])
-        self.store: RunningStore = open_live(root, self.living.shards, self.living.settings)
+        self.store: RunningStore = RunningStore(root, self.living.shards, self.living.settings)
         self.tail = TailCache()
 
     def extend(self, now: float = 0.0) -> set[Queue]:

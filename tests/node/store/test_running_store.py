@@ -15,7 +15,7 @@ from node.runtime.state_page import LogPage, WorkerPage, page_path, queue_slot, 
 from node.store import opening
 from node.store.file_cache import OpenFiles
 from node.store.indexes import IndexFolder
-from node.store.opening import IndexNames, RunningStore, open_live, open_store
+from node.store.opening import IndexNames, RunningStore, open_store
 from node.store.query.pull import PullRequest, PullStatus, get_message
 from protocol.derived.file_layouts import IndexGeometry
 from protocol.errors import NotFound, StoreDamaged
@@ -63,7 +63,7 @@ def stage(golden_copy: GetStore) -> Iterator[Stage]:
 
 @pytest.fixture
 def live(stage: Stage) -> Iterator[RunningStore]:
-    with open_live(stage.root, SHARDS, SETTINGS) as store:
+    with RunningStore(stage.root, SHARDS, SETTINGS) as store:
         yield store
 
 
@@ -104,7 +104,7 @@ def test_a_store_that_has_no_writer_yet_is_empty_and_comes_alive(
     stage: Stage, golden_copy: GetStore
 ) -> None:
     root = golden_copy("small-clean")
-    with open_live(root, SHARDS, SETTINGS) as store:
+    with RunningStore(root, SHARDS, SETTINGS) as store:
         assert store.log.end == 0
         shutil.copytree(run_dir(stage.root), run_dir(root))
         store.refresh()
@@ -144,7 +144,7 @@ def test_new_segments_queue_files_and_topics_are_noticed(stage: Stage, golden: G
         path.rename(hidden / f"{path.parent.name}-{path.name}")
     limit = 200_000
     stage.publish(limit)
-    with open_live(root, SHARDS, SETTINGS) as live:
+    with RunningStore(root, SHARDS, SETTINGS) as live:
         before = live.queue(*QUEUE)
         assert before is not None
         first_end = before.max_offset
@@ -255,7 +255,7 @@ def test_keys_are_found_while_the_index_is_written(stage: Stage, live: RunningSt
 def test_a_closed_running_store_is_in_no_reference_cycle(stage: Stage) -> None:
     gc.disable()
     try:
-        with open_live(stage.root, SHARDS, SETTINGS) as live:
+        with RunningStore(stage.root, SHARDS, SETTINGS) as live:
             stage.publish(stage.end)
             live.refresh()
             assert live.index.query("lonely", "k190") == [191]
