@@ -1,7 +1,7 @@
 """What is checked before a node starts: its directory, then all its ports together.
 
 May the directory be a store, and do processes still use it? No port is wanted twice, and each is
-free before anything starts.
+free before anything starts. What others are to find, followers and name servers, has a port.
 """
 
 import errno
@@ -19,12 +19,20 @@ from typing import NamedTuple
 from node.runtime import disk
 from node.runtime.addresses import address_of, listen_at
 from node.runtime.event_log import fields
+from node.runtime.settings import Settings
 from node.runtime.state_page import run_dir
 from node.runtime.store_paths import open_regular
 from node.runtime.wakeup import READER_SLOTS
 from node.store.identity.places import check_links, check_own_files
-from node.supervisor.bind import Advertised, BindAddress, parse_http
-from node.supervisor.options import ServeSettings
+from node.supervisor.bind import (
+    Advertised,
+    BindAddress,
+    announced_address,
+    parse_advertise,
+    parse_http,
+    parse_name_servers,
+)
+from node.supervisor.options import Options, ServeSettings
 from protocol.addresses import VIP_DISTANCE, WILDCARDS
 from protocol.errors import BadRequest, NotAStore, RefusedError, StoreLocked, StorePermission
 from protocol.names import (
@@ -40,6 +48,10 @@ from protocol.names import (
 
 log = logging.getLogger("keelog.supervisor")
 
+ORPHANS_S_MAX = 10.0
+FREED_S_MAX = 2.0
+"""How long the ports of a node that has just ended may take to be free."""
+
 _OF_A_STORE = frozenset(
     {
         *(COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, CONFIG_DIR, KEELOG_DIR),
@@ -53,8 +65,13 @@ _STORE_MARKS = frozenset(
 _IN_EMPTY_FILE_SYSTEMS = frozenset({"lost+found"})
 _OTHERS_MAY_ENTER, _OTHERS_MAY_READ = 0o011, 0o044
 _COUNTED_SLOTS = ("queue-", *READER_SLOTS)
-ORPHANS_S_MAX = 10.0
-_LOCK_RETRY_S = 0.05
+_RETRY_S = 0.05
+_PORT_HINTS = {
+    errno.EADDRINUSE: "stop the process that listens there (ss -ltnp shows it), or name another",
+    errno.EACCES: "ports below 1024 need a right that this process has not: name a higher one in",
+}
+_ADDRESS_HINT = "name an address of this machine (ip addr shows them) in"
+_CANNOT_BE = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 
 def open_directory(root: Path) -> None:
@@ -131,17 +148,7 @@ def wait_for_orphans(root: Path, wait_s: float = ORPHANS_S_MAX) -> None:
                     f"{path} is held by a process of an earlier node",
                     "stop that process; reading commands need no lock",
                 )
-            time.sleep(_LOCK_RETRY_S)
-
-
-def remove_old_pages(root: Path, slots: set[str]) -> None:
-    """Removes the pages of queue workers and readers that this node does not have.
-
-    The writer reads all pages when it stops; the pid in an old page may be of another process.
-    """
-    for path in run_dir(root).glob("*.page"):
-        if path.stem.startswith(_COUNTED_SLOTS) and path.stem not in slots:
-            disk.unlink(path, missing_ok=True)
+            time.sleep(_RETRY_S)
 
 
 def _is_lock_free(path: Path) -> bool:
@@ -159,15 +166,14 @@ def _is_lock_free(path: Path) -> bool:
         os.close(descriptor)
 
 
-FREED_S_MAX = 2.0
-"""How long the ports of a node that has just ended may take to be free."""
-_PORT_RETRY_S = 0.05
-_PORT_HINTS = {
-    errno.EADDRINUSE: "stop the process that listens there (ss -ltnp shows it), or name another",
-    errno.EACCES: "ports below 1024 need a right that this process has not: name a higher one in",
-}
-_ADDRESS_HINT = "name an address of this machine (ip addr shows them) in"
-_CANNOT_BE = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
+def remove_old_pages(root: Path, slots: set[str]) -> None:
+    """Removes the pages of queue workers and readers that this node does not have.
+
+    The writer reads all pages when it stops; the pid in an old page may be of another process.
+    """
+    for path in run_dir(root).glob("*.page"):
+        if path.stem.startswith(_COUNTED_SLOTS) and path.stem not in slots:
+            disk.unlink(path, missing_ok=True)
 
 
 class Port(NamedTuple):
@@ -260,7 +266,7 @@ def check_free(ports: Sequence[Port], wait_s: float = 0.0) -> None:
                     f"cannot listen at {one.host}:{one.port}, for {one.said}: {error.strerror}",
                     f"{_PORT_HINTS.get(error.errno or 0, _ADDRESS_HINT)} {one.option}",
                 )
-            time.sleep(_PORT_RETRY_S)
+            time.sleep(_RETRY_S)
 
 
 def _why_not_free(one: Port) -> OSError | None:
@@ -269,3 +275,30 @@ def _why_not_free(one: Port) -> OSError | None:
     except OSError as error:
         return error
     return None
+
+
+def check_ha(place: BindAddress, settings: Settings) -> None:
+    """Raises BadRequest where messages must have copies and nobody may follow."""
+    if settings.waits_for_followers and not place.port:
+        raise BadRequest(
+            f"broker_role is {settings.broker_role} with in_sync_replicas"
+            f" {settings.in_sync_replicas}, and nobody may follow this node",
+            "add --ha HOST:PORT, as --ha 0.0.0.0:10912",
+        )
+
+
+def place_to_announce(options: Options, gateway: BindAddress) -> str:
+    """The address that name servers get; nothing where the node registers at none.
+
+    Raises BadRequest.
+    """
+    name_servers = parse_name_servers(options.broker.namesrv_addr)
+    if not name_servers:
+        return ""
+    if not gateway.port:
+        raise BadRequest(
+            "broker.namesrv_addr (--namesrv) names name servers, but no RocketMQ client is served",
+            "add --remoting HOST:PORT, as --remoting 0.0.0.0:10911",
+        )
+    advertised = parse_advertise(options.network.advertise)
+    return announced_address(gateway, advertised, name_servers[0])

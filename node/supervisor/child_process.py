@@ -46,11 +46,20 @@ from node.supervisor.plan import (
 )
 from protocol.addresses import ANY_HOST, WILDCARDS
 
+log = logging.getLogger("keelog.supervisor")
+
 SOURCE_ROOT = Path(__file__).resolve().parents[__name__.count(".")]
 """The folder of the outermost package: the source tree, or where the wheel is installed."""
+LOOK_EVERY_S = 0.9
+"""More than the time between two heartbeats."""
+UNKNOWN = (AttributeError, ValueError, NotImplementedError, RuntimeError, IndexError)
+"""Raised by psutil where /proc has not, or not in its usual form, what it looks for: on small
+boards without /proc/PID/io, in sandboxes."""
+
 _LINE_BYTES_MAX = 4096
 _PIPE_BYTES = 65_536
 """All that a pipe holds: the last words come after everything that was reported before them."""
+_STARTS = (STARTING, RECOVERING)
 
 
 class ChildReport(NamedTuple):
@@ -193,6 +202,7 @@ class Process:
         with suppress(OSError):  # before Linux 5.3, or forbidden: the pipe's end shows it, too
             self.pidfd = os.pidfd_open(self.pid)
         self.has_reported = False
+        """Before its first report some signals would end it: it has no handlers yet."""
         self.report_fd: int | None = reader
 
     def reports(self) -> list[ChildReport]:
@@ -248,16 +258,6 @@ def parse_report(line: bytes) -> ChildReport | None:
         case [str(), int(), str(), int(), int(), int()] as damage:
             return ChildReport(None, damage=DamageReport(*damage))
     return ChildReport(None, str(report["ended"])) if report.get("ended") else None
-
-
-log = logging.getLogger("keelog.supervisor")
-
-LOOK_EVERY_S = 0.9
-"""More than the time between two heartbeats."""
-_STARTS = (STARTING, RECOVERING)
-UNKNOWN = (AttributeError, ValueError, NotImplementedError, RuntimeError, IndexError)
-"""Raised by psutil where /proc has not, or not in its usual form, what it looks for: on small
-boards without /proc/PID/io, in sandboxes."""
 
 
 class SilenceWatch:

@@ -7,18 +7,10 @@ from contextlib import contextmanager
 import zmq
 
 from node.runtime.event_log import fields
-from node.runtime.settings import Settings
 from node.runtime.shortage import as_refusal
 from node.serving.request_server import BadFrames, Server
 from node.store.run_files import read_members
-from node.supervisor.bind import (
-    BindAddress,
-    announced_address,
-    parse_advertise,
-    parse_http,
-    parse_name_servers,
-)
-from node.supervisor.options import Options
+from node.supervisor.bind import BindAddress, parse_http
 from node.supervisor.status import NodeView, health, routes, status
 from protocol.errors import (
     BadRequest,
@@ -37,7 +29,10 @@ from protocol.wire.frames import (
     unpack,
 )
 
+log = logging.getLogger("keelog.supervisor")
+
 CONTROL_FRAME_BYTES_MAX = 64 * 1024
+
 _ANSWERS_AT_ONCE = 100
 
 
@@ -48,33 +43,6 @@ def bind(context: "zmq.Context[zmq.Socket[bytes]]", place: BindAddress) -> Serve
         return Server(context, place.bound, CONTROL_FRAME_BYTES_MAX, name=name)
     except ServiceNotAvailable as error:
         raise RefusedError(error.reason, error.hint) from None
-
-
-def check_ha(place: BindAddress, settings: Settings) -> None:
-    """Raises BadRequest where messages must have copies and nobody may follow."""
-    if settings.waits_for_followers and not place.port:
-        raise BadRequest(
-            f"broker_role is {settings.broker_role} with in_sync_replicas"
-            f" {settings.in_sync_replicas}, and nobody may follow this node",
-            "add --ha HOST:PORT, as --ha 0.0.0.0:10912",
-        )
-
-
-def place_to_announce(options: Options, gateway: BindAddress) -> str:
-    """The address that name servers get; nothing where the node registers at none.
-
-    Raises BadRequest.
-    """
-    name_servers = parse_name_servers(options.broker.namesrv_addr)
-    if not name_servers:
-        return ""
-    if not gateway.port:
-        raise BadRequest(
-            "broker.namesrv_addr (--namesrv) names name servers, but no RocketMQ client is served",
-            "add --remoting HOST:PORT, as --remoting 0.0.0.0:10911",
-        )
-    advertised = parse_advertise(options.network.advertise)
-    return announced_address(gateway, advertised, name_servers[0])
 
 
 def answer_clients(server: Server, view: Callable[[], NodeView]) -> None:
@@ -117,9 +85,6 @@ def _answer(
         )
     except (MqError, OSError) as error:
         return refusal(number or id_within(frame), as_refusal(error, "the supervisor"))
-
-
-log = logging.getLogger("keelog.supervisor")
 
 
 @contextmanager

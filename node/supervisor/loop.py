@@ -43,8 +43,10 @@ from node.supervisor.before_start import (
     Port,
     check_apart,
     check_free,
+    check_ha,
     check_published,
     open_directory,
+    place_to_announce,
     planned_ports,
     remove_old_pages,
     wait_for_orphans,
@@ -64,7 +66,7 @@ from node.supervisor.child_process import (
     child_command,
     waits_for_disk,
 )
-from node.supervisor.endpoints import answer_clients, bind, check_ha, http_end, place_to_announce
+from node.supervisor.endpoints import answer_clients, bind, http_end
 from node.supervisor.options import Options, as_replica
 from node.supervisor.plan import (
     READ_ONLY,
@@ -103,11 +105,12 @@ from protocol.names import COMMIT_LOG_DIR
 
 log = logging.getLogger("keelog.supervisor")
 
+NO_PROCESS = NO_RESOURCES | {errno.EAGAIN}
+"""Errors of a process start for want of descriptors, memory or processes."""
+
 _POLL_S_MAX = 1.0
 _BLIND_POLL_S_MAX = 0.1
 _STOP_LOOK_S = 0.01
-NO_PROCESS = NO_RESOURCES | {errno.EAGAIN}
-"""Errors of a process start for want of descriptors, memory or processes."""
 
 
 def serve(options: Options) -> int:
@@ -145,7 +148,10 @@ def serve(options: Options) -> int:
         warn_if_open_to_others(options.root)
         wait_for_orphans(options.root)
         if not is_new:
-            options = replace(options, pairs=_all_pairs(options))
+            # Only here: it brings numpy into the supervisor.
+            from node.store.file_sizes import with_found_sizes
+
+            options = replace(options, pairs=with_found_sizes(options.root, options.pairs))
             check_free(ports, FREED_S_MAX)
         server = bind(ends.enter_context(zmq.Context()), places.control)
         ends.callback(server.close)
@@ -212,8 +218,7 @@ class Supervisor:
         self.options = options
         self.settings = settings
         self.held = held
-        place = places.control
-        self.place = place.with_port_of(server.endpoint)
+        self.place = places.control.with_port_of(server.endpoint)
         self.server = server
         self.events = events
         self.children = _children(options, settings)
@@ -351,8 +356,8 @@ class Supervisor:
                 continue
             if report.damage is not None:
                 # A writer that cannot start says so itself, and its words must be the last ones.
-                is_told = child.role is ChildRole.WRITER and not child.was_ready
-                self._damage.note(child.name, report.damage, logs=not is_told)
+                logs = child.role is not ChildRole.WRITER or child.was_ready
+                self._damage.note(child.name, report.damage, logs=logs)
                 continue
             if report.endpoint is None:
                 note_last_words(child, report.reason)
@@ -541,11 +546,3 @@ def _children(options: Options, settings: Settings) -> list[Child]:
         with_followers=bool(options.serve.ha_listen),
         with_tasks=not settings.follow,
     )
-
-
-def _all_pairs(options: Options) -> tuple[str, ...]:
-    """The settings, with the sizes of an existing store's files."""
-    # Only here: it brings numpy into the supervisor.
-    from node.store.file_sizes import with_found_sizes
-
-    return with_found_sizes(options.root, options.pairs)

@@ -28,6 +28,18 @@ SERVE = "serve"
 BROKER_ID_MAX = 2**31 - 1
 QUEUE_WORKERS_MAX = 64
 READERS_MAX = 64
+MODULES: Mapping[ChildRole, str] = {
+    ChildRole.WRITER: module_name("node.writer.loop"),
+    ChildRole.QUEUE: module_name("workers.consume_queue"),
+    ChildRole.INDEX: module_name("workers.index_file"),
+    ChildRole.READER: module_name("node.reader.loop"),
+    ChildRole.GATEWAY: module_name("keelog.gateway.loop"),
+    ChildRole.TASKS: module_name("keelog.gateway.tasks.loop"),
+    ChildRole.FOLLOWERS: module_name("keelog.replication.followers.loop"),
+}
+REPLICA = module_name("keelog.replication.replica.loop")
+"""In the place of the writer, at a node that follows a master."""
+FIRST_SLAVE = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +115,6 @@ class BrokerSettings:
         "the name servers at which the node registers, as `ns1:9876;ns2:9876`; empty: none, the "
         "node is the name server of its clients",
     )
-
     controller_addr: str = setting(
         "",
         "RocketMQ's controllers, as `ns1:9878;ns2:9878;ns3:9878`: they "
@@ -143,22 +154,6 @@ class NodeSettings:
 
     def __post_init__(self) -> None:
         check_bounds(self)
-
-
-MODULES: Mapping[ChildRole, str] = {
-    ChildRole.WRITER: module_name("node.writer.loop"),
-    ChildRole.QUEUE: module_name("workers.consume_queue"),
-    ChildRole.INDEX: module_name("workers.index_file"),
-    ChildRole.READER: module_name("node.reader.loop"),
-    ChildRole.GATEWAY: module_name("keelog.gateway.loop"),
-    ChildRole.TASKS: module_name("keelog.gateway.tasks.loop"),
-    ChildRole.FOLLOWERS: module_name("keelog.replication.followers.loop"),
-}
-
-
-REPLICA = module_name("keelog.replication.replica.loop")
-"""In the place of the writer, at a node that follows a master."""
-FIRST_SLAVE = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,15 @@ from node.runtime.state_page import LOG_SLOT, queue_slot
 from node.runtime.store_paths import MOVED_HINT
 from node.runtime.wakeup import FOLLOWERS_SLOT, GATEWAY, READER
 
+LOOK_S_MAX = 2.0
+"""The most that one look adds to the silence of a process: looks come each second."""
+STARTING_SILENCES = 3
+"""The limits that a starting process may be silent: it waits for locks and other processes."""
+COMPUTING_SILENCES = 30
+"""The limits that a start may show only processor time: longer is an endless loop."""
+READ_ONLY = "read_only"
+FAILING_HINT = "see to that cause: the node tries again by itself; reading goes on"
+
 
 class ChildRole(StrEnum):
     """The kinds of process under a supervisor."""
@@ -59,14 +68,6 @@ class ChildState(StrEnum):
     STOPPED = "stopped"
 
 
-LOOK_S_MAX = 2.0
-"""The most that one look adds to the silence of a process: looks come each second."""
-STARTING_SILENCES = 3
-"""The limits that a starting process may be silent: it waits for locks and other processes."""
-COMPUTING_SILENCES = 30
-"""The limits that a start may show only processor time: longer is an endless loop."""
-READ_ONLY = "read_only"
-FAILING_HINT = "see to that cause: the node tries again by itself; reading goes on"
 ALIVE = frozenset({ChildState.STARTING, ChildState.RUNNING, ChildState.STOPPING})
 SHORT_OF = {EXIT_DISK_FULL: ChildState.DISK_FULL, EXIT_NO_RESOURCES: ChildState.NO_RESOURCES}
 """What a child waits for after an end for want of it, which is not a crash."""

@@ -15,19 +15,24 @@ import time
 from collections.abc import Iterable, MutableMapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
 import psutil
 
 from node.runtime.event_log import FILE_VARIABLE, fields, file_of_stderr, reopen, set_debug
 from node.runtime.process import StopFlag
 from node.runtime.shortage import MORE_TASKS, SHORT
+from node.supervisor.child_process import Process
 from protocol.errors import BadRequest, RefusedError
+
+log = logging.getLogger("keelog.supervisor")
 
 EXTENSION_S = 60
 """The extra time that a start asks for while it goes on."""
 STATUS_CHARS_MAX = 1_000
+
 _EXTEND_EACH_S = 10.0
+_LOOK_AGAIN_S = 0.1
 
 
 class ServiceManager:
@@ -82,17 +87,6 @@ class ServiceManager:
             sender.sendto("\n".join(said).encode(), self._address)
 
 
-class Listener(Protocol):
-    """A child, as far as its log is concerned."""
-
-    pid: int
-    has_reported: bool
-    """Before its first report a signal would end it."""
-
-    def signal(self, number: signal.Signals) -> None:
-        """Sends one to this very process."""
-
-
 class ChildLogState(NamedTuple):
     """The state of the log in a child."""
 
@@ -123,7 +117,7 @@ class NodeLog:
         """Notes a SIGHUP."""
         self._reopen_wanted = True
 
-    def turn(self, children: Iterable[Listener]) -> None:
+    def turn(self, children: Iterable[Process]) -> None:
         """Acts on the signals that were noted, and signals each child that has not yet."""
         if self._reopen_wanted:
             self._reopen_wanted = False
@@ -137,7 +131,7 @@ class NodeLog:
             state = before.get(child.pid, ChildLogState(False, self._reopened))
             self._children[child.pid] = self._update(child, state) if child.has_reported else state
 
-    def _update(self, child: Listener, state: ChildLogState) -> ChildLogState:
+    def _update(self, child: Process, state: ChildLogState) -> ChildLogState:
         if state.debug != self._debug:
             child.signal(signal.SIGUSR2)
         if state.reopened != self._reopened:
@@ -169,11 +163,6 @@ def has_terminal() -> bool:
     return True
 
 
-log = logging.getLogger("keelog.supervisor")
-
-_LOOK_AGAIN_S = 0.1
-
-
 def stop_at_end_of(pid: int, stop: StopFlag) -> None:
     """Sets the flag when process `pid` ends. Raises BadRequest if there is none, and RefusedError
     where no thread can be started.
@@ -191,13 +180,6 @@ def stop_at_end_of(pid: int, stop: StopFlag) -> None:
         raise RefusedError(f"{SHORT}: {error}", MORE_TASKS) from error
 
 
-def _is_zombie(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:  # it has ended, and was reaped, in this moment
-        return True
-
-
 def _wait_for_end(process: psutil.Process, stop: StopFlag) -> None:
     pid = process.pid
     try:
@@ -213,3 +195,10 @@ def _wait_for_end(process: psutil.Process, stop: StopFlag) -> None:
         os.close(pidfd)
     log.warning("the process that this node runs for has ended", extra=fields(process_pid=pid))
     stop.set()
+
+
+def _is_zombie(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:  # it has ended, and was reaped, in this moment
+        return True

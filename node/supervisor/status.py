@@ -10,7 +10,7 @@ and when. `node/writer/log/retention.py` deletes, by the same rules.
 
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -51,7 +51,7 @@ from node.runtime.state_page import (
     WorkerPage,
     WorkerState,
 )
-from node.runtime.stats import SlotStats, read_stats
+from node.runtime.stats import read_stats
 from node.runtime.stats_series import OPEN_TRANSACTIONS, series
 from node.serving.unix_server import bulk_socket
 from node.store import staging_files
@@ -84,9 +84,22 @@ from protocol.names import COMMIT_LOG_DIR, offset_file_name, parse_offset_file_n
 from protocol.wire.frames import PAYLOAD_BYTES_MAX, refusal
 
 damage_log = logging.getLogger("keelog.supervisor")
-
 DAMAGED_PLACES_MAX = 100
 """Places that are listed; of further ones only the number of meetings is kept."""
+Fields = dict[str, Any]
+SILENT = "silent"
+"""Shown as the state of a process without heartbeats."""
+WARN_AHEAD_MS = 5_000
+"""A promoted replica has store times of another clock, which may be this much ahead."""
+GROUP_ROWS_SHOWN_MAX = 100
+"""Pairs of a group and a topic in a status, the largest lag first."""
+
+_NO_LOG = LogState(*(0 for _ in LogState._fields))
+_SHORTAGES = {DISK_FULL: (FULL, FREE_SPACE), NO_RESOURCES: (SHORT, MORE_RESOURCES)}
+"""What a writer lacks in a state: its name, and the hint."""
+_SHOWN_STATES = (RECOVERING, DAMAGED, DISK_FULL, NO_RESOURCES)
+_NO_WORKER = WorkerState(*(0 for _ in WorkerState._fields))
+_HOUR_S = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +140,7 @@ class DamageList:
     def shape(self, store: Path) -> Mapping[str, Any]:
         """As `keelog status --json` shows it, the place that was met last first."""
         places = sorted(self._places.values(), key=lambda place: -place.damage.last_ms)
+        is_away = not store.exists()
         rows = [
             {
                 "file": str(store / place.damage.file),
@@ -138,7 +152,8 @@ class DamageList:
                 "process": place.process,
             }
             for place in places
-            if not self._is_gone(store, place.damage.file)
+            # Retention may have deleted the file since.
+            if is_away or (store / place.damage.file).exists()
         ]
         return {"places": rows, "others": self._others}
 
@@ -155,25 +170,6 @@ class DamageList:
             f"damaged places: {places}, met {count} times{last}; on the node's machine:"
             f" keelog store verify {store} --deep"
         )
-
-    @staticmethod
-    def _is_gone(store: Path, file: str) -> bool:
-        """True if the file was deleted since, by retention, in a store that is still there."""
-        return store.exists() and not (store / file).exists()
-
-
-Fields = dict[str, Any]
-
-SILENT = "silent"
-"""Shown as the state of a process without heartbeats."""
-WARN_AHEAD_MS = 5_000
-"""A promoted replica has store times of another clock, which may be this much ahead."""
-GROUP_ROWS_SHOWN_MAX = 100
-"""Pairs of a group and a topic in a status, the largest lag first."""
-_NO_LOG = LogState(*(0 for _ in LogState._fields))
-_SHORTAGES = {DISK_FULL: (FULL, FREE_SPACE), NO_RESOURCES: (SHORT, MORE_RESOURCES)}
-"""What a writer lacks in a state: its name, and the hint."""
-_SHOWN_STATES = (RECOVERING, DAMAGED, DISK_FULL, NO_RESOURCES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,10 +243,14 @@ def status(view: NodeView) -> Fields:
     """Everything about the processes, the log and the disk."""
     log, stats = read_log(view.root), read_stats(view.root)
     refused = _refused(view, log)
+    # A replica takes its messages from a master.
+    usual_mode = "replica" if view.settings.follow else "normal"
+    # As the gateway's last round of checks found them.
+    open_count = sum(slot.values.get(series(OPEN_TRANSACTIONS), 0) for slot in stats)
     has_gateway = any(child.role is ChildRole.GATEWAY for child in view.children)
     return {
         "ready": _is_ready(view, refused, late_flush(view, log)),
-        "mode": usual_mode(view.settings) if refused is None else refused.reason,
+        "mode": usual_mode if refused is None else refused.reason,
         "cause": None if refused is None else refused.cause,
         "store": str(view.store),
         "kernel": _kernel(),
@@ -278,7 +278,7 @@ def status(view: NodeView) -> Fields:
         "followers": (followers_of(view.root, view.children) or FollowersState()).shape(),
         "following": following(view.root, view.settings),
         "elected": elected(view.root, view.settings),
-        "transactions": {"open": _open_transactions(stats) if has_gateway else 0},
+        "transactions": {"open": open_count if has_gateway else 0},
         "supervisor": {
             "pid": os.getpid(),
             "state": "stopping" if view.stopping else "running",
@@ -286,16 +286,6 @@ def status(view: NodeView) -> Fields:
             **usage(os.getpid()),
         },
     }
-
-
-def usual_mode(settings: Settings) -> str:
-    """`normal`, or `replica` for a node that takes its messages from a master."""
-    return "replica" if settings.follow else "normal"
-
-
-def _open_transactions(stats: Iterable[SlotStats]) -> int:
-    """As the gateway's last round of checks found them."""
-    return sum(slot.values.get(series(OPEN_TRANSACTIONS), 0) for slot in stats)
 
 
 def _groups(root: Path) -> Fields:
@@ -323,20 +313,19 @@ def health(view: NodeView) -> Fields:
     refused = _refused(view, log)
     late = late_flush(view, log)
     silent = silence(view.children, view.limits)
-    problems = publication_problems(view.root)
+    problems = list(staging_files.problems(view.root))
     damage = view.damage.text(view.store)
-    appends = _appends(view) if refused is None else f"refused, {refused.reason}: {refused.cause}"
+    master = view.settings.follow
+    appends = f"none are taken, the node follows {master}" if master else "accepted"
+    if refused is not None:
+        appends = f"refused, {refused.reason}: {refused.cause}"
     checks = [
         _role_check(view, ChildRole.WRITER, "writer", needed=True),
         _check("appends", refused is None, appends, needed=True),
         _role_check(view, ChildRole.READER, "readers", needed=True),
         _role_check(view, ChildRole.QUEUE, "queue_workers", needed=False),
         _role_check(view, ChildRole.INDEX, "index_worker", needed=False),
-        *_gateway_check(view),
-        *_masters_check(view),
-        *_followers_checks(view),
-        *_following_check(view),
-        *_elected_check(view),
+        *_feature_checks(view),
         _check("heartbeat", not silent, silent or "every process gives its own", needed=True),
         _check("flush", not late, late or "none takes long", needed=view.settings.is_sync_flush),
         *_undelivered_check(view),
@@ -386,11 +375,6 @@ def _is_ready(view: NodeView, refused: Refusal | None, late: str) -> bool:
     return view.ready and refused is None and not waits
 
 
-def publication_problems(root: Path) -> list[str]:
-    """The staged batches whose publication has begun and cannot end, and why."""
-    return list(staging_files.problems(root))
-
-
 def _refused(view: NodeView, log: LogState) -> Refusal | None:
     """Why appends are refused: as a running writer says it, or as the supervisor knows."""
     writer = view.children[0]
@@ -426,57 +410,25 @@ def _role_check(view: NodeView, role: ChildRole, name: str, needed: bool) -> Fie
     return _check(name, enough and not (needed and view.stopping), detail, needed)
 
 
-def _gateway_check(view: NodeView) -> list[Fields]:
-    """None for a node without a gateway."""
-    if all(child.role is not ChildRole.GATEWAY for child in view.children):
-        return []
-    return [
-        _role_check(view, ChildRole.GATEWAY, "gateway", needed=True),
-        # A replica has none: the master delivers what is delayed.
-        *(
-            [_role_check(view, ChildRole.TASKS, "tasks", needed=True)]
-            if not view.settings.follow
-            else []
-        ),
-    ]
-
-
-def _masters_check(view: NodeView) -> list[Fields]:
-    """None for a node whose gateway does not look for other masters."""
-    if view.settings.follow or view.settings.controller_id or not _remoting(view):
-        return []
-    other = read_other_master(view.root)
-    found = "no other one is known" if other is None else f"{other}; {STEP}"
-    return [_check("masters", other is None, found)]
-
-
-def _followers_checks(view: NodeView) -> list[Fields]:
-    """None for a node that nobody may follow."""
-    state = followers_of(view.root, view.children)
-    if state is None:
-        return []
-    ok, text = followers_check(state, view.settings)
-    running = _role_check(view, ChildRole.FOLLOWERS, "followers_process", needed=True)
-    return [running, _check("followers", ok, text)]
-
-
-def _appends(view: NodeView) -> str:
-    master = view.settings.follow
-    return f"none are taken, the node follows {master}" if master else "accepted"
-
-
-def _following_check(view: NodeView) -> list[Fields]:
-    """None for a node that follows nobody."""
-    if not view.settings.follow:
-        return []
-    return [_check("following", *following_check(view.root))]
-
-
-def _elected_check(view: NodeView) -> list[Fields]:
-    """None for a node without controllers."""
-    if not view.settings.controller_id:
-        return []
-    return [_check("controllers", *elected_check(view.root))]
+def _feature_checks(view: NodeView) -> Iterator[Fields]:
+    """Yields the checks of what a node has only where an option asks for it."""
+    settings, roles = view.settings, {child.role for child in view.children}
+    if ChildRole.GATEWAY in roles:
+        yield _role_check(view, ChildRole.GATEWAY, "gateway", needed=True)
+        if not settings.follow:  # a replica has no tasks: the master delivers what is delayed
+            yield _role_check(view, ChildRole.TASKS, "tasks", needed=True)
+    if not settings.follow and not settings.controller_id and _remoting(view):
+        other = read_other_master(view.root)
+        found = "no other one is known" if other is None else f"{other}; {STEP}"
+        yield _check("masters", other is None, found)
+    followers = followers_of(view.root, view.children)
+    if followers is not None:
+        yield _role_check(view, ChildRole.FOLLOWERS, "followers_process", needed=True)
+        yield _check("followers", *followers_check(followers, settings))
+    if settings.follow:
+        yield _check("following", *following_check(view.root))
+    if settings.controller_id:
+        yield _check("controllers", *elected_check(view.root))
 
 
 def _shown_state(child: Child) -> str:
@@ -527,9 +479,6 @@ def _process_row(view: NodeView, child: Child, log: LogState) -> Fields:
     }
 
 
-_NO_WORKER = WorkerState(*(0 for _ in WorkerState._fields))
-
-
 def read_log(root: Path) -> LogState:
     """The writer's page; zeros while there is none that can be read."""
     with suppress(OSError), LogPage.open(root) as page:
@@ -577,9 +526,6 @@ def _http(view: NodeView) -> str | None:
     """The URL of health and metrics. It has a host of its own, unless it listens at all of them."""
     everywhere = view.http_url.partition("://")[2].rpartition(":")[0] in WILDCARDS
     return (view.advertised.endpoint(view.http_url) if everywhere else view.http_url) or None
-
-
-_HOUR_S = 3600
 
 
 def retention(root: Path, settings: Settings, log: LogState) -> dict[str, Any]:

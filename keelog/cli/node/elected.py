@@ -12,9 +12,9 @@ from keelog.replication.keeper.loop import KeeperOptions, keep
 from node.runtime.process import StopFlag, begin_process
 from node.runtime.run_files import WAITS, read_elected
 from node.runtime.settings import Settings, load_settings, snake_case
+from node.supervisor.before_start import place_to_announce
 from node.supervisor.bind import parse_controllers, parse_ha, parse_remoting, remoting_place
 from node.supervisor.child_process import command, environment
-from node.supervisor.endpoints import place_to_announce
 from node.supervisor.options import Options
 from node.supervisor.service import ServiceManager, stop_at_end_of
 from protocol.errors import BadRequest

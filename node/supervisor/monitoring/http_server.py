@@ -33,7 +33,6 @@ from node.supervisor.status import (
 if TYPE_CHECKING:
     from node.supervisor.monitoring.metrics import Exporter
 
-
 log = logging.getLogger("keelog.http")
 
 HTTP_CONNECTIONS_MAX = 16
@@ -43,6 +42,10 @@ HTTP_REQUEST_S_MAX = 5.0
 HTTP_BACKLOG = 64
 CLOSE_S = 0.5
 """How long closing takes at most; the thread looks this often whether it shall end."""
+LOOP_S_MAX = 10.0
+"""A supervisor whose loop turns less often is not alive. It turns each second."""
+PATHS = ("/livez", "/readyz", "/healthz", "/metrics")
+
 _QUERY_FIELDS_MAX = 8
 _FREED_S_MAX = 1.0
 
@@ -221,11 +224,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Logs nothing: probes come every few seconds, and any client could fill the log."""
-
-
-LOOP_S_MAX = 10.0
-"""A supervisor whose loop turns less often is not alive. It turns each second."""
-PATHS = ("/livez", "/readyz", "/healthz", "/metrics")
 
 
 class HealthPages:

@@ -24,7 +24,17 @@ from prometheus_client.registry import Collector
 
 from node.runtime.event_log import stderr
 from node.runtime.process import now_ms
-from node.runtime.run_files import read_timer_state
+from node.runtime.run_files import (
+    COMPARING,
+    CONNECTING,
+    FOLLOWING,
+    STOPPED,
+    WAITING,
+    read_elected,
+    read_follow_state,
+    read_timer_state,
+)
+from node.runtime.settings import Settings
 from node.runtime.shortage import disk_space
 from node.runtime.state_page import LogState, WorkerState
 from node.runtime.stats import (
@@ -49,13 +59,9 @@ from node.runtime.stats_series import (
 from node.store.checkpoints import QUARANTINE_DIR, own_dir
 from node.store.config.topics_file import TopicsFile
 from node.store.run_files import read_group_lags
-from node.supervisor.monitoring.replication import (
-    elected_families,
-    follower_families,
-    following_families,
-)
+from node.supervisor.monitoring.replication import followers_of
 from node.supervisor.operations import NO_TIMES
-from node.supervisor.plan import ChildRole, ChildState, page_slot
+from node.supervisor.plan import Child, ChildRole, ChildState, page_slot
 from node.supervisor.status import (
     Fields,
     NodeView,
@@ -70,6 +76,9 @@ from node.supervisor.status import (
 )
 from protocol.errors import MqError
 
+Sample = tuple[Sequence[str], float]
+FOLLOW_STATES = (CONNECTING, COMPARING, FOLLOWING, WAITING, STOPPED)
+
 _NODE_LABELS = {
     # The defaults of a broker: brokerClusterName, and brokerName.
     "cluster": "DefaultCluster",
@@ -78,8 +87,12 @@ _NODE_LABELS = {
 }
 _STORAGE_LABELS = {**_NODE_LABELS, "storage_type": "local", "storage_medium": "disk"}
 _SLOT = ("role", "index")
-Sample = tuple[Sequence[str], float]
 _TARGETS = {"cq": ChildRole.QUEUE, "index": ChildRole.INDEX}
+_NS_PER_S = 1e9
+_DURATION_EXPONENTS = range(12, 36, 2)
+"""Powers of 2 ns: from 4 us to 17 s, each four times the one before."""
+_SIZE_EXPONENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
+_GROUP_LABELS = ("consumer_group", "topic")
 
 
 class Scrape(NamedTuple):
@@ -189,7 +202,8 @@ class NodeCollector(Collector):
         text = "Messages appended to the log."
         yield CounterMetricFamily("keelog_commitlog_messages", text, records)
         yield from self._by_topic.collect(look.view.root)
-        yield _rocketmq_counter("rocketmq_throughput_in", "Bytes appended to the log.", appended)
+        text = "Bytes appended to the log."
+        yield _labelled_counter("rocketmq_throughput_in", text, _NODE_LABELS, appended)
         yield _storage("size", "Bytes used on the file system of the store.", used)
         yield _storage("flush_behind_bytes", "Bytes not flushed yet.", log.appended - log.flushed)
         yield _storage("dispatch_behind_bytes", "Bytes not in queues and index yet.", lag)
@@ -199,8 +213,7 @@ class NodeCollector(Collector):
             yield _storage("message_reserve_time", "Age of the oldest message in ms.", age_ms)
         count = self._topic_count(look.view)
         if count is not None:
-            sample = list(_NODE_LABELS.values()), count
-            yield _gauge("rocketmq_topic_number", "Topics.", list(_NODE_LABELS), [sample])
+            yield _labelled("rocketmq_topic_number", "Topics.", _NODE_LABELS, count)
 
     def _topic_count(self, view: NodeView) -> int | None:
         """None while the file cannot be read: the writer reports what is wrong with it."""
@@ -342,34 +355,6 @@ def _slot(row: Fields) -> tuple[str, str]:
     return str(row["role"]), str(row["index"])
 
 
-def _one(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, text, value)
-
-
-def _gauge(name: str, text: str, labels: Sequence[str], samples: Iterable[Sample]) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=labels)
-    for values, value in samples:
-        family.add_metric(values, value)
-    return family
-
-
-def _rocketmq_counter(name: str, text: str, value: float) -> Metric:
-    family = CounterMetricFamily(name, text, labels=list(_NODE_LABELS))
-    family.add_metric(list(_NODE_LABELS.values()), value)
-    return family
-
-
-def _storage(name: str, text: str, value: float) -> Metric:
-    labels = _STORAGE_LABELS
-    return _gauge(f"rocketmq_storage_{name}", text, list(labels), [(list(labels.values()), value)])
-
-
-_NS_PER_S = 1e9
-_DURATION_EXPONENTS = range(12, 36, 2)
-"""Powers of 2 ns: from 4 us to 17 s, each four times the one before."""
-_SIZE_EXPONENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
-
-
 def stats_families(slots: list[SlotStats]) -> Iterator[Metric]:
     """Yields one metric for each family, summed over the slots.
 
@@ -419,10 +404,11 @@ def _histograms(family: Family, names: list[str], found: Mapping[Series, Histogr
     metric = HistogramMetricFamily(family.name, family.text, labels=names)
     is_time = family.kind is SeriesKind.SECONDS
     for one, histogram in found.items():
+        # Below 2**n: whole numbers up to one less.
         buckets = [
             (
                 repr((1 << n) / _NS_PER_S if is_time else float((1 << n) - 1)),
-                _count_below(histogram, n),
+                sum(histogram.buckets[: n + 1]),
             )
             for n in (_DURATION_EXPONENTS if is_time else _SIZE_EXPONENTS)
         ]
@@ -430,11 +416,6 @@ def _histograms(family: Family, names: list[str], found: Mapping[Series, Histogr
         value_sum = histogram.value_sum / _NS_PER_S if is_time else histogram.value_sum
         metric.add_metric([label for _, label in one.labels], buckets, value_sum)
     return metric
-
-
-def _count_below(histogram: Histogram, exponent: int) -> int:
-    """The number of values below 2**exponent: whole numbers up to one less."""
-    return sum(histogram.buckets[: exponent + 1])
 
 
 class TopicFamilies:
@@ -476,9 +457,6 @@ class TopicFamilies:
         return family
 
 
-_GROUP_LABELS = ("consumer_group", "topic")
-
-
 def group_families(root: Path, labels: Mapping[str, str]) -> Iterator[Metric]:
     """Yields them from the file of the tasks. `labels` come before those of the group."""
     found = read_group_lags(root)
@@ -502,11 +480,8 @@ def group_families(root: Path, labels: Mapping[str, str]) -> Iterator[Metric]:
     for group, members in _members_by_group(found).items():
         family.add_metric([*node, group], members)
     yield family
-    family = GaugeMetricFamily(
-        "rocketmq_consumer_group_number", "Consumer groups and cursors.", labels=list(labels)
-    )
-    family.add_metric(node, found["groups"])
-    yield family
+    text = "Consumer groups and cursors."
+    yield _labelled("rocketmq_consumer_group_number", text, labels, found["groups"])
 
 
 def _in_flight(row: Mapping[str, Any]) -> int:
@@ -521,19 +496,87 @@ def _members_by_group(found: Mapping[str, Any]) -> dict[str, int]:
 
 def timer_families(root: Path, labels: Mapping[str, str]) -> Iterator[Metric]:
     """Yields them from the file of the tasks."""
-    found, node = read_timer_state(root), list(labels.values())
-    for name, text, value in (
-        ("rocketmq_timing_messages", "Timer messages that wait.", found.pending),
-        (
-            "keelog_timer_late_seconds",
-            "By how much the latest delivery of the last second came late.",
-            found.late_ms / 1000,
-        ),
-    ):
-        gauge = GaugeMetricFamily(name, text, labels=list(labels))
-        gauge.add_metric(node, value)
-        yield gauge
+    found = read_timer_state(root)
+    text = "Timer messages that wait."
+    yield _labelled("rocketmq_timing_messages", text, labels, found.pending)
+    text = "By how much the latest delivery of the last second came late."
+    yield _labelled("keelog_timer_late_seconds", text, labels, found.late_ms / 1000)
     text = "Timer messages delivered since the tasks began."
-    counter = CounterMetricFamily("rocketmq_timer_dequeue", text, labels=list(labels))
-    counter.add_metric(node, found.delivered)
-    yield counter
+    yield _labelled_counter("rocketmq_timer_dequeue", text, labels, found.delivered)
+
+
+def follower_families(root: Path, children: Sequence[Child]) -> Iterator[Metric]:
+    """Yields them for a node that may be followed. Addresses are not labels: the slowest counts."""
+    state = followers_of(root, children)
+    if state is None:
+        return
+    rows = state.followers
+    yield _one("keelog_followers", "Followers that are connected.", len(rows))
+    yield _one("keelog_followers_in_sync", "Of these, those that are in sync.", state.in_sync)
+    text = "Up to here as many followers have the log as a replicated message needs."
+    yield _one("keelog_followers_acknowledged_offset_bytes", text, state.acknowledged)
+    lag_bytes = max((row.lag_bytes for row in rows), default=0)
+    yield _one("keelog_followers_lag_bytes", "Of the slowest follower.", lag_bytes)
+    lag_s = max((row.lag_s for row in rows), default=0.0)
+    text = "As keelog_followers_lag_bytes, in time."
+    yield _one("keelog_followers_lag_seconds", text, lag_s)
+
+
+def following_families(
+    root: Path, settings: Settings, labels: Mapping[str, str]
+) -> Iterator[Metric]:
+    """Yields nothing for a node that follows nobody."""
+    if not settings.follow:
+        return
+    state, node = read_follow_state(root), list(labels.values())
+    text = "1 for the state in which a replica is."
+    states = [([*node, name], int(state.state == name)) for name in FOLLOW_STATES]
+    yield _gauge("keelog_replica_state", text, [*labels, "state"], states)
+    text = "What the master's log had more when it was heard last."
+    yield _labelled("keelog_replica_lag_bytes", text, labels, state.lag_bytes)
+    text = "The age of what the master has more, or may have while it is away."
+    yield _labelled("keelog_replica_lag_seconds", text, labels, state.lag_ms / 1000)
+    text = "Up to here the master knows the log to be on the disk of the replica."
+    yield _labelled("keelog_replica_acknowledged_offset_bytes", text, labels, state.acknowledged)
+    text = "Connections to the master since the process began."
+    yield _labelled_counter("keelog_replica_connections", text, labels, state.connections)
+
+
+def elected_families(root: Path, settings: Settings, labels: Mapping[str, str]) -> Iterator[Metric]:
+    """Yields nothing for a node without controllers."""
+    if not settings.controller_id:
+        return
+    state = read_elected(root)
+    for name, text, value in (
+        ("keelog_elected_epoch", "The epoch of the elected master.", state.epoch),
+        ("keelog_elected_leads", "1 at the elected master.", int(not settings.follow)),
+        ("keelog_elected_in_sync", "Nodes of which a master may be elected.", len(state.in_sync)),
+        ("keelog_elected_controllers", "Controllers that hear the node.", state.controllers),
+    ):
+        yield _labelled(name, text, labels, value)
+
+
+def _one(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value)
+
+
+def _gauge(name: str, text: str, labels: Sequence[str], samples: Iterable[Sample]) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for values, value in samples:
+        family.add_metric(values, value)
+    return family
+
+
+def _labelled(name: str, text: str, labels: Mapping[str, str], value: float) -> Metric:
+    """A gauge with one sample."""
+    return _gauge(name, text, list(labels), [(list(labels.values()), value)])
+
+
+def _labelled_counter(name: str, text: str, labels: Mapping[str, str], value: float) -> Metric:
+    family = CounterMetricFamily(name, text, labels=list(labels))
+    family.add_metric(list(labels.values()), value)
+    return family
+
+
+def _storage(name: str, text: str, value: float) -> Metric:
+    return _labelled(f"rocketmq_storage_{name}", text, _STORAGE_LABELS, value)

@@ -1,22 +1,18 @@
-"""What replication does at a node: for status, health and metrics.
+"""What replication does at a node, for status and health.
 
 How a replica follows its master, who follows the node (from the file of their process), and what
 controllers have decided of it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from node.runtime.process import now_ms
 from node.runtime.run_files import (
     COMPARING,
-    CONNECTING,
     FOLLOWING,
     STOPPED,
-    WAITING,
     ElectedState,
     FollowersState,
     FollowState,
@@ -27,7 +23,8 @@ from node.runtime.run_files import (
 from node.runtime.settings import Settings
 from node.supervisor.plan import Child, ChildRole
 
-FOLLOW_STATES = (CONNECTING, COMPARING, FOLLOWING, WAITING, STOPPED)
+CONTROLLERS_HEARD_S = 10.0
+"""After so long without an answer of the controllers the check is bad."""
 
 
 def following(root: Path, settings: Settings) -> dict[str, Any] | None:
@@ -60,44 +57,6 @@ def following_text(state: FollowState) -> str:
     return f"{state.state} to {master}{since}" + (f": {why}" if why else "")
 
 
-def following_families(
-    root: Path, settings: Settings, labels: Mapping[str, str]
-) -> Iterator[Metric]:
-    """Yields nothing for a node that follows nobody."""
-    if not settings.follow:
-        return
-    state, node = read_follow_state(root), list(labels.values())
-    text = "1 for the state in which a replica is."
-    gauge = GaugeMetricFamily("keelog_replica_state", text, labels=[*labels, "state"])
-    for name in FOLLOW_STATES:
-        gauge.add_metric([*node, name], int(state.state == name))
-    yield gauge
-    for name, text, value in (
-        (
-            "keelog_replica_lag_bytes",
-            "What the master's log had more when it was heard last.",
-            state.lag_bytes,
-        ),
-        (
-            "keelog_replica_lag_seconds",
-            "The age of what the master has more, or may have while it is away.",
-            state.lag_ms / 1000,
-        ),
-        (
-            "keelog_replica_acknowledged_offset_bytes",
-            "Up to here the master knows the log to be on the disk of the replica.",
-            state.acknowledged,
-        ),
-    ):
-        single = GaugeMetricFamily(name, text, labels=list(labels))
-        single.add_metric(node, value)
-        yield single
-    text = "Connections to the master since the process began."
-    counter = CounterMetricFamily("keelog_replica_connections", text, labels=list(labels))
-    counter.add_metric(node, state.connections)
-    yield counter
-
-
 def followers_of(root: Path, children: Sequence[Child]) -> FollowersState | None:
     """None for a node that nobody may follow; nobody while the process does not run."""
     found = [child for child in children if child.role is ChildRole.FOLLOWERS]
@@ -120,36 +79,6 @@ def followers_check(state: FollowersState, settings: Settings) -> tuple[bool, st
     elif state.ended:
         text += f"; the last one was {state.ended[0].address}: {state.ended[0].reason}"
     return state.in_sync >= needed, text
-
-
-def follower_families(root: Path, children: Sequence[Child]) -> Iterator[Metric]:
-    """Yields them for a node that may be followed. Addresses are not labels: the slowest counts."""
-    state = followers_of(root, children)
-    if state is None:
-        return
-    rows = state.followers
-    values: Mapping[str, tuple[str, float]] = {
-        "keelog_followers": ("Followers that are connected.", len(rows)),
-        "keelog_followers_in_sync": ("Of these, those that are in sync.", state.in_sync),
-        "keelog_followers_acknowledged_offset_bytes": (
-            "Up to here as many followers have the log as a replicated message needs.",
-            state.acknowledged,
-        ),
-        "keelog_followers_lag_bytes": (
-            "Of the slowest follower.",
-            max((row.lag_bytes for row in rows), default=0),
-        ),
-        "keelog_followers_lag_seconds": (
-            "As keelog_followers_lag_bytes, in time.",
-            max((row.lag_s for row in rows), default=0.0),
-        ),
-    }
-    for name, (text, value) in values.items():
-        yield GaugeMetricFamily(name, text, value)
-
-
-CONTROLLERS_HEARD_S = 10.0
-"""After so long without an answer of the controllers the check is bad."""
 
 
 def elected(root: Path, settings: Settings) -> dict[str, Any] | None:
@@ -175,19 +104,3 @@ def elected_text(state: ElectedState) -> str:
         f" {state.master or 'no place'}, in sync {ids}; {state.controllers} of"
         f" {state.controllers_all} controllers hear it, {state.leader or 'none'} leads them"
     )
-
-
-def elected_families(root: Path, settings: Settings, labels: Mapping[str, str]) -> Iterator[Metric]:
-    """Yields nothing for a node without controllers."""
-    if not settings.controller_id:
-        return
-    state, node = read_elected(root), list(labels.values())
-    for name, text, value in (
-        ("keelog_elected_epoch", "The epoch of the elected master.", state.epoch),
-        ("keelog_elected_leads", "1 at the elected master.", int(not settings.follow)),
-        ("keelog_elected_in_sync", "Nodes of which a master may be elected.", len(state.in_sync)),
-        ("keelog_elected_controllers", "Controllers that hear the node.", state.controllers),
-    ):
-        gauge = GaugeMetricFamily(name, text, labels=list(labels))
-        gauge.add_metric(node, value)
-        yield gauge

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from node.supervisor.before_start import place_to_announce
 from node.supervisor.bind import (
     NAME_SERVERS_MAX,
     BindAddress,
@@ -20,7 +21,6 @@ from node.supervisor.bind import (
     remoting_place,
 )
 from node.supervisor.child_process import NodePlaces, child_command
-from node.supervisor.endpoints import place_to_announce
 from node.supervisor.loop import _plan_places
 from node.supervisor.options import BrokerSettings, NetworkSettings, Options, ServeSettings
 from node.supervisor.plan import (

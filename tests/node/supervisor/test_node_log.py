@@ -14,13 +14,14 @@ import pytest
 
 from node.runtime import event_log
 from node.runtime.process import install_stop_signals
+from node.supervisor.child_process import Process
 from node.supervisor.service import NodeLog, has_terminal
 from tests.node.supervisor.test_supervisor import Node
 
 CHILDREN = {"writer", "queue-0", "queue-1", "index", "reader-0"}
 
 
-class FakeChild:
+class FakeChild(Process):
     def __init__(self, pid: int, has_reported: bool = True) -> None:
         self.pid = pid
         self.has_reported = has_reported

@@ -21,7 +21,6 @@ from node.store.staging_files import (
     stage_path,
 )
 from node.store.verify.verify import verify
-from node.supervisor.status import publication_problems
 from node.writer.log.retention import Clock
 from node.writer.staging.reading import mark
 from protocol.record.codec import Record
@@ -369,12 +368,12 @@ def test_a_topic_that_takes_no_messages_any_more_blocks_its_batch_alone(
         writer.publish("q", 0, [part])
     for _ in range(3):
         writer.turn()
-    assert "does not take messages" in publication_problems(writer.life.store.root)[0]
+    assert "does not take messages" in next(problems(writer.life.store.root))
     assert not writer.publish("other", 0, [])["already"]
     writer.ask("create_topic", topic="staged", queues=3, perm=6)
     writer.publish("q", 0, [part])
     assert writer.bodies() == [row.body for row in ROWS]
-    assert not publication_problems(writer.life.store.root)
+    assert not list(problems(writer.life.store.root))
 
 
 @pytest.mark.parametrize("damage", ["journal", "stage"])
