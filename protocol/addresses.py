@@ -25,6 +25,9 @@ _BARE = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}):[0-9
 _PARAMETER = re.compile(
     r"(?i)([?&][\w.-]*(?:secret|passw(?:or)?d|token|credential|key|sig)[\w.-]*=)[^&\s\"']+"
 )
+_ZMTP_SIZE_AT = slice(1, 9)
+_METHODS = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"CONNECT ", b"PATCH ")
+_JSON_HEADER_AT = 8
 
 
 def without_credentials(text: str) -> str:
@@ -96,10 +99,6 @@ HTTP_CLIENT = ForeignClient(
     "an HTTP client", "pages for browsers and probes are at the address of --http"
 )
 REMOTING_CLIENT = ForeignClient("a client of RocketMQ", "give it the address of --remoting")
-
-_ZMTP_SIZE_AT = slice(1, 9)
-_METHODS = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"CONNECT ", b"PATCH ")
-_JSON_HEADER_AT = 8
 
 
 def foreign_client(first: bytes) -> ForeignClient | None:

@@ -14,6 +14,14 @@ from protocol.errors import BadRequest
 _LINE_ENDS_AND_BIDI = "\u2028-\u202e\u2066-\u2069"
 _CONTROLS = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_LINE_ENDS_AND_BIDI}]")
 _CONTROLS_AND_LINES = re.compile(f"[\x00-\x1f\x7f-\x9f{_LINE_ENDS_AND_BIDI}]")
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z%µ]*)")
+_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "m": 60, "min": 60, "h": 3600}
+_COUNTS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+_BYTES = (
+    _COUNTS
+    | {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+    | {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+)
 
 
 def printable(text: str) -> str:
@@ -24,6 +32,10 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     """Escapes newlines and tabs too."""
     return _CONTROLS_AND_LINES.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
 
 
 def size_text(value: float, decimals: int | None = None) -> str:
@@ -39,6 +51,11 @@ def count_text(value: float) -> str:
     return _scaled(value, 1000, ("", "k", "M", "G", "T"), None)
 
 
+def number_text(value: float) -> str:
+    """Returns a number with three digits that count, and never with an exponent: `1,000`."""
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
+
+
 def _scaled(value: float, base: int, units: Sequence[str], decimals: int | None) -> str:
     for unit in units:
         if abs(value) < base - 0.5 or unit == units[-1]:  # else it is rounded up to the base
@@ -47,25 +64,6 @@ def _scaled(value: float, base: int, units: Sequence[str], decimals: int | None)
     if decimals is not None:
         return f"{value:.{0 if unit == units[0] else decimals}f}{unit}"
     return f"{number_text(value)}{unit}"
-
-
-def number_text(value: float) -> str:
-    """Returns a number with three digits that count, and never with an exponent: `1,000`."""
-    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"
-
-
-_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z%µ]*)")
-_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "m": 60, "min": 60, "h": 3600}
-_COUNTS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
-_BYTES = (
-    _COUNTS
-    | {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
-    | {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
-)
 
 
 def seconds_of(text: str) -> float:

@@ -14,15 +14,18 @@ from protocol.errors import BadRequest
 
 LogOffset = NewType("LogOffset", int)
 """A byte position in the concatenated CommitLog (RocketMQ: physical offset)."""
-
 QueueOffset = NewType("QueueOffset", int)
 """The ordinal of a message within one (topic, queue)."""
-
 Epoch = NewType("Epoch", int)
 """Counts the starts of the writer; see docs/format.md, 'Our own files'."""
-
 TimestampMs = NewType("TimestampMs", int)
 """Milliseconds since 1970, UTC."""
+
+IPV4_BYTES = 4
+IPV6_BYTES = 16
+PORT_BYTES = 4
+
+_WITH_PORT = re.compile(r"(?:\[([0-9a-fA-F:.]*:[0-9a-fA-F:.]*)\]|([0-9.]+))(?::([0-9]{1,10}))?")
 
 
 class Queue(NamedTuple):
@@ -44,12 +47,6 @@ def shard_of(queue: Queue, shard_count: int) -> int:
     CRC-32 and not `hash()`, which differs in each process.
     """
     return zlib.crc32(f"{queue.topic}-{queue.queue_id}".encode()) % shard_count
-
-
-IPV4_BYTES = 4
-IPV6_BYTES = 16
-PORT_BYTES = 4
-_WITH_PORT = re.compile(r"(?:\[([0-9a-fA-F:.]*:[0-9a-fA-F:.]*)\]|([0-9.]+))(?::([0-9]{1,10}))?")
 
 
 class Host(NamedTuple):

@@ -50,7 +50,6 @@ SYSTEM_GROUPS = frozenset(
     }
 )
 """Groups that every broker has by itself (RocketMQ: MixAll), beside those with the prefix."""
-DEFAULT_TOPIC = "TBW102"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 TOPIC_BYTES_MAX = 127
@@ -59,15 +58,6 @@ GROUP_CHARS_MAX = 255
 QUEUE_ID_MAX = 65_535
 SHORT_TOPIC_CHARS_MAX = 127
 """Topics of more characters need the record version with a two-byte topic length."""
-
-_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+")
-_OFFSET_NAME = re.compile(r"[0-9]{20}")
-_OFFSET_MAX = 2**63 - 1
-_INDEX_NAME = re.compile(r"[0-9]{17}")
-_STAGING_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_INDEX_TIME_MAX = 253_402_300_799_999
-"""The last millisecond of the year 9999."""
-
 SYSTEM_PREFIX = "rmq_sys_"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 """Clients send to it what became of messages, and a send may create it."""
@@ -82,6 +72,23 @@ NOT_FOR_CLIENTS = frozenset(
     }
 )
 """Topics a client may not send to (RocketMQ: TopicValidator)."""
+
+DEFAULT_MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+RECORD_EXTRA_BYTES_MAX = 64 * 1024
+"""A record may have this much more than the largest body (RocketMQ: MessageExtEncoder)."""
+UNIT_BYTES = 20
+"""One unit of a queue (`protocol.derived.file_layouts`)."""
+DEFAULT_QUEUE_FILE_BYTES = 300_000 * UNIT_BYTES
+DEFAULT_SLOT_COUNT = 5_000_000
+DEFAULT_INDEX_NUM = 20_000_000
+
+_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+")
+_OFFSET_NAME = re.compile(r"[0-9]{20}")
+_OFFSET_MAX = 2**63 - 1
+_INDEX_NAME = re.compile(r"[0-9]{17}")
+_STAGING_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_INDEX_TIME_MAX = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
 
 
 def offset_file_name(offset: int) -> str:
@@ -130,12 +137,6 @@ def is_staging_id(name: str) -> bool:
     return _STAGING_ID.fullmatch(name) is not None
 
 
-def topic_bytes_max(topic: str) -> int:
-    """How many bytes a topic of this kind may have."""
-    long = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
-    return RETRY_TOPIC_BYTES_MAX if long else TOPIC_BYTES_MAX
-
-
 def is_folder_name(topic: str) -> bool:
     """Whether a stored topic can be a folder: RocketMQ's characters, so no path leads out."""
     return _TOPIC.fullmatch(topic) is not None and len(topic) <= RETRY_TOPIC_BYTES_MAX
@@ -150,7 +151,8 @@ def check_topic(topic: str) -> None:
         raise IllegalMessage(
             f"topic {shown} has characters other than % | a-z A-Z 0-9 _ -", "rename the topic"
         )
-    limit = topic_bytes_max(topic)
+    may_be_long = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    limit = RETRY_TOPIC_BYTES_MAX if may_be_long else TOPIC_BYTES_MAX
     if len(topic) > limit:
         raise IllegalMessage(
             f"topic {shown} has {len(topic)} bytes, {limit} are allowed", "shorten the topic"
@@ -178,15 +180,3 @@ def check_topic_for_send(topic: str) -> None:
     check_topic(topic)
     if is_reserved_topic(topic):
         raise NotAllowed(f"topic {topic} is reserved for the system", "use a topic of your own")
-
-
-DEFAULT_MAX_MESSAGE_BYTES = 4 * 1024 * 1024
-RECORD_EXTRA_BYTES_MAX = 64 * 1024
-"""A record may have this much more than the largest body (RocketMQ: MessageExtEncoder)."""
-
-UNIT_BYTES = 20
-"""One unit of a queue (`protocol.derived.file_layouts`)."""
-DEFAULT_QUEUE_FILE_BYTES = 300_000 * UNIT_BYTES
-
-DEFAULT_SLOT_COUNT = 5_000_000
-DEFAULT_INDEX_NUM = 20_000_000

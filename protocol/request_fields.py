@@ -39,10 +39,16 @@ from protocol.wire.frames import PAYLOAD_BYTES_MAX, Header
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 INT32_MAX = 2**31 - 1
 INT32 = (-(2**31), INT32_MAX)
-
 Row = TypeVar("Row", bound=tuple[Any, ...])
 Check = Callable[[str, Any], Any]
 """Takes the field's name and value, returns the value to use. Raises BadRequest."""
+WAIT_NONE, WAIT_FLUSHED, WAIT_REPLICATED = "none", "flushed", "replicated"
+TAGS_CHARS_MAX = 4_096
+KEY_CHARS_MAX = PROPERTIES_BYTES_MAX
+CURSOR_CHARS_MAX = 256
+RETENTION_HOURS_MAX = 1_000_000
+GROUP_HELP = "the cursor's name, as RocketMQ names a group: 1 to 255 of `% \\| a-z A-Z 0-9 _ -`"
+PATIENCE_MS_MAX = 1_000
 
 _TYPES: dict[type, str] = {
     int: "int",
@@ -56,6 +62,10 @@ _TYPES: dict[type, str] = {
 _KINDS = {word: kind for kind, word in _TYPES.items()}
 _NAMES: dict[type, str] = {int: "an integer", str: "a string", bytes: "bytes", bool: "a boolean"}
 _REQUIRED = object()
+_PORT_MAX = 65_535
+_PERM_MAX = 7
+_CRC_MAX = 2**32 - 1
+_RECORDS_MAX = PAYLOAD_BYTES_MAX // RECORD_BYTES_MIN
 
 
 class RequestField(NamedTuple):
@@ -237,13 +247,6 @@ def _absent(field: RequestField, default: Any) -> str:
     return f"{default:,}" if isinstance(default, int) else ""
 
 
-WAIT_NONE, WAIT_FLUSHED, WAIT_REPLICATED = "none", "flushed", "replicated"
-TAGS_CHARS_MAX = 4_096
-KEY_CHARS_MAX = PROPERTIES_BYTES_MAX
-CURSOR_CHARS_MAX = 256
-_PORT_MAX = 65_535
-
-
 def stored_topic(name: str, topic: str) -> str:
     """A name that can be a folder's: nothing else has ever been stored, and no path leads out."""
     if not is_folder_name(topic):
@@ -373,14 +376,8 @@ def staging_id(name: str, text: str) -> str:
     return text
 
 
-RETENTION_HOURS_MAX = 1_000_000
-_PERM_MAX = 7
-_CRC_MAX = 2**32 - 1
-_RECORDS_MAX = PAYLOAD_BYTES_MAX // RECORD_BYTES_MIN
-
 Topic = Annotated[str, RequestField("the topic", check=stored_topic)]
 TopicName = Annotated[str, RequestField("the name")]
-GROUP_HELP = "the cursor's name, as RocketMQ names a group: 1 to 255 of `% \\| a-z A-Z 0-9 _ -`"
 Group = Annotated[str, RequestField(GROUP_HELP, check=group)]
 QueueId = Annotated[int, RequestField("the queue", 0, QUEUE_ID_MAX, wire="queue")]
 Wait = Annotated[
@@ -517,7 +514,6 @@ TopicAttributes = Annotated[
         absent="as they were",
     ),
 ]
-PATIENCE_MS_MAX = 1_000
 Patience = Annotated[
     int,
     RequestField(

@@ -40,7 +40,15 @@ from protocol.record.columns import (
 from protocol.record.java_hash import hash_pieces, java_hash, java_text, powers_of_31
 from protocol.record.properties import DELAY, NAME_END, PAIR_END, decode_properties
 
+LMQ_PREFIX = "%LMQ%"
+LMQ_QUEUE_ID = 0
+LMQ_NAMES = "INNER_MULTI_DISPATCH"
+LMQ_OFFSETS = "INNER_MULTI_QUEUE_OFFSET"
+
 _NAME_WORDS = {b"KEYS": ">u4", b"TAGS": ">u4", b"UNIQ_KEY": ">u8"}
+_LMQ_SEPARATOR = ","
+_LMQ_OFFSET = re.compile(r"[0-9]{1,18}")
+_LMQ_NEEDLE = LMQ_OFFSETS.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +168,39 @@ def _codes_of(requests: DispatchRequests) -> tuple[Ints, Bools]:
     return codes, success
 
 
+def look_up(data: Bytes, start: Ints, length: Ints) -> tuple[Bytes, dict[bytes, Pieces]]:
+    """Finds the values of KEYS, TAGS and UNIQ_KEY in each row's properties.
+
+    Returns the bytes that the places are in, and the places by name; see `find_properties`.
+    """
+    compiled = loader.active()
+    if compiled is None:
+        flat, ends = gather_ragged(data, start, length)
+        return flat, find_properties(flat, ends)
+    found = compiled.find_properties(data, start, length)
+    names = enumerate((b"KEYS", b"TAGS", b"UNIQ_KEY"))
+    return data, {name: Pieces(found[2 * i], found[2 * i + 1]) for i, name in names}
+
+
+def find_properties(flat: Bytes, ends: Ints) -> dict[bytes, Pieces]:
+    """Finds the values of KEYS, TAGS and UNIQ_KEY in each row; the last of a name wins."""
+    rows = len(ends)
+    found = {
+        name: Pieces(np.zeros(rows, np.int64), np.zeros(rows, np.int64)) for name in _NAME_WORDS
+    }
+    if not len(flat):
+        return found
+    pairs = split_properties(flat, ends)
+    at = Gather(np.concatenate([flat, np.zeros(8, np.uint8)]))
+    for name, kind in _NAME_WORDS.items():
+        those = np.flatnonzero(pairs.middle - pairs.start == len(name))
+        word = at(pairs.start[those], kind)
+        those = those[word == np.int64(int.from_bytes(name, "big"))]
+        found[name].start[pairs.row[those]] = pairs.middle[those] + 1
+        found[name].length[pairs.row[those]] = (pairs.end - pairs.middle - 1)[those]
+    return found
+
+
 def split_ragged(flat: Bytes, ends: Ints, separator: int) -> tuple[Ints, Ints, Ints]:
     """Splits every ragged row at `separator`, as `bytes.split` does.
 
@@ -205,39 +246,6 @@ def split_properties(flat: Bytes, ends: Ints) -> PropertyPairs:
     middle = name_ends[which]
     whole = np.flatnonzero((middle > start) & (middle < start + size - 1))
     return PropertyPairs(row[whole], start[whole], middle[whole], (start + size)[whole])
-
-
-def look_up(data: Bytes, start: Ints, length: Ints) -> tuple[Bytes, dict[bytes, Pieces]]:
-    """Finds the values of KEYS, TAGS and UNIQ_KEY in each row's properties.
-
-    Returns the bytes that the places are in, and the places by name; see `find_properties`.
-    """
-    compiled = loader.active()
-    if compiled is None:
-        flat, ends = gather_ragged(data, start, length)
-        return flat, find_properties(flat, ends)
-    found = compiled.find_properties(data, start, length)
-    names = enumerate((b"KEYS", b"TAGS", b"UNIQ_KEY"))
-    return data, {name: Pieces(found[2 * i], found[2 * i + 1]) for i, name in names}
-
-
-def find_properties(flat: Bytes, ends: Ints) -> dict[bytes, Pieces]:
-    """Finds the values of KEYS, TAGS and UNIQ_KEY in each row; the last of a name wins."""
-    rows = len(ends)
-    found = {
-        name: Pieces(np.zeros(rows, np.int64), np.zeros(rows, np.int64)) for name in _NAME_WORDS
-    }
-    if not len(flat):
-        return found
-    pairs = split_properties(flat, ends)
-    at = Gather(np.concatenate([flat, np.zeros(8, np.uint8)]))
-    for name, kind in _NAME_WORDS.items():
-        those = np.flatnonzero(pairs.middle - pairs.start == len(name))
-        word = at(pairs.start[those], kind)
-        those = those[word == np.int64(int.from_bytes(name, "big"))]
-        found[name].start[pairs.row[those]] = pairs.middle[those] + 1
-        found[name].length[pairs.row[those]] = (pairs.end - pairs.middle - 1)[those]
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,15 +355,6 @@ def plain_index_keys(topic: str, unique_key: str, keys: Sequence[str], tags: str
     texts = [f"{topic}#{key}" for key in ((unique_key,) if unique_key else ())]
     texts += [f"{topic}#{key}" for key in keys]
     return texts + ([f"{topic}#{TAGS_KEY_PREFIX}{tags}"] if tags else [])
-
-
-LMQ_PREFIX = "%LMQ%"
-LMQ_QUEUE_ID = 0
-LMQ_NAMES = "INNER_MULTI_DISPATCH"
-LMQ_OFFSETS = "INNER_MULTI_QUEUE_OFFSET"
-_LMQ_SEPARATOR = ","
-_LMQ_OFFSET = re.compile(r"[0-9]{1,18}")
-_LMQ_NEEDLE = LMQ_OFFSETS.encode()
 
 
 def is_lmq(topic: str) -> bool:

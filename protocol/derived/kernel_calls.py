@@ -28,6 +28,8 @@ from protocol.ids import Queue
 from protocol.kernel.loader import Bools, Bytes, Ints, Kernel, address, int_column
 from protocol.record.columns import RecordColumns
 
+PAGE_BYTES = 4096
+
 _WANTED = (
     "topic_start",
     "topic_length",
@@ -44,16 +46,7 @@ _KEYS_A_RECORD = 4
 """For how many there is room at first: UNIQ_KEY, two keys, TAGS."""
 _NOT_HERE = -2
 _OUTSIDE = "a record lies outside the buffer"
-PAGE_BYTES = 4096
-
-
-@contextmanager
-def _columns_of(columns: RecordColumns) -> Iterator[tuple[Bytes, int, int, NDArray[np.uint64]]]:
-    """The buffer, its length, the rows, and the addresses of the columns that C reads."""
-    rows = len(columns)
-    kept = [int_column(getattr(columns, name), rows) for name in _WANTED]
-    places = np.array([address(column) for column in kept], np.uint64)
-    yield columns.data, len(columns.data), rows, places
+_LIMITS = struct.Struct("=8q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +167,13 @@ def enter_keys(
     return entries, pages, int(opened)
 
 
-_LIMITS = struct.Struct("=8q")
+@contextmanager
+def _columns_of(columns: RecordColumns) -> Iterator[tuple[Bytes, int, int, NDArray[np.uint64]]]:
+    """The buffer, its length, the rows, and the addresses of the columns that C reads."""
+    rows = len(columns)
+    kept = [int_column(getattr(columns, name), rows) for name in _WANTED]
+    places = np.array([address(column) for column in kept], np.uint64)
+    yield columns.data, len(columns.data), rows, places
 
 
 class PullBound(NamedTuple):

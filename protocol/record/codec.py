@@ -46,13 +46,27 @@ BORN_HOST_V6 = 0x10
 STORE_HOST_V6 = 0x20
 NEED_UNWRAP = 0x40
 INNER_BATCH = 0x80
-
 SENDERS_BITS = COMPRESSION_BITS | MULTI_TAGS
 """Bits that a reader of the message needs when it is sent again; the node sets the others."""
 
 CRC_MASK = 0x7FFFFFFF
-_CRC_NAME = CRC32.encode()
 FILLER_BYTES = 8
+TAIL_BYTES_V1 = 1 + 2
+"""Length fields of topic and properties; one more byte in v2."""
+TornKind = Literal["end", "cut", "bad_magic", "bad_size", "wrong_place", "bad_crc"]
+DEFAULT_DELAY_LEVELS_MS = tuple(
+    1000 * seconds
+    for seconds in (
+        *(1, 5, 10, 30),
+        *(60 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),
+        *(3600, 7200),
+    )
+)
+"""RocketMQ's messageDelayLevel: level 1 is the first."""
+
+_CRC_NAME = CRC32.encode()
+_PHYSICAL_OFFSET_BYTES = 8
+_JAVA_INT = re.compile(r"[+-]?\d{1,4000}")
 
 
 class RecordHead(NamedTuple):
@@ -106,13 +120,9 @@ def record_head(sys_flag: int) -> StructLayout[RecordHead]:
 
 SHORT_HEAD = record_head(0)
 SYS_FLAG_POSITION = SHORT_HEAD.offsets["sys_flag"]
-_PHYSICAL_OFFSET_AT = SHORT_HEAD.offsets["physical_offset"]
-_PHYSICAL_OFFSET_BYTES = 8
-TAIL_BYTES_V1 = 1 + 2
-"""Length fields of topic and properties; one more byte in v2."""
-RECORD_BYTES_MIN = SHORT_HEAD.size + TAIL_BYTES_V1
 
-TornKind = Literal["end", "cut", "bad_magic", "bad_size", "wrong_place", "bad_crc"]
+_PHYSICAL_OFFSET_AT = SHORT_HEAD.offsets["physical_offset"]
+RECORD_BYTES_MIN = SHORT_HEAD.size + TAIL_BYTES_V1
 
 
 def stated_offset(data: bytes | bytearray | memoryview, start: int = 0) -> int:
@@ -354,18 +364,6 @@ def _check_body(body: bytes, body_crc: int) -> str:
 def filler(size: int) -> bytes:
     """The eight bytes that close a segment `size` bytes before its end."""
     return FILLER_HEAD.pack(FillerHead(size, MAGIC_FILLER))
-
-
-DEFAULT_DELAY_LEVELS_MS = tuple(
-    1000 * seconds
-    for seconds in (
-        *(1, 5, 10, 30),
-        *(60 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),
-        *(3600, 7200),
-    )
-)
-"""RocketMQ's messageDelayLevel: level 1 is the first."""
-_JAVA_INT = re.compile(r"[+-]?\d{1,4000}")
 
 
 def unit_tags_code(

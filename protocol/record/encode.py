@@ -36,6 +36,7 @@ from protocol.record.codec import (
     MAGIC_V2,
     NEED_UNWRAP,
     STORE_HOST_V6,
+    TRANSACTION_MASK,
     record_head,
 )
 from protocol.record.properties import (
@@ -46,35 +47,35 @@ from protocol.record.properties import (
     KEY_SEPARATOR,
     KEYS,
     TAGS,
-    TIMER_DELAY_MS,
-    TIMER_DELAY_SEC,
-    TIMER_DELIVER_MS,
     TRANSACTION,
     UNIQUE_KEY,
     WAIT,
     check_properties_length,
     encode_properties,
 )
+from protocol.record.waiting import TIMERS
 from protocol.wire.frames import PAYLOAD_BYTES_MAX
 
 ANY_QUEUE = -1
 """The node chooses the queue."""
+FORBIDDEN_SYS_FLAGS = TRANSACTION_MASK | INNER_BATCH | NEED_UNWRAP
+NOT_OFFERED = {
+    **dict.fromkeys((DELAY, *TIMERS), "delayed delivery"),
+    "INNER_NUM": "inner batches",
+    TRANSACTION: "transactions",
+}
+"""Properties by which a broker would do more than store the message."""
+Keys = Sequence[str | Sequence[str]]
 
 _HOST_BITS = BORN_HOST_V6 | STORE_HOST_V6
 _NO_IP = bytes(IPV4_BYTES)
 _SHORT_TOPIC, _LONG_TOPIC = struct.Struct(">b").pack, struct.Struct(">h").pack
 _PROPERTIES = struct.Struct(">h").pack
-FORBIDDEN_SYS_FLAGS = 0xC | INNER_BATCH | NEED_UNWRAP
-NOT_OFFERED = {
-    DELAY: "delayed delivery",
-    TIMER_DELAY_SEC: "delayed delivery",
-    TIMER_DELAY_MS: "delayed delivery",
-    TIMER_DELIVER_MS: "delayed delivery",
-    "INNER_NUM": "inner batches",
-    TRANSACTION: "transactions",
-}
-"""Properties by which a broker would do more than store the message."""
-_TIMERS = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
+_HEAD_BYTES = 88
+_STEM_CHARS = 28
+_DRAFT = struct.Struct("=9q")
+_ROW_EXTRA_BYTES = _HEAD_BYTES + 2 + 6 + 9 + 32 + 1 + 20
+"""Of a record, beside topic, tags, keys and body: head, properties' length and fixed texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,39 +98,6 @@ class NewMessage:
     born_host: Host = NO_HOST
     reconsume_times: int = 0
     wait: bool = True
-
-
-def message_properties(message: NewMessage) -> bytes:
-    """The stored properties: TAGS, KEYS, UNIQ_KEY first, then the others as given."""
-    pairs: list[tuple[str, str]] = []
-    if message.tags:
-        pairs.append((TAGS, message.tags))
-    if message.keys:
-        pairs.append((KEYS, KEY_SEPARATOR.join(message.keys)))
-    if message.unique_key:
-        pairs.append((UNIQUE_KEY, message.unique_key))
-    if not message.wait:
-        pairs.append((WAIT, "false"))
-    named = {name for name, _ in pairs}
-    for name, value in message.properties.items():
-        if name == DELAY:
-            raise NotAllowed(
-                "property DELAY is for the node to set",
-                "give a delay level: delay_level=3, or keelog produce --delay-level 3",
-            )
-        if name in _TIMERS:
-            raise NotAllowed(
-                f"property {name} is for the node to set",
-                "give a time: delay=90.0 or deliver_at=..., or keelog produce --delay 90s",
-            )
-        if name in NOT_OFFERED and (name != TRANSACTION or value == "true"):
-            raise NotAllowed(
-                f"property {name} asks for {NOT_OFFERED[name]}, which this node does not offer",
-                "leave the property out, and send the message when it is due",
-            )
-        if name != CRC32 and name not in named:
-            pairs.append((name, value))
-    return encode_properties(pairs)
 
 
 def encode_message(
@@ -156,6 +124,69 @@ def check_message(message: NewMessage, crc: bool, max_message_bytes: int) -> byt
     if crc:
         check_properties_length(len(properties) + CRC_PROPERTY_BYTES)
     return properties
+
+
+def _check_numbers(message: NewMessage) -> None:
+    if not ANY_QUEUE <= message.queue_id <= QUEUE_ID_MAX:
+        raise BadRequest(
+            f"queue {message.queue_id} is outside [0, {QUEUE_ID_MAX}]", "see keelog topic ls"
+        )
+    if len(message.born_host.ip) not in (IPV4_BYTES, IPV6_BYTES):
+        raise BadRequest(
+            f"the born host's address has {len(message.born_host.ip)} bytes", "4 or 16 are right"
+        )
+    if message.sys_flag & FORBIDDEN_SYS_FLAGS:
+        raise IllegalMessage(
+            f"sysFlag {message.sys_flag:#x} marks a transaction or an inner batch",
+            "send plain messages",
+        )
+    for key in message.keys:
+        if not key or KEY_SEPARATOR in key:
+            raise IllegalMessage(f"key {key[:80]!a} is empty or holds a space", "join its words")
+    for name, value, bits in (
+        ("flag", message.flag, 31),
+        ("sysFlag", message.sys_flag, 31),
+        ("reconsumeTimes", message.reconsume_times, 31),
+        ("the born host's port", message.born_host.port, 31),
+        ("bornTimestamp", message.born_timestamp, 63),
+    ):
+        if not -(1 << bits) <= value < 1 << bits:
+            raise BadRequest(
+                f"{name} {value} does not fit into {bits + 1} bits", "send a smaller number"
+            )
+
+
+def message_properties(message: NewMessage) -> bytes:
+    """The stored properties: TAGS, KEYS, UNIQ_KEY first, then the others as given."""
+    pairs: list[tuple[str, str]] = []
+    if message.tags:
+        pairs.append((TAGS, message.tags))
+    if message.keys:
+        pairs.append((KEYS, KEY_SEPARATOR.join(message.keys)))
+    if message.unique_key:
+        pairs.append((UNIQUE_KEY, message.unique_key))
+    if not message.wait:
+        pairs.append((WAIT, "false"))
+    named = {name for name, _ in pairs}
+    for name, value in message.properties.items():
+        if name == DELAY:
+            raise NotAllowed(
+                "property DELAY is for the node to set",
+                "give a delay level: delay_level=3, or keelog produce --delay-level 3",
+            )
+        if name in TIMERS:
+            raise NotAllowed(
+                f"property {name} is for the node to set",
+                "give a time: delay=90.0 or deliver_at=..., or keelog produce --delay 90s",
+            )
+        if name in NOT_OFFERED and (name != TRANSACTION or value == "true"):
+            raise NotAllowed(
+                f"property {name} asks for {NOT_OFFERED[name]}, which this node does not offer",
+                "leave the property out, and send the message when it is due",
+            )
+        if name != CRC32 and name not in named:
+            pairs.append((name, value))
+    return encode_properties(pairs)
 
 
 def pack_record(message: NewMessage, properties: bytes) -> bytes:
@@ -224,45 +255,6 @@ def encode_batch(
     """The records of `messages`, in order. Raises as `encode_message`."""
     records = [encode_message(message, crc, max_message_bytes) for message in messages]
     return EncodedRecords(b"".join(records), tuple(len(record) for record in records))
-
-
-def _check_numbers(message: NewMessage) -> None:
-    if not ANY_QUEUE <= message.queue_id <= QUEUE_ID_MAX:
-        raise BadRequest(
-            f"queue {message.queue_id} is outside [0, {QUEUE_ID_MAX}]", "see keelog topic ls"
-        )
-    if len(message.born_host.ip) not in (IPV4_BYTES, IPV6_BYTES):
-        raise BadRequest(
-            f"the born host's address has {len(message.born_host.ip)} bytes", "4 or 16 are right"
-        )
-    if message.sys_flag & FORBIDDEN_SYS_FLAGS:
-        raise IllegalMessage(
-            f"sysFlag {message.sys_flag:#x} marks a transaction or an inner batch",
-            "send plain messages",
-        )
-    for key in message.keys:
-        if not key or KEY_SEPARATOR in key:
-            raise IllegalMessage(f"key {key[:80]!a} is empty or holds a space", "join its words")
-    for name, value, bits in (
-        ("flag", message.flag, 31),
-        ("sysFlag", message.sys_flag, 31),
-        ("reconsumeTimes", message.reconsume_times, 31),
-        ("the born host's port", message.born_host.port, 31),
-        ("bornTimestamp", message.born_timestamp, 63),
-    ):
-        if not -(1 << bits) <= value < 1 << bits:
-            raise BadRequest(
-                f"{name} {value} does not fit into {bits + 1} bits", "send a smaller number"
-            )
-
-
-Keys = Sequence[str | Sequence[str]]
-
-_HEAD_BYTES = 88
-_STEM_CHARS = 28
-_DRAFT = struct.Struct("=9q")
-_ROW_EXTRA_BYTES = _HEAD_BYTES + 2 + 6 + 9 + 32 + 1 + 20
-"""Of a record, beside topic, tags, keys and body: head, properties' length and fixed texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,31 +362,24 @@ def _joined_keys(keys: Keys | None) -> bytes | None:
             words = list(chain.from_iterable(lists))
             texts = list(map(KEY_SEPARATOR.join, lists))
         is_odd = KEY_SEPARATOR in "".join(words) or (words is not keys and "" in words)  # type: ignore[arg-type]
-        return None if is_odd else _as_utf8("\x02".join(texts) + "\x02")  # type: ignore[arg-type]
-    except TypeError:
-        return None
-
-
-def _as_utf8(text: str) -> bytes | None:
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
+        return None if is_odd else ("\x02".join(texts) + "\x02").encode()  # type: ignore[arg-type]
+    except (TypeError, UnicodeEncodeError):
         return None
 
 
 def _encode_compiled(compiled: Kernel, draft: BatchDraft, crc: bool) -> EncodedBatch | None:
     """None where something may be wrong, which the plain way then names."""
     keys = _joined_keys(draft.keys)
-    mould = _mould(draft.topic, draft.tags, draft.queue_id, draft.born_host)
-    if keys is None or mould is None or len(draft.stem) != _STEM_CHARS:
+    template = _template(draft.topic, draft.tags, draft.queue_id, draft.born_host)
+    if keys is None or template is None or len(draft.stem) != _STEM_CHARS:
         return None
-    rows, topic, tags = len(draft.sizes), *mould[1:]
+    rows, topic, tags = len(draft.sizes), *template[1:]
     room = rows * (_ROW_EXTRA_BYTES + topic + tags) + len(draft.bodies) + len(keys)
     numbers = _DRAFT.pack(
         *(rows, len(draft.bodies), draft.born_timestamp, draft.counter, crc),
         *(topic, tags, len(keys), room),
     )
-    shared = b"".join((mould[0], draft.stem.encode(), keys))
+    shared = b"".join((template[0], draft.stem.encode(), keys))
     head = 4 + 4 * rows
     out = np.empty(head + room, np.uint8)
     sizes = struct.pack(f"={rows}q", *draft.sizes)
@@ -407,7 +392,7 @@ def _encode_compiled(compiled: Kernel, draft: BatchDraft, crc: bool) -> EncodedB
 
 
 @lru_cache(maxsize=1024)
-def _mould(topic: str, tags: str, queue_id: int, host: Host) -> tuple[bytes, int, int] | None:
+def _template(topic: str, tags: str, queue_id: int, host: Host) -> tuple[bytes, int, int] | None:
     """Head, topic and property TAGS of records that share these, and the bytes of the last two.
 
     None where the plain way must say what is wrong, or another head is needed.

@@ -2,7 +2,7 @@
 
 A group of appends in one buffer is checked and sealed by `kernel_append.c`; requests of one queue
 each in one pass, by `kernel_append_run.c`. Both take what `record.patch` takes and write the same
-bytes; where they have any doubt they say so and leave the decision, and the words, to that module.
+bytes; where they have any doubt they say so and leave the decision, and the words, to it.
 
 Messages of the node's own are each encoded and sealed by one call, of `kernel_put.c`. The bytes are
 those of `record.encode` and `record.patch`, which do what it leaves to them.
@@ -15,6 +15,7 @@ import numpy as np
 
 from protocol.ids import IPV4_BYTES, NO_HOST, Host
 from protocol.kernel.loader import Kernel, address
+from protocol.names import TOPIC_BYTES_MAX
 from protocol.record.codec import RECORD_BYTES_MIN
 from protocol.record.patch import AppendRules, StoreStamp
 from protocol.record.properties import PROPERTIES_BYTES_MAX
@@ -32,6 +33,10 @@ _DATA, _BYTES, _REQUESTS, _COUNT, _PARTS, _PARTS_MAX, _PART_OF, _ROWS_MAX = rang
 _TABLE, _SLOTS, _BODY_MAX, _CRC, _BASE, _TIME, _HOST, _ROWS, _LAST_AT = range(8, _GROUP_WORDS)
 _BYTES_MIN = 256 * 1024
 _REQUESTS_MIN = 64
+_RUN_WORDS, _RUN_LAST_AT = 15, 14
+_RUN = struct.Struct(f"={_RUN_WORDS}q")
+_RULES, _DRAFT = struct.Struct("=4q"), struct.Struct("=8q4i4s4x")
+_RECORD_BYTES_MAX = RECORD_BYTES_MIN + TOPIC_BYTES_MAX + PROPERTIES_BYTES_MAX
 
 
 class AppendPart(NamedTuple):
@@ -162,11 +167,6 @@ class AppendGroup:
         return self._words[_LAST_AT]
 
 
-_RUN_WORDS, _RUN_LAST_AT = 15, 14
-_RUN = struct.Struct(f"={_RUN_WORDS}q")
-_RUN_BYTES_MIN = 256 * 1024
-
-
 class SealedRuns:
     """Sealed requests back to back in a buffer that stays: `clear`, then `add` each.
 
@@ -181,7 +181,7 @@ class SealedRuns:
         run = np.zeros(_RUN_WORDS, np.int64)
         self._words = memoryview(run.data)
         self._at = address(run)
-        self._make_buffer(_RUN_BYTES_MIN)
+        self._make_buffer(_BYTES_MIN)
 
     def _make_buffer(self, size: int) -> None:
         buffer = np.zeros(size, np.uint8)
@@ -232,11 +232,6 @@ class SealedRuns:
     def records(self) -> memoryview:
         """The sealed records of all requests."""
         return self._bytes[: self.end]
-
-
-_RULES, _DRAFT = struct.Struct("=4q"), struct.Struct("=8q4i4s4x")
-_TOPIC_BYTES_MAX = 127
-_RECORD_BYTES_MAX = RECORD_BYTES_MIN + _TOPIC_BYTES_MAX + PROPERTIES_BYTES_MAX
 
 
 class Put(NamedTuple):

@@ -36,6 +36,24 @@ from protocol.record.properties import (
 )
 
 TIMERS = (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS)
+PRECISION_MS = 1000
+"""RocketMQ's timerPrecisionMs: the length of a slot of its wheel."""
+RECALL_TAG = "_RECALL_TAG_"
+RECALL_BODY = b"0"
+DELIVERED_BYTES_MAX = 128
+"""Of the properties that a message gets when it is delivered, and its checksum."""
+
+_LONG = re.compile(rb"[+-]?\d{1,19}")
+_LONG_MAX = 2**63 - 1
+_ASKS = (
+    (TIMER_DELAY_SEC.encode(), 1000),
+    (TIMER_DELAY_MS.encode(), 1),
+)
+_DELIVER, _OUT, _DELETE = (
+    name.encode() for name in (TIMER_DELIVER_MS, TIMER_OUT_MS, TIMER_DELETE_KEY)
+)
+_START = b"TIMER_DEL"
+"""How all properties begin by which a client asks for a time."""
 
 
 class RealPlace(NamedTuple):
@@ -43,6 +61,9 @@ class RealPlace(NamedTuple):
 
     topic: str
     queue_id: int
+
+
+TIMER_PLACE = RealPlace(TIMER_TOPIC, 0)
 
 
 def schedule_place(level: int) -> RealPlace:
@@ -64,26 +85,6 @@ def scheduled(properties: bytes, place: RealPlace, level: int) -> bytes:
 def joined_properties(pairs: Mapping[bytes, bytes]) -> bytes:
     """The stored form of properties that were decoded as bytes."""
     return b"".join(name + b"\x01" + value + b"\x02" for name, value in pairs.items())
-
-
-PRECISION_MS = 1000
-"""RocketMQ's timerPrecisionMs: the length of a slot of its wheel."""
-TIMER_PLACE = RealPlace(TIMER_TOPIC, 0)
-RECALL_TAG = "_RECALL_TAG_"
-RECALL_BODY = b"0"
-DELIVERED_BYTES_MAX = 128
-"""Of the properties that a message gets when it is delivered, and its checksum."""
-_LONG = re.compile(rb"[+-]?\d{1,19}")
-_LONG_MAX = 2**63 - 1
-_ASKS = (
-    (TIMER_DELAY_SEC.encode(), 1000),
-    (TIMER_DELAY_MS.encode(), 1),
-)
-_DELIVER, _OUT, _DELETE = (
-    name.encode() for name in (TIMER_DELIVER_MS, TIMER_OUT_MS, TIMER_DELETE_KEY)
-)
-_START = b"TIMER_DEL"
-"""How all properties begin by which a client asks for a time."""
 
 
 class Timed(NamedTuple):

@@ -25,6 +25,7 @@ BATCH_ITEMS_MAX = 65_535
 _HEAD = struct.Struct(">12xii")
 """Item size, magic and checksum, which Java ignores; then the flag, and the body's length."""
 _PROPERTIES_LENGTH = struct.Struct(">h")
+_DRAFT = struct.Struct("=8q")
 
 
 class BatchItem(NamedTuple):
@@ -64,10 +65,6 @@ def batch_items(batch: memoryview) -> list[BatchItem]:
 
 def _broken(number: int) -> BadCommand:
     return BadCommand(f"message {number} of the batch does not end within it")
-
-
-_DRAFT = struct.Struct("=8q")
-_PROPERTIES_LENGTH_BYTES = 2
 
 
 class RecordMould(NamedTuple):
@@ -118,7 +115,7 @@ def packed_names(names: Iterable[str]) -> bytes:
 
 
 def encode_items(
-    items: memoryview, mould: RecordMould, names: bytes, body_bytes_max: int, crc: bool
+    items: memoryview, template: RecordMould, names: bytes, body_bytes_max: int, crc: bool
 ) -> EncodedItems | None:
     """The records of the messages in `items`; with `crc` they have room for the checksum."""
     kernel = loader.active()
@@ -130,10 +127,10 @@ def encode_items(
     if not 0 < rows <= BATCH_ITEMS_MAX:
         return None
     empty = pack_fields(
-        mould.topic, b"", mould.queue_id, b"", mould.born_timestamp, mould.born_host,
-        0, mould.sys_flag, mould.reconsume_times,
-    )[:-_PROPERTIES_LENGTH_BYTES]  # fmt: skip
-    topic_bytes = len(mould.topic.encode())
+        template.topic, b"", template.queue_id, b"", template.born_timestamp, template.born_host,
+        0, template.sys_flag, template.reconsume_times,
+    )[:-_PROPERTIES_LENGTH.size]  # fmt: skip
+    topic_bytes = len(template.topic.encode())
     topic_bytes += 2 if topic_bytes > SHORT_TOPIC_CHARS_MAX else 1
     room = len(data) + rows * (len(empty) + 1 + CRC_PROPERTY_BYTES)
     numbers = _DRAFT.pack(

@@ -15,6 +15,15 @@ from protocol.remoting.codes import STANDARD_JSON_VERSION, RequestCode
 from protocol.remoting.headers import RemotingHeader
 from protocol.remoting.java_json import INT32_MAX, Int32, JavaClass
 
+_LETTERS = "abcdefghijklmn"
+_FILE, _PLACE, _FOUND, _HINT, _NEXT = (
+    "damagedFile",
+    "damagedPlace",
+    "damageFound",
+    "damageHint",
+    "nextBeginOffset",
+)
+
 
 class TopicHeader(NamedTuple):
     """One topic."""
@@ -387,13 +396,11 @@ class GetRouteInfoHeader(NamedTuple):
     accept_standard_json_only: bool = False
 
 
-_LETTERS = "abcdefghijklmn"
 _SEND_V1 = JavaClass(SendMessageHeader)
 _SEND_V2 = JavaClass(SendMessageHeader, _LETTERS)
 _PULL = JavaClass(PullMessageHeader)
 _QUEUE = JavaClass(QueueHeader)
 _GROUP = JavaClass(ConsumerGroupHeader)
-
 REQUEST_HEADERS: Mapping[int, JavaClass[Any]] = {
     RequestCode.SEND_MESSAGE: _SEND_V1,
     RequestCode.SEND_REPLY_MESSAGE: _SEND_V1,
@@ -435,15 +442,6 @@ def request_fields(header: RemotingHeader) -> Any:
 def wants_standard_json(header: RemotingHeader, accept_standard_json_only: bool) -> bool:
     """Whether a name server puts integer keys into quotes for the sender of a request."""
     return accept_standard_json_only or header.version >= STANDARD_JSON_VERSION
-
-
-_FILE, _PLACE, _FOUND, _HINT, _NEXT = (
-    "damagedFile",
-    "damagedPlace",
-    "damageFound",
-    "damageHint",
-    "nextBeginOffset",
-)
 
 
 def damage_fields(damage: MessageDamaged) -> dict[str, str]:

@@ -28,12 +28,27 @@ from typing import (
 
 from protocol.remoting.codes import BadCommand
 
+JSON_BODY_BYTES_MAX = 1024 * 1024
+"""While it is read, a body of empty lists costs 30 times its bytes."""
+NESTING_MAX = 32
+"""Depth of what a declaration passes on as it is."""
+INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+Int32 = Annotated[int, 32]
+Row = TypeVar("Row", bound=tuple[Any, ...])
+Read = Callable[[Any], Any]
+"""Takes a value of JSON and returns the one to use. Raises TypeError, ValueError, BadCommand."""
+
 # The quote at the end may be missing: what begins a string is never read again as something else.
 _STRING = r'"(?:[^"\\]++|\\.)*+"?'
 _STRING_OR_ODD_KEY = re.compile(
     rf'({_STRING})|(?<=[{{,])(\s*+)(?:(-?[0-9]++)|(\{{(?:[^{{}}"]++|{_STRING})*+\}}))(\s*+):',
     re.DOTALL,
 )
+_ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_REQUIRED = object()
+_CLASSES: dict[type, Any] = {}
+"""All that were declared and used."""
 
 
 def parse_java_json(text: str) -> Any:
@@ -57,25 +72,6 @@ def _quoted(found: re.Match[str]) -> str:
 def sound_text(text: str) -> str:
     """Returns a text that can be UTF-8: half a surrogate pair becomes `?`, as in Java."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
-
-
-JSON_BODY_BYTES_MAX = 1024 * 1024
-"""While it is read, a body of empty lists costs 30 times its bytes."""
-NESTING_MAX = 32
-"""Depth of what a declaration passes on as it is."""
-INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
-INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
-
-Int32 = Annotated[int, 32]
-
-Row = TypeVar("Row", bound=tuple[Any, ...])
-Read = Callable[[Any], Any]
-"""Takes a value of JSON and returns the one to use. Raises TypeError, ValueError, BadCommand."""
-
-_ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-_REQUIRED = object()
-_CLASSES: dict[type, Any] = {}
-"""All that were declared and used."""
 
 
 class JavaField(NamedTuple):
@@ -310,8 +306,8 @@ def _key(key: Any, standard: bool) -> str:
 def write_ext(fields: Any) -> dict[str, str]:
     """Returns the fields of a request's header, a declared class, as its `ext`, without nulls."""
     pairs = ((name, getattr(fields, a)) for name, a in java_class(type(fields)).sorted)
-    return {name: _ext_text(value) for name, value in pairs if value is not None}
-
-
-def _ext_text(value: bool | int | str) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in pairs
+        if value is not None
+    }

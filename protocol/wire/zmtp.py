@@ -30,15 +30,15 @@ PONG_S = 8.0
 STALE_S = 4.0
 """A connection on which this end was silent for longer is not used: the peer closes it after
 PONG_S."""
+Payload = bytes | memoryview
+Sendable = bytes | bytearray | memoryview
 
 _MORE, _LONG, _COMMAND = 1, 2, 4
 _SHORT_MAX = 255
 _SHORT_HEAD, _LONG_HEAD = struct.Struct(">BB"), struct.Struct(">BQ")
 _SIGNATURE, _VERSION_AT, _MECHANISM_AT = (0xFF, 0x7F), 10, 12
 _PING_TTL_BYTES = 2
-
-Payload = bytes | memoryview
-Sendable = bytes | bytearray | memoryview
+_SOCKET_EVENT = struct.Struct("=Hi")
 
 
 class NotZmtp(Exception):
@@ -311,9 +311,6 @@ class Connection:
             return [data]
         parts, self._parts = [*self._parts, data], []
         return parts
-
-
-_SOCKET_EVENT = struct.Struct("=Hi")
 
 
 class SocketEvent(NamedTuple):
