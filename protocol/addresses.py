@@ -1,7 +1,7 @@
 """Addresses as people see them and as clients use them, and who came to the wrong one.
 
 People see them without their credentials. A client fills in the host where a node leaves it to its
-client. `foreign_client` tells who came to the wrong port by the first bytes of a connection.
+client. `foreign_client` finds out by the first bytes of a connection who came to the wrong port.
 """
 
 import ipaddress

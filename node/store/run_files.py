@@ -1,4 +1,4 @@
-"""Small files in `keelog/run` by which a process of a node tells others what they ask for.
+"""Small files in `keelog/run` by which the processes of a node inform each other.
 
 `members`: who is in which group now, from the gateway for the supervisor, as JSON. The gateway
 replaces the file when something has changed. The next gateway reads it when it starts: whom it

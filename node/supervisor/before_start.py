@@ -1,7 +1,7 @@
 """What is checked before a node starts: its directory, then all its ports together.
 
 May the directory be a store, and do processes still use it? No port is wanted twice, and each is
-free before anything starts. What others are to find, followers and name servers, has a port.
+free before anything starts. A node that name servers or followers are to find has a port for them.
 """
 
 import errno

@@ -183,7 +183,7 @@ class Process:
         reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             # A process group of its own: Ctrl-C reaches the supervisor alone, which stops the
-            # children in order. What they print goes to stderr: stdout is for data.
+            # children in order. Their output goes to stderr: stdout is for data.
             self._process = subprocess.Popen(
                 [*arguments, "--ready-fd", str(writer)],
                 stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""Where a supervisor answers: its control socket has routes, status and health, `--http` pages."""
+"""Where a supervisor replies: its control socket (routes, status, health), pages at `--http`."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ def bind(context: "zmq.Context[zmq.Socket[bytes]]", place: BindAddress) -> Serve
 
 
 def answer_clients(server: Server, view: Callable[[], NodeView]) -> None:
-    """Answers requests that wait, up to a number that does not delay the supervisor's work."""
+    """Replies to requests that wait, up to a number that does not delay the supervisor's work."""
     for _ in range(_ANSWERS_AT_ONCE):
         received = server.receive()
         if received is None:

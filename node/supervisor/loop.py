@@ -38,6 +38,7 @@ from node.runtime.store_paths import HeldStore
 from node.serving.request_server import Server
 from node.store.identity.places import create_store
 from node.store.identity.roles import check_role
+from node.supervisor import plan
 from node.supervisor.before_start import (
     FREED_S_MAX,
     Port,
@@ -68,34 +69,7 @@ from node.supervisor.child_process import (
 )
 from node.supervisor.endpoints import answer_clients, bind, http_end
 from node.supervisor.options import Options, as_replica
-from node.supervisor.plan import (
-    READ_ONLY,
-    TRIED_AGAIN,
-    Child,
-    ChildRole,
-    ChildState,
-    end_of,
-    has_settled,
-    hint_of_end,
-    is_due,
-    must_end,
-    name_local_sockets,
-    next_due,
-    note_exit,
-    note_last_words,
-    note_moved,
-    note_ready,
-    note_recovery,
-    note_start,
-    nothing_runs,
-    page_slot,
-    plan_children,
-    refusal_of_appends,
-    serves_what_was_asked_for,
-    silence,
-    state_line,
-    summary,
-)
+from node.supervisor.plan import READ_ONLY, TRIED_AGAIN, Child, ChildRole, ChildState
 from node.supervisor.service import NodeLog, ServiceManager, node_log, stop_at_end_of
 from node.supervisor.status import DamageList, NodeView
 from protocol.addresses import ANY_HOST, VIP_DISTANCE, at_host
@@ -224,7 +198,7 @@ class Supervisor:
         self.children = _children(options, settings)
         self._places = places._replace(control=self.place)
         if self.place.takes_local:
-            name_local_sockets(self.children)
+            plan.name_local_sockets(self.children)
         self._watch = SilenceWatch(held.place, options.serve.queue_workers, options.limits)
         self._processes: dict[int, Process] = {}
         """By the child's position in `children`."""
@@ -277,8 +251,8 @@ class Supervisor:
             code = self._step(now)
             if code is not None:
                 return code
-            settled = has_settled(self.children, now, self.options.limits)
-            self._manager.turn(now, settled, state_line(self.children))
+            settled = plan.has_settled(self.children, now, self.options.limits)
+            self._manager.turn(now, settled, plan.state_line(self.children))
             self.events.turn(self._processes.values())
             self._wait(stop, now)
 
@@ -290,13 +264,13 @@ class Supervisor:
         if self._stopping_since is not None:
             return self._stop_step(now)
         self._look_at_store()
-        code = must_end(self.children)
+        code = plan.must_end(self.children)
         if code is not None:
-            if nothing_runs(self.children):
+            if plan.nothing_runs(self.children):
                 self._print_nothing_runs()
             return code
         for number, child in enumerate(self.children):
-            if is_due(child, self.children, now):
+            if plan.is_due(child, self.children, now):
                 self._start(number, child, now)
         self._print_when_ready(now)
         return None
@@ -313,7 +287,7 @@ class Supervisor:
             except OSError:
                 return  # a disk error, which the processes report
         if self._moved is not None:
-            note_moved(self.children, self._moved.reason)
+            plan.note_moved(self.children, self._moved.reason)
 
     # -- children -----------------------------------------------------------------------------
 
@@ -325,12 +299,13 @@ class Supervisor:
             details = fields(process=child.name, cause=error)
             log.error("process cannot be started", extra=details)  # noqa: TRY400 (no bug of ours)
             is_short = error.errno in NO_PROCESS
-            note_last_words(child, f"no_resources: {error.strerror}" if is_short else str(error))
+            words = f"no_resources: {error.strerror}" if is_short else str(error)
+            plan.note_last_words(child, words)
             code = EXIT_NO_RESOURCES if is_short else EXIT_FAILED
-            note_exit(child, code, now, self.options.limits)
+            plan.note_exit(child, code, now, self.options.limits)
             return
         self._processes[number] = process
-        note_start(child, process.pid, now)
+        plan.note_start(child, process.pid, now)
         log.debug("process started", extra=fields(process=child.name, process_pid=process.pid))
 
     def _collect(self, now: float) -> None:
@@ -345,14 +320,14 @@ class Supervisor:
             process.close()
             del self._processes[number]
             lacked = child.lacks
-            note_exit(child, code, now, self.options.limits)
+            plan.note_exit(child, code, now, self.options.limits)
             if lacked is None or child.lacks is not lacked:
                 self._log_exit(child, code)
 
     def _take_reports(self, child: Child, process: Process) -> None:
         for report in process.reports():
             if report.recovered is not None:
-                note_recovery(child, report.recovered)
+                plan.note_recovery(child, report.recovered)
                 continue
             if report.damage is not None:
                 # A writer that cannot start says so itself, and its words must be the last ones.
@@ -360,25 +335,27 @@ class Supervisor:
                 self._damage.note(child.name, report.damage, logs=logs)
                 continue
             if report.endpoint is None:
-                note_last_words(child, report.reason)
+                plan.note_last_words(child, report.reason)
                 continue
             if child.role is ChildRole.WRITER and not child.was_ready:
                 shards = self.options.serve.queue_workers
-                slots = {page_slot(one, shards) for one in self.children}
+                slots = {plan.page_slot(one, shards) for one in self.children}
                 with if_room():
                     remove_old_pages(self.held.place, slots)
             endpoint = report.endpoint
             if child.role in (ChildRole.WRITER, ChildRole.READER):
                 endpoint = at_host(endpoint, self.place.host)  # a name, where it was given one
-            note_ready(child, endpoint)
+            plan.note_ready(child, endpoint)
             if self._was_ready:
                 details = fields(process=child.name, process_pid=process.pid)
                 log.info("process runs again", extra=details)
 
     def _log_exit(self, child: Child, code: int) -> None:
-        if (child.state is ChildState.STOPPED and code == 0) or must_end(self.children) is not None:
-            return  # in the latter case the writer's own three lines must be the last ones
-        details = {"process": child.name, "end": end_of(code), "cause": child.cause}
+        if child.state is ChildState.STOPPED and code == 0:
+            return
+        if plan.must_end(self.children) is not None:
+            return  # the writer's own three lines must be the last ones
+        details = {"process": child.name, "end": plan.end_of(code), "cause": child.cause}
         if child.state is ChildState.BACKING_OFF:
             log.warning("process ended and is started again", extra=fields(**details))
         elif child.state is ChildState.FAILING:
@@ -390,7 +367,7 @@ class Supervisor:
             log.warning("process waits for descriptors, memory or tasks", extra=fields(**details))
         else:
             log.error("process ended", extra=fields(**details, state=child.state))
-        refused = refusal_of_appends(self.children[0])
+        refused = plan.refusal_of_appends(self.children[0])
         if child.role is ChildRole.WRITER and refused is not None and refused.reason == READ_ONLY:
             log.error("the node is read-only now", extra=fields(cause=child.cause))
 
@@ -400,14 +377,14 @@ class Supervisor:
         reason = "; ".join(sorted(causes))
         print_error(
             "no process of the node could be started",
-            RefusedError(reason, hint_of_end(self.children, is_limited)),
+            RefusedError(reason, plan.hint_of_end(self.children, is_limited)),
         )
 
     def _print_when_ready(self, now: float) -> None:
         if not self._was_ready and self._is_ready(now):
             self._was_ready = True
             took = now - self._started_at
-            where = ", ".join([summary(self.children), self.settings.kept, *self._ends()])
+            where = ", ".join([plan.summary(self.children), self.settings.kept, *self._ends()])
             self._ready_line = f"ready {self.place.endpoint} ({where}) in {took:.1f} s\n"
         # Scripts wait for it, so it is tried again while nobody reads.
         if self._ready_line and stderr.try_to_write(printable(self._ready_line)):
@@ -424,11 +401,11 @@ class Supervisor:
         return ends if self.events.file is None else [*ends, f"log {self.events.file}"]
 
     def _is_ready(self, now: float) -> bool:
-        if self._stopping_since is not None or not serves_what_was_asked_for(self.children):
+        if self._stopping_since is not None or not plan.serves_what_was_asked_for(self.children):
             return False
-        if silence(self.children, self.options.limits):
+        if plan.silence(self.children, self.options.limits):
             return False
-        return self._was_ready or has_settled(self.children, now, self.options.limits)
+        return self._was_ready or plan.has_settled(self.children, now, self.options.limits)
 
     # -- stopping -----------------------------------------------------------------------------
 
@@ -455,15 +432,13 @@ class Supervisor:
             if turn > self._stop_turn:
                 self._stop_turn, self._stopping_since = turn, now
             for number in numbers:
-                self._ask_to_stop(number)
+                child = self.children[number]
+                is_up = child.state in (ChildState.STARTING, ChildState.RUNNING)
+                if is_up and number in self._processes:
+                    child.state = ChildState.STOPPING
+                    self._processes[number].signal(signal.SIGTERM)
             if any(self.children[number].is_alive for number in numbers):
                 return
-
-    def _ask_to_stop(self, number: int) -> None:
-        child = self.children[number]
-        if number in self._processes and child.state in (ChildState.STARTING, ChildState.RUNNING):
-            child.state = ChildState.STOPPING
-            self._processes[number].signal(signal.SIGTERM)
 
     def _kill_late(self) -> None:
         for number, process in self._processes.items():
@@ -508,7 +483,7 @@ class Supervisor:
         # Without a pidfd it looks for ends: the pipe may close a moment before.
         is_blind = any(process.pidfd is None for process in self._processes.values())
         sleep_s = _BLIND_POLL_S_MAX if is_blind else _POLL_S_MAX
-        due = next_due(self.children)
+        due = plan.next_due(self.children)
         sleep_s = sleep_s if due is None else min(max(due - now, 0.0), sleep_s)
         poller.poll(int(sleep_s * 1000) + 1)
         self.server.turn()
@@ -538,7 +513,7 @@ class Supervisor:
 
 
 def _children(options: Options, settings: Settings) -> list[Child]:
-    return plan_children(
+    return plan.plan_children(
         options.serve.queue_workers,
         options.serve.readers,
         settings.message_index_enable,

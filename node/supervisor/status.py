@@ -4,8 +4,8 @@ Offsets come from the pages that the processes publish, memory and CPU time from
 
 A process reports a damaged place when it meets one, and then how often it met it (`DamageReport`).
 The list of them is the supervisor's: it outlives the processes, and is empty after a start of the
-node. What fills the disk is forecast: the age of the oldest message, and which segment goes next,
-and when. `node/writer/log/retention.py` deletes, by the same rules.
+node. Retention is forecast: the age of the oldest message, and which segment goes next, and when.
+`node/writer/log/retention.py` deletes, by the same rules.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """The files of one folder as one run of bytes (RocketMQ: MappedFileQueue, of MappedFiles).
 
-A file's name is its first offset. All files have one length, which is found from the files. What a
-broker would refuse to load is reported, not skipped.
+A file's name is its first offset. All files have one length, which is found from the files. A
+file that a broker would refuse to load is reported, not skipped.
 """
 
 from bisect import bisect_right

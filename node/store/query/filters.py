@@ -130,7 +130,7 @@ def parse_tags(expression: str | None) -> TagFilter | None:
 
 @dataclass(frozen=True, slots=True)
 class SqlFilter:
-    """An expression; it decides as a TagFilter does, but units tell it nothing."""
+    """An expression; it decides as a TagFilter does, but not by units."""
 
     tree: "Node"
 

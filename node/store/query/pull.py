@@ -173,7 +173,10 @@ def _scan_files(
             unit = QueueUnit(*units[found.damaged].tolist())
             raise damaged_message(log, queue, first + found.damaged, unit)
         if found.rows:
-            rows = _as_index(found)
+            # As a slice, where the scan took all: that copies nothing.
+            rows: slice | NDArray[np.int64] = slice(0, found.consumed)
+            if len(found.rows) < found.consumed:
+                rows = np.array(found.rows, np.int64)
             wanted = MessageUnits(queue.queue, units[rows], np.arange(first, following)[rows])
             payload, good = verified_bytes(log, wanted)
             if good < len(found.rows):
@@ -183,13 +186,6 @@ def _scan_files(
         if not found.consumed or following >= high:
             break
     return nothing(status, following, low, high)
-
-
-def _as_index(found: Scanned) -> slice | NDArray[np.int64]:
-    """The rows taken; a slice if a scan took all, which copies nothing."""
-    if len(found.rows) == found.consumed:
-        return slice(0, found.consumed)
-    return np.array(found.rows, np.int64)
 
 
 def _damaged_at(log: LogReader, queue: QueueReader, wanted: MessageUnits, row: int) -> int:

@@ -39,7 +39,7 @@ class IndexCheck:
         self.opened: list[IndexFile] = []
         """Files that can be read, oldest first."""
         self.lacks_entries = False
-        self.reported: set[tuple[str, int]] = set()
+        self.told: set[tuple[str, int]] = set()
         """Entries, by file and row, that a finding names."""
         self.odd_firsts: set[str] = set()
         """Files whose first entry has not the time that follows from the file before."""
@@ -67,7 +67,7 @@ class IndexCheck:
             self.vouched[file.name] = _covered_entries(file, done)
 
     def _add_entry(self, kind: str, file: str, row: int, detail: str) -> None:
-        self.reported.add((file, row))
+        self.told.add((file, row))
         is_vouched = row < self.vouched.get(file, row + 1)
         self._add(kind, file, row + 1, detail, "error" if is_vouched else "warning")
 
@@ -160,7 +160,7 @@ class IndexCheck:
     def order(self, name: str, rows: Iterable[tuple[int, int, int]]) -> None:
         """Reports entries out of log order: somebody moved them to another record."""
         for row, before, found in rows:
-            if not self.reported.intersection(((name, row - 1), (name, row))):
+            if not self.told.intersection(((name, row - 1), (name, row))):
                 detail = f"names offset {found}, the entry before it {before}"
                 self._add_entry("entry_mismatch", name, row, detail)
 
@@ -273,7 +273,7 @@ class IndexCheck:
             offsets = file.entries()["physical_offset"]
             for row in np.flatnonzero(offsets >= end)[:ALIKE_MAX].tolist():
                 detail = f"names offset {int(offsets[row])}, the log ends at {end}"
-                self.reported.add((file.name, row))
+                self.told.add((file.name, row))
                 self._add("entry_dangling", file.name, row + 1, detail, self._lenient)
 
 
