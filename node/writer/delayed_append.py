@@ -1,7 +1,7 @@
 """A send with a delay becomes a message of the schedule or the timer topic, as a broker stores it.
 
-The process that delivers it (`gateway.tasks`) reads those topics. Without one a message would never
-arrive, so that such a send is refused.
+The process that delivers it (`keelog.gateway.tasks`) reads those topics. Without one a message
+would never arrive, so that such a send is refused.
 """
 
 from collections.abc import Callable

@@ -33,6 +33,7 @@ from node.runtime.state_page import DISK_FULL, NO_RESOURCES, RUNNING, STOPPING
 from node.runtime.store_paths import check_held
 from node.runtime.wakeup import READER_SLOTS, SLEEP_S_MAX, Context, Waiters
 from node.serving.request_server import BadFrames, Received, RequestWait, Server
+from node.store.condition import INDEX_WORKER, QUEUE_WORKER_PREFIX
 from node.writer.appender import AppendRequest, queues_of
 from node.writer.group_commit import Acknowledgements, GroupCommit
 from node.writer.log.flush import NOTHING_MOVED, FlushServices, Moved
@@ -70,7 +71,7 @@ IDLE_MS = int(SLEEP_S_MAX * 1000)
 """How long the loop sleeps at most, with and without something that goes on by the clock. Requests,
 ends of jobs and the wish to stop wake it."""
 APPENDS = ("append", "send")
-FOLLOWERS = ("queue-", "index", *READER_SLOTS)
+FOLLOWERS = (QUEUE_WORKER_PREFIX, INDEX_WORKER, *READER_SLOTS)
 """Slots of the processes that may sleep until the log grows."""
 STOP_WAIT_S = 5.0
 _NEVER = float("inf")
@@ -491,8 +492,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
     options, root = child.options, child.root
     store_host = store_host_of(options.bind, options.store_port, options.advertise)
-    tell = RecoveryProgress(partial(report_recovery, child.ready_fd))
-    store = open_writer_store(root, settings, store_host, child.ready_fd is None, tell)
+    progress = RecoveryProgress(partial(report_recovery, child.ready_fd))
+    store = open_writer_store(root, settings, store_host, child.ready_fd is None, progress)
     os.chdir(store.run_dir)
     context: Context = zmq.Context()
     workers = Waiters(context, root, lambda slot: slot.startswith(FOLLOWERS))

@@ -52,7 +52,6 @@ from node.writer.log.tail import (
     make_tail_durable,
     quarantine,
     records_behind,
-    segment_bases,
     written_end,
     zero_behind,
 )
@@ -71,100 +70,14 @@ from protocol.record.codec import (
 )
 from protocol.record.columns import Ints, RecordColumns, group_topics
 
+log = logging.getLogger("keelog.writer")
+
 SETTLE_RECORDS = 200_000
 """So many records are held back, so that a queue is looked up once for all of them."""
-
-
-class TailNotes:
-    """Moves each queue's next offset after its last record. `settle` brings `tails` up to date."""
-
-    def __init__(self, tails: dict[Queue, int], removed: Removed = NOTHING_REMOVED) -> None:
-        self._tails = tails
-        self._removed = removed
-        self._topics: dict[str, int] = {}
-        self._keys: list[Ints] = []
-        self._offsets: list[Ints] = []
-        self._count = 0
-
-    def add(self, columns: RecordColumns) -> None:
-        """Takes records in log order; those without a queue unit do not count."""
-        columns = self._removed.dispatched(columns)
-        if not len(columns):
-            return
-        names, topic_id = group_topics(columns)
-        if SCHEDULE_TOPIC in names:
-            rows = np.flatnonzero(DispatchRequests(columns).is_queued)
-        else:
-            kind = columns.sys_flag & TRANSACTION_MASK
-            rows = np.flatnonzero((kind == 0) | (kind == TRANSACTION_COMMIT))
-        ids = np.array([self._topics.setdefault(name, len(self._topics)) for name in names])
-        self._keys.append((ids[topic_id[rows]] << 32) + columns.queue_id[rows])
-        self._offsets.append(columns.queue_offset[rows])
-        self._count += len(rows)
-        if self._count >= SETTLE_RECORDS:
-            self.settle()
-
-    def settle(self) -> None:
-        """The last record of a queue counts, also where its offsets once fell back."""
-        if not self._count:
-            return
-        key, offset = np.concatenate(self._keys), np.concatenate(self._offsets)
-        last, at = np.unique(key[::-1], return_index=True)
-        names = list(self._topics)
-        following = (offset[::-1][at] + 1).tolist()
-        for topic, queue_id, number in zip(
-            (last >> 32).tolist(), (last & 0xFFFFFFFF).tolist(), following, strict=True
-        ):
-            self._tails[Queue(names[topic], queue_id)] = number
-        self._keys, self._offsets, self._count = [], [], 0
-
 
 LINE_EVERY_S = 1.0
 REPORT_EVERY_S = 0.2
 _MIB = 1024 * 1024
-
-
-class RecoveryProgress:
-    """Called with (done, total) log bytes; says a line on stderr each second, reports more often.
-
-    A recovery that is over within a second says nothing.
-    """
-
-    def __init__(
-        self,
-        report: Callable[[int, int], None],
-        say: Callable[[str], object] = stderr.write,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._report = report
-        self._say = say
-        self._clock = clock
-        self._begun: tuple[float, int] | None = None
-        self._said_at = self._reported_at = 0.0
-
-    def __call__(self, done: int, total: int) -> None:
-        now = self._clock()
-        if self._begun is None:
-            self._begun = now, done
-            self._said_at = now
-        if now - self._reported_at >= REPORT_EVERY_S:
-            self._reported_at = now
-            self._report(done - self._begun[1], total - self._begun[1])
-        if now - self._said_at >= LINE_EVERY_S:
-            self._said_at = now
-            began_at, base = self._begun
-            self._say(progress_line(done - base, total - base, now - began_at) + "\n")
-
-
-def progress_line(done: int, total: int, elapsed_s: float) -> str:
-    """`recovering: 34 % of 1200 MiB of the log, about 7 s left`; bytes since the walk began."""
-    total = max(total, done, 1)
-    left_s = elapsed_s * (total - done) / done if done else None
-    eta = "" if left_s is None else f", about {left_s:.0f} s left"
-    return f"recovering: {done / total:.0%} of {total / _MIB:.0f} MiB of the log{eta}"
-
-
-__all__ = ["Recovery", "Tell", "carry_out", "examine", "segment_bases", "tell_nobody"]
 
 TAILS_AGE_BYTES_MAX = 8 * 1024 * 1024
 """An older snapshot is replaced at once, so that the start after the next kill is short."""
@@ -174,10 +87,6 @@ come from the queues' files."""
 
 Tell = Callable[[int, int], None]
 """Called with (done, total) log bytes, window by window."""
-
-
-def tell_nobody(_done: int, _total: int) -> None:
-    """A `Tell` that ignores the progress."""
 
 
 @dataclass(slots=True)
@@ -208,6 +117,10 @@ class Recovery:
     def log_end(self) -> LogEnd:
         """The end that was found."""
         return LogEnd(self.root, self.end, self.segment_bytes)
+
+
+def tell_nobody(_done: int, _total: int) -> None:
+    """A `Tell` that ignores the progress."""
 
 
 def examine(root: Path, settings: Settings, tell: Tell = tell_nobody) -> Recovery:
@@ -314,13 +227,11 @@ def _walk(
 
 def _is_far(segments: SegmentList, condition: Condition, tails: Tails, found: Recovery) -> bool:
     """Whether a broker has appended more than WALK_BYTES_MAX after our snapshot."""
-    if condition.was_ours or ends_at(
-        LogReader(segments, Bounds(segments.start, segments.end)), tails.at
-    ):
+    reader = LogReader(segments, Bounds(segments.start, segments.end))
+    if condition.was_ours or ends_at(reader, tails.at):
         return False
-    return (
-        written_end(LogEnd(found.root, tails.at, found.segment_bytes)) - tails.at > WALK_BYTES_MAX
-    )
+    end = written_end(LogEnd(found.root, tails.at, found.segment_bytes))
+    return end - tails.at > WALK_BYTES_MAX
 
 
 def _check_last_record(segments: SegmentList, tails: Tails, found: Recovery) -> None:
@@ -391,6 +302,50 @@ def _check_below_floor(reader: LogReader, offset: int, found: Recovery) -> None:
         raise _refused(found.root, path, offset, why, found.floor)
 
 
+class TailNotes:
+    """Moves each queue's next offset after its last record. `settle` brings `tails` up to date."""
+
+    def __init__(self, tails: dict[Queue, int], removed: Removed = NOTHING_REMOVED) -> None:
+        self._tails = tails
+        self._removed = removed
+        self._topics: dict[str, int] = {}
+        self._keys: list[Ints] = []
+        self._offsets: list[Ints] = []
+        self._count = 0
+
+    def add(self, columns: RecordColumns) -> None:
+        """Takes records in log order; those without a queue unit do not count."""
+        columns = self._removed.dispatched(columns)
+        if not len(columns):
+            return
+        names, topic_id = group_topics(columns)
+        if SCHEDULE_TOPIC in names:
+            rows = np.flatnonzero(DispatchRequests(columns).is_queued)
+        else:
+            kind = columns.sys_flag & TRANSACTION_MASK
+            rows = np.flatnonzero((kind == 0) | (kind == TRANSACTION_COMMIT))
+        ids = np.array([self._topics.setdefault(name, len(self._topics)) for name in names])
+        self._keys.append((ids[topic_id[rows]] << 32) + columns.queue_id[rows])
+        self._offsets.append(columns.queue_offset[rows])
+        self._count += len(rows)
+        if self._count >= SETTLE_RECORDS:
+            self.settle()
+
+    def settle(self) -> None:
+        """The last record of a queue counts, also where its offsets once fell back."""
+        if not self._count:
+            return
+        key, offset = np.concatenate(self._keys), np.concatenate(self._offsets)
+        last, at = np.unique(key[::-1], return_index=True)
+        names = list(self._topics)
+        following = (offset[::-1][at] + 1).tolist()
+        for topic, queue_id, number in zip(
+            (last >> 32).tolist(), (last & 0xFFFFFFFF).tolist(), following, strict=True
+        ):
+            self._tails[Queue(names[topic], queue_id)] = number
+        self._keys, self._offsets, self._count = [], [], 0
+
+
 def _note(found: Recovery, notes: TailNotes, columns: RecordColumns) -> None:
     notes.add(columns)
     last = int(columns.store_timestamp.max())
@@ -451,9 +406,6 @@ def _report(found: Recovery, cut: Torn) -> dict[str, Any]:
     }
 
 
-log = logging.getLogger("keelog.writer")
-
-
 def warn_of_lost(found: Recovery) -> None:
     """Call it after `examine`, before anything is written."""
     for event, details in _losses(found):
@@ -507,3 +459,43 @@ def _begin_at_stop(found: Recovery) -> int | None:
     except FileNotFoundError:
         return None
     return state.min_offset if state.epoch else None
+
+
+class RecoveryProgress:
+    """Called with (done, total) log bytes; says a line on stderr each second, reports more often.
+
+    A recovery that is over within a second says nothing.
+    """
+
+    def __init__(
+        self,
+        report: Callable[[int, int], None],
+        say: Callable[[str], object] = stderr.write,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._report = report
+        self._say = say
+        self._clock = clock
+        self._begun: tuple[float, int] | None = None
+        self._said_at = self._reported_at = 0.0
+
+    def __call__(self, done: int, total: int) -> None:
+        now = self._clock()
+        if self._begun is None:
+            self._begun = now, done
+            self._said_at = now
+        if now - self._reported_at >= REPORT_EVERY_S:
+            self._reported_at = now
+            self._report(done - self._begun[1], total - self._begun[1])
+        if now - self._said_at >= LINE_EVERY_S:
+            self._said_at = now
+            began_at, base = self._begun
+            self._say(progress_line(done - base, total - base, now - began_at) + "\n")
+
+
+def progress_line(done: int, total: int, elapsed_s: float) -> str:
+    """`recovering: 34 % of 1200 MiB of the log, about 7 s left`; bytes since the walk began."""
+    total = max(total, done, 1)
+    left_s = elapsed_s * (total - done) / done if done else None
+    eta = "" if left_s is None else f", about {left_s:.0f} s left"
+    return f"recovering: {done / total:.0%} of {total / _MIB:.0f} MiB of the log{eta}"

@@ -148,8 +148,8 @@ def quarantine(end: LogEnd, report: dict[str, Any]) -> Path:
     """Copies the bytes after the end to a folder of their own, with a report; returns it."""
     pieces = ((base + position, chunk) for base, position, chunk in _bytes_behind(end))
     folder = keep_bytes(end.root, end.offset, pieces, report)
-    told = fields(offset=end.offset, why=report["why"], kept_in=folder)
-    log.warning("log cut", extra=told)
+    details = fields(offset=end.offset, why=report["why"], kept_in=folder)
+    log.warning("log cut", extra=details)
     return folder
 
 
