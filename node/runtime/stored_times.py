@@ -29,6 +29,13 @@ ODD_APART_MS = 1000
 LOOKS_MAX = 1000
 """That are kept, and as many again; the interval between them follows from it."""
 
+SETS_MAX = 1_000
+SLACK_MS = 2_000
+"""How much later than it was a set may be noted."""
+_CLOCK_FILE = "clock"
+_CLOCK_BYTES_MAX = 128 * 1024
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
 
 class Moment(NamedTuple):
     """One moment by both clocks, in ms: since 1970, and since the machine began."""
@@ -123,14 +130,6 @@ class Arrivals:
         look = self._looks[found]
         before_ms = 0 if look.is_odd else max(0, look.at.wall_ms - stored_ms)
         return before_ms + max(0, now.steady_ms - look.at.steady_ms)
-
-
-SETS_MAX = 1_000
-SLACK_MS = 2_000
-"""How much later than it was a set may be noted."""
-_CLOCK_FILE = "clock"
-_CLOCK_BYTES_MAX = 128 * 1024
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class ClockHistory(NamedTuple):
