@@ -69,6 +69,8 @@ from protocol.ids import Queue
 from protocol.names import CHECKPOINT_FILE, COMMIT_LOG_DIR
 from protocol.record.codec import Filler, Record
 
+_COPY_BYTES = 1 << 20
+
 
 class AcknowledgedLost(RefusedError):
     """The replica's log ends below what it has acknowledged: a promotion would lose that."""
@@ -222,9 +224,6 @@ def demote(root: Path, source: str) -> StoreRole:
         changed = StoreRole(REPLICA, source)
         save_role(place, changed)
         return changed
-
-
-_COPY_BYTES = 1 << 20
 
 
 class Rewind(NamedTuple):
