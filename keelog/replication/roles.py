@@ -53,6 +53,7 @@ from node.store.log.reader import Bounds, LogReader
 from node.store.log.segments import SegmentList, list_folder
 from node.store.opening import StoppedStore, open_store
 from node.store.quarantine import keep_bytes
+from node.writer.broker_checkpoint import lowered_checkpoint
 from node.writer.log.tail import LogEnd, drop_segments_behind, zero_behind
 from node.writer.recovery import Recovery, carry_out, examine
 from protocol.derived.file_layouts import encode_checkpoint
@@ -350,20 +351,11 @@ def _lower_acknowledged(root: Path, offset: int) -> None:
 
 
 def _lower_checkpoint(root: Path, end: LogEnd) -> None:
-    """RocketMQ's checkpoint says no more than the log holds; a broker then looks for itself."""
-    found, last_ms = read_checkpoint(root), _last_time(end)
-    offsets = {
-        name: 0
-        for name in ("confirm_physical_offset", "logics_physical_offset")
-        if getattr(found, name) > end.offset
-    }
-    times = {
-        name: min(getattr(found, name), last_ms)
-        for name in ("physic_msg_timestamp", "logics_msg_timestamp", "index_msg_timestamp")
-    }
+    """RocketMQ's checkpoint says no more than the log holds."""
+    lowered = lowered_checkpoint(read_checkpoint(root), end.offset, _last_time(end))
     path = root / CHECKPOINT_FILE
     if path.exists():
-        disk.write_atomically(path, encode_checkpoint(found._replace(**offsets, **times)))
+        disk.write_atomically(path, encode_checkpoint(lowered))
 
 
 def _last_time(end: LogEnd) -> int:

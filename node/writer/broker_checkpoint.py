@@ -114,6 +114,22 @@ class BrokerCheckpoint:
                 yield INDEX_HEADER.read(head)
 
 
+def lowered_checkpoint(found: StoreCheckpoint, end: int, last_ms: int) -> StoreCheckpoint:
+    """Names nothing above the `end` of a log whose last record has the store time `last_ms`; where
+    it says nothing a broker looks for itself."""
+    return found._replace(
+        physic_msg_timestamp=min(found.physic_msg_timestamp, last_ms),
+        logics_msg_timestamp=min(found.logics_msg_timestamp, last_ms),
+        index_msg_timestamp=min(found.index_msg_timestamp, last_ms),
+        confirm_physical_offset=_up_to(found.confirm_physical_offset, end),
+        logics_physical_offset=_up_to(found.logics_physical_offset, end),
+    )
+
+
+def _up_to(offset: int, end: int) -> int:
+    return offset if offset <= end else 0
+
+
 def live_workers(root: Path) -> dict[str, WorkerState]:
     """The queue and index workers that run, by slot: those that hold its lock."""
     found: dict[str, WorkerState] = {}

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 
 from node.runtime.settings import Settings
 from node.runtime.state_page import WorkerPage, WorkerState
-from node.runtime.wakeup import FOLLOWERS_SLOT, WRITER_SLOT, Context, DatagramWakeup, Waiters
-from node.writer.requests import (
+from node.runtime.stats_series import (
     FLUSH_DISK_TIMEOUT,
     FLUSH_SLAVE_TIMEOUT,
-    PUT_OK,
     SLAVE_NOT_AVAILABLE,
-    PendingRequest,
 )
+from node.runtime.wakeup import FOLLOWERS_SLOT, WRITER_SLOT, Context, DatagramWakeup, Waiters
+from node.writer.requests import PUT_OK, PendingRequest
 from node.writer.store import WriterStore
 from protocol.request_fields import WAIT_NONE, WAIT_REPLICATED
 

@@ -85,7 +85,7 @@ WALK_BYTES_MAX = 256 * 1024 * 1024
 """Up to this size, records that a broker appended after us are walked; beyond it the queues' ends
 come from the queues' files."""
 
-Tell = Callable[[int, int], None]
+Progress = Callable[[int, int], None]
 """Called with (done, total) log bytes, window by window."""
 
 
@@ -119,11 +119,11 @@ class Recovery:
         return LogEnd(self.root, self.end, self.segment_bytes)
 
 
-def tell_nobody(_done: int, _total: int) -> None:
-    """A `Tell` that ignores the progress."""
+def ignore_progress(_done: int, _total: int) -> None:
+    """Of a recovery that nobody follows."""
 
 
-def examine(root: Path, settings: Settings, tell: Tell = tell_nobody) -> Recovery:
+def examine(root: Path, settings: Settings, notify: Progress = ignore_progress) -> Recovery:
     """Walks the log from the snapshot of the queues' ends on. Changes nothing.
 
     Raises StoreDamaged for damage below the durable floor, and for files that cannot be a log;
@@ -160,7 +160,7 @@ def examine(root: Path, settings: Settings, tell: Tell = tell_nobody) -> Recover
         if condition.tails is not None:
             _check_tails(condition.tails, segments, found, files)
         total = written_end(LogEnd(root, 0, found.segment_bytes))
-        _walk(segments, condition, settings, found, lambda done: tell(min(done, total), total))
+        _walk(segments, condition, settings, found, lambda done: notify(min(done, total), total))
         if found.cut is not None:
             found.looks_torn = looks_torn(segments, found.cut)
             behind = records_behind(segments, found.cut, found.last_store_timestamp)
@@ -198,12 +198,12 @@ def _walk(
     condition: Condition,
     settings: Settings,
     found: Recovery,
-    tell: Callable[[int], None],
+    notify: Callable[[int], None],
 ) -> None:
     """Fills in the end and the queues' next offsets. Raises StoreDamaged."""
     tails = condition.tails
     if tails is None or tails.at < found.min_offset or _is_far(segments, condition, tails, found):
-        stopped = _walk_of_broker(settings, found, tails, tell)
+        stopped = _walk_of_broker(settings, found, tails, notify)
     else:
         found.tails, found.tails_at = tails.next_offset, tails.at
         _check_last_record(segments, tails, found)
@@ -212,7 +212,7 @@ def _walk(
         notes = TailNotes(found.tails, found.removed)
         for columns in walk:
             _note(found, notes, columns)
-            tell(walk.end)
+            notify(walk.end)
         notes.settle()
         found.end, stopped = walk.end, walk.stop
     if stopped is None:
@@ -250,14 +250,14 @@ def _check_last_record(segments: SegmentList, tails: Tails, found: Recovery) -> 
 
 
 def _walk_of_broker(
-    settings: Settings, found: Recovery, known: Tails | None, tell: Callable[[int], None]
+    settings: Settings, found: Recovery, known: Tails | None, notify: Callable[[int], None]
 ) -> Torn | None:
     """Recovers as a broker does: the end from the last segments, the queues' ends from their files
     and from the log above them. `known`: a snapshot of ours that is too old to walk from.
 
     Returns why the walk stopped at the end.
     """
-    with StoppedStore(found.root, settings, on_window=lambda done, _total: tell(done)) as store:
+    with StoppedStore(found.root, settings, on_window=lambda done, _total: notify(done)) as store:
         if known is not None:
             found.tails = dict(known.next_offset)
             found.last_store_timestamp = known.store_timestamp
@@ -276,7 +276,7 @@ def _walk_of_broker(
             if isinstance(item, RecordColumns):
                 _note(found, notes, item)
                 noted = item.end
-                tell(noted)
+                notify(noted)
             elif item.torn.position < found.floor:
                 # A broker's part above the floor may not have been durable: readers meet damage.
                 raise _refused(

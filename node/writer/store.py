@@ -53,12 +53,12 @@ from node.writer.log.ahead import PagePrefetch, make_ahead
 from node.writer.log.commit_log import Ahead, CommitLog, make_pool
 from node.writer.log.retention import Retention, Spared
 from node.writer.recovery import (
+    Progress,
     Recovery,
-    Tell,
     carry_out,
     examine,
+    ignore_progress,
     replace_lost_table,
-    tell_nobody,
     warn_of_lost,
 )
 from node.writer.repeats import KeyWindow, StoredOnce
@@ -435,12 +435,12 @@ def open_writer_store(
     settings: Settings,
     store_host: Host,
     alone: bool,
-    tell: Tell = tell_nobody,
+    progress: Progress = ignore_progress,
     prepare: Callable[[Path], None] = lambda _root: None,
 ) -> WriterStore:
     """Locks, recovers and opens a store, which `node.store.identity.places` has made.
 
-    `alone`: no supervisor holds the store, so `flock` is taken here. `tell` gets the recovery's
+    `alone`: no supervisor holds the store, so `flock` is taken here. `progress` gets the recovery's
     progress, as in `node.writer.recovery.examine`. `prepare` is called with the lock held,
     before anything is read.
 
@@ -455,7 +455,7 @@ def open_writer_store(
         lock = StoreLock.acquire(root, flock=alone, wait_s=LOCK_WAIT_S, create=False)
         try:
             prepare(root)
-            return _open_locked(lock, root, settings, store_host, tell)
+            return _open_locked(lock, root, settings, store_host, progress)
         except BaseException:
             lock.release()
             raise
@@ -466,11 +466,11 @@ def open_writer_store(
 
 
 def _open_locked(
-    lock: StoreLock, root: Path, settings: Settings, store_host: Host, tell: Tell
+    lock: StoreLock, root: Path, settings: Settings, store_host: Host, progress: Progress
 ) -> WriterStore:
     started = now_ms()
     check_guards(root)
-    found = examine(root, settings, tell)
+    found = examine(root, settings, progress)
     TopicsFile(root)  # Raises for a damaged file, as `examine` does, before anything is changed.
     warn_of_lost(found)
     ensure_id(root)

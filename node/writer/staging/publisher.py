@@ -109,25 +109,9 @@ class StagingService:
         self._staging = Staging(
             store.root, store.settings, store.rules, store.topics, record_bytes_max
         )
-        self._publisher = Publisher(store.root, self._staging, flushed, store.log.end)
-        self.fd = self._publisher.fd
-        store.needed_from = self._publisher.needed_from
-        store.retention.make_room = self._publisher.make_room
-
-    @property
-    def is_active(self) -> bool:
-        """Whether there is anything to turn for."""
-        return self._publisher.is_active
-
-    @property
-    def has_work(self) -> bool:
-        """Whether the loop shall not sleep."""
-        return self._publisher.has_work
-
-    @property
-    def waits_for_flush(self) -> bool:
-        """Whether a flush is asked for now."""
-        return self._publisher.waits_for_flush
+        self.publisher = Publisher(store.root, self._staging, flushed, store.log.end)
+        store.needed_from = self.publisher.needed_from
+        store.retention.make_room = self.publisher.make_room
 
     def handle(self, received: Received, header: Header, operation: str) -> Header | None:
         """The answer; None for a publication, whose answer comes later. Raises MqError."""
@@ -147,7 +131,7 @@ class StagingService:
         if operation == "publish":
             request = parse_publish(header, payload)
             waiter = Waiter(received.peer, number)
-            outcome = self._publisher.publish(request, waiter)
+            outcome = self.publisher.publish(request, waiter)
             return None if outcome is None else self._published(waiter, outcome)
         if operation == "unstage":
             return answer(number, dropped=self._staging.drop(*parse_unstage(header, payload)))
@@ -157,17 +141,17 @@ class StagingService:
         """One turn: takes the result of a job, begins the next, and appends a chunk."""
         # A clock that is set forward must not make batches older.
         time_ms = min(now_ms(), int(self._store.retention.clock.now_s() * 1000))
-        self._publisher.turn(now, time_ms, self._answer)
+        self.publisher.turn(now, time_ms, self._answer)
         if stopping:
             return
         if self._store.retention.full is not None:
-            self._publisher.pause(now)
+            self.publisher.pause(now)
             return
         bytes_max = self._store.log.request_bytes_max
-        request = self._publisher.next_append(now, bytes_max, self._answer)
+        request = self.publisher.next_append(now, bytes_max, self._answer)
         if request is not None:
             self._append([request], now)
-            self._publisher.appended(request, now, self._answer)
+            self.publisher.appended(request, now, self._answer)
 
     def _answer(self, waiter: Waiter, outcome: Outcome | MqError) -> None:
         if isinstance(outcome, MqError):
@@ -186,7 +170,7 @@ class StagingService:
 
     def close(self) -> None:
         """Ends the thread. Publications that have begun go on at the next start."""
-        self._publisher.close(self._answer)
+        self.publisher.close(self._answer)
 
 
 Answer = Callable[[Waiter, Outcome | MqError], None]
