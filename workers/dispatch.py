@@ -1,7 +1,7 @@
 """The shared loop of the workers: RocketMQ's ReputMessageService, a batch of columns at a time.
 
-Files decide, messages announce: a hint only shortens the sleep. What a handler has applied is
-published at once, and vouched for in a progress file after it is synced.
+Files decide, messages announce: a hint only shortens the sleep. The loop publishes at
+once what a handler has applied, and vouches for it in a progress file after it is synced.
 
 It counts the turns that found something, the records in them, and syncs; times in ns.
 """
@@ -506,8 +506,8 @@ class TopicGrowth:
     """Counts what comes to each topic, from the ends of its queues: a message costs nothing."""
 
     def __init__(self, messages: Messages, counts: TopicCounts) -> None:
-        """`messages`: as `Handler.messages_by_topic`, of one that has resumed. What it knows by now
-        was counted before."""
+        """`messages`: as `Handler.messages_by_topic`, of one that has resumed: all that it
+        knows by now was counted before."""
         self._messages = messages
         self._counts = counts
         self._known = messages() or {}

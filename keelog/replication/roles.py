@@ -7,7 +7,7 @@ A rewind cuts a log at the offset of a record, after all that is cut was copied 
 for a replica whose master lost its end, and for an old master that has what the new one never got:
 afterwards it can follow.
 
-What a controller asks for, and a rewind, may be killed anywhere, and run again with the same end.
+`lead`, `follow` and `rewind` may be killed anywhere, and run again with the same end.
 """
 
 import os

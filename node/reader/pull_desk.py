@@ -507,7 +507,7 @@ class TailHandler:
         self._min_offsets = {}
 
     def pull(self, store: RunningStore, held: Held) -> bool:
-        """Answers or holds a new pull; False if the queue's files must answer it.
+        """Replies to a new pull, or holds it; False if the queue's files must answer it.
 
         Raises NodeBusy, StoreDamaged.
         """
@@ -527,7 +527,7 @@ class TailHandler:
         return True
 
     def follow(self, store: RunningStore, now: float) -> None:
-        """Answers the held pulls that the cache has messages for; `now` in seconds."""
+        """Replies to the held pulls that the cache has messages for; `now` in seconds."""
         for queue in self.tail.extend(store, now):
             answers: _TailAnswers = {}
             for held in self._holds.of(queue):
@@ -554,7 +554,7 @@ class TailHandler:
         held.undecided_below = None
 
     def _hand_out(self, held: Held, taken: Taken, found: Answer) -> None:
-        """Answers a held pull. A stream goes on until its answers have the size of a full one."""
+        """Replies to a held pull. A stream ends when its replies have the size of a full one."""
         extra = late(held)
         if held.pull.stream and taken.is_all and held.goes_on(taken.next_begin_offset, found.size):
             extra["more"] = True

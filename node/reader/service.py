@@ -6,7 +6,7 @@ polls.
 
 `fetch` serves raw bytes of a store's files to clients that decode them, and `layout` lists what
 they can fetch. A client names a file by its content, never by a path. It gets nothing at or above
-the readable end of the log or the visible end of a queue. What it got earlier may be of an epoch
+the readable end of the log or the visible end of a queue. Bytes of before may be of an epoch
 that recovery took back: a record proves itself by its place and checksum, a unit by its record.
 """
 
@@ -88,7 +88,7 @@ Send = Callable[[bytes, Header, Payload | None], bool]
 
 
 class ReaderService:
-    """Answers requests from the desk's store."""
+    """Replies to requests from the desk's store."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class ReaderService:
         self._send = send
 
     def handle(self, received: Received | BadFrames, now: float) -> None:
-        """Answers one request, or holds it. Never raises for what a client sent."""
+        """Replies to one request, or holds it. Never raises for what a client sent."""
         self.requests += 1
         desk = self.desk
         desk.note_removals()

@@ -2,8 +2,8 @@
 
 One process writes a file, `keelog/run/stats/…`, and it is kept over restarts. A file is 8-byte
 numbers in the machine's order, after a header of two: magic with the version of this layout, and a
-CRC of what the numbers mean. Each store is one aligned number, never torn. What is not of this
-layout is taken as missing by who reads it, and replaced by its owner.
+CRC of what the numbers mean. Each store is one aligned number, never torn. A reader takes
+any other layout as missing, and its owner replaces it.
 
 A stats page, `<role>-<index>`, has the numbers of `stats_series.SERIES` of one process slot. Its
 one writer counts in memory and stores what has changed now and then: a kill loses the last moment.

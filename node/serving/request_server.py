@@ -180,8 +180,7 @@ class Server:
             (zmq.RCVHWM, RECEIVE_HIGH_WATER_MARK),
             (zmq.SNDHWM, answers_max),
             (zmq.LINGER, LINGER_MS),
-            # For all addresses of a machine, too: ZeroMQ does with IPv4 where IPv6 is missing.
-            (zmq.IPV6, int(endpoint.startswith(("tcp://[", "tcp://*:")))),
+            (zmq.IPV6, int(_is_v6(endpoint))),
         ):
             self.socket.setsockopt(option, value)
         try:
@@ -360,14 +359,14 @@ class Server:
         if now - self._sent_again_at < SEND_AGAIN_S:
             return
         self._sent_again_at = now
-        for peer, behind in list(self._unsent.items()):
-            waiting = behind.answers
+        for peer, slow in list(self._unsent.items()):
+            waiting = slow.answers
             while waiting:
                 sent = self._try_send(peer, *waiting[0])
-                if sent is None and now - behind.since < UNSENT_S_MAX:
+                if sent is None and now - slow.since < UNSENT_S_MAX:
                     break
                 if sent:
-                    behind.since = now
+                    slow.since = now
                     self._forget_first(waiting)
                     continue
                 self.unsent_dropped += len(waiting)
@@ -541,6 +540,12 @@ def _may_fail(local: str) -> Iterator[None]:
         yield
     except (OSError, zmq.ZMQError) as error:
         log.warning("clients of this machine use TCP", extra=fields(socket=local, why=error))
+
+
+def _is_v6(endpoint: str) -> bool:
+    """True for an IPv6 address, and for all addresses of a machine, where ZeroMQ does with IPv4 if
+    IPv6 is missing."""
+    return endpoint.startswith(("tcp://[", "tcp://*:"))
 
 
 def _bind(socket: "zmq.Socket[bytes]", doors: Doors, endpoint: str, name: str) -> str:

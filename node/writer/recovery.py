@@ -163,8 +163,9 @@ def examine(root: Path, settings: Settings, notify: Progress = ignore_progress) 
         _walk(segments, condition, settings, found, lambda done: notify(min(done, total), total))
         if found.cut is not None:
             found.looks_torn = looks_torn(segments, found.cut)
-            behind = records_behind(segments, found.cut, found.last_store_timestamp)
-            found.records_behind, found.first_behind = behind
+            found.records_behind, found.first_behind = records_behind(
+                segments, found.cut, found.last_store_timestamp
+            )
     finally:
         files.close()
     return found

@@ -179,7 +179,7 @@ class LogCopy:
         self._notes = TailNotes(store.placement.tails, store.removed)
         self.flushing = FlushServices(store.log, store.settings, now, store.after_flush)
         self._has_rest = False
-        """Whether a blank's bytes other than zeros were written behind the end."""
+        """Whether a blank's bytes other than zeros were written after the end."""
 
     @property
     def end(self) -> int:
@@ -215,7 +215,7 @@ class LogCopy:
                 time_ms = max(self.last_store_ms, int(columns.store_timestamp.max()))
                 self.store.placement.write(data, len(columns), last, time_ms)
             case BlankRest(offset=offset, data=data):
-                # The bytes behind our end are zeros already.
+                # The bytes after our end are zeros already.
                 if data.strip(_FIRST_BYTE):
                     log.write_after_end(data, offset)
                     self._has_rest = True
