@@ -42,6 +42,7 @@ TOPICS_TIME_SHARE = 0.001
 
 T = TypeVar("T")
 Messages = Callable[[], dict[str, int] | None]
+"""As `Handler.messages_by_topic`."""
 
 SHORTAGE_RETRY_S = 1.0
 UNFLUSHED_RETRY_S = 0.1

@@ -18,9 +18,8 @@ from protocol.errors import BadRequest, RefusedError
 
 _BOTH_KINDS = (ANY_HOST, "[::]")
 """The hosts that mean all addresses of a machine, by IPv4 and by IPv6, as for ZeroMQ."""
-_LOOPBACKS = ("127.0.0.1", "[::1]")
-
 LOOPBACK = "127.0.0.1"
+_LOOPBACKS = (LOOPBACK, "[::1]")
 _OUTSIDE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 """Of nobody (RFC 5737, RFC 3849): the way there is the default route."""
 _INTERFACES = Path("/sys/class/net")
