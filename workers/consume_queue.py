@@ -32,6 +32,7 @@ from protocol.record.codec import (
     Record,
     unit_tags_code,
 )
+from workers.dispatch import Handler
 from workers.feed import WINDOW_BYTES, Feed
 from workers.process import WorkerJob, parser_for, run_worker
 from workers.progress import (
@@ -84,8 +85,10 @@ class QueueWorkerSite(NamedTuple):
     multi_dispatch: bool = False
 
 
-class ConsumeQueues:
-    """The handler that places units: `Handler` of workers/dispatch.py."""
+class ConsumeQueues(Handler):
+    """The handler that places units."""
+
+    takes_few = True
 
     def __init__(
         self, site: QueueWorkerSite, files: QueueWriter, feed: Feed, grown: set[Queue] | None = None
@@ -258,7 +261,7 @@ class ConsumeQueues:
         self._fill_ends()
 
     def pass_over(self, hole: Damage) -> None:
-        """As Handler has it. The places of its messages get units when later ones come, or when
+        """As `Handler` has it. The places of its messages get units when later ones come, or when
         the writer is known to have had no later ones."""
         self._add_hole(hole)
         self.applied = hole.resumed_at
@@ -460,7 +463,7 @@ class ConsumeQueues:
     # Whether the files stay
 
     def lost_files(self) -> str:
-        """As WatchesFiles has it."""
+        """As `Handler` has it."""
         self._lost = self._watch.look(self._ends)
         if not self._lost:
             return ""
@@ -469,10 +472,10 @@ class ConsumeQueues:
         return f"queue {queue.queue_id} of {queue.topic}: {why}{more}"
 
     def disown_lost(self) -> None:
-        """As WatchesFiles has it."""
+        """As `Handler` has it."""
         save_unfinished(self._root, self._slot, self._lost.keys() | self._broken)
 
-    # Telling
+    # Reporting
 
     def _warn(self, topic: str, why: str) -> None:
         """Once a topic."""

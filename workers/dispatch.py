@@ -1,7 +1,7 @@
 """The shared loop of the workers: RocketMQ's ReputMessageService, a batch of columns at a time.
 
-Files decide, messages announce: a hint only shortens the sleep. A handler is three methods; what it
-has applied is published at once, and vouched for in a progress file after it is synced.
+Files decide, messages announce: a hint only shortens the sleep. The loop publishes at
+once what a handler has applied, and vouches for it in a progress file after it is synced.
 
 It counts the turns that found something, the records in them, and syncs; times in ns.
 """
@@ -9,11 +9,12 @@ It counts the turns that found something, the records in them, and syncs; times 
 import logging
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import TypeVar
 
 from node.runtime.disk import DISK_FULL, NO_DESCRIPTORS, PASSING, if_room
 from node.runtime.event_log import fields
@@ -33,57 +34,110 @@ from protocol.record.codec import DEFAULT_DELAY_LEVELS_MS, Record, Torn
 from protocol.record.columns import RecordColumns
 from workers.feed import Feed, LogBounds
 
+log = logging.getLogger("keelog.worker")
+
 TOPICS_EVERY_S = 1.0
 TOPICS_TIME_SHARE = 0.001
 """At most this part of a worker's time goes into adding up the ends of its queues."""
-_TARGETS = {INDEX: "index"}
+
+T = TypeVar("T")
+Messages = Callable[[], dict[str, int] | None]
+"""As `Handler.messages_by_topic`."""
+
+SHORTAGE_RETRY_S = 1.0
+UNFLUSHED_RETRY_S = 0.1
+HEARTBEAT_S = 0.1
+FLUSH_RESTS = 9
+FLUSH_REST_S_MAX = 60.0
+"""After a flush there is none for this many times its duration: that of ten thousand files takes
+seconds, and would find all of them changed again. RocketMQ's thorough flush comes each minute."""
+ENDING_FLUSH_S = 0.02
+"""While the writer stops it waits for what is synced."""
+_EACH_SECOND = LoopPace(1.0, 0, 0)
+FINISH_S_MAX = 5.0
+"""How long a stopping worker goes on with what is readable."""
 
 
-@runtime_checkable
-class KnowsTopics(Protocol):
-    """A handler that can say how many messages it has placed."""
+class Handler(ABC):
+    """What a worker makes of the log: the plug-in interface of `workers/`.
 
-    def messages_by_topic(self) -> dict[str, int]:
-        """What its queues hold and have held, by topic."""
+    The methods from `apply_few` on are for those that need them.
+    """
 
+    takes_few = False
+    """Whether it has `apply_few`."""
 
-class TopicGrowth:
-    """Counts what comes to each topic, from the ends of its queues: a message costs nothing."""
+    @abstractmethod
+    def resume_from(self) -> int:
+        """Undoes and syncs what cannot be vouched for; returns the log offset to go on from.
 
-    def __init__(self, handler: KnowsTopics, counts: TopicCounts) -> None:
-        """`handler` has resumed: what it knows by now was counted before."""
-        self._handler = handler
-        self._counts = counts
-        self._known = handler.messages_by_topic()
-        self._seen = 0
-        self._due_at = 0.0
-
-    def look(self, now: float, records: int) -> None:
-        """Counts what has come since the last look, when it is time for one again.
-
-        `records`: all that were dispatched; until there are more, nothing has come.
+        Called at the start and at each new epoch of the log.
         """
-        if now >= self._due_at and records != self._seen:
-            # Of the processor: a machine that gave others the turn must not delay the counts.
-            began = time.thread_time()
-            self.look_now(records)
-            took = time.thread_time() - began
-            self._due_at = now + max(TOPICS_EVERY_S, took / TOPICS_TIME_SHARE)
 
-    def look_now(self, records: int) -> None:
-        """As `look`, whether it is time or not."""
-        self._seen = records
-        found = self._handler.messages_by_topic()
-        for topic, messages in found.items():
-            grown = messages - self._known.get(topic, 0)
-            if grown > 0:  # less than before after a cut of the log
-                self._counts.add(topic, grown)
-        self._known = found
-        self._counts.publish()
+    applied: int
+    """The log offset below which everything is written."""
 
-    def close(self) -> None:
-        """Shows the last counts."""
-        self._counts.close()
+    @abstractmethod
+    def apply(self, requests: DispatchRequests) -> None:
+        """Adds a batch; it may wait in memory for more, or for `settle`.
+
+        After an OSError the same call with the same batch completes it.
+        """
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Writes what waits. After an OSError the same call completes it."""
+
+    @abstractmethod
+    def flush(self) -> int:
+        """Syncs; returns the log offset below which all is durable. Runs beside `apply`."""
+
+    @abstractmethod
+    def pass_over(self, hole: Damage) -> None:
+        """Goes on after damaged bytes: their messages can be in no file of this worker's."""
+
+    @abstractmethod
+    def trim(self, min_offset: int) -> None:
+        """Deletes files that speak of nothing but the log below `min_offset`, where it begins now.
+
+        The last file of each kind stays. Called after `resume_from` and when the log's begin moves.
+        """
+
+    def apply_few(self, records: Sequence[Record]) -> bool:
+        """As `apply`, for a few records; False where only that can do it, which is then called with
+        the same records.
+
+        Raises OSError as `apply` does.
+        """
+        return False
+
+    def drop_removed(self) -> None:  # noqa: B027
+        """Deletes the files of removed topics, before a record that follows the removal comes.
+
+        After an OSError the same call completes it.
+        """
+
+    def messages_by_topic(self) -> dict[str, int] | None:
+        """What its queues hold and have held, by topic; None without queues."""
+        return None
+
+    def lost_files(self) -> str:
+        """What is gone, or another file by now; empty while all that it looked at is in place.
+
+        Called between turns, about once a second: it looks at a bounded number of files.
+        """
+        return ""
+
+    def disown_lost(self) -> None:  # noqa: B027
+        """Takes back what vouches for what is lost: the next process makes it anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchPace:
+    """When to sync, and what to compute with."""
+
+    flush: LoopPace = _EACH_SECOND
+    delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
 
 
 class WorkerStats:
@@ -92,7 +146,7 @@ class WorkerStats:
     def __init__(self, root: Path, role: str, index: int) -> None:
         self._page = StatsPage(root, role, index)
         self._counts = self._page.counts
-        target = _TARGETS.get(role, "cq")
+        target = "index" if role == INDEX else "cq"
         self._turn = self._counts.place(DISPATCH, target=target)
         self._flush = self._counts.place(DISPATCH_FLUSH, target=target)
         self._dispatched = self._counts.place(DISPATCHED, target=target)
@@ -115,109 +169,6 @@ class WorkerStats:
     def close(self) -> None:
         """Shows the last counts."""
         self._page.close()
-
-
-log = logging.getLogger("keelog.worker")
-T = TypeVar("T")
-
-SHORTAGE_RETRY_S = 1.0
-UNFLUSHED_RETRY_S = 0.1
-HEARTBEAT_S = 0.1
-FLUSH_RESTS = 9
-FLUSH_REST_S_MAX = 60.0
-"""After a flush there is none for this many times its duration: that of ten thousand files takes
-seconds, and would find all of them changed again. RocketMQ's thorough flush comes each minute."""
-ENDING_FLUSH_S = 0.02
-"""While the writer stops it waits for what is synced."""
-_EACH_SECOND = LoopPace(1.0, 0, 0)
-FINISH_S_MAX = 5.0
-"""How long a stopping worker goes on with what is readable."""
-
-
-class Handler(Protocol):
-    """What a worker makes of the log: the plug-in interface of `workers/`."""
-
-    def resume_from(self) -> int:
-        """Undoes and syncs what cannot be vouched for; returns the log offset to go on from.
-
-        Called at the start and at each new epoch of the log.
-        """
-
-    applied: int
-    """The log offset below which everything is written."""
-
-    def apply(self, requests: DispatchRequests) -> None:
-        """Adds a batch; it may wait in memory for more, or for `settle`.
-
-        After an OSError the same call with the same batch completes it.
-        """
-
-    def settle(self) -> None:
-        """Writes what waits. After an OSError the same call completes it."""
-
-    def flush(self) -> int:
-        """Syncs; returns the log offset below which all is durable. Runs beside `apply`."""
-
-    def pass_over(self, hole: Damage) -> None:
-        """Goes on after damaged bytes: their messages can be in no file of this worker's."""
-
-    def trim(self, min_offset: int) -> None:
-        """Deletes files that speak of nothing but the log below `min_offset`, where it begins now.
-
-        The last file of each kind stays. Called after `resume_from` and when the log's begin moves.
-        """
-
-
-@runtime_checkable
-class TakesFew(Protocol):
-    """What a handler may have besides: a short way for a few records."""
-
-    def apply_few(self, records: Sequence[Record]) -> bool:
-        """As `apply`; False where only that can do it, which is then called with the same records.
-
-        Raises OSError as `apply` does.
-        """
-
-
-@runtime_checkable
-class DropsRemoved(Protocol):
-    """What a handler has that keeps files of topics."""
-
-    def drop_removed(self) -> None:
-        """Deletes the files of removed topics, before a record that follows the removal comes.
-
-        After an OSError the same call completes it.
-        """
-
-
-@runtime_checkable
-class WatchesFiles(Protocol):
-    """What a handler has whose files somebody may remove while it has them open."""
-
-    def lost_files(self) -> str:
-        """What is gone, or another file by now; empty while all that it looked at is in place.
-
-        Called between turns, about once a second: it looks at a bounded number of files.
-        """
-
-    def disown_lost(self) -> None:
-        """Takes back what vouches for what is lost: the next process makes it anew."""
-
-
-class FilesLost(Exception):
-    """Files of the worker were removed or replaced; it must end."""
-
-
-class Stopped(Exception):
-    """The wish to stop came while a handler was at work."""
-
-
-@dataclass(frozen=True, slots=True)
-class DispatchPace:
-    """When to sync, and what to compute with."""
-
-    flush: LoopPace = _EACH_SECOND
-    delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,8 +211,6 @@ class Dispatcher:
         """How many were dispatched."""
         self._feed = feed
         self._handler = handler
-        self._short = handler if isinstance(handler, TakesFew) else None
-        self._keeper = handler if isinstance(handler, DropsRemoved) else None
         self._removals = 0
         self._pace = pace
         self._flush_loop = ServiceLoop(pace.flush, 0.0, 0.0)
@@ -320,7 +269,8 @@ class Dispatcher:
             return True
         self.is_ending = limits.is_ending
         if limits.removals != self._removals:
-            self._drop_removed(limits.removals)
+            self._until_room(self._handler.drop_removed)
+            self._removals = limits.removals
         self.done = max(self.done, limits.min_offset)
         if limits.min_offset > self._trimmed_to:
             self._trimmed_to = limits.min_offset
@@ -329,14 +279,9 @@ class Dispatcher:
             self._flush_if_due()
             return False
         try:
-            return self._turn_shortly(self._short, limits) or self._turn_by_columns(limits)
+            return self._turn_shortly(limits) or self._turn_by_columns(limits)
         except ServiceNotAvailable as error:
             return self._wait_for_log(error)
-
-    def _drop_removed(self, removals: int) -> None:
-        if self._keeper is not None:
-            self._until_room(self._keeper.drop_removed)
-        self._removals = removals
 
     def _turn_by_columns(self, limits: LogBounds) -> bool:
         for columns in self._feed.columns(self.done, limits.readable):
@@ -355,15 +300,16 @@ class Dispatcher:
         self._publish(limits.readable)
         return True
 
-    def _turn_shortly(self, short: TakesFew | None, limits: LogBounds) -> bool:
+    def _turn_shortly(self, limits: LogBounds) -> bool:
         """Dispatches a few records one by one; False: it must be done as columns."""
-        records = None if short is None else self._feed.few(self.done, limits.readable)
-        if short is None or not records:
+        takes_few = self._handler.takes_few
+        records = self._feed.few(self.done, limits.readable) if takes_few else None
+        if not records:
             return False
         if self._feed.limits().epoch != self.epoch:
             return True
         try:
-            if not short.apply_few(records):
+            if not self._handler.apply_few(records):
                 return False
         except OSError as error:
             if error.errno not in PASSING:
@@ -555,6 +501,54 @@ class Dispatcher:
             return 0
         log.debug("progress saved", extra=fields(epoch=limits.epoch, offset=offset))
         return offset
+
+
+class TopicGrowth:
+    """Counts what comes to each topic, from the ends of its queues: a message costs nothing."""
+
+    def __init__(self, messages: Messages, counts: TopicCounts) -> None:
+        """`messages`: as `Handler.messages_by_topic`, of one that has resumed: all that it
+        knows by now was counted before."""
+        self._messages = messages
+        self._counts = counts
+        self._known = messages() or {}
+        self._seen = 0
+        self._due_at = 0.0
+
+    def look(self, now: float, records: int) -> None:
+        """Counts what has come since the last look, when it is time for one again.
+
+        `records`: all that were dispatched; until there are more, nothing has come.
+        """
+        if now >= self._due_at and records != self._seen:
+            # Of the processor: a machine that gave others the turn must not delay the counts.
+            began = time.thread_time()
+            self.look_now(records)
+            took = time.thread_time() - began
+            self._due_at = now + max(TOPICS_EVERY_S, took / TOPICS_TIME_SHARE)
+
+    def look_now(self, records: int) -> None:
+        """As `look`, whether it is time or not."""
+        self._seen = records
+        found = self._messages() or {}
+        for topic, messages in found.items():
+            grown = messages - self._known.get(topic, 0)
+            if grown > 0:  # less than before after a cut of the log
+                self._counts.add(topic, grown)
+        self._known = found
+        self._counts.publish()
+
+    def close(self) -> None:
+        """Shows the last counts."""
+        self._counts.close()
+
+
+class FilesLost(Exception):
+    """Files of the worker were removed or replaced; it must end."""
+
+
+class Stopped(Exception):
+    """The wish to stop came while a handler was at work."""
 
 
 def begin(work: Callable[[], T], name: str) -> Future[T]:

@@ -20,6 +20,7 @@ from node.runtime.process import leave
 from node.runtime.service_loop import index_pace
 from node.runtime.settings import Settings
 from node.runtime.state_page import run_dir
+from node.store.condition import INDEX_WORKER
 from node.store.file_sizes import found_geometry
 from node.store.indexes import check_index_names, list_index_files
 from node.store.log.reader import Damage
@@ -47,14 +48,24 @@ from protocol.derived.index_build import (
 from protocol.errors import BadRequest, NotFound, StoreDamaged
 from protocol.names import ABORT_FILE, INDEX_DIR, next_index_file_name
 from protocol.record.java_hash import java_hash
+from workers.dispatch import Handler
 from workers.feed import Feed
 from workers.process import WorkerJob, parser_for, run_worker
 from workers.progress import took_over_in_order, vouched_offset
 from workers.sleep import TurnPace
 from workers.sparse_file import Unsynced, make_file, nonzero_pieces, zero_from
 
+log = logging.getLogger("keelog.worker")
+
 _SLOT_DTYPE = np.dtype(">i4")
 _CHUNK_ENTRIES = 1 << 16
+
+WINDOW_BYTES = 1 << 20
+"""Log read at once: it stays in the processor's cache from its copy to its keys."""
+PENDING_KEYS_MAX = 1 << 19
+"""Keys that wait in memory, 20 bytes each, for their slots to be written at once."""
+IDLE_S, TURN_BYTES = 0.02, 4 << 20
+"""Nobody waits for a key: the writer rings for the first record after a quiet time alone."""
 
 
 @dataclass(slots=True)
@@ -289,28 +300,6 @@ class IndexWriter:
         return descriptor
 
 
-def _read(descriptor: int, position: int, size: int) -> bytes:
-    parts: list[bytes] = []
-    while size:
-        part = os.pread(descriptor, size, position)
-        if not part:
-            break
-        parts.append(part)
-        position, size = position + len(part), size - len(part)
-    return b"".join(parts)
-
-
-log = logging.getLogger("keelog.worker")
-
-SLOT = "index"
-WINDOW_BYTES = 1 << 20
-"""Log read at once: it stays in the processor's cache from its copy to its keys."""
-PENDING_KEYS_MAX = 1 << 19
-"""Keys that wait in memory, 20 bytes each, for their slots to be written at once."""
-IDLE_S, TURN_BYTES = 0.02, 4 << 20
-"""Nobody waits for a key: the writer rings for the first record after a quiet time alone."""
-
-
 class LastIndexed(NamedTuple):
     """The last indexed record, and how many entries it has."""
 
@@ -318,8 +307,8 @@ class LastIndexed(NamedTuple):
     entries: int = 0
 
 
-class IndexFiles:
-    """The handler that enters keys: `Handler` of workers/dispatch.py."""
+class IndexFiles(Handler):
+    """The handler that enters keys."""
 
     def __init__(self, root: Path, folder: IndexWriter, feed: Feed, with_tags: bool = True) -> None:
         self._root = root
@@ -343,7 +332,7 @@ class IndexFiles:
         self._folder.make_root()
         self._folder.drop_unfinished()
         is_kept = bool(self._folder.names()) or not self._begins_with_keys(limits.min_offset)
-        vouched = vouched_offset(self._root, SLOT)
+        vouched = vouched_offset(self._root, INDEX_WORKER)
         if not is_kept:
             if vouched:
                 found = fields(folder=self._folder.root)
@@ -507,7 +496,7 @@ class IndexFiles:
         self.applied = self._gathered
 
     def pass_over(self, hole: Damage) -> None:
-        """As Handler has it. Nothing waits."""
+        """As `Handler` has it. Nothing waits."""
         self.applied = self._gathered = hole.resumed_at
 
     def _new_keys(self, batch: KeyBatch) -> KeyBatch:
@@ -556,14 +545,25 @@ class IndexFiles:
     # Whether the files stay
 
     def lost_files(self) -> str:
-        """As WatchesFiles has it."""
+        """As `Handler` has it."""
         return self._folder.lost()
 
     def disown_lost(self) -> None:
-        """As WatchesFiles has it: keys of all times may be in a file that is gone."""
-        forget(self._root, SLOT)
+        """As `Handler` has it: keys of all times may be in a file that is gone."""
+        forget(self._root, INDEX_WORKER)
         for name in self._folder.names():
             self._folder.remove(name)
+
+
+def _read(descriptor: int, position: int, size: int) -> bytes:
+    parts: list[bytes] = []
+    while size:
+        part = os.pread(descriptor, size, position)
+        if not part:
+            break
+        parts.append(part)
+        position, size = position + len(part), size - len(part)
+    return b"".join(parts)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -572,11 +572,13 @@ def main(arguments: list[str] | None = None) -> int:
 
     def make_handler(root: Path, settings: Settings, feed: Feed) -> IndexFiles:
         geometry = found_geometry(root, settings.index_geometry)
-        folder = IndexWriter(root, geometry, run_dir(root) / f"{SLOT}.new")
+        folder = IndexWriter(root, geometry, run_dir(root) / f"{INDEX_WORKER}.new")
         return IndexFiles(root, folder, feed, settings.index_tags_enable)
 
     pace = TurnPace(batch_bytes=TURN_BYTES, idle_s=IDLE_S, idle_bytes=TURN_BYTES)
-    return run_worker(options, WorkerJob(SLOT, "keelog-index", make_handler, index_pace, pace=pace))
+    return run_worker(
+        options, WorkerJob(INDEX_WORKER, "keelog-index", make_handler, index_pace, pace=pace)
+    )
 
 
 if __name__ == "__main__":

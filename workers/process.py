@@ -45,10 +45,8 @@ from workers.dispatch import (
     DispatchPace,
     FilesLost,
     Handler,
-    KnowsTopics,
     Stopped,
     TopicGrowth,
-    WatchesFiles,
     WorkerSite,
     WorkerStats,
     begin,
@@ -146,7 +144,7 @@ class _Worker:
             # The page has the number of the worker before us: what readers saw comes never again.
             number = self._page.hints
             self._growth = GrowthHints(self._context, self._root, job.shard, number)
-        self._told_epoch = 0
+        self._hinted_epoch = 0
         """The epoch of the last hint."""
 
     def __enter__(self) -> Self:
@@ -199,7 +197,6 @@ class _Worker:
         return EXIT_OK
 
     def _end_without_files(self, why: str, dispatcher: Dispatcher, handler: Handler) -> int:
-        assert isinstance(handler, WatchesFiles)
         dispatcher.await_flush()
         handler.disown_lost()
         event = "files are lost: the process ends, the next makes them anew"
@@ -209,18 +206,18 @@ class _Worker:
 
     def _look_at_files(self, handler: Handler, now: float) -> None:
         """Raises FilesLost: nobody else reads what would be written into files without a name."""
-        if now >= self._files_look_at and isinstance(handler, WatchesFiles):
+        if now >= self._files_look_at:
             self._files_look_at = now + FILES_LOOK_S
             if lost := handler.lost_files():
                 raise FilesLost(lost)
 
     def _follow(self, dispatcher: Dispatcher, feed: Feed, handler: Handler) -> None:
         dispatcher.start()
-        self._tell(dispatcher.epoch)
+        self._send_hint(dispatcher.epoch)
         topics = None
-        if isinstance(handler, KnowsTopics):
+        if handler.messages_by_topic() is not None:
             counts = TopicCounts(self._root, self._role, self._job.shard)
-            topics = self._topics = TopicGrowth(handler, counts)
+            topics = self._topics = TopicGrowth(handler.messages_by_topic, counts)
         self._child.report_ready()
         pace = self._job.pace
         while not self._stop.is_set:
@@ -229,7 +226,7 @@ class _Worker:
             now = time.monotonic()
             if worked:
                 self._stats.turn(time.monotonic_ns() - began, dispatcher.records)
-                self._tell(dispatcher.epoch)
+                self._send_hint(dispatcher.epoch)
                 pace.worked(now)
             elif self._is_once:
                 break
@@ -276,12 +273,12 @@ class _Worker:
         else:
             self._rest.wait(sleep.seconds)
 
-    def _tell(self, epoch: int) -> None:
+    def _send_hint(self, epoch: int) -> None:
         if self._growth is not None and self._job.grown is not None:
             grown = self._job.grown()
-            if epoch != self._told_epoch:
+            if epoch != self._hinted_epoch:
                 # Resuming moves the ends of queues, and names none: this hint is about all.
-                self._told_epoch = epoch
+                self._hinted_epoch = epoch
                 grown = set()
             elif not grown:
                 return
@@ -329,7 +326,7 @@ class _Worker:
         """Between two windows of the log. Resuming may walk all of it, and can be given up."""
         self._beat()
         if self._dispatcher is not None and self._dispatcher.done:
-            self._tell(self._dispatcher.epoch)
+            self._send_hint(self._dispatcher.epoch)
         if self._stop.is_set and (self._dispatcher is None or self._dispatcher.is_resuming):
             raise Stopped
 

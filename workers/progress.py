@@ -5,12 +5,11 @@ cut and have grown again; so the smaller of the two counts, and never the log's 
 """
 
 import json
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from node.runtime import disk
-from node.runtime.state_page import queue_slot, run_dir
+from node.runtime.state_page import queue_slot, run_dir, shard_of_slot
 from node.runtime.store_paths import QUEUES_FILE_BYTES_MAX, read_bounded
 from node.store.checkpoints import (
     EpochLine,
@@ -23,8 +22,6 @@ from node.store.checkpoints import (
     remove_progress,
 )
 from protocol.ids import Queue
-
-_QUEUE_SLOT = re.compile(r"queue-([0-9]+)-of-([0-9]+)")
 
 
 def vouched_offset(root: Path, slot: str) -> int | None:
@@ -110,7 +107,7 @@ def _by_count(progress: dict[str, WorkerCheckpoint]) -> dict[int, dict[int, Work
     """Progress of queue workers, by their number and then by shard."""
     found: dict[int, dict[int, WorkerCheckpoint]] = {}
     for slot, value in progress.items():
-        match = _QUEUE_SLOT.fullmatch(slot)
-        if match is not None and int(match[1]) < int(match[2]):
-            found.setdefault(int(match[2]), {})[int(match[1])] = value
+        place = shard_of_slot(slot)
+        if place is not None and place[0] < place[1]:
+            found.setdefault(place[1], {})[place[0]] = value
     return found

@@ -33,11 +33,15 @@ from workers.sparse_file import Unsynced, make_file, zero_from
 CHECKED_FILES_MAX = 3
 """Without progress the newest files of a queue are looked through, as many as RocketMQ does."""
 
-
 FIRST_UNIT = QueueUnit(0, FILLER_SIZE, 0)
 
 IsLogged = Callable[[Queue, int, QueueUnit], bool]
 """Whether the log has the record that a unit at a position of a queue names."""
+
+OPEN_LOOKS_MAX = 512
+"""Queues whose open file is looked at, a microsecond each."""
+FOLDER_LOOKS_MAX = 16
+"""Queues whose folder is listed."""
 
 
 class QueueBrokenError(Exception):
@@ -158,11 +162,8 @@ class QueueWriter:
         Units count while they are not empty, rise, and their records end at `limit` or below.
         Only the newest files are looked through; with nothing believable in them there is no end.
         """
-        return self._good_from(queue, self.bases(queue)[-CHECKED_FILES_MAX:], limit)
-
-    def _good_from(self, queue: Queue, bases: list[int], limit: int) -> QueueEnd:
         state = QueueEnd()
-        for base in bases:
+        for base in self.bases(queue)[-CHECKED_FILES_MAX:]:
             units = self.read(queue, base, self.units_per_file)
             ends = units["physical_offset"].astype(np.int64) + units["size"]
             filler = (units["physical_offset"] == 0) & (units["size"] == FILLER_SIZE)
@@ -358,12 +359,6 @@ class QueueWriter:
 def _physical_end(unit: QueueUnit) -> int:
     """Log offset after a unit's record; fillers have none."""
     return -1 if unit.size == FILLER_SIZE else unit.physical_offset + unit.size
-
-
-OPEN_LOOKS_MAX = 512
-"""Queues whose open file is looked at, a microsecond each."""
-FOLDER_LOOKS_MAX = 16
-"""Queues whose folder is listed."""
 
 
 class QueueWatch:

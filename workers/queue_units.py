@@ -1,6 +1,6 @@
 """The units that the log calls for, queue by queue: of a batch, of what is missing, of damage.
 
-A batch's units are grouped by the compiled loader, or as columns. Damaged bytes of the log get
+A batch's units are grouped by the compiled kernel, or as columns. Damaged bytes of the log get
 units that take the places of their messages in queues.
 
 Queues may lack units at their end or before their first file. Progress vouches for files as they
@@ -31,13 +31,17 @@ from workers.feed import Feed
 Own = Callable[[bytes, int], Queue | None]
 """The queue of a topic as stored and a number, if units are to be made for it."""
 
+HOLES_MAX = 1_000
+"""Beyond it the newest two count as one."""
+_INT32 = 2**31 - 1
+
 
 class UnitGroup(NamedTuple):
     """One queue's units in log order, and what is known of them together.
 
     `follows` is the queue offset of the first when the others follow it one by one, else None;
     `physical_start` and `physical_end` are the ends of the first and the last one's record. Only
-    the compiled loader knows these facts: units that were made as columns have None and zeros.
+    the compiled kernel knows these facts: units that were made as columns have None and zeros.
     """
 
     queue: Queue
@@ -255,11 +259,6 @@ class MissingUnits:
 
 def _end(queue: Queue, ends: Mapping[Queue, QueueEnd]) -> int:
     return ends.get(queue, QueueEnd()).end or 0
-
-
-HOLES_MAX = 1_000
-"""Beyond it the newest two count as one."""
-_INT32 = 2**31 - 1
 
 
 class _Hole(NamedTuple):

@@ -29,7 +29,7 @@ from workers.dispatch import Handler
 from workers.feed import Feed, RestingFeed
 from workers.index_file import IndexFiles, IndexWriter
 
-Tell = Callable[[str, int, int], None]
+Progress = Callable[[str, int, int], None]
 """Called with what is rebuilt (`queues` or `index`), log bytes done, and all there are."""
 
 
@@ -51,7 +51,7 @@ def rebuild(
     queues: bool = True,
     index: bool = True,
     settings: Settings | None = None,
-    progress: Tell | None = None,
+    progress: Progress | None = None,
 ) -> RebuildReport:
     """Throws away and rebuilds `consumequeue/`, `index/`, or both; the log is only read.
 
@@ -75,7 +75,7 @@ def rebuild(
 
 
 def rebuild_locked(
-    root: Path, queues: bool, index: bool, settings: Settings, progress: Tell | None = None
+    root: Path, queues: bool, index: bool, settings: Settings, progress: Progress | None = None
 ) -> RebuildReport:
     """As `rebuild`, for a caller that holds the store's lock."""
     began = time.monotonic()
@@ -113,7 +113,7 @@ class _Rebuild:
     root: Path
     feed: Feed
     settings: Settings
-    tell: Tell
+    notify: Progress
     records: int = 0
 
     def queues(self) -> None:
@@ -164,7 +164,7 @@ class _Rebuild:
             handler.apply(DispatchRequests(columns, self.settings.delay_levels_ms))
             self.records += len(columns)
             done = columns.end
-            self.tell(what, done - limits.min_offset, limits.readable - limits.min_offset)
+            self.notify(what, done - limits.min_offset, limits.readable - limits.min_offset)
         handler.settle()
         handler.flush()
         self.feed.check()

@@ -3,7 +3,7 @@
 A turn costs nearly the same for one record as for hundreds. So while records keep coming and nobody
 waits for them, a worker rests after a turn until some time has passed or much has come. A record
 that comes after a quiet time is taken at once, and so is every record that a reader waits for. The
-longer the log is quiet, the longer a worker sleeps, until the writer rings its bell
+longer the log is quiet, the longer a worker sleeps, until the writer wakes it
 (`node.runtime.wakeup`). `TurnPace` decides, purely: no clock, no I/O.
 
 A worker rings the readers that listen when queues have grown. Such a hint shortens a sleep; losing
@@ -35,13 +35,8 @@ SHORT_BYTES = 16 << 10
 LATE_BYTES = 16 << 20
 """A worker for which more of the log waits is late."""
 
-
-def gives_way(waiting_bytes: int) -> bool:
-    """Whether a turn for so much of the log lets those that clients wait for run first.
-
-    A short one is soon over, and a late worker might never keep up.
-    """
-    return SHORT_BYTES < waiting_bytes <= LATE_BYTES
+HINTED_QUEUES_MAX = 1000
+"""More queues than this are sent as an empty list, which means all."""
 
 
 class Sleep(NamedTuple):
@@ -84,18 +79,22 @@ class TurnPace:
         return Sleep(seconds, done + (self.idle_bytes if seconds == self.idle_s else 1))
 
 
-HINTED_QUEUES_MAX = 1000
-"""More queues than this are sent as an empty list, which means all."""
+def gives_way(waiting_bytes: int) -> bool:
+    """Whether a turn for so much of the log lets those that clients wait for run first.
+
+    A short one is soon over, and a late worker might never keep up.
+    """
+    return SHORT_BYTES < waiting_bytes <= LATE_BYTES
 
 
 class WorkerSleep:
     """The worker's sleep: the writer's ring, or the wish to stop, ends it early."""
 
-    def __init__(self, bell: ZmqWakeup, page: WorkerPage, stop_descriptor: int) -> None:
+    def __init__(self, wakeup: ZmqWakeup, page: WorkerPage, stop_descriptor: int) -> None:
         self._page = page
-        self._bell = bell
+        self._wakeup = wakeup
         self._poller = zmq.Poller()
-        self._poller.register(bell.socket, zmq.POLLIN)
+        self._poller.register(wakeup.socket, zmq.POLLIN)
         self._poller.register(stop_descriptor, zmq.POLLIN)
 
     def begin(self, sleep: Sleep) -> None:
@@ -107,19 +106,19 @@ class WorkerSleep:
         events = self._poller.poll(max(1, round(seconds * 1000)))
         self.end()
         if events:
-            self._bell.rings()
+            self._wakeup.rings()
 
     def end(self) -> None:
         """Awake: nobody needs to ring."""
         self._page.publish(wake_at=NEVER)
 
     def close(self) -> None:
-        """Gives the bell back."""
-        self._bell.close()
+        """Gives the socket back."""
+        self._wakeup.close()
 
 
 class GrowthHints:
-    """Tells readers which queues have grown: [shard, number, [[topic, queue], ...]]."""
+    """Notifies readers which queues have grown: [shard, number, [[topic, queue], ...]]."""
 
     def __init__(self, context: Context, root: Path, shard: int, number: int) -> None:
         """`number`: of the last hint that was sent about the shard."""

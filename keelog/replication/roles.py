@@ -7,7 +7,7 @@ A rewind cuts a log at the offset of a record, after all that is cut was copied 
 for a replica whose master lost its end, and for an old master that has what the new one never got:
 afterwards it can follow.
 
-What a controller asks for, and a rewind, may be killed anywhere, and run again with the same end.
+`lead`, `follow` and `rewind` may be killed anywhere, and run again with the same end.
 """
 
 import os
@@ -53,6 +53,7 @@ from node.store.log.reader import Bounds, LogReader
 from node.store.log.segments import SegmentList, list_folder
 from node.store.opening import StoppedStore, open_store
 from node.store.quarantine import keep_bytes
+from node.writer.broker_checkpoint import lowered_checkpoint
 from node.writer.log.tail import LogEnd, drop_segments_behind, zero_behind
 from node.writer.recovery import Recovery, carry_out, examine
 from protocol.derived.file_layouts import encode_checkpoint
@@ -68,6 +69,8 @@ from protocol.ha import (
 from protocol.ids import Queue
 from protocol.names import CHECKPOINT_FILE, COMMIT_LOG_DIR
 from protocol.record.codec import Filler, Record
+
+_COPY_BYTES = 1 << 20
 
 
 class AcknowledgedLost(RefusedError):
@@ -224,9 +227,6 @@ def demote(root: Path, source: str) -> StoreRole:
         return changed
 
 
-_COPY_BYTES = 1 << 20
-
-
 class Rewind(NamedTuple):
     """What a rewind cuts, or has cut. `kept_in`: the folder in quarantine, once it was applied."""
 
@@ -351,20 +351,11 @@ def _lower_acknowledged(root: Path, offset: int) -> None:
 
 
 def _lower_checkpoint(root: Path, end: LogEnd) -> None:
-    """RocketMQ's checkpoint says no more than the log holds; a broker then looks for itself."""
-    found, last_ms = read_checkpoint(root), _last_time(end)
-    offsets = {
-        name: 0
-        for name in ("confirm_physical_offset", "logics_physical_offset")
-        if getattr(found, name) > end.offset
-    }
-    times = {
-        name: min(getattr(found, name), last_ms)
-        for name in ("physic_msg_timestamp", "logics_msg_timestamp", "index_msg_timestamp")
-    }
+    """RocketMQ's checkpoint says no more than the log holds."""
+    lowered = lowered_checkpoint(read_checkpoint(root), end.offset, _last_time(end))
     path = root / CHECKPOINT_FILE
     if path.exists():
-        disk.write_atomically(path, encode_checkpoint(found._replace(**offsets, **times)))
+        disk.write_atomically(path, encode_checkpoint(lowered))
 
 
 def _last_time(end: LogEnd) -> int:

@@ -64,6 +64,19 @@ _GET_FORMS: dict[str, RequestLayout[Any]] = {
 }
 """The ways to name a record, by the field that only one of them has."""
 
+Get = GetByOffset | GetById | GetByKey | GetByQueue
+
+T = TypeVar("T")
+NO_TIME = -1
+"""Of a message that is not there (DefaultMessageStore#getMessageStoreTimeStamp)."""
+FIND_BYTES_MAX = 4 << 20
+"""A page of found records ends with the one that exceeds this."""
+_TRY_TOPICS = "see the topics with: keelog topic ls"
+_TRY_KEYS = (
+    "the index follows the log by some milliseconds: again in a moment, or look for a key of the"
+    " message: keelog msg find --topic T --key K"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Pull:
@@ -83,9 +96,6 @@ class Pull:
     """How late its answer may come."""
     generation: int | None = None
     """A log offset at which its place was known; None: it is taken as it is."""
-
-
-Get = GetByOffset | GetById | GetByKey | GetByQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,18 +179,6 @@ def parse_fetch(header: Header) -> Fetch:
     if kind == FETCH_LOG:
         return Fetch(kind, offset, size)
     return Fetch(kind, offset, size, file=FETCHED_INDEX.parse(header).file)
-
-
-T = TypeVar("T")
-NO_TIME = -1
-"""Of a message that is not there (DefaultMessageStore#getMessageStoreTimeStamp)."""
-FIND_BYTES_MAX = 4 << 20
-"""A page of found records ends with the one that exceeds this."""
-_TRY_TOPICS = "see the topics with: keelog topic ls"
-_TRY_KEYS = (
-    "the index follows the log by some milliseconds: again in a moment, or look for a key of the"
-    " message: keelog msg find --topic T --key K"
-)
 
 
 class Answer(NamedTuple):

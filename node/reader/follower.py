@@ -25,6 +25,7 @@ from node.runtime.wakeup import (
     Waiters,
     quiet_sleep_s,
 )
+from node.store.condition import QUEUE_WORKER_PREFIX
 from node.store.opening import RunningStore
 from node.store.query.pull import TransferLimits
 from protocol.errors import CorruptError, MqError
@@ -68,10 +69,12 @@ class StoreFollower:
         self._pages: StatePages = desk.store.pages
         self._site = site
         self._page = page
-        self._bell = DatagramWakeup(site.slot)
-        self.bell_fd = self._bell.watched
-        self._hints = Hints(self._bell, site.shards)
-        self._workers = Waiters(context, site.root, lambda slot: slot.startswith("queue-"))
+        self._wakeup = DatagramWakeup(site.slot)
+        self.bell_fd = self._wakeup.watched
+        self._hints = Hints(self._wakeup, site.shards)
+        self._workers = Waiters(
+            context, site.root, lambda slot: slot.startswith(QUEUE_WORKER_PREFIX)
+        )
         self._news: News | None = None
         self._epoch = 0
         self._unfit_since: float | None = None

@@ -88,8 +88,8 @@ def parse_hint(message: bytes) -> Hint | None:
 class Hints:
     """The hints of all queue workers. They count only while a pull waits for the workers."""
 
-    def __init__(self, bell: DatagramWakeup, shards: int) -> None:
-        self._bell = bell
+    def __init__(self, wakeup: DatagramWakeup, shards: int) -> None:
+        self._wakeup = wakeup
         self._counts = [HintCount() for _ in range(shards)]
         self._listens = False
 
@@ -113,10 +113,10 @@ class Hints:
         """
         if not self._listens:
             if is_rung:
-                self._bell.hush()
+                self._wakeup.hush()
             return NO_NEWS
         news = News(set(), set())
-        heard = self._bell.rings() if is_rung else []
+        heard = self._wakeup.rings() if is_rung else []
         for message in heard:
             found = parse_hint(message)
             if found is None or not 0 <= found.shard < len(self._counts):
@@ -139,4 +139,4 @@ class Hints:
 
     def close(self) -> None:
         """Closes the socket."""
-        self._bell.close()
+        self._wakeup.close()

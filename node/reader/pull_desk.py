@@ -3,7 +3,7 @@
 Replies leave through a function; times are seconds of the caller's monotonic clock. Pulls wait in
 `LongPolls`, by queue, by peer and by deadline.
 
-`TailDesk` answers from the tail cache, new pulls and held ones. A pull that asks for a `stream`
+`TailHandler` answers from the tail cache, new pulls and held ones. A pull that asks for a `stream`
 stays held after an answer that takes it to the end of its queue: the consumer need not pull again
 for each message.
 
@@ -43,7 +43,6 @@ from node.store.query.pull import (
     nothing,
     total_max,
 )
-from node.store.query.verified_read import Payload
 from node.store.queues import QueueReader
 from protocol.errors import (
     CorruptError,
@@ -59,6 +58,34 @@ from protocol.names import COMMIT_LOG_DIR
 HELD_MAX = 50_000
 LookKey = tuple[int, str, str, int, int]
 _DEAD_MAX = 1_024
+
+AHEAD_MESSAGES = 1_024
+AHEAD_BYTES = 256 * 1024
+"""Of one look; a pull that takes more than a quarter of it gains nothing."""
+AHEAD_SHARE = 4
+AHEAD_KEPT_BYTES_MAX = 8 * 1024 * 1024
+"""Of all that is kept: beyond it, what was read first is dropped."""
+AHEAD_PLACES_MAX = 4_096
+"""Consumers that are remembered, with or without records."""
+_AHEAD_LIMITS = TransferLimits(AHEAD_MESSAGES, AHEAD_BYTES, AHEAD_MESSAGES, AHEAD_BYTES)
+EndOf = Callable[[Queue], int | None]
+_AheadPlace = tuple[Queue, int]
+
+HELD_STREAMS_MAX = 40_000
+"""While more pulls are held, each gets one answer: streams leave room for pulls that wait."""
+
+AT_ONCE: Mapping[str, Any] = MappingProxyType({})
+"""Of an answer to a pull that was not held."""
+_TailAnswers = dict[LookKey, tuple[Taken, Answer]]
+
+SCANS_AT_ONCE = 64
+"""The scans that a held pull with a filter makes before other pulls have their turn."""
+UNDECIDED_MS = 1_000
+"""How long a pull that does not wait is held until the end of its queue is known."""
+
+T = TypeVar("T")
+_Looked = dict[LookKey, PulledRecords | None]
+_OF_THE_END = (PullStatus.OFFSET_OVERFLOW_BADLY, PullStatus.NO_MESSAGE_IN_QUEUE)
 
 
 @dataclass(slots=True, eq=False)
@@ -123,358 +150,9 @@ class Held:
         return replace(self.pull, offset=self.next_offset)
 
 
-class LongPolls:
-    """Up to `limit` held pulls. The cost of a removal does not depend on their number."""
-
-    def __init__(self, limit: int = HELD_MAX) -> None:
-        self._limit = limit
-        self._queues: dict[Queue, dict[Held, None]] = {}
-        self._peers: dict[bytes, set[Held]] = {}
-        self._times: list[tuple[float, int, Held]] = []
-        self._numbers = count()
-        self._held = 0
-        self._patience: Counter[int] = Counter()
-        """How many pulls have which patience, in ms."""
-        self.patience_s = 0.0
-        """How late the answer to any of the pulls may come; 0 without one."""
-
-    def __len__(self) -> int:
-        return self._held
-
-    def add(self, held: Held) -> None:
-        """Holds a pull. Raises NodeBusy at the limit."""
-        self.check_room()
-        self._queues.setdefault(held.queue, {})[held] = None
-        self._peers.setdefault(held.peer, set()).add(held)
-        heapq.heappush(self._times, (held.deadline, next(self._numbers), held))
-        self._held += 1
-        self._patience[held.pull.patience_ms] += 1
-        self.patience_s = min(self._patience) / 1000
-
-    def check_room(self) -> None:
-        """Raises NodeBusy when no further pull can be held."""
-        if self._held >= self._limit:
-            raise NodeBusy(
-                f"{self._held} pulls are held here already", "pull again later, or without wait_ms"
-            )
-
-    def queues(self) -> list[Queue]:
-        """The queues that pulls wait for."""
-        return list(self._queues)
-
-    def waits_for(self, queue: Queue) -> bool:
-        """True if a pull waits for this queue."""
-        return queue in self._queues
-
-    def of(self, queue: Queue) -> list[Held]:
-        """The pulls that wait for this queue, in the order of their arrival."""
-        return list(self._queues.get(queue, ()))
-
-    def remove(self, held: Held) -> None:
-        """Removes a pull; does nothing if it was removed before."""
-        if held.is_over:
-            return
-        held.is_over = True
-        self._held -= 1
-        patience_ms = held.pull.patience_ms
-        self._patience[patience_ms] -= 1
-        if not self._patience[patience_ms]:
-            del self._patience[patience_ms]
-            self.patience_s = min(self._patience, default=0) / 1000
-        of_queue = self._queues[held.queue]
-        del of_queue[held]
-        if not of_queue:
-            del self._queues[held.queue]
-        of_peer = self._peers[held.peer]
-        of_peer.discard(held)
-        if not of_peer:
-            del self._peers[held.peer]
-        # Removed pulls leave the heap at their deadline, or when they are most of it.
-        if len(self._times) > 2 * self._held + _DEAD_MAX:
-            self._times = [item for item in self._times if not item[2].is_over]
-            heapq.heapify(self._times)
-
-    def forget(self, peer: bytes) -> list[Held]:
-        """Removes all pulls of a peer that is gone, and returns them."""
-        gone = list(self._peers.get(peer, ()))
-        for held in gone:
-            self.remove(held)
-        return gone
-
-    def take_due(self, now: float) -> Iterator[Held]:
-        """Removes the pulls whose deadline has come, and yields them, the earliest first."""
-        while self._times and self._times[0][0] <= now:
-            held = heapq.heappop(self._times)[2]
-            if not held.is_over:
-                self.remove(held)
-                yield held
-
-    def take_all(self) -> Iterator[Held]:
-        """Removes all pulls, and yields them in the order of their deadlines."""
-        return self.take_due(float("inf"))
-
-    def next_deadline(self) -> float | None:
-        """The earliest deadline; None without a pull."""
-        while self._times and self._times[0][2].is_over:
-            heapq.heappop(self._times)
-        return self._times[0][0] if self._times else None
-
-
-AHEAD_MESSAGES = 1_024
-AHEAD_BYTES = 256 * 1024
-"""Of one look; a pull that takes more than a quarter of it gains nothing."""
-AHEAD_SHARE = 4
-AHEAD_KEPT_BYTES_MAX = 8 * 1024 * 1024
-"""Of all that is kept: beyond it, what was read first is dropped."""
-AHEAD_PLACES_MAX = 4_096
-"""Consumers that are remembered, with or without records."""
-_AHEAD_LIMITS = TransferLimits(AHEAD_MESSAGES, AHEAD_BYTES, AHEAD_MESSAGES, AHEAD_BYTES)
-EndOf = Callable[[Queue], int | None]
-_AheadPlace = tuple[Queue, int]
-
-
-@dataclass(slots=True)
-class _AheadRecords:
-    """Records of one queue, back to back. Those before `row` were taken.
-
-    `reader`: the store replaces a queue's reader when what was read may no longer hold.
-    """
-
-    reader: QueueReader
-    payload: memoryview
-    ends: list[int]
-    """Where each record ends in `payload`, after a 0."""
-    sizes: bytes
-    places: list[int]
-    row: int = 0
-
-    def stop(self, count_max: int, bytes_max: int) -> int:
-        """The row after the last one of a pull with these limits."""
-        stop = min(self.row + count_max, len(self.places))
-        room = self.ends[self.row] + bytes_max
-        if self.ends[stop] > room:
-            stop = max(self.row + 1, bisect_right(self.ends, room, self.row, stop) - 1)
-        return stop
-
-    def ends_within(self, count_max: int, bytes_max: int) -> bool:
-        """True if its end might cut the pull short."""
-        return self.stop(count_max, bytes_max) == len(self.places)
-
-
-class ReadAhead:
-    """The records that are kept for the consumers of a store, by queue and offset."""
-
-    def __init__(self) -> None:
-        self._kept: dict[_AheadPlace, _AheadRecords | None] = {}
-        """None: a pull ended here, and nothing was read beyond it yet."""
-        self._bytes = 0
-
-    def note(self, wanted: Pull, found: PulledRecords) -> None:
-        """A pull was answered from the files: the next one may read ahead."""
-        if (
-            found.count
-            and wanted.request.tags is None
-            and len(found.payload) * AHEAD_SHARE <= AHEAD_BYTES
-            and found.count * AHEAD_SHARE <= AHEAD_MESSAGES
-            and found.max_offset - found.next_begin_offset > found.count
-        ):
-            self._keep((wanted.queue, found.next_begin_offset), None)
-
-    def answer(self, store: RunningStore, wanted: Pull, end_of: EndOf) -> Answer | None:
-        """The answer to a pull; None if the files must give it. `end_of`: as the tail knows."""
-        place = wanted.queue, wanted.offset
-        if place not in self._kept:
-            return None
-        records = self._kept.pop(place)
-        self._bytes -= 0 if records is None else len(records.payload)
-        request, reader = wanted.request, store.queue(*wanted.queue)
-        if request.tags is not None or reader is None or wanted.offset < reader.min_offset:
-            return None
-        count_max = min(request.limits.count_max, request.max_messages)
-        bytes_max = min(request.limits.bytes_max, total_max(request))
-        if (
-            records is None
-            or records.reader is not reader
-            or records.ends_within(count_max, bytes_max)
-        ):
-            records = _read_ahead(store, wanted)
-            if records is None or records.ends_within(count_max, bytes_max):
-                return None
-        if _is_cold(store, records.places[records.row], request):
-            return None
-        return self._take(records, records.stop(count_max, bytes_max), wanted, end_of)
-
-    def _take(self, records: _AheadRecords, stop: int, wanted: Pull, end_of: EndOf) -> Answer:
-        row, ends = records.row, records.ends
-        following = wanted.offset + stop - row
-        fields = {
-            "status": PullStatus.FOUND.value,
-            "next_begin_offset": following,
-            "min_offset": records.reader.min_offset,
-            "max_offset": max(records.reader.max_offset, end_of(wanted.queue) or 0),
-            "count": stop - row,
-            "sizes": records.sizes[row * 4 : stop * 4],
-        }
-        payload = records.payload[ends[row] : ends[stop]]
-        records.row = stop
-        self._keep((wanted.queue, following), records)
-        return Answer(fields, payload)
-
-    def _keep(self, place: _AheadPlace, records: _AheadRecords | None) -> None:
-        kept = self._kept
-        self._drop(place)
-        kept[place] = records
-        self._bytes += 0 if records is None else len(records.payload)
-        while self._bytes > AHEAD_KEPT_BYTES_MAX or len(kept) > AHEAD_PLACES_MAX:
-            self._drop(next(iter(kept)))
-
-    def _drop(self, place: _AheadPlace) -> None:
-        records = self._kept.pop(place, None)
-        self._bytes -= 0 if records is None else len(records.payload)
-
-
-def _is_cold(store: RunningStore, offset: int, request: PullRequest) -> bool:
-    """True if a record at this log offset has limits of its own: its pull reads the files."""
-    limits = request.limits
-    return limits.memory_bytes is not None and store.log.end - offset > limits.memory_bytes
-
-
-def _read_ahead(store: RunningStore, wanted: Pull) -> _AheadRecords | None:
-    """Reads a pull's records and what follows; None if the pull has to read by itself."""
-    request = replace(
-        wanted.request,
-        max_messages=AHEAD_MESSAGES,
-        total_bytes_max=AHEAD_BYTES,
-        limits=_AHEAD_LIMITS,
-    )
-    try:
-        found = look_again(store, lambda: pull(store, replace(wanted, request=request)))
-        reader = store.queue(*wanted.queue)
-    except (MqError, FileVanished):
-        return None  # the pull by itself meets this too, and says so
-    numbers = found.queue_offsets
-    if reader is None or not found.count or found.status is not PullStatus.FOUND:
-        return None
-    if int(numbers[-1]) - wanted.offset != found.count - 1:
-        return None  # some units name no record
-    return _AheadRecords(
-        reader,
-        _view_of(found.payload),
-        [0, *found.sizes.cumsum().tolist()],
-        found.packed_sizes(),
-        found.physical_offsets.tolist(),
-    )
-
-
-def _view_of(payload: Payload) -> memoryview:
-    return payload if isinstance(payload, memoryview) else memoryview(payload)
-
-
-HELD_STREAMS_MAX = 40_000
-"""While more pulls are held, each gets one answer: streams leave room for pulls that wait."""
 Deliver = Callable[[Held, Answer | MqError, Mapping[str, Any]], bool]
 """Sends the answer to a pull, or the reason that there is none, with these fields more; False when
 its peer is gone."""
-AT_ONCE: Mapping[str, Any] = MappingProxyType({})
-"""Of an answer to a pull that was not held."""
-_TailAnswers = dict[LookKey, tuple[Taken, Answer]]
-
-
-class TailDesk:
-    """Answers what the tail cache can. It shares the held pulls with `PullDesk`."""
-
-    def __init__(self, holds: LongPolls, deliver: Deliver) -> None:
-        self.tail = TailCache()
-        self._holds = holds
-        self._deliver = deliver
-        self._min_offsets: dict[Queue, int] = {}
-
-    def forget_bounds(self) -> None:
-        """Drops the minimum offsets. Call it now and then, as retention moves them."""
-        self._min_offsets = {}
-
-    def pull(self, store: RunningStore, held: Held) -> bool:
-        """Answers or holds a new pull; False if the queue's files must answer it.
-
-        Raises NodeBusy, StoreDamaged.
-        """
-        queue = held.queue
-        if held.pull.wait_ms and held.next_offset == self.tail.end_of(queue):
-            self._holds.add(held)
-            return True
-        taken = self.tail.take(queue, held.next_offset, held.pull.request)
-        if taken is None:
-            return False
-        found = tail_answer(taken, self.min_offset(store, queue))
-        if held.pull.stream and taken.is_all and len(self._holds) < HELD_STREAMS_MAX:
-            self._holds.add(held)
-            self._hand_out(held, taken, found)
-        else:
-            self._deliver(held, found, AT_ONCE)
-        return True
-
-    def follow(self, store: RunningStore, now: float) -> None:
-        """Answers the held pulls that the cache has messages for; `now` in seconds."""
-        for queue in self.tail.extend(store, now):
-            answers: _TailAnswers = {}
-            for held in self._holds.of(queue):
-                self._wake(store, held, answers)
-
-    def _wake(self, store: RunningStore, held: Held, answers: _TailAnswers) -> None:
-        """Equal pulls share one answer."""
-        key = held.look_key
-        if key not in answers:
-            taken = self.tail.take(held.queue, held.next_offset, held.pull.request)
-            if taken is None:
-                return
-            try:
-                answers[key] = taken, tail_answer(taken, self.min_offset(store, held.queue))
-            except MqError as error:
-                self._holds.remove(held)
-                self._deliver(held, error, AT_ONCE)
-                return
-        taken, found = answers[key]
-        if taken.records or not held.pull.wait_ms:
-            self._hand_out(held, taken, found)
-            return
-        held.next_offset = taken.next_begin_offset
-        held.undecided_below = None
-
-    def _hand_out(self, held: Held, taken: Taken, found: Answer) -> None:
-        """Answers a held pull. A stream goes on until its answers have the size of a full one."""
-        extra = late(held)
-        if held.pull.stream and taken.is_all and held.goes_on(taken.next_begin_offset, found.size):
-            extra["more"] = True
-        else:
-            self._holds.remove(held)
-        if not self._deliver(held, found, extra):
-            self._holds.forget(held.peer)
-
-    def min_offset(self, store: RunningStore, queue: Queue) -> int:
-        """The minimum offset of a queue with messages in the cache. Raises StoreDamaged."""
-        known = self._min_offsets.get(queue)
-        if known is not None:
-            return known
-        reader = look_again(store, lambda: store.queue(*queue))
-        if reader is None or not reader.max_offset:
-            return self.tail.first_of(queue) or 0
-        self._min_offsets[queue] = reader.min_offset
-        return reader.min_offset
-
-
-def late(held: Held) -> dict[str, Any]:
-    """The field of an answer to a pull that was held: the queue offset where it begins."""
-    return {"offset": held.begin}
-
-
-SCANS_AT_ONCE = 64
-"""The scans that a held pull with a filter makes before other pulls have their turn."""
-UNDECIDED_MS = 1_000
-"""How long a pull that does not wait is held until the end of its queue is known."""
-
-T = TypeVar("T")
-_Looked = dict[LookKey, PulledRecords | None]
-_OF_THE_END = (PullStatus.OFFSET_OVERFLOW_BADLY, PullStatus.NO_MESSAGE_IN_QUEUE)
 
 
 class PullDesk:
@@ -486,7 +164,7 @@ class PullDesk:
     def __init__(self, store: RunningStore, deliver: Deliver, shards: int) -> None:
         self.store = store
         self.holds = LongPolls()
-        self.at_end = TailDesk(self.holds, deliver)
+        self.at_end = TailHandler(self.holds, deliver)
         self.tail = self.at_end.tail
         self._ahead = ReadAhead()
         self.trouble: MqError | None = None
@@ -716,6 +394,323 @@ class PullDesk:
         self.holds.remove(held)
         if not self._deliver(held, found, late(held)):
             self.holds.forget(held.peer)
+
+
+class LongPolls:
+    """Up to `limit` held pulls. The cost of a removal does not depend on their number."""
+
+    def __init__(self, limit: int = HELD_MAX) -> None:
+        self._limit = limit
+        self._queues: dict[Queue, dict[Held, None]] = {}
+        self._peers: dict[bytes, set[Held]] = {}
+        self._times: list[tuple[float, int, Held]] = []
+        self._numbers = count()
+        self._held = 0
+        self._patience: Counter[int] = Counter()
+        """How many pulls have which patience, in ms."""
+        self.patience_s = 0.0
+        """How late the answer to any of the pulls may come; 0 without one."""
+
+    def __len__(self) -> int:
+        return self._held
+
+    def add(self, held: Held) -> None:
+        """Holds a pull. Raises NodeBusy at the limit."""
+        self.check_room()
+        self._queues.setdefault(held.queue, {})[held] = None
+        self._peers.setdefault(held.peer, set()).add(held)
+        heapq.heappush(self._times, (held.deadline, next(self._numbers), held))
+        self._held += 1
+        self._patience[held.pull.patience_ms] += 1
+        self.patience_s = min(self._patience) / 1000
+
+    def check_room(self) -> None:
+        """Raises NodeBusy when no further pull can be held."""
+        if self._held >= self._limit:
+            raise NodeBusy(
+                f"{self._held} pulls are held here already", "pull again later, or without wait_ms"
+            )
+
+    def queues(self) -> list[Queue]:
+        """The queues that pulls wait for."""
+        return list(self._queues)
+
+    def waits_for(self, queue: Queue) -> bool:
+        """True if a pull waits for this queue."""
+        return queue in self._queues
+
+    def of(self, queue: Queue) -> list[Held]:
+        """The pulls that wait for this queue, in the order of their arrival."""
+        return list(self._queues.get(queue, ()))
+
+    def remove(self, held: Held) -> None:
+        """Removes a pull; does nothing if it was removed before."""
+        if held.is_over:
+            return
+        held.is_over = True
+        self._held -= 1
+        patience_ms = held.pull.patience_ms
+        self._patience[patience_ms] -= 1
+        if not self._patience[patience_ms]:
+            del self._patience[patience_ms]
+            self.patience_s = min(self._patience, default=0) / 1000
+        of_queue = self._queues[held.queue]
+        del of_queue[held]
+        if not of_queue:
+            del self._queues[held.queue]
+        of_peer = self._peers[held.peer]
+        of_peer.discard(held)
+        if not of_peer:
+            del self._peers[held.peer]
+        # Removed pulls leave the heap at their deadline, or when they are most of it.
+        if len(self._times) > 2 * self._held + _DEAD_MAX:
+            self._times = [item for item in self._times if not item[2].is_over]
+            heapq.heapify(self._times)
+
+    def forget(self, peer: bytes) -> list[Held]:
+        """Removes all pulls of a peer that is gone, and returns them."""
+        gone = list(self._peers.get(peer, ()))
+        for held in gone:
+            self.remove(held)
+        return gone
+
+    def take_due(self, now: float) -> Iterator[Held]:
+        """Removes the pulls whose deadline has come, and yields them, the earliest first."""
+        while self._times and self._times[0][0] <= now:
+            held = heapq.heappop(self._times)[2]
+            if not held.is_over:
+                self.remove(held)
+                yield held
+
+    def take_all(self) -> Iterator[Held]:
+        """Removes all pulls, and yields them in the order of their deadlines."""
+        return self.take_due(float("inf"))
+
+    def next_deadline(self) -> float | None:
+        """The earliest deadline; None without a pull."""
+        while self._times and self._times[0][2].is_over:
+            heapq.heappop(self._times)
+        return self._times[0][0] if self._times else None
+
+
+class TailHandler:
+    """Answers what the tail cache can. It shares the held pulls with `PullDesk`."""
+
+    def __init__(self, holds: LongPolls, deliver: Deliver) -> None:
+        self.tail = TailCache()
+        self._holds = holds
+        self._deliver = deliver
+        self._min_offsets: dict[Queue, int] = {}
+
+    def forget_bounds(self) -> None:
+        """Drops the minimum offsets. Call it now and then, as retention moves them."""
+        self._min_offsets = {}
+
+    def pull(self, store: RunningStore, held: Held) -> bool:
+        """Replies to a new pull, or holds it; False if the queue's files must answer it.
+
+        Raises NodeBusy, StoreDamaged.
+        """
+        queue = held.queue
+        if held.pull.wait_ms and held.next_offset == self.tail.end_of(queue):
+            self._holds.add(held)
+            return True
+        taken = self.tail.take(queue, held.next_offset, held.pull.request)
+        if taken is None:
+            return False
+        found = tail_answer(taken, self.min_offset(store, queue))
+        if held.pull.stream and taken.is_all and len(self._holds) < HELD_STREAMS_MAX:
+            self._holds.add(held)
+            self._hand_out(held, taken, found)
+        else:
+            self._deliver(held, found, AT_ONCE)
+        return True
+
+    def follow(self, store: RunningStore, now: float) -> None:
+        """Replies to the held pulls that the cache has messages for; `now` in seconds."""
+        for queue in self.tail.extend(store, now):
+            answers: _TailAnswers = {}
+            for held in self._holds.of(queue):
+                self._wake(store, held, answers)
+
+    def _wake(self, store: RunningStore, held: Held, answers: _TailAnswers) -> None:
+        """Equal pulls share one answer."""
+        key = held.look_key
+        if key not in answers:
+            taken = self.tail.take(held.queue, held.next_offset, held.pull.request)
+            if taken is None:
+                return
+            try:
+                answers[key] = taken, tail_answer(taken, self.min_offset(store, held.queue))
+            except MqError as error:
+                self._holds.remove(held)
+                self._deliver(held, error, AT_ONCE)
+                return
+        taken, found = answers[key]
+        if taken.records or not held.pull.wait_ms:
+            self._hand_out(held, taken, found)
+            return
+        held.next_offset = taken.next_begin_offset
+        held.undecided_below = None
+
+    def _hand_out(self, held: Held, taken: Taken, found: Answer) -> None:
+        """Replies to a held pull. A stream ends when its replies have the size of a full one."""
+        extra = late(held)
+        if held.pull.stream and taken.is_all and held.goes_on(taken.next_begin_offset, found.size):
+            extra["more"] = True
+        else:
+            self._holds.remove(held)
+        if not self._deliver(held, found, extra):
+            self._holds.forget(held.peer)
+
+    def min_offset(self, store: RunningStore, queue: Queue) -> int:
+        """The minimum offset of a queue with messages in the cache. Raises StoreDamaged."""
+        known = self._min_offsets.get(queue)
+        if known is not None:
+            return known
+        reader = look_again(store, lambda: store.queue(*queue))
+        if reader is None or not reader.max_offset:
+            return self.tail.first_of(queue) or 0
+        self._min_offsets[queue] = reader.min_offset
+        return reader.min_offset
+
+
+@dataclass(slots=True)
+class _AheadRecords:
+    """Records of one queue, back to back. Those before `row` were taken.
+
+    `reader`: the store replaces a queue's reader when what was read may no longer hold.
+    """
+
+    reader: QueueReader
+    payload: memoryview
+    ends: list[int]
+    """Where each record ends in `payload`, after a 0."""
+    sizes: bytes
+    places: list[int]
+    row: int = 0
+
+    def stop(self, count_max: int, bytes_max: int) -> int:
+        """The row after the last one of a pull with these limits."""
+        stop = min(self.row + count_max, len(self.places))
+        room = self.ends[self.row] + bytes_max
+        if self.ends[stop] > room:
+            stop = max(self.row + 1, bisect_right(self.ends, room, self.row, stop) - 1)
+        return stop
+
+    def ends_within(self, count_max: int, bytes_max: int) -> bool:
+        """True if its end might cut the pull short."""
+        return self.stop(count_max, bytes_max) == len(self.places)
+
+
+class ReadAhead:
+    """The records that are kept for the consumers of a store, by queue and offset."""
+
+    def __init__(self) -> None:
+        self._kept: dict[_AheadPlace, _AheadRecords | None] = {}
+        """None: a pull ended here, and nothing was read beyond it yet."""
+        self._bytes = 0
+
+    def note(self, wanted: Pull, found: PulledRecords) -> None:
+        """A pull was answered from the files: the next one may read ahead."""
+        if (
+            found.count
+            and wanted.request.tags is None
+            and len(found.payload) * AHEAD_SHARE <= AHEAD_BYTES
+            and found.count * AHEAD_SHARE <= AHEAD_MESSAGES
+            and found.max_offset - found.next_begin_offset > found.count
+        ):
+            self._keep((wanted.queue, found.next_begin_offset), None)
+
+    def answer(self, store: RunningStore, wanted: Pull, end_of: EndOf) -> Answer | None:
+        """The answer to a pull; None if the files must give it. `end_of`: as the tail knows."""
+        place = wanted.queue, wanted.offset
+        if place not in self._kept:
+            return None
+        records = self._kept.pop(place)
+        self._bytes -= 0 if records is None else len(records.payload)
+        request, reader = wanted.request, store.queue(*wanted.queue)
+        if request.tags is not None or reader is None or wanted.offset < reader.min_offset:
+            return None
+        count_max = min(request.limits.count_max, request.max_messages)
+        bytes_max = min(request.limits.bytes_max, total_max(request))
+        if (
+            records is None
+            or records.reader is not reader
+            or records.ends_within(count_max, bytes_max)
+        ):
+            records = _read_ahead(store, wanted)
+            if records is None or records.ends_within(count_max, bytes_max):
+                return None
+        if _is_cold(store, records.places[records.row], request):
+            return None
+        return self._take(records, records.stop(count_max, bytes_max), wanted, end_of)
+
+    def _take(self, records: _AheadRecords, stop: int, wanted: Pull, end_of: EndOf) -> Answer:
+        row, ends = records.row, records.ends
+        following = wanted.offset + stop - row
+        fields = {
+            "status": PullStatus.FOUND.value,
+            "next_begin_offset": following,
+            "min_offset": records.reader.min_offset,
+            "max_offset": max(records.reader.max_offset, end_of(wanted.queue) or 0),
+            "count": stop - row,
+            "sizes": records.sizes[row * 4 : stop * 4],
+        }
+        payload = records.payload[ends[row] : ends[stop]]
+        records.row = stop
+        self._keep((wanted.queue, following), records)
+        return Answer(fields, payload)
+
+    def _keep(self, place: _AheadPlace, records: _AheadRecords | None) -> None:
+        kept = self._kept
+        self._drop(place)
+        kept[place] = records
+        self._bytes += 0 if records is None else len(records.payload)
+        while self._bytes > AHEAD_KEPT_BYTES_MAX or len(kept) > AHEAD_PLACES_MAX:
+            self._drop(next(iter(kept)))
+
+    def _drop(self, place: _AheadPlace) -> None:
+        records = self._kept.pop(place, None)
+        self._bytes -= 0 if records is None else len(records.payload)
+
+
+def _is_cold(store: RunningStore, offset: int, request: PullRequest) -> bool:
+    """True if a record at this log offset has limits of its own: its pull reads the files."""
+    limits = request.limits
+    return limits.memory_bytes is not None and store.log.end - offset > limits.memory_bytes
+
+
+def _read_ahead(store: RunningStore, wanted: Pull) -> _AheadRecords | None:
+    """Reads a pull's records and what follows; None if the pull has to read by itself."""
+    request = replace(
+        wanted.request,
+        max_messages=AHEAD_MESSAGES,
+        total_bytes_max=AHEAD_BYTES,
+        limits=_AHEAD_LIMITS,
+    )
+    try:
+        found = look_again(store, lambda: pull(store, replace(wanted, request=request)))
+        reader = store.queue(*wanted.queue)
+    except (MqError, FileVanished):
+        return None  # the pull by itself meets this too, and says so
+    numbers = found.queue_offsets
+    if reader is None or not found.count or found.status is not PullStatus.FOUND:
+        return None
+    if int(numbers[-1]) - wanted.offset != found.count - 1:
+        return None  # some units name no record
+    return _AheadRecords(
+        reader,
+        memoryview(found.payload),
+        [0, *found.sizes.cumsum().tolist()],
+        found.packed_sizes(),
+        found.physical_offsets.tolist(),
+    )
+
+
+def late(held: Held) -> dict[str, Any]:
+    """The field of an answer to a pull that was held: the queue offset where it begins."""
+    return {"offset": held.begin}
 
 
 def _refused_all(result: PulledRecords, offset: int) -> bool:

@@ -6,11 +6,12 @@ polls.
 
 `fetch` serves raw bytes of a store's files to clients that decode them, and `layout` lists what
 they can fetch. A client names a file by its content, never by a path. It gets nothing at or above
-the readable end of the log or the visible end of a queue. What it got earlier may be of an epoch
+the readable end of the log or the visible end of a queue. Bytes of before may be of an epoch
 that recovery took back: a record proves itself by its place and checksum, a unit by its record.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from time import monotonic_ns
 from typing import Any
 
@@ -76,6 +77,127 @@ from protocol.wire.frames import (
 
 PULL = "pull"
 
+LAYOUT_QUEUES_MAX = 200
+"""The most queues in one answer to `layout`: the first look at a queue takes 0.1 ms."""
+_FETCH_AGAIN = "it was deleted; ask for the layout again"
+
+HEADER_BYTES_MAX = 128 * 1024
+"""More than any request to a reader needs."""
+
+Send = Callable[[bytes, Header, Payload | None], bool]
+
+
+class ReaderService:
+    """Replies to requests from the desk's store."""
+
+    def __init__(
+        self,
+        store: RunningStore,
+        topics: TopicsFile,
+        limits: TransferLimits,
+        send: Send,
+        shards: int,
+    ) -> None:
+        self.desk = PullDesk(store, self._deliver, shards)
+        self.stats = ReaderStats()
+        """Its owner may replace it before the first request."""
+        self.requests = 0
+        self.look_ups = 0
+        """Those that were answered at once, and were no pulls."""
+        self._topics = topics
+        self._limits = limits
+        self._send = send
+
+    def handle(self, received: Received | BadFrames, now: float) -> None:
+        """Replies to one request, or holds it. Never raises for what a client sent."""
+        self.requests += 1
+        desk = self.desk
+        desk.note_removals()
+        began, pulls = monotonic_ns(), self.stats.pulls
+        if isinstance(received, BadFrames):
+            self._refuse(received.peer, received.request_id, "", received.error)
+            return
+        number, operation = 0, ""
+        try:
+            header = unpack(received.header, HEADER_BYTES_MAX)
+            number = request_id(header)
+            operation = check_envelope(header)
+            if received.payload is not None:
+                raise BadRequest("a reader takes one frame, two came")
+            if operation == PULL:
+                wanted = parse_pull(header, desk.store.settings, self._limits)
+                desk.pull(received.peer, number, wanted, now)
+                if self.stats.pulls != pulls:
+                    self.stats.took(operation, monotonic_ns() - began)
+                return
+            found = desk.again(lambda: self._answer(operation, header, now))
+        except (MqError, OSError) as error:
+            number = number or id_within(received.header)
+            place = str(desk.store.root)
+            # No name for the refusal: its traceback would keep this frame, and the request, alive.
+            self._refuse(received.peer, number, operation, as_refusal(error, place))
+        else:
+            self.look_ups += 1
+            self._send(received.peer, answer(number, **found.fields), found.payload)
+            self.stats.answered(operation, monotonic_ns() - began)
+
+    def refuse(self, received: Received | BadFrames, error: MqError) -> None:
+        """Refuses one request with `error`, whatever it asks for."""
+        if isinstance(received, BadFrames):
+            number = received.request_id
+        else:
+            try:
+                number = request_id(unpack(received.header, HEADER_BYTES_MAX))
+            except BadRequest:
+                number = id_within(received.header)
+        self._refuse(received.peer, number, "", error)
+
+    def _refuse(self, peer: bytes, number: int, operation: str, error: MqError) -> None:
+        header = refusal(number, error)
+        self.stats.refused(operation, header["error"])
+        self._send(peer, header, None)
+
+    def _deliver(self, held: Held, found: Answer | MqError, extra: Mapping[str, Any]) -> bool:
+        """Sends what the desk has for a pull; False when the peer is gone."""
+        if isinstance(found, MqError):
+            header, payload = refusal(held.request_id, found), None
+        else:
+            header, payload = answer(held.request_id, **found.fields, **extra), found.payload
+        self.stats.pulled(held.queue.topic, header, payload)
+        return self._send(held.peer, header, payload)
+
+    def _answer(self, operation: str, header: Header, now: float) -> Answer:
+        if operation == "ping":
+            return Answer({})
+        desk = self.desk
+        desk.check_followed()
+        store, tail = desk.store, desk.tail
+        match operation:
+            case "get":
+                wanted = parse_get(header)
+                desk.see_end(now)
+                return get(store, tail, wanted)
+            case "find":
+                found = find_messages(store, self._topics, FIND.parse(header))
+                self.stats.looked_up(bool(found.fields["count"]))
+                return found
+            case "offsets":
+                asked = OFFSETS.parse(header)
+                desk.see_end(now)
+                return offsets(store, tail, self._topics, asked)
+            case "seek":
+                return seek(store, SEEK.parse(header))
+            case "fetch":
+                return fetch(store, parse_fetch(header))
+            case "layout":
+                return layout(store, LAYOUT.parse(header))
+            case "topics":
+                return list_all_topics(store, self._topics)
+        raise UnknownOperation(
+            f"a reader knows no operation {operation[:40]!a}",
+            "pull, get, find, offsets, seek, topics, fetch, layout or ping",
+        )
+
 
 class ReaderStats:
     """Counts for the reader's one thread."""
@@ -123,11 +245,6 @@ class ReaderStats:
     def looked_up(self, is_hit: bool) -> None:
         """Counts a look-up by key."""
         self._numbers[self._hit if is_hit else self._miss] += 1
-
-
-LAYOUT_QUEUES_MAX = 200
-"""The most queues in one answer to `layout`: the first look at a queue takes 0.1 ms."""
-_FETCH_AGAIN = "it was deleted; ask for the layout again"
 
 
 def fetch(store: RunningStore, wanted: Fetch) -> Answer:
@@ -222,16 +339,12 @@ def _removed_rows(removed: Removed) -> list[list[Any]]:
 
 def _layout_page(store: RunningStore, wanted: LayoutFields) -> list[Queue]:
     """The queues after `after`; one more than an answer takes shows that more follow."""
-    found: list[Queue] = []
-    for queue in _queue_rows(store, wanted):
-        if wanted.after is None or queue > wanted.after:
-            found.append(queue)
-        if len(found) > LAYOUT_QUEUES_MAX:
-            break
-    return found
+    queues = _queues_from(store, wanted)
+    rest = (queue for queue in queues if wanted.after is None or queue > wanted.after)
+    return list(islice(rest, LAYOUT_QUEUES_MAX + 1))
 
 
-def _queue_rows(store: RunningStore, wanted: LayoutFields) -> Iterator[Queue]:
+def _queues_from(store: RunningStore, wanted: LayoutFields) -> Iterator[Queue]:
     asked = list_topics(store.root) if wanted.topics is None else sorted(set(wanted.topics))
     names = filter(is_folder_name, asked)
     for topic in names:
@@ -253,121 +366,3 @@ def _index_row(store: RunningStore, file: IndexFile) -> list[Any]:
         *(file.name, slots, numbers, file.header.begin_timestamp),
         readable_end(file, store.log.end),
     ]
-
-
-HEADER_BYTES_MAX = 128 * 1024
-"""More than any request to a reader needs."""
-
-Send = Callable[[bytes, Header, Payload | None], bool]
-
-
-class ReaderService:
-    """Answers requests from the desk's store."""
-
-    def __init__(
-        self,
-        store: RunningStore,
-        topics: TopicsFile,
-        limits: TransferLimits,
-        send: Send,
-        shards: int,
-    ) -> None:
-        self.desk = PullDesk(store, self._deliver, shards)
-        self.stats = ReaderStats()
-        """Its owner may replace it before the first request."""
-        self.requests = 0
-        self.look_ups = 0
-        """Those that were answered at once, and were no pulls."""
-        self._topics = topics
-        self._limits = limits
-        self._send = send
-
-    def handle(self, received: Received | BadFrames, now: float) -> None:
-        """Answers one request, or holds it. Never raises for what a client sent."""
-        self.requests += 1
-        desk = self.desk
-        desk.note_removals()
-        began, pulls = monotonic_ns(), self.stats.pulls
-        if isinstance(received, BadFrames):
-            self._refuse(received.peer, received.request_id, "", received.error)
-            return
-        number, operation = 0, ""
-        try:
-            header = unpack(received.header, HEADER_BYTES_MAX)
-            number = request_id(header)
-            operation = check_envelope(header)
-            if received.payload is not None:
-                raise BadRequest("a reader takes one frame, two came")
-            if operation == "pull":
-                wanted = parse_pull(header, desk.store.settings, self._limits)
-                desk.pull(received.peer, number, wanted, now)
-                if self.stats.pulls != pulls:
-                    self.stats.took(operation, monotonic_ns() - began)
-                return
-            found = desk.again(lambda: self._answer(operation, header, now))
-        except (MqError, OSError) as error:
-            number = number or id_within(received.header)
-            place = str(desk.store.root)
-            # No name for the refusal: its traceback would keep this frame, and the request, alive.
-            self._refuse(received.peer, number, operation, as_refusal(error, place))
-        else:
-            self.look_ups += 1
-            self._send(received.peer, answer(number, **found.fields), found.payload)
-            self.stats.answered(operation, monotonic_ns() - began)
-
-    def refuse(self, received: Received | BadFrames, error: MqError) -> None:
-        """Refuses one request with `error`, whatever it asks for."""
-        if isinstance(received, BadFrames):
-            number = received.request_id
-        else:
-            try:
-                number = request_id(unpack(received.header, HEADER_BYTES_MAX))
-            except BadRequest:
-                number = id_within(received.header)
-        self._refuse(received.peer, number, "", error)
-
-    def _refuse(self, peer: bytes, number: int, operation: str, error: MqError) -> None:
-        header = refusal(number, error)
-        self.stats.refused(operation, header["error"])
-        self._send(peer, header, None)
-
-    def _deliver(self, held: Held, found: Answer | MqError, extra: Mapping[str, Any]) -> bool:
-        """Sends what the desk has for a pull; False when the peer is gone."""
-        if isinstance(found, MqError):
-            header, payload = refusal(held.request_id, found), None
-        else:
-            header, payload = answer(held.request_id, **found.fields, **extra), found.payload
-        self.stats.pulled(held.queue.topic, header, payload)
-        return self._send(held.peer, header, payload)
-
-    def _answer(self, operation: str, header: Header, now: float) -> Answer:
-        if operation == "ping":
-            return Answer({})
-        desk = self.desk
-        desk.check_followed()
-        store, tail = desk.store, desk.tail
-        match operation:
-            case "get":
-                wanted = parse_get(header)
-                desk.see_end(now)
-                return get(store, tail, wanted)
-            case "find":
-                found = find_messages(store, self._topics, FIND.parse(header))
-                self.stats.looked_up(bool(found.fields["count"]))
-                return found
-            case "offsets":
-                asked = OFFSETS.parse(header)
-                desk.see_end(now)
-                return offsets(store, tail, self._topics, asked)
-            case "seek":
-                return seek(store, SEEK.parse(header))
-            case "fetch":
-                return fetch(store, parse_fetch(header))
-            case "layout":
-                return layout(store, LAYOUT.parse(header))
-            case "topics":
-                return list_all_topics(store, self._topics)
-        raise UnknownOperation(
-            f"a reader knows no operation {operation[:40]!a}",
-            "pull, get, find, offsets, seek, topics, fetch, layout or ping",
-        )

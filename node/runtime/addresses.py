@@ -5,12 +5,11 @@ this host that others are given is in records, and at name servers. Whom a node 
 `--follow` says it; who may follow a node, as the setting `ha_allowed_peers` says it.
 """
 
-import ipaddress
 import os
 import re
 import socket
 from contextlib import suppress
-from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv6Address, ip_address, ip_network
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +18,19 @@ from protocol.errors import BadRequest, RefusedError
 
 _BOTH_KINDS = (ANY_HOST, "[::]")
 """The hosts that mean all addresses of a machine, by IPv4 and by IPv6, as for ZeroMQ."""
-_LOOPBACKS = ("127.0.0.1", "[::1]")
+LOOPBACK = "127.0.0.1"
+_LOOPBACKS = (LOOPBACK, "[::1]")
+_OUTSIDE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
+"""Of nobody (RFC 5737, RFC 3849): the way there is the default route."""
+_INTERFACES = Path("/sys/class/net")
+
+NAME_SERVERS_PREFIX = "namesrv:"
+_PLACE_FORM = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:/;\s]+):([0-9]{1,5})")
+_PORT_MAX = 65_535
+_FOLLOW_HINT = (
+    "write --follow HOST:PORT, with the master's replication port (10912 in RocketMQ), or "
+    "--follow 'namesrv:HOST:PORT;HOST:PORT/BROKERNAME'"
+)
 
 
 def listen_at(host: str, port: int, backlog: int = 1) -> socket.socket:
@@ -63,12 +74,6 @@ def loopback() -> str:
     )
 
 
-LOOPBACK = "127.0.0.1"
-_OUTSIDE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
-"""Of nobody (RFC 5737, RFC 3849): the way there is the default route."""
-_INTERFACES = Path("/sys/class/net")
-
-
 def first_address(towards: str = "") -> str:
     """The address of this host on the way to the host `towards`, else on its default route.
 
@@ -106,7 +111,7 @@ def local_address(host: str) -> str:
 def _is_for_others(address: str) -> bool:
     if not address:
         return False
-    found = ipaddress.ip_address(address.partition("%")[0])
+    found = ip_address(address.partition("%")[0])
     return not (found.is_loopback or found.is_link_local or found.is_unspecified)
 
 
@@ -136,15 +141,6 @@ def _is_odd(name: str, flags: str) -> bool:
     return is_bridge or ":" in name or "pointopoint" in flags.split(",")
 
 
-NAME_SERVERS_PREFIX = "namesrv:"
-_PLACE_FORM = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:/;\s]+):([0-9]{1,5})")
-_PORT_MAX = 65_535
-_FOLLOW_HINT = (
-    "write --follow HOST:PORT, with the master's replication port (10912 in RocketMQ), or "
-    "--follow 'namesrv:HOST:PORT;HOST:PORT/BROKERNAME'"
-)
-
-
 class MasterSource(NamedTuple):
     """Either `ha`, the master's replication address, or name servers that know the master of
     `broker`."""
@@ -159,13 +155,16 @@ class MasterSource(NamedTuple):
 
 def parse_follow(text: str) -> MasterSource:
     """Reads the setting `follow`. Raises BadRequest for what names no master."""
-    if not text.startswith(NAME_SERVERS_PREFIX):
-        return MasterSource(ha=_checked_place(text, text))
-    places, slash, broker = text.removeprefix(NAME_SERVERS_PREFIX).rpartition("/")
-    servers = tuple(place for one in places.split(";") if (place := one.strip()))
-    if not slash or not broker or not servers:
+    if text.startswith(NAME_SERVERS_PREFIX):
+        places, _, broker = text.removeprefix(NAME_SERVERS_PREFIX).rpartition("/")
+        servers = tuple(place for one in places.split(";") if (place := one.strip()))
+        source = MasterSource("", servers, broker)
+        is_good = broker and servers and all(map(_is_place, servers))
+    else:
+        source, is_good = MasterSource(ha=text), _is_place(text)
+    if not is_good:
         raise BadRequest(f"follow names {text[:80]!a}, not a master", _FOLLOW_HINT)
-    return MasterSource("", tuple(_checked_place(one, text) for one in servers), broker)
+    return source
 
 
 def split_place(place: str) -> tuple[str, int]:
@@ -183,16 +182,14 @@ def remoting_beside(ha: str) -> str:
 
 def check_place(name: str, place: str) -> None:
     """Raises BadRequest unless the setting `name` holds a HOST:PORT."""
-    match = _PLACE_FORM.fullmatch(place)
-    if match is None or not 0 < int(match[2]) <= _PORT_MAX:
+    if not _is_place(place):
         raise BadRequest(f"{name} is {place[:80]!a}", "write HOST:PORT, as 192.0.2.7:10911")
 
 
-def _checked_place(place: str, text: str) -> str:
-    match = _PLACE_FORM.fullmatch(place)
-    if match is None or not 0 < int(match[2]) <= _PORT_MAX:
-        raise BadRequest(f"follow names {text[:80]!a}, not a master", _FOLLOW_HINT)
-    return place
+def _is_place(text: str) -> bool:
+    """Whether it is a HOST:PORT."""
+    match = _PLACE_FORM.fullmatch(text)
+    return match is not None and 0 < int(match[2]) <= _PORT_MAX
 
 
 class AllowedPeers:
@@ -201,9 +198,15 @@ class AllowedPeers:
 
     def __init__(self, text: str) -> None:
         """`text`: separated by commas; empty allows everybody. Raises BadRequest."""
-        self._networks = tuple(
-            _network(one, text) for part in text.split(",") if (one := part.strip())
-        )
+        try:
+            self._networks = tuple(
+                ip_network(one) for part in text.split(",") if (one := part.strip())
+            )
+        except ValueError as error:
+            raise BadRequest(
+                f"ha_allowed_peers is {text[:80]!a}: {error}",
+                "write addresses and networks, as 192.0.2.7,10.1.0.0/16",
+            ) from None
 
     @property
     def are_all(self) -> bool:
@@ -216,13 +219,3 @@ class AllowedPeers:
         if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
             address = address.ipv4_mapped
         return self.are_all or any(address in network for network in self._networks)
-
-
-def _network(one: str, text: str) -> IPv4Network | IPv6Network:
-    try:
-        return ip_network(one)
-    except ValueError as error:
-        raise BadRequest(
-            f"ha_allowed_peers is {text[:80]!a}: {error}",
-            "write addresses and networks, as 192.0.2.7,10.1.0.0/16",
-        ) from None

@@ -31,10 +31,48 @@ from typing import Any
 from protocol.errors import BadRequest
 from protocol.human_text import one_line, printable
 
+log = logging.getLogger("keelog.log")
+
 STDERR = 2
 LAST_WORDS_S = 1.0
 """How long a process that ends waits until its last lines can be written."""
 _READERS_WAIT = (BlockingIOError, InterruptedError)
+
+FORMAT_VARIABLE = "KEELOG_LOG"
+"""The environment variable, `text` or `json`: it counts more than the kind of stderr."""
+FORMATS = ("text", "json")
+REPEAT_S = 10.0
+REPEATED_LINES_MAX = 10
+"""Lines of one event within REPEAT_S; further ones are counted."""
+VALUE_CHARS_MAX = 2_000
+
+SELDOM_S = 60.0
+SELDOM_KEYS_MAX = 256
+
+FILE_VARIABLE = "KEELOG_LOG_FILE"
+"""The supervisor sets it for its children: stderr's file, by its name at the node's start. A child
+may start between a rotation and its signal, when stderr's own name is that of the old file."""
+FILE_MODE = 0o640
+
+
+def fields(**values: object) -> dict[str, Any]:
+    """The values of an event, for the `extra` of a logging call: offsets, names, causes."""
+    return {"fields": values}
+
+
+def log_to_stderr(role: str) -> None:
+    """From now on events of INFO and above are lines on stderr."""
+    handler = EventLines()
+    handler.setFormatter(formatter(role, os.environ, os.isatty(STDERR)))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+def formatter(role: str, environment: Mapping[str, str], is_terminal: bool) -> logging.Formatter:
+    """The format of a process's lines. Raises BadRequest for another value of the variable."""
+    wanted = environment.get(FORMAT_VARIABLE) or ("text" if is_terminal else "json")
+    if wanted not in FORMATS:
+        raise BadRequest(f"the variable {FORMAT_VARIABLE} is {wanted[:80]!a}", "use text or json")
+    return JsonLines(role) if wanted == "json" else TextLines(role)
 
 
 class LineOutput:
@@ -121,20 +159,6 @@ class LineOutput:
 
 stderr = LineOutput(STDERR)
 """Of this process."""
-
-
-FORMAT_VARIABLE = "KEELOG_LOG"
-"""The environment variable, `text` or `json`: it counts more than the kind of stderr."""
-FORMATS = ("text", "json")
-REPEAT_S = 10.0
-REPEATED_LINES_MAX = 10
-"""Lines of one event within REPEAT_S; further ones are counted."""
-VALUE_CHARS_MAX = 2_000
-
-
-def fields(**values: object) -> dict[str, Any]:
-    """The values of an event, for the `extra` of a logging call: offsets, names, causes."""
-    return {"fields": values}
 
 
 class JsonLines(logging.Formatter):
@@ -264,21 +288,6 @@ class EventLines(logging.StreamHandler[LineOutput]):
             super().emit(late)
 
 
-def log_to_stderr(role: str) -> None:
-    """From now on events of INFO and above are lines on stderr."""
-    handler = EventLines()
-    handler.setFormatter(formatter(role, os.environ, os.isatty(STDERR)))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
-
-
-def formatter(role: str, environment: Mapping[str, str], is_terminal: bool) -> logging.Formatter:
-    """The format of a process's lines. Raises BadRequest for another value of the variable."""
-    wanted = environment.get(FORMAT_VARIABLE) or ("text" if is_terminal else "json")
-    if wanted not in FORMATS:
-        raise BadRequest(f"the variable {FORMAT_VARIABLE} is {wanted[:80]!a}", "use text or json")
-    return JsonLines(role) if wanted == "json" else TextLines(role)
-
-
 def _time_of(record: logging.LogRecord) -> str:
     at = datetime.fromtimestamp(record.created, UTC)
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -306,10 +315,6 @@ def _word(value: object) -> str:
     return text if is_bare else printable(json.dumps(text, ensure_ascii=False))
 
 
-SELDOM_S = 60.0
-SELDOM_KEYS_MAX = 256
-
-
 class Seldom:
     """Knows what was said lately. For one thread; times are of the monotonic clock."""
 
@@ -325,14 +330,6 @@ class Seldom:
             self._said.clear()
         self._said[key] = now
         return True
-
-
-FILE_VARIABLE = "KEELOG_LOG_FILE"
-"""The supervisor sets it for its children: stderr's file, by its name at the node's start. A child
-may start between a rotation and its signal, when stderr's own name is that of the old file."""
-FILE_MODE = 0o640
-
-log = logging.getLogger("keelog.log")
 
 
 def file_of_stderr() -> Path | None:

@@ -64,6 +64,8 @@ from protocol.errors import (
 )
 from protocol.human_text import one_line
 
+log = logging.getLogger("keelog.process")
+
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -106,145 +108,52 @@ _FILE_CHARS_MAX = 320
 _FOUND_CHARS_MAX = 200
 """As JSON both take less than 4 KiB, the longest line that a supervisor takes."""
 
+OOM_WRITER, OOM_WORKER, OOM_READER = 100, 300, 400
+"""Added to `oom_score_adj`: short of memory the kernel ends readers first, the supervisor last."""
+_OOM_SCORE_MAX = 1_000
 
-def die_with_parent(pipe: int) -> None:
-    """Asks the kernel for SIGTERM when the parent ends; sends it when it has ended already.
+DAMAGED_PLACES_MAX = 64
+"""Places that wait for the next report; of further ones only the number of meetings is kept."""
+REPORT_S = 0.5
+"""The time between reports: clients may meet the same place a thousand times in a second."""
 
-    `pipe` is the one to the parent, which alone holds its other end. Its pid would say nothing: in
-    a container it may be 1. The kernel sends the signal when the thread that started us ends:
-    parents start us in their main one.
-    """
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-    other_end = select.poll()
-    other_end.register(pipe, 0)
-    if other_end.poll(0):
-        signal.raise_signal(signal.SIGTERM)
+SAID_IN_WORDS = DISK_FULL | NO_RESOURCES | {errno.EIO, errno.EROFS}
+"""Errors of the disk, and shortages: three lines are enough, without a traceback."""
 
 
-def reap_adopted(children: Collection[int]) -> None:
-    """Takes away the ended processes that process 1 has adopted; `children` are left to their
-    owner. In a container without an init the first process of a node is process 1."""
-    if os.getpid() != 1:
-        return
-    with suppress(ChildProcessError):
-        while (ended := os.waitid(os.P_ALL, 0, _LOOK_AT_ENDED)) and ended.si_pid not in children:
-            os.waitpid(ended.si_pid, os.WNOHANG)
+@dataclass(slots=True)
+class ChildProcess:
+    """One process of a node, as `run_process` starts and ends it."""
 
+    slot: str
+    """Its name in log lines: `writer`, `reader-0`, `queue-0-of-2`."""
+    title: str
+    """Its name in `ps -o comm`."""
+    what: str
+    """The first line of its error: `the writer of DIR cannot start`. Change it once it has."""
+    root: Path
+    """The store. Disk errors that name no file name it."""
+    options: argparse.Namespace
+    """As `child_parser` reads them."""
+    oom_points: int
+    foreseen: tuple[type[MqError], ...] = ()
+    """Errors of ours that may end it after its start, with their own exit codes."""
+    is_of_node: bool = True
+    """Whether the store is that of a running node; else the process takes its lock itself."""
+    serves_clients: bool = False
+    """Whether clients wait for what it does next."""
+    is_ready: bool = False
 
-def set_title(name: str) -> None:
-    """The name that `ps -o comm` shows, at most 15 bytes."""
-    title = ctypes.create_string_buffer(name.encode()[:_TITLE_BYTES_MAX])
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NAME, title, 0, 0, 0)
+    @property
+    def ready_fd(self) -> int | None:
+        """The pipe to the supervisor; None where a person started the process."""
+        found: int | None = self.options.ready_fd
+        return found
 
-
-def take_short_slices() -> None:
-    """Asks the kernel for time slices of SHORT_SLICE_NS for this thread and those it starts.
-
-    A process with shorter slices than the running one may interrupt it when it is woken, and waits
-    less for its next turn. Linux has this since 6.12, without privileges; elsewhere, and for a
-    policy that somebody has chosen, nothing changes
-    (docs/decisions/0028-short-time-slices-for-those-whom-clients-wait-for.md).
-    """
-    attributes = ctypes.create_string_buffer(_SCHED_ATTR.size)
-    set_call, get_call = _SCHED_CALLS.get(platform.machine(), (0, 0))
-    if not set_call:
-        return
-    system_call = ctypes.CDLL(None, use_errno=True).syscall
-    if system_call(get_call, 0, attributes, _SCHED_ATTR.size, 0):
-        return
-    size, policy, flags, nice, *_ = _SCHED_ATTR.unpack(attributes.raw)
-    if policy == _SCHED_NORMAL:
-        _SCHED_ATTR.pack_into(attributes, 0, size, policy, flags, nice, 0, SHORT_SLICE_NS, 0, 0)
-        system_call(set_call, 0, attributes, 0)
-
-
-def machine_memory_bytes() -> int:
-    """All memory of the machine."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def keep_freed_memory() -> None:
-    """Lets the C library keep up to KEPT_BYTES_MAX of freed memory, for the next message.
-
-    By default it takes large frames from the system and gives them back each time, which costs a
-    writer of batches a seventh of its processor time. Threads share one heap: a worker makes its
-    long turns in threads of their own, and each heap would keep what such a turn needs. Without
-    glibc nothing changes.
-    """
-    with suppress(AttributeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES_MAX)
-        mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES_MIN)
-        mallopt(_M_ARENA_MAX, 1)
-
-
-def report_ready(descriptor: int | None, endpoint: str = "") -> None:
-    """Tells the supervisor that work is accepted: one line of JSON. The pipe stays open.
-
-    All objects of the start live until the end of the process. `gc.freeze` exempts them from the
-    collector, which would otherwise stop all work for tens of milliseconds each time.
-    """
-    if descriptor is not None:
-        gc.collect()
-        gc.freeze()
-    _report(descriptor, {"ready": True, "endpoint": endpoint})
-
-
-def report_recovery(descriptor: int | None, done: int, total: int) -> None:
-    """Reports a recovery's progress, in bytes: the supervisor must not take it for silence."""
-    if _has_room(descriptor):
-        _report(descriptor, {"recovering": [done, total]})
-
-
-class DamageReport(NamedTuple):
-    """A damaged place, as a process found it: `file` relative to the store."""
-
-    file: str
-    offset: int
-    found: str
-    times: int
-    """How often it was met since the last report."""
-    first_ms: int
-    last_ms: int
-
-    @classmethod
-    def of(cls, where: str, offset: int, found: str, root: Path) -> "DamageReport":
-        """Met once, now. Texts are cut, so that a report fits into a line."""
-        path = Path(where)
-        file = str(path.relative_to(root)) if path.is_relative_to(root) else where
-        now = now_ms()
-        return cls(file[-_FILE_CHARS_MAX:], offset, found[:_FOUND_CHARS_MAX], 1, now, now)
-
-
-def report_damage(descriptor: int | None, damage: DamageReport) -> bool:
-    """Reports damage that was met. False, and nothing is reported, while the pipe has no room."""
-    return _has_room(descriptor) and _report(descriptor, {"damage": damage})
-
-
-def _has_room(descriptor: int | None) -> bool:
-    """Whether little waits in the pipe to a supervisor that is stopped: the report of the start
-    or of the end must always find room."""
-    if descriptor is None:
-        return True
-    (waiting,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))
-    return bool(waiting < _REPORTS_BYTES_MAX)
-
-
-def _report(descriptor: int | None, fields: dict[str, object]) -> bool:
-    """False if it was not taken: the supervisor may have been killed, and `die_with_parent` sees to
-    that, or it is stopped. The pipe never makes a process wait."""
-    if descriptor is not None:
-        try:
-            os.write(descriptor, (json.dumps(fields) + "\n").encode())
-        except (BrokenPipeError, BlockingIOError):
-            return False
-    return True
-
-
-def report_end(descriptor: int | None, reason: str) -> None:
-    """Reports to the supervisor, which may be gone already, why this process ends."""
-    with suppress(OSError):
-        _report(descriptor, {"ended": reason[:_LAST_WORDS_CHARS_MAX]})
+    def report_ready(self, endpoint: str = "") -> None:
+        """Reports that work is accepted. From now on an error of ours is a bug, unless foreseen."""
+        self.is_ready = True
+        report_ready(self.ready_fd, endpoint)
 
 
 class StopFlag:
@@ -269,6 +178,105 @@ class StopFlag:
         os.eventfd_write(self.fd, 1)
 
 
+def run_process(child: ChildProcess, body: Callable[[Settings, StopFlag], int]) -> int:
+    """Starts a child, then runs `body` until it returns an exit code.
+
+    The start checks the limit of open files, reads the settings and holds the store, in this
+    order. An error that was not foreseen, in `body` or in a thread, ends the process here: it is
+    logged with its traceback, and the exit code is EXIT_UNEXPECTED.
+    """
+    stop = begin_process(child.title, child.slot)
+    keep_freed_memory()
+    if child.ready_fd is not None:
+        obey_log_signals()
+        met_damage.report_to(child.root, partial(report_damage, child.ready_fd))
+        die_with_parent(child.ready_fd)
+        offer_as_victim(child.oom_points)
+    if child.serves_clients:
+        take_short_slices()
+    threading.excepthook = lambda caught: _end(child, caught.exc_value)
+    try:
+        if child.is_of_node:
+            check_file_limit()
+            check_task_limit(TASKS_OF_CHILD, "each process of this node")
+        settings = load_settings(child.options.settings)
+        if child.is_of_node:
+            hold_store(child.root, child.options.held)
+        return body(settings, stop)
+    except BaseException as caught:  # noqa: BLE001 (whatever it is, it ends the process)
+        error = in_our_words(caught)
+        if isinstance(error, MqError | OSError) and not child.is_ready:
+            return end_badly(child.what, error, str(child.root), child.ready_fd)
+        _end(child, error)
+
+
+def begin_process(title: str, slot: str) -> StopFlag:
+    """Does what the supervisor and its children begin with; returns the flag of SIGTERM, SIGINT."""
+    set_title(title)
+    raise_file_limit()
+    log_to_stderr(slot)
+    return install_stop_signals()
+
+
+def child_parser(module: str, text: str | None) -> argparse.ArgumentParser:
+    """The options of every child of a supervisor."""
+    parser = argparse.ArgumentParser(f"python -m {module}", description=text)
+    parser.add_argument("dir", metavar="DIR", type=Path, help="the store")
+    parser.add_argument("-X", dest="settings", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--ready-fd", type=int)
+    parser.add_argument("--held", default="", help="device and inode of the store and its lock")
+    return parser
+
+
+def _end(child: ChildProcess, error: BaseException | None) -> NoReturn:
+    """Ends the process at once, whatever its other threads do, even when memory is short."""
+    code, error = EXIT_UNEXPECTED, in_our_words(error)
+    try:
+        if isinstance(error, PageAbsent):
+            code = EXIT_FAILED
+            log.error(
+                "state page lost: the process ends, the next makes it", extra=fields(why=error)
+            )
+            report_end(child.ready_fd, f"its state page is lost: {error}")
+        elif _is_in_words(error, child):
+            code = end_badly(child.what, error, str(child.root), child.ready_fd)
+        else:
+            _log_traceback(error)
+            report_end(child.ready_fd, unexpected(error))
+    finally:
+        os._exit(code)
+
+
+def _is_in_words(error: BaseException | None, child: ChildProcess) -> TypeGuard[MqError | OSError]:
+    """Whether three lines report an error: of the system, a shortage, a moved store, or foreseen.
+
+    For errors of the system that are not the disk's, it logs the traceback first.
+    """
+    if isinstance(error, OSError):
+        if error.errno is not None and error.errno not in SAID_IN_WORDS:
+            _log_traceback(error)
+        return error.errno is not None
+    return isinstance(error, (StoreMoved, *child.foreseen)) or is_shortage(error)
+
+
+def unexpected(error: BaseException | None) -> str:
+    """The cause of an unexpected error, as status and health show it."""
+    text = "".join(traceback.format_exception_only(error)).strip() if error else "an unknown error"
+    return f"an unexpected error, its traceback is in the log: {text}"
+
+
+def _log_traceback(error: BaseException | None) -> None:
+    thread = threading.current_thread().name
+    details = fields(error=type(error).__name__, thread=thread)
+    log.critical("an unexpected error ends the process", exc_info=error, extra=details)
+
+
+def leave(code: int) -> NoReturn:
+    """Ends a process of a node with the exit code of its `main`."""
+    ignore_stop_signals()
+    sys.exit(code)
+
+
 def install_stop_signals() -> StopFlag:
     """From now on SIGTERM and SIGINT only set the flag."""
     flag = StopFlag()
@@ -289,12 +297,6 @@ def ignore_stop_signals() -> None:
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def leave(code: int) -> NoReturn:
-    """Ends a process of a node with the exit code of its `main`."""
-    ignore_stop_signals()
-    sys.exit(code)
 
 
 def exit_code(error: MqError) -> int:
@@ -364,38 +366,77 @@ def print_error(what: str, error: MqError) -> None:
     stderr.write("".join(f"{one_line(line)}\n" for line in lines), LAST_WORDS_S)
 
 
-OOM_WRITER, OOM_WORKER, OOM_READER = 100, 300, 400
-"""Added to `oom_score_adj`: short of memory the kernel ends readers first, the supervisor last."""
-_OOM_SCORE_MAX = 1_000
+def report_ready(descriptor: int | None, endpoint: str = "") -> None:
+    """Tells the supervisor that work is accepted: one line of JSON. The pipe stays open.
+
+    All objects of the start live until the end of the process. `gc.freeze` exempts them from the
+    collector, which would otherwise stop all work for tens of milliseconds each time.
+    """
+    if descriptor is not None:
+        gc.collect()
+        gc.freeze()
+    _report(descriptor, {"ready": True, "endpoint": endpoint})
 
 
-def offer_as_victim(points: int) -> None:
-    """Makes the kernel end this process rather than its parent when memory runs out."""
-    path = Path("/proc/self/oom_score_adj")
-    try:
-        path.write_text(str(min(int(path.read_text()) + points, _OOM_SCORE_MAX)))
-    except OSError:
-        return  # a container may not show it; then all are alike
+def report_recovery(descriptor: int | None, done: int, total: int) -> None:
+    """Reports a recovery's progress, in bytes: the supervisor must not take it for silence."""
+    if _has_room(descriptor):
+        _report(descriptor, {"recovering": [done, total]})
 
 
-def now_ms() -> int:
-    """The wall clock in ms since 1970."""
-    return time.time_ns() // 1_000_000
+class DamageReport(NamedTuple):
+    """A damaged place, as a process found it: `file` relative to the store."""
+
+    file: str
+    offset: int
+    found: str
+    times: int
+    """How often it was met since the last report."""
+    first_ms: int
+    last_ms: int
+
+    @classmethod
+    def of(cls, where: str, offset: int, found: str, root: Path) -> "DamageReport":
+        """Met once, now. Texts are cut, so that a report fits into a line."""
+        path = Path(where)
+        file = str(path.relative_to(root)) if path.is_relative_to(root) else where
+        now = now_ms()
+        return cls(file[-_FILE_CHARS_MAX:], offset, found[:_FOUND_CHARS_MAX], 1, now, now)
 
 
-def raise_file_limit() -> int:
-    """Moves RLIMIT_NOFILE to its hard limit and returns it; children inherit it."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
-
-
-DAMAGED_PLACES_MAX = 64
-"""Places that wait for the next report; of further ones only the number of meetings is kept."""
-REPORT_S = 0.5
-"""The time between reports: clients may meet the same place a thousand times in a second."""
 Send = Callable[[DamageReport], bool]
 """Reports one place; returns False where it has to be tried again."""
+
+
+def report_damage(descriptor: int | None, damage: DamageReport) -> bool:
+    """Reports damage that was met. False, and nothing is reported, while the pipe has no room."""
+    return _has_room(descriptor) and _report(descriptor, {"damage": damage})
+
+
+def report_end(descriptor: int | None, reason: str) -> None:
+    """Reports to the supervisor, which may be gone already, why this process ends."""
+    with suppress(OSError):
+        _report(descriptor, {"ended": reason[:_LAST_WORDS_CHARS_MAX]})
+
+
+def _has_room(descriptor: int | None) -> bool:
+    """Whether little waits in the pipe to a supervisor that is stopped: the report of the start
+    or of the end must always find room."""
+    if descriptor is None:
+        return True
+    (waiting,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))
+    return bool(waiting < _REPORTS_BYTES_MAX)
+
+
+def _report(descriptor: int | None, fields: dict[str, object]) -> bool:
+    """False if it was not taken: the supervisor may have been killed, and `die_with_parent` sees to
+    that, or it is stopped. The pipe never makes a process wait."""
+    if descriptor is not None:
+        try:
+            os.write(descriptor, (json.dumps(fields) + "\n").encode())
+        except (BrokenPipeError, BlockingIOError):
+            return False
+    return True
 
 
 class DamageReporter:
@@ -442,135 +483,93 @@ met_damage = DamageReporter()
 """This process's. `run_process` connects it with the supervisor; without one places are kept."""
 
 
-log = logging.getLogger("keelog.process")
+def die_with_parent(pipe: int) -> None:
+    """Asks the kernel for SIGTERM when the parent ends; sends it when it has ended already.
 
-SAID_IN_WORDS = DISK_FULL | NO_RESOURCES | {errno.EIO, errno.EROFS}
-"""Errors of the disk, and shortages: three lines are enough, without a traceback."""
-
-
-def child_parser(module: str, text: str | None) -> argparse.ArgumentParser:
-    """The options of every child of a supervisor."""
-    parser = argparse.ArgumentParser(f"python -m {module}", description=text)
-    parser.add_argument("dir", metavar="DIR", type=Path, help="the store")
-    parser.add_argument("-X", dest="settings", action="append", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--ready-fd", type=int)
-    parser.add_argument("--held", default="", help="device and inode of the store and its lock")
-    return parser
-
-
-@dataclass(slots=True)
-class ChildProcess:
-    """One process of a node, as `run_process` starts and ends it."""
-
-    slot: str
-    """Its name in log lines: `writer`, `reader-0`, `queue-0-of-2`."""
-    title: str
-    """Its name in `ps -o comm`."""
-    what: str
-    """The first line of its error: `the writer of DIR cannot start`. Change it once it has."""
-    root: Path
-    """The store. Disk errors that name no file name it."""
-    options: argparse.Namespace
-    """As `child_parser` reads them."""
-    oom_points: int
-    foreseen: tuple[type[MqError], ...] = ()
-    """Errors of ours that may end it after its start, with their own exit codes."""
-    is_of_node: bool = True
-    """Whether the store is that of a running node; else the process takes its lock itself."""
-    serves_clients: bool = False
-    """Whether clients wait for what it does next."""
-    is_ready: bool = False
-
-    @property
-    def ready_fd(self) -> int | None:
-        """The pipe to the supervisor; None where a person started the process."""
-        found: int | None = self.options.ready_fd
-        return found
-
-    def report_ready(self, endpoint: str = "") -> None:
-        """Reports that work is accepted. From now on an error of ours is a bug, unless foreseen."""
-        self.is_ready = True
-        report_ready(self.ready_fd, endpoint)
-
-
-def begin_process(title: str, slot: str) -> StopFlag:
-    """Does what the supervisor and its children begin with; returns the flag of SIGTERM, SIGINT."""
-    set_title(title)
-    raise_file_limit()
-    log_to_stderr(slot)
-    return install_stop_signals()
-
-
-def run_process(child: ChildProcess, body: Callable[[Settings, StopFlag], int]) -> int:
-    """Starts a child, then runs `body` until it returns an exit code.
-
-    The start checks the limit of open files, reads the settings and holds the store, in this
-    order. An error that was not foreseen, in `body` or in a thread, ends the process here: it is
-    logged with its traceback, and the exit code is EXIT_UNEXPECTED.
+    `pipe` is the one to the parent, which alone holds its other end. Its pid would say nothing: in
+    a container it may be 1. The kernel sends the signal when the thread that started us ends:
+    parents start us in their main one.
     """
-    stop = begin_process(child.title, child.slot)
-    keep_freed_memory()
-    if child.ready_fd is not None:
-        obey_log_signals()
-        met_damage.report_to(child.root, partial(report_damage, child.ready_fd))
-        die_with_parent(child.ready_fd)
-        offer_as_victim(child.oom_points)
-    if child.serves_clients:
-        take_short_slices()
-    threading.excepthook = lambda caught: _end(child, caught.exc_value)
-    try:
-        if child.is_of_node:
-            check_file_limit()
-            check_task_limit(TASKS_OF_CHILD, "each process of this node")
-        settings = load_settings(child.options.settings)
-        if child.is_of_node:
-            hold_store(child.root, child.options.held)
-        return body(settings, stop)
-    except BaseException as caught:  # noqa: BLE001 (whatever it is, it ends the process)
-        error = in_our_words(caught)
-        if isinstance(error, MqError | OSError) and not child.is_ready:
-            return end_badly(child.what, error, str(child.root), child.ready_fd)
-        _end(child, error)
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+    other_end = select.poll()
+    other_end.register(pipe, 0)
+    if other_end.poll(0):
+        signal.raise_signal(signal.SIGTERM)
 
 
-def _end(child: ChildProcess, error: BaseException | None) -> NoReturn:
-    """Ends the process at once, whatever its other threads do, even when memory is short."""
-    code, error = EXIT_UNEXPECTED, in_our_words(error)
-    try:
-        if isinstance(error, PageAbsent):
-            code = EXIT_FAILED
-            log.error(
-                "state page lost: the process ends, the next makes it", extra=fields(why=error)
-            )
-            report_end(child.ready_fd, f"its state page is lost: {error}")
-        elif _is_in_words(error, child):
-            code = end_badly(child.what, error, str(child.root), child.ready_fd)
-        else:
-            _log_traceback(error)
-            report_end(child.ready_fd, unexpected(error))
-    finally:
-        os._exit(code)
+def reap_adopted(children: Collection[int]) -> None:
+    """Takes away the ended processes that process 1 has adopted; `children` are left to their
+    owner. In a container without an init the first process of a node is process 1."""
+    if os.getpid() != 1:
+        return
+    with suppress(ChildProcessError):
+        while (ended := os.waitid(os.P_ALL, 0, _LOOK_AT_ENDED)) and ended.si_pid not in children:
+            os.waitpid(ended.si_pid, os.WNOHANG)
 
 
-def _is_in_words(error: BaseException | None, child: ChildProcess) -> TypeGuard[MqError | OSError]:
-    """Whether three lines report an error: of the system, a shortage, a moved store, or foreseen.
+def set_title(name: str) -> None:
+    """The name that `ps -o comm` shows, at most 15 bytes."""
+    title = ctypes.create_string_buffer(name.encode()[:_TITLE_BYTES_MAX])
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NAME, title, 0, 0, 0)
 
-    For errors of the system that are not the disk's, it logs the traceback first.
+
+def take_short_slices() -> None:
+    """Asks the kernel for time slices of SHORT_SLICE_NS for this thread and those it starts.
+
+    A process with shorter slices than the running one may interrupt it when it is woken, and waits
+    less for its next turn. Linux has this since 6.12, without privileges; elsewhere, and for a
+    policy that somebody has chosen, nothing changes
+    (docs/decisions/0028-short-time-slices-for-those-whom-clients-wait-for.md).
     """
-    if isinstance(error, OSError):
-        if error.errno is not None and error.errno not in SAID_IN_WORDS:
-            _log_traceback(error)
-        return error.errno is not None
-    return isinstance(error, (StoreMoved, *child.foreseen)) or is_shortage(error)
+    attributes = ctypes.create_string_buffer(_SCHED_ATTR.size)
+    set_call, get_call = _SCHED_CALLS.get(platform.machine(), (0, 0))
+    if not set_call:
+        return
+    system_call = ctypes.CDLL(None, use_errno=True).syscall
+    if system_call(get_call, 0, attributes, _SCHED_ATTR.size, 0):
+        return
+    size, policy, flags, nice, *_ = _SCHED_ATTR.unpack(attributes.raw)
+    if policy == _SCHED_NORMAL:
+        _SCHED_ATTR.pack_into(attributes, 0, size, policy, flags, nice, 0, SHORT_SLICE_NS, 0, 0)
+        system_call(set_call, 0, attributes, 0)
 
 
-def unexpected(error: BaseException | None) -> str:
-    """The cause of an unexpected error, as status and health show it."""
-    text = "".join(traceback.format_exception_only(error)).strip() if error else "an unknown error"
-    return f"an unexpected error, its traceback is in the log: {text}"
+def keep_freed_memory() -> None:
+    """Lets the C library keep up to KEPT_BYTES_MAX of freed memory, for the next message.
+
+    By default it takes large frames from the system and gives them back each time, which costs a
+    writer of batches a seventh of its processor time. Threads share one heap: a worker makes its
+    long turns in threads of their own, and each heap would keep what such a turn needs. Without
+    glibc nothing changes.
+    """
+    with suppress(AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES_MAX)
+        mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES_MIN)
+        mallopt(_M_ARENA_MAX, 1)
 
 
-def _log_traceback(error: BaseException | None) -> None:
-    thread = threading.current_thread().name
-    told = fields(error=type(error).__name__, thread=thread)
-    log.critical("an unexpected error ends the process", exc_info=error, extra=told)
+def offer_as_victim(points: int) -> None:
+    """Makes the kernel end this process rather than its parent when memory runs out."""
+    path = Path("/proc/self/oom_score_adj")
+    try:
+        path.write_text(str(min(int(path.read_text()) + points, _OOM_SCORE_MAX)))
+    except OSError:
+        return  # a container may not show it; then all are alike
+
+
+def raise_file_limit() -> int:
+    """Moves RLIMIT_NOFILE to its hard limit and returns it; children inherit it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+def machine_memory_bytes() -> int:
+    """All memory of the machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def now_ms() -> int:
+    """The wall clock in ms since 1970."""
+    return time.time_ns() // 1_000_000

@@ -35,6 +35,24 @@ nothing yet, or the disk has no room. `stopped`: what was found has to be decide
 _FOLLOWING_FILE = "following"
 _MASTER_FILE = "master"
 
+_OTHER_MASTER_FILE = "other_master"
+ANOTHER_MASTER = "another_master"
+"""The reason of refusals while one leads."""
+STEP = "stop the older one, then: keelog replica demote DIR --follow HOST:PORT"
+
+_ELECTED_FILE = "elected"
+_SYNC_FILE = "sync-state"
+WAITS, LEADS, FOLLOWS = "waits", "leads", "follows"
+"""What the keeper has the node do."""
+
+ENDED_SHOWN_MAX = 16
+"""Ends of connections in the file: the latest."""
+_FOLLOWERS_FILE = "followers"
+_FOLLOWERS_BYTES_MAX = 256 * 1024
+
+_TIMERS_FILE = "timers"
+_TIMERS_BYTES_MAX = 4096
+
 
 class FollowState(NamedTuple):
     """Offsets are log offsets; times are in ms, those of moments since 1970; 0: not known.
@@ -87,43 +105,22 @@ class MasterPlace(NamedTuple):
 
 def write_follow_state(root: Path, state: FollowState) -> None:
     """Replaces the file, which no disk has to keep. Raises OSError."""
-    disk.replace_unsynced(run_dir(root) / _FOLLOWING_FILE, json.dumps(state._asdict()).encode())
+    _write(root, _FOLLOWING_FILE, state._asdict())
 
 
 def read_follow_state(root: Path) -> FollowState:
     """The usual values without a file."""
-    return FollowState(**_read_following(root, _FOLLOWING_FILE, FollowState()))
+    return FollowState(**_usual(_read(root, _FOLLOWING_FILE), FollowState()))
 
 
 def write_master_place(root: Path, place: MasterPlace) -> None:
     """Replaces the file, which no disk has to keep. Raises OSError."""
-    disk.replace_unsynced(run_dir(root) / _MASTER_FILE, json.dumps(place._asdict()).encode())
+    _write(root, _MASTER_FILE, place._asdict())
 
 
 def read_master_place(root: Path) -> MasterPlace:
     """Empty addresses without a file: no name server has said where the master is."""
-    return MasterPlace(**_read_following(root, _MASTER_FILE, MasterPlace()))
-
-
-def _read_following(root: Path, name: str, usual: Any) -> dict[str, Any]:
-    """The fields of a file that have the type of their usual values."""
-    try:
-        found = json.loads(read_bounded(run_dir(root) / name, SMALL_FILE_BYTES_MAX))
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(found, dict):
-        return {}
-    return {
-        name: found[name]
-        for name, value in usual._asdict().items()
-        if type(found.get(name)) is type(value)
-    }
-
-
-_OTHER_MASTER_FILE = "other_master"
-ANOTHER_MASTER = "another_master"
-"""The reason of refusals while one leads."""
-STEP = "stop the older one, then: keelog replica demote DIR --follow HOST:PORT"
+    return MasterPlace(**_usual(_read(root, _MASTER_FILE), MasterPlace()))
 
 
 class OtherMaster(NamedTuple):
@@ -141,27 +138,21 @@ class OtherMaster(NamedTuple):
 
 def write_other_master(root: Path, other: OtherMaster) -> None:
     """Replaces the file, which no disk has to keep. Raises OSError."""
-    disk.replace_unsynced(run_dir(root) / _OTHER_MASTER_FILE, json.dumps(other._asdict()).encode())
+    _write(root, _OTHER_MASTER_FILE, other._asdict())
 
 
 def read_other_master(root: Path) -> OtherMaster | None:
     """None without a file."""
     try:
-        found = json.loads(read_bounded(run_dir(root) / _OTHER_MASTER_FILE, SMALL_FILE_BYTES_MAX))
+        found = _read(root, _OTHER_MASTER_FILE)
         return OtherMaster(str(found["address"]), found["leads"] is True)
-    except (OSError, ValueError, KeyError, TypeError):
+    except KeyError:
         return None
 
 
 def forget_other_master(root: Path) -> None:
     """It is gone, or the node starts."""
     disk.unlink(run_dir(root) / _OTHER_MASTER_FILE, missing_ok=True)
-
-
-_ELECTED_FILE = "elected"
-_SYNC_FILE = "sync-state"
-WAITS, LEADS, FOLLOWS = "waits", "leads", "follows"
-"""What the keeper has the node do."""
 
 
 class ElectedState(NamedTuple):
@@ -198,7 +189,7 @@ class SyncState(NamedTuple):
 
 def write_elected(root: Path, state: ElectedState) -> None:
     """Replaces the file, which no disk has to keep. Raises OSError."""
-    disk.replace_unsynced(run_dir(root) / _ELECTED_FILE, json.dumps(state._asdict()).encode())
+    _write(root, _ELECTED_FILE, state._asdict())
 
 
 def read_elected(root: Path) -> ElectedState:
@@ -206,7 +197,7 @@ def read_elected(root: Path) -> ElectedState:
     usual = ElectedState()._asdict()
     found: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
-        for name, value in _read_elected(run_dir(root) / _ELECTED_FILE).items()
+        for name, value in _read(root, _ELECTED_FILE).items()
         if name in usual
     }
     if any(type(value) is not type(usual[name]) for name, value in found.items()):
@@ -216,13 +207,12 @@ def read_elected(root: Path) -> ElectedState:
 
 def write_sync_state(root: Path, state: SyncState) -> None:
     """Replaces the file. Raises OSError."""
-    text = json.dumps({"number": state.number, "required": sorted(state.required)})
-    disk.replace_unsynced(run_dir(root) / _SYNC_FILE, text.encode())
+    _write(root, _SYNC_FILE, {"number": state.number, "required": sorted(state.required)})
 
 
 def read_sync_state(root: Path) -> SyncState | None:
     """None without a file: then nobody knows who must have a message."""
-    found = _read_elected(run_dir(root) / _SYNC_FILE)
+    found = _read(root, _SYNC_FILE)
     with suppress(KeyError, TypeError, ValueError):
         return SyncState(int(found["number"]), frozenset(int(one) for one in found["required"]))
     return None
@@ -231,20 +221,6 @@ def read_sync_state(root: Path) -> SyncState | None:
 def forget_sync_state(root: Path) -> None:
     """Before a node starts in a new role."""
     disk.unlink(run_dir(root) / _SYNC_FILE, missing_ok=True)
-
-
-def _read_elected(path: Path) -> Mapping[str, Any]:
-    try:
-        found = json.loads(read_bounded(path, SMALL_FILE_BYTES_MAX))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-ENDED_SHOWN_MAX = 16
-"""Ends of connections in the file: the latest."""
-_FOLLOWERS_FILE = "followers"
-_FOLLOWERS_BYTES_MAX = 256 * 1024
 
 
 class FollowerRow(NamedTuple):
@@ -302,13 +278,13 @@ class FollowersState(NamedTuple):
 
 def write_followers(root: Path, state: FollowersState) -> None:
     """Replaces the file, which no disk has to keep. Raises OSError."""
-    disk.replace_unsynced(run_dir(root) / _FOLLOWERS_FILE, json.dumps(state.shape()).encode())
+    _write(root, _FOLLOWERS_FILE, state.shape())
 
 
 def read_followers(root: Path) -> FollowersState:
     """Nobody, without a file."""
     try:
-        found = json.loads(read_bounded(run_dir(root) / _FOLLOWERS_FILE, _FOLLOWERS_BYTES_MAX))
+        found = _read(root, _FOLLOWERS_FILE, _FOLLOWERS_BYTES_MAX)
         return FollowersState(
             int(found["needed"]),
             int(found["acknowledged"]),
@@ -316,7 +292,7 @@ def read_followers(root: Path) -> FollowersState:
             tuple(_follower_end(end) for end in found["ended"][:ENDED_SHOWN_MAX]),
             int(found["sync_state"]),
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return FollowersState()
 
 
@@ -332,10 +308,6 @@ def _follower_row(found: Mapping[str, Any]) -> FollowerRow:
 def _follower_end(found: Mapping[str, Any]) -> FollowerEnd:
     at_ms, acknowledged = int(found["at_ms"]), int(found["acknowledged"])
     return FollowerEnd(str(found["address"]), at_ms, acknowledged, str(found["reason"]))
-
-
-_TIMERS_FILE = "timers"
-_TIMERS_BYTES_MAX = 4096
 
 
 class TimerState(NamedTuple):
@@ -354,13 +326,36 @@ class TimerState(NamedTuple):
 
 def write_timer_state(root: Path, state: TimerState) -> None:
     """Replaces the file, which no disk has to keep. Raises OSError."""
-    disk.replace_unsynced(run_dir(root) / _TIMERS_FILE, json.dumps(state._asdict()).encode())
+    _write(root, _TIMERS_FILE, state._asdict())
 
 
 def read_timer_state(root: Path) -> TimerState:
     """Zeros without a file."""
     try:
-        found = json.loads(read_bounded(run_dir(root) / _TIMERS_FILE, _TIMERS_BYTES_MAX))
+        found = _read(root, _TIMERS_FILE, _TIMERS_BYTES_MAX)
         return TimerState(*(int(found[name]) for name in TimerState._fields))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return TimerState()
+
+
+def _usual(found: Mapping[str, Any], usual: Any) -> dict[str, Any]:
+    """The fields that have the type of their usual values."""
+    return {
+        name: found[name]
+        for name, value in usual._asdict().items()
+        if type(found.get(name)) is type(value)
+    }
+
+
+def _read(root: Path, name: str, bytes_max: int = SMALL_FILE_BYTES_MAX) -> Mapping[str, Any]:
+    """The fields of a file; none without one."""
+    try:
+        found = json.loads(read_bounded(run_dir(root) / name, bytes_max))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _write(root: Path, name: str, document: Mapping[str, Any]) -> None:
+    """Replaces a file, which no disk has to keep. Raises OSError."""
+    disk.replace_unsynced(run_dir(root) / name, json.dumps(document).encode())

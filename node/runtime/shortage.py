@@ -29,18 +29,37 @@ from node.runtime.settings import Settings
 from protocol.errors import MqError, ServiceNotAvailable
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR
 
+log = logging.getLogger("keelog.process")
+
 FILES_NEEDED = 56
 """The least RLIMIT_NOFILE for each process of a node, before queue workers and readers count."""
 FILES_NEEDED_BY_CHILD = 4
-"""Added for each queue worker and reader: its page and its bell, in writer and reader."""
+"""Added for each queue worker and reader: its page and its wake-up, in writer and reader."""
 STORE_SPARES = 12
 """Descriptors that are kept for the store's own files in a process that takes connections."""
 DESCRIPTORS_FREE_MIN = 4
 """While fewer descriptors are free, no connection is accepted."""
 BACKLOG_SHARE = 16
-"""RLIMIT_NOFILE over this is the most connections that may wait: these still come in when the
-doors are closed."""
+"""RLIMIT_NOFILE over this is the most connections that may wait: these still come in when no
+more are let in."""
 LIMITS_HINT = "raise the limit of open files (LimitNOFILE, ulimit -n)"
+
+FULL = "disk_full"
+SHORT = "no_resources"
+FREE_SPACE = "free space; appends then go on"
+MORE_RESOURCES = f"{LIMITS_HINT}, or give it more memory; it goes on by itself"
+MORE_TASKS = "raise the limit of tasks: pids.max (TasksMax, --pids-limit), RLIMIT_NPROC (ulimit -u)"
+_NO_THREAD = "can't start new thread"
+"""The text of Python's RuntimeError, which says no more."""
+
+TASKS_OF_SUPERVISOR = 6
+TASKS_OF_CHILD = 5
+"""The most that a process has as a rule, its threads for some work included."""
+_STACK_BYTES = 64 * 1024
+"""Of a thread that only waits."""
+
+_HOUR_S = 3600
+_DAY_HOURS = 24
 
 
 def files_needed(children: int = 0) -> int:
@@ -78,7 +97,7 @@ class Spares:
         self._held: list[int] = []
 
     def take(self) -> bool:
-        """Holds all of them, if ROOM more are free; else none, and returns False."""
+        """Holds all, if DESCRIPTORS_FREE_MIN more are free; else none, and returns False."""
         room: list[int] = []
         try:
             while len(self._held) < self._count:
@@ -96,15 +115,6 @@ class Spares:
         """From now on the store may use them."""
         while self._held:
             os.close(self._held.pop())
-
-
-FULL = "disk_full"
-SHORT = "no_resources"
-FREE_SPACE = "free space; appends then go on"
-MORE_RESOURCES = f"{LIMITS_HINT}, or give it more memory; it goes on by itself"
-MORE_TASKS = "raise the limit of tasks: pids.max (TasksMax, --pids-limit), RLIMIT_NPROC (ulimit -u)"
-_NO_THREAD = "can't start new thread"
-"""The text of Python's RuntimeError, which says no more."""
 
 
 def is_shortage(error: BaseException | None) -> bool:
@@ -155,15 +165,6 @@ def refusal_for(error: OSError, place: str) -> ServiceNotAvailable:
     return ServiceNotAvailable(f"{SHORT}: {text}", MORE_RESOURCES)
 
 
-log = logging.getLogger("keelog.process")
-
-TASKS_OF_SUPERVISOR = 6
-TASKS_OF_CHILD = 5
-"""The most that a process has as a rule, its threads for some work included."""
-_STACK_BYTES = 64 * 1024
-"""Of a thread that only waits."""
-
-
 def begin_if_possible(thread: threading.Thread) -> None:
     """For a thread that makes something faster: without it a process goes on, and tries again."""
     try:
@@ -201,10 +202,6 @@ def check_task_limit(needed: int, whom: str) -> None:
         over.set()
         for thread in started:
             thread.join()
-
-
-_HOUR_S = 3600
-_DAY_HOURS = 24
 
 
 class DiskSpace(NamedTuple):

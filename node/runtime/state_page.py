@@ -30,7 +30,7 @@ PAGE_MAGIC = 0x4B45454C4F470001
 _IDENTITY_AT = PAGE_BYTES // 8 - 1
 _REFUSAL_AT, REFUSAL_BYTES = PAGE_BYTES // 2, 512
 """In the writer's page: a text in UTF-8, to its first zero."""
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 STARTING, RUNNING, RECOVERING, DAMAGED, STOPPING, STOPPED, READ_ONLY, DISK_FULL, NO_RESOURCES = (
     range(9)
@@ -280,7 +280,7 @@ def _places(fields: Sequence[str]) -> Mapping[str, int]:
 
 @cache
 def _boot_id() -> bytes:
-    return _BOOT_ID.read_bytes()
+    return BOOT_ID.read_bytes()
 
 
 def _identity(status: os.stat_result) -> int:

@@ -2,8 +2,8 @@
 
 One process writes a file, `keelog/run/stats/…`, and it is kept over restarts. A file is 8-byte
 numbers in the machine's order, after a header of two: magic with the version of this layout, and a
-CRC of what the numbers mean. Each store is one aligned number, never torn. What is not of this
-layout is taken as missing by who reads it, and replaced by its owner.
+CRC of what the numbers mean. Each store is one aligned number, never torn. A reader takes
+any other layout as missing, and its owner replaces it.
 
 A stats page, `<role>-<index>`, has the numbers of `stats_series.SERIES` of one process slot. Its
 one writer counts in memory and stores what has changed now and then: a kill loses the last moment.
@@ -33,6 +33,8 @@ from node.runtime.state_page import run_dir
 from node.runtime.stats_series import SERIES, Family, Series, SeriesKind, series
 from node.runtime.store_paths import IrregularFile, open_regular
 
+log = logging.getLogger("keelog.stats")
+
 STATS_DIR = "stats"
 STATS_MAGIC = 0x4B45454C4F475301
 """KEELOGS, layout 1."""
@@ -41,115 +43,21 @@ PLAUSIBLE_BELOW = 1 << 63
 _HEADER = 2
 _PAGE_BYTES = 4096
 
-
-def stats_dir(root: Path) -> Path:
-    """Where the files are."""
-    return run_dir(root) / STATS_DIR
-
-
-def _file_bytes(count: int) -> int:
-    return -(-(_HEADER + count) * 8 // _PAGE_BYTES) * _PAGE_BYTES
-
-
-class StatsFile:
-    """A file in the hands of its one writer."""
-
-    def __init__(self, path: Path, layout: int, count: int) -> None:
-        """Opens it, anew and empty where `read_numbers` finds none. Raises OSError."""
-        if read_numbers(path, layout, count) is None:
-            _replace_file(path, layout, count)
-        descriptor = open_regular(path, os.O_RDWR)
-        try:
-            # A copied store may have holes here, too.
-            _write_file(descriptor, os.pread(descriptor, _file_bytes(count), 0))
-            self._map = mmap.mmap(descriptor, _file_bytes(count), access=mmap.ACCESS_WRITE)
-        finally:
-            os.close(descriptor)
-        self._all = memoryview(self._map).cast("Q")
-        self.numbers = self._all[_HEADER : _HEADER + count]
-
-    def close(self) -> None:
-        """Gives the mapping back; the file stays."""
-        self.numbers.release()
-        self._all.release()
-        self._map.close()
-
-
-def _replace_file(path: Path, layout: int, count: int) -> None:
-    """An empty file, in place of whatever is there. Raises OSError."""
-    disk.make_dir(path.parent)
-    temporary = path.with_name(path.name + ".new")
-    descriptor = open_regular(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-    try:
-        # With a block after every byte: a store into a hole of a full disk ends the process.
-        data = bytearray(_file_bytes(count))
-        head = memoryview(data).cast("Q")
-        head[0], head[1] = STATS_MAGIC, layout
-        _write_file(descriptor, data)
-    finally:
-        os.close(descriptor)
-    temporary.replace(path)
-
-
-def _write_file(descriptor: int, data: bytes | bytearray) -> None:
-    """The whole file. Raises OSError. Beside the seam to the disk: counts need not be durable."""
-    written = 0
-    while written < len(data):
-        written += os.pwrite(descriptor, memoryview(data)[written:], written)
-
-
-def read_numbers(path: Path, layout: int, count: int) -> list[int] | None:
-    """The present numbers; None if there is no file of this layout."""
-    size = _file_bytes(count)
-    try:
-        descriptor = open_regular(path)
-    except (OSError, IrregularFile):
-        return None
-    try:
-        if os.fstat(descriptor).st_size != size:
-            return None
-        # Mapped, as a read may tear a number that is being stored.
-        with mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as mapped:
-            numbers = memoryview(mapped).cast("Q").tolist()
-    finally:
-        os.close(descriptor)
-    if numbers[:_HEADER] != [STATS_MAGIC, layout]:
-        return None
-    return numbers[_HEADER : _HEADER + count]
-
-
-log = logging.getLogger("keelog.stats")
-
 BUCKETS = 64
 SUM = BUCKETS - 1
 """The place of the sum in a histogram. No value reaches 2**62."""
 _PAGE_SLOT = re.compile(r"([a-z]{1,16})-(\d{1,9})")
 
-
-def _width(one: Series) -> int:
-    return BUCKETS if one.family.kind in (SeriesKind.SECONDS, SeriesKind.SIZES) else 1
-
-
-@cache
-def _places(role: str) -> Mapping[Series, int]:
-    """Where the numbers of each series begin, after the header."""
-    places, end = {}, 0
-    for one in SERIES[role]:
-        places[one] = end
-        end += _width(one)
-    return places
-
-
-@cache
-def _number_count(role: str) -> int:
-    return sum(_width(one) for one in SERIES[role])
-
-
-@cache
-def _layout(role: str) -> int:
-    """Says what is counted, and in which order."""
-    names = [f"{one.family.name} {one.family.kind.value} {one.labels}" for one in SERIES[role]]
-    return zlib.crc32("\n".join((role, str(BUCKETS), *names)).encode())
+TOPICS_MAX = 500
+"""Topics with counts of their own, in each file and in a scrape: each is a label's value."""
+OTHER_TOPICS = "_other"
+_TOPIC_NAME = 256 // 8
+_TOPIC_NAME_BYTES_MAX = 255
+_TOPIC_ENTRY = _TOPIC_NAME + 2
+_TOPICS_FIRST = 1
+_TOPICS_NUMBERS = _TOPICS_FIRST + (TOPICS_MAX + 1) * _TOPIC_ENTRY
+_TOPICS_LAYOUT = zlib.crc32(b"topics: name, messages, bytes")
+_TOPICS_SLOT = re.compile(r"([a-z]{1,16})-\d{1,9}\.topics")
 
 
 class Counts:
@@ -181,8 +89,8 @@ class StatsPage:
             self._open(path)
         except OSError as error:
             # A full disk, or one that has become read-only, must not end a process that can serve.
-            told = fields(file=path, why=error.strerror or error)
-            log.warning("counts are not kept", extra=told)
+            details = fields(file=path, why=error.strerror or error)
+            log.warning("counts are not kept", extra=details)
 
     def _open(self, path: Path) -> None:
         role = self.counts.role
@@ -219,10 +127,67 @@ class StatsPage:
         self.close()
 
 
-def _read_page(path: Path, role: str) -> Sequence[int] | None:
-    """The numbers of a page; None where there is none of this layout, or it cannot be."""
-    found = read_numbers(path, _layout(role), _number_count(role))
-    return found if found is not None and max(found) < PLAUSIBLE_BELOW else None
+class TopicCounts:
+    """The counts of one process, in memory until `publish`. Without a file it counts as well."""
+
+    def __init__(self, root: Path, role: str, index: int) -> None:
+        """Goes on from what the slot counted before."""
+        self._other = [0, 0]
+        self._named: dict[str, list[int]] = {}
+        self._shown: list[list[int]] = []
+        self._file: StatsFile | None = None
+        path = stats_dir(root) / f"{role}-{index}.topics"
+        try:
+            kept = _read_topics(path)
+            if kept is None:
+                _replace_file(path, _TOPICS_LAYOUT, _TOPICS_NUMBERS)
+                kept = {}
+            self._file = StatsFile(path, _TOPICS_LAYOUT, _TOPICS_NUMBERS)
+        except OSError as error:
+            details = fields(file=path, why=error.strerror or error)
+            log.warning("counts by topic are not kept", extra=details)
+            return
+        self._other = list(kept.pop(OTHER_TOPICS, (0, 0)))
+        self._named = {topic: list(count) for topic, count in kept.items()}
+        self._shown = [self._other.copy(), *(count.copy() for count in self._named.values())]
+
+    def add(self, topic: str, messages: int, size: int = 0) -> None:
+        """Adds messages and their bytes."""
+        count = self._named.get(topic)
+        if count is None:
+            count = self._other
+            if self._takes(topic):
+                count = self._named[topic] = [0, 0]
+        count[0] += messages
+        count[1] += size
+
+    def _takes(self, topic: str) -> bool:
+        """Whether a new topic gets an entry."""
+        fits = len(self._named) < TOPICS_MAX and len(topic.encode()) <= _TOPIC_NAME_BYTES_MAX
+        return fits and topic != OTHER_TOPICS
+
+    def publish(self) -> None:
+        """Shows the counts since the last time."""
+        if self._file is None:
+            return
+        numbers, shown = self._file.numbers, self._shown
+        for topic in list(self._named)[len(shown) - 1 :]:
+            at = _TOPICS_FIRST + len(shown) * _TOPIC_ENTRY
+            numbers[at : at + _TOPIC_NAME] = _packed(topic)
+            shown.append([0, 0])
+            numbers[0] = len(shown) - 1
+        for place, count in enumerate((self._other, *self._named.values())):
+            if count != shown[place]:
+                at = _TOPICS_FIRST + place * _TOPIC_ENTRY + _TOPIC_NAME
+                numbers[at], numbers[at + 1] = count
+                shown[place] = count.copy()
+
+    def close(self) -> None:
+        """Shows the last counts; the file stays."""
+        self.publish()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 class Histogram(NamedTuple):
@@ -297,18 +262,6 @@ def _slot_stats(role: str, index: int, numbers: Sequence[int]) -> SlotStats:
     return SlotStats(role, index, values, histograms)
 
 
-TOPICS_MAX = 500
-"""Topics with counts of their own, in each file and in a scrape: each is a label's value."""
-OTHER_TOPICS = "_other"
-_TOPIC_NAME = 256 // 8
-_TOPIC_NAME_BYTES_MAX = 255
-_TOPIC_ENTRY = _TOPIC_NAME + 2
-_TOPICS_FIRST = 1
-_TOPICS_NUMBERS = _TOPICS_FIRST + (TOPICS_MAX + 1) * _TOPIC_ENTRY
-_TOPICS_LAYOUT = zlib.crc32(b"topics: name, messages, bytes")
-_TOPICS_SLOT = re.compile(r"([a-z]{1,16})-\d{1,9}\.topics")
-
-
 class Count(NamedTuple):
     """Of a topic."""
 
@@ -316,67 +269,128 @@ class Count(NamedTuple):
     bytes: int
 
 
-class TopicCounts:
-    """The counts of one process, in memory until `publish`. Without a file it counts as well."""
+def read_topics(root: Path, role: str) -> Mapping[str, Count]:
+    """By topic, all slots of a role together."""
+    try:
+        paths = sorted(stats_dir(root).iterdir())
+    except OSError:
+        return {}
+    sums: dict[str, Count] = {}
+    for path in paths:
+        match = _TOPICS_SLOT.fullmatch(path.name)
+        if match is not None and match[1] == role:
+            for topic, count in (_read_topics(path) or {}).items():
+                before = sums.get(topic, Count(0, 0))
+                sums[topic] = Count(before.messages + count.messages, before.bytes + count.bytes)
+    return sums
 
-    def __init__(self, root: Path, role: str, index: int) -> None:
-        """Goes on from what the slot counted before."""
-        self._other = [0, 0]
-        self._named: dict[str, list[int]] = {}
-        self._shown: list[list[int]] = []
-        self._file: StatsFile | None = None
-        path = stats_dir(root) / f"{role}-{index}.topics"
+
+class StatsFile:
+    """A file in the hands of its one writer."""
+
+    def __init__(self, path: Path, layout: int, count: int) -> None:
+        """Opens it, anew and empty where `read_numbers` finds none. Raises OSError."""
+        if read_numbers(path, layout, count) is None:
+            _replace_file(path, layout, count)
+        descriptor = open_regular(path, os.O_RDWR)
         try:
-            kept = _read_topics(path)
-            if kept is None:
-                _replace_file(path, _TOPICS_LAYOUT, _TOPICS_NUMBERS)
-                kept = {}
-            self._file = StatsFile(path, _TOPICS_LAYOUT, _TOPICS_NUMBERS)
-        except OSError as error:
-            told = fields(file=path, why=error.strerror or error)
-            log.warning("counts by topic are not kept", extra=told)
-            return
-        self._other = list(kept.pop(OTHER_TOPICS, (0, 0)))
-        self._named = {topic: list(count) for topic, count in kept.items()}
-        self._shown = [self._other.copy(), *(count.copy() for count in self._named.values())]
-
-    def add(self, topic: str, messages: int, size: int = 0) -> None:
-        """Adds messages and their bytes."""
-        count = self._named.get(topic)
-        if count is None:
-            count = self._other
-            if self._takes(topic):
-                count = self._named[topic] = [0, 0]
-        count[0] += messages
-        count[1] += size
-
-    def _takes(self, topic: str) -> bool:
-        """Whether a new topic gets an entry."""
-        fits = len(self._named) < TOPICS_MAX and len(topic.encode()) <= _TOPIC_NAME_BYTES_MAX
-        return fits and topic != OTHER_TOPICS
-
-    def publish(self) -> None:
-        """Shows the counts since the last time."""
-        if self._file is None:
-            return
-        numbers, shown = self._file.numbers, self._shown
-        for topic in list(self._named)[len(shown) - 1 :]:
-            at = _TOPICS_FIRST + len(shown) * _TOPIC_ENTRY
-            numbers[at : at + _TOPIC_NAME] = _packed(topic)
-            shown.append([0, 0])
-            numbers[0] = len(shown) - 1
-        for place, count in enumerate((self._other, *self._named.values())):
-            if count != shown[place]:
-                at = _TOPICS_FIRST + place * _TOPIC_ENTRY + _TOPIC_NAME
-                numbers[at], numbers[at + 1] = count
-                shown[place] = count.copy()
+            # A copied store may have holes here, too.
+            _write_file(descriptor, os.pread(descriptor, _file_bytes(count), 0))
+            self._map = mmap.mmap(descriptor, _file_bytes(count), access=mmap.ACCESS_WRITE)
+        finally:
+            os.close(descriptor)
+        self._all = memoryview(self._map).cast("Q")
+        self.numbers = self._all[_HEADER : _HEADER + count]
 
     def close(self) -> None:
-        """Shows the last counts; the file stays."""
-        self.publish()
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        """Gives the mapping back; the file stays."""
+        self.numbers.release()
+        self._all.release()
+        self._map.close()
+
+
+def stats_dir(root: Path) -> Path:
+    """Where the files are."""
+    return run_dir(root) / STATS_DIR
+
+
+def _file_bytes(count: int) -> int:
+    return -(-(_HEADER + count) * 8 // _PAGE_BYTES) * _PAGE_BYTES
+
+
+def _replace_file(path: Path, layout: int, count: int) -> None:
+    """An empty file, in place of whatever is there. Raises OSError."""
+    disk.make_dir(path.parent)
+    temporary = path.with_name(path.name + ".new")
+    descriptor = open_regular(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    try:
+        # With a block after every byte: a store into a hole of a full disk ends the process.
+        data = bytearray(_file_bytes(count))
+        head = memoryview(data).cast("Q")
+        head[0], head[1] = STATS_MAGIC, layout
+        _write_file(descriptor, data)
+    finally:
+        os.close(descriptor)
+    temporary.replace(path)
+
+
+def _write_file(descriptor: int, data: bytes | bytearray) -> None:
+    """The whole file. Raises OSError. Beside the seam to the disk: counts need not be durable."""
+    written = 0
+    while written < len(data):
+        written += os.pwrite(descriptor, memoryview(data)[written:], written)
+
+
+def read_numbers(path: Path, layout: int, count: int) -> list[int] | None:
+    """The present numbers; None if there is no file of this layout."""
+    size = _file_bytes(count)
+    try:
+        descriptor = open_regular(path)
+    except (OSError, IrregularFile):
+        return None
+    try:
+        if os.fstat(descriptor).st_size != size:
+            return None
+        # Mapped, as a read may tear a number that is being stored.
+        with mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as mapped:
+            numbers = memoryview(mapped).cast("Q").tolist()
+    finally:
+        os.close(descriptor)
+    if numbers[:_HEADER] != [STATS_MAGIC, layout]:
+        return None
+    return numbers[_HEADER : _HEADER + count]
+
+
+def _width(one: Series) -> int:
+    return BUCKETS if one.family.kind in (SeriesKind.SECONDS, SeriesKind.SIZES) else 1
+
+
+@cache
+def _places(role: str) -> Mapping[Series, int]:
+    """Where the numbers of each series begin, after the header."""
+    places, end = {}, 0
+    for one in SERIES[role]:
+        places[one] = end
+        end += _width(one)
+    return places
+
+
+@cache
+def _number_count(role: str) -> int:
+    return sum(_width(one) for one in SERIES[role])
+
+
+@cache
+def _layout(role: str) -> int:
+    """Says what is counted, and in which order."""
+    names = [f"{one.family.name} {one.family.kind.value} {one.labels}" for one in SERIES[role]]
+    return zlib.crc32("\n".join((role, str(BUCKETS), *names)).encode())
+
+
+def _read_page(path: Path, role: str) -> Sequence[int] | None:
+    """The numbers of a page; None where there is none of this layout, or it cannot be."""
+    found = read_numbers(path, _layout(role), _number_count(role))
+    return found if found is not None and max(found) < PLAUSIBLE_BELOW else None
 
 
 def _packed(topic: str) -> memoryview:
@@ -402,19 +416,3 @@ def _read_topics(path: Path) -> dict[str, Count] | None:
             return None
         found[topic] = count
     return found
-
-
-def read_topics(root: Path, role: str) -> Mapping[str, Count]:
-    """By topic, all slots of a role together."""
-    try:
-        paths = sorted(stats_dir(root).iterdir())
-    except OSError:
-        return {}
-    sums: dict[str, Count] = {}
-    for path in paths:
-        match = _TOPICS_SLOT.fullmatch(path.name)
-        if match is not None and match[1] == role:
-            for topic, count in (_read_topics(path) or {}).items():
-                before = sums.get(topic, Count(0, 0))
-                sums[topic] = Count(before.messages + count.messages, before.bytes + count.bytes)
-    return sums

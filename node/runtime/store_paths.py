@@ -27,6 +27,32 @@ MOVED_HINT = "stop the node, then put the directory back, or serve it where it i
 _REMOVED = " (deleted)"
 _Identity = tuple[int, int]
 
+Names = dict[str, int | None]
+
+FLOOR_FILE_BYTES_MAX = 1024
+EPOCHS_FILE_BYTES_MAX = 64 << 20
+"""Over a million starts of the writer."""
+QUEUES_FILE_BYTES_MAX = 512 << 20
+"""`tails` and `*.rebuilding`: a line for each of QUEUES_MAX queues of the longest names."""
+TOPICS_FILE_BYTES_MAX = 256 << 20
+"""Ten times what TOPICS_MAX topics of the longest names take."""
+OFFSETS_FILE_BYTES_MAX = 64 << 20
+"""Ten times what OFFSETS_MAX offsets take."""
+STATS_FILE_BYTES_MAX = 1 << 20
+JOURNAL_FILE_BYTES_MAX = 4 << 20
+"""PARTS_MAX parts of the longest names."""
+SMALL_FILE_BYTES_MAX = 64 << 10
+"""All other own files: a line or two of text."""
+
+MOVE_HINT = "move it away, as by: keelog store repair DIR"
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISLNK, "a link"),
+)
+_OPEN_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
 
 class HeldStore:
     """An open directory, and the identities (device, inode) of it and of the `lock` in it.
@@ -103,6 +129,9 @@ class HeldStore:
         os.close(self._descriptor)
 
 
+_held: HeldStore | None = None
+
+
 def _identity(status: os.stat_result) -> _Identity:
     return status.st_dev, status.st_ino
 
@@ -112,9 +141,6 @@ def _identity_at(path: str) -> _Identity | None:
         return _identity(os.stat(path))  # noqa: PTH116
     except OSError:
         return None
-
-
-_held: HeldStore | None = None
 
 
 def hold_store(root: Path, identity: str = "") -> HeldStore:
@@ -155,9 +181,6 @@ def is_in_place() -> bool:
     except StoreMoved:
         return False
     return True
-
-
-Names = dict[str, int | None]
 
 
 class Snapshot:
@@ -337,31 +360,6 @@ def _look_at(entry: "os.DirEntry[str]") -> FolderEntry | None:
     except FileNotFoundError:
         return None
     return FolderEntry(entry.name, Path(entry.path), is_file, size, entry.is_dir())
-
-
-FLOOR_FILE_BYTES_MAX = 1024
-EPOCHS_FILE_BYTES_MAX = 64 << 20
-"""Over a million starts of the writer."""
-QUEUES_FILE_BYTES_MAX = 512 << 20
-"""`tails` and `*.rebuilding`: a line for each of QUEUES_MAX queues of the longest names."""
-TOPICS_FILE_BYTES_MAX = 256 << 20
-"""Ten times what TOPICS_MAX topics of the longest names take."""
-OFFSETS_FILE_BYTES_MAX = 64 << 20
-"""Ten times what OFFSETS_MAX offsets take."""
-STATS_FILE_BYTES_MAX = 1 << 20
-JOURNAL_FILE_BYTES_MAX = 4 << 20
-"""PARTS_MAX parts of the longest names."""
-SMALL_FILE_BYTES_MAX = 64 << 10
-"""All other own files: a line or two of text."""
-
-MOVE_HINT = "move it away, as by: keelog store repair DIR"
-_KINDS = (
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISFIFO, "a FIFO"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISLNK, "a link"),
-)
-_OPEN_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class IrregularFile(StoreDamaged):

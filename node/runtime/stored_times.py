@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from node.runtime import disk
-from node.runtime.state_page import run_dir
+from node.runtime.state_page import BOOT_ID, run_dir
 from node.runtime.store_paths import read_bounded
 
 SET_MS = 500
@@ -28,6 +28,12 @@ ODD_MS = 60_000
 ODD_APART_MS = 1000
 LOOKS_MAX = 1000
 """That are kept, and as many again; the interval between them follows from it."""
+
+SETS_MAX = 1_000
+SLACK_MS = 2_000
+"""How much later than it was a set may be noted."""
+_CLOCK_FILE = "clock"
+_CLOCK_BYTES_MAX = 128 * 1024
 
 
 class Moment(NamedTuple):
@@ -125,14 +131,6 @@ class Arrivals:
         return before_ms + max(0, now.steady_ms - look.at.steady_ms)
 
 
-SETS_MAX = 1_000
-SLACK_MS = 2_000
-"""How much later than it was a set may be noted."""
-_CLOCK_FILE = "clock"
-_CLOCK_BYTES_MAX = 128 * 1024
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-
 class ClockHistory(NamedTuple):
     """The clock as it was last set, and when it was set."""
 
@@ -144,7 +142,7 @@ def read_clock(root: Path) -> ClockHistory | None:
     """None without a file of this run of the machine."""
     try:
         found = json.loads(read_bounded(run_dir(root) / _CLOCK_FILE, _CLOCK_BYTES_MAX))
-        if found["boot"] != _BOOT_ID.read_text():
+        if found["boot"] != BOOT_ID.read_text():
             return None
         return ClockHistory(Moment(*found["last"]), tuple(ClockSet(*one) for one in found["sets"]))
     except (OSError, ValueError, KeyError, TypeError):
@@ -153,7 +151,7 @@ def read_clock(root: Path) -> ClockHistory | None:
 
 def write_clock(root: Path, history: ClockHistory) -> None:
     """Replaces the file, which no disk has to keep. Raises OSError."""
-    document = {"boot": _BOOT_ID.read_text(), "last": history.last, "sets": history.sets}
+    document = {"boot": BOOT_ID.read_text(), "last": history.last, "sets": history.sets}
     disk.replace_unsynced(run_dir(root) / _CLOCK_FILE, json.dumps(document).encode())
 
 

@@ -208,10 +208,6 @@ class Sleeper:
         self.page.close()
 
 
-def _any_queue() -> None:
-    return None
-
-
 class Waiters:
     """The processes that have a page, of some slots. `look` finds new ones: now and then."""
 
@@ -253,7 +249,7 @@ class Waiters:
             }
         return {}
 
-    def wake(self, epoch: int, readable: int, grown: Grown = _any_queue) -> None:
+    def wake(self, epoch: int, readable: int, grown: Grown = lambda: None) -> None:
         """Rings the sleepers whose `wake_at` the log has reached, with epoch and offset, two i64.
 
         `grown` returns the queues that the log grew by, or None for any: workers of other queues

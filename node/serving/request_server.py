@@ -45,62 +45,11 @@ from protocol.wire.frames import (
 )
 from protocol.wire.zmtp import KeptMessage, parse_socket_event
 
+log = logging.getLogger("keelog.serving")
+
 OWED_BYTES_MAX = 256 * 1024 * 1024
 OWED_BYTES_MAX_OF_PEER = 32 * 1024 * 1024
 """Bounds large payloads on their way: a peer over its bound is refused until it has read."""
-
-
-class Unsent(NamedTuple):
-    header: bytes
-    payload: Payload | None
-
-    @property
-    def size(self) -> int:
-        return len(self.header) + (0 if self.payload is None else len(self.payload))
-
-
-class Behind:
-    """The answers kept for one slow peer, and since when it has read nothing."""
-
-    def __init__(self, now: float) -> None:
-        self.since = now
-        self.answers: deque[Unsent] = deque()
-
-
-class Owed:
-    """The large payloads that are on their way, by peer: no other limit counts their bytes."""
-
-    def __init__(self) -> None:
-        self.bytes = 0
-        self._peers: dict[bytes, deque[tuple[zmq.MessageTracker | KeptMessage, int]]] = {}
-
-    def takes(self, peer: bytes, size: int) -> bool:
-        """Whether a peer may get `size` bytes more. The first payload of a peer always fits."""
-        if not self.bytes:
-            return True
-        self._forget_sent(peer)
-        owed = sum(size for _, size in self._peers.get(peer, ()))
-        if owed + size > max(size, OWED_BYTES_MAX_OF_PEER):
-            return False
-        if self.bytes + size > OWED_BYTES_MAX:
-            for other in list(self._peers):
-                self._forget_sent(other)
-        return self.bytes + size <= OWED_BYTES_MAX
-
-    def add(self, peer: bytes, tracker: zmq.MessageTracker | KeptMessage, size: int) -> None:
-        """Counts a payload until it is sent."""
-        self._peers.setdefault(peer, deque()).append((tracker, size))
-        self.bytes += size
-
-    def _forget_sent(self, peer: bytes) -> None:
-        waiting = self._peers.get(peer)
-        while waiting and waiting[0][0].done:
-            self.bytes -= waiting.popleft()[1]
-        if not waiting:
-            self._peers.pop(peer, None)
-
-
-log = logging.getLogger("keelog.serving")
 
 SAID_AGAIN_S = 10.0
 LOOK_AGAIN_S = 0.5
@@ -111,69 +60,6 @@ _RETURN = 0x06
 _DROP_ALL = ctypes.create_string_buffer(struct.pack("HBBI", _RETURN, 0, 0, 0))
 """A program of one instruction for the kernel's packet filter: zero bytes of any packet pass."""
 _PROGRAM = struct.pack("HL", 1, ctypes.addressof(_DROP_ALL))
-
-
-class Doors:
-    """Lets clients in at one ZeroMQ socket, or keeps them out. For the socket's own thread."""
-
-    def __init__(self, bound: "zmq.Socket[bytes]", backlog: int) -> None:
-        """`backlog`: connections that may wait; ZeroMQ accepts these even after the doors close."""
-        self.are_open = True
-        self._socket = bound
-        self._listener: socket.socket | None = None
-        self._spares = Spares(STORE_SPARES + backlog)
-        self._said_at: float | None = None
-        self._look_at = 0.0
-
-    def bind(self, endpoint: str) -> None:
-        """Binds, and remembers the descriptor that listens. Raises ZMQError."""
-        monitor = self._socket.get_monitor_socket(int(zmq.EVENT_LISTENING))
-        try:
-            self._socket.bind(endpoint)
-            if endpoint.startswith("tcp://") and monitor.poll(_LISTENING_MS_MAX):
-                descriptor = parse_socket_event(monitor.recv_multipart()[0]).value
-                self._listener = socket.socket(fileno=os.dup(descriptor))
-        finally:
-            self._socket.disable_monitor()
-            monitor.close(0)
-
-    def turn(self) -> None:
-        """Closes when descriptors are short, opens when they are free. Call it now and then."""
-        now = time.monotonic()
-        if now < self._look_at:
-            return
-        has_room = self._spares.take()
-        if has_room and not self.are_open:
-            self.are_open = self._filter(_SO_DETACH_FILTER)
-        elif not has_room:
-            if self.are_open and self._filter(_SO_ATTACH_FILTER):
-                self.are_open = False
-                self._say(now)
-            self._spares.give_back()
-            self._look_at = now + LOOK_AGAIN_S
-
-    def _filter(self, option: int) -> bool:
-        if self._listener is not None:
-            try:
-                self._listener.setsockopt(socket.SOL_SOCKET, option, _PROGRAM)
-            except OSError as error:
-                log.warning("connections cannot be kept out", extra=fields(why=error))
-                return False
-        return True
-
-    def _say(self, now: float) -> None:
-        if self._said_at is None or now - self._said_at >= SAID_AGAIN_S:
-            self._said_at = now
-            why = "no descriptor is free for them: raise the limit of open files, LimitNOFILE"
-            log.warning("new connections wait", extra=fields(why=why))
-
-    def close(self) -> None:
-        """Gives the descriptors back; its owner closes the socket."""
-        self._spares.give_back()
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
-
 
 HANDSHAKE_MS = 2_000
 """A connection that is silent for this long is closed."""
@@ -210,6 +96,15 @@ _BAD_ADDRESS = {
 }
 
 
+class Unsent(NamedTuple):
+    header: bytes
+    payload: Payload | None
+
+    @property
+    def size(self) -> int:
+        return len(self.header) + (0 if self.payload is None else len(self.payload))
+
+
 class Received(NamedTuple):
     """A request of one or two frames, not parsed yet."""
 
@@ -236,36 +131,6 @@ class BadFrames(NamedTuple):
     peer: bytes
     request_id: int
     error: MqError
-
-
-class RequestWait:
-    """Where a server's loop sleeps: watches sockets and descriptors, for their own thread."""
-
-    def __init__(
-        self,
-        watched: "Iterable[zmq.Socket[bytes] | int]",
-        note: Callable[[list[tuple[Any, int]]], object] = lambda ready: None,
-    ) -> None:
-        """`note` is called with what each wait has found ready."""
-        self._note = note
-        self._ready: list[tuple[Any, int]] = []
-        """What the last look found."""
-        # What a zmq.Poller asks; the list is made once.
-        self._watched: list[tuple[Any, int]] = [(one, int(zmq.POLLIN)) for one in watched]
-        processors = len(os.sched_getaffinity(0))
-        self._awake = AwakeLook(AWAKE_S, processors, time.monotonic, os.sched_yield)
-
-    def poll(self, timeout_ms: int, looks: bool = False) -> list[tuple[Any, int]]:
-        """Returns when there may be something to do, at the latest after the time: what is ready,
-        each with its events. With `looks` it does not sleep at once."""
-        if looks and timeout_ms and (self._look(0) or self._awake.until(partial(self._look, 0))):
-            return self._ready
-        return self._look(timeout_ms)
-
-    def _look(self, timeout_ms: int) -> list[tuple[Any, int]]:
-        self._ready = zmq.zmq_poll(self._watched, timeout_ms)
-        self._note(self._ready)
-        return self._ready
 
 
 class Server:
@@ -302,7 +167,7 @@ class Server:
         self._alone = [(self.socket, int(zmq.POLLIN))]
         self._local: LocalEnd | None = None
         self._is_local_next = False
-        self._may_have_far = True
+        self._may_have_remote = True
         # What `socket.send` calls once it has looked for options that a ROUTER does not have.
         self._send: Callable[..., object] = super(zmq.Socket, self.socket).send
         for option, value in (
@@ -351,28 +216,28 @@ class Server:
     def note_ready(self, ready: list[tuple[Any, int]]) -> None:
         """Takes what a `RequestWait` found. Where ZeroMQ's socket is not among it, `receive` does
         not look there until the next time: a look costs as much as a small append."""
-        self._may_have_far = False
+        self._may_have_remote = False
         for one, _ in ready:
             if one is self.socket:
-                self._may_have_far = True
+                self._may_have_remote = True
 
     def look_everywhere(self) -> None:
         """`receive` looks at both sockets, as for an owner that notes nothing."""
-        self._may_have_far = True
+        self._may_have_remote = True
 
     def receive(self) -> Received | BadFrames | None:
         """The next request, or None. Never raises for anything that a peer sent."""
         if self._unsent_count:
             self._send_again()
         if self._local is None:
-            return self._receive_far()
-        if not self._may_have_far:
+            return self._receive_remote()
+        if not self._may_have_remote:
             return self._receive_local(self._local)
         # In turns: neither side can keep the other waiting.
         self._is_local_next = not self._is_local_next
         if self._is_local_next:
-            return self._receive_local(self._local) or self._receive_far()
-        return self._receive_far() or self._receive_local(self._local)
+            return self._receive_local(self._local) or self._receive_remote()
+        return self._receive_remote() or self._receive_local(self._local)
 
     def _receive_local(self, local: LocalEnd) -> Received | BadFrames | None:
         request = local.receive()
@@ -384,7 +249,7 @@ class Server:
             return Received(peer, header, frames[1] if len(frames) > 1 else None)
         return BadFrames(peer, _id_of(header), _too_many(len(frames), sum(map(len, frames))))
 
-    def _receive_far(self) -> Received | BadFrames | None:
+    def _receive_remote(self) -> Received | BadFrames | None:
         socket = self.socket
         # A receive without a message costs four times as much as this poll.
         if not zmq.zmq_poll(self._alone, 0):
@@ -494,14 +359,14 @@ class Server:
         if now - self._sent_again_at < SEND_AGAIN_S:
             return
         self._sent_again_at = now
-        for peer, behind in list(self._unsent.items()):
-            waiting = behind.answers
+        for peer, slow in list(self._unsent.items()):
+            waiting = slow.answers
             while waiting:
                 sent = self._try_send(peer, *waiting[0])
-                if sent is None and now - behind.since < UNSENT_S_MAX:
+                if sent is None and now - slow.since < UNSENT_S_MAX:
                     break
                 if sent:
-                    behind.since = now
+                    slow.since = now
                     self._forget_first(waiting)
                     continue
                 self.unsent_dropped += len(waiting)
@@ -534,6 +399,139 @@ class Server:
     @property
     def _owes(self) -> bool:
         return self._unsent_count > 0 or (self._local is not None and self._local.has_unread)
+
+
+class RequestWait:
+    """Where a server's loop sleeps: watches sockets and descriptors, for their own thread."""
+
+    def __init__(
+        self,
+        watched: "Iterable[zmq.Socket[bytes] | int]",
+        note: Callable[[list[tuple[Any, int]]], object] = lambda ready: None,
+    ) -> None:
+        """`note` is called with what each wait has found ready."""
+        self._note = note
+        self._ready: list[tuple[Any, int]] = []
+        """What the last look found."""
+        # What a zmq.Poller asks; the list is made once.
+        self._watched: list[tuple[Any, int]] = [(one, int(zmq.POLLIN)) for one in watched]
+        processors = len(os.sched_getaffinity(0))
+        self._awake = AwakeLook(AWAKE_S, processors, time.monotonic, os.sched_yield)
+
+    def poll(self, timeout_ms: int, looks: bool = False) -> list[tuple[Any, int]]:
+        """Returns when there may be something to do, at the latest after the time: what is ready,
+        each with its events. With `looks` it does not sleep at once."""
+        if looks and timeout_ms and (self._look(0) or self._awake.until(partial(self._look, 0))):
+            return self._ready
+        return self._look(timeout_ms)
+
+    def _look(self, timeout_ms: int) -> list[tuple[Any, int]]:
+        self._ready = zmq.zmq_poll(self._watched, timeout_ms)
+        self._note(self._ready)
+        return self._ready
+
+
+class Doors:
+    """Lets clients in at one ZeroMQ socket, or keeps them out. For the socket's own thread."""
+
+    def __init__(self, bound: "zmq.Socket[bytes]", backlog: int) -> None:
+        """`backlog`: connections that may wait; ZeroMQ accepts these even after the doors close."""
+        self.are_open = True
+        self._socket = bound
+        self._listener: socket.socket | None = None
+        self._spares = Spares(STORE_SPARES + backlog)
+        self._said_at: float | None = None
+        self._look_at = 0.0
+
+    def bind(self, endpoint: str) -> None:
+        """Binds, and remembers the descriptor that listens. Raises ZMQError."""
+        monitor = self._socket.get_monitor_socket(int(zmq.EVENT_LISTENING))
+        try:
+            self._socket.bind(endpoint)
+            if endpoint.startswith("tcp://") and monitor.poll(_LISTENING_MS_MAX):
+                descriptor = parse_socket_event(monitor.recv_multipart()[0]).value
+                self._listener = socket.socket(fileno=os.dup(descriptor))
+        finally:
+            self._socket.disable_monitor()
+            monitor.close(0)
+
+    def turn(self) -> None:
+        """Closes when descriptors are short, opens when they are free. Call it now and then."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        has_room = self._spares.take()
+        if has_room and not self.are_open:
+            self.are_open = self._filter(_SO_DETACH_FILTER)
+        elif not has_room:
+            if self.are_open and self._filter(_SO_ATTACH_FILTER):
+                self.are_open = False
+                self._say(now)
+            self._spares.give_back()
+            self._look_at = now + LOOK_AGAIN_S
+
+    def _filter(self, option: int) -> bool:
+        if self._listener is not None:
+            try:
+                self._listener.setsockopt(socket.SOL_SOCKET, option, _PROGRAM)
+            except OSError as error:
+                log.warning("connections cannot be kept out", extra=fields(why=error))
+                return False
+        return True
+
+    def _say(self, now: float) -> None:
+        if self._said_at is None or now - self._said_at >= SAID_AGAIN_S:
+            self._said_at = now
+            why = "no descriptor is free for them: raise the limit of open files, LimitNOFILE"
+            log.warning("new connections wait", extra=fields(why=why))
+
+    def close(self) -> None:
+        """Gives the descriptors back; its owner closes the socket."""
+        self._spares.give_back()
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+
+class Owed:
+    """The large payloads that are on their way, by peer: no other limit counts their bytes."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._peers: dict[bytes, deque[tuple[zmq.MessageTracker | KeptMessage, int]]] = {}
+
+    def takes(self, peer: bytes, size: int) -> bool:
+        """Whether a peer may get `size` bytes more. The first payload of a peer always fits."""
+        if not self.bytes:
+            return True
+        self._forget_sent(peer)
+        owed = sum(size for _, size in self._peers.get(peer, ()))
+        if owed + size > max(size, OWED_BYTES_MAX_OF_PEER):
+            return False
+        if self.bytes + size > OWED_BYTES_MAX:
+            for other in list(self._peers):
+                self._forget_sent(other)
+        return self.bytes + size <= OWED_BYTES_MAX
+
+    def add(self, peer: bytes, tracker: zmq.MessageTracker | KeptMessage, size: int) -> None:
+        """Counts a payload until it is sent."""
+        self._peers.setdefault(peer, deque()).append((tracker, size))
+        self.bytes += size
+
+    def _forget_sent(self, peer: bytes) -> None:
+        waiting = self._peers.get(peer)
+        while waiting and waiting[0][0].done:
+            self.bytes -= waiting.popleft()[1]
+        if not waiting:
+            self._peers.pop(peer, None)
+
+
+class Behind:
+    """The answers kept for one slow peer, and since when it has read nothing."""
+
+    def __init__(self, now: float) -> None:
+        self.since = now
+        self.answers: deque[Unsent] = deque()
 
 
 @contextmanager

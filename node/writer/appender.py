@@ -58,6 +58,12 @@ from protocol.record.properties import EMPTY_CRC_PROPERTY
 FEW_QUEUES_MAX = 4
 """Where a group has records of more queues, most likely every queue worker has some."""
 
+Places = list[tuple[int, int]]
+"""Of each part, in order: the queue's id, and the offset of the first record there."""
+
+_QUEUE_ID_AT, _BODY_LENGTH_AT = (SHORT_HEAD.offsets[name] for name in ("queue_id", "body_length"))
+_BODY_AT = SHORT_HEAD.size
+
 
 class RepeatedMessage(NamedTuple):
     """Where the first message with the unique key of a repeated one is stored."""
@@ -131,42 +137,12 @@ class AppendRequest:
         self.checked_rows, self.draft = [row], None
 
 
-def queues_of(requests: list[AppendRequest]) -> set[Queue] | None:
-    """The queues that appended requests went to; None for more than FEW_QUEUES_MAX of them."""
-    if len(requests) > FEW_QUEUES_MAX:
-        return None
-    queues = {Queue(topic, queue_id) for one in requests for topic, queue_id, *_ in one.queues}
-    return queues if len(queues) <= FEW_QUEUES_MAX else None
-
-
-def check_crc(request: AppendRequest) -> None:
-    """Raises BadRequest unless the records' CRC-32 is the one that the request names."""
-    if request.crc is not None and (found := zlib.crc32(request.records)) != request.crc:
-        raise BadRequest(f"the frame's CRC-32 is {found}, the header says {request.crc}")
-
-
-def check_sizes(request: AppendRequest, sizes: list[int]) -> None:
-    """Raises BadRequest unless the records are as many and as long as the request says."""
-    if request.count != len(sizes) or sum(sizes) != len(request.records):
-        raise BadRequest(
-            f"the header says {request.count} records in {len(request.records)} bytes, "
-            f"the frame holds {len(sizes)} in {sum(sizes)}",
-            "count and sizes must agree with the records",
-        )
-    if request.sizes and request.sizes != np.array(sizes, "<u4").tobytes():
-        raise BadRequest("the sizes in the header are not those of the records")
-
-
 class QueueRows(NamedTuple):
     """Records of one request for one queue; the queue is -1 while it has to be chosen."""
 
     topic: str
     queue_id: int
     rows: int
-
-
-Places = list[tuple[int, int]]
-"""Of each part, in order: the queue's id, and the offset of the first record there."""
 
 
 class Placement:
@@ -240,10 +216,6 @@ class Placement:
         )
 
 
-_QUEUE_ID_AT, _BODY_LENGTH_AT = (SHORT_HEAD.offsets[name] for name in ("queue_id", "body_length"))
-_BODY_AT = SHORT_HEAD.size
-
-
 class SealedBatch(NamedTuple):
     """Records as the log gets them, and where the last one begins."""
 
@@ -260,230 +232,6 @@ class CheckedBatch(Protocol):
 
     def seal(self, places: Places, base: int, stamp: StoreStamp) -> SealedBatch:
         """Fills in all that the node adds to its records; `base`: log offset of the first."""
-
-
-# -- the compiled ways ----------------------------------------------------------------------------
-
-
-class Runs:
-    """The common request, checked and sealed in one pass: all its records go to one queue.
-
-    The first record names that queue, and nobody has checked it yet. It is read as a guess: the
-    kernel takes the request only when every record agrees with it.
-    """
-
-    def __init__(
-        self, compiled: Kernel, rules: AppendRules, topics: TopicTable, placement: Placement
-    ) -> None:
-        self._sealed = SealedRuns(compiled, rules)
-        self._queue_for = topics.queue_for
-        self._placement = placement
-
-    def append(self, requests: Sequence[AppendRequest], stamp: StoreStamp) -> int:
-        """Appends the first of the requests, in one write; returns how many.
-
-        It stops before one that is of another kind, may be bad, or does not fit into the segment.
-        """
-        sealed, log = self._sealed, self._placement.log
-        base, bytes_max = log.end, log.fitting_bytes
-        if len(requests) == 1:
-            sealed.clear(len(requests[0].records), base, stamp)
-        else:
-            sealed.clear(sum([len(request.records) for request in requests]), base, stamp)
-        taken = rows = 0
-        for request in requests:
-            if sealed.end + len(request.records) > bytes_max:
-                break
-            if not self._add(request, base, stamp):
-                break
-            taken += 1
-            rows += request.count
-        if taken:
-            self._placement.write(sealed.records, rows, sealed.last_at, stamp.store_timestamp)
-        return taken
-
-    def _add(self, request: AppendRequest, base: int, stamp: StoreStamp) -> bool:
-        records, sealed, placement = request.records, self._sealed, self._placement
-        topic_at = _BODY_AT + int.from_bytes(records[_BODY_LENGTH_AT:_BODY_AT], "big")
-        if topic_at >= len(records):
-            return False
-        raw = bytes(records[topic_at + 1 : topic_at + 1 + records[topic_at]])
-        topic = _topic_of(raw)
-        if topic is None:
-            return False
-        flags = CHECKED_FLAG if request.checked_rows is not None else 0
-        wanted = ANY_QUEUE
-        if request.any_queue:
-            flags |= ANY_QUEUE_FLAG
-        else:
-            named = records[_QUEUE_ID_AT : _QUEUE_ID_AT + 4]
-            wanted = int.from_bytes(named, "big", signed=True)
-            if wanted == ANY_QUEUE:
-                return False
-        queue_id = self._queue_for(topic, wanted)
-        if queue_id is None:
-            return False
-        queue, start = queue_of(topic, queue_id), base + sealed.end
-        first = placement.tails.get(queue, 0)
-        crc = -1 if request.crc is None else request.crc
-        if not sealed.add(records, request.count, crc, request.sizes, flags, raw, queue_id, first):
-            return False
-        placement.place(request, start, stamp.store_timestamp, queue, first)
-        return True
-
-
-@dataclass(slots=True)
-class CompiledBatch:
-    """A batch in the kernel's buffer. The next one takes its place."""
-
-    requests: list[AppendRequest]
-    parts: list[list[QueueRows]]
-    group: AppendGroup
-
-    def seal(self, places: Places, base: int, stamp: StoreStamp) -> SealedBatch:
-        """As `CheckedBatch.seal`."""
-        self.group.seal(places, base, stamp)
-        return SealedBatch(self.group.records, self.group.last_at)
-
-
-def compiled_batch(requests: list[AppendRequest], group: AppendGroup) -> CompiledBatch | None:
-    """None where another way has to look at the requests, and to say what is wrong."""
-    group.clear(len(requests), sum(len(one.records) + len(one.sizes) for one in requests))
-    for request in requests:
-        crc = -1 if request.crc is None else request.crc
-        flags = ANY_QUEUE_FLAG * request.any_queue
-        flags += CHECKED_FLAG * (request.checked_rows is not None)
-        group.add(request.records, request.count, crc, request.sizes, flags)
-    found = group.check()
-    if found is None:
-        return None
-    parts: list[list[QueueRows]] = [[] for _ in requests]
-    for own, sealable in zip(parts, found, strict=True):
-        for raw, queue_id, rows in sealable:
-            topic = _topic_of(raw)
-            if topic is None:
-                return None
-            own.append(QueueRows(topic, queue_id, rows))
-    return CompiledBatch(requests, parts, group)
-
-
-@lru_cache(maxsize=4096)
-def _topic_of(raw: bytes) -> str | None:
-    """A stored topic's name; None for bytes that no topic has."""
-    try:
-        name = raw.decode()
-        check_topic_for_send(name)
-    except (UnicodeDecodeError, MqError):
-        return None
-    return name
-
-
-# -- as columns -----------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class ColumnsBatch:
-    """A batch as numpy columns: for many records. `part_of` numbers each record's part."""
-
-    requests: list[AppendRequest]
-    parts: list[list[QueueRows]]
-    buffer: bytearray
-    columns: RecordColumns
-    part_of: Ints
-    crc: bool
-
-    def seal(self, places: Places, base: int, stamp: StoreStamp) -> SealedBatch:
-        """As `CheckedBatch.seal`."""
-        start, part_of = self.columns.start, self.part_of
-        queue_id, first = np.array(places, np.int64).T
-        counts = np.bincount(part_of)
-        # A record's rank is its place among the records of its part.
-        rank = np.empty(len(part_of), np.int64)
-        ranks = np.arange(len(part_of)) - np.repeat(np.cumsum(counts) - counts, counts)
-        rank[np.argsort(part_of, kind="stable")] = ranks
-        offsets = first[part_of] + rank
-        patch_columns(self.columns, queue_id[part_of], offsets, start + base, stamp, self.crc)
-        return SealedBatch(self.buffer, int(start[-1]))
-
-
-def columns_batch(requests: list[AppendRequest], rules: AppendRules) -> ColumnsBatch:
-    """Raises the MqError of one of the requests."""
-    for request in requests:
-        check_crc(request)
-    buffer = bytearray().join([request.records for request in requests])
-    checked = check_columns(np.frombuffer(buffer, np.uint8), rules)
-    columns, topics, topic_id = checked.columns, checked.topics, checked.topic_id
-    ends = np.cumsum([len(request.records) for request in requests])
-    bounds = [0, *np.searchsorted(columns.start, ends).tolist()]
-    for request, first, last in zip(requests, bounds[:-1], bounds[1:], strict=True):
-        check_sizes(request, columns.size[first:last].tolist())
-    owner = np.repeat(np.arange(len(requests)), np.diff(bounds))
-    any_queue = np.array([request.any_queue for request in requests])
-    queue_id = np.where(any_queue[owner], ANY_QUEUE, columns.queue_id)
-    key = (owner * len(topics) + topic_id) * (QUEUE_ID_MAX + 2) + queue_id - ANY_QUEUE
-    _, rows, number, counts = np.unique(
-        key, return_index=True, return_inverse=True, return_counts=True
-    )
-    order = np.argsort(rows)
-    parts: list[list[QueueRows]] = [[] for _ in requests]
-    for row, count in zip(rows[order].tolist(), counts[order].tolist(), strict=True):
-        part = QueueRows(topics[topic_id[row]], int(queue_id[row]), count)
-        parts[owner[row]].append(part)
-    return ColumnsBatch(requests, parts, buffer, columns, np.argsort(order)[number], rules.crc)
-
-
-# -- record by record -----------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class PlainBatch:
-    """A batch record by record: for few. `rows` count from the buffer's begin."""
-
-    requests: list[AppendRequest]
-    parts: list[list[QueueRows]]
-    buffer: bytearray
-    rows: list[PlainRow]
-    part_of: list[int]
-    crc: bool
-
-    def seal(self, places: Places, base: int, stamp: StoreStamp) -> SealedBatch:
-        """As `CheckedBatch.seal`."""
-        following = [first for _, first in places]
-        for row, part in zip(self.rows, self.part_of, strict=True):
-            placed = replace(row, queue_id=places[part][0])
-            patch_plain(self.buffer, placed, following[part], base + row.start, stamp, self.crc)
-            following[part] += 1
-        return SealedBatch(self.buffer, self.rows[-1].start)
-
-
-def plain_batch(requests: list[AppendRequest], rules: AppendRules) -> PlainBatch:
-    """Raises the MqError of one of the requests."""
-    batch = PlainBatch(requests, [], bytearray(), [], [], rules.crc)
-    part_count = 0
-    for request in requests:
-        rows = request.checked_rows
-        if rows is None:
-            check_crc(request)
-            rows = check_plain(request.records, rules)
-            check_sizes(request, [row.size for row in rows])
-        start = len(batch.buffer)
-        batch.buffer.extend(request.records)
-        numbers: dict[Queue, int] = {}
-        counts: list[int] = []
-        for row in rows:
-            queue = queue_of(row.topic, ANY_QUEUE if request.any_queue else row.queue_id)
-            number = numbers.setdefault(queue, len(counts))
-            if number == len(counts):
-                counts.append(0)
-            counts[number] += 1
-            batch.part_of.append(part_count + number)
-            batch.rows.append(replace(row, start=start + row.start) if start else row)
-        part_count += len(counts)
-        batch.parts.append([QueueRows(*queue, counts[n]) for queue, n in numbers.items()])
-    return batch
-
-
-Check = Callable[[list[AppendRequest], AppendRules], CheckedBatch]
 
 
 class Appender:
@@ -652,6 +400,247 @@ class Appender:
         topic, _, rows = parts[0]
         queue_id = self._topics.choose_queue(find(topic))
         parts[0] = QueueRows(topic, queue_id, rows)
+
+
+Check = Callable[[list[AppendRequest], AppendRules], CheckedBatch]
+
+
+class Runs:
+    """The common request, checked and sealed in one pass: all its records go to one queue.
+
+    The first record names that queue, and nobody has checked it yet. It is read as a guess: the
+    kernel takes the request only when every record agrees with it.
+    """
+
+    def __init__(
+        self, compiled: Kernel, rules: AppendRules, topics: TopicTable, placement: Placement
+    ) -> None:
+        self._sealed = SealedRuns(compiled, rules)
+        self._queue_for = topics.queue_for
+        self._placement = placement
+
+    def append(self, requests: Sequence[AppendRequest], stamp: StoreStamp) -> int:
+        """Appends the first of the requests, in one write; returns how many.
+
+        It stops before one that is of another kind, may be bad, or does not fit into the segment.
+        """
+        sealed, log = self._sealed, self._placement.log
+        base, bytes_max = log.end, log.fitting_bytes
+        if len(requests) == 1:
+            sealed.clear(len(requests[0].records), base, stamp)
+        else:
+            sealed.clear(sum([len(request.records) for request in requests]), base, stamp)
+        taken = rows = 0
+        for request in requests:
+            if sealed.end + len(request.records) > bytes_max:
+                break
+            if not self._add(request, base, stamp):
+                break
+            taken += 1
+            rows += request.count
+        if taken:
+            self._placement.write(sealed.records, rows, sealed.last_at, stamp.store_timestamp)
+        return taken
+
+    def _add(self, request: AppendRequest, base: int, stamp: StoreStamp) -> bool:
+        records, sealed, placement = request.records, self._sealed, self._placement
+        topic_at = _BODY_AT + int.from_bytes(records[_BODY_LENGTH_AT:_BODY_AT], "big")
+        if topic_at >= len(records):
+            return False
+        raw = bytes(records[topic_at + 1 : topic_at + 1 + records[topic_at]])
+        topic = _topic_of(raw)
+        if topic is None:
+            return False
+        flags = CHECKED_FLAG if request.checked_rows is not None else 0
+        wanted = ANY_QUEUE
+        if request.any_queue:
+            flags |= ANY_QUEUE_FLAG
+        else:
+            named = records[_QUEUE_ID_AT : _QUEUE_ID_AT + 4]
+            wanted = int.from_bytes(named, "big", signed=True)
+            if wanted == ANY_QUEUE:
+                return False
+        queue_id = self._queue_for(topic, wanted)
+        if queue_id is None:
+            return False
+        queue, start = queue_of(topic, queue_id), base + sealed.end
+        first = placement.tails.get(queue, 0)
+        crc = -1 if request.crc is None else request.crc
+        if not sealed.add(records, request.count, crc, request.sizes, flags, raw, queue_id, first):
+            return False
+        placement.place(request, start, stamp.store_timestamp, queue, first)
+        return True
+
+
+@dataclass(slots=True)
+class CompiledBatch:
+    """A batch in the kernel's buffer. The next one takes its place."""
+
+    requests: list[AppendRequest]
+    parts: list[list[QueueRows]]
+    group: AppendGroup
+
+    def seal(self, places: Places, base: int, stamp: StoreStamp) -> SealedBatch:
+        """As `CheckedBatch.seal`."""
+        self.group.seal(places, base, stamp)
+        return SealedBatch(self.group.records, self.group.last_at)
+
+
+def compiled_batch(requests: list[AppendRequest], group: AppendGroup) -> CompiledBatch | None:
+    """None where another way has to look at the requests, and to say what is wrong."""
+    group.clear(len(requests), sum(len(one.records) + len(one.sizes) for one in requests))
+    for request in requests:
+        crc = -1 if request.crc is None else request.crc
+        flags = ANY_QUEUE_FLAG * request.any_queue
+        flags += CHECKED_FLAG * (request.checked_rows is not None)
+        group.add(request.records, request.count, crc, request.sizes, flags)
+    found = group.check()
+    if found is None:
+        return None
+    parts: list[list[QueueRows]] = [[] for _ in requests]
+    for own, sealable in zip(parts, found, strict=True):
+        for raw, queue_id, rows in sealable:
+            topic = _topic_of(raw)
+            if topic is None:
+                return None
+            own.append(QueueRows(topic, queue_id, rows))
+    return CompiledBatch(requests, parts, group)
+
+
+@dataclass(slots=True)
+class ColumnsBatch:
+    """A batch as numpy columns: for many records. `part_of` numbers each record's part."""
+
+    requests: list[AppendRequest]
+    parts: list[list[QueueRows]]
+    buffer: bytearray
+    columns: RecordColumns
+    part_of: Ints
+    crc: bool
+
+    def seal(self, places: Places, base: int, stamp: StoreStamp) -> SealedBatch:
+        """As `CheckedBatch.seal`."""
+        start, part_of = self.columns.start, self.part_of
+        queue_id, first = np.array(places, np.int64).T
+        counts = np.bincount(part_of)
+        # A record's rank is its place among the records of its part.
+        rank = np.empty(len(part_of), np.int64)
+        ranks = np.arange(len(part_of)) - np.repeat(np.cumsum(counts) - counts, counts)
+        rank[np.argsort(part_of, kind="stable")] = ranks
+        offsets = first[part_of] + rank
+        patch_columns(self.columns, queue_id[part_of], offsets, start + base, stamp, self.crc)
+        return SealedBatch(self.buffer, int(start[-1]))
+
+
+def columns_batch(requests: list[AppendRequest], rules: AppendRules) -> ColumnsBatch:
+    """Raises the MqError of one of the requests."""
+    for request in requests:
+        check_crc(request)
+    buffer = bytearray().join([request.records for request in requests])
+    checked = check_columns(np.frombuffer(buffer, np.uint8), rules)
+    columns, topics, topic_id = checked.columns, checked.topics, checked.topic_id
+    ends = np.cumsum([len(request.records) for request in requests])
+    bounds = [0, *np.searchsorted(columns.start, ends).tolist()]
+    for request, first, last in zip(requests, bounds[:-1], bounds[1:], strict=True):
+        check_sizes(request, columns.size[first:last].tolist())
+    owner = np.repeat(np.arange(len(requests)), np.diff(bounds))
+    any_queue = np.array([request.any_queue for request in requests])
+    queue_id = np.where(any_queue[owner], ANY_QUEUE, columns.queue_id)
+    key = (owner * len(topics) + topic_id) * (QUEUE_ID_MAX + 2) + queue_id - ANY_QUEUE
+    _, rows, number, counts = np.unique(
+        key, return_index=True, return_inverse=True, return_counts=True
+    )
+    order = np.argsort(rows)
+    parts: list[list[QueueRows]] = [[] for _ in requests]
+    for row, count in zip(rows[order].tolist(), counts[order].tolist(), strict=True):
+        part = QueueRows(topics[topic_id[row]], int(queue_id[row]), count)
+        parts[owner[row]].append(part)
+    return ColumnsBatch(requests, parts, buffer, columns, np.argsort(order)[number], rules.crc)
+
+
+@dataclass(slots=True)
+class PlainBatch:
+    """A batch record by record: for few. `rows` count from the buffer's begin."""
+
+    requests: list[AppendRequest]
+    parts: list[list[QueueRows]]
+    buffer: bytearray
+    rows: list[PlainRow]
+    part_of: list[int]
+    crc: bool
+
+    def seal(self, places: Places, base: int, stamp: StoreStamp) -> SealedBatch:
+        """As `CheckedBatch.seal`."""
+        following = [first for _, first in places]
+        for row, part in zip(self.rows, self.part_of, strict=True):
+            placed = replace(row, queue_id=places[part][0])
+            patch_plain(self.buffer, placed, following[part], base + row.start, stamp, self.crc)
+            following[part] += 1
+        return SealedBatch(self.buffer, self.rows[-1].start)
+
+
+def plain_batch(requests: list[AppendRequest], rules: AppendRules) -> PlainBatch:
+    """Raises the MqError of one of the requests."""
+    batch = PlainBatch(requests, [], bytearray(), [], [], rules.crc)
+    part_count = 0
+    for request in requests:
+        rows = request.checked_rows
+        if rows is None:
+            check_crc(request)
+            rows = check_plain(request.records, rules)
+            check_sizes(request, [row.size for row in rows])
+        start = len(batch.buffer)
+        batch.buffer.extend(request.records)
+        numbers: dict[Queue, int] = {}
+        counts: list[int] = []
+        for row in rows:
+            queue = queue_of(row.topic, ANY_QUEUE if request.any_queue else row.queue_id)
+            number = numbers.setdefault(queue, len(counts))
+            if number == len(counts):
+                counts.append(0)
+            counts[number] += 1
+            batch.part_of.append(part_count + number)
+            batch.rows.append(replace(row, start=start + row.start) if start else row)
+        part_count += len(counts)
+        batch.parts.append([QueueRows(*queue, counts[n]) for queue, n in numbers.items()])
+    return batch
+
+
+def check_crc(request: AppendRequest) -> None:
+    """Raises BadRequest unless the records' CRC-32 is the one that the request names."""
+    if request.crc is not None and (found := zlib.crc32(request.records)) != request.crc:
+        raise BadRequest(f"the frame's CRC-32 is {found}, the header says {request.crc}")
+
+
+def check_sizes(request: AppendRequest, sizes: list[int]) -> None:
+    """Raises BadRequest unless the records are as many and as long as the request says."""
+    if request.count != len(sizes) or sum(sizes) != len(request.records):
+        raise BadRequest(
+            f"the header says {request.count} records in {len(request.records)} bytes, "
+            f"the frame holds {len(sizes)} in {sum(sizes)}",
+            "count and sizes must agree with the records",
+        )
+    if request.sizes and request.sizes != np.array(sizes, "<u4").tobytes():
+        raise BadRequest("the sizes in the header are not those of the records")
+
+
+def queues_of(requests: list[AppendRequest]) -> set[Queue] | None:
+    """The queues that appended requests went to; None for more than FEW_QUEUES_MAX of them."""
+    if len(requests) > FEW_QUEUES_MAX:
+        return None
+    queues = {Queue(topic, queue_id) for one in requests for topic, queue_id, *_ in one.queues}
+    return queues if len(queues) <= FEW_QUEUES_MAX else None
+
+
+@lru_cache(maxsize=4096)
+def _topic_of(raw: bytes) -> str | None:
+    """A stored topic's name; None for bytes that no topic has."""
+    try:
+        name = raw.decode()
+        check_topic_for_send(name)
+    except (UnicodeDecodeError, MqError):
+        return None
+    return name
 
 
 @lru_cache(maxsize=4096)

@@ -16,6 +16,7 @@ from node.runtime.locks import record_lock_of
 from node.runtime.settings import Settings
 from node.runtime.state_page import WorkerPage, WorkerState, run_dir
 from node.runtime.store_paths import is_in_place, open_regular
+from node.store.condition import INDEX_WORKER, QUEUE_WORKER_PREFIX
 from node.store.indexes import list_index_files
 from protocol.derived.file_layouts import CHECKPOINT, INDEX_HEADER, IndexHeader, StoreCheckpoint
 from protocol.names import CHECKPOINT_FILE, CHECKPOINT_FILE_BYTES, INDEX_DIR
@@ -52,8 +53,8 @@ class BrokerCheckpoint:
     def save_running(self) -> None:
         """Writes how far the workers have synced; without workers the file stays as it is."""
         workers = live_workers(self._root)
-        queues = [state.saved for slot, state in workers.items() if slot != "index"]
-        index = workers.get("index")
+        queues = [state.saved for slot, state in workers.items() if slot != INDEX_WORKER]
+        index = workers.get(INDEX_WORKER)
         if not queues or (index is None and self._settings.message_index_enable):
             return
         found = self._index_state(index.saved) if index is not None else _IndexState(0, 0, 0)
@@ -113,12 +114,28 @@ class BrokerCheckpoint:
                 yield INDEX_HEADER.read(head)
 
 
+def lowered_checkpoint(found: StoreCheckpoint, end: int, last_ms: int) -> StoreCheckpoint:
+    """Names nothing above the `end` of a log whose last record has the store time `last_ms`; where
+    it says nothing a broker looks for itself."""
+    return found._replace(
+        physic_msg_timestamp=min(found.physic_msg_timestamp, last_ms),
+        logics_msg_timestamp=min(found.logics_msg_timestamp, last_ms),
+        index_msg_timestamp=min(found.index_msg_timestamp, last_ms),
+        confirm_physical_offset=_up_to(found.confirm_physical_offset, end),
+        logics_physical_offset=_up_to(found.logics_physical_offset, end),
+    )
+
+
+def _up_to(offset: int, end: int) -> int:
+    return offset if offset <= end else 0
+
+
 def live_workers(root: Path) -> dict[str, WorkerState]:
     """The queue and index workers that run, by slot: those that hold its lock."""
     found: dict[str, WorkerState] = {}
     for path in run_dir(root).glob("*.page"):
         slot = path.name.removesuffix(".page")
-        if slot != "index" and not slot.startswith("queue-"):
+        if slot != INDEX_WORKER and not slot.startswith(QUEUE_WORKER_PREFIX):
             continue
         try:
             with WorkerPage.open(root, slot) as page:

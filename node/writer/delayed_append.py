@@ -1,11 +1,10 @@
 """A send with a delay becomes a message of the schedule or the timer topic, as a broker stores it.
 
-The process that delivers it (`gateway.tasks`) reads those topics. Without one a message would never
-arrive, so that such a send is refused.
+The process that delivers it (`keelog.gateway.tasks`) reads those topics. Without one a message
+would never arrive, so that such a send is refused.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from node.runtime.settings import Settings
 from node.writer.appender import AppendRequest, check_crc, check_sizes
@@ -30,14 +29,9 @@ from protocol.record.waiting import (
     timed,
 )
 
-
-class HeldAppend(NamedTuple):
-    """The append of a message that waits, where it goes when it is due, and, for one that waits for
-    a time, that time in ms since 1970."""
-
-    append: AppendRequest
-    place: RealPlace
-    deliver_ms: int | None
+Pending = tuple[AppendRequest, RealPlace, int | None]
+"""The append of a message that waits, where it goes when it is due, and, for one that waits for a
+time, that time in ms since 1970."""
 
 
 class Delays:
@@ -64,7 +58,7 @@ class Delays:
         level: int | None,
         deliver_ms: int | None,
         delay_ms: int | None,
-    ) -> HeldAppend:
+    ) -> Pending:
         """Returns the append of a message with a delay level, or with one of the two times.
 
         Raises NotAllowed for a node that does not deliver, BadRequest for more than one message or
@@ -91,7 +85,7 @@ class Delays:
         if level is not None:
             level = min(level, self._level_max)
             held = self._append(record, schedule_place(level), scheduled(raw, place, level))
-            return HeldAppend(held, place, None)
+            return held, place, None
         return self._until(record, place, raw, deliver_ms, delay_ms)
 
     def _until(
@@ -101,7 +95,7 @@ class Delays:
         raw: bytes,
         deliver_ms: int | None,
         delay_ms: int | None,
-    ) -> HeldAppend:
+    ) -> Pending:
         name = TIMER_DELIVER_MS if deliver_ms is not None else TIMER_DELAY_MS
         asked = deliver_ms if deliver_ms is not None else delay_ms
         text = f"{asked}".encode()
@@ -109,9 +103,9 @@ class Delays:
         now = self._now_ms()
         later = timed(raw, place, now, self._delay_ms_max)
         if later is None:  # it is due
-            return HeldAppend(self._append(record, place, raw), place, 0)
+            return self._append(record, place, raw), place, 0
         held = self._append(record, TIMER_PLACE, later.properties)
-        return HeldAppend(held, place, asked_ms({name.encode(): text}, now))
+        return held, place, asked_ms({name.encode(): text}, now)
 
     def _append(self, record: Record, place: RealPlace, properties: bytes) -> AppendRequest:
         raw = properties + (EMPTY_CRC_PROPERTY if self._rules.crc else b"")

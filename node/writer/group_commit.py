@@ -12,16 +12,21 @@ from dataclasses import dataclass
 
 from node.runtime.settings import Settings
 from node.runtime.state_page import WorkerPage, WorkerState
-from node.runtime.wakeup import FOLLOWERS_SLOT, WRITER_SLOT, Context, DatagramWakeup, Waiters
-from node.writer.requests import (
+from node.runtime.stats_series import (
     FLUSH_DISK_TIMEOUT,
     FLUSH_SLAVE_TIMEOUT,
-    PUT_OK,
     SLAVE_NOT_AVAILABLE,
-    PendingRequest,
 )
+from node.runtime.wakeup import FOLLOWERS_SLOT, WRITER_SLOT, Context, DatagramWakeup, Waiters
+from node.writer.requests import PUT_OK, PendingRequest
 from node.writer.store import WriterStore
 from protocol.request_fields import WAIT_NONE, WAIT_REPLICATED
+
+LOOK_S = 0.5
+"""How often it looks for the page of the process that serves followers, and whether it is another
+one by now."""
+Answer = Callable[[list[PendingRequest], str, bool], None]
+_NOBODY = WorkerState(*(0 for _ in WorkerState._fields))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +109,6 @@ class GroupCommit:
         return pending
 
 
-LOOK_S = 0.5
-"""How often it looks for the page of the process that serves followers, and whether it is another
-one by now."""
-Answer = Callable[[list[PendingRequest], str, bool], None]
-_NOBODY = WorkerState(*(0 for _ in WorkerState._fields))
-
-
 class Acknowledgements:
     """One for each writer whose node may be followed. The current folder is `keelog/run`.
 
@@ -141,8 +139,8 @@ class Acknowledgements:
         self._wanted = 0
         self.has_followers = False
         """Whether somebody follows the node, as of the last look."""
-        self._bell = DatagramWakeup(WRITER_SLOT)
-        self.fd = self._bell.watched
+        self._wakeup = DatagramWakeup(WRITER_SLOT)
+        self.fd = self._wakeup.watched
         """Readable when followers have acknowledged what was wanted."""
         self._servers = Waiters(context, store.root, FOLLOWERS_SLOT.__eq__)
 
@@ -160,7 +158,7 @@ class Acknowledgements:
 
     def turn(self, now: float, flushed: int) -> None:
         """Replies to the requests that enough followers have, and those that waited too long."""
-        self._bell.hush()
+        self._wakeup.hush()
         while True:
             self._want()
             if not self._wanted:
@@ -216,7 +214,7 @@ class Acknowledgements:
 
     def close(self) -> None:
         """Gives the bells and the map back."""
-        self._bell.close()
+        self._wakeup.close()
         self._servers.close()
         if self._page is not None:
             self._page.close()

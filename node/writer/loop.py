@@ -30,16 +30,17 @@ from node.runtime.run_files import ANOTHER_MASTER, STEP, OtherMaster, read_other
 from node.runtime.settings import Settings
 from node.runtime.shortage import as_refusal, is_disk_full, is_shortage
 from node.runtime.state_page import DISK_FULL, NO_RESOURCES, RUNNING, STOPPING
+from node.runtime.stats_series import FLUSH_DISK_TIMEOUT
 from node.runtime.store_paths import check_held
 from node.runtime.wakeup import READER_SLOTS, SLEEP_S_MAX, Context, Waiters
 from node.serving.request_server import BadFrames, Received, RequestWait, Server
+from node.store.condition import INDEX_WORKER, QUEUE_WORKER_PREFIX
 from node.writer.appender import AppendRequest, queues_of
 from node.writer.group_commit import Acknowledgements, GroupCommit
 from node.writer.log.flush import NOTHING_MOVED, FlushServices, Moved
 from node.writer.recovery import RecoveryProgress
 from node.writer.removal import REMOVAL_OPERATIONS, Expiry, Removals
 from node.writer.requests import (
-    FLUSH_DISK_TIMEOUT,
     PUT_OK,
     PendingRequest,
     answer_other,
@@ -70,7 +71,7 @@ IDLE_MS = int(SLEEP_S_MAX * 1000)
 """How long the loop sleeps at most, with and without something that goes on by the clock. Requests,
 ends of jobs and the wish to stop wake it."""
 APPENDS = ("append", "send")
-FOLLOWERS = ("queue-", "index", *READER_SLOTS)
+FOLLOWERS = (QUEUE_WORKER_PREFIX, INDEX_WORKER, *READER_SLOTS)
 """Slots of the processes that may sleep until the log grows."""
 STOP_WAIT_S = 5.0
 _NEVER = float("inf")
@@ -115,7 +116,7 @@ class Writer:
 
         Raises OSError, and StoreMoved, with which it has refused the requests that wait.
         """
-        fds = [*self.flushing.fds, self.staging.fd, stop.fd]
+        fds = [*self.flushing.fds, self.staging.publisher.fd, stop.fd]
         fds += [] if self.acknowledgements is None else [self.acknowledgements.fd]
         wait = RequestWait((*self.server.watched, *fds), self.server.note_ready)
         self.store.page.publish(state=RUNNING)
@@ -145,13 +146,13 @@ class Writer:
 
     def _is_watched(self) -> bool:
         """Whether requests wait for the disk, a publication or the stop: each turn serves them."""
-        return self.stopping or len(self.waiting) > 0 or self.staging.is_active
+        return self.stopping or len(self.waiting) > 0 or self.staging.publisher.is_active
 
     def _serve_waiting(self, now: float) -> None:
         """Goes on with what requests wait for: publications, flushes, deadlines."""
-        if self.stopping or self.staging.is_active:
+        if self.stopping or self.staging.publisher.is_active:
             self.staging.step(now, self.stopping)
-        is_waited_for = len(self.waiting) > 0 or self.staging.waits_for_flush
+        is_waited_for = len(self.waiting) > 0 or self.staging.publisher.waits_for_flush
         is_followed = self.acknowledgements is not None and self.acknowledgements.has_followers
         self.flushing.begin(now, self.stopping or is_waited_for, is_followed)
         self.answer_waiting(self.waiting.overdue(now), FLUSH_DISK_TIMEOUT, flushed=False)
@@ -159,7 +160,7 @@ class Writer:
     def _keep_house(self, now: float) -> None:
         """The work that not every turn has to do, so that appends do not pay for it."""
         self._house_at = now + HOUSE_S
-        if not self.stopping and not self.staging.is_active:
+        if not self.stopping and not self.staging.publisher.is_active:
             self.staging.step(now, self.stopping)
         self._serve_waiting(now)
         self.removals.step()
@@ -184,7 +185,7 @@ class Writer:
             self.expiry.turn(now)
 
     def _sleep_ms(self) -> int:
-        if self.staging.has_work or self.server.has_requests:
+        if self.staging.publisher.has_work or self.server.has_requests:
             return 0
         # While appends come, a request ends most sleeps: the clock decides after other turns.
         is_busy = self._last_count or self.server.has_unsent or self._is_watched()
@@ -491,8 +492,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
     options, root = child.options, child.root
     store_host = store_host_of(options.bind, options.store_port, options.advertise)
-    tell = RecoveryProgress(partial(report_recovery, child.ready_fd))
-    store = open_writer_store(root, settings, store_host, child.ready_fd is None, tell)
+    progress = RecoveryProgress(partial(report_recovery, child.ready_fd))
+    store = open_writer_store(root, settings, store_host, child.ready_fd is None, progress)
     os.chdir(store.run_dir)
     context: Context = zmq.Context()
     workers = Waiters(context, root, lambda slot: slot.startswith(FOLLOWERS))

@@ -53,8 +53,21 @@ from protocol.record.columns import Bools, RecordColumns
 from protocol.requests import DELETE_TOPIC, PURGE_BEFORE_OFFSET, PURGE_BEFORE_TIME, PURGE_TOPIC
 from protocol.wire.frames import Header, answer, request_id
 
+log = logging.getLogger("keelog.removal")
+
 _STEP_UNITS = 1 << 18
 _SURVEY_HINT = "see all damage with: keelog store verify"
+
+REMOVAL_OPERATIONS = ("delete_topic", "purge_topic")
+WAITING_MAX = 64
+"""Requests that wait for their turn: one is served at a time."""
+_HOUR_S = 3600
+
+Reply = Callable[[bytes, Header], None]
+Refuse = Callable[[bytes, int, MqError], None]
+
+EXPIRY_EVERY_S = 60.0
+"""How long a message may outlive its topic's retention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +162,7 @@ class TopicSurvey:
         queue = Queue(self.topic, number)
         begin = max(self.start, self.removed.begin_of(queue))
         found = open_queue_files(queue_folder(self.root, queue), None, files)
-        reader = QueueReader(found, found.end_below(self.end), _constant(begin))
+        reader = QueueReader(found, found.end_below(self.end), lambda: begin)
         low, high = reader.min_offset, reader.max_offset
         cut = high
         if self.point.offset is not None:
@@ -181,35 +194,6 @@ class TopicSurvey:
                 of = rows & (columns.queue_id == number)
                 seen = self.queues.setdefault(number, QueueSurvey())
                 _add(seen, columns.take(of), kept[of])
-
-
-def _add(seen: QueueSurvey, columns: RecordColumns, kept: Bools) -> None:
-    seen.last_offset = int(columns.physical_offset[-1])
-    if seen.begin is not None:
-        return
-    stays = np.flatnonzero(kept)
-    gone = int(stays[0]) if len(stays) else len(columns)
-    seen.gone_bytes += int(columns.size[:gone].sum())
-    if gone < len(columns):
-        seen.begin = int(columns.physical_offset[gone])
-        seen.first = int(columns.queue_offset[gone])
-    else:
-        seen.first = int(columns.queue_offset[-1]) + 1
-
-
-def _constant(value: int) -> Callable[[], int]:
-    return lambda: value
-
-
-log = logging.getLogger("keelog.removal")
-
-REMOVAL_OPERATIONS = ("delete_topic", "purge_topic")
-WAITING_MAX = 64
-"""Requests that wait for their turn: one is served at a time."""
-_HOUR_S = 3600
-
-Reply = Callable[[bytes, Header], None]
-Refuse = Callable[[bytes, int, MqError], None]
 
 
 @dataclass(slots=True)
@@ -350,9 +334,8 @@ class Removals:
     def expire(self, topic: str, before_ms: int) -> None:
         """Purges what a topic stored before a time, in its turn, and notes from where it is kept.
 
-        Segments that were last written before it go with it, whatever their store times.
-
-        A queue that cannot be read stays, and with it all segments that are kept for the topic.
+        Segments that were last written before it go with it, whatever their store times. A queue
+        that cannot be read stays, and with it all segments that are kept for the topic.
         """
         below = self._store.retention.written_before(before_ms / 1000)
         survey = TopicSurvey(
@@ -388,9 +371,49 @@ class Removals:
             removal = self._waiting.popleft()
             if removal.thread is not None and removal.thread.is_alive():
                 removal.thread.join()
-            if removal.is_expiry:
-                continue
-            self._refuse(removal.peer, removal.number, stopping)
+            if not removal.is_expiry:
+                self._refuse(removal.peer, removal.number, stopping)
+
+
+class Expiry:
+    """Asks for the purges, one topic at a time, between those that clients ask for."""
+
+    def __init__(self, store: WriterStore, removals: Removals) -> None:
+        self._store = store
+        self._removals = removals
+        self._look_at = 0.0
+        self._table_version = -1
+        self._topics: deque[str] = deque()
+        """Topics that this round has not looked at yet."""
+
+    def turn(self, now: float) -> None:
+        """Goes on with a round, or begins one when it is due. `now`: of a monotonic clock."""
+        if self._removals.is_active:
+            return
+        table = self._store.topics
+        if not self._topics and (now >= self._look_at or table.version != self._table_version):
+            self._look_at, self._table_version = now + EXPIRY_EVERY_S, table.version
+            self._topics += [topic.name for topic in table.all() if topic.retention_hours]
+        while self._topics:
+            topic = table.find(self._topics.popleft())
+            if topic is not None and topic.retention_hours:
+                now_ms = int(self._store.retention.clock.now_s() * 1000)
+                self._removals.expire(topic.name, now_ms - topic.retention_hours * _HOUR_S * 1000)
+                return
+
+
+def _add(seen: QueueSurvey, columns: RecordColumns, kept: Bools) -> None:
+    seen.last_offset = int(columns.physical_offset[-1])
+    if seen.begin is not None:
+        return
+    stays = np.flatnonzero(kept)
+    gone = int(stays[0]) if len(stays) else len(columns)
+    seen.gone_bytes += int(columns.size[:gone].sum())
+    if gone < len(columns):
+        seen.begin = int(columns.physical_offset[gone])
+        seen.first = int(columns.queue_offset[gone])
+    else:
+        seen.first = int(columns.queue_offset[-1]) + 1
 
 
 def _point_of(header: Header) -> PurgePoint:
@@ -429,35 +452,3 @@ def deleted_at_ms(
         return None
     written_s = max(segment.modified_s for segment in older)
     return 1000 * next_delete_s(written_s + hours * _HOUR_S, settings)
-
-
-EXPIRY_EVERY_S = 60.0
-"""How long a message may outlive its topic's retention."""
-_HOUR_MS = 3_600_000
-
-
-class Expiry:
-    """Asks for the purges, one topic at a time, between those that clients ask for."""
-
-    def __init__(self, store: WriterStore, removals: Removals) -> None:
-        self._store = store
-        self._removals = removals
-        self._look_at = 0.0
-        self._table_version = -1
-        self._topics: deque[str] = deque()
-        """Topics that this round has not looked at yet."""
-
-    def turn(self, now: float) -> None:
-        """Goes on with a round, or begins one when it is due. `now`: of a monotonic clock."""
-        if self._removals.is_active:
-            return
-        table = self._store.topics
-        if not self._topics and (now >= self._look_at or table.version != self._table_version):
-            self._look_at, self._table_version = now + EXPIRY_EVERY_S, table.version
-            self._topics += [topic.name for topic in table.all() if topic.retention_hours]
-        while self._topics:
-            topic = table.find(self._topics.popleft())
-            if topic is not None and topic.retention_hours:
-                now_ms = int(self._store.retention.clock.now_s() * 1000)
-                self._removals.expire(topic.name, now_ms - topic.retention_hours * _HOUR_MS)
-                return

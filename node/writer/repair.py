@@ -35,6 +35,7 @@ from node.store.repair.steps import (
     SetLength,
     Step,
 )
+from node.writer.broker_checkpoint import lowered_checkpoint
 from node.writer.recovery import carry_out, examine
 from protocol.derived.file_layouts import encode_checkpoint
 from protocol.names import CHECKPOINT_FILE_BYTES
@@ -63,20 +64,11 @@ def move_strangers(root: Path, steps: list[Step]) -> None:
 
 
 def rewrite_checkpoint(root: Path, step: RewriteCheckpoint, plan: LogPlan) -> None:
-    """RocketMQ's checkpoint says no more than the log holds; a broker then looks for itself."""
-    found = read_checkpoint(root)
+    """RocketMQ's checkpoint says no more than the log holds."""
+    lowered = lowered_checkpoint(read_checkpoint(root), plan.end, plan.last_time)
     data = read_bounded(step.path, CHECKPOINT_FILE_BYTES)
     keep_bytes(root, plan.end, [(0, data)], _report("checkpoint", step.why))
-    offsets = {
-        name: value if value <= plan.end else 0
-        for name in ("confirm_physical_offset", "logics_physical_offset")
-        for value in [getattr(found, name)]
-    }
-    times = {
-        name: min(getattr(found, name), plan.last_time)
-        for name in ("physic_msg_timestamp", "logics_msg_timestamp", "index_msg_timestamp")
-    }
-    disk.write_atomically(step.path, encode_checkpoint(found._replace(**offsets, **times)))
+    disk.write_atomically(step.path, encode_checkpoint(lowered))
 
 
 def _take(root: Path, step: Step) -> None:

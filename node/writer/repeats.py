@@ -47,6 +47,8 @@ from protocol.record.columns import RecordColumns
 from protocol.record.java_hash import java_hash, java_text
 from protocol.record.properties import REAL_QUEUE_ID, REAL_TOPIC, UNIQUE_KEY, decode_raw_properties
 
+log = logging.getLogger("keelog.writer")
+
 TABLE_PARTS = 4
 """A table forgets a part at a time: it holds its keys, and up to a quarter more."""
 RECENT_KEYS_MAX = 4_096
@@ -56,118 +58,23 @@ CHAIN_MAX = 256
 ONE_BY_ONE_MAX = 32
 """Up to here the plain look-up is the faster one."""
 
-
-class FoundKey(NamedTuple):
-    """An entry with the hash of row `row` of those that were asked for."""
-
-    row: int
-    physical_offset: int
-
-
-class TablePart:
-    """Keys in the order in which they came, chained by slot, as in an index file."""
-
-    def __init__(self, keys: int) -> None:
-        self._geometry = IndexGeometry(slot_count=2 * keys, index_num=keys + 1)
-        self._header = EMPTY_HEADER
-        self._slots = np.zeros(self._geometry.slot_count, INDEX_SLOT.dtype["newest_entry"])
-        self._entries = np.zeros(self._geometry.index_num, INDEX_ENTRY.dtype)
-
-    def put(self, batch: KeyBatch) -> int:
-        """Enters keys until the part is full; returns how many."""
-        done = put_keys(self._header, self._geometry, self._slots, batch)
-        self._entries[done.first_entry : done.first_entry + done.taken] = done.entries
-        self._header = done.header
-        return done.taken
-
-    def find(self, hashes: Sequence[int]) -> list[FoundKey]:
-        """The entries of each hash."""
-        if len(hashes) > ONE_BY_ONE_MAX:
-            return self.find_many(np.array(hashes, np.int64))
-        return self.find_few(hashes)
-
-    def find_few(self, hashes: Sequence[int]) -> list[FoundKey]:
-        """As `find`, hash by hash: the oracle for `find_many`."""
-        found = []
-        for row, key_hash in enumerate(hashes):
-            number = int(self._slots[key_hash % self._geometry.slot_count])
-            for _ in range(CHAIN_MAX):
-                if not number:
-                    break
-                own, offset, _, number = self._entries[number].item()
-                if own == key_hash:
-                    found.append(FoundKey(row, offset))
-        return found
-
-    def find_many(self, hashes: NDArray[np.int64]) -> list[FoundKey]:
-        """As `find`, one entry of each chain at a time."""
-        found: list[FoundKey] = []
-        rows = np.arange(len(hashes))
-        numbers = self._slots[hashes % self._geometry.slot_count].astype(np.int64)
-        for _ in range(CHAIN_MAX):
-            there = numbers > 0
-            rows, numbers = rows[there], numbers[there]
-            if not len(rows):
-                break
-            entries = self._entries[numbers]
-            same = entries["key_hash"] == hashes[rows]
-            offsets = entries["physical_offset"][same].tolist()
-            found += map(FoundKey, rows[same].tolist(), offsets)
-            numbers = entries["prev"].astype(np.int64)
-        return found
-
-
-class KeyTable:
-    """The newest `keys_max` keys, and up to a quarter more."""
-
-    def __init__(self, keys_max: int) -> None:
-        self._part_keys = -(-keys_max // TABLE_PARTS)
-        self._parts: deque[TablePart] = deque([TablePart(self._part_keys)], maxlen=TABLE_PARTS + 1)
-        self._recent: dict[int, list[int]] = {}
-        self._recent_rows: list[tuple[int, int]] = []
-
-    def put(self, key_hash: int, physical_offset: int) -> None:
-        """Enters one key. Log offsets rise from call to call."""
-        self._recent.setdefault(key_hash, []).append(physical_offset)
-        self._recent_rows.append((key_hash, physical_offset))
-        if len(self._recent_rows) >= RECENT_KEYS_MAX:
-            self._settle()
-
-    def put_many(self, key_hash: NDArray[np.int32], physical_offset: NDArray[np.int64]) -> None:
-        """Enters many, in order."""
-        self._settle()
-        times = np.zeros(len(key_hash), np.int64)
-        batch = KeyBatch(key_hash, physical_offset, times)
-        done = self._parts[-1].put(batch)
-        while done < len(key_hash):
-            self._parts.append(TablePart(self._part_keys))
-            done += self._parts[-1].put(batch.rows(done, len(key_hash)))
-
-    def _settle(self) -> None:
-        if self._recent_rows:
-            rows = np.array(self._recent_rows, np.int64)
-            self._recent, self._recent_rows = {}, []
-            self.put_many(rows[:, 0].astype(np.int32), rows[:, 1])
-
-    def find(self, hashes: Sequence[int]) -> list[FoundKey]:
-        """The entries that have one of these hashes, which are not negative; by log offset."""
-        found = [
-            FoundKey(row, offset)
-            for row, key_hash in enumerate(hashes)
-            for offset in self._recent.get(key_hash, ())[-CHAIN_MAX:]
-        ]
-        for part in self._parts:
-            found += part.find(hashes)
-        found.sort(key=lambda one: one.physical_offset)
-        return found
-
-
-log = logging.getLogger("keelog.writer")
-
 FEW_BYTES, FEW_RECORDS_MAX = 16 * 1024, 32
 """Up to here the log is read record by record."""
 WINDOW_FILES_MAX = 4
 _UNIQUE_KEY, _REAL_TOPIC = UNIQUE_KEY.encode(), REAL_TOPIC.encode()
+
+FOLLOW_BYTES = 4 * 1024 * 1024
+"""Log that one turn of the writer's loop reads for the window at most."""
+FOLLOW_BUSY_BYTES = 1024 * 1024
+"""As much more than came is read while messages come and much is unread, as after a start: senders
+wait for it."""
+CATCH_UP_BYTES = 16 * 1024 * 1024
+"""Log that one request waits for. While more is unread, as after a start, requests that ask are
+refused as busy."""
+ASKED_RECORDS_MAX = 10_000
+"""Messages of one request that asks: each repeated one is a row of the answer."""
+
+Append = Callable[[list[AppendRequest], int], None]
 
 
 class MessageKey(NamedTuple):
@@ -188,25 +95,6 @@ class MessageKey(NamedTuple):
     def hash(self) -> int:
         """As `unique_hashes`."""
         return fold_hash(java_hash(f"{self.topic}#{java_text(self.unique_key)}"))
-
-
-class UniqueHashes(NamedTuple):
-    """The rows that have a unique key, in order, and the hash of topic and key: that of the index,
-    at least 0."""
-
-    rows: np.ndarray[tuple[int], np.dtype[np.int64]]
-    key_hash: np.ndarray[tuple[int], np.dtype[np.int32]]
-
-
-def unique_hashes(columns: RecordColumns) -> UniqueHashes:
-    """The hashes of the unique keys of many records."""
-    requests = DispatchRequests(columns)
-    keys = index_keys(requests, with_tags=False)
-    # Of each record the unique key comes first, then the others.
-    first = np.ones(len(keys.row), np.bool_)
-    np.not_equal(keys.row[1:], keys.row[:-1], out=first[1:])
-    first &= requests.unique_key.length[keys.row] > 0
-    return UniqueHashes(keys.row[first], keys.key_hash[first])
 
 
 class KeyWindow:
@@ -294,8 +182,8 @@ class KeyWindow:
                 met_damage.note_place(part.where, part.torn.position, part.torn.why)
                 self.at = part.resumed_at
                 continue
-            found = unique_hashes(part)
-            self._table.put_many(found.key_hash, part.physical_offset[found.rows])
+            rows, key_hash = unique_hashes(part)
+            self._table.put_many(key_hash, part.physical_offset[rows])
             self.at = int(part.physical_offset[-1] + part.size[-1])
         if reader.stopped is not None:
             log.warning("keys of the log are left out", extra=fields(offset=self.at))
@@ -335,20 +223,6 @@ class KeyWindow:
         self._files.close()
 
 
-FOLLOW_BYTES = 4 * 1024 * 1024
-"""Log that one turn of the writer's loop reads for the window at most."""
-FOLLOW_BUSY_BYTES = 1024 * 1024
-"""As much more than came is read while messages come and much is unread, as after a start: senders
-wait for it."""
-CATCH_UP_BYTES = 16 * 1024 * 1024
-"""Log that one request waits for. While more is unread, as after a start, requests that ask are
-refused as busy."""
-ASKED_RECORDS_MAX = 10_000
-"""Messages of one request that asks: each repeated one is a row of the answer."""
-
-Append = Callable[[list[AppendRequest], int], None]
-
-
 class AskedRow(NamedTuple):
     """A message of a request: where it lies in it, its queue, and its key."""
 
@@ -359,20 +233,17 @@ class AskedRow(NamedTuple):
     key: MessageKey | None
 
 
-class AgainRow(NamedTuple):
-    """A message that repeats another one of its request, which is stored by that alone."""
-
-    row: int
-    first: int
-
-
 class AskedRequest(NamedTuple):
-    """A request that asks, without what was stored before. `kept`: the rows that are left."""
+    """A request that asks, without what was stored before.
+
+    `kept`: the rows that are left. `again`: rows that repeat another one of the request, each with
+    that one, which alone is stored.
+    """
 
     request: AppendRequest
     rows: list[AskedRow]
     kept: list[int]
-    again: list[AgainRow]
+    again: list[tuple[int, int]]
 
     def name_own_repeats(self) -> None:
         """After the append: a message that repeats another one of the request has its place."""
@@ -511,7 +382,7 @@ class StoredOnce:
         repeats.update((row, _repeated(record)) for row, record in firsts.items())
         own: dict[MessageKey, int] = {}
         again = [
-            AgainRow(row, own[key])
+            (row, own[key])
             for row, key in keyed
             if row not in firsts and own.setdefault(key, row) != row
         ]
@@ -530,6 +401,123 @@ class StoredOnce:
         else:
             _answer_with(request, max(firsts.values(), key=lambda one: one.physical_offset))
         return asked
+
+
+class FoundKey(NamedTuple):
+    """An entry with the hash of row `row` of those that were asked for."""
+
+    row: int
+    physical_offset: int
+
+
+class KeyTable:
+    """The newest `keys_max` keys, and up to a quarter more."""
+
+    def __init__(self, keys_max: int) -> None:
+        self._part_keys = -(-keys_max // TABLE_PARTS)
+        self._parts: deque[TablePart] = deque([TablePart(self._part_keys)], maxlen=TABLE_PARTS + 1)
+        self._recent: dict[int, list[int]] = {}
+        self._recent_rows: list[tuple[int, int]] = []
+
+    def put(self, key_hash: int, physical_offset: int) -> None:
+        """Enters one key. Log offsets rise from call to call."""
+        self._recent.setdefault(key_hash, []).append(physical_offset)
+        self._recent_rows.append((key_hash, physical_offset))
+        if len(self._recent_rows) >= RECENT_KEYS_MAX:
+            self._settle()
+
+    def put_many(self, key_hash: NDArray[np.int32], physical_offset: NDArray[np.int64]) -> None:
+        """Enters many, in order."""
+        self._settle()
+        times = np.zeros(len(key_hash), np.int64)
+        batch = KeyBatch(key_hash, physical_offset, times)
+        done = self._parts[-1].put(batch)
+        while done < len(key_hash):
+            self._parts.append(TablePart(self._part_keys))
+            done += self._parts[-1].put(batch.rows(done, len(key_hash)))
+
+    def _settle(self) -> None:
+        if self._recent_rows:
+            rows = np.array(self._recent_rows, np.int64)
+            self._recent, self._recent_rows = {}, []
+            self.put_many(rows[:, 0].astype(np.int32), rows[:, 1])
+
+    def find(self, hashes: Sequence[int]) -> list[FoundKey]:
+        """The entries that have one of these hashes, which are not negative; by log offset."""
+        found = [
+            FoundKey(row, offset)
+            for row, key_hash in enumerate(hashes)
+            for offset in self._recent.get(key_hash, ())[-CHAIN_MAX:]
+        ]
+        for part in self._parts:
+            found += part.find(hashes)
+        found.sort(key=lambda one: one.physical_offset)
+        return found
+
+
+class TablePart:
+    """Keys in the order in which they came, chained by slot, as in an index file."""
+
+    def __init__(self, keys: int) -> None:
+        self._geometry = IndexGeometry(slot_count=2 * keys, index_num=keys + 1)
+        self._header = EMPTY_HEADER
+        self._slots = np.zeros(self._geometry.slot_count, INDEX_SLOT.dtype["newest_entry"])
+        self._entries = np.zeros(self._geometry.index_num, INDEX_ENTRY.dtype)
+
+    def put(self, batch: KeyBatch) -> int:
+        """Enters keys until the part is full; returns how many."""
+        done = put_keys(self._header, self._geometry, self._slots, batch)
+        self._entries[done.first_entry : done.first_entry + done.taken] = done.entries
+        self._header = done.header
+        return done.taken
+
+    def find(self, hashes: Sequence[int]) -> list[FoundKey]:
+        """The entries of each hash."""
+        if len(hashes) > ONE_BY_ONE_MAX:
+            return self.find_many(np.array(hashes, np.int64))
+        return self.find_few(hashes)
+
+    def find_few(self, hashes: Sequence[int]) -> list[FoundKey]:
+        """As `find`, hash by hash: the oracle for `find_many`."""
+        found = []
+        for row, key_hash in enumerate(hashes):
+            number = int(self._slots[key_hash % self._geometry.slot_count])
+            for _ in range(CHAIN_MAX):
+                if not number:
+                    break
+                own, offset, _, number = self._entries[number].item()
+                if own == key_hash:
+                    found.append(FoundKey(row, offset))
+        return found
+
+    def find_many(self, hashes: NDArray[np.int64]) -> list[FoundKey]:
+        """As `find`, one entry of each chain at a time."""
+        found: list[FoundKey] = []
+        rows = np.arange(len(hashes))
+        numbers = self._slots[hashes % self._geometry.slot_count].astype(np.int64)
+        for _ in range(CHAIN_MAX):
+            there = numbers > 0
+            rows, numbers = rows[there], numbers[there]
+            if not len(rows):
+                break
+            entries = self._entries[numbers]
+            same = entries["key_hash"] == hashes[rows]
+            offsets = entries["physical_offset"][same].tolist()
+            found += map(FoundKey, rows[same].tolist(), offsets)
+            numbers = entries["prev"].astype(np.int64)
+        return found
+
+
+def unique_hashes(columns: RecordColumns) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """The rows that have a unique key, in order, and the hash of topic and key: that of the index,
+    at least 0."""
+    requests = DispatchRequests(columns)
+    keys = index_keys(requests, with_tags=False)
+    # Of each record the unique key comes first, then the others.
+    first = np.ones(len(keys.row), np.bool_)
+    np.not_equal(keys.row[1:], keys.row[:-1], out=first[1:])
+    first &= requests.unique_key.length[keys.row] > 0
+    return keys.row[first], keys.key_hash[first]
 
 
 class _Run:

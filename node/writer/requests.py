@@ -34,9 +34,6 @@ from protocol.requests import (
 from protocol.wire.frames import PAYLOAD_BYTES_MAX, VERSION, Header, answer
 
 PUT_OK = "PUT_OK"
-FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
-FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
-SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
 _HOST_BITS = BORN_HOST_V6 | STORE_HOST_V6
 
 Turn = tuple[int, int, int]
@@ -137,8 +134,7 @@ def pending_append(received: Received, header: Header, store: WriterStore) -> Pe
         kind = PendingOnce
     pending = kind(received.peer, header["id"], append, wait, False)
     if later != NOW:
-        held = store.delays.hold(append, *later)
-        pending.append, pending.real_place, pending.deliver_ms = held
+        pending.append, pending.real_place, pending.deliver_ms = store.delays.hold(append, *later)
     if once:
         pending.append.repeats = {}
     return pending

@@ -39,6 +39,7 @@ from node.store.checkpoints import (
     save_removed,
     save_tails,
 )
+from node.store.condition import INDEX_WORKER, QUEUE_WORKER_PREFIX
 from node.store.config.consumer_offsets import ConsumerOffsets
 from node.store.config.topics_file import TopicsFile
 from node.store.identity.places import check_created, check_links, check_own_files
@@ -52,12 +53,12 @@ from node.writer.log.ahead import PagePrefetch, make_ahead
 from node.writer.log.commit_log import Ahead, CommitLog, make_pool
 from node.writer.log.retention import Retention, Spared
 from node.writer.recovery import (
+    Progress,
     Recovery,
-    Tell,
     carry_out,
     examine,
+    ignore_progress,
     replace_lost_table,
-    tell_nobody,
     warn_of_lost,
 )
 from node.writer.repeats import KeyWindow, StoredOnce
@@ -80,40 +81,11 @@ log = logging.getLogger("keelog.writer")
 
 CLOCK_WARN_MS = 5_000
 
-
-class ClockWatch:
-    """One for each process that owns a log. One line for each time that something changes."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._known = read_clock(root)
-        self._last = None if self._known is None else self._known.last
-        self._was_ahead = False
-
-    def turn(self, newest_ms: int, now: Moment) -> None:
-        """`newest_ms`: the store time of the newest message; 0 without one."""
-        set_by_ms = 0 if self._last is None else now.set_by_ms(self._last)
-        ahead_ms = max(0, newest_ms - now.wall_ms)
-        is_ahead, was_set = ahead_ms > CLOCK_WARN_MS, abs(set_by_ms) > CLOCK_WARN_MS
-        if was_set or (is_ahead and not self._was_ahead):
-            event = "the clock was set" if was_set else "the clock is wrong, or was ahead"
-            found = fields(set_by_s=round(set_by_ms / 1000), store_ahead_s=round(ahead_ms / 1000))
-            log.warning(event, extra=found)
-        if self._known is None or abs(set_by_ms) > SET_MS:
-            before = () if self._known is None else self._known.sets
-            sets = (*before, ClockSet(now.steady_ms, set_by_ms)) if set_by_ms else ()
-            self._known = ClockHistory(now, sets[-SETS_MAX:])
-            with disk.if_room():
-                write_clock(self._root, self._known)
-        self._last, self._was_ahead = now, is_ahead
-
-
 TAILS_EVERY_BYTES = 64 * 1024 * 1024
 TAILS_EVERY_RECORDS = 200_000
 """Whichever comes first: a start walks no more than this, well within a second."""
 LOCK_WAIT_S = 5.0
 DISK_RETRY_S = 1.0
-INDEX_SLOT = "index"
 
 
 class WriterStore:
@@ -155,9 +127,7 @@ class WriterStore:
         self.placement = Placement(
             self.log, found.tails, found.last_store_timestamp, found.last_record_offset
         )
-        self.offsets = ConsumerOffsets(
-            self.root, self.placement.tails, self.topics.is_known, now_ms
-        )
+        self.offsets = ConsumerOffsets(self.root, self.placement.tails, self.topics.has, now_ms)
         for name in interrupted:
             self.offsets.forget(name)
         self.appender = Appender(self.placement, self.topics, self.rules, store_host.to_bytes())
@@ -402,7 +372,7 @@ class WriterStore:
         followed = [
             progress.offset
             for slot, progress in list_progress(self.root).items()
-            if slot != INDEX_SLOT or self.settings.message_index_enable
+            if slot != INDEX_WORKER or self.settings.message_index_enable
         ]
         passed = min(followed, default=0)
         needed = min(self._flushed, base, max(self._tails_at, passed))
@@ -427,10 +397,10 @@ class WriterStore:
     def workers_are_done(self) -> bool:
         """Whether every derived file is synced up to the log's end."""
         states = live_workers(self.root)
-        queue_slots = [slot for slot in states if slot.startswith("queue-")]
+        queue_slots = [slot for slot in states if slot.startswith(QUEUE_WORKER_PREFIX)]
         expected = {int(slot.rpartition("-")[2]) for slot in queue_slots}
         complete = len(expected) == 1 and len(queue_slots) == expected.pop()
-        if self.settings.message_index_enable and INDEX_SLOT not in states:
+        if self.settings.message_index_enable and INDEX_WORKER not in states:
             return False
         return complete and all(state.saved >= self.log.end for state in states.values())
 
@@ -465,12 +435,12 @@ def open_writer_store(
     settings: Settings,
     store_host: Host,
     alone: bool,
-    tell: Tell = tell_nobody,
+    progress: Progress = ignore_progress,
     prepare: Callable[[Path], None] = lambda _root: None,
 ) -> WriterStore:
     """Locks, recovers and opens a store, which `node.store.identity.places` has made.
 
-    `alone`: no supervisor holds the store, so `flock` is taken here. `tell` gets the recovery's
+    `alone`: no supervisor holds the store, so `flock` is taken here. `progress` gets the recovery's
     progress, as in `node.writer.recovery.examine`. `prepare` is called with the lock held,
     before anything is read.
 
@@ -485,7 +455,7 @@ def open_writer_store(
         lock = StoreLock.acquire(root, flock=alone, wait_s=LOCK_WAIT_S, create=False)
         try:
             prepare(root)
-            return _open_locked(lock, root, settings, store_host, tell)
+            return _open_locked(lock, root, settings, store_host, progress)
         except BaseException:
             lock.release()
             raise
@@ -496,11 +466,11 @@ def open_writer_store(
 
 
 def _open_locked(
-    lock: StoreLock, root: Path, settings: Settings, store_host: Host, tell: Tell
+    lock: StoreLock, root: Path, settings: Settings, store_host: Host, progress: Progress
 ) -> WriterStore:
     started = now_ms()
     check_guards(root)
-    found = examine(root, settings, tell)
+    found = examine(root, settings, progress)
     TopicsFile(root)  # Raises for a damaged file, as `examine` does, before anything is changed.
     warn_of_lost(found)
     ensure_id(root)
@@ -520,8 +490,8 @@ def _open_locked(
     if loader.unfit():
         log.warning("the compiled kernel is not used", extra=fields(cause=loader.unfit()))
     took_ms = now_ms() - started
-    told = fields(end=found.end, epoch=epoch, queues=len(found.tails), took_ms=took_ms)
-    log.info("log recovered", extra=told)
+    details = fields(end=found.end, epoch=epoch, queues=len(found.tails), took_ms=took_ms)
+    log.info("log recovered", extra=details)
     return store
 
 
@@ -560,6 +530,33 @@ def _show_durable(page: LogPage, found: Recovery) -> None:
         readable=found.floor,
         segment_bytes=found.segment_bytes,
     )
+
+
+class ClockWatch:
+    """One for each process that owns a log. One line for each time that something changes."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._known = read_clock(root)
+        self._last = None if self._known is None else self._known.last
+        self._was_ahead = False
+
+    def turn(self, newest_ms: int, now: Moment) -> None:
+        """`newest_ms`: the store time of the newest message; 0 without one."""
+        set_by_ms = 0 if self._last is None else now.set_by_ms(self._last)
+        ahead_ms = max(0, newest_ms - now.wall_ms)
+        is_ahead, was_set = ahead_ms > CLOCK_WARN_MS, abs(set_by_ms) > CLOCK_WARN_MS
+        if was_set or (is_ahead and not self._was_ahead):
+            event = "the clock was set" if was_set else "the clock is wrong, or was ahead"
+            found = fields(set_by_s=round(set_by_ms / 1000), store_ahead_s=round(ahead_ms / 1000))
+            log.warning(event, extra=found)
+        if self._known is None or abs(set_by_ms) > SET_MS:
+            before = () if self._known is None else self._known.sets
+            sets = (*before, ClockSet(now.steady_ms, set_by_ms)) if set_by_ms else ()
+            self._known = ClockHistory(now, sets[-SETS_MAX:])
+            with disk.if_room():
+                write_clock(self._root, self._known)
+        self._last, self._was_ahead = now, is_ahead
 
 
 def store_host_of(bind: str, store_port: int, known: str = "") -> Host:

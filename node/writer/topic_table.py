@@ -91,10 +91,6 @@ class TopicTable:
             raise NotAllowed(f"topic {name} does not take messages (perm {topic.perm})")
         return topic
 
-    def is_known(self, name: str) -> bool:
-        """Whether the topic is in the table, or has messages."""
-        return name in self._file.topics or name in self._stored_queues
-
     def would_take(self, name: str) -> Topic:
         """As `for_send`, but creates nothing: the topic as it is, or as it would be created."""
         topic = self._file.topics.get(name) or self._draft(name)

@@ -16,7 +16,7 @@ class Handler:
 
 
 def grow(root: Path, handler: Handler) -> TopicGrowth:
-    return TopicGrowth(handler, TopicCounts(root, "queue", 0))
+    return TopicGrowth(handler.messages_by_topic, TopicCounts(root, "queue", 0))
 
 
 def counted(root: Path) -> dict[str, Count]:

@@ -34,6 +34,20 @@ from node.runtime.run_files import (
     read_sync_state,
 )
 
+log = logging.getLogger("keelog.followers")
+
+MOMENTS_MAX = 3_600
+"""Moments, a second apart at least, of which it is known how far the log was."""
+_ORDERLY = (Gone.CLOSED, Gone.STOP)
+
+HOSTS_MAX = 256
+"""Hosts that are remembered. The one that was heard last the longest ago is forgotten first."""
+ENDS_MAX = 8
+"""Reports that were refused, of one host. Those refused first are kept."""
+TORN_BYTES_MAX = 64 * 1024 * 1024
+"""A restart takes a torn end, or what was not flushed, from the log of a slave: so its report may
+be lower than the one that was refused, by this much."""
+
 
 class Acknowledging(Protocol):
     """A connection, as far as it matters here."""
@@ -77,13 +91,6 @@ class ElectedRule:
         enough = sorted(ends.values(), reverse=True)[needed - 1]
         must = self._state.required - {self._own_id}
         return min([enough, *(ends.get(one, 0) for one in must)])
-
-
-log = logging.getLogger("keelog.followers")
-
-MOMENTS_MAX = 3_600
-"""Moments, a second apart at least, of which it is known how far the log was."""
-_ORDERLY = (Gone.CLOSED, Gone.STOP)
 
 
 class FollowerBook:
@@ -200,15 +207,6 @@ class FollowerBook:
             int((one.sent - sent) / max(now - before, 0.001)),
             one.broker_id,
         )
-
-
-HOSTS_MAX = 256
-"""Hosts that are remembered. The one that was heard last the longest ago is forgotten first."""
-ENDS_MAX = 8
-"""Reports that were refused, of one host. Those refused first are kept."""
-TORN_BYTES_MAX = 64 * 1024 * 1024
-"""A restart takes a torn end, or what was not flushed, from the log of a slave: so its report may
-be lower than the one that was refused, by this much."""
 
 
 class _Host:

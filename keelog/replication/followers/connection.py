@@ -37,6 +37,10 @@ from protocol.ha import (
 )
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
 
+TURN_BYTES_MAX = 1024 * 1024
+"""What one follower gets in a turn, so that others have theirs."""
+RECEIVED_AT_ONCE = 512 * REPORT_BYTES
+
 
 class FlushedLog:
     """Follows the writer's page. Offsets are as `look` found them last; zeros before."""
@@ -130,100 +134,6 @@ class FollowerWire(Protocol):
 
     def head(self, offset: int, size: int) -> bytes:
         """What goes before a frame's bytes."""
-
-
-class PlainWire:
-    """Without a controller."""
-
-    broker_id = 0
-
-    def __init__(self) -> None:
-        self._reports = ReportReader()
-
-    def feed(self, data: bytes) -> int | None:
-        """As FollowerWire."""
-        return self._reports.feed(data)
-
-    def greeting(self, end: int) -> bytes:
-        """There is none."""
-        return b""
-
-    def piece(self, offset: int, size: int) -> int:
-        """All of them."""
-        return size
-
-    def head(self, offset: int, size: int) -> bytes:
-        """As FollowerWire."""
-        return encode_head(offset, size)
-
-
-class SwitchWire:
-    """With a controller. `epochs` loads those of the log; `confirmed` returns its end as all who
-    must have it have acknowledged it."""
-
-    def __init__(self, epochs: Callable[[], MasterEpochs], confirmed: Callable[[], int]) -> None:
-        self._reader = FollowerReader()
-        self._load = epochs
-        self._epochs: MasterEpochs = ()
-        self._confirmed = confirmed
-        self._has_greeted = False
-
-    @property
-    def broker_id(self) -> int:
-        """0 before the greeting."""
-        return self._reader.broker_id or 0
-
-    def feed(self, data: bytes) -> int | None:
-        """As FollowerWire. Raises BadRequest."""
-        return self._reader.feed(data)
-
-    def greeting(self, end: int) -> bytes:
-        """The end and the epochs of the log, once the follower has greeted. Raises StoreDamaged."""
-        if self._has_greeted or self._reader.broker_id is None:
-            return b""
-        self._has_greeted = True
-        self._epochs = self._load()
-        return encode_answer(MasterGreeting(end, self._epochs))
-
-    def piece(self, offset: int, size: int) -> int:
-        """A frame belongs to one epoch."""
-        _, end = epoch_at(self._epochs, offset)
-        return size if end is None else min(size, end - offset)
-
-    def head(self, offset: int, size: int) -> bytes:
-        """As FollowerWire."""
-        epoch, _ = epoch_at(self._epochs, offset)
-        first = self._epochs[0] if self._epochs else MasterEpoch(-1, 0)
-        return encode_switch_head(offset, size, epoch or first, self._confirmed())
-
-
-TURN_BYTES_MAX = 1024 * 1024
-"""What one follower gets in a turn, so that others have theirs."""
-RECEIVED_AT_ONCE = 512 * REPORT_BYTES
-
-
-class Gone(StrEnum):
-    """The kinds of ends."""
-
-    CLOSED = "closed"
-    SILENT = "silent"
-    BAD_REPORT = "bad report"
-    FOREIGN = "no follower"
-    DIVERGED = "diverged"
-    TOO_OLD = "too old"
-    CUT = "log was cut"
-    CROWD = "too many followers"
-    NOT_ALLOWED = "not allowed"
-    STOP = "stop"
-
-
-class FollowerGone(Exception):
-    """Ends a connection."""
-
-    def __init__(self, kind: Gone, reason: str) -> None:
-        super().__init__(reason)
-        self.kind = kind
-        self.reason = reason
 
 
 class FollowerPace(NamedTuple):
@@ -444,3 +354,92 @@ class FollowerConnection:
         if self._segment is not None:
             os.close(self._segment)
             self._segment = None
+
+
+class PlainWire:
+    """Without a controller."""
+
+    broker_id = 0
+
+    def __init__(self) -> None:
+        self._reports = ReportReader()
+
+    def feed(self, data: bytes) -> int | None:
+        """As FollowerWire."""
+        return self._reports.feed(data)
+
+    def greeting(self, end: int) -> bytes:
+        """There is none."""
+        return b""
+
+    def piece(self, offset: int, size: int) -> int:
+        """All of them."""
+        return size
+
+    def head(self, offset: int, size: int) -> bytes:
+        """As FollowerWire."""
+        return encode_head(offset, size)
+
+
+class SwitchWire:
+    """With a controller. `epochs` loads those of the log; `confirmed` returns its end as all who
+    must have it have acknowledged it."""
+
+    def __init__(self, epochs: Callable[[], MasterEpochs], confirmed: Callable[[], int]) -> None:
+        self._reader = FollowerReader()
+        self._load = epochs
+        self._epochs: MasterEpochs = ()
+        self._confirmed = confirmed
+        self._has_greeted = False
+
+    @property
+    def broker_id(self) -> int:
+        """0 before the greeting."""
+        return self._reader.broker_id or 0
+
+    def feed(self, data: bytes) -> int | None:
+        """As FollowerWire. Raises BadRequest."""
+        return self._reader.feed(data)
+
+    def greeting(self, end: int) -> bytes:
+        """The end and the epochs of the log, once the follower has greeted. Raises StoreDamaged."""
+        if self._has_greeted or self._reader.broker_id is None:
+            return b""
+        self._has_greeted = True
+        self._epochs = self._load()
+        return encode_answer(MasterGreeting(end, self._epochs))
+
+    def piece(self, offset: int, size: int) -> int:
+        """A frame belongs to one epoch."""
+        _, end = epoch_at(self._epochs, offset)
+        return size if end is None else min(size, end - offset)
+
+    def head(self, offset: int, size: int) -> bytes:
+        """As FollowerWire."""
+        epoch, _ = epoch_at(self._epochs, offset)
+        first = self._epochs[0] if self._epochs else MasterEpoch(-1, 0)
+        return encode_switch_head(offset, size, epoch or first, self._confirmed())
+
+
+class Gone(StrEnum):
+    """The kinds of ends."""
+
+    CLOSED = "closed"
+    SILENT = "silent"
+    BAD_REPORT = "bad report"
+    FOREIGN = "no follower"
+    DIVERGED = "diverged"
+    TOO_OLD = "too old"
+    CUT = "log was cut"
+    CROWD = "too many followers"
+    NOT_ALLOWED = "not allowed"
+    STOP = "stop"
+
+
+class FollowerGone(Exception):
+    """Ends a connection."""
+
+    def __init__(self, kind: Gone, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+        self.reason = reason

@@ -75,6 +75,9 @@ SHORTAGE_S = 0.1
 """The pause after a connection that could not be taken for want of a descriptor."""
 Events = Mapping[int, int]
 
+LOCK_WAIT_S = 2.0
+PORT_MAX = 65_535
+
 
 class FollowerServer:
     """Owns the listening socket, the connections and the state page."""
@@ -98,10 +101,10 @@ class FollowerServer:
         )
         self._ahead = AheadBefore()
         self._connections: dict[int, FollowerConnection] = {}
-        self._bell = DatagramWakeup(FOLLOWERS_SLOT)
+        self._wakeup = DatagramWakeup(FOLLOWERS_SLOT)
         self._writer = DatagramRinger(WRITER_SLOT)
         self._epoll = select.epoll()
-        for fd in (listener.fileno(), self._bell.watched):
+        for fd in (listener.fileno(), self._wakeup.watched):
             self._epoll.register(fd, select.EPOLLIN)
         self._blocked: set[int] = set()
         """The connections that wait until they can be written to."""
@@ -154,8 +157,8 @@ class FollowerServer:
 
     def _turn(self, events: Events) -> None:
         now = time.monotonic()
-        if self._bell.watched in events:
-            self._bell.rings()
+        if self._wakeup.watched in events:
+            self._wakeup.rings()
         if self._listener.fileno() in events and now >= self._accept_at:
             self._accept(now)
         self._look(now)
@@ -295,7 +298,7 @@ class FollowerServer:
         for connection in self._connections.values():
             connection.close()
         self._epoll.close()
-        self._bell.close()
+        self._wakeup.close()
         self._writer.close()
         self._log.close()
         self._listener.close()
@@ -307,10 +310,6 @@ def listen(host: str, port: int) -> socket.socket:
     listener.setblocking(False)
     os.set_inheritable(listener.fileno(), False)
     return listener
-
-
-LOCK_WAIT_S = 2.0
-PORT_MAX = 65_535
 
 
 def parse_place(text: str) -> tuple[str, int]:

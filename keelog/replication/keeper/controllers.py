@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from keelog.replication.replica.questions import MasterAnswer, RemotingAsker
+from keelog.replication.replica.questions import ANSWER_S, MasterAnswer, RemotingAsker
 from node.runtime.event_log import fields
 from node.runtime.process import now_ms
 from node.store.identity.roles import (
@@ -28,8 +28,6 @@ from protocol.remoting.controller import ControllerCode, ControllerReply
 
 log = logging.getLogger("keelog.keeper")
 
-ANSWER_S = 3.0
-"""How long a connection or an answer may take."""
 BEAT_EVERY_S = 1.0
 """As RocketMQ's brokers (brokerHeartbeatInterval)."""
 Ext = Mapping[str, str]

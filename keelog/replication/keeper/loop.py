@@ -64,58 +64,6 @@ log = logging.getLogger("keelog.keeper")
 STOP_WAIT_S = 90.0
 """After so long a node that was asked to stop is killed; its own limits are shorter."""
 
-
-class NodeProcess:
-    """One node at a time. It stops by itself when the keeper ends."""
-
-    def __init__(self, command: Sequence[str], env: Mapping[str, str], folder: str) -> None:
-        """`command` without what a role adds; it runs in `folder`."""
-        self._command = [*command, "--while-pid", str(os.getpid())]
-        self._env, self._folder = dict(env), folder
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def is_there(self) -> bool:
-        """Whether it was started and not stopped."""
-        return self._process is not None
-
-    @property
-    def pids(self) -> list[int]:
-        """Of the node; empty where none runs."""
-        return [] if self._process is None else [self._process.pid]
-
-    def start(self, role: Sequence[str]) -> None:
-        """Starts it with the options of a role. Raises OSError."""
-        # A process group of its own: Ctrl-C reaches the keeper alone, which stops the node.
-        self._process = subprocess.Popen(
-            [*self._command, *role],
-            stdin=subprocess.DEVNULL,
-            cwd=self._folder,
-            env=self._env,
-            process_group=0,
-        )
-
-    def ended(self) -> int | None:
-        """The exit code of a node that ended by itself; None while it runs, or none was started."""
-        return None if self._process is None else self._process.poll()
-
-    def stop(self) -> int:
-        """Stops it in order; returns its exit code, 0 where none runs."""
-        process, self._process = self._process, None
-        if process is None:
-            return 0
-        process.send_signal(signal.SIGTERM)
-        try:
-            code = process.wait(STOP_WAIT_S)
-        except subprocess.TimeoutExpired:
-            extra = fields(process_pid=process.pid)
-            log.error("the node does not stop and is killed", extra=extra)  # noqa: TRY400
-            process.kill()
-            return process.wait()
-        # By the signal: it did not handle it yet, and has done nothing.
-        return 0 if code == -signal.SIGTERM else code
-
-
 LOOK_EVERY_S = 0.5
 """How often the controller is asked who is master (RocketMQ's brokers: 5 s, and after a notice)."""
 ELECT_EVERY_S = 1.0
@@ -145,6 +93,15 @@ class KeeperOptions(NamedTuple):
     folder: str
 
 
+def keep(options: KeeperOptions, stop: StopFlag) -> int:
+    """Runs a node in the role that controllers give it, until SIGTERM; returns its exit code.
+
+    Raises MqError for a store that cannot have that role, and OSError.
+    """
+    create_store(options.root)
+    return Keeper(options).run(stop)
+
+
 class Keeper:
     """One for each store; all but the heart-beats is in one thread."""
 
@@ -163,7 +120,7 @@ class Keeper:
         self._sync: SyncSet | None = None
         self._written: object = None
         self._elect_at = self._join_until = 0.0
-        self._told = ""
+        self._why = ""
         write_elected(self._root, self._shown)
 
     def run(self, stop: StopFlag) -> int:
@@ -202,9 +159,9 @@ class Keeper:
             self._obey(view, now)
         except (ServiceNotAvailable, StoreLocked, OSError) as error:
             why = str(error)
-        if why != self._told and why:
+        if why != self._why and why:
             log.warning("waits", extra=fields(why=why))
-        self._told = why
+        self._why = why
         self._show(view, why)
 
     def _ask_group(self) -> GroupView:
@@ -327,7 +284,7 @@ class Keeper:
         if found is None:
             sync.refused()
         else:
-            sync.answered(found)
+            sync.adopt(found)
             ids = " ".join(map(str, sorted(found.members)))
             log.info("in sync", extra=fields(ids=ids, epoch=found.epoch))
         self._write_sync_state()
@@ -413,10 +370,52 @@ def _replication_of(master: str) -> str:
     return place
 
 
-def keep(options: KeeperOptions, stop: StopFlag) -> int:
-    """Runs a node in the role that controllers give it, until SIGTERM; returns its exit code.
+class NodeProcess:
+    """One node at a time. It stops by itself when the keeper ends."""
 
-    Raises MqError for a store that cannot have that role, and OSError.
-    """
-    create_store(options.root)
-    return Keeper(options).run(stop)
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], folder: str) -> None:
+        """`command` without what a role adds; it runs in `folder`."""
+        self._command = [*command, "--while-pid", str(os.getpid())]
+        self._env, self._folder = dict(env), folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it was started and not stopped."""
+        return self._process is not None
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the node; empty where none runs."""
+        return [] if self._process is None else [self._process.pid]
+
+    def start(self, role: Sequence[str]) -> None:
+        """Starts it with the options of a role. Raises OSError."""
+        # A process group of its own: Ctrl-C reaches the keeper alone, which stops the node.
+        self._process = subprocess.Popen(
+            [*self._command, *role],
+            stdin=subprocess.DEVNULL,
+            cwd=self._folder,
+            env=self._env,
+            process_group=0,
+        )
+
+    def ended(self) -> int | None:
+        """The exit code of a node that ended by itself; None while it runs, or none was started."""
+        return None if self._process is None else self._process.poll()
+
+    def stop(self) -> int:
+        """Stops it in order; returns its exit code, 0 where none runs."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        process.send_signal(signal.SIGTERM)
+        try:
+            code = process.wait(STOP_WAIT_S)
+        except subprocess.TimeoutExpired:
+            extra = fields(process_pid=process.pid)
+            log.error("the node does not stop and is killed", extra=extra)  # noqa: TRY400
+            process.kill()
+            return process.wait()
+        # By the signal: it did not handle it yet, and has done nothing.
+        return 0 if code == -signal.SIGTERM else code

@@ -63,7 +63,9 @@ class SyncSet:
             self._wish, self._is_asked = self.found.members - late, True
             return self._wish
         near = frozenset(
-            one for one, row in rows.items() if one not in self.found.members and _is_near(row)
+            one
+            for one, row in rows.items()
+            if one not in self.found.members and row.lag_s < NEAR_S and row.lag_bytes < NEAR_BYTES
         )
         if near:
             self._wish, self._is_asked, self._until_end = self.found.members | near, False, None
@@ -94,10 +96,6 @@ class SyncSet:
         slow = {one for one in others if one in rows and rows[one].lag_s > self._late_s}
         return frozenset(gone | slow)
 
-    def answered(self, found: SyncStateSet) -> None:
-        """The controller has made the change."""
-        self.adopt(found)
-
     def refused(self) -> None:
         """The controller has answered that it makes no such change."""
         self._drop_wish()
@@ -109,7 +107,3 @@ class SyncSet:
     def _drop_wish(self) -> None:
         self._wish, self._is_asked, self._until_end = None, False, None
         self._number += 1
-
-
-def _is_near(row: FollowerRow) -> bool:
-    return row.lag_s < NEAR_S and row.lag_bytes < NEAR_BYTES

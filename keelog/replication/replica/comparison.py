@@ -29,6 +29,12 @@ from protocol.ha import (
 
 REWIND = "keelog replica rewind DIR --to OFFSET shows what would be cut"
 
+OVERLAP_BYTES = 64 * 1024
+"""What is compared; at least the last record."""
+Read = Callable[[int, int], bytes]
+
+_RECEIVED_AT_ONCE = 64 * 1024
+
 
 class FollowStopped(RefusedError):
     """The node cannot follow this master as both logs are."""
@@ -54,15 +60,12 @@ class WrongRecord(FollowStopped):
     """The master sent something else than a whole record of its place."""
 
 
-OVERLAP_BYTES = 64 * 1024
-"""What is compared; at least the last record."""
-Read = Callable[[int, int], bytes]
+class LogsPart(FollowStopped):
+    """Our log goes on where the master's went another way, or ends."""
 
 
-def _same_bytes(ours: bytes, theirs: bytes) -> int:
-    """How many bytes at the begin of both are the same."""
-    pairs = enumerate(zip(ours, theirs, strict=False))
-    return next((at for at, (own, other) in pairs if own != other), min(len(ours), len(theirs)))
+class NoCommonEpoch(FollowStopped):
+    """No elected master wrote both logs."""
 
 
 class Overlap:
@@ -132,15 +135,10 @@ class Overlap:
         )
 
 
-_RECEIVED_AT_ONCE = 64 * 1024
-
-
-class LogsPart(FollowStopped):
-    """Our log goes on where the master's went another way, or ends."""
-
-
-class NoCommonEpoch(FollowStopped):
-    """No elected master wrote both logs."""
+def _same_bytes(ours: bytes, theirs: bytes) -> int:
+    """How many bytes at the begin of both are the same."""
+    pairs = enumerate(zip(ours, theirs, strict=False))
+    return next((at for at, (own, other) in pairs if own != other), min(len(ours), len(theirs)))
 
 
 def same_up_to(root: Path, end: int, greeting: MasterGreeting) -> int:

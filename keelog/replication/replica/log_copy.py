@@ -31,10 +31,15 @@ from protocol.names import COMMIT_LOG_DIR, offset_file_name
 from protocol.record.codec import FILLER_BYTES, Filler, Torn
 from protocol.record.columns import RecordColumns, scan
 
+log = logging.getLogger("keelog.replica")
+
 RECORD_BYTES_MAX = 64 * 1024 * 1024
 """A larger record of a master is refused: so much waits in memory at most. RocketMQ allows 4 MiB,
 unless its maxMessageSize says otherwise."""
 _SIZE_BYTES = 4
+
+_FIRST_BYTE = b"\0"
+"""Of every log: the top of a record's length."""
 
 
 class WholeRecords(NamedTuple):
@@ -162,20 +167,6 @@ class LogAssembler:
             )
 
 
-_FIRST_BYTE = b"\0"
-"""Of every log: the top of a record's length."""
-
-
-def settings_of_copy(settings: Settings) -> Settings:
-    """A replica's log as it is: each flush is waited for, and no append waits in memory."""
-    return replace(
-        settings,
-        flush_disk_type=SYNC_FLUSH,
-        transient_store_pool_enable=False,
-        idempotent_window=0,
-    )
-
-
 class LogCopy:
     """The log of an open store, whose end is always that of a whole record or a segment.
 
@@ -188,7 +179,7 @@ class LogCopy:
         self._notes = TailNotes(store.placement.tails, store.removed)
         self.flushing = FlushServices(store.log, store.settings, now, store.after_flush)
         self._has_rest = False
-        """Whether a blank's bytes other than zeros were written behind the end."""
+        """Whether a blank's bytes other than zeros were written after the end."""
 
     @property
     def end(self) -> int:
@@ -224,7 +215,7 @@ class LogCopy:
                 time_ms = max(self.last_store_ms, int(columns.store_timestamp.max()))
                 self.store.placement.write(data, len(columns), last, time_ms)
             case BlankRest(offset=offset, data=data):
-                # The bytes behind our end are zeros already.
+                # The bytes after our end are zeros already.
                 if data.strip(_FIRST_BYTE):
                     log.write_after_end(data, offset)
                     self._has_rest = True
@@ -290,7 +281,14 @@ class LogCopy:
         self.flushing.close()
 
 
-log = logging.getLogger("keelog.replica")
+def settings_of_copy(settings: Settings) -> Settings:
+    """A replica's log as it is: each flush is waited for, and no append waits in memory."""
+    return replace(
+        settings,
+        flush_disk_type=SYNC_FLUSH,
+        transient_store_pool_enable=False,
+        idempotent_window=0,
+    )
 
 
 def has_log(root: Path) -> bool:

@@ -52,54 +52,12 @@ from node.writer.store import WriterStore, open_writer_store, store_host_of
 from protocol.errors import BadRequest, MqError, NodeFollows
 from protocol.wire.frames import Header, check_envelope, id_within, refusal, request_id, unpack
 
+log = logging.getLogger("keelog.replica")
+
 ANSWERS_AT_ONCE = 100
 QUESTIONS = frozenset({"ping", "topics", "groups", "cursor_get", "cursor_commit"})
 """Places of groups are taken as by a Java slave, for the time without a master: the master's own
 replace them."""
-
-
-class Refusals:
-    """Serves the writer's socket of a replica. `settle` brings the ends of queues up to date."""
-
-    def __init__(
-        self, server: Server, store: WriterStore, source: str, settle: Callable[[], None]
-    ) -> None:
-        self._server = server
-        self._store = store
-        self._source = source
-        self._settle = settle
-
-    def turn(self) -> None:
-        """Serves the requests that wait, up to a number that does not delay the copy."""
-        for _ in range(ANSWERS_AT_ONCE):
-            received = self._server.receive()
-            if received is None:
-                return
-            if isinstance(received, BadFrames):
-                self._server.send(received.peer, refusal(received.request_id, received.error))
-            else:
-                self._server.send(received.peer, self._answer(received))
-
-    def _answer(self, received: Received) -> Header:
-        number = 0
-        try:
-            header = unpack(received.header)
-            number = request_id(header)
-            operation = check_envelope(header)
-            if operation not in QUESTIONS:
-                raise NodeFollows(
-                    f"this node follows {self._source} and takes {operation[:40]} from no client",
-                    "send to the master; keelog replica promote makes this node one",
-                )
-            if operation == "cursor_commit":
-                self._settle()
-            return answer_other(self._store, operation, header, number)
-        except (MqError, OSError) as error:
-            number = number or id_within(received.header)
-            return refusal(number, as_refusal(error, str(self._store.root)))
-
-
-log = logging.getLogger("keelog.replica")
 
 HEARTBEAT_S = 0.1
 STATE_EVERY_S = 0.5
@@ -298,6 +256,47 @@ class Replica:
             if error.errno not in disk.PASSING:
                 raise
             log.warning("no mark of a clean stop could be made", extra=fields(why=error))
+
+
+class Refusals:
+    """Serves the writer's socket of a replica. `settle` brings the ends of queues up to date."""
+
+    def __init__(
+        self, server: Server, store: WriterStore, source: str, settle: Callable[[], None]
+    ) -> None:
+        self._server = server
+        self._store = store
+        self._source = source
+        self._settle = settle
+
+    def turn(self) -> None:
+        """Serves the requests that wait, up to a number that does not delay the copy."""
+        for _ in range(ANSWERS_AT_ONCE):
+            received = self._server.receive()
+            if received is None:
+                return
+            if isinstance(received, BadFrames):
+                self._server.send(received.peer, refusal(received.request_id, received.error))
+            else:
+                self._server.send(received.peer, self._answer(received))
+
+    def _answer(self, received: Received) -> Header:
+        number = 0
+        try:
+            header = unpack(received.header)
+            number = request_id(header)
+            operation = check_envelope(header)
+            if operation not in QUESTIONS:
+                raise NodeFollows(
+                    f"this node follows {self._source} and takes {operation[:40]} from no client",
+                    "send to the master; keelog replica promote makes this node one",
+                )
+            if operation == "cursor_commit":
+                self._settle()
+            return answer_other(self._store, operation, header, number)
+        except (MqError, OSError) as error:
+            number = number or id_within(received.header)
+            return refusal(number, as_refusal(error, str(self._store.root)))
 
 
 def main(arguments: list[str] | None = None) -> int:

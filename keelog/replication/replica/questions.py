@@ -18,6 +18,10 @@ from protocol.remoting.frame_reader import FrameReader, frame_head
 from protocol.remoting.headers import RemotingHeader
 from protocol.remoting.java_json import read_body
 
+ANSWER_S = 3.0
+"""How long a connection or an answer may take."""
+_SEGMENT_SETTING = "mappedFileSizeCommitLog"
+
 
 class MasterAnswer(NamedTuple):
     """What the master said. `body` is a copy."""
@@ -46,11 +50,11 @@ class RemotingAsker:
         header = RemotingHeader(code, opaque, ext=ext or {}, language=Language.PYTHON)
         self._socket.sendall(frame_head(header, len(body)) + body)
         while True:
-            count_ = self._socket.recv_into(self._reader.room())
-            if not count_:
+            size = self._socket.recv_into(self._reader.room())
+            if not size:
                 raise ConnectionResetError("the connection was closed")
             try:
-                for answer, data in self._reader.received(count_):
+                for answer, data in self._reader.received(size):
                     if answer.is_answer and answer.opaque == opaque:
                         remark = answer.remark or ""
                         return MasterAnswer(answer.code, answer.ext, remark, bytes(data))
@@ -66,11 +70,6 @@ class RemotingAsker:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-ANSWER_S = 3.0
-"""How long a connection or an answer may take."""
-_SEGMENT_SETTING = "mappedFileSizeCommitLog"
 
 
 class MasterFacts(NamedTuple):

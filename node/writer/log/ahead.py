@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from node.runtime import disk
-from node.runtime.disk import NO_RESOURCES
 from node.runtime.event_log import fields
 from node.runtime.shortage import begin_if_possible
 from protocol.errors import StoreMoved
 
 _log_pages = logging.getLogger("keelog.pages_ahead")
+_log_zeros = logging.getLogger("keelog.zero_ahead")
 
 PAGES_AHEAD_BYTES = 8 << 20
 """How far ahead of the log's end pages are asked for, and never further than the log came here."""
@@ -38,10 +38,23 @@ would keep the writer or a client waiting for 3 ms a MiB."""
 NICE = 10
 """Above that of the writer. A thread that ran only when nobody else wants to could be stopped while
 it has the interpreter's lock."""
-PAGES_RETRY_S = 1.0
+RETRY_S = 1.0
 """A pause where the segment cannot be opened because no descriptor is free."""
 LEAD_BYTES = 512 << 10
 """Left to appends: where the thread is not faster than they are, each pays for a part."""
+
+ZEROS_AHEAD_BYTES = 8 << 20
+"""How far ahead of the log's end zeros are written."""
+ZEROS_SYNC_BYTES = 1 << 20
+"""Zeros for each sync: a flush of the log waits for a sync that is under way."""
+PART_BYTES = 128 << 10
+"""Zeros for each write: an append that reaches a write under way waits for it."""
+SEGMENT_BYTES_MIN = 64 << 20
+"""Smaller segments are not worth it."""
+PAGE_BYTES = 4096
+IN_PLACE_FILE_SYSTEMS = frozenset({"ext4", "xfs"})
+"""These overwrite a block in place. On others each overwrite takes new blocks."""
+_ZEROS = bytes(PART_BYTES)
 
 
 class GrowthPoint(NamedTuple):
@@ -86,9 +99,9 @@ class PagePrefetch:
                 try:
                     self._follow(self._place)
                 except OSError as error:
-                    if error.errno not in NO_RESOURCES:
+                    if error.errno not in disk.NO_RESOURCES:
                         raise
-                    time.sleep(PAGES_RETRY_S)
+                    time.sleep(RETRY_S)
         except OSError as error:
             # The log is not in danger: appends get their pages themselves.
             _log_pages.warning("no pages ahead of the log any more", extra=fields(why=error))
@@ -118,38 +131,13 @@ class PagePrefetch:
 
 
 def next_pages(place: GrowthPoint, claimed: int, done: int) -> int | None:
-    """Where the next STEP_BYTES to ask for begin; None when enough pages are asked for.
+    """Where the next PAGES_STEP_BYTES to ask for begin; None when enough pages are asked for.
 
     The log has claimed all below `claimed`, and all below `done` was asked for.
     """
     start = max(done, claimed + LEAD_BYTES)
     ahead = min(PAGES_AHEAD_BYTES, claimed - place.start)
     return start if start + PAGES_STEP_BYTES <= min(claimed + ahead, place.size) else None
-
-
-_log_zeros = logging.getLogger("keelog.zero_ahead")
-
-ZEROS_AHEAD_BYTES = 8 << 20
-"""How far ahead of the log's end zeros are written."""
-ZEROS_SYNC_BYTES = 1 << 20
-"""Zeros for each sync: a flush of the log waits for a sync that is under way."""
-PART_BYTES = 128 << 10
-"""Zeros for each write: an append that reaches a write under way waits for it."""
-SEGMENT_BYTES_MIN = 64 << 20
-"""Smaller segments are not worth it."""
-PAGE_BYTES = 4096
-ZEROS_RETRY_S = 1.0
-"""A pause where the segment cannot be opened because no descriptor is free."""
-IN_PLACE_FILE_SYSTEMS = frozenset({"ext4", "xfs"})
-"""These overwrite a block in place. On others each overwrite takes new blocks."""
-_ZEROS = bytes(PART_BYTES)
-
-
-def make_ahead(root: Path, segment_bytes: int) -> "ZeroPrefill | None":
-    """Zeros for the log of a store; None where they would not help."""
-    is_large = segment_bytes >= SEGMENT_BYTES_MIN
-    is_in_place = disk.file_system(root.stat()) in IN_PLACE_FILE_SYSTEMS
-    return ZeroPrefill() if is_large and is_in_place else None
 
 
 class _Part(NamedTuple):
@@ -188,14 +176,10 @@ class ZeroPrefill:
         """Called before anything is written to the segment: all below `stop` is the caller's."""
         with self._guard:
             self._claimed = stop
-            while self._is_busy_below(stop):
+            while (busy := self._busy) and busy.path == self._path and busy.start < stop:
                 self._guard.wait()
             if self._is_due():
                 self._guard.notify_all()
-
-    def _is_busy_below(self, stop: int) -> bool:
-        busy = self._busy
-        return busy is not None and busy.path == self._path and busy.start < stop
 
     def _is_due(self) -> bool:
         """Whether the zeros that are missing are worth a sync."""
@@ -234,14 +218,14 @@ class ZeroPrefill:
                 except OSError as error:
                     if error.errno not in disk.NO_RESOURCES:
                         raise
-                    time.sleep(ZEROS_RETRY_S)
+                    time.sleep(RETRY_S)
         except (OSError, StoreMoved) as error:
             # The log is not in danger: the flush itself, with a descriptor of its own, finds out
             # whether the disk still takes bytes.
             _log_zeros.warning("no zeros ahead of the log any more", extra=fields(why=error))
 
     def _write_some(self) -> None:
-        """Waits until zeros are due, then writes and syncs up to SYNC_BYTES of one segment."""
+        """Waits for zeros to be due; writes and syncs ZEROS_SYNC_BYTES of a segment at most."""
         part = self._next(None)
         if part is None:
             return
@@ -270,3 +254,10 @@ class ZeroPrefill:
             self._guard.notify_all()
         if self._thread.ident:
             self._thread.join()
+
+
+def make_ahead(root: Path, segment_bytes: int) -> ZeroPrefill | None:
+    """Zeros for the log of a store; None where they would not help."""
+    is_large = segment_bytes >= SEGMENT_BYTES_MIN
+    is_in_place = disk.file_system(root.stat()) in IN_PLACE_FILE_SYSTEMS
+    return ZeroPrefill() if is_large and is_in_place else None

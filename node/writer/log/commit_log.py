@@ -25,6 +25,8 @@ from protocol.errors import NodeBusy, ServiceNotAvailable, StoreMoved
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
 from protocol.record.codec import FILLER_BYTES, filler
 
+log = logging.getLogger("keelog.commit_log")
+
 POOL_BUFFER_BYTES_MAX = 8 * 1024 * 1024
 _JOINED_BYTES_MAX = 64 * 1024
 """Smaller neighbours are joined into parts of this size, so that a commit is few writes."""
@@ -105,17 +107,6 @@ class TransientStorePool:
         self.used_bytes -= job.size
 
 
-def make_pool(settings: Settings) -> TransientStorePool | None:
-    """The pool that the settings ask for; None in the other flush modes."""
-    if not settings.is_pool_enabled:
-        return None
-    buffer_bytes = min(POOL_BUFFER_BYTES_MAX, settings.mapped_file_size_commit_log)
-    return TransientStorePool(settings.transient_store_pool_size * buffer_bytes)
-
-
-log = logging.getLogger("keelog.commit_log")
-
-
 class Ahead(Protocol):
     """Prepares the part of a segment that appends reach next. Positions count from its start."""
 
@@ -136,55 +127,6 @@ class OpenSegment:
     base: int
     path: Path
     descriptor: int
-
-
-def make_segment(root: Path, base: int, segment_bytes: int) -> OpenSegment:
-    """Makes the segment that starts at `base`, or opens it when it is there.
-
-    A new one gets its whole length beside the log and is then renamed: nobody, a broker after a
-    crash included, ever sees a segment of another length. Raises ServiceNotAvailable, disk_full
-    without room or no_resources without a free descriptor, and leaves nothing.
-    """
-    path = root / COMMIT_LOG_DIR / offset_file_name(base)
-    try:
-        with disk.open_dir(path.parent) as folder:
-            return OpenSegment(base, path, _made(root, path, segment_bytes, folder))
-    except OSError as error:
-        if error.errno in disk.NO_RESOURCES:
-            raise refusal_for(error, str(path)) from None
-        raise
-
-
-def _made(root: Path, path: Path, segment_bytes: int, folder: int) -> int:
-    if path.exists():
-        # A broker's segments are sparse: the space is taken now, their bytes stay.
-        return _allocated(path, segment_bytes)
-    temporary = run_dir(root) / f"{path.name}.new"
-    disk.unlink(temporary, missing_ok=True)
-    try:
-        descriptor = _allocated(temporary, segment_bytes)
-    except (OSError, ServiceNotAvailable):
-        disk.unlink(temporary, missing_ok=True)
-        raise
-    disk.rename(temporary, path)
-    disk.sync_with_length(folder)
-    return descriptor
-
-
-def _allocated(path: Path, size: int) -> int:
-    """An open file whose blocks are all allocated, durably."""
-    descriptor = disk.open_file(path, create=True)
-    try:
-        disk.allocate(descriptor, size)
-        disk.sync_with_length(descriptor)
-    except OSError as error:
-        os.close(descriptor)
-        if error.errno in disk.DISK_FULL:
-            raise ServiceNotAvailable(
-                f"disk_full: no room for the segment {path}", "free space; appends then go on"
-            ) from None
-        raise
-    return descriptor
 
 
 class CommitLog:
@@ -403,6 +345,63 @@ class CommitLog:
             if unlink_next:
                 disk.unlink(self._next.path)
                 disk.sync_dir(self._next.path.parent)
+
+
+def make_pool(settings: Settings) -> TransientStorePool | None:
+    """The pool that the settings ask for; None in the other flush modes."""
+    if not settings.is_pool_enabled:
+        return None
+    buffer_bytes = min(POOL_BUFFER_BYTES_MAX, settings.mapped_file_size_commit_log)
+    return TransientStorePool(settings.transient_store_pool_size * buffer_bytes)
+
+
+def make_segment(root: Path, base: int, segment_bytes: int) -> OpenSegment:
+    """Makes the segment that starts at `base`, or opens it when it is there.
+
+    A new one gets its whole length beside the log and is then renamed: nobody, a broker after a
+    crash included, ever sees a segment of another length. Raises ServiceNotAvailable, disk_full
+    without room or no_resources without a free descriptor, and leaves nothing.
+    """
+    path = root / COMMIT_LOG_DIR / offset_file_name(base)
+    try:
+        with disk.open_dir(path.parent) as folder:
+            return OpenSegment(base, path, _made(root, path, segment_bytes, folder))
+    except OSError as error:
+        if error.errno in disk.NO_RESOURCES:
+            raise refusal_for(error, str(path)) from None
+        raise
+
+
+def _made(root: Path, path: Path, segment_bytes: int, folder: int) -> int:
+    if path.exists():
+        # A broker's segments are sparse: the space is taken now, their bytes stay.
+        return _allocated(path, segment_bytes)
+    temporary = run_dir(root) / f"{path.name}.new"
+    disk.unlink(temporary, missing_ok=True)
+    try:
+        descriptor = _allocated(temporary, segment_bytes)
+    except (OSError, ServiceNotAvailable):
+        disk.unlink(temporary, missing_ok=True)
+        raise
+    disk.rename(temporary, path)
+    disk.sync_with_length(folder)
+    return descriptor
+
+
+def _allocated(path: Path, size: int) -> int:
+    """An open file whose blocks are all allocated, durably."""
+    descriptor = disk.open_file(path, create=True)
+    try:
+        disk.allocate(descriptor, size)
+        disk.sync_with_length(descriptor)
+    except OSError as error:
+        os.close(descriptor)
+        if error.errno in disk.DISK_FULL:
+            raise ServiceNotAvailable(
+                f"disk_full: no room for the segment {path}", "free space; appends then go on"
+            ) from None
+        raise
+    return descriptor
 
 
 @dataclass(frozen=True, slots=True)

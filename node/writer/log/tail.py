@@ -148,8 +148,8 @@ def quarantine(end: LogEnd, report: dict[str, Any]) -> Path:
     """Copies the bytes after the end to a folder of their own, with a report; returns it."""
     pieces = ((base + position, chunk) for base, position, chunk in _bytes_behind(end))
     folder = keep_bytes(end.root, end.offset, pieces, report)
-    told = fields(offset=end.offset, why=report["why"], kept_in=folder)
-    log.warning("log cut", extra=told)
+    details = fields(offset=end.offset, why=report["why"], kept_in=folder)
+    log.warning("log cut", extra=details)
     return folder
 
 
@@ -166,10 +166,10 @@ def zero_behind(end: LogEnd) -> None:
 
 def drop_segments_behind(end: LogEnd) -> None:
     """Segments wholly after the end: prepared ones that were never used, or cut ones."""
-    behind = [base for base in segment_bases(end.root) if base >= end.offset and base > 0]
+    later = [base for base in segment_bases(end.root) if base >= end.offset and base > 0]
     # From the last one on, and each durably: a gap would be damage to a start after a kill or a
     # power loss in the middle.
-    for base in reversed(behind):
+    for base in reversed(later):
         disk.unlink(end.path(base))
         disk.sync_dir(end.folder)
 

@@ -57,17 +57,23 @@ from node.writer.store import WriterStore
 from protocol.errors import MqError, NodeBusy, ServiceNotAvailable, StoreDamaged, UnknownOperation
 from protocol.wire.frames import Header, answer, refusal, request_id
 
+log = logging.getLogger("keelog.staging")
 
-class PublicationState(Enum):
-    """The states of a publication; the value is what it waits for."""
+PUBLISH_BYTES_MAX = 256 * 1024
+"""How much of a batch one turn of the loop appends; other requests wait for that long."""
+PUBLICATIONS_MAX = 100
+"""Batches that are published or wait for it."""
+WAITERS_MAX = 64
+"""Requests that wait for one publication."""
+CHECKPOINT_BYTES = 16 * 1024 * 1024
+"""The journal moves on each time that this much was appended, once it is flushed."""
+RETRY_S = 1.0
+"""How soon a full disk is tried again."""
+SWEEP_EVERY_S = 60.0
+ABANDONED_EVERY_S = 5.0
+"""How soon abandoned batches are looked for again, after none was found."""
 
-    WAITING = "its turn"
-    BEGINNING = "its journal"
-    RESUMING = "a look into the log"
-    APPENDING = "the next turns"
-    FLUSHING = "the disk"
-    RECORDING = "the ledger"
-    BLOCKED = "a request that repeats it"
+Append = Callable[[list[AppendRequest], float], None]
 
 
 @dataclass(slots=True)
@@ -87,7 +93,99 @@ class Outcome:
     bytes: int = 0
 
 
+class StagingService:
+    """Staging, as the writer's loop sees it. `append` writes records to the log and announces them.
+
+    `flushed` returns the log offset below which all is durable.
+    """
+
+    def __init__(
+        self, store: WriterStore, server: Server, append: Append, flushed: Callable[[], int]
+    ) -> None:
+        self._store = store
+        self._server = server
+        self._append = append
+        record_bytes_max = store.log.request_bytes_max
+        self._staging = Staging(
+            store.root, store.settings, store.rules, store.topics, record_bytes_max
+        )
+        self.publisher = Publisher(store.root, self._staging, flushed, store.log.end)
+        store.needed_from = self.publisher.needed_from
+        store.retention.make_room = self.publisher.make_room
+
+    def handle(self, received: Received, header: Header, operation: str) -> Header | None:
+        """The answer; None for a publication, whose answer comes later. Raises MqError."""
+        number = request_id(header)
+        # Kept for longer than the socket's memory should be.
+        payload = None if received.payload is None else bytes(received.payload)
+        if operation == "stage":
+            self._store.retention.check_room()
+            staged = self._staging.put(parse_stage(header, payload))
+            return answer(
+                number,
+                published=staged.published,
+                frames=len(staged.stage.crcs),
+                records=staged.stage.records,
+                bytes=staged.stage.bytes,
+            )
+        if operation == "publish":
+            request = parse_publish(header, payload)
+            waiter = Waiter(received.peer, number)
+            outcome = self.publisher.publish(request, waiter)
+            return None if outcome is None else self._published(waiter, outcome)
+        if operation == "unstage":
+            return answer(number, dropped=self._staging.drop(*parse_unstage(header, payload)))
+        raise UnknownOperation(f"the writer knows no operation {operation[:40]!a}")
+
+    def step(self, now: float, stopping: bool) -> None:
+        """One turn: takes the result of a job, begins the next, and appends a chunk."""
+        # A clock that is set forward must not make batches older.
+        time_ms = min(now_ms(), int(self._store.retention.clock.now_s() * 1000))
+        self.publisher.turn(now, time_ms, self._answer)
+        if stopping:
+            return
+        if self._store.retention.full is not None:
+            self.publisher.pause(now)
+            return
+        bytes_max = self._store.log.request_bytes_max
+        request = self.publisher.next_append(now, bytes_max, self._answer)
+        if request is not None:
+            self._append([request], now)
+            self.publisher.appended(request, now, self._answer)
+
+    def _answer(self, waiter: Waiter, outcome: Outcome | MqError) -> None:
+        if isinstance(outcome, MqError):
+            self._server.send(waiter.peer, refusal(waiter.request_id, outcome))
+        else:
+            self._server.send(waiter.peer, self._published(waiter, outcome))
+
+    def _published(self, waiter: Waiter, outcome: Outcome) -> Header:
+        return answer(
+            waiter.request_id,
+            already=outcome.already,
+            records=outcome.records,
+            bytes=outcome.bytes,
+            epoch=self._store.epoch,
+        )
+
+    def close(self) -> None:
+        """Ends the thread. Publications that have begun go on at the next start."""
+        self.publisher.close(self._answer)
+
+
 Answer = Callable[[Waiter, Outcome | MqError], None]
+
+
+class PublicationState(Enum):
+    """The states of a publication; the value is what it waits for."""
+
+    WAITING = "its turn"
+    BEGINNING = "its journal"
+    RESUMING = "a look into the log"
+    APPENDING = "the next turns"
+    FLUSHING = "the disk"
+    RECORDING = "the ledger"
+    BLOCKED = "a request that repeats it"
 
 
 @dataclass(slots=True)
@@ -124,23 +222,6 @@ class Publication:
         """Closes its open stage."""
         if self.source is not None:
             self.source.close()
-
-
-log = logging.getLogger("keelog.staging")
-
-PUBLISH_BYTES_MAX = 256 * 1024
-"""How much of a batch one turn of the loop appends; other requests wait for that long."""
-PUBLICATIONS_MAX = 100
-"""Batches that are published or wait for it."""
-WAITERS_MAX = 64
-"""Requests that wait for one publication."""
-CHECKPOINT_BYTES = 16 * 1024 * 1024
-"""The journal moves on each time that this much was appended, once it is flushed."""
-RETRY_S = 1.0
-"""How soon a full disk is tried again."""
-SWEEP_EVERY_S = 60.0
-ABANDONED_EVERY_S = 5.0
-"""How soon abandoned batches are looked for again, after none was found."""
 
 
 class Publisher:
@@ -353,8 +434,8 @@ class Publisher:
         elif not done.is_enough:
             self._none_until = now + ABANDONED_EVERY_S
             if done.error is not None:
-                told = fields(why=done.error, hint=done.error.hint)
-                log.error("abandoned batches cannot be removed", extra=told)
+                details = fields(why=done.error, hint=done.error.hint)
+                log.error("abandoned batches cannot be removed", extra=details)
 
     def _append_from(self, active: Publication, position: BatchPosition) -> None:
         active.source = StagedRecords(self._root, active.batch, active.parts, position)
@@ -444,10 +525,10 @@ class Publisher:
         if isinstance(error, OSError):
             found = error.strerror or "unreadable"
             error = StoreDamaged(str(error.filename), 0, found, "see the disk")
-        told = fields(batch=active.batch, why=error, hint=error.hint)
-        log.error("a batch cannot be published", extra=told)
+        details = fields(batch=active.batch, why=error, hint=error.hint)
+        log.error("a batch cannot be published", extra=details)
         active.state, active.error, active.noticed = PublicationState.BLOCKED, error, False
-        self._tell(active, error, answer)
+        self._notify(active, error, answer)
 
     def _end(self, active: Publication, outcome: Outcome | MqError, answer: Answer) -> None:
         active.close()
@@ -457,9 +538,9 @@ class Publisher:
         self._staging.note_query(active.batch.query)
         if not isinstance(outcome, MqError):
             clear_problem(self._root, active.batch)
-        self._tell(active, outcome, answer)
+        self._notify(active, outcome, answer)
 
-    def _tell(self, active: Publication, outcome: Outcome | MqError, answer: Answer) -> None:
+    def _notify(self, active: Publication, outcome: Outcome | MqError, answer: Answer) -> None:
         waiters, active.waiters = active.waiters, []
         for waiter in waiters:
             answer(waiter, outcome)
@@ -468,105 +549,6 @@ class Publisher:
         """The writer stops: what has begun goes on at the next start. Waits for a running job."""
         error = ServiceNotAvailable("the node is stopping", "publish it again when it is back")
         for one in self._publications.values():
-            self._tell(one, error, answer)
+            self._notify(one, error, answer)
             one.close()
         self._thread.close()
-
-
-Append = Callable[[list[AppendRequest], float], None]
-
-
-class StagingService:
-    """Staging, as the writer's loop sees it. `append` writes records to the log and announces them.
-
-    `flushed` returns the log offset below which all is durable.
-    """
-
-    def __init__(
-        self, store: WriterStore, server: Server, append: Append, flushed: Callable[[], int]
-    ) -> None:
-        self._store = store
-        self._server = server
-        self._append = append
-        record_bytes_max = store.log.request_bytes_max
-        self._staging = Staging(
-            store.root, store.settings, store.rules, store.topics, record_bytes_max
-        )
-        self._publisher = Publisher(store.root, self._staging, flushed, store.log.end)
-        self.fd = self._publisher.fd
-        store.needed_from = self._publisher.needed_from
-        store.retention.make_room = self._publisher.make_room
-
-    @property
-    def is_active(self) -> bool:
-        """Whether there is anything to turn for."""
-        return self._publisher.is_active
-
-    @property
-    def has_work(self) -> bool:
-        """Whether the loop shall not sleep."""
-        return self._publisher.has_work
-
-    @property
-    def waits_for_flush(self) -> bool:
-        """Whether a flush is asked for now."""
-        return self._publisher.waits_for_flush
-
-    def handle(self, received: Received, header: Header, operation: str) -> Header | None:
-        """The answer; None for a publication, whose answer comes later. Raises MqError."""
-        number = request_id(header)
-        # Kept for longer than the socket's memory should be.
-        payload = None if received.payload is None else bytes(received.payload)
-        if operation == "stage":
-            self._store.retention.check_room()
-            staged = self._staging.put(parse_stage(header, payload))
-            return answer(
-                number,
-                published=staged.published,
-                frames=len(staged.stage.crcs),
-                records=staged.stage.records,
-                bytes=staged.stage.bytes,
-            )
-        if operation == "publish":
-            request = parse_publish(header, payload)
-            waiter = Waiter(received.peer, number)
-            outcome = self._publisher.publish(request, waiter)
-            return None if outcome is None else self._published(waiter, outcome)
-        if operation == "unstage":
-            return answer(number, dropped=self._staging.drop(*parse_unstage(header, payload)))
-        raise UnknownOperation(f"the writer knows no operation {operation[:40]!a}")
-
-    def step(self, now: float, stopping: bool) -> None:
-        """One turn: takes the result of a job, begins the next, and appends a chunk."""
-        # A clock that is set forward must not make batches older.
-        time_ms = min(now_ms(), int(self._store.retention.clock.now_s() * 1000))
-        self._publisher.turn(now, time_ms, self._answer)
-        if stopping:
-            return
-        if self._store.retention.full is not None:
-            self._publisher.pause(now)
-            return
-        bytes_max = self._store.log.request_bytes_max
-        request = self._publisher.next_append(now, bytes_max, self._answer)
-        if request is not None:
-            self._append([request], now)
-            self._publisher.appended(request, now, self._answer)
-
-    def _answer(self, waiter: Waiter, outcome: Outcome | MqError) -> None:
-        if isinstance(outcome, MqError):
-            self._server.send(waiter.peer, refusal(waiter.request_id, outcome))
-        else:
-            self._server.send(waiter.peer, self._published(waiter, outcome))
-
-    def _published(self, waiter: Waiter, outcome: Outcome) -> Header:
-        return answer(
-            waiter.request_id,
-            already=outcome.already,
-            records=outcome.records,
-            bytes=outcome.bytes,
-            epoch=self._store.epoch,
-        )
-
-    def close(self) -> None:
-        """Ends the thread. Publications that have begun go on at the next start."""
-        self._publisher.close(self._answer)

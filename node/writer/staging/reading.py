@@ -38,11 +38,11 @@ _MARK_BYTES = 16
 
 
 class Chunk(NamedTuple):
-    """Records to append together; `behind` is where the next chunk begins."""
+    """Records to append together; `following` is where the next chunk begins."""
 
     data: bytes
     records: int
-    behind: BatchPosition
+    following: BatchPosition
 
 
 class StagedRecords:
@@ -207,7 +207,7 @@ class _Ahead:
             chunk = self._staged.next_chunk(1)
             if chunk is None:
                 return
-            self._behind.setdefault(mark(chunk.data), []).append((self._read, chunk.behind))
+            self._behind.setdefault(mark(chunk.data), []).append((self._read, chunk.following))
             self._read += 1
 
     def look_at(self, stored: Iterable[bytes]) -> None:

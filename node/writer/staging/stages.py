@@ -68,7 +68,24 @@ from protocol.request_fields import staging_id
 from protocol.requests import PUBLISH, STAGE, UNSTAGE
 from protocol.wire.frames import PAYLOAD_BYTES_MAX, Header
 
+log = logging.getLogger("keelog.staging")
+
 OPERATIONS = ("stage", "publish", "unstage")
+
+DROPPED_AT_ONCE_MAX = 100
+"""Abandoned batches that one turn of the writer's loop drops."""
+_BLOCK_BYTES = 4096
+"""A frame may begin a block more than its bytes fill: counted until the next look at the disk."""
+
+QUERIES_MAX = 10_000
+"""Queries with something staged, or with a batch that is remembered."""
+STAGES_MAX = 10_000
+"""Stages of one batch."""
+FRAMES_MAX = 100_000
+"""Frames of one stage."""
+FRAMES_AHEAD_MAX = 64
+"""A frame up to this far ahead of its turn is refused as busy: those between may be coming."""
+_UNIQUE_KEY = re.compile(rb"%s\x01" % UNIQUE_KEY.encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,160 +97,6 @@ class StageRequest:
     frame: int
     append: AppendRequest
     crc: int
-
-
-@dataclass(frozen=True, slots=True)
-class PublishRequest:
-    """The stages to publish, in this order."""
-
-    batch: StagedBatch
-    parts: tuple[StageSummary, ...]
-    final: bool
-
-
-def parse_stage(header: Header, payload: bytes | None) -> StageRequest:
-    """Raises BadRequest, MessageTooLarge."""
-    if payload is None or len(payload) > PAYLOAD_BYTES_MAX:
-        refuse_payload(payload)
-    query, batch, stage, frame, records, size, crc, sizes = STAGE.values(header)
-    if header.get("queue") is not None:
-        raise BadRequest("stage takes no field queue", "each record names its own queue")
-    append = batch_of(payload, records, size, crc, sizes, any_queue=False)
-    check_crc(append)
-    return StageRequest(StagedBatch(query, batch), stage, frame, append, crc)
-
-
-def parse_publish(header: Header, payload: bytes | None) -> PublishRequest:
-    """Raises BadRequest."""
-    asked = PUBLISH.parse(header)
-    lines = (payload or b"").decode("ascii", "replace").split("\n")[:-1]
-    if len(lines) != asked.stages:
-        raise BadRequest(
-            f"the header says {asked.stages} stages, the payload has {len(lines)} lines",
-            "one line for each: stage frames records bytes",
-        )
-    parts = tuple(_part(line) for line in lines)
-    if len({part.stage for part in parts}) < len(parts):
-        raise BadRequest("a stage stands there twice", "name each once")
-    return PublishRequest(StagedBatch(asked.query, asked.batch), parts, asked.final)
-
-
-def parse_unstage(header: Header, payload: bytes | None) -> tuple[StagedBatch, str | None]:
-    """The batch, and the stage where only one is meant. Raises BadRequest."""
-    if payload is not None:
-        raise BadRequest("unstage is one frame, two came")
-    asked = UNSTAGE.parse(header)
-    return StagedBatch(asked.query, asked.batch), asked.stage
-
-
-def _part(line: str) -> StageSummary:
-    words = line.split(" ")
-    if len(words) != 4 or not all(word.isdecimal() and len(word) < 19 for word in words[1:]):
-        raise BadRequest(f"{line[:80]!a} is no stage", "write: stage frames records bytes")
-    return StageSummary(staging_id("stage", words[0]), *map(int, words[1:]))
-
-
-log = logging.getLogger("keelog.staging")
-
-DROPPED_AT_ONCE_MAX = 100
-"""Abandoned batches that one turn of the writer's loop drops."""
-_BLOCK_BYTES = 4096
-"""A frame may begin a block more than its bytes fill: counted until the next look at the disk."""
-
-
-class Idle(NamedTuple):
-    """A batch whose publication has not begun, and when it was last written to."""
-
-    touched_ms: int
-    batch: StagedBatch
-    bytes: int
-
-
-def first_to_go(idle: Sequence[Idle], wanted: int) -> list[StagedBatch]:
-    """The batches that were untouched for longest, until they have `wanted` bytes together."""
-    chosen: list[StagedBatch] = []
-    freed = 0
-    for one in sorted(idle)[:DROPPED_AT_ONCE_MAX]:
-        if freed >= wanted:
-            break
-        chosen.append(one.batch)
-        freed += one.bytes
-    return chosen
-
-
-def room_left(root: Path, settings: Settings) -> int:
-    """The bytes that the fullest file system of a store has left below the staging ratio."""
-    places = (own_dir(root), root / COMMIT_LOG_DIR, root / CONSUME_QUEUE_DIR)
-    ratio = staging_ratio(settings)
-    return min(room_below(place, ratio) for place in places if place.is_dir())
-
-
-class StagingRoom:
-    """Looks at the disk once a second, and counts what was staged since."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        look: Callable[[], int],
-        monotonic_s: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.look = look
-        self.missing = 0
-        """The bytes that must go before a refused frame fits; 0 when none was refused."""
-        self._settings = settings
-        self._monotonic_s = monotonic_s
-        self._look_at = float("-inf")
-        self._room = 0
-        self._is_refusing = False
-
-    def check(self, staged: int, size: int) -> None:
-        """Raises NotAllowed above `staging_bytes_max`, ServiceNotAvailable where the disk lacks
-        room. `staged`: the bytes of all stages."""
-        limit = self._settings.staging_bytes_max
-        if limit and staged + size > limit:
-            raise NotAllowed(
-                f"{staged} bytes are staged, staging_bytes_max is {limit}",
-                "publish or drop what is staged, or raise the setting",
-            )
-        now = self._monotonic_s()
-        if now >= self._look_at:
-            self._look_at = now + LOOK_EVERY_S
-            self._room = self.look()
-        missing = staged + size - (self._room + staged) // 2
-        if missing <= 0:
-            self._note(None)
-            return
-        self.missing = max(self.missing, missing)
-        why = (
-            f"disk_full: {staged} bytes are staged, {max(self._room, 0)} are left below"
-            f" {staging_ratio(self._settings)} % of the disk: {size} more could not be published"
-        )
-        self._note(why)
-        raise ServiceNotAvailable(
-            why, "free space, or publish or drop what is staged; staging then goes on by itself"
-        )
-
-    def take(self, size: int) -> None:
-        """Counts a frame that was staged."""
-        self._room -= size + _BLOCK_BYTES
-
-    def _note(self, why: str | None) -> None:
-        if why is not None and not self._is_refusing:
-            log.warning("no more is staged", extra=fields(why=why))
-        elif why is None and self._is_refusing:
-            log.info("staging has room again")
-        self._is_refusing = why is not None
-
-
-QUERIES_MAX = 10_000
-"""Queries with something staged, or with a batch that is remembered."""
-STAGES_MAX = 10_000
-"""Stages of one batch."""
-FRAMES_MAX = 100_000
-"""Frames of one stage."""
-FRAMES_AHEAD_MAX = 64
-"""A frame up to this far ahead of its turn is refused as busy: those between may be coming."""
-_UNIQUE_KEY = re.compile(rb"%s\x01" % UNIQUE_KEY.encode())
 
 
 @dataclass(slots=True)
@@ -465,12 +328,11 @@ class Staging:
             try:
                 self.drop(batch, None)
             except ServiceNotAvailable as error:
-                told = fields(batch=batch, why=error.reason)
-                log.warning("a batch that nobody publishes cannot be dropped", extra=told)
+                details = fields(batch=batch, why=error.reason)
+                log.warning("a batch that nobody publishes cannot be dropped", extra=details)
                 continue
             dropped += 1
-            told = fields(batch=batch)
-            log.warning("a batch was staged and not published: dropped", extra=told)
+            log.warning("a batch was staged and not published: dropped", extra=fields(batch=batch))
         return dropped
 
     @property
@@ -482,6 +344,141 @@ class Staging:
     def abandoned_ms(self) -> int:
         """How long nobody has touched a batch that goes when the disk needs room."""
         return self._settings.staging_abandoned_minutes * 60_000
+
+
+class StagingRoom:
+    """Looks at the disk once a second, and counts what was staged since."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        look: Callable[[], int],
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.look = look
+        self.missing = 0
+        """The bytes that must go before a refused frame fits; 0 when none was refused."""
+        self._settings = settings
+        self._monotonic_s = monotonic_s
+        self._look_at = float("-inf")
+        self._room = 0
+        self._is_refusing = False
+
+    def check(self, staged: int, size: int) -> None:
+        """Raises NotAllowed above `staging_bytes_max`, ServiceNotAvailable where the disk lacks
+        room. `staged`: the bytes of all stages."""
+        limit = self._settings.staging_bytes_max
+        if limit and staged + size > limit:
+            raise NotAllowed(
+                f"{staged} bytes are staged, staging_bytes_max is {limit}",
+                "publish or drop what is staged, or raise the setting",
+            )
+        now = self._monotonic_s()
+        if now >= self._look_at:
+            self._look_at = now + LOOK_EVERY_S
+            self._room = self.look()
+        missing = staged + size - (self._room + staged) // 2
+        if missing <= 0:
+            self._note(None)
+            return
+        self.missing = max(self.missing, missing)
+        why = (
+            f"disk_full: {staged} bytes are staged, {max(self._room, 0)} are left below"
+            f" {staging_ratio(self._settings)} % of the disk: {size} more could not be published"
+        )
+        self._note(why)
+        raise ServiceNotAvailable(
+            why, "free space, or publish or drop what is staged; staging then goes on by itself"
+        )
+
+    def take(self, size: int) -> None:
+        """Counts a frame that was staged."""
+        self._room -= size + _BLOCK_BYTES
+
+    def _note(self, why: str | None) -> None:
+        if why is not None and not self._is_refusing:
+            log.warning("no more is staged", extra=fields(why=why))
+        elif why is None and self._is_refusing:
+            log.info("staging has room again")
+        self._is_refusing = why is not None
+
+
+@dataclass(frozen=True, slots=True)
+class PublishRequest:
+    """The stages to publish, in this order."""
+
+    batch: StagedBatch
+    parts: tuple[StageSummary, ...]
+    final: bool
+
+
+def parse_stage(header: Header, payload: bytes | None) -> StageRequest:
+    """Raises BadRequest, MessageTooLarge."""
+    if payload is None or len(payload) > PAYLOAD_BYTES_MAX:
+        refuse_payload(payload)
+    query, batch, stage, frame, records, size, crc, sizes = STAGE.values(header)
+    if header.get("queue") is not None:
+        raise BadRequest("stage takes no field queue", "each record names its own queue")
+    append = batch_of(payload, records, size, crc, sizes, any_queue=False)
+    check_crc(append)
+    return StageRequest(StagedBatch(query, batch), stage, frame, append, crc)
+
+
+def parse_publish(header: Header, payload: bytes | None) -> PublishRequest:
+    """Raises BadRequest."""
+    asked = PUBLISH.parse(header)
+    lines = (payload or b"").decode("ascii", "replace").split("\n")[:-1]
+    if len(lines) != asked.stages:
+        raise BadRequest(
+            f"the header says {asked.stages} stages, the payload has {len(lines)} lines",
+            "one line for each: stage frames records bytes",
+        )
+    parts = tuple(_part(line) for line in lines)
+    if len({part.stage for part in parts}) < len(parts):
+        raise BadRequest("a stage stands there twice", "name each once")
+    return PublishRequest(StagedBatch(asked.query, asked.batch), parts, asked.final)
+
+
+def parse_unstage(header: Header, payload: bytes | None) -> tuple[StagedBatch, str | None]:
+    """The batch, and the stage where only one is meant. Raises BadRequest."""
+    if payload is not None:
+        raise BadRequest("unstage is one frame, two came")
+    asked = UNSTAGE.parse(header)
+    return StagedBatch(asked.query, asked.batch), asked.stage
+
+
+def _part(line: str) -> StageSummary:
+    words = line.split(" ")
+    if len(words) != 4 or not all(word.isdecimal() and len(word) < 19 for word in words[1:]):
+        raise BadRequest(f"{line[:80]!a} is no stage", "write: stage frames records bytes")
+    return StageSummary(staging_id("stage", words[0]), *map(int, words[1:]))
+
+
+class Idle(NamedTuple):
+    """A batch whose publication has not begun, and when it was last written to."""
+
+    touched_ms: int
+    batch: StagedBatch
+    bytes: int
+
+
+def first_to_go(idle: Sequence[Idle], wanted: int) -> list[StagedBatch]:
+    """The batches that were untouched for longest, until they have `wanted` bytes together."""
+    chosen: list[StagedBatch] = []
+    freed = 0
+    for one in sorted(idle)[:DROPPED_AT_ONCE_MAX]:
+        if freed >= wanted:
+            break
+        chosen.append(one.batch)
+        freed += one.bytes
+    return chosen
+
+
+def room_left(root: Path, settings: Settings) -> int:
+    """The bytes that the fullest file system of a store has left below the staging ratio."""
+    places = (own_dir(root), root / COMMIT_LOG_DIR, root / CONSUME_QUEUE_DIR)
+    ratio = staging_ratio(settings)
+    return min(room_below(place, ratio) for place in places if place.is_dir())
 
 
 def find_old(root: Path, limit_ms: int) -> Old:

@@ -419,13 +419,14 @@ def test_the_hash_of_a_record_is_that_of_its_columns() -> None:
     messages = [message(key, topic) for key in ("k", "", "ä中", "x" * 300) for topic in ("a", "b")]
     messages += [NewMessage(topic="a", body=b"", queue_id=0, keys=("k", "l"), unique_key="u")]
     messages += [NewMessage(topic="a", body=b"", queue_id=0, keys=("only",))]
-    found = unique_hashes(scan(encode_batch(messages, True).records, None, sealed=False).columns)
+    columns = scan(encode_batch(messages, True).records, None, sealed=False).columns
+    rows, hashes = unique_hashes(columns)
     expected = {
         row: MessageKey(one.topic, one.unique_key.encode(), b"").hash
         for row, one in enumerate(messages)
         if one.unique_key
     }
-    assert dict(zip(found.rows.tolist(), found.key_hash.tolist(), strict=True)) == expected
+    assert dict(zip(rows.tolist(), hashes.tolist(), strict=True)) == expected
 
 
 @pytest.mark.parametrize("shift_ms", [2 * 3_600_000, -2 * 3_600_000])

@@ -1,4 +1,4 @@
-"""Requests of one queue in one pass of the loader, against the plain way."""
+"""Requests of one queue in one pass of the kernel, against the plain way."""
 
 import struct
 import zlib

@@ -1,4 +1,4 @@
-"""A message encoded and sealed by one call of the loader, against the plain way."""
+"""A message encoded and sealed by one call of the kernel, against the plain way."""
 
 import pytest
 from hypothesis import given

@@ -32,7 +32,7 @@ def test_a_near_follower_is_required_first_and_added_when_it_has_what_was_there_
     assert sync.turn(0.2, seen(sync, row(2, 550)), 600) is None, "it lacks what is below 600"
     assert sync.turn(0.3, seen(sync, row(2, 599)), 700) is None
     assert sync.turn(0.4, seen(sync, row(2, 600)), 800) == frozenset({OWN, 2})
-    sync.answered(SyncStateSet(frozenset({OWN, 2}), 6))
+    sync.adopt(SyncStateSet(frozenset({OWN, 2}), 6))
     assert sync.state.required == {OWN, 2}
     assert sync.turn(0.5, seen(sync, row(2, 800)), 800) is None
 
@@ -59,7 +59,7 @@ def test_a_follower_that_is_gone_stays_required_until_the_controller_has_taken_i
     sync.unanswered()
     assert sync.state.required == {OWN, 2, 3}
     assert sync.turn(GONE_S + 1, seen(sync, row(2, 500)), 500) == frozenset({OWN, 2}), "asked again"
-    sync.answered(SyncStateSet(frozenset({OWN, 2}), 6))
+    sync.adopt(SyncStateSet(frozenset({OWN, 2}), 6))
     assert sync.state.required == {OWN, 2}
 
 
@@ -119,7 +119,7 @@ def test_whoever_may_be_elected_is_always_required() -> None:
                 if rnd.random() < 0.3:
                     sync.unanswered()
                 elif is_made:
-                    sync.answered(controller.found)
+                    sync.adopt(controller.found)
                 else:
                     sync.refused()
             if delayed and rnd.random() < 0.3:
