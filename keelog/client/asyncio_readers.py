@@ -23,13 +23,12 @@ from keelog.client.event_loop import run
 from keelog.client.messages import Message
 from keelog.client.options import check_seconds
 from keelog.client.results import PullResult
-from keelog.client.subscription import Start, Subscription
+from keelog.client.subscription import TURN_S_MAX, Start, Subscription
 from keelog.client.transport.exchange import Outcome
 from keelog.client.transport.routes import Routes, check_gateway
 from protocol.errors import BadRequest, BusyError, MqError
 
-TURN_S_MAX = 1.0
-"""How long a follower sleeps at most before it looks around again."""
+AsyncHandler = Callable[[GroupMessage], Awaitable[object]]
 
 
 class PullResults:
@@ -174,9 +173,6 @@ class MessageStream:
         await self._results.aclose()
 
 
-AsyncHandler = Callable[[GroupMessage], Awaitable[object]]
-
-
 class Consumer:
     """As `keelog.Consumer`: use it with `async with`, then `async for`. It joins its group there.
 
@@ -204,11 +200,11 @@ class Consumer:
         check_gateway(Routes.of(answer.header), self._core.endpoint)
         loop, arrived = asyncio.get_running_loop(), self._arrived
 
-        def ring() -> None:
+        def wake() -> None:
             with suppress(RuntimeError):  # the loop is closed: nobody waits there
                 loop.call_soon_threadsafe(arrived.set)
 
-        self._member.listen(ring)
+        self._member.listen(wake)
         self._core.adopt_member(self._member)
         self._member.start()
         return self

@@ -65,7 +65,7 @@ class Outcomes:
             watched, self.watched = self.watched, None
             self.condition.notify_all()
         if watched is not None:
-            _tell(watched.values())
+            _notify(watched.values())
 
 
 Slot = tuple[Outcomes, int]
@@ -165,10 +165,10 @@ def resolve_entries(entries: Sequence[EncodedMessage], results: Results) -> None
             if outcomes.watched and own in outcomes.watched:
                 futures.append(outcomes.watched.pop(own))
         condition.notify_all()
-    _tell(futures)
+    _notify(futures)
 
 
-def _tell(futures: Collection[ReceiptFuture]) -> None:
+def _notify(futures: Collection[ReceiptFuture]) -> None:
     """Wakes the waiters of `concurrent.futures.wait`, and runs done callbacks.
 
     Raises what a callback raises that is not an Exception, after those of the other futures.

@@ -61,6 +61,16 @@ _NOW = socket.MSG_DONTWAIT
 _SEND_NOW = _NOW | socket.MSG_NOSIGNAL
 
 Take = Callable[[Call, Decision], None]
+AWAKE_S = 0.0006
+"""How long a lone caller looks at its connection before it sleeps."""
+DIRECTS = 2
+"""Threads that carry a request at the same time. Messages of further threads go in groups."""
+BLOCKING_SLICE_S = 0.05
+"""A wait for an answer is cut into such, to see a lost connection, or the client's end."""
+SLICE_S = 0.2
+"""Waits are cut into slices, to notice a lost connection, or the client's end."""
+CONNECT_S = 0.05
+"""The first pull waits this time for the connection, then goes by the I/O thread."""
 
 
 class _State(Enum):
@@ -305,10 +315,6 @@ def _connecting_socket(family: int, address: Any) -> socket.socket:
     return found
 
 
-AWAKE_S = 0.0006
-"""How long a lone caller looks at its connection before it sleeps."""
-
-
 class Channel:
     """One for each client, role and way to wait; for one thread at a time."""
 
@@ -424,12 +430,6 @@ class Channel:
         raise NotImplementedError
 
 
-DIRECTS = 2
-"""Threads that carry a request at the same time. Messages of further threads go in groups."""
-BLOCKING_SLICE_S = 0.05
-"""A wait for an answer is cut into such, to see a lost connection, or the client's end."""
-
-
 class ChannelPool:
     """The channels of one client to one role."""
 
@@ -499,12 +499,6 @@ class BlockingChannel(Channel):
         self._closing = True
         with self._lock:
             self._drop()
-
-
-SLICE_S = 0.2
-"""Waits are cut into slices, to notice a lost connection, or the client's end."""
-CONNECT_S = 0.05
-"""The first pull waits this time for the connection, then goes by the I/O thread."""
 
 
 class PullChannel(Channel):

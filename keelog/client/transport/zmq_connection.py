@@ -17,7 +17,6 @@ from protocol.addresses import host_of, is_numeric
 from protocol.errors import BadRequest, MqError, NotConnected
 from protocol.wire import zmtp
 from protocol.wire.frames import VERSION, HeaderPacker, unpack_answer
-from protocol.wire.zmtp import parse_socket_event
 
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
 """The largest frame that is taken from a node."""
@@ -185,7 +184,7 @@ class ZmqConnection:
         """Reads what the monitor has seen."""
         up = refused = lost = False
         while self.monitor.poll(0):
-            event = parse_socket_event(self.monitor.recv_multipart()[0]).event
+            event = zmtp.parse_socket_event(self.monitor.recv_multipart()[0]).event
             if event == zmq.EVENT_CONNECTED:
                 self.is_foreign = not self.ever_connected
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
