@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from keelog.client.core import ClientCore
 from keelog.client.messages import Body, MessageOptions, OutgoingMessage
@@ -59,6 +59,12 @@ async def run(core: ClientCore, operation: Operation[T]) -> T:
                 call = operation.send(answer)
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
+
+
+def pass_on_error(ended: asyncio.Future[Any], fail: Callable[[BaseException], None]) -> None:
+    """Passes on an unexpected error of a task that has ended: asyncio would log it and go on."""
+    if not ended.cancelled() and (error := ended.exception()) is not None:
+        fail(error)
 
 
 class AsyncioChannel(Channel):

@@ -19,6 +19,7 @@ from time import monotonic
 from typing import Any
 
 from keelog.client.core import ClientCore
+from keelog.client.event_loop import pass_on_error
 from keelog.gateway.admin.desk import AdminDesk, AdminParts
 from keelog.gateway.admin.look_ups import LookUps
 from keelog.gateway.awake_selector import AwakeSelector
@@ -82,6 +83,17 @@ SENDS = frozenset(
         RequestCode.SEND_REPLY_MESSAGE_V2,
     }
 )
+_OF_MASTER = (
+    *SENDS,
+    RequestCode.CONSUMER_SEND_MSG_BACK,
+    RequestCode.RECALL_MESSAGE,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP,
+)
+"""Messages and changes that a node which follows refuses."""
+_PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+_BUSY = "[REJECTREQUEST]system busy, start flow control for a while"
 
 
 class GatewayService:
@@ -467,15 +479,10 @@ class GatewayService:
 
     def start(self, fail: Callable[[BaseException], None]) -> None:
         """Begins what the gateway does by itself; `fail` is called with an unexpected error."""
-
-        def ended(task: asyncio.Future[Any]) -> None:
-            if not task.cancelled() and (error := task.exception()) is not None:
-                fail(error)
-
         if self._is_slave:
             return  # the master asks for open transactions
         task = asyncio.ensure_future(self._checks.run())
-        task.add_done_callback(ended)
+        task.add_done_callback(partial(pass_on_error, fail=fail))
         self._own_tasks.append(task)
 
     async def stop(self) -> None:
@@ -487,7 +494,7 @@ class GatewayService:
         for task in [*self._tasks, *self._own_tasks]:
             task.cancel()
         await self.commits.close()
-        await self._ends.close()
+        await self._ends.ops.close()
         self._link.close()
         self.groups.close()
         self._admin.close()
@@ -500,24 +507,6 @@ def connections_max() -> int:
     if soft == resource.RLIM_INFINITY:
         return CONNECTIONS_MAX
     return max(1, min(CONNECTIONS_MAX, soft - SPARE_DESCRIPTORS))
-
-
-_SENDS_OF_MASTER = (
-    RequestCode.SEND_MESSAGE,
-    RequestCode.SEND_MESSAGE_V2,
-    RequestCode.SEND_BATCH_MESSAGE,
-    RequestCode.SEND_REPLY_MESSAGE,
-    RequestCode.SEND_REPLY_MESSAGE_V2,
-    RequestCode.CONSUMER_SEND_MSG_BACK,
-    RequestCode.RECALL_MESSAGE,
-)
-_CHANGES_OF_MASTER = (
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
-    RequestCode.DELETE_SUBSCRIPTIONGROUP,
-)
-_PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
-_BUSY = "[REJECTREQUEST]system busy, start flow control for a while"
 
 
 def as_slave(handlers: Mapping[int, Handle], settings: Settings) -> dict[int, Handle]:
@@ -534,10 +523,7 @@ def as_slave(handlers: Mapping[int, Handle], settings: Settings) -> dict[int, Ha
             "send it to the master",
         )
 
-    changed: dict[int, Handle] = {
-        **handlers,
-        **dict.fromkeys((*_SENDS_OF_MASTER, *_CHANGES_OF_MASTER), refuse),
-    }
+    changed: dict[int, Handle] = {**handlers, **dict.fromkeys(_OF_MASTER, refuse)}
     changed[RequestCode.END_TRANSACTION] = _no_end
     if not settings.slave_read_enable:
         changed.update(dict.fromkeys(_PULLS, _no_pull))

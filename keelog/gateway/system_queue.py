@@ -18,9 +18,20 @@ from protocol.errors import MessageDamaged, StoreDamaged
 from protocol.record.codec import Record, decode
 from protocol.record.waiting import RealPlace
 
+log = logging.getLogger("keelog.tasks")
+
 PAGE_BYTES_MAX = 256 * 1024
 PAGE_MESSAGES_MAX = 1_000
 REQUEST_S = 10.0
+WAIT_S_MAX = 30.0
+"""How long a reader holds a pull of a queue without messages, if `long_polling_ms_max` lets it."""
+PATIENCE_MS = 100
+"""How late a message may be seen: delays are longer, and a reader that followed the log for these
+queues would read all that producers send to others."""
+_BEYOND = 1 << 62
+"""An offset after the end of any queue."""
+_HELD = ("OFFSET_OVERFLOW_ONE", "NO_MESSAGE_IN_QUEUE")
+"""The outcomes for which a reader holds a pull."""
 
 
 class QueuePage(NamedTuple):
@@ -80,19 +91,6 @@ def _records_of(found: PullResult) -> list[Record]:
         records.append(record)
         position += size
     return records
-
-
-log = logging.getLogger("keelog.tasks")
-
-WAIT_S_MAX = 30.0
-"""How long a reader holds a pull of a queue without messages, if `long_polling_ms_max` lets it."""
-PATIENCE_MS = 100
-"""How late a message may be seen: delays are longer, and a reader that followed the log for these
-queues would read all that producers send to others."""
-_BEYOND = 1 << 62
-"""An offset after the end of any queue."""
-_HELD = ("OFFSET_OVERFLOW_ONE", "NO_MESSAGE_IN_QUEUE")
-"""The outcomes for which a reader holds a pull."""
 
 
 class Pulled(NamedTuple):

@@ -65,6 +65,8 @@ _KEY_START = f"{UNIQUE_KEY}\x01".encode()
 _NAME_END, _PAIR_END = b"\x01", b"\x02"
 _NO_VALUE, _NO_NAME = b"\x01\x02", b"\x02\x01"
 _NO_WAIT = f"{WAIT}\x01false\x02".encode()
+_DELAY_START = f"{DELAY}\x01".encode()
+_LEVEL_CHARS_MAX = 11
 
 
 def broker_properties(cluster: str) -> bytes:
@@ -146,12 +148,6 @@ class DelayRules(NamedTuple):
         return recall_handle(RecallHandle(place.topic, self.broker, later.out_ms + 1, key))
 
 
-FIRST_RETRY_LEVEL = 3
-"""Of a message that was never handed back: 10 s by the usual levels."""
-_DELAY_START = f"{DELAY}\x01".encode()
-_LEVEL_CHARS_MAX = 11
-
-
 def delay_level_of(properties: bytes, level_max: int) -> int:
     """The delay level that properties ask for, `level_max` at most; 0 for none.
 
@@ -225,16 +221,6 @@ def retry_topic(group: str) -> str:
 def dead_letter_topic(group: str) -> str:
     """The topic of the messages that a group could not handle."""
     return f"{DLQ_PREFIX}{group}"
-
-
-def retry_level(asked: int, reconsume_times: int) -> int:
-    """The delay level of a message that is handed back: the asked one, else a growing one."""
-    return asked or FIRST_RETRY_LEVEL + reconsume_times
-
-
-def is_dead(asked_level: int, reconsume_times: int, times_max: int) -> bool:
-    """Whether a message that is handed back becomes a dead letter."""
-    return asked_level < 0 or reconsume_times >= times_max
 
 
 def _copy_of(

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 
-from keelog.client.core import ClientCore
 from keelog.gateway.sending.writer_link import WriterLink
 from keelog.gateway.system_queue import WaitingQueue
 from keelog.gateway.tasks.delivery import RETRY_S, Delivery, deliver_all
@@ -441,8 +440,3 @@ class TimerDeliverer:
         if now >= self._warned_at + ERROR_S:
             self._warned_at = now
             log.warning("timer messages wait", extra=fields(why=error))
-
-
-def timer_queue(core: ClientCore, wait_s: float) -> WaitingQueue:
-    """The one queue of timer messages."""
-    return WaitingQueue(core, TIMER_PLACE, wait_s)
