@@ -14,15 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, Literal, NamedTuple, Self, TypedDict, TypeVar
 
-from keelog.client.operations import (
-    Operation,
-    commit_cursor,
-    cursor_places,
-    milliseconds,
-    offsets,
-    pull_call,
-    seek,
-)
+from keelog.client import operations
+from keelog.client.operations import Operation
 from keelog.client.options import OnDamage, check_names, check_on_damage, check_seconds
 from keelog.client.results import PullResult, QueueOffsets, pull_result
 from keelog.client.transport.exchange import Call, NodeAnswer, Retry
@@ -209,7 +202,7 @@ class Subscription:
         self._unread = self._awaited = None
         self._looked_at = now
         try:
-            found = yield from offsets(self._topic, None, deadline)
+            found = yield from operations.offsets(self._topic, None, deadline)
         except UnknownTopic:
             if not self._is_endless:
                 raise
@@ -223,7 +216,7 @@ class Subscription:
             start = "earliest"
         known: Mapping[int, int] = {}
         if self.cursor is not None:
-            known = yield from cursor_places(self._topic, self.cursor.name, deadline)
+            known = yield from operations.cursor_places(self._topic, self.cursor.name, deadline)
         if known and not isinstance(start, Mapping):
             start = known
         for queue in found:
@@ -251,7 +244,7 @@ class Subscription:
         """
         self._looked_at = now
         try:
-            found = yield from offsets(self._topic, None, deadline)
+            found = yield from operations.offsets(self._topic, None, deadline)
         except MqError as error:
             is_awaited = self._awaited is not None and isinstance(error, UnknownTopic)
             if not error.retriable and not is_awaited:
@@ -442,12 +435,12 @@ class Subscription:
         if place.generation is not None:
             fields["generation"] = place.generation
         if place.asks_end:
-            return pull_call(fields, 0.0, self._timeout)
+            return operations.pull_call(fields, 0.0, self._timeout)
         fields["max_messages"] = self._settings.max_messages
         fields["max_bytes"] = self._settings.max_bytes
         if self._settings.tags:
             fields["tags"] = self._settings.tags
-        return pull_call(fields, self._wait(place), self._timeout)
+        return operations.pull_call(fields, self._wait(place), self._timeout)
 
     def _wait(self, place: _QueuePosition) -> float:
         """How long the node may hold the pull."""
@@ -542,7 +535,9 @@ class Cursor:
         places = self.begin_commit(now)
         known_at = self.known_at(places)
         try:
-            yield from commit_cursor(self.topic, self.name, places, deadline, generation=known_at)
+            yield from operations.commit_cursor(
+                self.topic, self.name, places, deadline, generation=known_at
+            )
         except TopicRemoved as removed:
             self.forget(removed.generation)
         else:
@@ -596,8 +591,13 @@ def start_offset(topic: str, queue: QueueOffsets, start: Start, deadline: float)
     if isinstance(start, Mapping):
         return start.get(queue.queue_id, queue.min_offset)
     if isinstance(start, datetime):
-        at = {"topic": topic, "queue": queue.queue_id, "timestamp": milliseconds(start, 0)}
-        return (yield from seek({**at, "boundary": "lower"}, deadline))
+        fields = {
+            "topic": topic,
+            "queue": queue.queue_id,
+            "timestamp": operations.milliseconds(start, 0),
+            "boundary": "lower",
+        }
+        return (yield from operations.seek(fields, deadline))
     if start == "latest":
         return queue.max_offset
     if start == "earliest":
