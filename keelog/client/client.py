@@ -207,7 +207,7 @@ class Client:
     def consume(
         self, topic: str, start: Start = "latest", **options: Unpack[TailOptions]
     ) -> Follower[PullResult]:
-        """As `tail`, but whole answers: for many messages, as bytes, columns or messages.
+        """As `tail`, but whole replies: for many messages, as bytes, columns or messages.
 
         While the caller works on one the next ones are under way.
 
@@ -294,7 +294,7 @@ class Client:
         self, topic: str, queue_id: int | None = None, timeout: float | None = None,
         *, sizes: bool = False,
     ) -> list[QueueOffsets]:  # fmt: skip
-        """Where each queue begins and ends, and whether its worker is behind the log, so that there
+        """Where each queue begins and ends, and whether its worker lags, so that there
         may be more; all of them without `queue_id`. With `sizes` also how many bytes it has, and
         since when. Raises UnknownTopic."""
         deadline = self._core.deadline(timeout)

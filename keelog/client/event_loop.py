@@ -273,7 +273,7 @@ class AsyncioSendCoalescer:
         self._timer: asyncio.TimerHandle | None = None
 
     def close(self) -> None:
-        """Ends the link of the loop. What has no answer fails."""
+        """Ends the link of the loop. Sends without an answer fail."""
         self._core.drop(self._link)
 
     def send(self, topic: str, body: Body | OutgoingMessage, options: SendOptions) -> ReceiptFuture:

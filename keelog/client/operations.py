@@ -1,6 +1,6 @@
-"""The requests of each operation and how to read their answers, without threads or sockets.
+"""The requests of each operation and how to read their replies, without threads or sockets.
 
-An operation is a generator that yields calls and is sent their answers, so that the plain client
+An operation is a generator that yields calls and is sent their replies, so that the plain client
 and the asyncio one run the same code. `FindPages` has the pages of a look-up by key.
 """
 

@@ -1,4 +1,4 @@
-"""Following a topic: which pulls are due, and what their answers mean. No threads, no sockets.
+"""Following a topic: which pulls are due, and what their replies mean. No threads, no sockets.
 
 `Subscription` is driven by the plain client and by the asyncio one in the same way: start the
 calls of `due`, give each answer to `take`, until `finished`. A named cursor has how far its

@@ -93,14 +93,6 @@ def _records_of(found: PullResult) -> list[Record]:
     return records
 
 
-class Pulled(NamedTuple):
-    """Messages, none after a while without one, where the queue goes on, and where it ends."""
-
-    records: list[Record]
-    next_offset: int
-    max_offset: int
-
-
 class WaitingQueue:
     """A queue of the system's. `wait_s`: how long a pull is held."""
 
@@ -109,8 +101,9 @@ class WaitingQueue:
         self._place = place
         self._wait_s = wait_s
 
-    async def pull(self, offset: int) -> Pulled:
-        """The next messages. Raises what a reader refuses, StoreDamaged."""
+    async def pull(self, offset: int) -> QueuePage:
+        """The next messages, none after a while without one. Raises what a reader refuses,
+        StoreDamaged."""
         place = self._place
         found = await read_page(
             self._core, place.topic, place.queue_id, offset, self._wait_s, PATIENCE_MS
@@ -126,7 +119,7 @@ class WaitingQueue:
                 log.warning("a queue of delayed messages goes on elsewhere", extra=extra)
             elif self._wait_s < RETRY_S or found.status not in _HELD:
                 await asyncio.sleep(RETRY_S)
-        return Pulled(list(found.records), found.next_offset, found.max_offset)
+        return found
 
     async def end(self) -> int:
         """Where the queue ends now. Raises what a reader refuses."""

@@ -1,8 +1,8 @@
 """What a node asks of its clients, over the connections that they opened.
 
 Each request waits until it is answered, is late, or its connection ends. A client repeats the
-number of the request, over the connection on which it was asked. What nobody asked for, or comes
-too late, is ignored (RocketMQ: NettyRemotingAbstract).
+number of the request, over the connection on which it was asked. An answer that nobody asked
+for, or that comes too late, is ignored (RocketMQ: NettyRemotingAbstract).
 
 324 and 325 are replies to messages that a producer sent with `request`, pushed to it by 326. A
 consumer makes the reply of the message (MessageUtil#createReplyMessage), which says whose it is.

@@ -87,10 +87,7 @@ class Consumer:
         its handler. An orderly consumer waits on: the next message must not pass this one. Raises
         what `get` raises.
         """
-        if type(workers) is not int or not 1 <= workers <= WORKERS_MAX:
-            raise BadRequest(f"workers is {workers!r}", f"use 1 to {WORKERS_MAX}")
-        if timeout is not None:
-            check_seconds("timeout", timeout)
+        check_run(workers, timeout)
         errors: list[BaseException] = []
         watch = HandlerWatch(None if self._member.is_orderly else timeout)
 
@@ -175,6 +172,14 @@ class Consumer:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a consumer cannot be pickled or copied: make one in the other process")
+
+
+def check_run(workers: object, timeout: object) -> None:
+    """Raises BadRequest for arguments of `run` that make no sense."""
+    if type(workers) is not int or not 1 <= workers <= WORKERS_MAX:
+        raise BadRequest(f"workers is {workers!r}", f"use 1 to {WORKERS_MAX}")
+    if timeout is not None:
+        check_seconds("timeout", timeout)
 
 
 def handle(handler: Handler, message: GroupMessage) -> None:

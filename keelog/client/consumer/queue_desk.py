@@ -98,7 +98,7 @@ class QueueDesk:
         owned.is_dropped = True
         place = owned.place(self._settings.auto_commit)
         if self.exchange is not None and place is not None and place != owned.committed:
-            self.exchange.tell(*self._commit_of(owned, place))
+            self.exchange.notify(*self._commit_of(owned, place))
         if owned.progress is None or not owned.progress.in_hand:
             self._unlock(owned)
         self._end_waits()
@@ -523,7 +523,7 @@ class QueueDesk:
 
     def _unlock(self, owned: OwnedQueue) -> None:
         if self._settings.orderly and self.exchange is not None and owned.locked_until:
-            self.exchange.tell(RequestCode.UNLOCK_BATCH_MQ, {}, self._lock_body([owned]))
+            self.exchange.notify(RequestCode.UNLOCK_BATCH_MQ, {}, self._lock_body([owned]))
             owned.locked_until = 0.0
 
 

@@ -6,7 +6,7 @@ of one topic and tag is made once, not for each message (`RecordTemplate`).
 
 Messages that differ in body and keys alone are gathered as columns until they are encoded
 (`MessageBatch`): to take one is to append to a list, and `Encoder` encodes all of them in one pass
-of the kernel. What does not fit in there is an `EncodedMessage`, encoded by itself.
+of the kernel. A message that does not fit in there is an `EncodedMessage`, encoded by itself.
 """
 
 import struct

@@ -73,8 +73,8 @@ Slot = tuple[Outcomes, int]
 
 
 class ReceiptFuture(Future[Receipt]):
-    """As any future that runs already. What `Future` keeps for each one lies in the batch's
-    outcomes, or is made when somebody asks for it."""
+    """As any future that runs already. The fields that `Future` keeps for each one lie in the
+    batch's outcomes, or are made when somebody asks for them."""
 
     __slots__ = ("_callbacks", "_outcomes", "_row", "_watchers")
 

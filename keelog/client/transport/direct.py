@@ -198,7 +198,7 @@ class ZmtpConnection:
                 self._put((ping,))
 
     def close(self) -> None:
-        """Ends the connection. What the network has taken is still delivered."""
+        """Ends the connection. Bytes that the network has taken are still delivered."""
         self.closed = True
         self._state = _State.LOST
         self._socket.close()

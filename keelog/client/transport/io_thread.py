@@ -1,7 +1,7 @@
 """The client's I/O thread: it alone owns the sockets, and carries every call to its end.
 
 Other threads hand it actions through `post`. It asks the control socket for the routes, keeps a
-link to each process, matches answers with calls, and repeats what may be repeated. `Timers` has
+link to each process, matches replies with calls, and repeats what may be repeated. `Timers` has
 what it does later, in order of time; cancelled ones do not pile up.
 """
 

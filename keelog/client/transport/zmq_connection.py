@@ -30,7 +30,7 @@ LINGER_MS = 1_000
 ZERO_COPY_BYTES_MIN = 65_536
 """Smaller payloads are copied: that costs less than to keep the frame."""
 RECEIVE_MAX = 512
-"""Answers taken from one connection before the others have their turn."""
+"""Replies taken from one connection before the others have their turn."""
 
 NOBLOCK = int(zmq.NOBLOCK)
 _ONLY_FRAME, _FIRST_FRAME = NOBLOCK, int(zmq.NOBLOCK | zmq.SNDMORE)
@@ -53,7 +53,7 @@ class ConnectionNews(NamedTuple):
 
 
 class ZmqConnection:
-    """A DEALER socket, the calls that wait for it, and those that wait for its answers."""
+    """A DEALER socket, the calls that wait for it, and those that wait for its replies."""
 
     def __init__(
         self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, exchange: Exchange

@@ -1,6 +1,6 @@
 """Figures for the replies to admin tools: bounds and times of queues, and how much went in and out.
 
-What went in and out of late, by topic and group, is for 315 and the figures beside it. As
+The counts of late, by topic and group, are for 315 and the figures beside it. As
 RocketMQ's StatsItem: totals are looked at each 10 s, 10 min and hour, and a figure is what came
 between the first and the last of these looks. Queue workers count what topics get; what groups get
 is what their members have pulled.

@@ -189,9 +189,26 @@ def own_properties(record: Record) -> bytes:
     return raw[:-CRC_PROPERTY_BYTES] if has_crc_property(raw) else raw
 
 
-def delivered(record: Record, place: RealPlace, properties: bytes, crc: bool) -> bytes:
-    """The record to append when a message that waits is due."""
-    return _copy_of(record, place, properties, record.head.reconsume_times, crc)
+def copy_of(
+    record: Record,
+    place: RealPlace,
+    properties: bytes,
+    crc: bool,
+    *,
+    reconsume_times: int | None = None,
+    sys_flag: int | None = None,
+    half_offset: int = 0,
+) -> bytes:
+    """The record that stores a message once more, at `place`; fields that are not named stay."""
+    head = record.head
+    return pack_fields(
+        place.topic, record.raw_body, place.queue_id,
+        properties + (EMPTY_CRC_PROPERTY if crc else b""),
+        head.born_timestamp, record.born_host, head.flag,
+        head.sys_flag if sys_flag is None else sys_flag,
+        head.reconsume_times if reconsume_times is None else reconsume_times,
+        half_offset,
+    )  # fmt: skip
 
 
 def handed_back(
@@ -210,7 +227,8 @@ def handed_back(
     if level:
         level = min(level, level_max)
         raw, place = scheduled(raw, place, level), schedule_place(level)
-    return place, _copy_of(record, place, raw, record.head.reconsume_times + 1, crc)
+    times = record.head.reconsume_times + 1
+    return place, copy_of(record, place, raw, crc, reconsume_times=times)
 
 
 def retry_topic(group: str) -> str:
@@ -221,15 +239,3 @@ def retry_topic(group: str) -> str:
 def dead_letter_topic(group: str) -> str:
     """The topic of the messages that a group could not handle."""
     return f"{DLQ_PREFIX}{group}"
-
-
-def _copy_of(
-    record: Record, place: RealPlace, properties: bytes, reconsume_times: int, crc: bool
-) -> bytes:
-    head = record.head
-    return pack_fields(
-        place.topic, record.raw_body, place.queue_id,
-        properties + (EMPTY_CRC_PROPERTY if crc else b""),
-        head.born_timestamp, record.born_host,
-        head.flag, head.sys_flag, reconsume_times,
-    )  # fmt: skip

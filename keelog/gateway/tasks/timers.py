@@ -231,7 +231,9 @@ class TimerDeliverer:
         self._at = now
         return now.wall_ms
 
-    async def _take_in(self, files: TimerFiles, records: list[Record], next_offset: int) -> None:
+    async def _take_in(
+        self, files: TimerFiles, records: Sequence[Record], next_offset: int
+    ) -> None:
         waiting = [
             (record, self._followed(files, record, unit))
             for record in records
