@@ -89,7 +89,8 @@ class Gateway:
             self._registrar.follow(partial(_note_master, site.root))
         self._follower = StoreFollower(site, self.service.pulls.desk, page, zmq_)
         self.service.before_reading = self._catch_up
-        self.service.note_appends(self._appending, self._appended)
+        link = self.service.link
+        link.on_request, link.on_outcome = self._appending, self._appended
         self.service.commits.fail = self._fail
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -159,7 +160,7 @@ class Gateway:
         self._soon()
 
     def _appending(self) -> None:
-        if self.service.hears_of_growth:
+        if self.service.link.is_answered_soon:
             self._follower.spare_ring()
 
     def _appended(self) -> None:
@@ -215,7 +216,7 @@ class Gateway:
         if now >= self._look_at:
             self._look_at = now + LOOK_S
             self.service.look_around(now)
-        may_sleep = follower.ask_for_ring(self.service.hears_of_growth)
+        may_sleep = follower.ask_for_ring(self.service.link.is_answered_soon)
         sleep_ms = follower.sleep_ms(now, has_unsent=False) if may_sleep else 0
         self._turn_after(sleep_ms / 1000)
 
@@ -278,7 +279,7 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
         async def serve() -> None:
             core = ClientCore(options.node, REQUEST_S, None)
             gateway = Gateway(site, core, name, name_servers, page, context)
-            gateway.service.look_with(selector)
+            gateway.service.link.selector = selector
             try:
                 child.report_ready(await gateway.listen(*parse_place(options.bind)))
                 await gateway.run(stop)

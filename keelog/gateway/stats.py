@@ -73,15 +73,15 @@ class GatewayStats:
         """Shows what was counted, and the gauges."""
         now = (
             len(service.connections),
-            service.held_pulls,
+            len(service.pulls.desk.holds),
             service.buffers.held,
-            service.client_requests,
+            len(service.asked),
             service.members.producer_count,
-            service.open_transactions,
+            service.checks.open,
         )
         for place, value in zip(self._gauges, now, strict=True):
             self._numbers[place] = value
-        self._numbers[self._checks] = service.transaction_checks
+        self._numbers[self._checks] = service.checks.asked
         self._page.publish()
 
     def close(self, service: "GatewayService") -> None:
