@@ -14,22 +14,20 @@ from time import monotonic
 from typing import NoReturn, Self
 
 from keelog.client import operations
-from keelog.client.consumer.consumer import HANDLER_S_MAX, WORKERS_MAX, failed, not_committed
+from keelog.client.consumer.consumer import HANDLER_S_MAX, check_run, failed, not_committed
 from keelog.client.consumer.consumer_thread import ConsumerThread
 from keelog.client.consumer.options import ConsumerSettings
 from keelog.client.consumer.owned_queue import GroupMessage
 from keelog.client.core import ClientCore
 from keelog.client.event_loop import run
 from keelog.client.messages import Message
-from keelog.client.options import check_seconds
 from keelog.client.results import PullResult
-from keelog.client.subscription import Start, Subscription
+from keelog.client.subscription import TURN_S_MAX, Start, Subscription
 from keelog.client.transport.exchange import Outcome
 from keelog.client.transport.routes import Routes, check_gateway
-from protocol.errors import BadRequest, BusyError, MqError
+from protocol.errors import BusyError, MqError
 
-TURN_S_MAX = 1.0
-"""How long a follower sleeps at most before it looks around again."""
+AsyncHandler = Callable[[GroupMessage], Awaitable[object]]
 
 
 class PullResults:
@@ -174,9 +172,6 @@ class MessageStream:
         await self._results.aclose()
 
 
-AsyncHandler = Callable[[GroupMessage], Awaitable[object]]
-
-
 class Consumer:
     """As `keelog.Consumer`: use it with `async with`, then `async for`. It joins its group there.
 
@@ -204,11 +199,11 @@ class Consumer:
         check_gateway(Routes.of(answer.header), self._core.endpoint)
         loop, arrived = asyncio.get_running_loop(), self._arrived
 
-        def ring() -> None:
+        def wake() -> None:
             with suppress(RuntimeError):  # the loop is closed: nobody waits there
                 loop.call_soon_threadsafe(arrived.set)
 
-        self._member.listen(ring)
+        self._member.listen(wake)
         self._core.adopt_member(self._member)
         self._member.start()
         return self
@@ -242,10 +237,7 @@ class Consumer:
         `timeout` seconds a handler is cancelled, and its message comes again. Messages of handlers
         that are cancelled from elsewhere are not settled: they come again elsewhere.
         """
-        if type(workers) is not int or not 1 <= workers <= WORKERS_MAX:
-            raise BadRequest(f"workers is {workers!r}", f"use 1 to {WORKERS_MAX}")
-        if timeout is not None:
-            check_seconds("timeout", timeout)
+        check_run(workers, timeout)
 
         async def work() -> None:
             while (message := await self.get()) is not None:

@@ -40,14 +40,19 @@ from keelog.client.results import (
 )
 from keelog.client.send.encode import cancelling
 from keelog.client.send.producer import Producer
-from keelog.client.subscription import Cursor, Follower, Start, Subscription, TailOptions
+from keelog.client.subscription import (
+    TURN_S_MAX,
+    Cursor,
+    Follower,
+    Start,
+    Subscription,
+    TailOptions,
+)
 from keelog.client.transport.exchange import Arrival, Retry
 from keelog.client.transport.routes import Routes, check_gateway
 from protocol.errors import BusyError, MqError
 
 T = TypeVar("T")
-TURN_S_MAX = 1.0
-"""How long a follower sleeps at most before it looks around again."""
 
 
 def connect(
@@ -74,21 +79,6 @@ def connect(
         core.close()
         raise
     return Client(core)
-
-
-def run(core: ClientCore, operation: Operation[T]) -> T:
-    """Carries an operation out, waiting for each of its calls."""
-    try:
-        call = next(operation)
-        while True:
-            try:
-                answer = core.ask(call)
-            except MqError as error:
-                call = operation.throw(error)
-            else:
-                call = operation.send(answer)
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
 
 
 class Client:
@@ -217,7 +207,7 @@ class Client:
     def consume(
         self, topic: str, start: Start = "latest", **options: Unpack[TailOptions]
     ) -> Follower[PullResult]:
-        """As `tail`, but whole answers: for many messages, as bytes, columns or messages.
+        """As `tail`, but whole replies: for many messages, as bytes, columns or messages.
 
         While the caller works on one the next ones are under way.
 
@@ -304,7 +294,7 @@ class Client:
         self, topic: str, queue_id: int | None = None, timeout: float | None = None,
         *, sizes: bool = False,
     ) -> list[QueueOffsets]:  # fmt: skip
-        """Where each queue begins and ends, and whether its worker is behind the log, so that there
+        """Where each queue begins and ends, and whether its worker lags, so that there
         may be more; all of them without `queue_id`. With `sizes` also how many bytes it has, and
         since when. Raises UnknownTopic."""
         deadline = self._core.deadline(timeout)
@@ -466,3 +456,18 @@ class Client:
 
     def _commit(self, cursor: Cursor) -> None:
         run(self._core, cursor.commit(monotonic(), self._core.deadline(None)))
+
+
+def run(core: ClientCore, operation: Operation[T]) -> T:
+    """Carries an operation out, waiting for each of its calls."""
+    try:
+        call = next(operation)
+        while True:
+            try:
+                answer = core.ask(call)
+            except MqError as error:
+                call = operation.throw(error)
+            else:
+                call = operation.send(answer)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]

@@ -1,7 +1,7 @@
 """The common part of the plain client and the asyncio one: options, connection, operations.
 
 A `ClientCore` turns options into operations (see `client.operations`) and calls into futures. Each
-of the two clients waits for those in its own way.
+of the two clients waits for those by itself.
 """
 
 import _thread
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from time import monotonic, time
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from keelog.client import operations
 from keelog.client.consumer.options import (
@@ -70,47 +70,15 @@ from keelog.client.transport.routes import Routes
 from protocol.errors import BadRequest, ClientClosed, ForkedClient, NotAllowed, UnknownOperation
 from protocol.ids import Host
 
+if TYPE_CHECKING:
+    from keelog.client.consumer.consumer_thread import ConsumerThread
+
 CLOSE_TIMEOUT_S = 5.0
 _GREEN_THREADS = ("gevent", "eventlet")
 """Packages that put threads which share one of the system in the place of all others."""
-
-
-class ClosesWithClient(Protocol):
-    """A thread beside the client, which ends with it."""
-
-    def close_soon(self) -> None:
-        """Begins to end."""
-
-    def close(self) -> None:
-        """Ends, and waits for that."""
-
-
 _forks = 0
 """How often this process is a child of one with clients. To ask for the process id instead would be
 a call of the system for each message."""
-
-
-def _count_fork() -> None:
-    global _forks
-    _forks += 1
-
-
-os.register_at_fork(after_in_child=_count_fork)
-
-
-def _check_threads() -> None:
-    """Refuses a program whose threads are green ones: one that waits in ZeroMQ stops all others.
-
-    Debuggers and profilers replace the function too, and start real threads.
-    """
-    starter = getattr(_thread.start_new_thread, "__module__", None) or ""
-    if starter.partition(".")[0] in _GREEN_THREADS:
-        raise NotAllowed(
-            f"{starter} has replaced the threads of this program, and a client needs one of its"
-            " own",
-            "gevent: monkey.patch_all(thread=False); eventlet: monkey_patch(thread=False);"
-            " gunicorn: --worker-class gthread",
-        )
 
 
 class ClientCore:
@@ -147,7 +115,7 @@ class ClientCore:
         # Without a call of `close` it runs at the collection, or at the end of the program.
         self._carriers: set[Channel | PullChannel] = {*self._direct.links, *self._reads.links}
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
-        self._members: weakref.WeakSet[ClosesWithClient] = weakref.WeakSet()
+        self._members: weakref.WeakSet[ConsumerThread] = weakref.WeakSet()
         self._finalizer = weakref.finalize(
             self,
             _stop,
@@ -282,7 +250,7 @@ class ClientCore:
         """The link ends with the client."""
         self._carriers.add(link)
 
-    def adopt_member(self, member: ClosesWithClient) -> None:
+    def adopt_member(self, member: "ConsumerThread") -> None:
         """A member of a consumer group ends with the client."""
         self.check_open()
         self._members.add(member)
@@ -421,7 +389,7 @@ def _stop(
     ios: set[IoThread],
     carriers: set[Channel | PullChannel],
     producers: Iterable[Producer],
-    members: Iterable[ClosesWithClient],
+    members: "Iterable[ConsumerThread]",
     pid: int,
 ) -> None:
     if os.getpid() != pid:
@@ -443,3 +411,26 @@ def _stop(
             carrier.close()
         for io in ios:
             io.stop(CLOSE_TIMEOUT_S)
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
+def _check_threads() -> None:
+    """Refuses a program whose threads are green ones: one that waits in ZeroMQ stops all others.
+
+    Debuggers and profilers replace the function too, and start real threads.
+    """
+    starter = getattr(_thread.start_new_thread, "__module__", None) or ""
+    if starter.partition(".")[0] in _GREEN_THREADS:
+        raise NotAllowed(
+            f"{starter} has replaced the threads of this program, and a client needs one of its"
+            " own",
+            "gevent: monkey.patch_all(thread=False); eventlet: monkey_patch(thread=False);"
+            " gunicorn: --worker-class gthread",
+        )

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from keelog.client.core import ClientCore
 from keelog.client.messages import Body, MessageOptions, OutgoingMessage
@@ -34,6 +34,16 @@ from keelog.client.transport.io_thread import CALLS_MAX, IoThread
 from protocol.errors import MqError, NodeBusy, OutcomeUnknownError
 
 T = TypeVar("T")
+LOOK_S = 2.0
+"""While calls are under way, the loop checks this often that the node is alive."""
+_ALONE = nullcontext()
+CLOSE_S = 1.0
+"""Another thread that closes the link waits this time for the loop to release it."""
+EARLY_RECORDS = 32
+"""While this loop has no batch under way, this number of messages goes at once: the node stores
+them while the other tasks have their turns."""
+
+ReceiptFuture = asyncio.Future[Receipt]
 
 
 async def run(core: ClientCore, operation: Operation[T]) -> T:
@@ -51,11 +61,10 @@ async def run(core: ClientCore, operation: Operation[T]) -> T:
         return done.value  # type: ignore[no-any-return]
 
 
-LOOK_S = 2.0
-"""While calls are under way, the loop checks this often that the node is alive."""
-_ALONE = nullcontext()
-CLOSE_S = 1.0
-"""Another thread that closes the link waits this time for the loop to release it."""
+def pass_on_error(ended: asyncio.Future[Any], fail: Callable[[BaseException], None]) -> None:
+    """Passes on an unexpected error of a task that has ended: asyncio would log it and go on."""
+    if not ended.cancelled() and (error := ended.exception()) is not None:
+        fail(error)
 
 
 class AsyncioChannel(Channel):
@@ -197,13 +206,6 @@ def _in_loop(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> Non
         over.wait(CLOSE_S)
 
 
-EARLY_RECORDS = 32
-"""While this loop has no batch under way, this number of messages goes at once: the node stores
-them while the other tasks have their turns."""
-
-ReceiptFuture = asyncio.Future[Receipt]
-
-
 @dataclass(slots=True, eq=False)
 class _GatheredSends:
     """Columns, and the future of each row. `deadline` is that of the oldest."""
@@ -262,7 +264,7 @@ class AsyncioSendCoalescer:
         self._link = AsyncioChannel(core.io, loop)
         core.adopt(self._link)
         self._arrived: deque[tuple[ReceiptFuture, Receipt | MqError]] = deque()
-        self._told = False
+        self._is_notified = False
         self._open: dict[str, _GatheredSends] = {}
         self._full: list[_GatheredSends] = []
         self._under_way = 0
@@ -271,17 +273,18 @@ class AsyncioSendCoalescer:
         self._timer: asyncio.TimerHandle | None = None
 
     def close(self) -> None:
-        """Ends the link of the loop. What has no answer fails."""
+        """Ends the link of the loop. Sends without an answer fail."""
         self._core.drop(self._link)
 
     def send(self, topic: str, body: Body | OutgoingMessage, options: SendOptions) -> ReceiptFuture:
         """Begins a waiting send. Raises IllegalMessage and its kinds, NodeBusy."""
+        future: ReceiptFuture = self.loop.create_future()
         gathered = self._open.get(topic) if type(topic) is str else None
         if gathered is None or gathered.columns.take(topic, body, options) == NOT_TAKEN:
             gathered = self._begin(topic, body, options)
             if gathered is None:
-                return self._send_by_itself(topic, body, options)
-        future: ReceiptFuture = self.loop.create_future()
+                self._core.send(topic, body, options, partial(self._put, future))
+                return future
         futures = gathered.futures
         futures.append(future)
         rows = len(futures)
@@ -294,13 +297,6 @@ class AsyncioSendCoalescer:
             # After the other tasks of this turn.
             self._is_due = True
             self.loop.call_soon(self._go)
-        return future
-
-    def _send_by_itself(
-        self, topic: str, body: Body | OutgoingMessage, options: SendOptions
-    ) -> ReceiptFuture:
-        future: ReceiptFuture = self.loop.create_future()
-        self._core.send(topic, body, options, partial(self._put, future))
         return future
 
     def _begin(
@@ -372,12 +368,12 @@ class AsyncioSendCoalescer:
     def _put(self, future: ReceiptFuture, outcome: Receipt | MqError) -> None:
         """On the I/O thread: brings outcomes of single messages to the loop, many at a time."""
         self._arrived.append((future, outcome))
-        if not self._told:
-            self._told = True
+        if not self._is_notified:
+            self._is_notified = True
             self.on_loop(self._resolve)
 
     def _resolve(self) -> None:
-        self._told = False
+        self._is_notified = False
         while self._arrived:
             future, outcome = self._arrived.popleft()
             if future.done():

@@ -18,6 +18,8 @@ from protocol.errors import UnknownTopic
 
 AGES_MAX = 1_000
 """Queues of a topic whose oldest message one request asks for; of further ones it is unknown."""
+ByQueue = Mapping[str, Mapping[str, Mapping[int, int]]]
+"""By group, topic and queue: the next offset to consume, or when that changed last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +84,6 @@ def longest(queues: Iterable[GroupQueue]) -> int | None:
     """The longest lag of queues in time, as GroupInfo.lag_ms."""
     known = [queue.lag_ms for queue in queues if queue.lag]
     return max((one for one in known if one is not None), default=None if known else 0)
-
-
-ByQueue = Mapping[str, Mapping[str, Mapping[int, int]]]
-"""By group, topic and queue: the next offset to consume, or when that changed last."""
 
 
 def groups(name: str | None, deadline: float) -> Operation[list[GroupInfo]]:

@@ -39,6 +39,9 @@ _FLAGS_AT = SYS_FLAG_POSITION + 3
 """The byte of `sys_flag` that has the bits of hosts and compression."""
 _HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
 _BODY_AT = {flags: record_head(flags).size for flags in (0, BORN_HOST_V6, STORE_HOST_V6, _HOSTS_V6)}
+_TEXTS = ("topic", "tags", "order_by", "unique_key", "born_host")
+_NUMBERS = ("queue_id", "born_timestamp", "flag", "sys_flag", "reconsume_times", "delay_level")
+_TYPES = ((_TEXTS, attrgetter(*_TEXTS), str), (_NUMBERS, attrgetter(*_NUMBERS), int))
 
 
 class MessageOptions(TypedDict, total=False):
@@ -78,11 +81,6 @@ class MessageOptions(TypedDict, total=False):
     delay_level: int
     delay: float | None
     deliver_at: datetime | int | None
-
-
-_TEXTS = ("topic", "tags", "order_by", "unique_key", "born_host")
-_NUMBERS = ("queue_id", "born_timestamp", "flag", "sys_flag", "reconsume_times", "delay_level")
-_TYPES = ((_TEXTS, attrgetter(*_TEXTS), str), (_NUMBERS, attrgetter(*_NUMBERS), int))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,49 +159,6 @@ class OutgoingMessage:
         for name, value in self.properties.items():
             check_type("a property's name", name, str, is_needed=True)
             check_type(f"property {name!r}", value, str, is_needed=True)
-
-
-def ordered_queue(order_by: str, queues: int) -> int:
-    """The queue of an ordering key (SelectMessageQueueByHash).
-
-    |Java hash rem queues|. Java's remainder has the sign of the hash; taking the magnitude before
-    or after it is the same, and the least hash needs no case of its own.
-    """
-    return abs(java_hash(order_by)) % queues
-
-
-def bad_body(body: object) -> BadRequest:
-    """The error for a body of a wrong type."""
-    hint = "an array has .tobytes(), a file .read()"
-    if isinstance(body, str):
-        hint = "encode text: body.encode()"
-    elif body is None or isinstance(body, dict | list | tuple | int | float):
-        hint = "encode it, as JSON: json.dumps(body).encode()"
-    return BadRequest(
-        f"the body is {type(body).__name__}, not bytes, bytearray or memoryview", hint
-    )
-
-
-def wrong_type(name: str, value: object, wanted: str, hint: str) -> BadRequest:
-    """The error for a field of another type."""
-    return BadRequest(f"{name} is {type(value).__name__}, not {wanted}", hint)
-
-
-def check_type(name: str, value: object, kind: type, is_needed: bool = False) -> None:
-    """Raises BadRequest for a field of another type; None is none, unless it is needed."""
-    if (value is None and not is_needed) or isinstance(value, kind):
-        return
-    wanted, way = ("text", "str(value)") if kind is str else ("a whole number", "int(value)")
-    hint = "decode it: value.decode()" if isinstance(value, bytes) else f"give {way}"
-    raise wrong_type(name, value, wanted, hint)
-
-
-def shown_body(body: Body) -> str:
-    """The body for people: at most its first 80 bytes."""
-    data = bytes(body)
-    if len(data) <= BODY_SHOWN_BYTES:
-        return repr(data)
-    return f"{data[:BODY_SHOWN_BYTES]!r}… ({len(data)} bytes)"
 
 
 class Message:
@@ -376,3 +331,46 @@ class Message:
         place = f"{record.topic!r}, queue {record.head.queue_id}, {record.head.queue_offset}"
         packed = "compressed, " if self.sys_flag & COMPRESSED else ""
         return f"<Message {place}: {packed}{shown_body(record.raw_body)}>"
+
+
+def ordered_queue(order_by: str, queues: int) -> int:
+    """The queue of an ordering key (SelectMessageQueueByHash).
+
+    |Java hash rem queues|. Java's remainder has the sign of the hash; taking the magnitude before
+    or after it is the same, and the least hash needs no case of its own.
+    """
+    return abs(java_hash(order_by)) % queues
+
+
+def bad_body(body: object) -> BadRequest:
+    """The error for a body of a wrong type."""
+    hint = "an array has .tobytes(), a file .read()"
+    if isinstance(body, str):
+        hint = "encode text: body.encode()"
+    elif body is None or isinstance(body, dict | list | tuple | int | float):
+        hint = "encode it, as JSON: json.dumps(body).encode()"
+    return BadRequest(
+        f"the body is {type(body).__name__}, not bytes, bytearray or memoryview", hint
+    )
+
+
+def wrong_type(name: str, value: object, wanted: str, hint: str) -> BadRequest:
+    """The error for a field of another type."""
+    return BadRequest(f"{name} is {type(value).__name__}, not {wanted}", hint)
+
+
+def check_type(name: str, value: object, kind: type, is_needed: bool = False) -> None:
+    """Raises BadRequest for a field of another type; None is none, unless it is needed."""
+    if (value is None and not is_needed) or isinstance(value, kind):
+        return
+    wanted, call = ("text", "str(value)") if kind is str else ("a whole number", "int(value)")
+    hint = "decode it: value.decode()" if isinstance(value, bytes) else f"give {call}"
+    raise wrong_type(name, value, wanted, hint)
+
+
+def shown_body(body: Body) -> str:
+    """The body for people: at most its first 80 bytes."""
+    data = bytes(body)
+    if len(data) <= BODY_SHOWN_BYTES:
+        return repr(data)
+    return f"{data[:BODY_SHOWN_BYTES]!r}… ({len(data)} bytes)"

@@ -1,6 +1,6 @@
-"""The requests of each operation and how to read their answers, without threads or sockets.
+"""The requests of each operation and how to read their replies, without threads or sockets.
 
-An operation is a generator that yields calls and is sent their answers, so that the plain client
+An operation is a generator that yields calls and is sent their replies, so that the plain client
 and the asyncio one run the same code. `FindPages` has the pages of a look-up by key.
 """
 
@@ -29,6 +29,8 @@ from keelog.client.results import (
 )
 from keelog.client.transport.exchange import Call, NodeAnswer, NodeRole
 from protocol.errors import BadRequest, StoreDamaged
+
+log = logging.getLogger("keelog.client")
 
 T = TypeVar("T")
 Operation = Generator[Call, NodeAnswer, T]
@@ -60,11 +62,6 @@ def milliseconds(time: "datetime | int | None", default: int) -> int:
     if not isinstance(time, int) or isinstance(time, bool):
         raise BadRequest(f"{time!r} is not a time", "use a datetime, or whole ms since 1970")
     return time
-
-
-def affinity(topic: str, queue_id: int) -> int:
-    """A number that is the same for all pulls of one queue."""
-    return zlib.crc32(f"{topic}-{queue_id}".encode(errors="replace"))
 
 
 def routes(deadline: float) -> Operation[NodeAnswer]:
@@ -137,13 +134,9 @@ def pull_call(fields: dict[str, Any], wait: float, timeout: float) -> Call:
     if not 0 <= wait <= WAIT_S_MAX:
         raise BadRequest(f"wait is {wait} s, outside [0, {WAIT_S_MAX:g}]", "pull again")
     fields = {**fields, "wait_ms": int(wait * 1000)}
-    return Call(
-        NodeRole.READER,
-        "pull",
-        fields,
-        monotonic() + wait + timeout,
-        affinity=affinity(fields["topic"], fields["queue"]),
-    )
+    # The same for all pulls of one queue.
+    affinity = zlib.crc32(f"{fields['topic']}-{fields['queue']}".encode(errors="replace"))
+    return Call(NodeRole.READER, "pull", fields, monotonic() + wait + timeout, affinity=affinity)
 
 
 def pull(fields: dict[str, Any], wait: float, timeout: float) -> Operation[PullResult]:
@@ -228,9 +221,6 @@ def seek(fields: dict[str, Any], deadline: float) -> Operation[int]:
     """The queue offset at a store time."""
     answer = yield Call(NodeRole.READER, "seek", fields, deadline)
     return int(answer.header["offset"])
-
-
-log = logging.getLogger("keelog.client")
 
 
 class FindPages:

@@ -22,14 +22,6 @@ from protocol.record.encode import Keys
 OnDamage = Literal["fail", "skip"] | Callable[[MessageDamaged], object]
 OnFoundDamage = Literal["fail", "skip"] | Callable[[StoreDamaged], object]
 """Of reads that follow no queue."""
-
-
-def check_on_damage(wanted: object) -> None:
-    """Raises BadRequest for anything else."""
-    if wanted not in ("fail", "skip") and not callable(wanted):
-        raise BadRequest(f"on_damage is {wanted!r}", "use 'fail', 'skip' or a function")
-
-
 DEFAULT_NODE = "tcp://127.0.0.1:7850"
 DEFAULT_TIMEOUT_S = 5.0
 TIMEOUT_S_MAX = 1_000_000.0
@@ -40,12 +32,7 @@ _TCP = re.compile(r"tcp://.+:(\d+)")
 Acks = Literal["appended", "flushed", "replicated"]
 Time = datetime | int
 """A datetime (without a zone: local time) or ms since 1970."""
-
-
-def check_acks(acks: object) -> None:
-    """Raises BadRequest for what no answer can wait for."""
-    if acks not in ("appended", "flushed", "replicated"):
-        raise BadRequest(f"acks is {acks!r}", "use 'appended', 'flushed' or 'replicated'")
+MESSAGE_OPTIONS = MessageOptions.__annotations__.keys()
 
 
 class SendOptions(MessageOptions, total=False):
@@ -64,7 +51,6 @@ class SendOptions(MessageOptions, total=False):
 
 
 SendOptions.__doc__ = f"{SendOptions.__doc__}\n{MessageOptions.__doc__}"
-MESSAGE_OPTIONS = MessageOptions.__annotations__.keys()
 
 
 class PullOptions(TypedDict, total=False):
@@ -241,6 +227,18 @@ class ProducerSettings:
             number = getattr(self, name)
             if not isinstance(number, int) or number < 1:
                 raise BadRequest(f"{name} is {number!r}", "use a whole number, at least 1")
+
+
+def check_on_damage(wanted: object) -> None:
+    """Raises BadRequest for anything else."""
+    if wanted not in ("fail", "skip") and not callable(wanted):
+        raise BadRequest(f"on_damage is {wanted!r}", "use 'fail', 'skip' or a function")
+
+
+def check_acks(acks: object) -> None:
+    """Raises BadRequest for what no answer can wait for."""
+    if acks not in ("appended", "flushed", "replicated"):
+        raise BadRequest(f"acks is {acks!r}", "use 'appended', 'flushed' or 'replicated'")
 
 
 def settings_of(url: str | None, timeout: float | None) -> tuple[str, float]:

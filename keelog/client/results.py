@@ -22,6 +22,11 @@ from protocol.record.codec import SHORT_HEAD, Torn, stated_offset
 from protocol.record.columns import Gather, RecordColumns, scan
 
 Fields = Mapping[str, Any]
+_COMPILED_ABOVE = 4
+"""So few messages are each looked at when it is used, even where there is the compiled kernel."""
+_FEW = 32
+"""So few numbers are added up faster without numpy."""
+_QUEUE_OFFSET_AT = SHORT_HEAD.offsets["queue_offset"]
 
 
 class Receipt(NamedTuple):
@@ -153,8 +158,9 @@ class ProcessStatus:
     lag_bytes: int | None = None
     exit_code: int | None = None
     cause: str | None = None
-    recovered: float | None = None
     """Why it ended last, until it runs again."""
+    recovered: float | None = None
+    """Of a writer that recovers: the part of the log that it has checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,13 +271,6 @@ def _known(kind: Any, fields: Fields) -> Any:
 
 def _without_envelope(fields: Fields) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in ("v", "id", "ok")}
-
-
-_COMPILED_ABOVE = 4
-"""So few messages are each looked at when it is used, even where there is the compiled kernel."""
-_FEW = 32
-"""So few numbers are added up faster without numpy."""
-_QUEUE_OFFSET_AT = SHORT_HEAD.offsets["queue_offset"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Following a topic: which pulls are due, and what their answers mean. No threads, no sockets.
+"""Following a topic: which pulls are due, and what their replies mean. No threads, no sockets.
 
 `Subscription` is driven by the plain client and by the asyncio one in the same way: start the
 calls of `due`, give each answer to `take`, until `finished`. A named cursor has how far its
@@ -14,15 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, Literal, NamedTuple, Self, TypedDict, TypeVar
 
-from keelog.client.operations import (
-    Operation,
-    commit_cursor,
-    cursor_places,
-    milliseconds,
-    offsets,
-    pull_call,
-    seek,
-)
+from keelog.client import operations
+from keelog.client.operations import Operation
 from keelog.client.options import OnDamage, check_names, check_on_damage, check_seconds
 from keelog.client.results import PullResult, QueueOffsets, pull_result
 from keelog.client.transport.exchange import Call, NodeAnswer, Retry
@@ -37,104 +30,10 @@ from protocol.errors import (
 from protocol.names import is_group_name
 from protocol.requests import PULL
 
-COMMIT_EVERY_S = 1.0
-COMMIT_EVERY_MESSAGES = 1_000
-
-
-class Cursor:
-    """The places of one cursor in the queues of a topic."""
-
-    def __init__(self, topic: str, name: str) -> None:
-        self.topic = topic
-        self.name = name
-        self._committed: dict[int, int] = {}
-        self._read: dict[int, int] = {}
-        self._known_at: dict[int, int] = {}
-        """By queue: a log offset at which its place was known; a topic removed later has others."""
-        self._unsaved = 0
-        self._commit_at = 0.0
-
-    def begin(
-        self,
-        committed: Mapping[int, int],
-        starts: Mapping[int, int],
-        generation: int | None = None,
-    ) -> None:
-        """`committed`: the places that the node has; `starts`: where reading begins, in a topic of
-        this generation.
-
-        All starts are committed, those of silent queues too: a queue without a place is one that
-        was added later.
-        """
-        self._committed, self._read = dict(committed), dict(starts)
-        self._known_at = {} if generation is None else dict.fromkeys(starts, generation)
-
-    def begin_anew(self, queue_id: int, generation: int) -> None:
-        """The topic was removed, and is read from the start of the one that was made anew."""
-        self.forget(generation)
-        self._read[queue_id], self._known_at[queue_id] = 0, generation
-
-    def forget(self, generation: int) -> None:
-        """Drops the places of a topic that was removed: this is the generation of the new one."""
-        for queue_id in [one for one, at in self._known_at.items() if at < generation]:
-            del self._known_at[queue_id]
-            self._read.pop(queue_id, None)
-            self._committed.pop(queue_id, None)
-
-    def known_at(self, places: Mapping[int, int]) -> int | None:
-        """A log offset at which all these places were known; None where nobody knows."""
-        found = [self._known_at.get(queue_id) for queue_id in places]
-        known = [at for at in found if at is not None]
-        return min(known) if known and len(known) == len(found) else None
-
-    def read_to(self, queue_id: int, offset: int, known_at: int | None = None) -> None:
-        """All messages of a queue below `offset` were read, as of a log offset `known_at`. One of
-        a topic that was removed says nothing of the new one."""
-        if known_at is not None:
-            if known_at < self._known_at.get(queue_id, 0):
-                return
-            self._known_at[queue_id] = known_at
-        self._unsaved += offset - self._read.get(queue_id, 0)
-        self._read[queue_id] = offset
-
-    def is_due(self, now: float) -> bool:
-        """Whether it is time to commit."""
-        if self._unsaved >= COMMIT_EVERY_MESSAGES:
-            return True
-        return now >= self._commit_at and bool(self.moved())
-
-    def moved(self) -> dict[int, int]:
-        """The places that the node does not have."""
-        committed = self._committed
-        return {
-            queue_id: offset
-            for queue_id, offset in self._read.items()
-            if committed.get(queue_id) != offset
-        }
-
-    def begin_commit(self, now: float) -> dict[int, int]:
-        """The places to send now. They stay to be sent until `end_commit`."""
-        self._commit_at, self._unsaved = now + COMMIT_EVERY_S, 0
-        return self.moved()
-
-    def end_commit(self, places: Mapping[int, int]) -> None:
-        """The node has these."""
-        self._committed.update(places)
-
-    def commit(self, now: float, deadline: float) -> Operation[None]:
-        """Sends the places that have moved."""
-        places = self.begin_commit(now)
-        known_at = self.known_at(places)
-        try:
-            yield from commit_cursor(self.topic, self.name, places, deadline, generation=known_at)
-        except TopicRemoved as removed:
-            self.forget(removed.generation)
-        else:
-            self.end_commit(places)
-
-
 log = logging.getLogger("keelog.client")
 
+COMMIT_EVERY_S = 1.0
+COMMIT_EVERY_MESSAGES = 1_000
 Start = Literal["latest", "earliest"] | int | datetime | Mapping[int, int]
 PULLS_MAX = 32
 """Pulls under way; with more queues than that they take turns."""
@@ -142,12 +41,15 @@ WAIT_S = 10.0
 WAIT_S_CROWDED = 0.2
 PAUSE_S = 0.05
 """Before pulling again where the node did not hold an empty pull."""
+TURN_S_MAX = 1.0
+"""How long a follower sleeps at most before it looks around again."""
 QUEUES_S = 5.0
 """How often a follower looks for queues that were added to the topic."""
 TOPIC_S = 0.5
 """How often it looks for a topic that is not there yet."""
 BEHIND_ANY = 2**63 - 1
 """A pull from there is answered when the node knows where the queue ends, and refused otherwise."""
+T = TypeVar("T")
 
 
 class TailOptions(TypedDict, total=False):
@@ -300,7 +202,7 @@ class Subscription:
         self._unread = self._awaited = None
         self._looked_at = now
         try:
-            found = yield from offsets(self._topic, None, deadline)
+            found = yield from operations.offsets(self._topic, None, deadline)
         except UnknownTopic:
             if not self._is_endless:
                 raise
@@ -314,7 +216,7 @@ class Subscription:
             start = "earliest"
         known: Mapping[int, int] = {}
         if self.cursor is not None:
-            known = yield from cursor_places(self._topic, self.cursor.name, deadline)
+            known = yield from operations.cursor_places(self._topic, self.cursor.name, deadline)
         if known and not isinstance(start, Mapping):
             start = known
         for queue in found:
@@ -342,7 +244,7 @@ class Subscription:
         """
         self._looked_at = now
         try:
-            found = yield from offsets(self._topic, None, deadline)
+            found = yield from operations.offsets(self._topic, None, deadline)
         except MqError as error:
             is_awaited = self._awaited is not None and isinstance(error, UnknownTopic)
             if not error.retriable and not is_awaited:
@@ -353,7 +255,11 @@ class Subscription:
             if self._wants(queue.queue_id) and queue.queue_id not in self._places:
                 offset = queue.min_offset
                 # All messages of a new topic are later than the call: "latest" and -N mean all.
-                if start != "latest" and start is not None and not _counts_back(start):
+                if (
+                    start != "latest"
+                    and start is not None
+                    and not (isinstance(start, int) and start < 0)
+                ):
                     offset = yield from start_offset(self._topic, queue, start, deadline)
                 self._add(queue, offset)
 
@@ -529,12 +435,12 @@ class Subscription:
         if place.generation is not None:
             fields["generation"] = place.generation
         if place.asks_end:
-            return pull_call(fields, 0.0, self._timeout)
+            return operations.pull_call(fields, 0.0, self._timeout)
         fields["max_messages"] = self._settings.max_messages
         fields["max_bytes"] = self._settings.max_bytes
         if self._settings.tags:
             fields["tags"] = self._settings.tags
-        return pull_call(fields, self._wait(place), self._timeout)
+        return operations.pull_call(fields, self._wait(place), self._timeout)
 
     def _wait(self, place: _QueuePosition) -> float:
         """How long the node may hold the pull."""
@@ -544,36 +450,98 @@ class Subscription:
         return WAIT_S_CROWDED if is_crowded else WAIT_S
 
 
-def check_start(start: object) -> None:
-    """Raises BadRequest for what is not a place to start at."""
-    is_number = isinstance(start, int) and not isinstance(start, bool)
-    is_place = is_number or isinstance(start, datetime | Mapping)
-    if not is_place and start not in ("latest", "earliest"):
-        raise BadRequest(
-            f"start is {start!r}", "use 'latest', 'earliest', an offset, -N or a datetime"
-        )
+class Cursor:
+    """The places of one cursor in the queues of a topic."""
 
+    def __init__(self, topic: str, name: str) -> None:
+        self.topic = topic
+        self.name = name
+        self._committed: dict[int, int] = {}
+        self._read: dict[int, int] = {}
+        self._known_at: dict[int, int] = {}
+        """By queue: a log offset at which its place was known; a topic removed later has others."""
+        self._unsaved = 0
+        self._commit_at = 0.0
 
-def _counts_back(start: Start) -> bool:
-    return isinstance(start, int) and start < 0
+    def begin(
+        self,
+        committed: Mapping[int, int],
+        starts: Mapping[int, int],
+        generation: int | None = None,
+    ) -> None:
+        """`committed`: the places that the node has; `starts`: where reading begins, in a topic of
+        this generation.
 
+        All starts are committed, those of silent queues too: a queue without a place is one that
+        was added later.
+        """
+        self._committed, self._read = dict(committed), dict(starts)
+        self._known_at = {} if generation is None else dict.fromkeys(starts, generation)
 
-def start_offset(topic: str, queue: QueueOffsets, start: Start, deadline: float) -> Operation[int]:
-    """The queue offset that `start` names. Negative numbers count back from the end; a queue that
-    a mapping does not name was added later, and is read from its start."""
-    if isinstance(start, Mapping):
-        return start.get(queue.queue_id, queue.min_offset)
-    if isinstance(start, datetime):
-        at = {"topic": topic, "queue": queue.queue_id, "timestamp": milliseconds(start, 0)}
-        return (yield from seek({**at, "boundary": "lower"}, deadline))
-    if start == "latest":
-        return queue.max_offset
-    if start == "earliest":
-        return queue.min_offset
-    return max(queue.min_offset, queue.max_offset + start) if start < 0 else start
+    def begin_anew(self, queue_id: int, generation: int) -> None:
+        """The topic was removed, and is read from the start of the one that was made anew."""
+        self.forget(generation)
+        self._read[queue_id], self._known_at[queue_id] = 0, generation
 
+    def forget(self, generation: int) -> None:
+        """Drops the places of a topic that was removed: this is the generation of the new one."""
+        for queue_id in [one for one, at in self._known_at.items() if at < generation]:
+            del self._known_at[queue_id]
+            self._read.pop(queue_id, None)
+            self._committed.pop(queue_id, None)
 
-T = TypeVar("T")
+    def known_at(self, places: Mapping[int, int]) -> int | None:
+        """A log offset at which all these places were known; None where nobody knows."""
+        found = [self._known_at.get(queue_id) for queue_id in places]
+        known = [at for at in found if at is not None]
+        return min(known) if known and len(known) == len(found) else None
+
+    def read_to(self, queue_id: int, offset: int, known_at: int | None = None) -> None:
+        """All messages of a queue below `offset` were read, as of a log offset `known_at`. One of
+        a topic that was removed says nothing of the new one."""
+        if known_at is not None:
+            if known_at < self._known_at.get(queue_id, 0):
+                return
+            self._known_at[queue_id] = known_at
+        self._unsaved += offset - self._read.get(queue_id, 0)
+        self._read[queue_id] = offset
+
+    def is_due(self, now: float) -> bool:
+        """Whether it is time to commit."""
+        if self._unsaved >= COMMIT_EVERY_MESSAGES:
+            return True
+        return now >= self._commit_at and bool(self.moved())
+
+    def moved(self) -> dict[int, int]:
+        """The places that the node does not have."""
+        committed = self._committed
+        return {
+            queue_id: offset
+            for queue_id, offset in self._read.items()
+            if committed.get(queue_id) != offset
+        }
+
+    def begin_commit(self, now: float) -> dict[int, int]:
+        """The places to send now. They stay to be sent until `end_commit`."""
+        self._commit_at, self._unsaved = now + COMMIT_EVERY_S, 0
+        return self.moved()
+
+    def end_commit(self, places: Mapping[int, int]) -> None:
+        """The node has these."""
+        self._committed.update(places)
+
+    def commit(self, now: float, deadline: float) -> Operation[None]:
+        """Sends the places that have moved."""
+        places = self.begin_commit(now)
+        known_at = self.known_at(places)
+        try:
+            yield from operations.commit_cursor(
+                self.topic, self.name, places, deadline, generation=known_at
+            )
+        except TopicRemoved as removed:
+            self.forget(removed.generation)
+        else:
+            self.end_commit(places)
 
 
 class Follower(Generic[T]):
@@ -605,3 +573,33 @@ class Follower(Generic[T]):
         """Ends it at once, in the thread that iterates, and commits its cursor. The item in hand
         does not count as read. Harmless when repeated."""
         self._items.close()
+
+
+def check_start(start: object) -> None:
+    """Raises BadRequest for what is not a place to start at."""
+    is_number = isinstance(start, int) and not isinstance(start, bool)
+    is_place = is_number or isinstance(start, datetime | Mapping)
+    if not is_place and start not in ("latest", "earliest"):
+        raise BadRequest(
+            f"start is {start!r}", "use 'latest', 'earliest', an offset, -N or a datetime"
+        )
+
+
+def start_offset(topic: str, queue: QueueOffsets, start: Start, deadline: float) -> Operation[int]:
+    """The queue offset that `start` names. Negative numbers count back from the end; a queue that
+    a mapping does not name was added later, and is read from its start."""
+    if isinstance(start, Mapping):
+        return start.get(queue.queue_id, queue.min_offset)
+    if isinstance(start, datetime):
+        fields = {
+            "topic": topic,
+            "queue": queue.queue_id,
+            "timestamp": operations.milliseconds(start, 0),
+            "boundary": "lower",
+        }
+        return (yield from operations.seek(fields, deadline))
+    if start == "latest":
+        return queue.max_offset
+    if start == "earliest":
+        return queue.min_offset
+    return max(queue.min_offset, queue.max_offset + start) if start < 0 else start

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from keelog.client import operations
 from keelog.client.core import ClientCore
-from keelog.client.event_loop import run
+from keelog.client.event_loop import pass_on_error, run
 from keelog.client.groups import committed
 from node.runtime.event_log import fields
 from protocol.errors import MqError, NodeBusy, RefusedError, TopicRemoved
@@ -37,6 +37,8 @@ REPLY_S = 2.5
 STOP_S = 2.0
 Places = dict[int, int]
 """By queue: the next offset to consume."""
+OfTopics = Mapping[str, Mapping[int, int]]
+"""As `Places`, by topic and queue."""
 
 
 class TopicGroup(NamedTuple):
@@ -115,7 +117,7 @@ class Commits:
         unsent.places[queue_id] = offset
         if self._sending is None or self._sending.done():
             self._sending = asyncio.ensure_future(self._send())
-            self._sending.add_done_callback(self._sent)
+            self._sending.add_done_callback(lambda task: pass_on_error(task, self.fail))
         return unsent
 
     async def commit(self, topic: str, group: str, queue_id: int, offset: int) -> None:
@@ -200,14 +202,6 @@ class Commits:
         unsent.end(refused)
         return True
 
-    def _sent(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.fail(error)
-
-
-OfTopics = Mapping[str, Mapping[int, int]]
-"""By topic and queue: the next offset to consume."""
-
 
 class GroupOffsets:
     """One for each gateway, in the thread of its loop."""
@@ -224,20 +218,12 @@ class GroupOffsets:
         """Of one group. Raises what the writer refuses."""
         return (await self._known(group)).get(group, {})
 
-    async def of_topic(self, topic: str, group: str) -> Mapping[int, int]:
-        """Of one group and topic. Raises what the writer refuses."""
-        return (await self.of(group)).get(topic, {})
-
-    async def topics_of(self, group: str) -> list[str]:
-        """The topics of which a group has offsets."""
-        return sorted(await self.of(group))
-
     async def _known(self, group: str | None) -> Mapping[str, OfTopics]:
         known, _ = await run(self._core, committed(group, self._core.deadline(None)))
         return {
-            name: {topic: self._newest(topic, name, places) for topic, places in of.items()}
+            name: {
+                topic: {**places, **self._commits.waiting(topic, name)}
+                for topic, places in of.items()
+            }
             for name, of in known.items()
         }
-
-    def _newest(self, topic: str, group: str, places: Mapping[int, int]) -> Places:
-        return {**places, **self._commits.waiting(topic, group)}

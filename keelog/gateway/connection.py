@@ -213,6 +213,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
     number: bytes = field(default_factory=lambda: b"%d" % next(_NUMBERS))
     """Its name among the peers of held pulls."""
     is_closed: bool = False
+    is_unread: bool = False
+    """The client does not read what was sent."""
     _reader: FrameReader = field(init=False)
     _noted_bytes: int = 0
     """Of the frame that has begun, as ConnectionBuffers know it."""
@@ -220,8 +222,6 @@ class RemotingConnection(asyncio.BufferedProtocol):
     """When the frame began that is not whole."""
     _unsent: list[Body] = field(default_factory=list)
     _unsent_bytes: int = 0
-    _is_paused: bool = False
-    """The client does not read."""
     _is_waiting: bool = False
     """Requests that were read wait until it does."""
     _transport: asyncio.Transport | None = None
@@ -230,11 +230,6 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     def __post_init__(self) -> None:
         self._reader = FrameReader(shared=self.handler.buffers.room)
-
-    @property
-    def is_unread(self) -> bool:
-        """Whether the client does not read what was sent."""
-        return self._is_paused
 
     @property
     def buffered_bytes(self) -> int:
@@ -264,13 +259,13 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """Of asyncio: the client does not read, so its requests wait."""
-        self._is_paused = True
+        self.is_unread = True
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         """Of asyncio: a client that reads is not silent."""
-        self._is_paused = False
+        self.is_unread = False
         self.heard_at = monotonic()
         self.loop.call_soon(self._go_on)
 
@@ -279,7 +274,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
         Nothing if it has stopped again: the next `resume_writing` comes.
         """
-        if self._is_paused or self.is_closed or self._transport is None:
+        if self.is_unread or self.is_closed or self._transport is None:
             return
         self._transport.resume_reading()
         if self._is_waiting:
@@ -308,7 +303,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
                     else:
                         self._take(Request(self, header, body))
                     taken = True
-                    if self._is_paused or self.is_closed:
+                    if self.is_unread or self.is_closed:
                         self._is_waiting = True
                         break
             except BrokenFrame as error:

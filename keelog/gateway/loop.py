@@ -15,6 +15,7 @@ from pathlib import Path
 import zmq
 
 from keelog.client.core import ClientCore
+from keelog.client.event_loop import pass_on_error
 from keelog.gateway.awake_selector import AwakeSelector
 from keelog.gateway.connection import RemotingConnection
 from keelog.gateway.name_servers import OtherMasters, Registrar, promoted_at
@@ -88,7 +89,8 @@ class Gateway:
             self._registrar.follow(partial(_note_master, site.root))
         self._follower = StoreFollower(site, self.service.pulls.desk, page, zmq_)
         self.service.before_reading = self._catch_up
-        self.service.note_appends(self._appending, self._appended)
+        link = self.service.link
+        link.on_request, link.on_outcome = self._appending, self._appended
         self.service.commits.fail = self._fail
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -104,14 +106,6 @@ class Gateway:
         if port > VIP_DISTANCE:
             await self._open(host, port - VIP_DISTANCE)
         return f"tcp://{host}:{found}"
-
-    async def _look_for_old_master(self) -> None:
-        if self._others is not None:
-            await self._others.watch_old_master(self._port)
-
-    def _looked(self, looking: asyncio.Task[None]) -> None:
-        if not looking.cancelled() and (error := looking.exception()) is not None:
-            self._fail(error)
 
     async def _open(self, host: str, port: int) -> int:
         try:
@@ -137,11 +131,14 @@ class Gateway:
         self._loop.add_reader(self._follower.bell_fd, self._turn, True)
         self._turn()
         self._registrar.start(self._fail)
-        looking = self._loop.create_task(self._look_for_old_master())
-        looking.add_done_callback(self._looked)
+        looking: asyncio.Task[None] | None = None
+        if self._others is not None:
+            looking = self._loop.create_task(self._others.watch_old_master(self._port))
+            looking.add_done_callback(partial(pass_on_error, fail=self._fail))
         self.service.start(self._fail)
         await ended.wait()
-        looking.cancel()
+        if looking is not None:
+            looking.cancel()
         if not self._failed.done():
             await self._registrar.stop()
         self._loop.remove_reader(self._follower.bell_fd)
@@ -163,7 +160,7 @@ class Gateway:
         self._soon()
 
     def _appending(self) -> None:
-        if self.service.hears_of_growth:
+        if self.service.link.is_answered_soon:
             self._follower.spare_ring()
 
     def _appended(self) -> None:
@@ -219,7 +216,7 @@ class Gateway:
         if now >= self._look_at:
             self._look_at = now + LOOK_S
             self.service.look_around(now)
-        may_sleep = follower.ask_for_ring(self.service.hears_of_growth)
+        may_sleep = follower.ask_for_ring(self.service.link.is_answered_soon)
         sleep_ms = follower.sleep_ms(now, has_unsent=False) if may_sleep else 0
         self._turn_after(sleep_ms / 1000)
 
@@ -227,22 +224,6 @@ class Gateway:
         """Closes pages and files, and the connection to the writer."""
         self._follower.close()
         self._core.close()
-
-
-def _note_master(root: Path, place: MasterPlace) -> None:
-    """For the replica, which follows whom the name servers name."""
-    if place != read_master_place(root):
-        log.info("master found", extra=fields(remoting=place.remoting, replication=place.ha))
-        with disk.if_room():
-            write_master_place(root, place)
-
-
-def parse_place(text: str) -> tuple[str, int]:
-    """Reads HOST:PORT. Raises BadRequest."""
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65_535:
-        raise BadRequest(f"cannot listen at {text[:80]!a}", "write 127.0.0.1:10911")
-    return host, int(port)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -274,14 +255,6 @@ def main(arguments: list[str] | None = None) -> int:
     return run_process(child, partial(_serve, child))
 
 
-def _state_version(root: Path, settings: Settings) -> int:
-    """By which name servers know a newer master from an older one: its epoch, or where it was
-    promoted."""
-    if settings.controller_id:
-        return max(0, last_number(load_master_epochs(root)))
-    return 0 if settings.follow else promoted_at(root)
-
-
 def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
     options, root = child.options, child.root
     check_created(root)
@@ -306,7 +279,7 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
         async def serve() -> None:
             core = ClientCore(options.node, REQUEST_S, None)
             gateway = Gateway(site, core, name, name_servers, page, context)
-            gateway.service.look_with(selector)
+            gateway.service.link.selector = selector
             try:
                 child.report_ready(await gateway.listen(*parse_place(options.bind)))
                 await gateway.run(stop)
@@ -318,6 +291,30 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
         context.term()
     lock.release()
     return EXIT_OK
+
+
+def _note_master(root: Path, place: MasterPlace) -> None:
+    """For the replica, which follows whom the name servers name."""
+    if place != read_master_place(root):
+        log.info("master found", extra=fields(remoting=place.remoting, replication=place.ha))
+        with disk.if_room():
+            write_master_place(root, place)
+
+
+def parse_place(text: str) -> tuple[str, int]:
+    """Reads HOST:PORT. Raises BadRequest."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65_535:
+        raise BadRequest(f"cannot listen at {text[:80]!a}", "write 127.0.0.1:10911")
+    return host, int(port)
+
+
+def _state_version(root: Path, settings: Settings) -> int:
+    """By which name servers know a newer master from an older one: its epoch, or where it was
+    promoted."""
+    if settings.controller_id:
+        return max(0, last_number(load_master_epochs(root)))
+    return 0 if settings.follow else promoted_at(root)
 
 
 if __name__ == "__main__":

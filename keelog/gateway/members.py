@@ -1,12 +1,11 @@
 """Who is there: the members of groups and what they subscribe, by heart-beats (34).
 
 A member is a connection: when that goes, its memberships go at once. The clients of a group divide
-the queues among themselves; the node says who is there, and rings when that changes.
+its queues among those whom 38 names; the node notifies them when that changes.
 
-Clients divide the queues of a group among those whom 38 names. After a restart they come back one
-by one, and the first would take all queues, also those that others still consume. So 38 also names
-the members that were there before the gateway started, until they are back, or their time is over
-(`AwaitedMembers`).
+After a restart clients come back one by one, and the first would take all queues, also those that
+others still consume. So 38 also names the members that were there before the gateway started, until
+they are back, or their time is over (`AwaitedMembers`).
 """
 
 import logging
@@ -33,90 +32,17 @@ from protocol.remoting.header_fields import request_fields
 from protocol.remoting.headers import ONE_WAY, RemotingHeader
 from protocol.remoting.java_json import read_body, write_body
 
+log = logging.getLogger("keelog.gateway")
+
 REJOIN_S = 10.0
-"""For a client that beats as soon as it is connected again: a Java client pulls again after 3 s."""
+"""How long a member of before the start is awaited that beats as soon as it is connected again: a
+Java client pulls again after 3 s."""
 BEAT_S = 35.0
 """For every other one: it beats each 30 s, whether its connection is new or not."""
 REJOINS_SINCE = 473
 """Java's clients of 5.3.0 and later beat on a new connection (MQClientInstance)."""
 AWAITED_MAX = 100_000
-"""Of all groups; of further ones nobody knows."""
-
-
-class AwaitedMembers:
-    """Client ids by group, each with the moment until which it is awaited. Times are seconds of the
-    caller's monotonic clock."""
-
-    def __init__(self, before: Mapping[str, Any] | None = None, now: float = 0.0) -> None:
-        """`before`: the file of the members as the last gateway left it; what it should not hold
-        is passed over."""
-        self._now = now
-        self._groups: dict[str, dict[str, float]] = {}
-        for group, client_id, wait_s in islice(_members_before(before or {}), AWAITED_MAX):
-            self._groups.setdefault(group, {})[client_id] = now + wait_s
-
-    def __bool__(self) -> bool:
-        return bool(self._groups)
-
-    def of(self, group: str) -> Iterable[str]:
-        """Those of one group."""
-        return self._groups.get(group, {})
-
-    def left(self, group: str) -> dict[str, float]:
-        """For how many seconds each of a group is awaited still, as of the last look."""
-        awaited = self._groups.get(group, {})
-        return {one: round(max(0.0, until - self._now), 1) for one, until in awaited.items()}
-
-    def forget(self, group: str, client_id: str) -> bool:
-        """A member is back, or has left for good; whether it was awaited."""
-        awaited = self._groups.get(group, {})
-        if awaited.pop(client_id, None) is None:
-            return False
-        if not awaited:
-            del self._groups[group]
-        return True
-
-    def drop_due(self, now: float) -> list[str]:
-        """Awaits those no longer whose time is over; returns their groups."""
-        self._now = now
-        changed = []
-        for group, awaited in list(self._groups.items()):
-            due = [client_id for client_id, until in awaited.items() if until <= now]
-            for client_id in due:
-                self.forget(group, client_id)
-            changed += [group] if due else []
-        return changed
-
-    def groups(self) -> Iterable[str]:
-        """Groups with awaited members."""
-        return self._groups
-
-
-def _members_before(before: Mapping[str, Any]) -> Iterable[tuple[str, str, float]]:
-    """Group, client id and seconds to wait of those who were there, and of those awaited then."""
-    for group, entry in before.items():
-        if not isinstance(entry, dict):
-            continue
-        awaited, members = entry.get("awaited"), entry.get("members")
-        for client_id, left_s in awaited.items() if isinstance(awaited, dict) else ():
-            # No longer than the first wait allowed, however often the gateway starts.
-            if isinstance(left_s, int | float) and left_s > 0:
-                yield group, client_id, min(float(left_s), BEAT_S)
-        for member in members if isinstance(members, list) else ():
-            if isinstance(member, dict) and isinstance(member.get("client_id"), str):
-                yield group, member["client_id"], _awaited_s(member)
-
-
-def _awaited_s(member: Mapping[str, Any]) -> float:
-    language, version = member.get("language"), member.get("version")
-    number = version if isinstance(version, int) else 0
-    is_java = language == Language.JAVA.name
-    rejoins = language == Language.PYTHON.name or (is_java and number >= REJOINS_SINCE)
-    return REJOIN_S if rejoins else BEAT_S
-
-
-log = logging.getLogger("keelog.gateway")
-
+"""Members of all groups that are awaited; of further ones nobody knows."""
 GROUPS_MAX = 20_000
 MEMBERS_MAX = 10_000
 """Of one group."""
@@ -212,7 +138,7 @@ def _newer(known: SubscriptionData | None, found: SubscriptionData) -> Subscript
 class Members:
     """All groups of a node. Times are seconds of the caller's monotonic clock."""
 
-    def __init__(self, awaited: AwaitedMembers | None = None) -> None:
+    def __init__(self, awaited: "AwaitedMembers | None" = None) -> None:
         """`awaited`: who was there before the gateway started."""
         self._awaited = AwaitedMembers() if awaited is None else awaited
         self.may_ring: Callable[[str], bool] = lambda group: True
@@ -345,7 +271,7 @@ class Members:
         if has_changed or is_new:
             self._pulled_queues -= group.forget_pulls()
             self.changes += 1
-            self._ring(name, group)
+            self._notify(name, group)
 
     def _join(
         self, of: dict[RemotingConnection, set[str]], connection: RemotingConnection, name: str
@@ -373,7 +299,7 @@ class Members:
         if wanted.consumer_group:
             self._leave(wanted.consumer_group, request.connection)
             if self._awaited.forget(wanted.consumer_group, wanted.client_id):
-                self._ring_anew(wanted.consumer_group)
+                self._notify_anew(wanted.consumer_group)
         return Reply()
 
     def members_of(self, request: Request) -> Reply:
@@ -496,7 +422,7 @@ class Members:
         """Drops the members that did not beat for SILENT_S_MAX, locks that have expired, and those
         who were awaited for long enough."""
         for name in self._awaited.drop_due(now) if self._awaited else ():
-            self._ring_anew(name)
+            self._notify_anew(name)
         for name, group in list(self.groups.items()):
             for connection in _silent(group.members, now):
                 who = fields(
@@ -525,7 +451,7 @@ class Members:
             del self.groups[name]
             self._chars -= group.chars
             self._pulled_queues -= sum(map(len, group.pulled.values()))
-        self._ring(name, group)
+        self._notify(name, group)
 
     def _leave_producers(self, name: str, connection: RemotingConnection) -> None:
         members = self.producers.get(name, {})
@@ -539,15 +465,15 @@ class Members:
             # As at a broker also where it is a producer of another group: that beats again.
             del self._producers_by_id[member.client_id]
 
-    def _ring_anew(self, name: str) -> None:
+    def _notify_anew(self, name: str) -> None:
         """One that was awaited is so no more, and is not back."""
         self.changes += 1
         group = self.groups.get(name)
         if group is not None:
-            self._ring(name, group)
+            self._notify(name, group)
 
-    def _ring(self, name: str, group: Group) -> None:
-        """40: tells all members that the group has changed."""
+    def _notify(self, name: str, group: Group) -> None:
+        """40: notifies all members that the group has changed."""
         if group.message_model == BROADCASTING or not self.may_ring(name):
             return
         for connection in group.members:
@@ -570,3 +496,75 @@ def _checked(group: str) -> str:
     if not is_group_name(group):
         raise BadRequest(f"{group[:80]!a} cannot name a group")
     return group
+
+
+class AwaitedMembers:
+    """Client ids by group, each with the moment until which it is awaited. Times are seconds of the
+    caller's monotonic clock."""
+
+    def __init__(self, before: Mapping[str, Any] | None = None, now: float = 0.0) -> None:
+        """`before`: the file of the members as the last gateway left it; what it should not hold
+        is passed over."""
+        self._now = now
+        self._groups: dict[str, dict[str, float]] = {}
+        for group, client_id, wait_s in islice(_members_before(before or {}), AWAITED_MAX):
+            self._groups.setdefault(group, {})[client_id] = now + wait_s
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def of(self, group: str) -> Iterable[str]:
+        """Those of one group."""
+        return self._groups.get(group, {})
+
+    def left(self, group: str) -> dict[str, float]:
+        """For how many seconds each of a group is awaited still, as of the last look."""
+        awaited = self._groups.get(group, {})
+        return {one: round(max(0.0, until - self._now), 1) for one, until in awaited.items()}
+
+    def forget(self, group: str, client_id: str) -> bool:
+        """A member is back, or has left for good; whether it was awaited."""
+        awaited = self._groups.get(group, {})
+        if awaited.pop(client_id, None) is None:
+            return False
+        if not awaited:
+            del self._groups[group]
+        return True
+
+    def drop_due(self, now: float) -> list[str]:
+        """Awaits those no longer whose time is over; returns their groups."""
+        self._now = now
+        changed = []
+        for group, awaited in list(self._groups.items()):
+            due = [client_id for client_id, until in awaited.items() if until <= now]
+            for client_id in due:
+                self.forget(group, client_id)
+            changed += [group] if due else []
+        return changed
+
+    def groups(self) -> Iterable[str]:
+        """Groups with awaited members."""
+        return self._groups
+
+
+def _members_before(before: Mapping[str, Any]) -> Iterable[tuple[str, str, float]]:
+    """Group, client id and seconds to wait of those who were there, and of those awaited then."""
+    for group, entry in before.items():
+        if not isinstance(entry, dict):
+            continue
+        awaited, members = entry.get("awaited"), entry.get("members")
+        for client_id, left_s in awaited.items() if isinstance(awaited, dict) else ():
+            # No longer than the first wait allowed, however often the gateway starts.
+            if isinstance(left_s, int | float) and left_s > 0:
+                yield group, client_id, min(float(left_s), BEAT_S)
+        for member in members if isinstance(members, list) else ():
+            if isinstance(member, dict) and isinstance(member.get("client_id"), str):
+                yield group, member["client_id"], _awaited_s(member)
+
+
+def _awaited_s(member: Mapping[str, Any]) -> float:
+    language, version = member.get("language"), member.get("version")
+    number = version if isinstance(version, int) else 0
+    is_java = language == Language.JAVA.name
+    rejoins = language == Language.PYTHON.name or (is_java and number >= REJOINS_SINCE)
+    return REJOIN_S if rejoins else BEAT_S

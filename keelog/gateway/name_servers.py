@@ -14,12 +14,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, Self
 from zlib import crc32
 
+from keelog.client.event_loop import pass_on_error
 from keelog.gateway.settings import MASTER, BrokerName
 from keelog.gateway.topics import Topics
 from node.runtime import disk
@@ -38,14 +40,24 @@ from node.store.identity.roles import MASTER as MASTER_ROLE
 from node.store.identity.roles import load_role
 from protocol.addresses import is_loopback
 from protocol.errors import MqError, RefusedError
+from protocol.record.codec import CRC_MASK
 from protocol.remoting.bodies import RegisterBrokerBody, TopicRouteData
 from protocol.remoting.codes import BrokenFrame, RequestCode, ResponseCode
 from protocol.remoting.frame_reader import FrameReader, frame_head
 from protocol.remoting.headers import RemotingHeader
 from protocol.remoting.java_json import parse_java_json, read_body, write_body
 
+log = logging.getLogger("keelog.gateway")
+
 FIRST_ROOM_BYTES = 4_096
 """Replies are small, and a larger one makes room."""
+LOOK_S = 10.0
+"""Between two looks at the address of the old master."""
+ANSWER_S = 3.0
+OLD_MASTER = ""
+"""In place of a name server: the address of the old master itself."""
+REGISTERED_TWICE = 2
+"""Registrations without success, after which another master counts as the newer one."""
 
 
 class CallerReply(NamedTuple):
@@ -151,15 +163,6 @@ class RemotingCaller(asyncio.BufferedProtocol):
                 coming.set_exception(ConnectionResetError(why))
 
 
-log = logging.getLogger("keelog.gateway")
-
-LOOK_S = 10.0
-"""Between two looks at the address of the old master."""
-ANSWER_S = 3.0
-OLD_MASTER = ""
-"""In place of a name server: the address of the old master itself."""
-
-
 def promoted_at(root: Path) -> int:
     """The log offset at which this store was promoted; 0: it never was. Raises StoreDamaged."""
     role = load_role(root)
@@ -174,7 +177,7 @@ class OtherMasters:
         self._name = name
         self._seen: dict[str, OtherMaster] = {}
         """By name server."""
-        self._told = read_other_master(root)
+        self._noted = read_other_master(root)
 
     def note(self, where: str, other: OtherMaster | None) -> None:
         """What was found there now. One that leads is believed until the node starts again: it
@@ -183,19 +186,19 @@ class OtherMasters:
             self._seen[where] = other
         else:
             self._seen.pop(where, None)
-        if self._told is not None and self._told.leads:
+        if self._noted is not None and self._noted.leads:
             return
         found = max(self._seen.values(), key=lambda one: one.leads, default=None)
-        if found == self._told:
+        if found == self._noted:
             return
         if found is None:
-            self._told = None
+            self._noted = None
             forget_other_master(self._root)
             log.info("no other master runs under this one's name any more")
             return
         with disk.if_room():  # else it is told at the next look
             write_other_master(self._root, found)
-            self._told = found
+            self._noted = found
         extra = fields(other=found.address, own=self._name.announced, why=found, hint=STEP)
         if found.leads:
             log.error("takes no messages: another master leads", extra=extra)
@@ -248,14 +251,6 @@ async def _is_a_master(place: str, own_port: int) -> bool:
     settings = {line.partition("=")[0].strip(): line.partition("=")[2].strip() for line in lines}
     is_slave = settings.get("brokerRole") == "SLAVE" or settings.get("brokerId") != str(MASTER)
     return reply.code == ResponseCode.SUCCESS and not is_slave
-
-
-CRC_MASK = 0x7FFFFFFF
-"""Java's checksum of a body is a positive number of 32 bits."""
-
-
-REGISTERED_TWICE = 2
-"""Registrations without success, after which another master counts as the newer one."""
 
 
 class Pace(NamedTuple):
@@ -381,7 +376,7 @@ class Registrar:
         self._warn()
         for coming in (self._look(), *(link.run() for link in self._links)):
             task = asyncio.ensure_future(coming)
-            task.add_done_callback(lambda ended: _pass_on(ended, fail))
+            task.add_done_callback(partial(pass_on_error, fail=fail))
             self._tasks.append(task)
 
     async def stop(self) -> None:
@@ -412,11 +407,11 @@ class Registrar:
     def _warn(self) -> None:
         """Logs what is allowed, but seldom meant."""
         announced, name = self._name.announced, self._name
-        far = [link.place for link in self._links if not is_loopback(_host_and_port(link.place)[0])]
-        if far and is_loopback(_host_and_port(announced)[0]):
+        remote = [link.place for link in self._links if not is_loopback(split_place(link.place)[0])]
+        if remote and is_loopback(split_place(announced)[0]):
             log.warning(
                 "other machines cannot connect to the address that is registered",
-                extra=fields(address=announced, name_servers=";".join(far)),
+                extra=fields(address=announced, name_servers=";".join(remote)),
             )
         if name.broker_id != MASTER and not self.follows:
             log.warning(
@@ -454,7 +449,7 @@ class NameServerLink:
         while True:
             try:
                 self._caller = await RemotingCaller.connect(
-                    *_host_and_port(self.place), self._pace.answer_s
+                    *split_place(self.place), self._pace.answer_s
                 )
                 await self._stay(self._caller)
             except (MqError, OSError) as error:
@@ -561,14 +556,3 @@ class NameServerLink:
             log.warning(
                 "not registered at a name server", extra=fields(name_server=self.place, why=why)
             )
-
-
-def _host_and_port(place: str) -> tuple[str, int]:
-    host, _, port = place.rpartition(":")
-    return host.strip("[]"), int(port)
-
-
-def _pass_on(ended: asyncio.Task[None], fail: Callable[[BaseException], None]) -> None:
-    """Passes on an unexpected error of a task: asyncio would log it and go on."""
-    if not ended.cancelled() and (error := ended.exception()) is not None:
-        fail(error)

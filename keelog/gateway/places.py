@@ -35,6 +35,8 @@ from protocol.remoting.java_json import write_body
 NOTED_MAX = 65_536
 """Places in topics that were removed once, of which it is known that they are of the new one. When
 there are more, those of one connection are forgotten, and what it pulls begins anew."""
+RESETS_MAX = 65_536
+"""Places that wait for a member that pulls; further ones are refused as busy."""
 
 
 class GroupQueuePlace(NamedTuple):
@@ -99,10 +101,6 @@ class ClientPlaces:
         # One that came where the log ended at the removal has had no message of the new topic.
         is_older = self._came_at.get(connection, 0) <= generation
         return PlaceVerdict.STALE if is_older else PlaceVerdict.UNKNOWN
-
-
-RESETS_MAX = 65_536
-"""Places that wait for a member that pulls; further ones are refused as busy."""
 
 
 class _Reset(NamedTuple):
@@ -198,15 +196,12 @@ class Resets:
                 places[queue_id] = self._facts.offset_at(wanted.topic, queue_id, wanted.timestamp)
         if not places:
             return Reply(ResponseCode.SYSTEM_ERROR, remark="No queues to reset.")
-        await self._assign(wanted.topic, wanted.group, places)
+        for queue_id, offset in places.items():
+            self._waiting.put(GroupQueuePlace(wanted.topic, wanted.group, queue_id), offset)
+        await self._commit(wanted.topic, wanted.group, places)
         broker = self._topics.name.broker
         table = {MessageQueue(wanted.topic, broker, n): offset for n, offset in places.items()}
         return Reply(body=write_body(ResetOffsetBody(table), standard=True))
-
-    async def _assign(self, topic: str, group: str, places: Mapping[int, int]) -> None:
-        for queue_id, offset in places.items():
-            self._waiting.put(GroupQueuePlace(topic, group, queue_id), offset)
-        await self._commit(topic, group, places)
 
     async def _commit(self, topic: str, group: str, places: Mapping[int, int]) -> None:
         """All queues go to the writer together."""

@@ -9,6 +9,7 @@ from functools import lru_cache
 from itertools import count
 from typing import Any, NamedTuple
 
+from keelog.client.consumer.options import SQL92, TAG
 from keelog.gateway.connection import RemotingConnection, Reply, Request
 from keelog.gateway.groups import Groups
 from keelog.gateway.members import BROADCASTING, Members
@@ -48,8 +49,6 @@ OPEN_CHARS_MAX = 64 * 1024 * 1024
 """Of the expressions of all pulls that are held: beyond it, no pull with one is held."""
 CACHED_CHARS_MAX = 4_096
 """Of an expression that is remembered for the next pull."""
-TAG, SQL92 = "TAG", "SQL92"
-"""The languages of expressions; none is TAG."""
 _MOVED_AWAY_FROM_0 = (PullStatus.NO_MATCHED_LOGIC_QUEUE, PullStatus.NO_MESSAGE_IN_QUEUE)
 _CODES = {
     PullStatus.FOUND: ResponseCode.SUCCESS,

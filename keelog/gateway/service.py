@@ -19,9 +19,9 @@ from time import monotonic
 from typing import Any
 
 from keelog.client.core import ClientCore
+from keelog.client.event_loop import pass_on_error
 from keelog.gateway.admin.desk import AdminDesk, AdminParts
 from keelog.gateway.admin.look_ups import LookUps
-from keelog.gateway.awake_selector import AwakeSelector
 from keelog.gateway.commits import Commits
 from keelog.gateway.connection import (
     ConnectionBuffers,
@@ -82,6 +82,17 @@ SENDS = frozenset(
         RequestCode.SEND_REPLY_MESSAGE_V2,
     }
 )
+_OF_MASTER = (
+    *SENDS,
+    RequestCode.CONSUMER_SEND_MSG_BACK,
+    RequestCode.RECALL_MESSAGE,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP,
+)
+"""Messages and changes that a node which follows refuses."""
+_PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+_BUSY = "[REJECTREQUEST]system busy, start flow control for a while"
 
 
 class GatewayService:
@@ -117,25 +128,25 @@ class GatewayService:
         )
         self.members.may_ring = lambda group: self.groups.settings(group).rings
         self.pulls = Pulls(store, self.topics, self.members, self.groups, limits, shards)
-        self._link = WriterLink(core, run_dir(store.root), settings, self.buffers.gathering)
+        self.link = WriterLink(core, run_dir(store.root), settings, self.buffers.gathering)
         levels = len(settings.delay_levels_ms)
         delays = DelayRules(levels, settings.timer_max_delay_sec * 1000, name.broker)
         self.sends = self._make_sends(settings, name.cluster, delays)
         self._recalls = Recalls(self.sends, self.topics, delays, settings.recall_message_enable)
-        self._ends = Ends(self._link, self.topics, self._look_up, settings, delays)
-        self._checks = Checks(
+        self._ends = Ends(self.link, self.topics, self._look_up, settings, delays)
+        self.checks = Checks(
             core,
-            self._link,
+            self.link,
             self.topics,
             self._ends,
             self.members.producer_of,
             name.broker,
             settings,
         )
-        self._checks.clock_sets = partial(clock_sets, store.root)
-        self._send_back = SendBack(self._link, self.topics, self.groups, self._look_up, levels)
-        self._asked = ClientRequests()
-        self._replies = Replies(self.sends, self.members, self._asked, name.address, live)
+        self.checks.clock_sets = partial(clock_sets, store.root)
+        self._send_back = SendBack(self.link, self.topics, self.groups, self._look_up, levels)
+        self.asked = ClientRequests()
+        self._replies = Replies(self.sends, self.members, self.asked, name.address, live)
         self._places = ClientPlaces(self._generation_of, self._readable)
         self.commits = Commits(core, self._generation_of)
         self._resets = WaitingResets(self._generation_of)
@@ -150,7 +161,7 @@ class GatewayService:
 
     def _make_sends(self, settings: Settings, cluster: str, delays: DelayRules) -> Sends:
         return Sends(
-            self._link,
+            self.link,
             self.topics,
             self.groups,
             cluster,
@@ -181,7 +192,7 @@ class GatewayService:
             members=self.members,
             commits=self.commits,
             resets=self._resets,
-            asked=self._asked,
+            asked=self.asked,
             live=self._live,
             look_up=self._look_up,
             now=self._now,
@@ -248,19 +259,6 @@ class GatewayService:
         self.before_reading(now)
         return now
 
-    @property
-    def hears_of_growth(self) -> bool:
-        """Whether an answer of the writer will wake the loop as soon as its bell would."""
-        return self._link.is_answered_soon
-
-    def note_appends(self, begun: Callable[[], object], ended: Callable[[], object]) -> None:
-        """Has one called when a request goes to the writer, the other when it has its outcome."""
-        self._link.on_request, self._link.on_outcome = begun, ended
-
-    def look_with(self, selector: AwakeSelector) -> None:
-        """Has the loop look for the next request of a client that waits for each reply."""
-        self._link.selector = selector
-
     # Connections
 
     def came(self, connection: RemotingConnection) -> None:
@@ -277,7 +275,7 @@ class GatewayService:
         self.pulls.went(connection)
         self.members.went(connection)
         self._places.went(connection)
-        self._asked.went(connection)
+        self.asked.went(connection)
 
     def look_around(self, now: float) -> None:
         """Ends what is silent. Call it each second or so."""
@@ -306,31 +304,11 @@ class GatewayService:
         self, connection: RemotingConnection, header: RemotingHeader, body: memoryview
     ) -> None:
         """A client's answer to what it was asked."""
-        self._asked.answered(connection, header, body)
+        self.asked.answered(connection, header, body)
 
     def count_end(self, reason: EndReason) -> None:
         """A connection was ended."""
         self.stats.ended(reason)
-
-    @property
-    def held_pulls(self) -> int:
-        """Pulls that wait for messages."""
-        return len(self.pulls.desk.holds)
-
-    @property
-    def client_requests(self) -> int:
-        """Requests to clients without an answer yet."""
-        return len(self._asked)
-
-    @property
-    def open_transactions(self) -> int:
-        """Those that the last round of checks found open for long."""
-        return self._checks.open
-
-    @property
-    def transaction_checks(self) -> int:
-        """Questions to producers about them."""
-        return self._checks.asked
 
     def take(self, request: Request) -> None:
         """Serves a request, at once or later."""
@@ -467,15 +445,10 @@ class GatewayService:
 
     def start(self, fail: Callable[[BaseException], None]) -> None:
         """Begins what the gateway does by itself; `fail` is called with an unexpected error."""
-
-        def ended(task: asyncio.Future[Any]) -> None:
-            if not task.cancelled() and (error := task.exception()) is not None:
-                fail(error)
-
         if self._is_slave:
             return  # the master asks for open transactions
-        task = asyncio.ensure_future(self._checks.run())
-        task.add_done_callback(ended)
+        task = asyncio.ensure_future(self.checks.run())
+        task.add_done_callback(partial(pass_on_error, fail=fail))
         self._own_tasks.append(task)
 
     async def stop(self) -> None:
@@ -487,8 +460,8 @@ class GatewayService:
         for task in [*self._tasks, *self._own_tasks]:
             task.cancel()
         await self.commits.close()
-        await self._ends.close()
-        self._link.close()
+        await self._ends.ops.close()
+        self.link.close()
         self.groups.close()
         self._admin.close()
         self.stats.close(self)
@@ -500,24 +473,6 @@ def connections_max() -> int:
     if soft == resource.RLIM_INFINITY:
         return CONNECTIONS_MAX
     return max(1, min(CONNECTIONS_MAX, soft - SPARE_DESCRIPTORS))
-
-
-_SENDS_OF_MASTER = (
-    RequestCode.SEND_MESSAGE,
-    RequestCode.SEND_MESSAGE_V2,
-    RequestCode.SEND_BATCH_MESSAGE,
-    RequestCode.SEND_REPLY_MESSAGE,
-    RequestCode.SEND_REPLY_MESSAGE_V2,
-    RequestCode.CONSUMER_SEND_MSG_BACK,
-    RequestCode.RECALL_MESSAGE,
-)
-_CHANGES_OF_MASTER = (
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
-    RequestCode.DELETE_SUBSCRIPTIONGROUP,
-)
-_PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
-_BUSY = "[REJECTREQUEST]system busy, start flow control for a while"
 
 
 def as_slave(handlers: Mapping[int, Handle], settings: Settings) -> dict[int, Handle]:
@@ -534,10 +489,7 @@ def as_slave(handlers: Mapping[int, Handle], settings: Settings) -> dict[int, Ha
             "send it to the master",
         )
 
-    changed: dict[int, Handle] = {
-        **handlers,
-        **dict.fromkeys((*_SENDS_OF_MASTER, *_CHANGES_OF_MASTER), refuse),
-    }
+    changed: dict[int, Handle] = {**handlers, **dict.fromkeys(_OF_MASTER, refuse)}
     changed[RequestCode.END_TRANSACTION] = _no_end
     if not settings.slave_read_enable:
         changed.update(dict.fromkeys(_PULLS, _no_pull))

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
 
+log = logging.getLogger("keelog.gateway")
+
 TBW102 = "TBW102"
 """The topic whose settings a topic gets that a send creates (RocketMQ: TopicValidator)."""
 TBW102_QUEUES = 8
@@ -26,6 +28,11 @@ MASTER = 0
 REGION = "DefaultRegion"
 SEND_EXT = {"MSG_REGION": REGION, "TRACE_ON": "true"}
 """In every answer to a send, also a refusal: the Java client reads MSG_REGION without a check."""
+CREATES_TOPICS = "auto_create_topic_enable"
+CHANGEABLE = frozenset(
+    (CREATES_TOPICS, "auto_create_subscription_group", "store_reply_message_enable")
+)
+"""All of them are true or false."""
 
 
 class BrokerName(NamedTuple):
@@ -46,15 +53,6 @@ class BrokerName(NamedTuple):
     def reply_topic(self) -> str:
         """The topic of replies to requests (MixAll#getReplyTopic)."""
         return f"{self.cluster}_REPLY_TOPIC"
-
-
-log = logging.getLogger("keelog.gateway")
-
-CREATES_TOPICS = "auto_create_topic_enable"
-CHANGEABLE = frozenset(
-    (CREATES_TOPICS, "auto_create_subscription_group", "store_reply_message_enable")
-)
-"""All of them are true or false."""
 
 
 class LiveSettings:

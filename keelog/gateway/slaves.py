@@ -24,6 +24,8 @@ from protocol.remoting.java_json import write_body
 OffsetsOfAll = Callable[[], Awaitable[Mapping[str, Mapping[str, Mapping[int, int]]]]]
 """Returns the next offsets by group, topic and queue."""
 NO_DELAYS = b'{"dataVersion":{"counter":0,"stateVersion":0,"timestamp":0},"offsetTable":{}}'
+_LAST_END = 2**63 - 1
+"""The end of the last epoch: Java's largest long."""
 
 
 class SlaveDesk:
@@ -96,10 +98,6 @@ def _follower_shown(row: FollowerRow, end: int) -> HAConnectionInfo:
         transferred_byte_in_second=row.bytes_per_s,
         transfer_from_where=row.sent,
     )
-
-
-_LAST_END = 2**63 - 1
-"""The end of the last epoch: Java's largest long."""
 
 
 class ElectedDesk:

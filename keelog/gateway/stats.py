@@ -1,10 +1,9 @@
 """Counts of the gateway for metrics: requests, refusals, connections, and what they hold."""
 
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from keelog.gateway.connection import ConnectionBuffers, EndReason, RemotingConnection
-from keelog.gateway.members import Members
+from keelog.gateway.connection import EndReason
 from node.runtime.stats import StatsPage
 from node.runtime.stats_series import (
     GATEWAY,
@@ -19,6 +18,9 @@ from node.runtime.stats_series import (
 )
 from protocol.remoting.codes import ResponseCode
 
+if TYPE_CHECKING:
+    from keelog.gateway.service import GatewayService
+
 _GOOD = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -32,30 +34,6 @@ _GOOD = frozenset(
     }
 )
 """Outcomes other than refusals: messages were stored, or there is nothing."""
-
-
-class WatchedService(Protocol):
-    """What is looked at."""
-
-    connections: set[RemotingConnection]
-    buffers: ConnectionBuffers
-    members: Members
-
-    @property
-    def held_pulls(self) -> int:
-        """Pulls that wait for messages."""
-
-    @property
-    def client_requests(self) -> int:
-        """Requests to clients without an answer yet."""
-
-    @property
-    def open_transactions(self) -> int:
-        """Those that the last round of checks found open for long."""
-
-    @property
-    def transaction_checks(self) -> int:
-        """Questions to producers about them."""
 
 
 class GatewayStats:
@@ -91,22 +69,22 @@ class GatewayStats:
         """The gateway has ended a connection."""
         self._numbers[self._ends[reason]] += 1
 
-    def publish(self, service: WatchedService) -> None:
+    def publish(self, service: "GatewayService") -> None:
         """Shows what was counted, and the gauges."""
         now = (
             len(service.connections),
-            service.held_pulls,
+            len(service.pulls.desk.holds),
             service.buffers.held,
-            service.client_requests,
+            len(service.asked),
             service.members.producer_count,
-            service.open_transactions,
+            service.checks.open,
         )
         for place, value in zip(self._gauges, now, strict=True):
             self._numbers[place] = value
-        self._numbers[self._checks] = service.transaction_checks
+        self._numbers[self._checks] = service.checks.asked
         self._page.publish()
 
-    def close(self, service: WatchedService) -> None:
+    def close(self, service: "GatewayService") -> None:
         """Shows the last counts; the file stays."""
         self.publish(service)
         self._page.close()

@@ -18,9 +18,20 @@ from protocol.errors import MessageDamaged, StoreDamaged
 from protocol.record.codec import Record, decode
 from protocol.record.waiting import RealPlace
 
+log = logging.getLogger("keelog.tasks")
+
 PAGE_BYTES_MAX = 256 * 1024
 PAGE_MESSAGES_MAX = 1_000
 REQUEST_S = 10.0
+WAIT_S_MAX = 30.0
+"""How long a reader holds a pull of a queue without messages, if `long_polling_ms_max` lets it."""
+PATIENCE_MS = 100
+"""How late a message may be seen: delays are longer, and a reader that followed the log for these
+queues would read all that producers send to others."""
+_BEYOND = 1 << 62
+"""An offset after the end of any queue."""
+_HELD = ("OFFSET_OVERFLOW_ONE", "NO_MESSAGE_IN_QUEUE")
+"""The outcomes for which a reader holds a pull."""
 
 
 class QueuePage(NamedTuple):
@@ -82,27 +93,6 @@ def _records_of(found: PullResult) -> list[Record]:
     return records
 
 
-log = logging.getLogger("keelog.tasks")
-
-WAIT_S_MAX = 30.0
-"""How long a reader holds a pull of a queue without messages, if `long_polling_ms_max` lets it."""
-PATIENCE_MS = 100
-"""How late a message may be seen: delays are longer, and a reader that followed the log for these
-queues would read all that producers send to others."""
-_BEYOND = 1 << 62
-"""An offset after the end of any queue."""
-_HELD = ("OFFSET_OVERFLOW_ONE", "NO_MESSAGE_IN_QUEUE")
-"""The outcomes for which a reader holds a pull."""
-
-
-class Pulled(NamedTuple):
-    """Messages, none after a while without one, where the queue goes on, and where it ends."""
-
-    records: list[Record]
-    next_offset: int
-    max_offset: int
-
-
 class WaitingQueue:
     """A queue of the system's. `wait_s`: how long a pull is held."""
 
@@ -111,8 +101,9 @@ class WaitingQueue:
         self._place = place
         self._wait_s = wait_s
 
-    async def pull(self, offset: int) -> Pulled:
-        """The next messages. Raises what a reader refuses, StoreDamaged."""
+    async def pull(self, offset: int) -> QueuePage:
+        """The next messages, none after a while without one. Raises what a reader refuses,
+        StoreDamaged."""
         place = self._place
         found = await read_page(
             self._core, place.topic, place.queue_id, offset, self._wait_s, PATIENCE_MS
@@ -128,7 +119,7 @@ class WaitingQueue:
                 log.warning("a queue of delayed messages goes on elsewhere", extra=extra)
             elif self._wait_s < RETRY_S or found.status not in _HELD:
                 await asyncio.sleep(RETRY_S)
-        return Pulled(list(found.records), found.next_offset, found.max_offset)
+        return found
 
     async def end(self) -> int:
         """Where the queue ends now. Raises what a reader refuses."""

@@ -1,8 +1,8 @@
 """What a node asks of its clients, over the connections that they opened.
 
 Each request waits until it is answered, is late, or its connection ends. A client repeats the
-number of the request, over the connection on which it was asked. What nobody asked for, or comes
-too late, is ignored (RocketMQ: NettyRemotingAbstract).
+number of the request, over the connection on which it was asked. An answer that nobody asked
+for, or that comes too late, is ignored (RocketMQ: NettyRemotingAbstract).
 
 324 and 325 are replies to messages that a producer sent with `request`, pushed to it by 326. A
 consumer makes the reply of the message (MessageUtil#createReplyMessage), which says whose it is.
@@ -16,10 +16,10 @@ from collections.abc import Coroutine, Mapping
 from itertools import count
 from typing import Any, NamedTuple
 
-from keelog.client.results import Receipt
 from keelog.gateway.connection import Body, RemotingConnection, Reply, Request
 from keelog.gateway.members import Members
 from keelog.gateway.sending.sends import Sends
+from keelog.gateway.sending.writer_link import FutureSlot
 from keelog.gateway.settings import SEND_EXT, LiveSettings
 from node.runtime.event_log import fields
 from node.runtime.process import now_ms
@@ -31,10 +31,18 @@ from protocol.remoting.header_fields import SendMessageHeader, request_fields
 from protocol.remoting.headers import RemotingHeader
 from protocol.remoting.java_json import INT32_MAX
 
+log = logging.getLogger("keelog.gateway")
+
 CLIENT_REQUESTS_MAX = 1_024
 """Requests to all clients without an answer; further ones are refused as busy."""
 ANSWER_S_MAX = 10.0
 """How long a client may take, as at a broker (Broker2Client#callClient)."""
+REPLY_BYTES_MAX = 64 * 1024 * 1024
+"""Bodies of replies that producers have not confirmed; beyond it, replies are refused as busy."""
+REPLY_TO_CLIENT, PUSH_REPLY_TIME = "REPLY_TO_CLIENT", "PUSH_REPLY_TIME"
+NOT_STORED = "0"
+"""In place of a message id, which a Java client wants."""
+_ADDED = "".join(f"{name}\x01{value}\x02" for name, value in SEND_EXT.items())
 
 
 class ClientAnswer(NamedTuple):
@@ -97,16 +105,6 @@ class ClientRequests:
                 coming.set_exception(ConnectionResetError("the client is gone"))
 
 
-log = logging.getLogger("keelog.gateway")
-
-REPLY_BYTES_MAX = 64 * 1024 * 1024
-"""Bodies of replies that producers have not confirmed; beyond it, replies are refused as busy."""
-REPLY_TO_CLIENT, PUSH_REPLY_TIME = "REPLY_TO_CLIENT", "PUSH_REPLY_TIME"
-NOT_STORED = "0"
-"""In place of a message id, which a Java client wants."""
-_ADDED = "".join(f"{name}\x01{value}\x02" for name, value in SEND_EXT.items())
-
-
 class _Checked(NamedTuple):
     """A reply that has passed the checks of a send."""
 
@@ -114,25 +112,6 @@ class _Checked(NamedTuple):
     wanted: SendMessageHeader
     place: RealPlace
     body: bytes
-
-
-class _Stored:
-    """Where the outcome of a stored reply goes."""
-
-    def __init__(self, coming: asyncio.Future[Receipt | MqError]) -> None:
-        self._coming = coming
-
-    def _end(self, outcome: Receipt | MqError) -> None:
-        if not self._coming.done():
-            self._coming.set_result(outcome)
-
-    def refused(self, error: MqError) -> None:
-        """It is not there, or nobody knows."""
-        self._end(error)
-
-    def stored(self, receipt: Receipt) -> None:
-        """It is."""
-        self._end(receipt)
 
 
 class Replies:
@@ -226,12 +205,10 @@ class Replies:
 
     async def _store(self, one: _Checked) -> Mapping[str, str]:
         """What the answer says about the stored reply; nothing when it could not be stored."""
-        coming: asyncio.Future[Receipt | MqError]
-        coming = asyncio.get_running_loop().create_future()
+        slot = FutureSlot()
         try:
-            slot = _Stored(coming)
             self._sends.put(one.request, one.wanted, one.place, one.body, _ADDED.encode(), slot)
-            outcome = await coming
+            outcome = await slot.done
         except MqError as error:
             outcome = error
         if isinstance(outcome, MqError):

@@ -10,7 +10,7 @@ as at a broker.
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from time import monotonic
@@ -34,7 +34,7 @@ from keelog.gateway.sending.half import (
     question,
     undecided,
 )
-from keelog.gateway.sending.writer_link import WriterLink
+from keelog.gateway.sending.writer_link import FutureSlot, WriterLink
 from keelog.gateway.system_queue import read_page
 from keelog.gateway.topics import Topics
 from keelog.gateway.transaction_ends import Ends
@@ -49,10 +49,20 @@ from protocol.remoting.headers import ONE_WAY, RemotingHeader
 from protocol.remoting.java_json import INT32_MAX
 from protocol.request_fields import WAIT_NONE
 
+log = logging.getLogger("keelog.gateway")
+
 OPS_MAX = 200_000
 """Op messages that a round reads; if there are more, a transaction may be asked for in vain."""
 RESOLVED_MAX = 1_000_000
 """Offsets from a round's begin on: it ends after them, and knows which of them are resolved."""
+ROUND_S_MAX = 60.0
+"""A round that takes longer goes on as the next one."""
+PUTS_AT_ONCE = 100
+"""Half messages that are stored again together."""
+PASS_AT_ONCE = 10_000
+"""Resolved half messages that are passed without a pause for clients."""
+REQUEST_S = 10.0
+_HOUR_MS = 3_600_000
 
 
 class _Op(NamedTuple):
@@ -122,18 +132,6 @@ class OpView:
         return done
 
 
-log = logging.getLogger("keelog.gateway")
-
-ROUND_S_MAX = 60.0
-"""A round that takes longer goes on as the next one."""
-PUTS_AT_ONCE = 100
-"""Half messages that are stored again together."""
-PASS_AT_ONCE = 10_000
-"""Resolved half messages that are passed without a pause for clients."""
-REQUEST_S = 10.0
-_HOUR_MS = 3_600_000
-
-
 class HalfVerdict(Enum):
     """The fate of a half message that no op message resolves."""
 
@@ -168,25 +166,6 @@ def judge(half: Record, bounds: CheckBounds, age_ms: int, is_fresh: bool) -> Hal
     if immune is None:
         return HalfVerdict.STOP if age_ms <= bounds.timeout_ms else HalfVerdict.ASK
     return HalfVerdict.IMMUNE if age_ms <= immune else HalfVerdict.ASK
-
-
-class _Put:
-    """A record on its way, and its outcome."""
-
-    def __init__(self) -> None:
-        self.done: asyncio.Future[Receipt | MqError] = asyncio.get_running_loop().create_future()
-
-    def _end(self, outcome: Receipt | MqError) -> None:
-        if not self.done.done():
-            self.done.set_result(outcome)
-
-    def stored(self, receipt: Receipt) -> None:
-        """It is stored."""
-        self._end(receipt)
-
-    def refused(self, error: MqError) -> None:
-        """It is not, or nobody knows."""
-        self._end(error)
 
 
 class Checks:
@@ -285,7 +264,8 @@ class Checks:
             if page.damage is not None:
                 why = fields(queue=ops.queue_id, why=page.damage)
                 log.error("a half message is damaged, its producer is not asked", extra=why)
-            for some in self._parts(page.records):
+            for at in range(0, len(page.records), PUTS_AT_ONCE):
+                some = page.records[at : at + PUTS_AT_ONCE]
                 stop: Record | None = some[0]
                 if monotonic() < until and some[0].head.queue_offset < ops.limit:
                     stop = await self._deal_with(some, ops, end)
@@ -303,12 +283,7 @@ class Checks:
                 await asyncio.sleep(0)
         return offset
 
-    def _parts(self, records: Iterable[Record]) -> Iterable[list[Record]]:
-        """Half messages that go to the writer together."""
-        some = list(records)
-        return (some[at : at + PUTS_AT_ONCE] for at in range(0, len(some), PUTS_AT_ONCE))
-
-    async def _deal_with(self, halves: list[Record], ops: OpView, end: int) -> Record | None:
+    async def _deal_with(self, halves: Sequence[Record], ops: OpView, end: int) -> Record | None:
         """Returns the half message before which the round ends; None where it goes on."""
         puts: list[tuple[Record, HalfVerdict, asyncio.Future[Receipt | MqError]]] = []
         stop: Record | None = None
@@ -357,10 +332,10 @@ class Checks:
             record = immune_again(half, crc)
         else:
             record, topic, queue_id = undecided(half, crc), UNDECIDED_TOPIC, 0
-        put = _Put()
-        entry = EncodedMessage(record, topic, queue_id, None, half.unique_key, put)
+        slot = FutureSlot()
+        entry = EncodedMessage(record, topic, queue_id, None, half.unique_key, slot)
         self._link.put(entry, WAIT_NONE, is_inner=True)
-        return put.done
+        return slot.done
 
     def _stored(self, half: Record, verdict: HalfVerdict, receipt: Receipt) -> None:
         """A half message was stored again, or moved where those are that nobody decided."""

@@ -51,199 +51,18 @@ from protocol.remoting.codes import ResponseCode
 from protocol.remoting.header_fields import EndTransactionHeader, request_fields
 from protocol.request_fields import WAIT_NONE
 
+log = logging.getLogger("keelog.gateway")
+
 REMEMBERED_MAX = 200_000
 """Ends, and half messages that were stored again; the oldest are forgotten."""
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
-
-
-class Chains:
-    """All transactions, each by the place of its first half message."""
-
-    def __init__(self) -> None:
-        self._firsts: dict[HalfPlace, HalfPlace] = {}
-        """Of a half message that was stored again: the first of its transaction."""
-        self._newest: dict[HalfPlace, int] = {}
-        """By first half message: the offset of the newest."""
-        self._ended: dict[HalfPlace, None] = {}
-        self._ending: set[HalfPlace] = set()
-
-    def first_of(self, half: Record) -> HalfPlace:
-        """The first half message of a transaction."""
-        place = place_of(half)
-        offset = number_in(half, FIRST_OFFSET)
-        return self._firsts.get(place, place if offset is None else place._replace(offset=offset))
-
-    def newest_of(self, first: HalfPlace) -> int:
-        """The offset of the newest half message of a transaction."""
-        return self._newest.get(first, first.offset)
-
-    def stored_again(self, half: Record, offset: int) -> None:
-        """A half message was stored again, at an offset of the same queue."""
-        first = self.first_of(half)
-        _remember(self._firsts, first._replace(offset=offset), first)
-        _remember(self._newest, first, offset)
-
-    def begin_end(self, first: HalfPlace) -> bool:
-        """False for a transaction that has ended, or ends right now."""
-        if first in self._ended or first in self._ending:
-            return False
-        self._ending.add(first)
-        return True
-
-    def end(self, first: HalfPlace, *, is_done: bool) -> None:
-        """The end that has begun is done, or has failed."""
-        self._ending.discard(first)
-        if is_done:
-            _remember(self._ended, first, None)
-
-    def has_ended(self, first: HalfPlace) -> bool:
-        """Whether its end is known."""
-        return first in self._ended
-
-    def is_ending(self, first: HalfPlace) -> bool:
-        """Whether its end is under way."""
-        return first in self._ending
-
-
-def _remember(table: dict[Key, Value], key: Key, value: Value) -> None:
-    """Notes a pair as the newest."""
-    table.pop(key, None)
-    if len(table) >= REMEMBERED_MAX:
-        del table[next(iter(table))]
-    table[key] = value
-
-
-log = logging.getLogger("keelog.gateway")
-
 OFFSETS_MAX = 200_000
 """Ends that are not written; further ones are refused as busy."""
 RETRY_S = 1.0
 STOP_S = 2.0
 _LOOK_S = 0.01
-
-
-class _Written:
-    """Some ends on their way to the writer."""
-
-    __slots__ = ("_log", "_offsets", "_queue_id")
-
-    def __init__(self, log_: "OpLog", queue_id: int, offsets: list[int]) -> None:
-        self._log, self._queue_id, self._offsets = log_, queue_id, offsets
-
-    def stored(self, _: Receipt) -> None:
-        """They are in the log."""
-        self._log.under_way -= len(self._offsets)
-
-    def refused(self, error: MqError) -> None:
-        """They are not, or nobody knows: written twice they do no harm."""
-        self._log.under_way -= len(self._offsets)
-        self._log.put_back(self._queue_id, self._offsets, error)
-
-
-class OpLog:
-    """One for each gateway, in the thread of its loop."""
-
-    def __init__(self, link: WriterLink, settings: Settings) -> None:
-        self._link = link
-        self._interval_s = settings.transaction_op_batch_interval / 1000
-        self._bytes_max = settings.transaction_op_msg_max_size
-        self._waiting: dict[int, deque[int]] = {}
-        self._bytes = 0
-        self._host = Host(bytes(4), 0)
-        self._timer: asyncio.TimerHandle | None = None
-        self._told_at = -RETRY_S
-        self.under_way = 0
-        """Offsets that the writer has not confirmed."""
-
-    def __len__(self) -> int:
-        """Ends that are not written."""
-        return self.under_way + sum(map(len, self._waiting.values()))
-
-    def check_room(self) -> None:
-        """Raises NodeBusy."""
-        if len(self) >= OFFSETS_MAX:
-            raise NodeBusy(f"{OFFSETS_MAX} ends of transactions wait for the writer")
-
-    def note(self, places: Iterable[HalfPlace], host: Host) -> None:
-        """The transaction of these half messages has ended. `host` is this broker's."""
-        self._host = host
-        for queue_id, offset in places:
-            self._waiting.setdefault(queue_id, deque()).append(offset)
-            self._bytes += len(str(offset)) + 1
-        if self._bytes >= self._bytes_max:
-            self._write()
-        else:
-            self._wake(self._interval_s)
-
-    def put_back(self, queue_id: int, offsets: list[int], error: MqError) -> None:
-        """They could not be written: they are tried again, and before the others."""
-        self._waiting.setdefault(queue_id, deque()).extendleft(reversed(offsets))
-        self._bytes += sum(len(str(offset)) + 1 for offset in offsets)
-        if monotonic() >= self._told_at + RETRY_S:
-            self._told_at = monotonic()
-            log.warning("ends of transactions wait for the writer", extra=fields(why=error))
-        self._wake(RETRY_S)
-
-    def _wake(self, after_s: float) -> None:
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(after_s, self._write)
-
-    def _write(self) -> None:
-        """Sends what waits, in messages of the greatest size."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        waiting, self._waiting, self._bytes = self._waiting, {}, 0
-        for queue_id, offsets in waiting.items():
-            while offsets:
-                self._send(queue_id, self._taken(offsets))
-
-    def _taken(self, offsets: deque[int]) -> list[int]:
-        """Takes out what goes into one message."""
-        some: list[int] = []
-        size = 0
-        while offsets and size < self._bytes_max:
-            size += len(str(offsets[0])) + 1
-            some.append(offsets.popleft())
-        return some
-
-    def _send(self, queue_id: int, some: list[int]) -> None:
-        self.under_way += len(some)
-        record = ended(queue_id, some, now_ms(), self._host, self._link.crc)
-        slot = _Written(self, queue_id, some)
-        entry = EncodedMessage(record, OP_TOPIC, queue_id, None, "", slot)
-        self._link.put(entry, WAIT_NONE, is_inner=True)
-
-    async def close(self) -> None:
-        """Writes what waits, for STOP_S at most."""
-        until = monotonic() + STOP_S
-        self._write()
-        while len(self) and monotonic() < until:
-            await asyncio.sleep(_LOOK_S)
-        if self._timer is not None:
-            self._timer.cancel()
-
-
-class _Commit:
-    """A commit, until its message is stored."""
-
-    __slots__ = ("_ends", "_first", "_half", "_request")
-
-    def __init__(self, ends: "Ends", request: Request, half: Record, first: HalfPlace) -> None:
-        self._ends, self._request, self._half, self._first = ends, request, half, first
-
-    def stored(self, _: Receipt) -> None:
-        """The message is there."""
-        self._ends.finish(self._half, self._first)
-        self._request.answer(Reply())
-
-    def refused(self, error: MqError) -> None:
-        """It is not, or nobody knows: the producer is asked later."""
-        self._ends.chains.end(self._first, is_done=False)
-        log.warning("a transaction was not committed", extra=fields(why=error))
-        self._request.answer(Reply(ResponseCode.SYSTEM_ERROR, remark=error.reason))
 
 
 class Ends:
@@ -344,10 +163,185 @@ class Ends:
             places.append(newest)
         self.ops.note(places, Host(half.head.store_ip, half.head.store_port))
 
-    async def close(self) -> None:
-        """Writes the ends that wait."""
-        await self.ops.close()
+
+class _Commit:
+    """A commit, until its message is stored."""
+
+    __slots__ = ("_ends", "_first", "_half", "_request")
+
+    def __init__(self, ends: "Ends", request: Request, half: Record, first: HalfPlace) -> None:
+        self._ends, self._request, self._half, self._first = ends, request, half, first
+
+    def stored(self, _: Receipt) -> None:
+        """The message is there."""
+        self._ends.finish(self._half, self._first)
+        self._request.answer(Reply())
+
+    def refused(self, error: MqError) -> None:
+        """It is not, or nobody knows: the producer is asked later."""
+        self._ends.chains.end(self._first, is_done=False)
+        log.warning("a transaction was not committed", extra=fields(why=error))
+        self._request.answer(Reply(ResponseCode.SYSTEM_ERROR, remark=error.reason))
 
 
 def _refusal(why: str) -> Reply:
     return Reply(ResponseCode.SYSTEM_ERROR, remark=why)
+
+
+class Chains:
+    """All transactions, each by the place of its first half message."""
+
+    def __init__(self) -> None:
+        self._firsts: dict[HalfPlace, HalfPlace] = {}
+        """Of a half message that was stored again: the first of its transaction."""
+        self._newest: dict[HalfPlace, int] = {}
+        """By first half message: the offset of the newest."""
+        self._ended: dict[HalfPlace, None] = {}
+        self._ending: set[HalfPlace] = set()
+
+    def first_of(self, half: Record) -> HalfPlace:
+        """The first half message of a transaction."""
+        place = place_of(half)
+        offset = number_in(half, FIRST_OFFSET)
+        return self._firsts.get(place, place if offset is None else place._replace(offset=offset))
+
+    def newest_of(self, first: HalfPlace) -> int:
+        """The offset of the newest half message of a transaction."""
+        return self._newest.get(first, first.offset)
+
+    def stored_again(self, half: Record, offset: int) -> None:
+        """A half message was stored again, at an offset of the same queue."""
+        first = self.first_of(half)
+        _remember(self._firsts, first._replace(offset=offset), first)
+        _remember(self._newest, first, offset)
+
+    def begin_end(self, first: HalfPlace) -> bool:
+        """False for a transaction that has ended, or ends right now."""
+        if first in self._ended or first in self._ending:
+            return False
+        self._ending.add(first)
+        return True
+
+    def end(self, first: HalfPlace, *, is_done: bool) -> None:
+        """The end that has begun is done, or has failed."""
+        self._ending.discard(first)
+        if is_done:
+            _remember(self._ended, first, None)
+
+    def has_ended(self, first: HalfPlace) -> bool:
+        """Whether its end is known."""
+        return first in self._ended
+
+    def is_ending(self, first: HalfPlace) -> bool:
+        """Whether its end is under way."""
+        return first in self._ending
+
+
+def _remember(table: dict[Key, Value], key: Key, value: Value) -> None:
+    """Notes a pair as the newest."""
+    table.pop(key, None)
+    if len(table) >= REMEMBERED_MAX:
+        del table[next(iter(table))]
+    table[key] = value
+
+
+class OpLog:
+    """One for each gateway, in the thread of its loop."""
+
+    def __init__(self, link: WriterLink, settings: Settings) -> None:
+        self._link = link
+        self._interval_s = settings.transaction_op_batch_interval / 1000
+        self._bytes_max = settings.transaction_op_msg_max_size
+        self._waiting: dict[int, deque[int]] = {}
+        self._bytes = 0
+        self._host = Host(bytes(4), 0)
+        self._timer: asyncio.TimerHandle | None = None
+        self._warned_at = -RETRY_S
+        self.under_way = 0
+        """Offsets that the writer has not confirmed."""
+
+    def __len__(self) -> int:
+        """Ends that are not written."""
+        return self.under_way + sum(map(len, self._waiting.values()))
+
+    def check_room(self) -> None:
+        """Raises NodeBusy."""
+        if len(self) >= OFFSETS_MAX:
+            raise NodeBusy(f"{OFFSETS_MAX} ends of transactions wait for the writer")
+
+    def note(self, places: Iterable[HalfPlace], host: Host) -> None:
+        """The transaction of these half messages has ended. `host` is this broker's."""
+        self._host = host
+        for queue_id, offset in places:
+            self._waiting.setdefault(queue_id, deque()).append(offset)
+            self._bytes += len(str(offset)) + 1
+        if self._bytes >= self._bytes_max:
+            self._write()
+        else:
+            self._wake(self._interval_s)
+
+    def put_back(self, queue_id: int, offsets: list[int], error: MqError) -> None:
+        """They could not be written: they are tried again, and before the others."""
+        self._waiting.setdefault(queue_id, deque()).extendleft(reversed(offsets))
+        self._bytes += sum(len(str(offset)) + 1 for offset in offsets)
+        if monotonic() >= self._warned_at + RETRY_S:
+            self._warned_at = monotonic()
+            log.warning("ends of transactions wait for the writer", extra=fields(why=error))
+        self._wake(RETRY_S)
+
+    def _wake(self, after_s: float) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(after_s, self._write)
+
+    def _write(self) -> None:
+        """Sends what waits, in messages of the greatest size."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiting, self._waiting, self._bytes = self._waiting, {}, 0
+        for queue_id, offsets in waiting.items():
+            while offsets:
+                self._send(queue_id, self._taken(offsets))
+
+    def _taken(self, offsets: deque[int]) -> list[int]:
+        """Takes out what goes into one message."""
+        some: list[int] = []
+        size = 0
+        while offsets and size < self._bytes_max:
+            size += len(str(offsets[0])) + 1
+            some.append(offsets.popleft())
+        return some
+
+    def _send(self, queue_id: int, some: list[int]) -> None:
+        self.under_way += len(some)
+        record = ended(queue_id, some, now_ms(), self._host, self._link.crc)
+        slot = _Written(self, queue_id, some)
+        entry = EncodedMessage(record, OP_TOPIC, queue_id, None, "", slot)
+        self._link.put(entry, WAIT_NONE, is_inner=True)
+
+    async def close(self) -> None:
+        """Writes what waits, for STOP_S at most."""
+        until = monotonic() + STOP_S
+        self._write()
+        while len(self) and monotonic() < until:
+            await asyncio.sleep(_LOOK_S)
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+class _Written:
+    """Some ends on their way to the writer."""
+
+    __slots__ = ("_log", "_offsets", "_queue_id")
+
+    def __init__(self, log_: "OpLog", queue_id: int, offsets: list[int]) -> None:
+        self._log, self._queue_id, self._offsets = log_, queue_id, offsets
+
+    def stored(self, _: Receipt) -> None:
+        """They are in the log."""
+        self._log.under_way -= len(self._offsets)
+
+    def refused(self, error: MqError) -> None:
+        """They are not, or nobody knows: written twice they do no harm."""
+        self._log.under_way -= len(self._offsets)
+        self._log.put_back(self._queue_id, self._offsets, error)

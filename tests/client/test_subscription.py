@@ -262,7 +262,7 @@ def test_closing_the_client_ends_its_followers(node: FakeNode) -> None:
 def test_closing_the_client_ends_its_followers_all_at_the_same_time(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(direct, "SLICE_S", 1.0)
+    monkeypatch.setattr(direct, "PULL_SLICE_S", 1.0)
     node.hold_pulls = True
     client = keelog.connect(node.url, timeout=30.0)
     client.create_topic("orders", queues=1)

@@ -11,11 +11,12 @@ from zlib import crc32
 import pytest
 
 from keelog.client.core import ClientCore
-from keelog.gateway.name_servers import CRC_MASK, Pace, Registrar
+from keelog.gateway.name_servers import Pace, Registrar
 from keelog.gateway.settings import SELF_TEST_TOPIC, TBW102, BrokerName, LiveSettings
 from keelog.gateway.topics import Topics
 from node.runtime.settings import Settings
 from node.store.config.topics_file import Topic, TopicsFile
+from protocol.record.codec import CRC_MASK
 from protocol.remoting.bodies import RegisterBrokerBody
 from protocol.remoting.codes import VERSION, RequestCode
 from protocol.remoting.java_json import parse_java_json, read_body

@@ -12,7 +12,7 @@ import pytest
 
 from keelog.client.core import ClientCore
 from keelog.gateway.sending.writer_link import WriterLink
-from keelog.gateway.system_queue import Pulled, WaitingQueue
+from keelog.gateway.system_queue import QueuePage, WaitingQueue
 from keelog.gateway.tasks.timer_files import TimerFiles, TimerMessage, WaitingUnit
 from keelog.gateway.tasks.timer_records import TimerRecords
 from keelog.gateway.tasks.timers import TimerDeliverer
@@ -39,10 +39,10 @@ class NoMore(WaitingQueue):
         super().__init__(cast(ClientCore, None), TIMER_PLACE, 0.0)
         self.pulls = 0
 
-    async def pull(self, offset: int) -> Pulled:
+    async def pull(self, offset: int) -> QueuePage:
         self.pulls += 1
         await asyncio.sleep(0.01)
-        return Pulled([], offset, 1)
+        return QueuePage([], offset, True, 1)
 
     async def end(self) -> int:
         return 1
@@ -55,9 +55,9 @@ class OneMore(NoMore):
         super().__init__()
         self._record = record
 
-    async def pull(self, offset: int) -> Pulled:
+    async def pull(self, offset: int) -> QueuePage:
         await super().pull(offset)
-        return Pulled([self._record] if offset == 1 else [], 2, 2)
+        return QueuePage([self._record] if offset == 1 else [], 2, False, 2)
 
     async def end(self) -> int:
         return 2

@@ -24,62 +24,6 @@ HANDLER_S_MAX = 900.0
 """As RocketMQ's consumeTimeout of 15 minutes (DefaultMQPushConsumer)."""
 SLOW_S = 60.0
 """A handler that takes longer is reported, once for each message."""
-
-
-@dataclass(slots=True)
-class _Handled:
-    message: GroupMessage
-    began: float
-    is_reported: bool = False
-
-
-class HandlerWatch:
-    """The messages that the handlers of one consumer are at. Times are of a monotonic clock.
-
-    Each worker notes its own; another thread looks.
-    """
-
-    def __init__(self, limit_s: float | None) -> None:
-        """`limit_s` None: handlers may take for ever."""
-        self._limit_s = limit_s
-        self._handled: dict[int, _Handled] = {}
-
-    def begin(self, worker: int, message: GroupMessage, now: float) -> None:
-        """A worker begins with a message."""
-        self._handled[worker] = _Handled(message, now)
-
-    def end(self, worker: int) -> None:
-        """It is done with it."""
-        self._handled.pop(worker, None)
-
-    def look(self, now: float) -> None:
-        """Reports what takes longer than SLOW_S; what takes longer than the limit comes again."""
-        for one in list(self._handled.values()):
-            took_s = now - one.began
-            if took_s > SLOW_S and not one.is_reported:
-                one.is_reported = True
-                log.warning("a handler takes long: %s for %.0f s", _place_of(one.message), took_s)
-            if self._limit_s is not None and took_s > self._limit_s and not one.message.settled:
-                log.error(
-                    "a handler is too late, the message comes again: %s", _place_of(one.message)
-                )
-                try:
-                    one.message.retry()
-                except BadRequest:
-                    continue  # it was settled in this moment
-
-    def left(self) -> list[str]:
-        """The places of the messages that handlers are still at."""
-        return [_place_of(one.message) for one in list(self._handled.values())]
-
-
-def _place_of(message: GroupMessage) -> str:
-    return (
-        f"{message.topic}, queue {message.queue_id}, offset {message.queue_offset}, "
-        f"message {message.msg_id}"
-    )
-
-
 Handler = Callable[[GroupMessage], object]
 WORKERS_MAX = 256
 _LOOK_S = 0.5
@@ -143,10 +87,7 @@ class Consumer:
         its handler. An orderly consumer waits on: the next message must not pass this one. Raises
         what `get` raises.
         """
-        if type(workers) is not int or not 1 <= workers <= WORKERS_MAX:
-            raise BadRequest(f"workers is {workers!r}", f"use 1 to {WORKERS_MAX}")
-        if timeout is not None:
-            check_seconds("timeout", timeout)
+        check_run(workers, timeout)
         errors: list[BaseException] = []
         watch = HandlerWatch(None if self._member.is_orderly else timeout)
 
@@ -178,7 +119,7 @@ class Consumer:
         if errors:
             raise errors[0]
 
-    def _join(self, threads: list[threading.Thread], watch: HandlerWatch) -> None:
+    def _join(self, threads: list[threading.Thread], watch: "HandlerWatch") -> None:
         """Until all have ended, or the time of a stop is over."""
         for thread in threads:
             while thread.is_alive():
@@ -233,6 +174,14 @@ class Consumer:
         raise TypeError("a consumer cannot be pickled or copied: make one in the other process")
 
 
+def check_run(workers: object, timeout: object) -> None:
+    """Raises BadRequest for arguments of `run` that make no sense."""
+    if type(workers) is not int or not 1 <= workers <= WORKERS_MAX:
+        raise BadRequest(f"workers is {workers!r}", f"use 1 to {WORKERS_MAX}")
+    if timeout is not None:
+        check_seconds("timeout", timeout)
+
+
 def handle(handler: Handler, message: GroupMessage) -> None:
     """Calls the handler; a message that it fails on comes again."""
     try:
@@ -251,3 +200,57 @@ def failed(message: GroupMessage) -> None:
 def not_committed() -> RequestTimeout:
     """The error of a commit without an answer."""
     return RequestTimeout("commit: the node has not confirmed it in time", "call commit again")
+
+
+class HandlerWatch:
+    """The messages that the handlers of one consumer are at. Times are of a monotonic clock.
+
+    Each worker notes its own; another thread looks.
+    """
+
+    def __init__(self, limit_s: float | None) -> None:
+        """`limit_s` None: handlers may take for ever."""
+        self._limit_s = limit_s
+        self._handled: dict[int, _Handled] = {}
+
+    def begin(self, worker: int, message: GroupMessage, now: float) -> None:
+        """A worker begins with a message."""
+        self._handled[worker] = _Handled(message, now)
+
+    def end(self, worker: int) -> None:
+        """It is done with it."""
+        self._handled.pop(worker, None)
+
+    def look(self, now: float) -> None:
+        """Reports what takes longer than SLOW_S; what takes longer than the limit comes again."""
+        for one in list(self._handled.values()):
+            took_s = now - one.began
+            if took_s > SLOW_S and not one.is_reported:
+                one.is_reported = True
+                log.warning("a handler takes long: %s for %.0f s", _place_of(one.message), took_s)
+            if self._limit_s is not None and took_s > self._limit_s and not one.message.settled:
+                log.error(
+                    "a handler is too late, the message comes again: %s", _place_of(one.message)
+                )
+                try:
+                    one.message.retry()
+                except BadRequest:
+                    continue  # it was settled in this moment
+
+    def left(self) -> list[str]:
+        """The places of the messages that handlers are still at."""
+        return [_place_of(one.message) for one in list(self._handled.values())]
+
+
+@dataclass(slots=True)
+class _Handled:
+    message: GroupMessage
+    began: float
+    is_reported: bool = False
+
+
+def _place_of(message: GroupMessage) -> str:
+    return (
+        f"{message.topic}, queue {message.queue_id}, offset {message.queue_offset}, "
+        f"message {message.msg_id}"
+    )

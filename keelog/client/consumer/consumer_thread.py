@@ -45,17 +45,17 @@ class ConsumerThread:
         self._core = core
         ip = ipaddress.ip_address(local_ip(core.endpoint))
         client_id = f"{ip}@{os.getpid()}#{time.time_ns()}"
-        self._engine = ConsumerEngine(settings, client_id, self)
+        self._engine = ConsumerEngine(settings, client_id, self.settle)
         self._condition = threading.Condition()
         self._listeners: list[Callable[[], None]] = []
-        self._bell = -1
+        self._wake_fd = -1
         self._close_at: float | None = None
         self._is_stopping = self._has_ended = False
         self._thread = threading.Thread(target=self._run, name="keelog-consumer", daemon=True)
 
     def start(self) -> None:
         """Joins the group, and goes on through restarts of the node."""
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread.start()
 
     @property
@@ -107,7 +107,7 @@ class ConsumerThread:
             desk = self._engine.desk
             desk.settle(message, delay_level, monotonic())
             if delay_level is not None or desk.may_pull(message):
-                self._ring()
+                self._wake()
             if self._engine.settings.orderly:
                 self._notify()
 
@@ -123,7 +123,7 @@ class ConsumerThread:
             if self._close_at is not None or self._has_ended:
                 raise ClientClosed("the consumer is closed", "make another one")
             wait = self._engine.desk.commit(monotonic())
-            self._ring()
+            self._wake()
             return wait.done
 
     def listen(self, listener: Callable[[], None]) -> None:
@@ -137,9 +137,9 @@ class ConsumerThread:
             for listener in self._listeners:
                 listener()
 
-    def _ring(self) -> None:
-        if self._bell >= 0 and not self._has_ended:
-            os.eventfd_write(self._bell, 1)
+    def _wake(self) -> None:
+        if self._wake_fd >= 0 and not self._has_ended:
+            os.eventfd_write(self._wake_fd, 1)
 
     # Ends
 
@@ -166,7 +166,7 @@ class ConsumerThread:
                 self._close_at = monotonic() + CLOSE_S
             self._engine.is_closing = True
             self._notify()
-            self._ring()
+            self._wake()
 
     def close(self) -> None:
         """Commits what was handled, and leaves the group. Harmless when repeated."""
@@ -198,8 +198,8 @@ class ConsumerThread:
             with self._condition:
                 self._has_ended = True
                 self._notify()
-                os.close(self._bell)
-                self._bell = -1
+                os.close(self._wake_fd)
+                self._wake_fd = -1
 
     def _stay_connected(self) -> None:
         failures = 0
@@ -224,24 +224,25 @@ class ConsumerThread:
 
     def _sleep(self, seconds: float) -> None:
         waiting = select.poll()
-        waiting.register(self._bell, select.POLLIN)
+        waiting.register(self._wake_fd, select.POLLIN)
         if waiting.poll(seconds * 1000):
-            self._take_rings()
+            self._clear_wakes()
 
-    def _take_rings(self) -> None:
+    def _clear_wakes(self) -> None:
         with suppress(BlockingIOError):
-            os.eventfd_read(self._bell)
+            os.eventfd_read(self._wake_fd)
 
     def _connect(self) -> socket.socket:
         """Raises MqError, OSError."""
         asked = Call(NodeRole.CONTROL, "routes", {}, monotonic() + CONNECT_S_MAX)
-        place = gateway_place(Routes.of(self._core.ask(asked).header), self._core.endpoint)
+        routes = Routes.of(self._core.ask(asked).header)
+        host, port = gateway_place(routes, self._core.endpoint)
         try:
-            connection = socket.create_connection(place, CONNECT_S_MAX)
+            connection = socket.create_connection((host, port), CONNECT_S_MAX)
         except OSError as error:
             raise NotConnected(
-                f"the node at {self._core.endpoint} answered, but its gateway at {place.host}:"
-                f"{place.port} was not reached: {error.strerror or error}",
+                f"the node at {self._core.endpoint} answered, but its gateway at {host}:{port}"
+                f" was not reached: {error.strerror or error}",
                 "open that port too; where it is published under another number, or its host is"
                 " another one here, start the node with --advertise",
             ) from None
@@ -273,12 +274,12 @@ class ConsumerThread:
 
     def _wait(self, connection: socket.socket, has_more: bool, seconds: float) -> None:
         waiting = select.poll()
-        waiting.register(self._bell, select.POLLIN)
+        waiting.register(self._wake_fd, select.POLLIN)
         waiting.register(connection, select.POLLIN | (select.POLLOUT if has_more else 0))
         if self._close_at is not None:
             seconds = min(seconds, self._close_at - monotonic())
         waiting.poll(max(seconds, _SLEEP_S_MIN) * 1000)
-        self._take_rings()
+        self._clear_wakes()
 
     def _receive(self, connection: socket.socket, exchange: RemotingExchange) -> None:
         """Raises OSError, BrokenFrame."""

@@ -10,10 +10,11 @@ takes (`averagely`), so that each queue has one owner without anybody saying so.
 
 import logging
 from collections.abc import Iterable
+from functools import partial
 
 from keelog.client.consumer.options import TAG, ConsumerSettings
-from keelog.client.consumer.owned_queue import Settles
-from keelog.client.consumer.queue_desk import AGAIN_S, REQUEST_S, QueueDesk
+from keelog.client.consumer.owned_queue import Settle
+from keelog.client.consumer.queue_desk import AGAIN_S, BUSY, REQUEST_S, QueueDesk
 from keelog.client.consumer.remoting_exchange import RemotingAnswer, RemotingExchange
 from protocol.errors import BadRequest, MqError, NotAllowed
 from protocol.remoting.bodies import (
@@ -39,16 +40,15 @@ ROUTE_EVERY_S = 30.0
 UNKNOWN_ROUTE_S = 1.0
 REBALANCE_EVERY_S = 20.0
 PERM_READ = 4
-_BUSY = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)
 
 
 class ConsumerEngine:
     """One member of one group. Times are seconds of the monotonic clock."""
 
-    def __init__(self, settings: ConsumerSettings, client_id: str, settles: Settles) -> None:
+    def __init__(self, settings: ConsumerSettings, client_id: str, settle: Settle) -> None:
         self.settings = settings
         self.client_id = client_id
-        self.desk = QueueDesk(settings, client_id, settles)
+        self.desk = QueueDesk(settings, client_id, settle)
         self.exchange: RemotingExchange | None = None
         self.failure: MqError | None = None
         """Why the node refuses this member, for ever."""
@@ -136,7 +136,7 @@ class ConsumerEngine:
                 self.is_member = True
                 self._rebalance_at = now
                 self._check_expressions(now)
-        elif answer.code in _BUSY:
+        elif answer.code in BUSY:
             self._beat_at = now + AGAIN_S
         else:
             self.failure = NotAllowed(
@@ -156,7 +156,7 @@ class ConsumerEngine:
                 )  # fmt: skip
 
     def _checked(self, answer: RemotingAnswer | None, now: float) -> None:
-        if answer is not None and answer.code not in (ResponseCode.SUCCESS, *_BUSY):
+        if answer is not None and answer.code not in (ResponseCode.SUCCESS, *BUSY):
             hint = "see docs/rocketmq-clients.md, filters in SQL92"
             self.failure = BadRequest(f"the node refuses the expression: {answer.remark}", hint)
 
@@ -183,11 +183,8 @@ class ConsumerEngine:
                 self._route_at[topic] = now + ROUTE_EVERY_S
                 asked = write_ext(GetRouteInfoHeader(topic, True))
                 code = RequestCode.GET_ROUTEINFO_BY_TOPIC
-
-                def found(answer: RemotingAnswer | None, then: float, topic: str = topic) -> None:
-                    self._route_found(topic, answer, then)
-
-                self.exchange.ask(code, asked, now + REQUEST_S, found)
+                done = partial(self._route_found, topic)
+                self.exchange.ask(code, asked, now + REQUEST_S, done)
         if now >= self._rebalance_at and not self._is_rebalancing:
             self._is_rebalancing = True
             self._rebalance_at = now + REBALANCE_EVERY_S

@@ -6,10 +6,10 @@ acknowledgement (`GroupMessage`). No sockets, no clock.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from keelog.client.consumer.options import ConsumerSettings
 from keelog.client.messages import Message
@@ -23,13 +23,10 @@ from protocol.remoting.java_json import write_ext
 
 DEAD_LETTER = -1
 """The delay level of a message that is to come no more."""
-
-
-class Settles(Protocol):
-    """What learns how a message ended: the consumer that handed it out."""
-
-    def settle(self, message: "GroupMessage", delay_level: int | None) -> None:
-        """None: it was handled; else it is to come again after this delay level."""
+T = TypeVar("T")
+Settle = Callable[["GroupMessage", int | None], None]
+"""Tells the consumer how a message ended. None: it was handled; else it is to come again after this
+delay level."""
 
 
 class GroupMessage(Message):
@@ -40,12 +37,12 @@ class GroupMessage(Message):
     how often it did.
     """
 
-    __slots__ = ("_settles", "attempts", "queue_key", "settled")
+    __slots__ = ("_settle", "attempts", "queue_key", "settled")
 
-    def __init__(self, raw: bytes, record: Record, settles: Settles, queue_key: Any) -> None:
+    def __init__(self, raw: bytes, record: Record, settle: Settle, queue_key: Any) -> None:
         super().__init__(raw, is_whole=True)
         self._record = record
-        self._settles = settles
+        self._settle = settle
         self.queue_key = queue_key
         """The consumer's state of its queue."""
         self.attempts = 0
@@ -70,7 +67,7 @@ class GroupMessage(Message):
         """The message was handled. Does nothing when it is settled already."""
         if not self.settled:
             self.settled = True
-            self._settles.settle(self, None)
+            self._settle(self, None)
 
     def retry(self, delay_level: int = 0) -> None:
         """The message could not be handled: the group gets it again, after a delay that grows with
@@ -85,10 +82,7 @@ class GroupMessage(Message):
         if self.settled:
             raise BadRequest("the message is settled already", "call ack or retry, once")
         self.settled = True
-        self._settles.settle(self, delay_level)
-
-
-T = TypeVar("T")
+        self._settle(self, delay_level)
 
 
 class PulledMessage(NamedTuple, Generic[T]):
@@ -274,7 +268,7 @@ def first_place(settings: ConsumerSettings, queue: MessageQueue) -> int | StartR
 
 
 def pulled_messages(
-    body: bytes, owned: OwnedQueue, settles: Settles
+    body: bytes, owned: OwnedQueue, settle: Settle
 ) -> list[PulledMessage[GroupMessage]]:
     """The messages of an answer, each verified. Raises StoreDamaged."""
     assert owned.progress is not None
@@ -285,7 +279,7 @@ def pulled_messages(
         if not isinstance(record, Record):
             raise StoreDamaged(str(owned.queue), position, "the answer to a pull holds no record")
         raw = body[position : position + record.size]
-        message = GroupMessage(raw, record, settles, key)
+        message = GroupMessage(raw, record, settle, key)
         found.append(PulledMessage(record.head.queue_offset, record.size, message))
         position += record.size
     return found

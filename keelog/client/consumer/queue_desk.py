@@ -20,7 +20,7 @@ from keelog.client.consumer.owned_queue import (
     PullRoom,
     QueueKey,
     ReturningMessage,
-    Settles,
+    Settle,
     StartRequest,
     first_place,
     pulled_messages,
@@ -61,19 +61,19 @@ LOCK_EVERY_S = 20.0
 SUSPEND, SUBSCRIPTION = 0x2, 0x4
 """Bits of a pull's sysFlag: it may be held, and names its subscription itself."""
 _NO_MESSAGE = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
-_BUSY = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)
+BUSY = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)
 
 
 class QueueDesk:
     """All owned queues of one member. Times are seconds of the monotonic clock."""
 
-    def __init__(self, settings: ConsumerSettings, client_id: str, settles: Settles) -> None:
+    def __init__(self, settings: ConsumerSettings, client_id: str, settle: Settle) -> None:
         self.owned: dict[MessageQueue, OwnedQueue] = {}
         self.exchange: RemotingExchange | None = None
         """None without a connection."""
         self._settings = settings
         self._client_id = client_id
-        self._settles = settles
+        self._settle = settle
         self._ready: deque[OwnedQueue] = deque()
         self._returns: list[ReturningMessage] = []
         self._giving_back = 0
@@ -98,7 +98,7 @@ class QueueDesk:
         owned.is_dropped = True
         place = owned.place(self._settings.auto_commit)
         if self.exchange is not None and place is not None and place != owned.committed:
-            self.exchange.tell(*self._commit_of(owned, place))
+            self.exchange.notify(*self._commit_of(owned, place))
         if owned.progress is None or not owned.progress.in_hand:
             self._unlock(owned)
         self._end_waits()
@@ -334,7 +334,7 @@ class QueueDesk:
         following = _number(answer.ext.get("nextBeginOffset"))
         if answer.code == ResponseCode.SUCCESS and following is not None:
             try:
-                found = pulled_messages(answer.body, owned, self._settles)
+                found = pulled_messages(answer.body, owned, self._settle)
             except StoreDamaged as error:
                 log.error("%s", error.reason)  # noqa: TRY400 (the trace says nothing)
                 owned.not_before = now + REFUSED_S
@@ -472,7 +472,7 @@ class QueueDesk:
         self._giving_back -= 1
         if answer is not None and answer.code == ResponseCode.SUCCESS:
             self._end(one.message)
-        elif answer is None or answer.code in _BUSY:
+        elif answer is None or answer.code in BUSY:
             self._returns.append(one._replace(not_before=now + AGAIN_S))
         else:
             log.warning("a message was not taken back: code %d, %s", answer.code, answer.remark)
@@ -523,7 +523,7 @@ class QueueDesk:
 
     def _unlock(self, owned: OwnedQueue) -> None:
         if self._settings.orderly and self.exchange is not None and owned.locked_until:
-            self.exchange.tell(RequestCode.UNLOCK_BATCH_MQ, {}, self._lock_body([owned]))
+            self.exchange.notify(RequestCode.UNLOCK_BATCH_MQ, {}, self._lock_body([owned]))
             owned.locked_until = 0.0
 
 

@@ -55,7 +55,7 @@ class RemotingExchange:
         self._under_way[opaque] = _UnderWay(deadline, done)
         self._put(RemotingHeader(code, opaque, ext=ext, language=Language.PYTHON), body)
 
-    def tell(self, code: int, ext: Mapping[str, str], body: bytes = b"") -> None:
+    def notify(self, code: int, ext: Mapping[str, str], body: bytes = b"") -> None:
         """Sends a request that gets no answer."""
         opaque = next(self._opaques)
         self._put(RemotingHeader(code, opaque, ONE_WAY, ext, language=Language.PYTHON), body)

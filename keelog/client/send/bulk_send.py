@@ -26,9 +26,11 @@ from protocol.errors import MqError, NodeBusy, RequestTimeout
 KINDS_MAX = 16
 """Columns of one batch; messages of more kinds would leave too few for each."""
 BATCHES_MAX = 8
-"""Batches that wait for their answers."""
+"""Batches of one `send_many` that wait for their answers."""
 RECORDS_MAX = 5_000
 """Records in one batch."""
+BATCHES_BYTES_MAX = 64 * 1024 * 1024
+"""Of all batches of one producer that have no answer; a first one always goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,10 +222,6 @@ class _Block:
             if found is not None:
                 self._encode(*found)
         return sorted(self._entries, key=attrgetter("slot"))
-
-
-BATCHES_BYTES_MAX = 64 * 1024 * 1024
-"""Of all batches of one producer that have no answer; a first one always goes."""
 
 
 class PendingBatches:

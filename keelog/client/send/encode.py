@@ -1,12 +1,12 @@
 """From what a caller says to an encoded record, ready for a batch.
 
-Most messages are a body with at most a tag and keys. Those take a short way, a third of the cost
-of the general one, and the general one is its oracle in the tests. The common part of the records
-of one topic and tag is made once, not for each message (`Mould`).
+Most messages are a body with at most a tag and keys. `Encoder._fast_entry` encodes those at a third
+of the cost of the general encoder, which is its oracle in the tests. The common part of the records
+of one topic and tag is made once, not for each message (`RecordTemplate`).
 
 Messages that differ in body and keys alone are gathered as columns until they are encoded
 (`MessageBatch`): to take one is to append to a list, and `Encoder` encodes all of them in one pass
-of the kernel. What does not fit in there is an `EncodedMessage`, encoded by itself.
+of the kernel. A message that does not fit in there is an `EncodedMessage`, encoded by itself.
 """
 
 import struct
@@ -50,12 +50,23 @@ from protocol.record.properties import (
 from protocol.record.waiting import RECALL_BODY, RECALL_TAG
 
 _KEYS_START = f"{KEYS}\x01".encode()
-UNIQUE_KEY_START = f"{UNIQUE_KEY}\x01".encode()
+_UNIQUE_KEY_START = f"{UNIQUE_KEY}\x01".encode()
 _PAIR_END = b"\x02"
-SHORT = struct.Struct(">h")
+_SHORT = struct.Struct(">h")
+COLUMN_OPTIONS = {"tags", "keys", "queue_id"}
+NOT_TAKEN = -1
+_COLUMN_FIELDS = {"topic", "body", "properties", *COLUMN_OPTIONS}
+_OTHERS = [field for field in fields(OutgoingMessage) if field.name not in _COLUMN_FIELDS]
+_NOTHING = [field.default for field in _OTHERS]
+_other_fields = attrgetter(*(field.name for field in _OTHERS))
+_KEYS_TYPES = {str, list, tuple}
+_FAST_OPTIONS = {"tags", "keys", "queue_id", "order_by", "unique_key"}
+_NO_STORE_IP = bytes(4)
+_HEAD_START = struct.Struct(">iIIi")
+_INT = struct.Struct(">i")
 
 
-class Mould(NamedTuple):
+class RecordTemplate(NamedTuple):
     """The common part of records of one topic and tag, after the body.
 
     `topic`: its length and name; `tags`: the property TAGS; `end`: what follows the unique key.
@@ -71,7 +82,7 @@ class Mould(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def record_mould(topic: str, tags: str, crc: bool) -> Mould | None:
+def record_template(topic: str, tags: str, crc: bool) -> RecordTemplate | None:
     """None where the general way must say what is wrong, or a long topic needs another head."""
     try:
         check_topic_for_send(topic)
@@ -82,11 +93,11 @@ def record_mould(topic: str, tags: str, crc: bool) -> Mould | None:
         return None
     name = bytes([len(topic)]) + topic.encode()
     end = _PAIR_END + (EMPTY_CRC_PROPERTY if crc else b"")
-    size = len(encoded) + len(UNIQUE_KEY_START) + UNIQUE_KEY_CHARS + len(end)
+    size = len(encoded) + len(_UNIQUE_KEY_START) + UNIQUE_KEY_CHARS + len(end)
     if size > PROPERTIES_BYTES_MAX:
         return None
-    middle = b"".join((name, SHORT.pack(size), encoded, UNIQUE_KEY_START))
-    return Mould(name, encoded, end, SHORT_HEAD.size + len(name) + 2 + size, size, middle)
+    middle = b"".join((name, _SHORT.pack(size), encoded, _UNIQUE_KEY_START))
+    return RecordTemplate(name, encoded, end, SHORT_HEAD.size + len(name) + 2 + size, size, middle)
 
 
 def keys_property(keys: Any) -> bytes | None:
@@ -104,15 +115,6 @@ def keys_property(keys: Any) -> bytes | None:
         return _KEYS_START + text.encode() + _PAIR_END
     except UnicodeEncodeError:
         return None
-
-
-COLUMN_OPTIONS = {"tags", "keys", "queue_id"}
-NOT_TAKEN = -1
-_COLUMN_FIELDS = {"topic", "body", "properties", *COLUMN_OPTIONS}
-_OTHERS = [field for field in fields(OutgoingMessage) if field.name not in _COLUMN_FIELDS]
-_NOTHING = [field.default for field in _OTHERS]
-_other_fields = attrgetter(*(field.name for field in _OTHERS))
-_KEYS_TYPES = {str, list, tuple}
 
 
 class MessageKind(NamedTuple):
@@ -138,12 +140,12 @@ def kind_of(topic: str, options: MessageOptions, routes: Routes) -> MessageKind 
         return None
     if type(topic) is not str or type(tags) is not str:
         return None
-    mould = record_mould(topic, tags, routes.crc)
-    if mould is None:
+    template = record_template(topic, tags, routes.crc)
+    if template is None:
         return None
     return MessageKind(
         topic, tags, queue_id, routes.crc, routes.max_message_bytes,
-        mould.record_bytes, mould.properties_bytes,
+        template.record_bytes, template.properties_bytes,
     )  # fmt: skip
 
 
@@ -246,12 +248,6 @@ class MessageBatch:
         return self.keys + [""] * (len(self.bodies) - len(self.keys))
 
 
-SHORT_WAY_OPTIONS = {"tags", "keys", "queue_id", "order_by", "unique_key"}
-_NO_STORE_IP = bytes(4)
-_HEAD_START = struct.Struct(">iIIi")
-_INT = struct.Struct(">i")
-
-
 class _Moment(NamedTuple):
     """The common part of records of one millisecond: the head from flag to prepared offset, and how
     their unique keys begin."""
@@ -259,32 +255,6 @@ class _Moment(NamedTuple):
     ms: int
     head: bytes
     key: str
-
-
-def outgoing(body: Body | OutgoingMessage, options: MessageOptions) -> OutgoingMessage:
-    """A message from a body and options. Raises BadRequest for unknown options, and for options
-    beside an OutgoingMessage."""
-    if isinstance(body, OutgoingMessage):
-        if options:
-            raise BadRequest(
-                f"an OutgoingMessage takes no options beside it, as {', '.join(sorted(options))}",
-                "say it in the message: dataclasses.replace(message, ...)",
-            )
-        return body
-    check_names("a message", options, MessageOptions)
-    return OutgoingMessage(body, **options)
-
-
-def _later(message: OutgoingMessage) -> Later | None:
-    """When readers get the message. Raises BadRequest for what is not a time."""
-    if message.delay_level:
-        return Later("delay_level", message.delay_level)
-    if message.delay is not None:
-        check_seconds("delay", message.delay)
-        return Later("delay_ms", round(message.delay * 1000))
-    if message.deliver_at is not None:
-        return Later("deliver_ms", max(0, milliseconds(message.deliver_at, 0)))
-    return None
 
 
 class Encoder:
@@ -310,9 +280,9 @@ class Encoder:
         """
         routes = self._io.routes or NO_ROUTES
         is_plain = type(body) is bytes and len(body) <= routes.max_message_bytes
-        if is_plain and waits and options.keys() <= SHORT_WAY_OPTIONS:
+        if is_plain and waits and options.keys() <= _FAST_OPTIONS:
             try:
-                entry = self._short_way(topic, body, options, routes.crc, slot)  # type: ignore[arg-type]
+                entry = self._fast_entry(topic, body, options, routes.crc, slot)  # type: ignore[arg-type]
             except (TypeError, struct.error):
                 entry = None  # values of other types, which the general way refuses with a reason
             if entry is not None:
@@ -327,12 +297,12 @@ class Encoder:
             _later(message),
         )  # fmt: skip
 
-    def _short_way(
+    def _fast_entry(
         self, topic: str, body: bytes, options: MessageOptions, crc: bool, slot: Any
     ) -> EncodedMessage | None:
         """None where the general way has to be taken, be it only for its error."""
-        mould = record_mould(topic, options.get("tags") or "", crc)
-        if mould is None or options.get("unique_key"):
+        template = record_template(topic, options.get("tags") or "", crc)
+        if template is None or options.get("unique_key"):
             return None
         queue_id = options.get("queue_id")
         order_by = options.get("order_by")
@@ -342,18 +312,20 @@ class Encoder:
             return None
         if order_by is not None and not isinstance(order_by, str):
             return None
-        size, middle = mould.record_bytes, mould.middle
+        size, middle = template.record_bytes, template.middle
         keys = options.get("keys", ())
         if keys != ():
             key_property = keys_property(keys)
             if key_property is None:
                 return None
             size += len(key_property)
-            properties_bytes = mould.properties_bytes + len(key_property)
+            properties_bytes = template.properties_bytes + len(key_property)
             if properties_bytes > PROPERTIES_BYTES_MAX:
                 return None
-            length = SHORT.pack(properties_bytes)
-            middle = b"".join((mould.topic, length, mould.tags, key_property, UNIQUE_KEY_START))
+            length = _SHORT.pack(properties_bytes)
+            middle = b"".join(
+                (template.topic, length, template.tags, key_property, _UNIQUE_KEY_START)
+            )
         now = time()
         moment = self._moment
         if moment.ms != int(now * 1000):
@@ -362,7 +334,7 @@ class Encoder:
         record = b"".join(
             (
                 _HEAD_START.pack(size + len(body), MAGIC_V1, crc32(body) & CRC_MASK, queue_id),
-                moment.head, _INT.pack(len(body)), body, middle, unique_key.encode(), mould.end,
+                moment.head, _INT.pack(len(body)), body, middle, unique_key.encode(), template.end,
             )
         )  # fmt: skip
         return EncodedMessage(record, topic, queue_id, order_by, unique_key, slot)
@@ -426,6 +398,32 @@ class Encoder:
         )
         encoded = encode_columns(draft, crc, body_max)
         return EncodedColumns(topic, queue_id, encoded, unique_keys)
+
+
+def outgoing(body: Body | OutgoingMessage, options: MessageOptions) -> OutgoingMessage:
+    """A message from a body and options. Raises BadRequest for unknown options, and for options
+    beside an OutgoingMessage."""
+    if isinstance(body, OutgoingMessage):
+        if options:
+            raise BadRequest(
+                f"an OutgoingMessage takes no options beside it, as {', '.join(sorted(options))}",
+                "say it in the message: dataclasses.replace(message, ...)",
+            )
+        return body
+    check_names("a message", options, MessageOptions)
+    return OutgoingMessage(body, **options)
+
+
+def _later(message: OutgoingMessage) -> Later | None:
+    """When readers get the message. Raises BadRequest for what is not a time."""
+    if message.delay_level:
+        return Later("delay_level", message.delay_level)
+    if message.delay is not None:
+        check_seconds("delay", message.delay)
+        return Later("delay_ms", round(message.delay * 1000))
+    if message.deliver_at is not None:
+        return Later("deliver_ms", max(0, milliseconds(message.deliver_at, 0)))
+    return None
 
 
 def cancelling(receipt: Receipt) -> OutgoingMessage:

@@ -65,7 +65,7 @@ class Outcomes:
             watched, self.watched = self.watched, None
             self.condition.notify_all()
         if watched is not None:
-            _tell(watched.values())
+            _notify(watched.values())
 
 
 Slot = tuple[Outcomes, int]
@@ -73,8 +73,8 @@ Slot = tuple[Outcomes, int]
 
 
 class ReceiptFuture(Future[Receipt]):
-    """As any future that runs already. What `Future` keeps for each one lies in the batch's
-    outcomes, or is made when somebody asks for it."""
+    """As any future that runs already. The fields that `Future` keeps for each one lie in the
+    batch's outcomes, or are made when somebody asks for them."""
 
     __slots__ = ("_callbacks", "_outcomes", "_row", "_watchers")
 
@@ -165,10 +165,10 @@ def resolve_entries(entries: Sequence[EncodedMessage], results: Results) -> None
             if outcomes.watched and own in outcomes.watched:
                 futures.append(outcomes.watched.pop(own))
         condition.notify_all()
-    _tell(futures)
+    _notify(futures)
 
 
-def _tell(futures: Collection[ReceiptFuture]) -> None:
+def _notify(futures: Collection[ReceiptFuture]) -> None:
     """Wakes the waiters of `concurrent.futures.wait`, and runs done callbacks.
 
     Raises what a callback raises that is not an Exception, after those of the other futures.

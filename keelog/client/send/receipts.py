@@ -20,29 +20,8 @@ Results = Sequence[Receipt] | MqError
 OFFSET_HEX_CHARS = 16
 _UNREADABLE = (MqError, LookupError, ValueError, TypeError)
 """Raised by reading an answer of another shape than expected."""
-
-
-class FirstMessage(NamedTuple):
-    """Where the first message with the unique key of a repeated one is stored."""
-
-    queue_id: int
-    queue_offset: int
-    physical_offset: int
-    store_timestamp: int
-
-    def receipt(self, topic: str, unique_key: str, answer: Mapping[str, Any]) -> Receipt:
-        """The receipt of the repeated one."""
-        start, physical = id_start(answer["store_host"]), self.physical_offset
-        return Receipt(
-            answer["status"], topic, self.queue_id, self.queue_offset, physical,
-            f"{start}{physical:0{OFFSET_HEX_CHARS}X}", unique_key,
-            answer["flushed"], self.store_timestamp,
-        )  # fmt: skip
-
-
-def repeats_of(answer: Mapping[str, Any]) -> dict[int, FirstMessage]:
-    """By row, the messages that were stored before; see docs/protocol.md, 'Stored once'."""
-    return {row: FirstMessage(*place) for row, *place in answer.get("repeated", ())}
+_receipt_of = cast(Callable[[tuple[Any, ...]], Receipt], partial(tuple.__new__, Receipt))
+"""`Receipt._make` without its detour by Python."""
 
 
 class BatchReceipt(Sequence[Receipt]):
@@ -167,8 +146,27 @@ class BatchReceipt(Sequence[Receipt]):
         )
 
 
-_receipt_of = cast(Callable[[tuple[Any, ...]], Receipt], partial(tuple.__new__, Receipt))
-"""`Receipt._make` without its detour by Python."""
+class FirstMessage(NamedTuple):
+    """Where the first message with the unique key of a repeated one is stored."""
+
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    store_timestamp: int
+
+    def receipt(self, topic: str, unique_key: str, answer: Mapping[str, Any]) -> Receipt:
+        """The receipt of the repeated one."""
+        start, physical = id_start(answer["store_host"]), self.physical_offset
+        return Receipt(
+            answer["status"], topic, self.queue_id, self.queue_offset, physical,
+            f"{start}{physical:0{OFFSET_HEX_CHARS}X}", unique_key,
+            answer["flushed"], self.store_timestamp,
+        )  # fmt: skip
+
+
+def repeats_of(answer: Mapping[str, Any]) -> dict[int, FirstMessage]:
+    """By row, the messages that were stored before; see docs/protocol.md, 'Stored once'."""
+    return {row: FirstMessage(*place) for row, *place in answer.get("repeated", ())}
 
 
 @lru_cache(maxsize=64)

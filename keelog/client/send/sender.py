@@ -29,6 +29,20 @@ from protocol.errors import BadRequest, ClientClosed, MqError, NodeBusy, Refused
 from protocol.record.encode import ANY_QUEUE
 
 TOPICS_TIMEOUT_S = 2.0
+UNDER_WAY_MAX = 2
+"""Batches of waiting sends without an answer; what comes meanwhile goes together."""
+SEND_RECORDS_MAX = 1_000
+SEND_BYTES_MAX = 256_000
+"""Of one batch; a single message may be larger."""
+HELD_S_MAX = 0.05
+"""A message waits for no other batch any longer."""
+
+Done = Callable[[Receipt | MqError], None]
+"""Learns the outcome, once, on any thread; the `slot` of an entry."""
+_Kind = tuple[str | None, float, bool, bool]
+"""Messages of one batch share it: the field `wait`, the timeout in seconds, whether the node
+chooses the queue, whether the client has to know the topic's queues. So no message waits for a
+table of topics that only others need. It is a plain tuple because one is made for each message."""
 
 
 class BatchSender:
@@ -143,24 +157,6 @@ class BatchSender:
         self._submit(first, partial(self._in_turn, rest, then) if rest else then)
 
 
-UNDER_WAY_MAX = 2
-"""Batches of waiting sends without an answer; what comes meanwhile goes together."""
-SEND_RECORDS_MAX = 1_000
-SEND_BYTES_MAX = 256_000
-"""Of one batch; a single message may be larger."""
-HELD_S_MAX = 0.05
-"""A message waits for no other batch any longer."""
-
-Done = Callable[[Receipt | MqError], None]
-"""Learns the outcome, once, on any thread; the `slot` of an entry."""
-
-
-_Kind = tuple[str | None, float, bool, bool]
-"""Messages of one batch share it: the field `wait`, the timeout in seconds, whether the node
-chooses the queue, whether the client has to know the topic's queues. So no message waits for a
-table of topics that only others need. It is a plain tuple because one is made for each message."""
-
-
 class _KindGroup:
     """Messages of one kind that have not gone yet, oldest first, and the batches under way."""
 
@@ -190,7 +186,7 @@ class SendCoalescer:
         self._sender = sender
         self._direct = direct
         self._arrived: deque[tuple[_Kind, EncodedMessage, float]] = deque()
-        self._told = False
+        self._is_notified = False
         self._groups: dict[_Kind, _KindGroup] = {}
 
     def send(self, entry: EncodedMessage, wait: str | None, timeout: float) -> None:
@@ -200,9 +196,9 @@ class SendCoalescer:
             return
         kind = wait, timeout, entry.queue_id == ANY_QUEUE, entry.order_by is not None
         self._arrived.append((kind, entry, monotonic() + timeout))
-        if not self._told:
+        if not self._is_notified:
             # A thread that finds it set has appended before `_collect` looks.
-            self._told = True
+            self._is_notified = True
             if not self._io.post(self._collect):
                 self._refuse_all()
 
@@ -218,14 +214,14 @@ class SendCoalescer:
         self.send(entry, wait, timeout)
 
     def _refuse_all(self) -> None:
-        self._told = False
+        self._is_notified = False
         error = ClientClosed()
         with suppress(IndexError):  # another thread may refuse them just now
             while True:
                 self._arrived.popleft()[1].slot(error)
 
     def _collect(self) -> None:
-        self._told = False
+        self._is_notified = False
         arrived, groups = self._arrived, self._groups
         changed: dict[_Kind, _KindGroup] = {}
         while arrived:

@@ -57,7 +57,7 @@ class StageClient:
 
     def write_queues(self, topic: str) -> int:
         """How many queues of a topic are written to. Raises UnknownTopic where there is none."""
-        for found in run(self._core, topics(self._deadline(), NodeRole.WRITER)):
+        for found in run(self._core, topics(monotonic() + self.timeout, NodeRole.WRITER)):
             if found.topic == topic:
                 return found.write_queues
         raise UnknownTopic(f"there is no topic {topic}")
@@ -69,9 +69,6 @@ class StageClient:
     def start(self, call: Call) -> "Future[NodeAnswer]":
         """Sends a request."""
         return self._core.start(call)
-
-    def _deadline(self) -> float:
-        return monotonic() + self.timeout
 
     def publish(
         self,

@@ -61,6 +61,15 @@ _NOW = socket.MSG_DONTWAIT
 _SEND_NOW = _NOW | socket.MSG_NOSIGNAL
 
 Take = Callable[[Call, Decision], None]
+AWAKE_S = 0.0006
+"""How long a lone caller looks at its connection before it sleeps."""
+DIRECTS = 2
+"""Threads that carry a request at the same time. Messages of further threads go in groups."""
+BLOCKING_SLICE_S, PULL_SLICE_S = 0.05, 0.2
+"""Waits of a lone caller, and of a follower, are cut into slices, to notice a lost connection, or
+the client's end."""
+CONNECT_S = 0.05
+"""The first pull waits this time for the connection, then goes by the I/O thread."""
 
 
 class _State(Enum):
@@ -189,7 +198,7 @@ class ZmtpConnection:
                 self._put((ping,))
 
     def close(self) -> None:
-        """Ends the connection. What the network has taken is still delivered."""
+        """Ends the connection. Bytes that the network has taken are still delivered."""
         self.closed = True
         self._state = _State.LOST
         self._socket.close()
@@ -303,10 +312,6 @@ def _connecting_socket(family: int, address: Any) -> socket.socket:
         found.close()
         raise
     return found
-
-
-AWAKE_S = 0.0006
-"""How long a lone caller looks at its connection before it sleeps."""
 
 
 class Channel:
@@ -424,12 +429,6 @@ class Channel:
         raise NotImplementedError
 
 
-DIRECTS = 2
-"""Threads that carry a request at the same time. Messages of further threads go in groups."""
-BLOCKING_SLICE_S = 0.05
-"""A wait for an answer is cut into such, to see a lost connection, or the client's end."""
-
-
 class ChannelPool:
     """The channels of one client to one role."""
 
@@ -501,12 +500,6 @@ class BlockingChannel(Channel):
             self._drop()
 
 
-SLICE_S = 0.2
-"""Waits are cut into slices, to notice a lost connection, or the client's end."""
-CONNECT_S = 0.05
-"""The first pull waits this time for the connection, then goes by the I/O thread."""
-
-
 class PullChannel(Channel):
     """The pulls of one follower, for one thread at a time: at most one call for each queue. The
     lock lets another thread close the client."""
@@ -543,7 +536,7 @@ class PullChannel(Channel):
                     return None
             with self._lock:
                 if not self._closing:
-                    self._receive(link, min(deadline - now, SLICE_S), now)
+                    self._receive(link, min(deadline - now, PULL_SLICE_S), now)
         return self._arrived.get()
 
     def _put(self, queue_id: int, outcome: Outcome) -> None:
@@ -568,7 +561,7 @@ class PullChannel(Channel):
 
     def _receive(self, link: ZmtpConnection, seconds: float, now: float) -> None:
         """Waits for answers, a slice at most."""
-        if now >= self._looked_at + SLICE_S:
+        if now >= self._looked_at + PULL_SLICE_S:
             self._looked_at = now
             link.keep_alive(now)
             self._end_all(link.exchange.expired(now, link.endpoint))

@@ -10,12 +10,15 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 from protocol.addresses import at_host, fill_host, host_of, is_numeric
 from protocol.errors import MqError, NotAllowed, NotConnected
 from protocol.names import DEFAULT_MAX_MESSAGE_BYTES
 from protocol.wire.frames import raise_refusal
+
+FRESH_S = 30.0
+"""An older result is looked up again; it counts until that is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +67,11 @@ def fill_in(header: dict[str, Any], asked: str) -> None:
     """Puts the host of `asked`, the control address, into the addresses of an answer to `routes` or
     `status` that leave it out."""
     host = host_of(asked)
+    rows = header.get("processes")
+    processes = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
     for fields, name in (
-        (header, "writer"),
-        (header, "http"),
-        (header, "remoting"),
-        *_rows(header),
+        *((header, name) for name in ("writer", "http", "remoting")),
+        *((row, "endpoint") for row in processes),
     ):
         if isinstance(fields.get(name), str):
             fields[name] = fill_host(fields[name], host)
@@ -76,12 +79,6 @@ def fill_in(header: dict[str, Any], asked: str) -> None:
         header["readers"] = [
             fill_host(one, host) if isinstance(one, str) else one for one in header["readers"]
         ]
-
-
-def _rows(header: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
-    rows = header.get("processes")
-    found = rows if isinstance(rows, list) else []
-    return [(row, "endpoint") for row in found if isinstance(row, dict)]
 
 
 def _local(fields: Any) -> dict[str, str]:
@@ -102,36 +99,6 @@ def _error(fields: Any) -> MqError | None:
 
 NO_ROUTES = Routes.of({})
 """The defaults, until the node has sent its routes."""
-
-
-FRESH_S = 30.0
-"""An older result is looked up again; it counts until that is done."""
-
-
-class _LookUp:
-    """The addresses of one name, once they are known, or why there is none."""
-
-    def __init__(self, host: str, known: tuple[str, ...]) -> None:
-        """`known`: the addresses of an earlier look-up, which count until this one is done."""
-        self.addresses = known
-        self.error = ""
-        self.began = monotonic()
-        self._host = host
-        threading.Thread(target=self._run, name="keelog-names", daemon=True).start()
-
-    def _run(self) -> None:
-        try:
-            found = socket.getaddrinfo(self._host, None, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
-            why = getattr(error, "strerror", None) or error
-            self.error = f"the name {self._host} does not resolve: {why}"
-            return
-        # IPv4 first, as ZeroMQ does.
-        places = sorted(found, key=lambda one: one[0] != socket.AF_INET)
-        self.addresses = tuple(
-            str(place[0]) if family == socket.AF_INET else f"[{place[0]}]"
-            for family, *_, place in places
-        )
 
 
 class HostNames:
@@ -167,11 +134,30 @@ class HostNames:
         return "" if known is None else known.error
 
 
-class GatewayPlace(NamedTuple):
-    """Host and port, as for `socket.create_connection`."""
+class _LookUp:
+    """The addresses of one name, once they are known, or why there is none."""
 
-    host: str
-    port: int
+    def __init__(self, host: str, known: tuple[str, ...]) -> None:
+        """`known`: the addresses of an earlier look-up, which count until this one is done."""
+        self.addresses = known
+        self.error = ""
+        self.began = monotonic()
+        self._host = host
+        threading.Thread(target=self._run, name="keelog-names", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            found = socket.getaddrinfo(self._host, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            why = getattr(error, "strerror", None) or error
+            self.error = f"the name {self._host} does not resolve: {why}"
+            return
+        # IPv4 first, as ZeroMQ does.
+        places = sorted(found, key=lambda one: one[0] != socket.AF_INET)
+        self.addresses = tuple(
+            str(place[0]) if family == socket.AF_INET else f"[{place[0]}]"
+            for family, *_, place in places
+        )
 
 
 def check_gateway(routes: Routes, endpoint: str) -> str:
@@ -188,7 +174,7 @@ def check_gateway(routes: Routes, endpoint: str) -> str:
     return routes.remoting
 
 
-def gateway_place(routes: Routes, endpoint: str) -> GatewayPlace:
+def gateway_place(routes: Routes, endpoint: str) -> tuple[str, int]:
     """As `check_gateway`, its host and port. Raises NotConnected while it is not up."""
     address = check_gateway(routes, endpoint)
     host, _, port = address.rpartition("://")[2].rpartition(":")
@@ -196,4 +182,4 @@ def gateway_place(routes: Routes, endpoint: str) -> GatewayPlace:
         raise NotConnected(
             f"the gateway of the node at {endpoint} is not up yet", "see keelog health"
         )
-    return GatewayPlace(host.strip("[]"), int(port))
+    return host.strip("[]"), int(port)

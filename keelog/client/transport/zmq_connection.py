@@ -17,7 +17,6 @@ from protocol.addresses import host_of, is_numeric
 from protocol.errors import BadRequest, MqError, NotConnected
 from protocol.wire import zmtp
 from protocol.wire.frames import VERSION, HeaderPacker, unpack_answer
-from protocol.wire.zmtp import parse_socket_event
 
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
 """The largest frame that is taken from a node."""
@@ -31,7 +30,7 @@ LINGER_MS = 1_000
 ZERO_COPY_BYTES_MIN = 65_536
 """Smaller payloads are copied: that costs less than to keep the frame."""
 RECEIVE_MAX = 512
-"""Answers taken from one connection before the others have their turn."""
+"""Replies taken from one connection before the others have their turn."""
 
 NOBLOCK = int(zmq.NOBLOCK)
 _ONLY_FRAME, _FIRST_FRAME = NOBLOCK, int(zmq.NOBLOCK | zmq.SNDMORE)
@@ -54,7 +53,7 @@ class ConnectionNews(NamedTuple):
 
 
 class ZmqConnection:
-    """A DEALER socket, the calls that wait for it, and those that wait for its answers."""
+    """A DEALER socket, the calls that wait for it, and those that wait for its replies."""
 
     def __init__(
         self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, exchange: Exchange
@@ -185,7 +184,7 @@ class ZmqConnection:
         """Reads what the monitor has seen."""
         up = refused = lost = False
         while self.monitor.poll(0):
-            event = parse_socket_event(self.monitor.recv_multipart()[0]).event
+            event = zmtp.parse_socket_event(self.monitor.recv_multipart()[0]).event
             if event == zmq.EVENT_CONNECTED:
                 self.is_foreign = not self.ever_connected
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:

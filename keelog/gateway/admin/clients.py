@@ -34,6 +34,8 @@ from protocol.remoting.java_json import read_body, write_body
 
 CLIENTS_SHOWN_MAX = 50_000
 """Producers of one reply to 328; further ones are left out."""
+STATUS_S_MAX = 5.0
+"""How long each client may take for 221 (Broker2Client#getConsumeStatus)."""
 
 
 class Connections:
@@ -91,10 +93,6 @@ def _shown(members: Mapping[RemotingConnection, GroupMember]) -> tuple[ClientCon
         ClientConnection(one.client_id, str(connection.peer), one.language, one.version)
         for connection, one in members.items()
     )
-
-
-STATUS_S_MAX = 5.0
-"""How long each client may take for 221 (Broker2Client#getConsumeStatus)."""
 
 
 class ClientCalls:

@@ -89,6 +89,7 @@ class AdminDesk:
     def __init__(self, parts: AdminParts) -> None:
         topics, groups, members = parts.topics, parts.groups, parts.members
         self._counts = counts = BrokerCounts(parts.root, members)
+        self._groups = groups
         facts = QueueFacts(parts.desk, parts.now)
         offsets = GroupOffsets(parts.core, parts.commits)
         self._slaves = SlaveDesk(parts.root, topics.name, offsets.all, facts.end)
@@ -160,7 +161,7 @@ class AdminDesk:
     def _of_groups(self) -> dict[int, Handle]:
         code, reports, calls = RequestCode, self._group_reports, self._calls
         return {
-            code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self._group_changes.configure_all,
+            code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self._groups.configure_all,
             code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._group_changes.configs,
             code.GET_SUBSCRIPTIONGROUP_CONFIG: self._group_changes.config,
             code.DELETE_SUBSCRIPTIONGROUP: self._group_changes.delete,

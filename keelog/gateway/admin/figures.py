@@ -1,6 +1,6 @@
 """Figures for the replies to admin tools: bounds and times of queues, and how much went in and out.
 
-What went in and out of late, by topic and group, is for 315 and the figures beside it. As
+The counts of late, by topic and group, are for 315 and the figures beside it. As
 RocketMQ's StatsItem: totals are looked at each 10 s, 10 min and hour, and a figure is what came
 between the first and the last of these looks. Queue workers count what topics get; what groups get
 is what their members have pulled.
@@ -9,7 +9,7 @@ is what their members have pulled.
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from keelog.gateway.members import Members
 from node.reader.answers import bounds_of, look_again, time_at
@@ -20,7 +20,15 @@ from node.store.query.look_up import Boundary, offset_by_time
 from protocol.ids import Queue
 from protocol.remoting.bodies import BrokerStats, StatsOfSpan
 
-T = TypeVar("T")
+PUT_NUMS, PUT_SIZE, GET_NUMS = "TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE", "GROUP_GET_NUMS"
+"""Names of statistics (Stats)."""
+LOOK_S = 10.0
+KEYS_MAX = 5_000
+"""Topics, and pairs of a topic and a group, with figures; further ones have none."""
+_SPANS = ((LOOK_S, 7), (600.0, 7), (3_600.0, 25))
+"""Of minute, hour and day: seconds between two looks, and how many of them are kept."""
+
+Totals = Mapping[tuple[str, str], int]
 
 
 class StoredOffsets(NamedTuple):
@@ -69,17 +77,6 @@ class QueueFacts:
             return offset_by_time(desk.store.log, queue, timestamp, Boundary.LOWER)
 
         return look_again(desk.store, look)
-
-
-PUT_NUMS, PUT_SIZE, GET_NUMS = "TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE", "GROUP_GET_NUMS"
-"""Names of statistics (Stats)."""
-LOOK_S = 10.0
-KEYS_MAX = 5_000
-"""Topics, and pairs of a topic and a group, with figures; further ones have none."""
-_SPANS = ((LOOK_S, 7), (600.0, 7), (3_600.0, 25))
-"""Of minute, hour and day: seconds between two looks, and how many of them are kept."""
-
-Totals = Mapping[tuple[str, str], int]
 
 
 class _Look(NamedTuple):

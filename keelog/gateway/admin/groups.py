@@ -148,7 +148,7 @@ class GroupReports:
     async def topics_of(self, request: Request) -> Reply:
         """343: the topics of which a group has offsets."""
         wanted: GroupHeader = request_fields(request.header)
-        topics = tuple(await self._offsets.topics_of(wanted.group))
+        topics = tuple(sorted(await self._offsets.of(wanted.group)))
         address = self._topics.name.address or request.connection.address
         return Reply(body=write_body(TopicList(topics, address), standard=True))
 
@@ -173,10 +173,6 @@ class GroupChanges:
         self._core = core
         self._groups = groups
         self._resets = resets
-
-    def configure_all(self, request: Request) -> Reply:
-        """225: as 200, for several groups."""
-        return self._groups.configure_all(request)
 
     def config(self, request: Request) -> Reply:
         """352: the settings of one group."""

@@ -74,6 +74,8 @@ SYSTEM_TOPICS = frozenset(
     }
 )
 """Those of every broker, whether they exist or not."""
+UNITS_MAX = 1_024
+"""Of one reply to 321, where the tool asks for more."""
 
 
 class TopicChanges:
@@ -212,10 +214,6 @@ def _check_value(name: str, value: str) -> None:
         raise BadCommand(f"attribute {name} is {value[:40]!a}: name a number")
 
 
-UNITS_MAX = 1_024
-"""Of one reply to 321, where the tool asks for more."""
-
-
 class TopicReports:
     """One for each gateway, in the thread of its loop."""
 
@@ -251,7 +249,7 @@ class TopicReports:
         group has consumed."""
         wanted: TopicOfGroupHeader = request_fields(request.header)
         topic = self._topics.need(wanted.topic)
-        committed = await self._offsets.of_topic(topic.name, wanted.group)
+        committed = (await self._offsets.of(wanted.group)).get(topic.name, {})
         self._facts.look()
         spans = tuple(
             self._span(topic.name, queue_id, committed.get(queue_id, -1))

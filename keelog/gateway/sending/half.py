@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from keelog.client.results import Receipt
+from keelog.gateway.sending.stored_properties import copy_of
 from protocol.ids import Host, parse_offset_message_id
 from protocol.names import HALF_TOPIC, OP_TOPIC, QUEUE_ID_MAX, UNDECIDED_TOPIC, is_folder_name
 from protocol.record.codec import (
@@ -115,11 +116,9 @@ def committed_properties(record: Record) -> bytes:
 
 def committed(record: Record, place: RealPlace, properties: bytes, crc: bool) -> bytes:
     """The record that a commit of a half message stores at `place`."""
-    head = record.head
-    sys_flag = head.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT
-    return _packed(
-        record, place, properties, crc, sys_flag, head.reconsume_times, head.physical_offset
-    )
+    sys_flag = record.head.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT
+    offset = record.head.physical_offset
+    return copy_of(record, place, properties, crc, sys_flag=sys_flag, half_offset=offset)
 
 
 def asked_again(record: Record, crc: bool) -> bytes:
@@ -140,9 +139,7 @@ def immune_again(record: Record, crc: bool) -> bytes:
 
 def undecided(record: Record, crc: bool) -> bytes:
     """The record of a half message that was asked for too often."""
-    place = RealPlace(UNDECIDED_TOPIC, 0)
-    head, properties = record.head, joined_properties(_raw(record))
-    return _packed(record, place, properties, crc, head.sys_flag, head.reconsume_times)
+    return copy_of(record, RealPlace(UNDECIDED_TOPIC, 0), joined_properties(_raw(record)), crc)
 
 
 def ended(queue_id: int, offsets: Iterable[int], born_ms: int, host: Host, crc: bool) -> bytes:
@@ -176,7 +173,7 @@ def question(record: Record, again: Receipt, broker: str) -> tuple[Mapping[str, 
     place = real_place(record) or RealPlace(record.topic, record.head.queue_id)
     properties = joined_properties({**_counted(record), WAIT.encode(): b"false"})
     head = record.head
-    body = bytearray(_packed(record, place, properties, False, head.sys_flag, head.reconsume_times))
+    body = bytearray(copy_of(record, place, properties, crc=False))
     row = PlainRow(0, len(body), place.topic, place.queue_id, head.sys_flag)
     host, _ = parse_offset_message_id(again.msg_id)
     stamp = StoreStamp(head.store_timestamp, host.to_bytes())
@@ -202,22 +199,4 @@ def _again(record: Record, properties: Mapping[bytes, bytes], crc: bool) -> byte
     return pack_fields(
         HALF_TOPIC, record.raw_body, head.queue_id, raw,
         head.born_timestamp, record.born_host, 0, head.sys_flag,
-    )  # fmt: skip
-
-
-def _packed(
-    record: Record,
-    place: RealPlace,
-    properties: bytes,
-    crc: bool,
-    sys_flag: int,
-    reconsume_times: int,
-    half_offset: int = 0,
-) -> bytes:
-    head = record.head
-    return pack_fields(
-        place.topic, record.raw_body, place.queue_id,
-        properties + (EMPTY_CRC_PROPERTY if crc else b""),
-        head.born_timestamp, record.born_host,
-        head.flag, sys_flag, reconsume_times, half_offset,
     )  # fmt: skip

@@ -21,8 +21,6 @@ from keelog.gateway.sending.stored_properties import (
     dead_letter_topic,
     handed_back,
     is_committed,
-    is_dead,
-    retry_level,
     retry_topic,
 )
 from keelog.gateway.sending.writer_link import WriterLink
@@ -42,22 +40,9 @@ from protocol.remoting.header_fields import (
 )
 from protocol.request_fields import WAIT_NONE
 
-
-class _HandedBack:
-    """The request, until its message is stored again."""
-
-    __slots__ = ("request",)
-
-    def __init__(self, request: Request) -> None:
-        self.request = request
-
-    def refused(self, error: MqError) -> None:
-        """The consumer sends the message to the retry topic by itself then."""
-        self.request.answer(Reply(ResponseCode.SYSTEM_ERROR, remark=error.reason))
-
-    def stored(self, _: Receipt) -> None:
-        """It is."""
-        self.request.answer(Reply())
+FIRST_RETRY_LEVEL = 3
+"""Of a message that was never handed back: 10 s by the usual levels."""
+_EXT = {"MSG_REGION": REGION}
 
 
 class SendBack:
@@ -96,10 +81,10 @@ class SendBack:
         if times_max is None:
             times_max = settings.retry_times_max
         times = record.head.reconsume_times
-        if is_dead(wanted.delay_level, times, times_max):
+        if wanted.delay_level < 0 or times >= times_max:
             topic, level = await self._writable(dead_letter_topic(wanted.group), 1), 0
         else:
-            level = retry_level(wanted.delay_level, times)
+            level = wanted.delay_level or FIRST_RETRY_LEVEL + times
         place = RealPlace(topic.name, random.randrange(max(topic.write_queues, 1)))
         crc = self._link.crc
         place, again = handed_back(record, place, level, self._level_max, crc)
@@ -119,25 +104,21 @@ class SendBack:
         return topic
 
 
-_EXT = {"MSG_REGION": REGION}
+class _HandedBack:
+    """The request, until its message is stored again."""
 
+    __slots__ = ("request",)
 
-class _Recalled:
-    """The request, until its message is stored."""
-
-    __slots__ = ("key", "request")
-
-    def __init__(self, request: Request, key: str) -> None:
+    def __init__(self, request: Request) -> None:
         self.request = request
-        self.key = key
 
-    def refused(self, _: MqError) -> None:
-        """It is not, or nobody knows."""
-        self.request.answer(_no_recall(ResponseCode.SYSTEM_ERROR, "recall failed, execute error"))
+    def refused(self, error: MqError) -> None:
+        """The consumer sends the message to the retry topic by itself then."""
+        self.request.answer(Reply(ResponseCode.SYSTEM_ERROR, remark=error.reason))
 
     def stored(self, _: Receipt) -> None:
         """It is."""
-        self.request.answer(Reply(ResponseCode.SUCCESS, {**_EXT, "msgId": self.key}))
+        self.request.answer(Reply())
 
 
 class Recalls:
@@ -182,6 +163,24 @@ class Recalls:
         place = RealPlace(wanted.topic, 0)
         self._sends.put(request, message, place, RECALL_BODY, b"", _Recalled(request, key))
         return None
+
+
+class _Recalled:
+    """The request, until its message is stored."""
+
+    __slots__ = ("key", "request")
+
+    def __init__(self, request: Request, key: str) -> None:
+        self.request = request
+        self.key = key
+
+    def refused(self, _: MqError) -> None:
+        """It is not, or nobody knows."""
+        self.request.answer(_no_recall(ResponseCode.SYSTEM_ERROR, "recall failed, execute error"))
+
+    def stored(self, _: Receipt) -> None:
+        """It is."""
+        self.request.answer(Reply(ResponseCode.SUCCESS, {**_EXT, "msgId": self.key}))
 
 
 def _illegal_recall(text: str) -> Reply:

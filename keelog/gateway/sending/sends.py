@@ -83,58 +83,6 @@ _CODES = {
     "FLUSH_SLAVE_TIMEOUT": ResponseCode.FLUSH_SLAVE_TIMEOUT,
     "SLAVE_NOT_AVAILABLE": ResponseCode.SLAVE_NOT_AVAILABLE,
 }
-
-
-class _Sent:
-    """The message of one request, until it has its outcome. `queue_id`: the one that its client
-    gets to know."""
-
-    __slots__ = ("queue_id", "recall_handle", "request")
-
-    def __init__(self, request: Request, queue_id: int) -> None:
-        self.request = request
-        self.queue_id = queue_id
-        self.recall_handle = ""
-        """Of a timer message: what takes it back."""
-
-    def refused(self, error: MqError) -> None:
-        """It was not stored."""
-        self.request.answer(refusal_of_send(error))
-
-    def stored(self, receipt: Receipt) -> None:
-        """It was."""
-        ext = _answer_fields(receipt, receipt.msg_id, self.queue_id)
-        if self.recall_handle:
-            ext["recallHandle"] = self.recall_handle
-        self.request.answer(Reply(_code(receipt.status), ext))
-
-
-class _SentBatch:
-    """The messages of one request, which go to the writer in `left` parts, until all have their
-    outcome."""
-
-    __slots__ = ("left", "parts", "queue_id", "request")
-
-    def __init__(self, request: Request, left: int, queue_id: int) -> None:
-        self.request = request
-        self.left = left
-        self.queue_id = queue_id
-        self.parts: list[BatchReceipt] = []
-
-    def done(self, found: BatchReceipt | MqError) -> None:
-        """A part has its outcome."""
-        if isinstance(found, MqError):
-            self.request.answer(refusal_of_send(found))
-            return
-        self.parts.append(found)
-        if len(self.parts) == self.left:
-            first = self.parts[0][0]
-            ids = ",".join([part.joined_ids() for part in self.parts])
-            # One that is not as durable as was asked is what the client has to know.
-            worst = max((_code(part.status) for part in self.parts), key=_is_not_stored_as_asked)
-            self.request.answer(Reply(worst, _answer_fields(first, ids, self.queue_id)))
-
-
 _WAITING = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
 """The topics of messages that consumers get later, elsewhere."""
 
@@ -318,17 +266,17 @@ class Sends:
         self, request: Request, wanted: SendMessageHeader, place: RealPlace, body: memoryview
     ) -> EncodedColumns:
         """The records of a batch. Raises IllegalMessage and its kinds, BadCommand."""
-        mould = _mould(request, wanted, place)
-        found = encode_items(body, mould, _SPECIAL, self._link.body_bytes_max, self._link.crc)
+        template = _template(request, wanted, place)
+        found = encode_items(body, template, _SPECIAL, self._link.body_bytes_max, self._link.crc)
         if found is not None:
             return EncodedColumns(place.topic, place.queue_id, *found)
-        items = [self._item(mould, item) for item in batch_items(body)]
+        items = [self._item(template, item) for item in batch_items(body)]
         records = b"".join(record for record, _ in items)
         sizes = np.array([len(record) for record, _ in items], np.uint32)
         encoded = EncodedBatch(np.frombuffer(records, np.uint8), sizes, crc32(records))
         return EncodedColumns(place.topic, place.queue_id, encoded, [key for _, key in items])
 
-    def _item(self, mould: RecordMould, item: BatchItem) -> tuple[bytes, str]:
+    def _item(self, template: RecordMould, item: BatchItem) -> tuple[bytes, str]:
         """The record of one message of a batch, and its unique key: a broker adds nothing to it."""
         given = bytes(item.properties)
         if asks_for_transaction(given.decode("utf-8", "replace")):
@@ -336,7 +284,7 @@ class Sends:
         properties = stored_properties(given, b"", self._keys.next)
         if delay_level_of(properties, self._delays.level_max) or is_timed(properties):
             raise IllegalMessage("a delay in a batch", "send delayed messages one by one")
-        return self._record(mould, item.body, properties, item.flag)
+        return self._record(template, item.body, properties, item.flag)
 
     def _entry(
         self,
@@ -348,12 +296,12 @@ class Sends:
         request: Request,
         slot: Slot,
     ) -> EncodedMessage:
-        mould = _mould(request, wanted, place)
-        record, key = self._record(mould, body, properties, flag)
+        template = _template(request, wanted, place)
+        record, key = self._record(template, body, properties, flag)
         return EncodedMessage(record, place.topic, place.queue_id, None, key, slot)
 
     def _record(
-        self, mould: RecordMould, body: bytes | memoryview, properties: bytes, flag: int
+        self, template: RecordMould, body: bytes | memoryview, properties: bytes, flag: int
     ) -> tuple[bytes, str]:
         """A record and its unique key. Raises MessageTooLarge, IllegalMessage."""
         if len(body) > self._link.body_bytes_max:
@@ -366,14 +314,67 @@ class Sends:
         if own:
             properties += EMPTY_CRC_PROPERTY
         record = pack_fields(
-            mould.topic, body, mould.queue_id, properties,
-            mould.born_timestamp, mould.born_host,
-            flag, mould.sys_flag, mould.reconsume_times,
+            template.topic, body, template.queue_id, properties,
+            template.born_timestamp, template.born_host,
+            flag, template.sys_flag, template.reconsume_times,
         )  # fmt: skip
         return record, unique_key_of(properties).decode("utf-8", "replace")
 
 
-def _mould(request: Request, wanted: SendMessageHeader, place: RealPlace) -> RecordMould:
+class _Sent:
+    """The message of one request, until it has its outcome. `queue_id`: the one that its client
+    gets to know."""
+
+    __slots__ = ("queue_id", "recall_handle", "request")
+
+    def __init__(self, request: Request, queue_id: int) -> None:
+        self.request = request
+        self.queue_id = queue_id
+        self.recall_handle = ""
+        """Of a timer message: what takes it back."""
+
+    def refused(self, error: MqError) -> None:
+        """It was not stored."""
+        self.request.answer(refusal_of_send(error))
+
+    def stored(self, receipt: Receipt) -> None:
+        """It was."""
+        ext = _answer_fields(receipt, receipt.msg_id, self.queue_id)
+        if self.recall_handle:
+            ext["recallHandle"] = self.recall_handle
+        self.request.answer(Reply(_code(receipt.status), ext))
+
+
+class _SentBatch:
+    """The messages of one request, which go to the writer in `left` parts, until all have their
+    outcome."""
+
+    __slots__ = ("left", "parts", "queue_id", "request")
+
+    def __init__(self, request: Request, left: int, queue_id: int) -> None:
+        self.request = request
+        self.left = left
+        self.queue_id = queue_id
+        self.parts: list[BatchReceipt] = []
+
+    def done(self, found: BatchReceipt | MqError) -> None:
+        """A part has its outcome."""
+        if isinstance(found, MqError):
+            self.request.answer(refusal_of_send(found))
+            return
+        self.parts.append(found)
+        if len(self.parts) == self.left:
+            first = self.parts[0][0]
+            ids = ",".join([part.joined_ids() for part in self.parts])
+            # One that is not as durable as was asked is what the client has to know.
+            worst = max(
+                (_code(part.status) for part in self.parts),
+                key=lambda code: code != ResponseCode.SUCCESS,
+            )
+            self.request.answer(Reply(worst, _answer_fields(first, ids, self.queue_id)))
+
+
+def _template(request: Request, wanted: SendMessageHeader, place: RealPlace) -> RecordMould:
     return RecordMould(
         place.topic,
         place.queue_id,
@@ -421,10 +422,6 @@ def _queue_of(topic: Topic, wanted: int) -> int:
 
 def _code(status: str) -> int:
     return _CODES.get(status, ResponseCode.SUCCESS)
-
-
-def _is_not_stored_as_asked(code: int) -> bool:
-    return code != ResponseCode.SUCCESS
 
 
 def _answer_fields(first: Receipt, msg_ids: str, queue_id: int) -> dict[str, str]:

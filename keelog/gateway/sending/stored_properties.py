@@ -65,6 +65,8 @@ _KEY_START = f"{UNIQUE_KEY}\x01".encode()
 _NAME_END, _PAIR_END = b"\x01", b"\x02"
 _NO_VALUE, _NO_NAME = b"\x01\x02", b"\x02\x01"
 _NO_WAIT = f"{WAIT}\x01false\x02".encode()
+_DELAY_START = f"{DELAY}\x01".encode()
+_LEVEL_CHARS_MAX = 11
 
 
 def broker_properties(cluster: str) -> bytes:
@@ -146,12 +148,6 @@ class DelayRules(NamedTuple):
         return recall_handle(RecallHandle(place.topic, self.broker, later.out_ms + 1, key))
 
 
-FIRST_RETRY_LEVEL = 3
-"""Of a message that was never handed back: 10 s by the usual levels."""
-_DELAY_START = f"{DELAY}\x01".encode()
-_LEVEL_CHARS_MAX = 11
-
-
 def delay_level_of(properties: bytes, level_max: int) -> int:
     """The delay level that properties ask for, `level_max` at most; 0 for none.
 
@@ -193,9 +189,26 @@ def own_properties(record: Record) -> bytes:
     return raw[:-CRC_PROPERTY_BYTES] if has_crc_property(raw) else raw
 
 
-def delivered(record: Record, place: RealPlace, properties: bytes, crc: bool) -> bytes:
-    """The record to append when a message that waits is due."""
-    return _copy_of(record, place, properties, record.head.reconsume_times, crc)
+def copy_of(
+    record: Record,
+    place: RealPlace,
+    properties: bytes,
+    crc: bool,
+    *,
+    reconsume_times: int | None = None,
+    sys_flag: int | None = None,
+    half_offset: int = 0,
+) -> bytes:
+    """The record that stores a message once more, at `place`; fields that are not named stay."""
+    head = record.head
+    return pack_fields(
+        place.topic, record.raw_body, place.queue_id,
+        properties + (EMPTY_CRC_PROPERTY if crc else b""),
+        head.born_timestamp, record.born_host, head.flag,
+        head.sys_flag if sys_flag is None else sys_flag,
+        head.reconsume_times if reconsume_times is None else reconsume_times,
+        half_offset,
+    )  # fmt: skip
 
 
 def handed_back(
@@ -214,7 +227,8 @@ def handed_back(
     if level:
         level = min(level, level_max)
         raw, place = scheduled(raw, place, level), schedule_place(level)
-    return place, _copy_of(record, place, raw, record.head.reconsume_times + 1, crc)
+    times = record.head.reconsume_times + 1
+    return place, copy_of(record, place, raw, crc, reconsume_times=times)
 
 
 def retry_topic(group: str) -> str:
@@ -225,25 +239,3 @@ def retry_topic(group: str) -> str:
 def dead_letter_topic(group: str) -> str:
     """The topic of the messages that a group could not handle."""
     return f"{DLQ_PREFIX}{group}"
-
-
-def retry_level(asked: int, reconsume_times: int) -> int:
-    """The delay level of a message that is handed back: the asked one, else a growing one."""
-    return asked or FIRST_RETRY_LEVEL + reconsume_times
-
-
-def is_dead(asked_level: int, reconsume_times: int, times_max: int) -> bool:
-    """Whether a message that is handed back becomes a dead letter."""
-    return asked_level < 0 or reconsume_times >= times_max
-
-
-def _copy_of(
-    record: Record, place: RealPlace, properties: bytes, reconsume_times: int, crc: bool
-) -> bytes:
-    head = record.head
-    return pack_fields(
-        place.topic, record.raw_body, place.queue_id,
-        properties + (EMPTY_CRC_PROPERTY if crc else b""),
-        head.born_timestamp, record.born_host,
-        head.flag, head.sys_flag, reconsume_times,
-    )  # fmt: skip

@@ -48,6 +48,25 @@ class Slot(Protocol):
         """It was not, or nobody knows."""
 
 
+class FutureSlot:
+    """A slot whose outcome somebody awaits."""
+
+    def __init__(self) -> None:
+        self.done: asyncio.Future[Receipt | MqError] = asyncio.get_running_loop().create_future()
+
+    def stored(self, receipt: Receipt) -> None:
+        """It was."""
+        self._end(receipt)
+
+    def refused(self, error: MqError) -> None:
+        """It was not, or nobody knows."""
+        self._end(error)
+
+    def _end(self, outcome: Receipt | MqError) -> None:
+        if not self.done.done():
+            self.done.set_result(outcome)
+
+
 BatchDone = Callable[[BatchReceipt | MqError], None]
 
 

@@ -32,50 +32,6 @@ from protocol.record.waiting import schedule_place
 
 log = logging.getLogger("keelog.tasks")
 
-
-class DelayOffsets:
-    """The table in memory. All methods are for one thread."""
-
-    def __init__(self, root: Path, now_ms: Callable[[], int]) -> None:
-        """Raises StoreDamaged."""
-        self._file = ConfigTable(root / DELAY_OFFSETS_FILE, "offsetTable", now_ms, of_objects=False)
-        self._file.check_readable()
-
-    def lower(self, ends: Callable[[int], int]) -> None:
-        """No entry stays above the end of its level's queue, which `ends` returns: as after a power
-        loss, the next messages get these offsets, and must not be passed over."""
-        above = {
-            level: end
-            for level in self._file.entries
-            if level.isdigit() and (end := ends(int(level))) < self.get(int(level))
-        }
-        if above:
-            extra = fields(file=self._file.path, levels=",".join(sorted(above, key=int)))
-            log.warning("what is delivered lies beyond the queues, and is lowered", extra=extra)
-            self._file.entries.update(above)
-            self._file.touch()
-            self._file.save()
-
-    def get(self, level: int) -> int:
-        """The offset of the level's next message."""
-        found = self._file.entries.get(str(level), 0)
-        return found if type(found) is int and found >= 0 else 0
-
-    def note(self, level: int, offset: int) -> None:
-        """All messages of the level before this one are delivered."""
-        if self.get(level) != offset:
-            self._file.entries[str(level)] = offset
-            self._file.touch()
-
-    def turn(self, now: float) -> None:
-        """Saves when that is due."""
-        self._file.turn(now)
-
-    def close(self) -> None:
-        """Saves what is not saved."""
-        self._file.close()
-
-
 LOOK_S_MAX = 5.0
 """Between two looks at where the queue ends: while the clock is odd, a delay is longer by that."""
 ERROR_S = 10.0
@@ -110,7 +66,7 @@ class DelayQueue:
         level: DelayLevel,
         core: ClientCore,
         link: WriterLink,
-        offsets: DelayOffsets,
+        offsets: "DelayOffsets",
         sets: Sequence[ClockSet] = (),
         now: Callable[[], Moment] = moment,
     ) -> None:
@@ -121,7 +77,7 @@ class DelayQueue:
         self._now = now
         self._arrivals = Arrivals(level.delay_ms, now(), sets)
         self.delivered = 0
-        self._told_at = -ERROR_S
+        self._warned_at = -ERROR_S
 
     async def run(self) -> None:
         """Delivers until it is cancelled."""
@@ -132,7 +88,7 @@ class DelayQueue:
                     await self._sleep_until(waiting[0].due_ms)
                     await self._deliver(self._due(waiting))
             except MqError as error:
-                self._tell("delayed messages wait", error)
+                self._warn(error)
                 await asyncio.sleep(RETRY_S)
 
     async def _pull(self) -> deque[_Waiting]:
@@ -172,16 +128,56 @@ class DelayQueue:
         self._offsets.note(self._level.level, records[-1].head.queue_offset + 1)
 
     def _warn(self, error: MqError) -> None:
-        self._tell("delayed messages wait", error)
-
-    def _tell(self, event: str, error: MqError) -> None:
         now = asyncio.get_running_loop().time()
-        if now >= self._told_at + ERROR_S:
-            self._told_at = now
-            log.warning(event, extra=fields(level=self._level.level, why=error))
+        if now >= self._warned_at + ERROR_S:
+            self._warned_at = now
+            log.warning("delayed messages wait", extra=fields(level=self._level.level, why=error))
 
 
 def _delivery(record: Record) -> Delivery:
     properties = own_properties(record)
     place = real_place_of(decode_raw_properties(properties))
     return Delivery(record, place, properties, is_inner=is_committed(record))
+
+
+class DelayOffsets:
+    """Up to where each level is delivered: the table in memory. All methods are for one thread."""
+
+    def __init__(self, root: Path, now_ms: Callable[[], int]) -> None:
+        """Raises StoreDamaged."""
+        self._file = ConfigTable(root / DELAY_OFFSETS_FILE, "offsetTable", now_ms, of_objects=False)
+        self._file.check_readable()
+
+    def lower(self, ends: Callable[[int], int]) -> None:
+        """No entry stays above the end of its level's queue, which `ends` returns: as after a power
+        loss, the next messages get these offsets, and must not be passed over."""
+        above = {
+            level: end
+            for level in self._file.entries
+            if level.isdigit() and (end := ends(int(level))) < self.get(int(level))
+        }
+        if above:
+            extra = fields(file=self._file.path, levels=",".join(sorted(above, key=int)))
+            log.warning("what is delivered lies beyond the queues, and is lowered", extra=extra)
+            self._file.entries.update(above)
+            self._file.touch()
+            self._file.save()
+
+    def get(self, level: int) -> int:
+        """The offset of the level's next message."""
+        found = self._file.entries.get(str(level), 0)
+        return found if type(found) is int and found >= 0 else 0
+
+    def note(self, level: int, offset: int) -> None:
+        """All messages of the level before this one are delivered."""
+        if self.get(level) != offset:
+            self._file.entries[str(level)] = offset
+            self._file.touch()
+
+    def turn(self, now: float) -> None:
+        """Saves when that is due."""
+        self._file.turn(now)
+
+    def close(self) -> None:
+        """Saves what is not saved."""
+        self._file.close()

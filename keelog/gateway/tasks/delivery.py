@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from keelog.client.results import Receipt
 from keelog.client.send.record_batch import EncodedMessage
-from keelog.gateway.sending.stored_properties import delivered, is_committed
+from keelog.gateway.sending.stored_properties import copy_of, is_committed
 from keelog.gateway.sending.writer_link import WriterLink
 from node.runtime.event_log import fields
 from protocol.errors import BadRequest, MqError, RefusedError
@@ -105,7 +105,7 @@ def _put(link: WriterLink, one: Delivery, outcome: _Outcome) -> None:
     if one.place is None:
         outcome.refused(_NOWHERE)
         return
-    copy = delivered(one.record, one.place, one.properties, link.crc)
+    copy = copy_of(one.record, one.place, one.properties, link.crc)
     is_inner = one.is_inner or is_committed(one.record)
     link.put(EncodedMessage(copy, *one.place, None, "", outcome), is_inner=is_inner)
 

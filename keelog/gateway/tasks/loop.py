@@ -21,9 +21,9 @@ from keelog.client.event_loop import run
 from keelog.client.groups import GroupInfo, described, longest
 from keelog.gateway.connection import Gathering
 from keelog.gateway.sending.writer_link import WriterLink
-from keelog.gateway.system_queue import WAIT_S_MAX
+from keelog.gateway.system_queue import WAIT_S_MAX, WaitingQueue
 from keelog.gateway.tasks.delay_level import DelayLevel, DelayOffsets, DelayQueue
-from keelog.gateway.tasks.timers import TimerDeliverer, timer_queue
+from keelog.gateway.tasks.timers import TimerDeliverer
 from node.runtime import disk
 from node.runtime.event_log import fields
 from node.runtime.locks import FileLock
@@ -59,7 +59,7 @@ from node.store.run_files import (
     write_group_lags,
 )
 from protocol.errors import MqError
-from protocol.record.waiting import schedule_place
+from protocol.record.waiting import TIMER_PLACE, schedule_place
 
 log = logging.getLogger("keelog.tasks")
 
@@ -67,68 +67,9 @@ LAGS_EVERY_S = 5.0
 LAGS_REST = 10
 """A look that takes long is followed by a rest of this many times its length."""
 LOOK_S_MAX = 60.0
+"""How long a look at the lags may take."""
 GROUPS_LOOKED_MAX = 5_000
 """Groups whose lag is looked at; those with members come first, the rest has no lag."""
-
-
-class GroupLags:
-    """Writes `keelog/run/groups` in the loop of the tasks."""
-
-    def __init__(self, root: Path, core: ClientCore) -> None:
-        self._root = root
-        self._core = core
-
-    async def run(self) -> None:
-        """Looks until it is cancelled."""
-        while True:
-            began = monotonic()
-            try:
-                await self._look(began + LOOK_S_MAX)
-            except (MqError, OSError) as error:
-                log.warning("the lag of groups is not known", extra=fields(why=error))
-            await asyncio.sleep(max(LAGS_EVERY_S, LAGS_REST * (monotonic() - began)))
-
-    async def _look(self, deadline: float) -> None:
-        committed = await asyncio.to_thread(read_group_offsets, self._root)
-        here = await asyncio.to_thread(read_members, self._root)
-        names = sorted({*committed, *here}, key=lambda name: (name not in here, name))
-        looked = names[:GROUPS_LOOKED_MAX]
-        found = await run(self._core, described(looked, committed, here, deadline))
-        with disk.if_room():
-            await asyncio.to_thread(write_group_lags, self._root, summed_up(found, len(names)))
-
-
-def summed_up(found: Iterable[GroupInfo], groups: int) -> dict[str, Any]:
-    """What the file says of these groups, of `groups` that there are."""
-    infos = list(found)
-    rows = [row for info in infos for row in _lag_rows(info)]
-    shown = heapq.nsmallest(
-        GROUP_ROWS_MAX, rows, key=lambda row: (-row["lag"], row["group"], row["topic"])
-    )
-    sums = {name: sum(row[name] for row in rows) for name in ("lag", "in_flight")}
-    others = {name: total - sum(row[name] for row in shown) for name, total in sums.items()}
-    members = sum(len(info.members) for info in infos)
-    return {"groups": groups, "members": members, **sums, "rows": shown, "others": others}
-
-
-def _lag_rows(info: GroupInfo) -> list[dict[str, Any]]:
-    """A row for each topic of a group."""
-    found: dict[str, dict[str, Any]] = {}
-    for queue in info.queues:
-        row = found.setdefault(
-            queue.topic,
-            {
-                "group": info.group, "topic": queue.topic, "queues": 0,
-                "members": len(info.members), "lag": 0, "in_flight": 0,
-                "lag_ms": longest(one for one in info.queues if one.topic == queue.topic),
-            },
-        )  # fmt: skip
-        row["queues"] += 1
-        row["lag"] += queue.lag
-        row["in_flight"] += queue.in_flight
-    return list(found.values())
-
-
 SLOT = "tasks-0"
 LOCK_WAIT_S = 2.0
 REQUEST_S = 5.0
@@ -159,7 +100,7 @@ class Tasks:
             DelayQueue(DelayLevel(number, delay_ms, wait_s), core, self._link, self._offsets, sets)
             for number, delay_ms in enumerate(settings.delay_levels_ms, 1)
         ]
-        queue = timer_queue(core, wait_s)
+        queue = WaitingQueue(core, TIMER_PLACE, wait_s)
         self._timers = TimerDeliverer(child.root, self._link, settings, queue, ends, sets)
 
     async def run(self, stop: StopFlag) -> None:
@@ -238,6 +179,64 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
         asyncio.run(serve())
     lock.release()
     return EXIT_OK
+
+
+class GroupLags:
+    """Writes `keelog/run/groups` in the loop of the tasks."""
+
+    def __init__(self, root: Path, core: ClientCore) -> None:
+        self._root = root
+        self._core = core
+
+    async def run(self) -> None:
+        """Looks until it is cancelled."""
+        while True:
+            began = monotonic()
+            try:
+                await self._look(began + LOOK_S_MAX)
+            except (MqError, OSError) as error:
+                log.warning("the lag of groups is not known", extra=fields(why=error))
+            await asyncio.sleep(max(LAGS_EVERY_S, LAGS_REST * (monotonic() - began)))
+
+    async def _look(self, deadline: float) -> None:
+        committed = await asyncio.to_thread(read_group_offsets, self._root)
+        here = await asyncio.to_thread(read_members, self._root)
+        names = sorted({*committed, *here}, key=lambda name: (name not in here, name))
+        looked = names[:GROUPS_LOOKED_MAX]
+        found = await run(self._core, described(looked, committed, here, deadline))
+        with disk.if_room():
+            await asyncio.to_thread(write_group_lags, self._root, summed_up(found, len(names)))
+
+
+def summed_up(found: Iterable[GroupInfo], groups: int) -> dict[str, Any]:
+    """What the file says of these groups, of `groups` that there are."""
+    infos = list(found)
+    rows = [row for info in infos for row in _lag_rows(info)]
+    shown = heapq.nsmallest(
+        GROUP_ROWS_MAX, rows, key=lambda row: (-row["lag"], row["group"], row["topic"])
+    )
+    sums = {name: sum(row[name] for row in rows) for name in ("lag", "in_flight")}
+    others = {name: total - sum(row[name] for row in shown) for name, total in sums.items()}
+    members = sum(len(info.members) for info in infos)
+    return {"groups": groups, "members": members, **sums, "rows": shown, "others": others}
+
+
+def _lag_rows(info: GroupInfo) -> list[dict[str, Any]]:
+    """A row for each topic of a group."""
+    found: dict[str, dict[str, Any]] = {}
+    for queue in info.queues:
+        row = found.setdefault(
+            queue.topic,
+            {
+                "group": info.group, "topic": queue.topic, "queues": 0,
+                "members": len(info.members), "lag": 0, "in_flight": 0,
+                "lag_ms": longest(one for one in info.queues if one.topic == queue.topic),
+            },
+        )  # fmt: skip
+        row["queues"] += 1
+        row["lag"] += queue.lag
+        row["in_flight"] += queue.in_flight
+    return list(found.values())
 
 
 if __name__ == "__main__":

@@ -50,111 +50,7 @@ from protocol.record.waiting import (
     due_ms,
     joined_properties,
 )
-
-
-class DueUnit(NamedTuple):
-    """A message that is due. `written_ms`: when its unit was written."""
-
-    due_ms: int
-    position: int
-    physical_offset: int
-    written_ms: int
-    magic: int
-
-
-class LoadedSecond:
-    """One second: its messages in the order in which they are due."""
-
-    def __init__(self, second: int) -> None:
-        self.second = second
-        self.taken_back: set[str] = set()
-        """The keys of messages that are not to be delivered."""
-        self.under_way: dict[int, int] = {}
-        """How many messages were taken, and have no outcome yet, by the time when the first of
-        those that were taken with them was due."""
-        self.is_loading = False
-        self._due = self._positions = np.empty(0, np.int64)
-        self._units: Units | None = None
-        self._at = 0
-        self._late: list[DueUnit] = []
-        """A heap of those that came after it was loaded."""
-
-    def __len__(self) -> int:
-        """The messages that nobody has taken."""
-        return len(self._due) - self._at + len(self._late)
-
-    def load(
-        self, positions: Positions, units: Units, delivered_ms: int = 0, delivered_end: int = 0
-    ) -> list[int]:
-        """Takes the units of the second, without those below `delivered_end` that were due by
-        `delivered_ms`; returns the log offsets of those that take others back."""
-        magic = units["magic"]
-        is_marker = ((magic & TIMER_DELETE) != 0) & ((magic & TIMER_ROLL) == 0)
-        markers: list[int] = units["physical_offset"][is_marker].tolist()
-        positions, units = positions[~is_marker], units[~is_marker]
-        due = effective_due(units, self.second)
-        left = np.flatnonzero((due > delivered_ms) | (positions >= delivered_end))
-        due, positions, units = due[left], positions[left], units[left]
-        order = np.lexsort((positions, due))
-        self._due, self._positions, self._units = due[order], positions[order], units[order]
-        self._at = 0
-        return markers
-
-    def add(self, unit: DueUnit) -> None:
-        """Takes a message that came later."""
-        heapq.heappush(self._late, unit)
-
-    def next_ms(self) -> int | None:
-        """When the next message is due; None without one."""
-        first = int(self._due[self._at]) if self._at < len(self._due) else None
-        if self._late and (first is None or self._late[0].due_ms < first):
-            return self._late[0].due_ms
-        return first
-
-    def take(self, now_ms: int, count_max: int) -> list[DueUnit]:
-        """Takes messages that are due, `count_max` at most."""
-        end = min(int(np.searchsorted(self._due, now_ms, "right")), self._at + count_max)
-        found: list[DueUnit] = []
-        if end > self._at and self._units is not None:
-            rows, part = slice(self._at, end), self._units[self._at : end]
-            found = [
-                DueUnit(*row)
-                for row in zip(
-                    self._due[rows].tolist(),
-                    self._positions[rows].tolist(),
-                    part["physical_offset"].tolist(),
-                    part["written_ms"].tolist(),
-                    part["magic"].tolist(),
-                    strict=True,
-                )
-            ]
-            self._at = end
-        while self._late and self._late[0].due_ms <= now_ms and len(found) < count_max:
-            found.append(heapq.heappop(self._late))
-        found.sort()
-        if found:
-            due_ms = found[0].due_ms
-            self.under_way[due_ms] = self.under_way.get(due_ms, 0) + len(found)
-        return found
-
-    def delivered(self, units: list[DueUnit]) -> None:
-        """These, which were taken together, have their outcome."""
-        due_ms = units[0].due_ms
-        self.under_way[due_ms] -= len(units)
-        if not self.under_way[due_ms]:
-            del self.under_way[due_ms]
-
-    def first_ms(self) -> int | None:
-        """When the first message was or is due that has no outcome; None without one."""
-        next_ms = self.next_ms()
-        waiting = [*self.under_way, *([] if next_ms is None else [next_ms])]
-        return min(waiting, default=None)
-
-    @property
-    def is_done(self) -> bool:
-        """Whether all its messages have their outcome."""
-        return not (self.is_loading or self.under_way or len(self))
-
+from protocol.remoting.java_json import INT32_MAX
 
 log = logging.getLogger("keelog.tasks")
 
@@ -173,52 +69,6 @@ _OUT, _DELETE, _TOPIC, _ENQUEUE, _DEQUEUE, _ROLLS = (
         TIMER_ROLL_TIMES,
     )
 )
-
-
-def waiting_unit(
-    record: Record, now_ms: int, window_ms: int, age_ms: int | None = None
-) -> WaitingUnit | None:
-    """The unit of a message that begins to wait; None for one that does not say when it is due.
-
-    `age_ms`: how long ago it was stored; None: as its store time says. A delay counts from then.
-
-    One that is due later than `window_ms` from now waits for a shorter time first
-    (TimerMessageStore#doEnqueue).
-    """
-    properties = decode_raw_properties(record.properties_raw)
-    text = properties.get(_OUT, b"")
-    if not text.isdigit() or len(text) > len(str(NEVER_WAITED)):
-        extra = fields(msg_id=record.message_id, why=f"its {TIMER_OUT_MS} is {text[:40]!a}")
-        log.error("a timer message is not delivered", extra=extra)
-        return None
-    out_ms, stored_ms, delay_ms = int(text), record.head.store_timestamp, delay_of(properties)
-    if delay_ms is not None and age_ms is not None:
-        asked_ms = now_ms - age_ms + delay_ms
-        if abs(asked_ms - out_ms) > AHEAD_MS:
-            # The clock was set since, or was ahead.
-            out_ms = (asked_ms - 1) // PRECISION_MS * PRECISION_MS
-            stored_ms = asked_ms - delay_ms
-    slot_ms = out_ms
-    written_ms = now_ms // PRECISION_MS * PRECISION_MS
-    magic = _DEFAULT
-    left_ms = out_ms - written_ms
-    if left_ms >= window_ms:
-        magic |= TIMER_ROLL
-        is_near = left_ms - window_ms < window_ms // PRECISION_MS // 3 * PRECISION_MS
-        half_ms = window_ms // PRECISION_MS // 2 * PRECISION_MS
-        slot_ms = written_ms + (half_ms if is_near else window_ms)
-    if _DELETE in properties:
-        magic |= TIMER_DELETE
-    topic = properties.get(_TOPIC, b"").decode("utf-8", "replace")
-    return WaitingUnit(
-        slot_ms=slot_ms,
-        magic=magic,
-        written_ms=min(written_ms, slot_ms + 2**31 - 1),
-        physical_offset=record.head.physical_offset,
-        record_bytes=record.size,
-        topic_hash=java_hash(topic),
-        due_ms=due_ms(properties, out_ms, stored_ms),
-    )
 
 
 class TimerRecords:
@@ -327,7 +177,7 @@ class TimerRecords:
         return (key, f"{topic}+{key}") if key else ()
 
     @classmethod
-    def is_taken_back(cls, record: Record, loaded: LoadedSecond) -> bool:
+    def is_taken_back(cls, record: Record, loaded: "LoadedSecond") -> bool:
         """Whether another message of its second takes it back."""
         return bool(loaded.taken_back) and not loaded.taken_back.isdisjoint(cls.keys_of(record))
 
@@ -350,3 +200,153 @@ class TimerRecords:
         longer = joined_properties(properties)
         fits = len(longer) + _CRC_ROOM <= PROPERTIES_BYTES_MAX
         return Delivery(record, place, longer if fits else raw, is_rolled)
+
+
+def waiting_unit(
+    record: Record, now_ms: int, window_ms: int, age_ms: int | None = None
+) -> WaitingUnit | None:
+    """The unit of a message that begins to wait; None for one that does not say when it is due.
+
+    `age_ms`: how long ago it was stored; None: as its store time says. A delay counts from then.
+
+    One that is due later than `window_ms` from now waits for a shorter time first
+    (TimerMessageStore#doEnqueue).
+    """
+    properties = decode_raw_properties(record.properties_raw)
+    text = properties.get(_OUT, b"")
+    if not text.isdigit() or len(text) > len(str(NEVER_WAITED)):
+        extra = fields(msg_id=record.message_id, why=f"its {TIMER_OUT_MS} is {text[:40]!a}")
+        log.error("a timer message is not delivered", extra=extra)
+        return None
+    out_ms, stored_ms, delay_ms = int(text), record.head.store_timestamp, delay_of(properties)
+    if delay_ms is not None and age_ms is not None:
+        asked_ms = now_ms - age_ms + delay_ms
+        if abs(asked_ms - out_ms) > AHEAD_MS:
+            # The clock was set since, or was ahead.
+            out_ms = (asked_ms - 1) // PRECISION_MS * PRECISION_MS
+            stored_ms = asked_ms - delay_ms
+    slot_ms = out_ms
+    written_ms = now_ms // PRECISION_MS * PRECISION_MS
+    magic = _DEFAULT
+    left_ms = out_ms - written_ms
+    if left_ms >= window_ms:
+        magic |= TIMER_ROLL
+        is_near = left_ms - window_ms < window_ms // PRECISION_MS // 3 * PRECISION_MS
+        half_ms = window_ms // PRECISION_MS // 2 * PRECISION_MS
+        slot_ms = written_ms + (half_ms if is_near else window_ms)
+    if _DELETE in properties:
+        magic |= TIMER_DELETE
+    topic = properties.get(_TOPIC, b"").decode("utf-8", "replace")
+    return WaitingUnit(
+        slot_ms=slot_ms,
+        magic=magic,
+        written_ms=min(written_ms, slot_ms + INT32_MAX),
+        physical_offset=record.head.physical_offset,
+        record_bytes=record.size,
+        topic_hash=java_hash(topic),
+        due_ms=due_ms(properties, out_ms, stored_ms),
+    )
+
+
+class DueUnit(NamedTuple):
+    """A message that is due. `written_ms`: when its unit was written."""
+
+    due_ms: int
+    position: int
+    physical_offset: int
+    written_ms: int
+    magic: int
+
+
+class LoadedSecond:
+    """One second: its messages in the order in which they are due."""
+
+    def __init__(self, second: int) -> None:
+        self.second = second
+        self.taken_back: set[str] = set()
+        """The keys of messages that are not to be delivered."""
+        self.under_way: dict[int, int] = {}
+        """How many messages were taken, and have no outcome yet, by the time when the first of
+        those that were taken with them was due."""
+        self.is_loading = False
+        self._due = self._positions = np.empty(0, np.int64)
+        self._units: Units | None = None
+        self._at = 0
+        self._late: list[DueUnit] = []
+        """A heap of those that came after it was loaded."""
+
+    def __len__(self) -> int:
+        """The messages that nobody has taken."""
+        return len(self._due) - self._at + len(self._late)
+
+    def load(
+        self, positions: Positions, units: Units, delivered_ms: int = 0, delivered_end: int = 0
+    ) -> list[int]:
+        """Takes the units of the second, without those below `delivered_end` that were due by
+        `delivered_ms`; returns the log offsets of those that take others back."""
+        magic = units["magic"]
+        is_marker = ((magic & TIMER_DELETE) != 0) & ((magic & TIMER_ROLL) == 0)
+        markers: list[int] = units["physical_offset"][is_marker].tolist()
+        positions, units = positions[~is_marker], units[~is_marker]
+        due = effective_due(units, self.second)
+        left = np.flatnonzero((due > delivered_ms) | (positions >= delivered_end))
+        due, positions, units = due[left], positions[left], units[left]
+        order = np.lexsort((positions, due))
+        self._due, self._positions, self._units = due[order], positions[order], units[order]
+        self._at = 0
+        return markers
+
+    def add(self, unit: DueUnit) -> None:
+        """Takes a message that came later."""
+        heapq.heappush(self._late, unit)
+
+    def next_ms(self) -> int | None:
+        """When the next message is due; None without one."""
+        first = int(self._due[self._at]) if self._at < len(self._due) else None
+        if self._late and (first is None or self._late[0].due_ms < first):
+            return self._late[0].due_ms
+        return first
+
+    def take(self, now_ms: int, count_max: int) -> list[DueUnit]:
+        """Takes messages that are due, `count_max` at most."""
+        end = min(int(np.searchsorted(self._due, now_ms, "right")), self._at + count_max)
+        found: list[DueUnit] = []
+        if end > self._at and self._units is not None:
+            rows, part = slice(self._at, end), self._units[self._at : end]
+            found = [
+                DueUnit(*row)
+                for row in zip(
+                    self._due[rows].tolist(),
+                    self._positions[rows].tolist(),
+                    part["physical_offset"].tolist(),
+                    part["written_ms"].tolist(),
+                    part["magic"].tolist(),
+                    strict=True,
+                )
+            ]
+            self._at = end
+        while self._late and self._late[0].due_ms <= now_ms and len(found) < count_max:
+            found.append(heapq.heappop(self._late))
+        found.sort()
+        if found:
+            due_ms = found[0].due_ms
+            self.under_way[due_ms] = self.under_way.get(due_ms, 0) + len(found)
+        return found
+
+    def delivered(self, units: list[DueUnit]) -> None:
+        """These, which were taken together, have their outcome."""
+        due_ms = units[0].due_ms
+        self.under_way[due_ms] -= len(units)
+        if not self.under_way[due_ms]:
+            del self.under_way[due_ms]
+
+    def first_ms(self) -> int | None:
+        """When the first message was or is due that has no outcome; None without one."""
+        next_ms = self.next_ms()
+        waiting = [*self.under_way, *([] if next_ms is None else [next_ms])]
+        return min(waiting, default=None)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all its messages have their outcome."""
+        return not (self.is_loading or self.under_way or len(self))

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 
-from keelog.client.core import ClientCore
 from keelog.gateway.sending.writer_link import WriterLink
 from keelog.gateway.system_queue import WaitingQueue
 from keelog.gateway.tasks.delivery import RETRY_S, Delivery, deliver_all
@@ -232,7 +231,9 @@ class TimerDeliverer:
         self._at = now
         return now.wall_ms
 
-    async def _take_in(self, files: TimerFiles, records: list[Record], next_offset: int) -> None:
+    async def _take_in(
+        self, files: TimerFiles, records: Sequence[Record], next_offset: int
+    ) -> None:
         waiting = [
             (record, self._followed(files, record, unit))
             for record in records
@@ -441,8 +442,3 @@ class TimerDeliverer:
         if now >= self._warned_at + ERROR_S:
             self._warned_at = now
             log.warning("timer messages wait", extra=fields(why=error))
-
-
-def timer_queue(core: ClientCore, wait_s: float) -> WaitingQueue:
-    """The one queue of timer messages."""
-    return WaitingQueue(core, TIMER_PLACE, wait_s)

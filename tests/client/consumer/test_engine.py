@@ -47,7 +47,7 @@ class Wire:
         given: ConsumerOptions = options  # type: ignore[assignment]
         self.now = 100.0
         settings = consumer_settings("g", "t", given, 1)
-        self.engine = ConsumerEngine(settings, "c1", self)
+        self.engine = ConsumerEngine(settings, "c1", self.settle)
         self.members: tuple[str, ...] = ("c1",)
         self.queues = 2
         self.places: dict[int, int] = {}

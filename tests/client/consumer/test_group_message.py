@@ -28,7 +28,7 @@ def made(
     )
     record = decode(raw, 0, sealed=False)
     assert isinstance(record, Record)
-    return GroupMessage(raw, record, settled, None)
+    return GroupMessage(raw, record, settled.settle, None)
 
 
 def test_a_message_is_settled_once() -> None:
