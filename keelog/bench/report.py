@@ -31,6 +31,13 @@ NAMES = {
 """Names of streams for people."""
 UNSHOWN = ("from_send", "lateness")
 """Streams that are not in each second's line."""
+TITLES = {
+    "send": "Messages sent to a node",
+    "consume": "Stored messages read",
+    "e2e": "From the send to a waiting consumer",
+    "mixed": "Producers, consumers, look-ups and kills at once",
+    "store": "The store alone, without sockets",
+}
 
 
 def second_line(at: float, streams: dict[str, Second], lag: dict[str, int]) -> str:
@@ -157,15 +164,6 @@ def last_lines(result: Result) -> list[str]:
     lines += _check_lines(result.checks)
     lines += [f"LOST: {fault}" for fault in result.faults]
     return lines + [f"limit broken: {text}" for text in result.limits_broken]
-
-
-TITLES = {
-    "send": "Messages sent to a node",
-    "consume": "Stored messages read",
-    "e2e": "From the send to a waiting consumer",
-    "mixed": "Producers, consumers, look-ups and kills at once",
-    "store": "The store alone, without sockets",
-}
 
 
 class PicturesMissing(RefusedError):
