@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
@@ -28,14 +28,6 @@ from protocol.record.codec import Record
 _SHOWN_MAX = 20
 """Damaged places that get a line each; the others are counted."""
 _FILE = click.Path(path_type=Path, dir_okay=False)
-
-
-class CsvResult(NamedTuple):
-    """The rows that were written, and the damaged places that were passed over."""
-
-    out: str
-    rows: int
-    damaged: int
 
 
 @command("export")
@@ -169,15 +161,16 @@ def _to_csv(
             writer.writerow([flat(shape.get(name)) for name in MESSAGE_COLUMNS])
             rows += 1
     progress.clear()
-    result = CsvResult(str(out), rows, len(run.damage.places) + bodies.unreadable)
-    output.document(result._asdict(), title=f"{rows} messages in {out}")
+    damaged = len(run.damage.places) + bodies.unreadable
+    result = {"out": str(out), "rows": rows, "damaged": damaged}
+    output.document(result, title=f"{rows} messages in {out}")
     return run.damage.end() or bodies.end()
 
 
 def _to_parquet(
     node: str, out: str, asked: ExportOptions, output: Output, progress: CommandProgress
 ) -> int:
-    with _damage_told() as damage:
+    with _showing_damage() as damage:
         try:
             result = export_parquet(node, out, asked, progress)
         except CorruptRecord as error:
@@ -203,7 +196,7 @@ class _DamageLines(logging.Handler):
 
 
 @contextmanager
-def _damage_told() -> Iterator[_DamageLines]:
+def _showing_damage() -> Iterator[_DamageLines]:
     lines = _DamageLines()
     log.addHandler(lines)
     try:
