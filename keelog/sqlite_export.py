@@ -27,26 +27,6 @@ from protocol.record.bodies import COMPRESSED
 from protocol.record.codec import Record
 from protocol.record.columns import RecordColumns
 
-
-@contextmanager
-def whole_file(out: Path, overwrite: bool) -> Iterator[Path]:
-    """The path to write to; it becomes `out` after the block, and goes away when that fails.
-
-    Raises BadRequest when `out` is there and `overwrite` is not.
-    """
-    if out.exists() and not overwrite:
-        raise BadRequest(f"{out} is there already", "another name, or --overwrite")
-    partial = out.with_name(f"{out.name}.partial")
-    partial.unlink(missing_ok=True)
-    try:
-        yield partial
-        sync_file(partial)
-        rename(partial, out)
-        sync_dir(out.absolute().parent)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
 TABLES = """
 CREATE TABLE messages (
   physical_offset INTEGER PRIMARY KEY, topic TEXT, queue_id INTEGER, queue_offset INTEGER,
@@ -65,10 +45,8 @@ CREATE INDEX keys_by_key ON keys (topic, key);
 _INSERT = f"INSERT INTO messages VALUES ({', '.join('?' * 20)})"
 _encode = msgspec.json.Encoder().encode
 _INSERT_KEY = "INSERT INTO keys VALUES (?, ?, ?)"
-
 _RECORDS_AT_ONCE = 1000
 """The keys of this many wait in memory."""
-
 Progress = Callable[[int, int], None]
 PlainBody = Callable[[Record], bytes | None]
 """A message's body without compression; None for one that cannot be unpacked."""
@@ -167,6 +145,25 @@ def export_sqlite(
     with sqlite_file(out, overwrite, bodies.plain) as tables:
         damaged = _fill(tables, store, chosen, progress)
     return SqliteResult(str(out), tables.rows, tables.keys, damaged + bodies.unreadable)
+
+
+@contextmanager
+def whole_file(out: Path, overwrite: bool) -> Iterator[Path]:
+    """The path to write to; it becomes `out` after the block, and goes away when that fails.
+
+    Raises BadRequest when `out` is there and `overwrite` is not.
+    """
+    if out.exists() and not overwrite:
+        raise BadRequest(f"{out} is there already", "another name, or --overwrite")
+    partial = out.with_name(f"{out.name}.partial")
+    partial.unlink(missing_ok=True)
+    try:
+        yield partial
+        sync_file(partial)
+        rename(partial, out)
+        sync_dir(out.absolute().parent)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _sort_in(database: sqlite3.Connection, folder: Path) -> Path:
