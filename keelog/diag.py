@@ -122,7 +122,9 @@ def gather(node: str, store: Path | None, log_file: Path | None) -> Bundle:
     bundle = Bundle()
     pids: list[int] = []
     bundle.add("versions.json", versions)
-    bundle.add("environment.json", lambda: variable_names(os.environ))
+    # The names of our variables that are set; their values stay where they are.
+    names = sorted(name for name in os.environ if name.startswith(_PREFIX))
+    bundle.add("environment.json", lambda: names)
     try:
         with keelog.connect(node, timeout=_NODE_S_MAX) as client:
             status = dict(client.status().raw)
@@ -191,11 +193,6 @@ def versions() -> Fields:
         "platform": platform.platform(),
         "kernel": loader.describe(),
     }
-
-
-def variable_names(environment: Mapping[str, str]) -> list[str]:
-    """The names of our variables that are set; their values stay where they are."""
-    return sorted(name for name in environment if name.startswith(_PREFIX))
 
 
 def listing(store: Path) -> Fields:

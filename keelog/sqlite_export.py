@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from keelog.pipeline.errors import CorruptRecord
+from keelog.progress import Advance
 from node.runtime.disk import rename, sync_dir, sync_file
 from node.store.file_cache import see_all_damage
 from node.store.log.reader import Damage, columns_past_damage
@@ -47,7 +48,6 @@ _encode = msgspec.json.Encoder().encode
 _INSERT_KEY = "INSERT INTO keys VALUES (?, ?, ?)"
 _RECORDS_AT_ONCE = 1000
 """The keys of this many wait in memory."""
-Progress = Callable[[int, int], None]
 PlainBody = Callable[[Record], bytes | None]
 """A message's body without compression; None for one that cannot be unpacked."""
 
@@ -138,7 +138,7 @@ def sqlite_file(out: Path, overwrite: bool, body: PlainBody) -> Iterator[SqliteT
 
 
 def export_sqlite(
-    store: StoppedStore, out: Path, chosen: Chosen, overwrite: bool, progress: Progress
+    store: StoppedStore, out: Path, chosen: Chosen, overwrite: bool, progress: Advance
 ) -> SqliteResult:
     """Writes `out`. Raises what `sqlite_file` raises, and CorruptRecord."""
     bodies = _StoreBodies(chosen.skips_damage)
@@ -175,7 +175,7 @@ def _sort_in(database: sqlite3.Connection, folder: Path) -> Path:
     return Path(os.environ.get("SQLITE_TMPDIR") or os.environ.get("TMPDIR") or "/var/tmp")
 
 
-def _fill(tables: SqliteTables, store: StoppedStore, chosen: Chosen, progress: Progress) -> int:
+def _fill(tables: SqliteTables, store: StoppedStore, chosen: Chosen, progress: Advance) -> int:
     """Returns how many damaged places were passed over."""
     damaged = 0
     log = store.log

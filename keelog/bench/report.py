@@ -149,9 +149,9 @@ def last_lines(result: Result) -> list[str]:
         share = result.generator_cpu_s_per_million / result.cpu_s_per_million
         lines.append(f"the generator's own part of the CPU: {share:.1%}")
     if result.dispatched_after_s is not None:
-        behind = max(result.lag_at_end_bytes.values(), default=0)
+        lag = max(result.lag_at_end_bytes.values(), default=0)
         lines.append(
-            f"workers at the end: {size_text(behind)} behind;"
+            f"workers at the end: {size_text(lag)} behind;"
             f" everything dispatched {result.dispatched_after_s:.2f} s later"
         )
     late = result.streams.get("lateness")

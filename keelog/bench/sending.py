@@ -104,15 +104,22 @@ def requests_of(job: LoadJob, bodies: list[bytes]) -> Make:
         return with_own_keys(make, job.number) if load.kind == "mixed" else make
     dice = random.Random(job.number)
     requests = []
-    for number, body in enumerate(
-        batches(bodies, load.batch) if load.callers == "batches" else bodies
-    ):
-        is_one, said = isinstance(body, bytes), options
-        if load.keys:
-            keys = _keys(load.keys, dice) if is_one else [_keys(load.keys, dice) for _ in body]
-            said = {**options, "keys": keys}
-        size = len(body) if isinstance(body, bytes) else sum(map(len, body))
-        requests.append(Outgoing(topics[number % len(topics)], body, said, size))
+    if load.callers == "batches":
+        for number, part in enumerate(batches(bodies, load.batch)):
+            said = options
+            if load.keys:
+                said = {**options, "keys": [_keys(load.keys, dice) for _ in part]}
+            size = sum(map(len, part))
+            requests.append(Outgoing(topics[number % len(topics)], part, said, size))
+        return cycle(requests)
+    for number, body in enumerate(bodies):
+        said = {**options, "keys": _keys(load.keys, dice)} if load.keys else options
+        requests.append(Outgoing(topics[number % len(topics)], body, said, len(body)))
+    return cycle(requests)
+
+
+def cycle(requests: list[Outgoing]) -> Make:
+    """Requests that were made before, in turn."""
     turn = itertools.cycle(requests)
     return lambda _due_ns: next(turn)
 

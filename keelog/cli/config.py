@@ -1,7 +1,7 @@
 """`keelog config`: shows, checks, writes and imports settings.
 
-What it imports is RocketMQ's broker.conf, a Java properties file: what of it holds here, and why
-not the rest.
+It imports RocketMQ's broker.conf, a Java properties file, and says which settings hold here, and
+why not the rest.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """Settings as people give them: in a TOML file, as variables, with -X; and such a file as text.
 
-What is wrong with a file is said here too. A file that is written holds all settings, each with
-what it does, or some of them.
+A file is checked here too. A file that is written holds all settings, each with what it does, or
+some of them.
 """
 
 import dataclasses

@@ -51,7 +51,7 @@ body_options = options(
     ),
     click.option("--no-body", is_flag=True, help="Leaves bodies out."),
 )
-_DAMAGED_SHOWN_MAX = 20
+DAMAGED_SHOWN_MAX = 20
 """Damaged places that get a line each; the others are counted."""
 on_damage_option = click.option(
     "--on-damage", type=click.Choice(["skip", "fail"]), default="skip", show_default=True,
@@ -308,7 +308,7 @@ class DamagedPlaces:
         if (error.where, error.offset) not in self.places:
             self.places.add((error.where, error.offset))
             self._hint = self._hint or error.hint.partition("; go on after it")[0]
-            if len(self.places) <= _DAMAGED_SHOWN_MAX:
+            if len(self.places) <= DAMAGED_SHOWN_MAX:
                 say(f"damage: {error.reason}; {then}")
 
     def end(self) -> int:

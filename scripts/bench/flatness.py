@@ -39,7 +39,7 @@ from keelog.bench.workload import Workload
 from keelog.client.results import LogStatus
 from protocol.kernel import loader
 from protocol.wire.frames import VERSION, pack
-from scripts.bench.recovery import batches, under_load
+from scripts.bench.recovery import GIB, batches, under_load
 from scripts.docs.pages import fill_part
 from scripts.option_types import made_folder, new_file, old_file, real_number, whole_number
 from scripts.rivals.proc import cpu_seconds, open_handles, private_mib
@@ -56,7 +56,6 @@ DRAWN = (
     ("end_to_end_p50_ms", "end to end at 1,000/s, p50 ms"),
     ("pss_mib", "memory of all processes, MiB"),
 )
-GIB = 1 << 30
 BODY_BYTES = 1024
 RECORD_BYTES = 1200
 """About what a message of that body takes in the log."""

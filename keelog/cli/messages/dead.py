@@ -81,7 +81,10 @@ def ls(group: str | None, node: str, output: Output, **chosen: Any) -> int:
         letters = DeadLetters(client, group, _choice(**chosen))
         shapes = (
             bodies.shape(message.record)
-            | {"origin_topic": origin_of(message), "sent_back": letters.is_sent_back(message)}
+            | {
+                "origin_topic": message.properties.get(RETRY_TOPIC, ""),
+                "sent_back": letters.is_sent_back(message),
+            }
             for message in letters.read()
         )
         columns = _TABLE if output.format == "table" else (*MESSAGE_COLUMNS, *_OWN_COLUMNS)
@@ -178,11 +181,6 @@ def _as_new(message: keelog.Message, retry_topic: str) -> keelog.OutgoingMessage
         born_timestamp=message.born_timestamp,
         born_host=message.born_host,
     )
-
-
-def origin_of(message: keelog.Message) -> str:
-    """The topic that its producer named."""
-    return message.properties.get(RETRY_TOPIC, "")
 
 
 class DeadLetters:

@@ -16,7 +16,13 @@ from keelog.cli.messages.reading import BoundedReader, ConsumeChoice
 from keelog.cli.messages.selectors import TIME, StartPoint
 from keelog.cli.options import command, node_option, output_options, progress_option
 from keelog.cli.output import Output, flat, say
-from keelog.cli.shapes import MESSAGE_COLUMNS, Bodies, DamagedPlaces, on_damage_option
+from keelog.cli.shapes import (
+    DAMAGED_SHOWN_MAX,
+    MESSAGE_COLUMNS,
+    Bodies,
+    DamagedPlaces,
+    on_damage_option,
+)
 from keelog.cli.store.options import exit_code, export_of, export_parquet, shown, summary
 from keelog.pipeline.errors import CorruptRecord, log
 from keelog.pipeline.options import ExportOptions
@@ -25,8 +31,6 @@ from keelog.sqlite_export import SqliteResult, sqlite_file, whole_file
 from protocol.errors import BadRequest, BodyUnreadable
 from protocol.record.codec import Record
 
-_SHOWN_MAX = 20
-"""Damaged places that get a line each; the others are counted."""
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -177,7 +181,7 @@ def _to_parquet(
             raise CorruptRecord(error.reason, "--on-damage skip, which leaves it out") from None
     progress.clear()
     output.document(shown(result), title=summary(result))
-    if damage.count > _SHOWN_MAX:
+    if damage.count > DAMAGED_SHOWN_MAX:
         say(f"{damage.count} damaged")
     return exit_code(result)
 
@@ -191,7 +195,7 @@ class _DamageLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.count += 1
-        if self.count <= _SHOWN_MAX:
+        if self.count <= DAMAGED_SHOWN_MAX:
             say(record.getMessage())
 
 

@@ -20,7 +20,7 @@ import click
 import keelog
 from keelog.cli.failures import OK, doing
 from keelog.cli.options import command, node_option, output_options
-from keelog.cli.output import Output
+from keelog.cli.output import Output, cut
 from keelog.text import aligned, disk_text, duration_text, size_text, widths_of
 from node.runtime.stats import SUM, Histogram
 from node.supervisor.operations import quantiles
@@ -291,11 +291,10 @@ def lines(shown: Fields, sort: str, hint: str = "") -> list[str]:
 
 def fitted(found: Sequence[str], columns: int, rows: int) -> list[str]:
     """As many lines as there is room for, none longer than the screen is wide."""
-    cut = [line if len(line) <= columns else line[: columns - 1] + "…" for line in found]
-    if len(cut) <= rows:
-        return cut
-    hidden = len(cut) - rows + 1
-    return [*cut[: rows - 1], f"… {hidden} more lines"]
+    shown = [cut(line, columns) for line in found]
+    if len(shown) <= rows:
+        return shown
+    return [*shown[: rows - 1], f"… {len(shown) - rows + 1} more lines"]
 
 
 def _operation_rows(operations: Iterable[Fields]) -> list[list[str]]:

@@ -4,8 +4,8 @@ Every range of the log is read once, by one task, which verifies its records and
 the queue and index files in place; nothing is shuffled, and only differences come back, with the
 runs of units that records called for. Nothing is changed, and no lock is taken.
 
-What the tasks found is joined to what one walk over the whole log would have found, and reported as
-rows: an Arrow table, a DataFrame, Parquet and JSON files.
+The findings of the tasks are joined to what one walk over the whole log would have found, and
+reported as rows: an Arrow table, a DataFrame, Parquet and JSON files.
 """
 
 import json

@@ -1,7 +1,7 @@
 """What a task does: its part of the files, as batches of rows. Knows nothing of Spark.
 
 A part of the log is read from its first record to its last, window by window, and entries of index
-files by `pread`: the table `index`. What is read by queues is in `queues`.
+files by `pread`: the table `index`. The module `queues` reads by queues.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """The folder that an export writes: its manifest, leftovers, locking, and how a version appears.
 
-What an export holds, and how far it is, is one JSON file, replaced as a whole. Readers that want
+One JSON file, replaced as a whole, says what an export holds and how far it is. Readers that want
 all of a version and nothing else take the files that it names.
 
 Where files can be renamed, tasks write below `_temporary/`, and their files move to their places;

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 TOPIC, DATE = "topic", "date"
 Progress = Callable[[int, int], None]
-"""Told how many of how many parts are written."""
+"""Called with how many of how many parts are written."""
 Engine = Callable[[list[NumberedPart], WriteOrder], Iterable[Written]]
 
 
@@ -112,7 +112,9 @@ def run_export(
     began = time.monotonic()
     if options.file_bytes_max < 1:
         raise BadOption(f"file_bytes_max is {options.file_bytes_max}", "a size from 1 byte on")
-    check_source(path, options)
+    # What is known before the folder is made: bad options, a path without a store.
+    _file_columns(options)
+    check_stores(parse_options(_source_options(path, options, options.by_queues)).stores)
     opened = folder.open()
     with opened.locked():
         before = opened.clean()
@@ -137,7 +139,9 @@ def run_export(
             files += written.files
             damaged += written.damaged
             tails |= {node: max(at, tails.get(node, at)) for node, at in written.tails.items()}
-        stores = with_tails(plan.stores, tails)
+        stores = {
+            node: replace(at, tail=tails.get(node, at.tail)) for node, at in plan.stores.items()
+        }
         if before is None or files or dict(before.stores) != stores:
             kept = before.files if before else ()
             before = _manifest(plan, stores, version, (*kept, *files))
@@ -196,12 +200,6 @@ def _result(
         seconds=round(time.monotonic() - began, 3),
         damaged=damaged,
     )
-
-
-def check_source(path: str | Mapping[str, str], options: ExportOptions) -> None:
-    """Raises what is known before the folder is made: bad options, a path without a store."""
-    _file_columns(options)
-    check_stores(parse_options(_source_options(path, options, options.by_queues)).stores)
 
 
 def plan_export(
@@ -395,12 +393,3 @@ def _record_at(part: LogPart | QueuePart, offset: int) -> LastExported | None:
         return LastExported(offset, 0, 0, 0)
     head = found.head
     return LastExported(offset, head.total_size, head.store_timestamp, head.body_crc)
-
-
-def with_tails(
-    stores: Mapping[str, ExportPosition], tails: Mapping[str, LastExported]
-) -> dict[str, ExportPosition]:
-    """The positions with the last records that this run wrote."""
-    return {
-        node: replace(at, tail=tails[node]) if node in tails else at for node, at in stores.items()
-    }

@@ -1,8 +1,8 @@
 """The units of queues that a range of the log calls for: as runs that must join, and as files.
 
 Units are at their queue offsets, put there by `pwrite` below a folder that is being made, so
-writers of different ranges never meet in one place. What they may not do silently is leave a place
-out, or meet after all: each reports its runs, and the driver holds them against each other.
+writers of different ranges never meet in one place. They must not silently leave a place out,
+or meet after all: each reports its runs, and the driver compares them.
 """
 
 import contextlib
