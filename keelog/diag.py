@@ -60,6 +60,20 @@ _SECRET = re.compile(
 )
 NAME_BOTH = "name them: keelog diag ./store --log FILE -o FILE"
 NAME_THE_STORE = "name the store: keelog diag ./store -o FILE  (or a node that runs: --node URL)"
+ROCKETMQ_SYSCTL = {
+    "vm.overcommit_memory": 1,
+    "vm.zone_reclaim_mode": 0,
+    "vm.max_map_count": 655_360,
+    "vm.dirty_background_ratio": 50,
+    "vm.dirty_ratio": 50,
+    "vm.dirty_writeback_centisecs": 360_000,
+    "vm.page-cluster": 3,
+    "vm.swappiness": 1,
+}
+"""The values of RocketMQ's bin/os.sh. Its ratios for dirty pages suit a broker with a pool of its
+own: here they only make a power loss dearer."""
+_SYSCTL = Path("/proc/sys")
+_ATTRIBUTES = ("pid", "name", "status", "create_time", "num_threads", "num_fds", "nice")
 
 
 class Bundle:
@@ -108,7 +122,9 @@ def gather(node: str, store: Path | None, log_file: Path | None) -> Bundle:
     bundle = Bundle()
     pids: list[int] = []
     bundle.add("versions.json", versions)
-    bundle.add("environment.json", lambda: variable_names(os.environ))
+    # The names of our variables that are set; their values stay where they are.
+    names = sorted(name for name in os.environ if name.startswith(_PREFIX))
+    bundle.add("environment.json", lambda: names)
     try:
         with keelog.connect(node, timeout=_NODE_S_MAX) as client:
             status = dict(client.status().raw)
@@ -177,11 +193,6 @@ def versions() -> Fields:
         "platform": platform.platform(),
         "kernel": loader.describe(),
     }
-
-
-def variable_names(environment: Mapping[str, str]) -> list[str]:
-    """The names of our variables that are set; their values stay where they are."""
-    return sorted(name for name in environment if name.startswith(_PREFIX))
 
 
 def listing(store: Path) -> Fields:
@@ -295,22 +306,6 @@ def _cleaned(found: object) -> object:
         case list() | tuple():
             return [_cleaned(one) for one in found]
     return found
-
-
-ROCKETMQ_SYSCTL = {
-    "vm.overcommit_memory": 1,
-    "vm.zone_reclaim_mode": 0,
-    "vm.max_map_count": 655_360,
-    "vm.dirty_background_ratio": 50,
-    "vm.dirty_ratio": 50,
-    "vm.dirty_writeback_centisecs": 360_000,
-    "vm.page-cluster": 3,
-    "vm.swappiness": 1,
-}
-"""The values of RocketMQ's bin/os.sh. Its ratios for dirty pages suit a broker with a pool of its
-own: here they only make a power loss dearer."""
-_SYSCTL = Path("/proc/sys")
-_ATTRIBUTES = ("pid", "name", "status", "create_time", "num_threads", "num_fds", "nice")
 
 
 def machine(store: Path | None) -> Fields:

@@ -1,10 +1,10 @@
 """A repair from plan to check: the log's part, then the derived files', under the store's lock."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from keelog.progress import Advance
 from node.runtime.locks import StoreLock
 from node.runtime.settings import Settings
 from node.store.condition import check_is_store
@@ -14,9 +14,6 @@ from node.store.verify.verify import VerifyReport, verify
 from node.writer.repair import move_strangers, repair_log, rewrite_checkpoint
 from workers.rebuild import rebuild_damaged
 
-Progress = Callable[[int, int], None]
-"""Called with log bytes done, and all there are."""
-
 
 class Repaired(NamedTuple):
     """The steps that were taken, and what `verify` says of the store now."""
@@ -25,9 +22,12 @@ class Repaired(NamedTuple):
     report: VerifyReport
 
 
-def repair(root: Path, settings: Settings, progress: Progress | None = None) -> Repaired:
-    """Plans, and does it. Raises StoreLocked, NotAStore, StorePermission, StoreDamaged for what
-    cannot be mended, OSError. Killed in the middle it is run again, with the same end."""
+def repair(root: Path, settings: Settings, progress: Advance | None = None) -> Repaired:
+    """Plans, and does it; `progress` gets bytes of the log.
+
+    Raises StoreLocked, NotAStore, StorePermission, StoreDamaged for what cannot be mended, OSError.
+    Killed in the middle it is run again, with the same end.
+    """
     check_is_store(root, strict=False)
     root = root.resolve()
     lock = StoreLock.acquire(root)

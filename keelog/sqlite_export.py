@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from keelog.pipeline.errors import CorruptRecord
+from keelog.progress import Advance
 from node.runtime.disk import rename, sync_dir, sync_file
 from node.store.file_cache import see_all_damage
 from node.store.log.reader import Damage, columns_past_damage
@@ -26,26 +27,6 @@ from protocol.errors import BadRequest, BodyUnreadable, MqError
 from protocol.record.bodies import COMPRESSED
 from protocol.record.codec import Record
 from protocol.record.columns import RecordColumns
-
-
-@contextmanager
-def whole_file(out: Path, overwrite: bool) -> Iterator[Path]:
-    """The path to write to; it becomes `out` after the block, and goes away when that fails.
-
-    Raises BadRequest when `out` is there and `overwrite` is not.
-    """
-    if out.exists() and not overwrite:
-        raise BadRequest(f"{out} is there already", "another name, or --overwrite")
-    partial = out.with_name(f"{out.name}.partial")
-    partial.unlink(missing_ok=True)
-    try:
-        yield partial
-        sync_file(partial)
-        rename(partial, out)
-        sync_dir(out.absolute().parent)
-    finally:
-        partial.unlink(missing_ok=True)
-
 
 TABLES = """
 CREATE TABLE messages (
@@ -65,11 +46,8 @@ CREATE INDEX keys_by_key ON keys (topic, key);
 _INSERT = f"INSERT INTO messages VALUES ({', '.join('?' * 20)})"
 _encode = msgspec.json.Encoder().encode
 _INSERT_KEY = "INSERT INTO keys VALUES (?, ?, ?)"
-
 _RECORDS_AT_ONCE = 1000
 """The keys of this many wait in memory."""
-
-Progress = Callable[[int, int], None]
 PlainBody = Callable[[Record], bytes | None]
 """A message's body without compression; None for one that cannot be unpacked."""
 
@@ -160,13 +138,32 @@ def sqlite_file(out: Path, overwrite: bool, body: PlainBody) -> Iterator[SqliteT
 
 
 def export_sqlite(
-    store: StoppedStore, out: Path, chosen: Chosen, overwrite: bool, progress: Progress
+    store: StoppedStore, out: Path, chosen: Chosen, overwrite: bool, progress: Advance
 ) -> SqliteResult:
     """Writes `out`. Raises what `sqlite_file` raises, and CorruptRecord."""
     bodies = _StoreBodies(chosen.skips_damage)
     with sqlite_file(out, overwrite, bodies.plain) as tables:
         damaged = _fill(tables, store, chosen, progress)
     return SqliteResult(str(out), tables.rows, tables.keys, damaged + bodies.unreadable)
+
+
+@contextmanager
+def whole_file(out: Path, overwrite: bool) -> Iterator[Path]:
+    """The path to write to; it becomes `out` after the block, and goes away when that fails.
+
+    Raises BadRequest when `out` is there and `overwrite` is not.
+    """
+    if out.exists() and not overwrite:
+        raise BadRequest(f"{out} is there already", "another name, or --overwrite")
+    partial = out.with_name(f"{out.name}.partial")
+    partial.unlink(missing_ok=True)
+    try:
+        yield partial
+        sync_file(partial)
+        rename(partial, out)
+        sync_dir(out.absolute().parent)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _sort_in(database: sqlite3.Connection, folder: Path) -> Path:
@@ -178,7 +175,7 @@ def _sort_in(database: sqlite3.Connection, folder: Path) -> Path:
     return Path(os.environ.get("SQLITE_TMPDIR") or os.environ.get("TMPDIR") or "/var/tmp")
 
 
-def _fill(tables: SqliteTables, store: StoppedStore, chosen: Chosen, progress: Progress) -> int:
+def _fill(tables: SqliteTables, store: StoppedStore, chosen: Chosen, progress: Advance) -> int:
     """Returns how many damaged places were passed over."""
     damaged = 0
     log = store.log

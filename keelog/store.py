@@ -6,8 +6,8 @@
         for message in store.scan(topic="orders"):
             print(message.queue_offset, message.body)
 
-What is shown is the store as it is after recovery; nothing is locked or written. Of a directory
-that a node runs on it is what was there when it was opened. `backup` and `restore` copy a store.
+The store appears as it is after recovery; nothing is locked or written. Of a directory that a node
+runs on it is what was there when it was opened. `backup` and `restore` copy a store.
 """
 
 import logging

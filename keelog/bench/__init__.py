@@ -1,4 +1,4 @@
-"""Load tests of a node: what `keelog bench` and the scripts `load_…` run, for programs too.
+"""Load tests of a node: what `keelog bench` and `scripts.load` run, for programs too.
 
 from keelog.bench import Workload, run
 result = run(Workload(kind="send", callers="batches", batch=100, in_flight=16))

@@ -32,6 +32,9 @@ _FIRST_BUCKET = int(np.float64(1.0).view(np.int64)) >> _SHIFT
 BUCKETS = 44 << MANTISSA_BITS
 """1 ns to 4.8 hours."""
 PERCENTILES = {"p50_ms": 50.0, "p90_ms": 90.0, "p99_ms": 99.0, "p999_ms": 99.9}
+_PR_SET_TIMERSLACK = 29
+_LAST_NS = 1 << 62
+SECOND_NS = 1_000_000_000
 
 
 class LatencyHistogram:
@@ -166,10 +169,6 @@ def _cut(values: "array[int]") -> "np.ndarray[Any, np.dtype[np.int64]]":
     return np.frombuffer(part, np.int64)
 
 
-_PR_SET_TIMERSLACK = 29
-_LAST_NS = 1 << 62
-
-
 class LoadPace:
     """Hands out moments on the monotonic clock, in ns; safe for threads.
 
@@ -213,9 +212,6 @@ def wake_up_in_time() -> None:
     """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
-
-
-SECOND_NS = 1_000_000_000
 
 
 @dataclass(slots=True)

@@ -42,7 +42,7 @@ class Talk:
             self._out.flush()
 
 
-def tell_seconds(job: LoadJob, talk: Talk, start_ns: int, over: threading.Event) -> None:
+def report_seconds(job: LoadJob, talk: Talk, start_ns: int, over: threading.Event) -> None:
     """A row at each full second since the start, and a last one when it is over."""
     before = start_ns
     while not over.is_set():
@@ -83,14 +83,14 @@ def main() -> int:
 def run(job: LoadJob, prepared: Prepared, talk: Talk, start_ns: int) -> None:
     """The work, with a row of figures each second."""
     over = threading.Event()
-    teller = threading.Thread(target=tell_seconds, args=(job, talk, start_ns, over))
+    reporter = threading.Thread(target=report_seconds, args=(job, talk, start_ns, over))
     sleep_until(start_ns)
-    teller.start()
+    reporter.start()
     try:
         prepared.work(start_ns)
     finally:
         over.set()
-        teller.join()
+        reporter.join()
 
 
 if __name__ == "__main__":

@@ -26,6 +26,11 @@ from node.runtime.settings import load_settings
 from node.supervisor.child_process import SOURCE_ROOT, UNKNOWN
 from protocol.errors import MqError
 
+MEMORY_EVERY_S = 5.0
+"""Reading it walks the page tables of all that a process maps."""
+LOCAL = ("tcp://127.", "tcp://localhost", "tcp://[::1]", "ipc://")
+_KIB = 1024
+
 
 def describe(
     store: Path | str | None, settings: tuple[str, ...], kernel: str | None
@@ -78,12 +83,6 @@ def flush_mode(settings: tuple[str, ...]) -> str:
     asked = load_settings(settings)
     mode = asked.flush_disk_type
     return f"{mode}, transient pool" if asked.transient_store_pool_enable else mode
-
-
-MEMORY_EVERY_S = 5.0
-"""Reading it walks the page tables of all that a process maps."""
-LOCAL = ("tcp://127.", "tcp://localhost", "tcp://[::1]", "ipc://")
-_KIB = 1024
 
 
 class Memory(NamedTuple):

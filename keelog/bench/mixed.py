@@ -50,7 +50,11 @@ def run_mixed(load: Workload, listener: LoadListener) -> Result:
             result = run_on(scene)
         # The process that was killed last has to read on.
         await_workers(client)
-        _note_kills(killer, result)
+        result.checks["kills"] = [
+            {**asdict(one), "at": round(one.at - killer.began, 3), "back_s": round(one.back_s, 3)}
+            for one in killer.kills
+        ]
+        result.faults += killer.late
         _note_memory(result)
         listener.phase("checking every acknowledged message")
         _check_messages(scene, result)
@@ -105,14 +109,6 @@ def _kills(scene: Scene) -> Iterator[Killer]:
         over.set()
         if thread.ident is not None:
             thread.join()
-
-
-def _note_kills(killer: Killer, result: Result) -> None:
-    result.checks["kills"] = [
-        {**asdict(one), "at": round(one.at - killer.began, 3), "back_s": round(one.back_s, 3)}
-        for one in killer.kills
-    ]
-    result.faults += killer.late
 
 
 def _note_memory(result: Result) -> None:

@@ -41,6 +41,7 @@ _MODULES = {
     module_name("keelog.replication.followers.loop"): "followers",
     module_name("keelog.gateway.tasks.loop"): "tasks",
 }
+KILLED_ROLES = ("queue", "index", "reader")
 
 
 class Node:
@@ -177,9 +178,6 @@ def await_workers(client: Client) -> float:
             return time.monotonic() - began
         time.sleep(0.05)
     raise RequestTimeout(f"the workers did not catch up within {CATCH_UP_S} s", "keelog status")
-
-
-KILLED_ROLES = ("queue", "index", "reader")
 
 
 @dataclass(slots=True)

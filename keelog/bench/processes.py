@@ -84,7 +84,7 @@ class Fleet:
         member = Member(f"{job.role} {job.number}", process)
         self.members.append(member)
         threading.Thread(target=self._listen, args=(member,), daemon=True).start()
-        _tell(member, job.line())
+        _send(member, job.line())
         return member
 
     def _listen(self, member: Member) -> None:
@@ -97,7 +97,7 @@ class Fleet:
         """Sets them off together; returns the moment, in monotonic ns."""
         start = time.monotonic_ns() + _START_DELAY_NS if start_ns is None else start_ns
         for member in members:
-            _tell(member, json.dumps({"go": start}))
+            _send(member, json.dumps({"go": start}))
         return start
 
     def rows(self, until_ns: int) -> Iterator[SecondFigures]:
@@ -136,7 +136,7 @@ class Fleet:
                 pipe.close()
 
 
-def _tell(member: Member, line: str) -> None:
+def _send(member: Member, line: str) -> None:
     assert member.process.stdin is not None
     member.process.stdin.write(line + "\n")
     member.process.stdin.flush()

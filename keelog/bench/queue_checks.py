@@ -23,6 +23,9 @@ from protocol.record.columns import scan
 
 Ints = NDArray[np.int64]
 _WHO_BYTES = 16
+COLUMNS = ("number", "queue_id", "queue_offset", "physical_offset")
+_RECEIPT = struct.Struct("=4q").pack
+_BUFFER_BYTES = 1 << 20
 
 
 def pull_queue(client: Client, topic: str, queue_id: int, who_at: int = 0) -> dict[str, Ints]:
@@ -96,11 +99,6 @@ def verify_deep(root: Path, settings: Sequence[str] = ()) -> tuple[int, str]:
     words = command("keelog", ["store", "verify", str(root), "--deep", "--json", *options])
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment())
     return done.returncode, (done.stdout + done.stderr)[:2000]
-
-
-COLUMNS = ("number", "queue_id", "queue_offset", "physical_offset")
-_RECEIPT = struct.Struct("=4q").pack
-_BUFFER_BYTES = 1 << 20
 
 
 def notes_path(folder: str, producer: int) -> Path:

@@ -31,6 +31,13 @@ NAMES = {
 """Names of streams for people."""
 UNSHOWN = ("from_send", "lateness")
 """Streams that are not in each second's line."""
+TITLES = {
+    "send": "Messages sent to a node",
+    "consume": "Stored messages read",
+    "e2e": "From the send to a waiting consumer",
+    "mixed": "Producers, consumers, look-ups and kills at once",
+    "store": "The store alone, without sockets",
+}
 
 
 def second_line(at: float, streams: dict[str, Second], lag: dict[str, int]) -> str:
@@ -142,9 +149,9 @@ def last_lines(result: Result) -> list[str]:
         share = result.generator_cpu_s_per_million / result.cpu_s_per_million
         lines.append(f"the generator's own part of the CPU: {share:.1%}")
     if result.dispatched_after_s is not None:
-        behind = max(result.lag_at_end_bytes.values(), default=0)
+        lag = max(result.lag_at_end_bytes.values(), default=0)
         lines.append(
-            f"workers at the end: {size_text(behind)} behind;"
+            f"workers at the end: {size_text(lag)} behind;"
             f" everything dispatched {result.dispatched_after_s:.2f} s later"
         )
     late = result.streams.get("lateness")
@@ -157,15 +164,6 @@ def last_lines(result: Result) -> list[str]:
     lines += _check_lines(result.checks)
     lines += [f"LOST: {fault}" for fault in result.faults]
     return lines + [f"limit broken: {text}" for text in result.limits_broken]
-
-
-TITLES = {
-    "send": "Messages sent to a node",
-    "consume": "Stored messages read",
-    "e2e": "From the send to a waiting consumer",
-    "mixed": "Producers, consumers, look-ups and kills at once",
-    "store": "The store alone, without sockets",
-}
 
 
 class PicturesMissing(RefusedError):

@@ -14,6 +14,10 @@ from protocol.human_text import count_text
 
 Figures = dict[str, Any]
 SHAPE = 1
+SAME = 0.05
+"""Ratios nearer to 1 than this say nothing: runs differ by as much."""
+GUARDED = ("messages/s", "p50_ms", "p99_ms", "CPU s/million")
+"""The figures that `--max-regression` compares: a second run repeats them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +149,6 @@ class Result:
         return cls(**known)
 
 
-SAME = 0.05
-"""Ratios nearer to 1 than this say nothing: runs differ by as much."""
-
-
 @dataclass(frozen=True, slots=True)
 class RunLimits:
     """Bounds of the steady figures of the main stream, in seconds and messages/s; None: any."""
@@ -244,10 +244,6 @@ def _one(
     if before and after:
         ratio = after / before
         yield Difference(figure, before, after, ratio, 1 - ratio if more_is_better else ratio - 1)
-
-
-GUARDED = ("messages/s", "p50_ms", "p99_ms", "CPU s/million")
-"""The figures that `--max-regression` compares: a second run repeats them."""
 
 
 def regressions(found: list[Difference], main: str, share: float) -> list[str]:

@@ -26,6 +26,10 @@ from keelog.bench.sending import END, PayloadHeader
 from keelog.bench.workload import Workload
 from protocol.human_text import count_text
 
+MAIN = {"send": "send", "consume": "consume", "e2e": "end_to_end", "mixed": "send"}
+LINE_DELAY_NS = 300_000_000
+"""How long after a second its line is printed: rows of busy processes come late."""
+
 
 @dataclass(slots=True)
 class LoadListener:
@@ -34,6 +38,31 @@ class LoadListener:
     phase: Callable[[str], None] = lambda _: None
     second: Callable[[float, dict[str, Second], dict[str, int]], None] = lambda *_: None
     """Seconds since the start, figures of each stream, lag of each worker in bytes."""
+
+
+def run(load: Workload, listener: LoadListener | None = None) -> Result:
+    """Runs one load and returns what it found; starts a node for it unless one is named.
+
+    Raises BadRequest for a workload that makes no sense, LoadFailed when a process of the load
+    ends before its time, and what `keelog.connect` raises.
+    """
+    load.check()
+    listener = listener or LoadListener()
+    if load.kind == "store":
+        # Imported here: no other load needs the writer.
+        from keelog.bench.in_store import run_in_store
+
+        return run_in_store(load, listener)
+    if load.kind == "mixed":
+        # Imported here: only this one needs to check stores.
+        from keelog.bench.mixed import run_mixed
+
+        return run_mixed(load, listener)
+    with (
+        node_for(load) as place,
+        keelog.connect(place.endpoint, timeout=load.timeout) as client,
+    ):
+        return run_on(Scene(load, client, listener, make_topics(load, client), place))
 
 
 class BenchNode(NamedTuple):
@@ -107,12 +136,8 @@ def make_topics(load: Workload, client: keelog.Client) -> tuple[str, ...]:
     return topics
 
 
-MAIN = {"send": "send", "consume": "consume", "e2e": "end_to_end", "mixed": "send"}
-LINE_DELAY_NS = 300_000_000
-"""How long after a second its line is printed: rows of busy processes come late."""
-
-
 def run_on(scene: Scene) -> Result:
+    """Runs the load on its node, up to the last message dispatched."""
     load = scene.load
     if load.kind == "consume":
         fill(scene)
@@ -219,28 +244,3 @@ def send_last(scene: Scene) -> None:
     for topic in scene.topics:
         for queue_id in range(scene.load.queues):
             scene.client.send(topic, body, queue_id=queue_id)
-
-
-def run(load: Workload, listener: LoadListener | None = None) -> Result:
-    """Runs one load and returns what it found; starts a node for it unless one is named.
-
-    Raises BadRequest for a workload that makes no sense, LoadFailed when a process of the load
-    ends before its time, and what `keelog.connect` raises.
-    """
-    load.check()
-    listener = listener or LoadListener()
-    if load.kind == "store":
-        # Imported here: no other load needs the writer.
-        from keelog.bench.in_store import run_in_store
-
-        return run_in_store(load, listener)
-    if load.kind == "mixed":
-        # Imported here: only this one needs to check stores.
-        from keelog.bench.mixed import run_mixed
-
-        return run_mixed(load, listener)
-    with (
-        node_for(load) as place,
-        keelog.connect(place.endpoint, timeout=load.timeout) as client,
-    ):
-        return run_on(Scene(load, client, listener, make_topics(load, client), place))

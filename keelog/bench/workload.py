@@ -20,6 +20,11 @@ POOL_BYTES = 64 << 20
 _LOGNORMAL_SIGMA = 1.0
 _LOGNORMAL_TIMES_MAX = 64
 """The longest body, in medians."""
+Kind = Literal["send", "consume", "e2e", "mixed", "store"]
+Callers = Literal["threads", "tasks", "inflight", "batches"]
+ReadAs = Literal["objects", "raw"]
+STAMP_BYTES = 32
+"""The stamp of a body that is followed: intended and real send time, producer, number."""
 
 
 class Sizes(NamedTuple):
@@ -71,13 +76,6 @@ def batches(bodies: list[bytes], count: int) -> list[list[bytes]]:
     """The bodies in batches of `count`, each body about once."""
     turn = itertools.cycle(bodies)
     return [[next(turn) for _ in range(count)] for _ in range(max(1, len(bodies) // count))]
-
-
-Kind = Literal["send", "consume", "e2e", "mixed", "store"]
-Callers = Literal["threads", "tasks", "inflight", "batches"]
-ReadAs = Literal["objects", "raw"]
-STAMP_BYTES = 32
-"""The stamp of a body that is followed: intended and real send time, producer, number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,9 @@ DAMAGED = 5
 LOCKED = 6
 PARTIAL = 7
 INTERRUPTED = 130
+_LINE_CHARS_MAX = 2_000
+Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+_USUAL = (signal.SIG_DFL, signal.default_int_handler)
 
 
 class _Known(NamedTuple):
@@ -77,7 +80,6 @@ _KNOWN = (
     _Known(MqError, FAILED),
 )
 """The first that fits counts."""
-_LINE_CHARS_MAX = 2_000
 
 
 class BadValue(click.BadParameter):
@@ -166,9 +168,6 @@ def quiet_end() -> int:
     return OK
 
 
-Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
-
-
 def unforeseen(before: Hook, debug: Callable[[], bool]) -> Hook:
     """A hook for uncaught errors: three lines, or the traceback when `debug` returns True."""
 
@@ -230,9 +229,6 @@ def _one_line(text: str) -> str:
     shown = without_credentials(text)
     cleaned = printable(" ".join(shown.splitlines()))
     return cleaned if len(cleaned) <= _LINE_CHARS_MAX else cleaned[:_LINE_CHARS_MAX] + "…"
-
-
-_USUAL = (signal.SIG_DFL, signal.default_int_handler)
 
 
 @contextmanager

@@ -64,6 +64,15 @@ keelog context use NAME    the context in use
 `keelog bench …` starts one of its own unless it has --node.
 """,
 }
+MQADMIN = """\
+# RocketMQ's own mqadmin, at a node that is its own name server
+keelog serve ./store --remoting 127.0.0.1:10911
+mqadmin clusterList -n 127.0.0.1:10911
+mqadmin brokerStatus -b 127.0.0.1:10911
+mqadmin topicStatus -n 127.0.0.1:10911 -t orders
+mqadmin consumerProgress -n 127.0.0.1:10911 -g billing
+mqadmin resetOffsetByTime -n 127.0.0.1:10911 -g billing -t orders -s now
+mqadmin queryMsgByKey -n 127.0.0.1:10911 -t orders -k order-17"""
 
 
 @command("help")
@@ -114,15 +123,6 @@ class Subject(NamedTuple):
     """Lines that are no commands of ours."""
 
 
-MQADMIN = """\
-# RocketMQ's own mqadmin, at a node that is its own name server
-keelog serve ./store --remoting 127.0.0.1:10911
-mqadmin clusterList -n 127.0.0.1:10911
-mqadmin brokerStatus -b 127.0.0.1:10911
-mqadmin topicStatus -n 127.0.0.1:10911 -t orders
-mqadmin consumerProgress -n 127.0.0.1:10911 -g billing
-mqadmin resetOffsetByTime -n 127.0.0.1:10911 -g billing -t orders -s now
-mqadmin queryMsgByKey -n 127.0.0.1:10911 -t orders -k order-17"""
 SUBJECTS = {
     "node": Subject("start a node, see how it is", ("serve", "health", "status", "top", "diag")),
     "messages": Subject(

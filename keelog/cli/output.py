@@ -33,6 +33,8 @@ _CELL_CHARS_MIN = 6
 _LIVE_WIDTH = 10
 NO_COLOR = "NO_COLOR"
 """Set and not empty, it forbids colours and bold (no-color.org); `--no-color` sets it."""
+_DELETE = b"\x7f"
+_encoder = msgspec.json.Encoder()
 
 
 def is_plain(environment: Mapping[str, str]) -> bool:
@@ -208,10 +210,6 @@ def cut(cell: str, width: int) -> str:
 def say(text: str) -> None:
     """Writes a line on stderr, beside the data."""
     click.echo(printable(text), err=True)
-
-
-_DELETE = b"\x7f"
-_encoder = msgspec.json.Encoder()
 
 
 def _encoded(row: Row) -> bytes:

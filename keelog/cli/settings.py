@@ -1,7 +1,7 @@
 """Settings as people give them: in a TOML file, as variables, with -X; and such a file as text.
 
-What is wrong with a file is said here too. A file that is written holds all settings, each with
-what it does, or some of them.
+A file is checked here too. A file that is written holds all settings, each with what it does, or
+some of them.
 """
 
 import dataclasses
@@ -26,6 +26,14 @@ SHORT_VARIABLES = {"KEELOG_HTTP": f"{SERVE}.http"}
 """The long one of the same setting wins."""
 _VARIABLE = re.compile(rf"KEELOG_({'|'.join(TABLES).upper()})__(.+)")
 _KINDS = {bool: "true or false", int: "a whole number", str: "text in quotes"}
+_FILE_WIDTH = 96
+_MARKDOWN_LINK = re.compile(r" ?\(\[[^]]*\]\([^)]*\)\)|\[([^]]*)\]\([^)]*\)")
+_HEAD_OF_FILE = """\
+# Settings of a Keelog node: keelog serve DIR --config FILE
+# Times are in ms, sizes in bytes. KEELOG_STORE__NAME and -X store.name=value go before this file,
+# KEELOG_SERVE__NAME, -X serve.name=value and options of keelog serve likewise; so do those of the
+# tables network, broker and node, as KEELOG_NODE__NAME and -X node.name=value.
+"""
 
 
 class Given(NamedTuple):
@@ -259,16 +267,6 @@ def _toml(value: object) -> str:
 def value_text(value: object) -> str:
     """A setting's value as people write it: `true`, not `True`."""
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-_FILE_WIDTH = 96
-_MARKDOWN_LINK = re.compile(r" ?\(\[[^]]*\]\([^)]*\)\)|\[([^]]*)\]\([^)]*\)")
-_HEAD_OF_FILE = """\
-# Settings of a Keelog node: keelog serve DIR --config FILE
-# Times are in ms, sizes in bytes. KEELOG_STORE__NAME and -X store.name=value go before this file,
-# KEELOG_SERVE__NAME, -X serve.name=value and options of keelog serve likewise; so do those of the
-# tables network, broker and node, as KEELOG_NODE__NAME and -X node.name=value.
-"""
 
 
 def whole_file(commented: bool) -> str:

@@ -34,6 +34,29 @@ if TYPE_CHECKING:
 
 
 Shape = dict[str, Any]
+_KINDS: dict[object, str] = {
+    str: "text",
+    int: "integer",
+    bool: "true or false",
+    int | None: "integer, or null",
+    str | None: "text, or null",
+}
+MESSAGE_TABLE = ("topic", "queue_id", "queue_offset", "physical_offset", "tags", "keys", "body")
+"""The columns of messages in a table for people."""
+_UNREADABLE_SHOWN_MAX = 20
+"""Bodies that cannot be unpacked and get a line each; the others are counted."""
+body_options = options(
+    click.option(
+        "--raw-body", is_flag=True, help="Every body as stored, compressed or not, as body_b64."
+    ),
+    click.option("--no-body", is_flag=True, help="Leaves bodies out."),
+)
+DAMAGED_SHOWN_MAX = 20
+"""Damaged places that get a line each; the others are counted."""
+on_damage_option = click.option(
+    "--on-damage", type=click.Choice(["skip", "fail"]), default="skip", show_default=True,
+    help="skip: goes on after a damaged message; fail: ends there.",
+)  # fmt: skip
 
 
 def integers(*names: str) -> Shape:
@@ -49,15 +72,6 @@ def texts(*names: str) -> Shape:
 def stored(layout: "StructLayout[Any]") -> Shape:
     """The fields of a structure on disk, with what its layout says of each."""
     return {name: f"integer: {wire.meaning}" for name, wire in layout.wires.items()}
-
-
-_KINDS: dict[object, str] = {
-    str: "text",
-    int: "integer",
-    bool: "true or false",
-    int | None: "integer, or null",
-    str | None: "text, or null",
-}
 
 
 def fields_of(kind: type, **meanings: str) -> Shape:
@@ -102,7 +116,6 @@ _RECORD_FIELDS = (
 )
 _RECORD_NAMES = tuple(field.name for field in _RECORD_FIELDS)
 _read_record = attrgetter(*(field.source for field in _RECORD_FIELDS))
-
 MESSAGE: Shape = {field.name: field.kind for field in _RECORD_FIELDS} | {
     "body": "text; UTF-8 without NUL, else there is",
     "body_b64": "text; forced by --raw-body, as stored then; both left out by --no-body",
@@ -128,11 +141,8 @@ PULL: Shape = {
     **integers("next_begin_offset", "min_offset", "max_offset"),
     "messages": [MESSAGE],
 }
-
 MESSAGE_COLUMNS = tuple(MESSAGE)
 """The columns of messages in CSV: both kinds of body, one of them empty."""
-MESSAGE_TABLE = ("topic", "queue_id", "queue_offset", "physical_offset", "tags", "keys", "body")
-"""The columns of messages in a table for people."""
 
 
 def b64(data: bytes) -> str:
@@ -224,17 +234,6 @@ def pull_shape(result: "PulledRecords", messages: Iterable[Shape]) -> Shape:
     }
 
 
-_UNREADABLE_SHOWN_MAX = 20
-"""Bodies that cannot be unpacked and get a line each; the others are counted."""
-
-body_options = options(
-    click.option(
-        "--raw-body", is_flag=True, help="Every body as stored, compressed or not, as body_b64."
-    ),
-    click.option("--no-body", is_flag=True, help="Leaves bodies out."),
-)
-
-
 class Bodies:
     """Prints bodies for one run of a command.
 
@@ -280,15 +279,6 @@ class Bodies:
         return DAMAGED if self.unreadable else OK
 
 
-_DAMAGED_SHOWN_MAX = 20
-"""Damaged places that get a line each; the others are counted."""
-
-on_damage_option = click.option(
-    "--on-damage", type=click.Choice(["skip", "fail"]), default="skip", show_default=True,
-    help="skip: goes on after a damaged message; fail: ends there.",
-)  # fmt: skip
-
-
 class DamagedPlaces:
     """The damaged places that a run meets; each gets a line on stderr."""
 
@@ -318,7 +308,7 @@ class DamagedPlaces:
         if (error.where, error.offset) not in self.places:
             self.places.add((error.where, error.offset))
             self._hint = self._hint or error.hint.partition("; go on after it")[0]
-            if len(self.places) <= _DAMAGED_SHOWN_MAX:
+            if len(self.places) <= DAMAGED_SHOWN_MAX:
                 say(f"damage: {error.reason}; {then}")
 
     def end(self) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 
 from keelog.cli.failures import doing
-from keelog.cli.options import CliGroup, command, output_options, settings_options
+from keelog.cli.options import CliGroup, Function, output_options, settings_options
 from keelog.cli.output import Output, say
 from keelog.cli.store.check import show_findings
 from keelog.cli.store.options import (
@@ -36,8 +36,18 @@ if TYPE_CHECKING:
     from keelog.pipeline.jobs.stats import Figures
 
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 Answer = TypeVar("Answer")
+
+
+@click.group(cls=CliGroup)
+def spark() -> None:
+    """Runs a Spark job on a store directory, here or on a cluster; needs no node.
+
+    Each takes --master, and --conf for Spark's own settings. Under spark-submit both are those
+    of spark-submit.
+
+    Example: keelog spark audit ./store
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +108,7 @@ def session_options(function: Function) -> Function:
     )(function)
 
 
-@command()
+@spark.command()
 @store_argument
 @derived_options
 @click.option(
@@ -144,11 +154,11 @@ def rebuild(
 
         check_rebuild(store, plan, out)
 
-    def job(spark: Any) -> dict[str, object]:
+    def job(session: Any) -> dict[str, object]:
         from keelog.pipeline.jobs.rebuild.run import rebuild as rebuild_store
 
         return rebuild_store(
-            spark,
+            session,
             store,
             queues=queues or not index,
             index=index or not queues,
@@ -160,7 +170,7 @@ def rebuild(
     output.document(asked.run(f"cannot rebuild the store {store}", job, check))
 
 
-@command()
+@spark.command()
 @store_argument
 @click.option(
     "--report",
@@ -192,11 +202,11 @@ def audit(
             with doing(f"cannot write {folder}"):
                 check_can_make(folder)
 
-    def job(spark: Any) -> dict[str, Any]:
+    def job(session: Any) -> dict[str, Any]:
         from keelog.pipeline.jobs.audit import audit as audit_store
         from keelog.pipeline.jobs.audit import write_report
 
-        result = audit_store(spark, store, settings)
+        result = audit_store(session, store, settings)
         if folder is not None:
             write_report(result, folder)
         return result.shape()
@@ -205,7 +215,7 @@ def audit(
     return show_findings(found, output, store)
 
 
-@command()
+@spark.command()
 @store_argument
 @click.option("--out", required=True, metavar="OUT", help="A folder, or a URL as s3://bucket/x.")
 @export_options
@@ -225,7 +235,6 @@ def export(
     Example: keelog spark export ./store --out ./paid --topics orders --tags paid
     """
     wanted = export_of(pairs, **chosen)
-
     what = f"cannot export {store}"
     with doing(what):
         check_engine()
@@ -241,7 +250,7 @@ def export(
     return exit_code(result)
 
 
-@command()
+@spark.command()
 @store_argument
 @click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="An HTML page.")
 @click.option(
@@ -317,18 +326,3 @@ def show_tables(figures: "Figures", output: Output) -> None:
     for title, rows in tables.items():
         if rows:
             output.document({}, rows, f"\n{title}")
-
-
-@click.group(cls=CliGroup)
-def spark() -> None:
-    """Runs a Spark job on a store directory, here or on a cluster; needs no node.
-
-    Each takes --master, and --conf for Spark's own settings. Under spark-submit both are those
-    of spark-submit.
-
-    Example: keelog spark audit ./store
-    """
-
-
-for job in (rebuild, audit, export, stats):
-    spark.add_command(job)

@@ -27,6 +27,17 @@ from protocol.errors import (
     UnknownTopic,
 )
 
+log = logging.getLogger("keelog.pipeline")
+_OF_STORES: Mapping[str, type[MqError]] = {
+    "KEELOG_NOT_A_STORE": NotAStore,
+    "KEELOG_UNKNOWN_TOPIC": UnknownTopic,
+    "KEELOG_OFFSET_OUT_OF_RANGE": OffsetOutOfRange,
+    "KEELOG_STORE_DAMAGED": StoreDamaged,
+    "KEELOG_BAD_OPTION": BadRequest,
+}
+_CONDITION = re.compile(r"\[(KEELOG_[A-Z_]+)\] ([^\n]*)")
+_TRY = ". Try: "
+
 
 class UnknownOption(BadRequest):
     """There is no option of that name, or the table does not take it."""
@@ -124,13 +135,6 @@ class JobFailed(RefusedError):
     condition = "KEELOG_JOB_FAILED"
 
 
-_OF_STORES: Mapping[str, type[MqError]] = {
-    "KEELOG_NOT_A_STORE": NotAStore,
-    "KEELOG_UNKNOWN_TOPIC": UnknownTopic,
-    "KEELOG_OFFSET_OUT_OF_RANGE": OffsetOutOfRange,
-    "KEELOG_STORE_DAMAGED": StoreDamaged,
-    "KEELOG_BAD_OPTION": BadRequest,
-}
 KINDS: Mapping[str, type[MqError]] = {
     **_OF_STORES,
     "KEELOG_CODEC_MISSING": CodecMissing,
@@ -146,9 +150,6 @@ KINDS: Mapping[str, type[MqError]] = {
     },
 }
 """Every condition that users may see, and the kind of error that has it."""
-
-_CONDITION = re.compile(r"\[(KEELOG_[A-Z_]+)\] ([^\n]*)")
-_TRY = ". Try: "
 
 
 def few(texts: Iterable[object], most: int = 10) -> str:
@@ -222,5 +223,4 @@ def _clean(record: logging.LogRecord) -> bool:
     return True
 
 
-log = logging.getLogger("keelog.pipeline")
 log.addFilter(_clean)

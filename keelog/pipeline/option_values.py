@@ -74,10 +74,7 @@ def json_object(options: Options, name: str) -> dict[str, Any]:
     return value
 
 
-_Pairs = list[tuple[str, Any]]
-
-
-def _each_once(pairs: _Pairs) -> dict[str, Any]:
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(dict(pairs)) < len(pairs):
         twice = next(name for name, _ in pairs if [key for key, _ in pairs].count(name) > 1)
         raise BadOption(f"{twice[:80]!r} is named twice in one JSON object", "name it once")

@@ -1,7 +1,7 @@
 """The options of sources and exports, parsed and checked once, before any file is opened.
 
-Names and meanings are those of Spark's Kafka source where it has them (docs/spark.md). This module
-imports no Arrow: the command line has an export's options without it.
+Names and meanings are those of Spark's Kafka source where it has them (docs/spark.md). No Arrow is
+imported here: the command line has an export's options without it.
 """
 
 import re
@@ -126,6 +126,34 @@ class SourceOptions:
     fail_on_data_loss: bool
     on_corrupt: OnCorrupt
     triggers: TriggerLimits
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """What to export. Without topics, tags and times: every record of the log.
+
+    Texts are as the source's options have them. `from_ms` and `to_ms` are store times, ms since
+    1970; `to_ms` is exclusive, and may be later in the next run. `source` holds further options of
+    the source (`store.…`, `maxPartitionBytes`, `minPartitions`, `failOnDataLoss`). A file is closed
+    when it has `file_bytes_max`. Without `by_topic` there are folders by day alone.
+    """
+
+    topics: str | None = None
+    tags: str | None = None
+    columns: str | None = None
+    from_ms: int | None = None
+    to_ms: int | None = None
+    on_corrupt: OnCorrupt = "fail"
+    file_bytes_max: int = 512 << 20
+    by_topic: bool = True
+    source: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def by_queues(self) -> bool:
+        """Whether queues lead to the messages; else the log is read from end to end."""
+        return any(
+            asked is not None for asked in (self.topics, self.tags, self.from_ms, self.to_ms)
+        )
 
 
 def parse_options(
@@ -317,31 +345,3 @@ def _queue_ids(text: str) -> frozenset[int]:
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise BadOption(f"queueIds is {text[:80]!r}", "numbers with commas between: 0,1,2")
     return frozenset(int(part) for part in parts)
-
-
-@dataclass(frozen=True, slots=True)
-class ExportOptions:
-    """What to export. Without topics, tags and times: every record of the log.
-
-    Texts are as the source's options have them. `from_ms` and `to_ms` are store times, ms since
-    1970; `to_ms` is exclusive, and may be later in the next run. `source` holds further options of
-    the source (`store.…`, `maxPartitionBytes`, `minPartitions`, `failOnDataLoss`). A file is closed
-    when it has `file_bytes_max`. Without `by_topic` there are folders by day alone.
-    """
-
-    topics: str | None = None
-    tags: str | None = None
-    columns: str | None = None
-    from_ms: int | None = None
-    to_ms: int | None = None
-    on_corrupt: OnCorrupt = "fail"
-    file_bytes_max: int = 512 << 20
-    by_topic: bool = True
-    source: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def by_queues(self) -> bool:
-        """Whether queues lead to the messages; else the log is read from end to end."""
-        return any(
-            asked is not None for asked in (self.topics, self.tags, self.from_ms, self.to_ms)
-        )

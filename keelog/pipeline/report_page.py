@@ -7,6 +7,41 @@ from typing import Any
 
 from protocol.human_text import count_text, size_text
 
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+body {{ font: 15px/1.45 system-ui, sans-serif; color: #26303b; background: #f6f7f9; margin: 0; }}
+main {{ max-width: 1040px; margin: 0 auto; padding: 28px 20px 60px; }}
+h1 {{ font-size: 24px; margin: 0 0 2px; overflow-wrap: anywhere; }}
+h2 {{ font-size: 16px; margin: 0 0 2px; }}
+p {{ color: #5d6875; margin: 0 0 14px; }}
+section, .cards div {{ background: white; border: 1px solid #e3e7ec; border-radius: 8px; }}
+section {{ padding: 16px 18px; margin-top: 16px; }}
+.cards {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(130px, 1fr)); gap: 12px; }}
+.cards div {{ padding: 10px 14px; }}
+.cards b {{ display: block; font-size: 21px; font-weight: 600; }}
+.cards span {{ color: #5d6875; font-size: 13px; }}
+svg {{ width: 100%; height: auto; }}
+.wide {{ overflow-x: auto; }}
+table {{ border-collapse: collapse; font-size: 13px; width: 100%; }}
+th, td {{ text-align: right; padding: 4px 10px; white-space: nowrap; }}
+tr {{ border-bottom: 1px solid #edf0f3; }}
+th:first-child, td:first-child {{ text-align: left; }}
+</style>
+</head>
+<body><main>
+<h1>{title}</h1>
+<p>{span}</p>
+<div class="cards">{cards}</div>
+{sections}
+</main></body>
+</html>
+"""
+
 
 def topic_rows(topics: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
     """The figures of topics as people read them."""
@@ -48,42 +83,6 @@ def time_text(ms: int | None) -> str:
         return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):
         return str(ms)
-
-
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-body {{ font: 15px/1.45 system-ui, sans-serif; color: #26303b; background: #f6f7f9; margin: 0; }}
-main {{ max-width: 1040px; margin: 0 auto; padding: 28px 20px 60px; }}
-h1 {{ font-size: 24px; margin: 0 0 2px; overflow-wrap: anywhere; }}
-h2 {{ font-size: 16px; margin: 0 0 2px; }}
-p {{ color: #5d6875; margin: 0 0 14px; }}
-section, .cards div {{ background: white; border: 1px solid #e3e7ec; border-radius: 8px; }}
-section {{ padding: 16px 18px; margin-top: 16px; }}
-.cards {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(130px, 1fr)); gap: 12px; }}
-.cards div {{ padding: 10px 14px; }}
-.cards b {{ display: block; font-size: 21px; font-weight: 600; }}
-.cards span {{ color: #5d6875; font-size: 13px; }}
-svg {{ width: 100%; height: auto; }}
-.wide {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; font-size: 13px; width: 100%; }}
-th, td {{ text-align: right; padding: 4px 10px; white-space: nowrap; }}
-tr {{ border-bottom: 1px solid #edf0f3; }}
-th:first-child, td:first-child {{ text-align: left; }}
-</style>
-</head>
-<body><main>
-<h1>{title}</h1>
-<p>{span}</p>
-<div class="cards">{cards}</div>
-{sections}
-</main></body>
-</html>
-"""
 
 
 def page(title: str, line: str, cards: Mapping[str, str], sections: Sequence[str]) -> str:

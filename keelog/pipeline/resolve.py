@@ -59,12 +59,17 @@ def plan_parts(options: SourceOptions) -> list[Part]:
     with naming_conditions(), ExitStack() as stack:
         stores = [stack.enter_context(open_selected(at, options)) for at in options.stores]
         for store in stores:
-            _warn_of_tear(store)
+            # Recovery would end the log there, so there it ends; nobody should wonder.
+            tear = store.tear()
+            if tear:
+                log.warning("the log of %s ends at %s", store.at.root, tear)
         if options.table is INDEX:
             return list(_index_parts(stores, options))
         if options.table is MESSAGES and options.selection.is_everything:
             return list(_log_parts(stores, options))
-        return list(_queue_parts(stores, options))
+        for store in stores:
+            store.settle()
+        return list(parts_of_rows(_queue_rows(stores, options), stores, options))
 
 
 def check_read(options: SourceOptions) -> None:
@@ -81,13 +86,6 @@ def check_read(options: SourceOptions) -> None:
         for store in stores:
             store.settle()
         check_topics(stores, options)
-
-
-def _warn_of_tear(store: PlannedStore) -> None:
-    """A tear is where recovery would end the log, so there it ends; nobody should wonder."""
-    tear = store.tear()
-    if tear:
-        log.warning("the log of %s ends at %s", store.at.root, tear)
 
 
 def _task(store: PlannedStore, options: SourceOptions) -> Task:
@@ -129,12 +127,6 @@ def record_borders(reader: LogReader, limits: PartitionLimits) -> list[int]:
         if found is not None and found > (borders[-1] if borders else reader.min_offset):
             borders.append(found)
     return borders
-
-
-def _queue_parts(stores: list[PlannedStore], options: SourceOptions) -> Iterator[Part]:
-    for store in stores:
-        store.settle()
-    return parts_of_rows(_queue_rows(stores, options), stores, options)
 
 
 def parts_of_rows(

@@ -36,6 +36,13 @@ DIGITS = "0" * 12
 """The end of a text of `CountedRecords`."""
 HOST = Host(b"\x7f\x00\x00\x01", 10911)
 _FLUSH_EVERY_BYTES = 512 << 20
+TOPICS = 16
+QUEUES = 8
+TAGS = tuple(f"tag-{number}" for number in range(8))
+BODY_BYTES = 128
+FIRST_TIME = 1_760_000_000_000
+_KEY, _UNIQUE = "order-", "C0A8000100002A9F"
+_WORDS = b"the quick brown fox jumps over a lazy dog and pays for order ".split()
 
 
 def fill(
@@ -107,15 +114,6 @@ def ranges(records: int) -> Iterable[NDArray[np.int64]]:
     """The numbers of all records, batch by batch."""
     for number in range(0, records, BATCH_RECORDS):
         yield np.arange(number, min(number + BATCH_RECORDS, records))
-
-
-TOPICS = 16
-QUEUES = 8
-TAGS = tuple(f"tag-{number}" for number in range(8))
-BODY_BYTES = 128
-FIRST_TIME = 1_760_000_000_000
-_KEY, _UNIQUE = "order-", "C0A8000100002A9F"
-_WORDS = b"the quick brown fox jumps over a lazy dog and pays for order ".split()
 
 
 def topic_name(number: int) -> str:

@@ -39,7 +39,7 @@ from keelog.bench.workload import Workload
 from keelog.client.results import LogStatus
 from protocol.kernel import loader
 from protocol.wire.frames import VERSION, pack
-from scripts.bench.recovery import batches, under_load
+from scripts.bench.recovery import GIB, batches, under_load
 from scripts.docs.pages import fill_part
 from scripts.option_types import made_folder, new_file, old_file, real_number, whole_number
 from scripts.rivals.proc import cpu_seconds, open_handles, private_mib
@@ -50,6 +50,23 @@ QUEUES = 8
 HOLD_MS = 30_000
 SOCKETS_EACH = 500
 """Sockets of one ZeroMQ context, which takes 1,023 by default."""
+DRAWN = (
+    ("batches_per_s", "batches of 100 x 128 B, messages / s"),
+    ("send_p99_ms", "one caller that waits, p99 ms"),
+    ("end_to_end_p50_ms", "end to end at 1,000/s, p50 ms"),
+    ("pss_mib", "memory of all processes, MiB"),
+)
+BODY_BYTES = 1024
+RECORD_BYTES = 1200
+"""About what a message of that body takes in the log."""
+MILLIONS = (1, 2, 5, 10)
+CONSUMERS = (0, 100, 1_000)
+QUEUE_COUNTS = (1, 1_000, 10_000, 100_000)
+QUEUES_OF_TOPIC = 1_000
+"""So that few topics do: each new one is a durable save of all of them, before the load."""
+SPREAD_S_MAX = 60.0
+MARK = "bench_flatness"
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +156,9 @@ def measure(node: Node, seconds: float) -> Figures:
     return figures | holdings(node)
 
 
-def store(node: Node, messages: int, body_bytes: int, tell: Callable[[str], None]) -> None:
+def store(node: Node, messages: int, body_bytes: int, say: Say) -> None:
     """Stores messages as fast as it goes, and waits until they are dispatched."""
-    tell(f"storing {messages:,} messages of {body_bytes} bytes")
+    say(f"storing {messages:,} messages of {body_bytes} bytes")
     run(
         Workload(
             node=node.endpoint, callers="batches", batch=500, in_flight=8, body=str(body_bytes),
@@ -217,12 +234,6 @@ COLUMNS = (
     ("pss_mib", "memory, MiB"),
     ("handles", "file handles"),
 )
-DRAWN = (
-    ("batches_per_s", "batches of 100 x 128 B, messages / s"),
-    ("send_p99_ms", "one caller that waits, p99 ms"),
-    ("end_to_end_p50_ms", "end to end at 1,000/s, p50 ms"),
-    ("pss_mib", "memory of all processes, MiB"),
-)
 
 
 def text_of(value: float | None) -> str:
@@ -280,20 +291,6 @@ def write_picture(points: Sequence[Point], path: Path) -> None:
     figure.savefig(path)
 
 
-GIB = 1 << 30
-BODY_BYTES = 1024
-RECORD_BYTES = 1200
-"""About what a message of that body takes in the log."""
-MILLIONS = (1, 2, 5, 10)
-CONSUMERS = (0, 100, 1_000)
-QUEUE_COUNTS = (1, 1_000, 10_000, 100_000)
-QUEUES_OF_TOPIC = 1_000
-"""So that few topics do: each new one is a durable save of all of them, before the load."""
-SPREAD_S_MAX = 60.0
-MARK = "bench_flatness"
-Tell = Callable[[str], None]
-
-
 def sizes_of_log(gib: float) -> list[float]:
     """1, 2, 4, … and `gib` itself."""
     sizes, size = [], 1.0
@@ -303,18 +300,18 @@ def sizes_of_log(gib: float) -> list[float]:
     return [*sizes, gib]
 
 
-def grow_log(folder: Path, options: argparse.Namespace, tell: Tell) -> Generator[Point, None, None]:
+def grow_log(folder: Path, options: argparse.Namespace, say: Say) -> Generator[Point, None, None]:
     """A log of bodies of 1 KiB."""
     with running(folder / "store") as node:
         for gib in sizes_of_log(options.gib):
             lacking = int(gib * GIB) - log_of(node).appended
             if lacking > 0:
-                store(node, lacking // RECORD_BYTES + 1, BODY_BYTES, tell)
+                store(node, lacking // RECORD_BYTES + 1, BODY_BYTES, say)
             yield Point("log", gib, "GiB", measure(node, options.seconds))
 
 
 def grow_queues(
-    folder: Path, options: argparse.Namespace, tell: Tell
+    folder: Path, options: argparse.Namespace, say: Say
 ) -> Generator[Point, None, None]:
     """Each point has a new store, with messages in each queue."""
     for count in [one for one in QUEUE_COUNTS if one <= options.queues]:
@@ -323,7 +320,7 @@ def grow_queues(
             with keelog.connect(node.endpoint, timeout=60) as client:
                 for number in range(-(-count // QUEUES_OF_TOPIC)):
                     client.create_topic(f"topic-{number}", min(count, QUEUES_OF_TOPIC))
-            tell(f"{count:,} queues made in {time.monotonic() - began:.1f} s; filling them")
+            say(f"{count:,} queues made in {time.monotonic() - began:.1f} s; filling them")
             figures = spread(node, count)
             yield Point("queues", count, "queues", figures | measure(node, options.seconds))
         shutil.rmtree(folder / f"store-{count}", ignore_errors=True)
@@ -341,7 +338,7 @@ def spread(node: Node, queues: int) -> dict[str, Any]:
 
 
 def grow_consumers(
-    folder: Path, options: argparse.Namespace, tell: Tell
+    folder: Path, options: argparse.Namespace, say: Say
 ) -> Generator[Point, None, None]:
     """Consumers that are connected and wait at one reader."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -350,7 +347,7 @@ def grow_consumers(
         idle = IdleConsumers(node.endpoint)
         try:
             for count in CONSUMERS:
-                tell(f"{count} idle consumers")
+                say(f"{count} idle consumers")
                 idle.grow_to(count)
                 figures = {"idle_cores": idle_cores(node, time.sleep, options.seconds)}
                 with kept(idle):
@@ -379,18 +376,18 @@ def kept(idle: IdleConsumers) -> Iterator[None]:
         thread.join()
 
 
-def grow_age(folder: Path, options: argparse.Namespace, tell: Tell) -> Generator[Point, None, None]:
+def grow_age(folder: Path, options: argparse.Namespace, say: Say) -> Generator[Point, None, None]:
     """The same node after more and more messages."""
     stored = 0
     with running(folder / "store") as node:
         yield Point("age", 0, "M messages", holdings(node))
         for millions in [one for one in MILLIONS if one <= options.millions]:
-            store(node, millions * 1_000_000 - stored, 128, tell)
+            store(node, millions * 1_000_000 - stored, 128, say)
             stored = millions * 1_000_000
             yield Point("age", millions, "M messages", holdings(node))
 
 
-PARTS: dict[str, Callable[[Path, argparse.Namespace, Tell], Generator[Point, None, None]]] = {
+PARTS: dict[str, Callable[[Path, argparse.Namespace, Say], Generator[Point, None, None]]] = {
     "log": grow_log,
     "queues": grow_queues,
     "consumers": grow_consumers,
@@ -439,16 +436,16 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         folder = Path(tempfile.mkdtemp(prefix=f"flatness-{part}-", dir=options.dir))
         try:
             result["machine"] = describe(folder, (), loader.describe())
-            with closing(PARTS[part](folder, options, tell)) as growing:
+            with closing(PARTS[part](folder, options, say)) as growing:
                 for point in bounded(growing, options.limit):
                     points.append(asdict(point))
-                    tell(f"{part} {point.size:,g} {point.unit}: {point.figures}")
+                    say(f"{part} {point.size:,g} {point.unit}: {point.figures}")
                     if options.json:
                         options.json.write_text(json.dumps(result, indent=1) + "\n")
         except TookTooLong as error:
             shown = [f"{one['size']:,g}" for one in points if one["part"] == part]
             left_out.append(f"{part}: measured up to {shown[-1] if shown else 0}, the next {error}")
-            tell(left_out[-1])
+            say(left_out[-1])
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     return result
@@ -464,7 +461,7 @@ def bounded(points: Iterator[Point], seconds: float) -> Iterator[Point]:
         yield point
 
 
-def tell(text: str) -> None:
+def say(text: str) -> None:
     """A line of progress."""
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 

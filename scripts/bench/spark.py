@@ -9,8 +9,8 @@ alternative, run in the same session, in alternating rounds; what counts are the
   `spark.read.parquet` of the same rows, exported once;
 - topic: one topic of 16, against the full read;
 - two: topic and queueOffset, against the full read and Parquet;
-- rebuild: `pipeline.jobs.rebuild.run`, against the workers' own (`keelog store rebuild`);
-- audit: `pipeline.jobs.audit.run`, against a full outer join of messages and queue units.
+- rebuild: `keelog.pipeline.jobs.rebuild.run`, against the workers' own (`keelog store rebuild`);
+- audit: `keelog.pipeline.jobs.audit`, against a full outer join of messages and queue units.
 
 CPU seconds are of all processes below this one, JVM and Python workers; on a machine that does
 other things too they say more than seconds do. The page cache is warm: all is read once before.
@@ -50,6 +50,18 @@ TYPICAL = (
 TWO = ("topic", "queueOffset")
 SAMPLE_S = 1.0
 MIB = 1 << 20
+PAIRS = (
+    ("full", "full, tuples"),
+    ("full", "full, Parquet"),
+    ("topic", "full"),
+    ("topic", "topic, Parquet"),
+    ("two", "full"),
+    ("two", "two, Parquet"),
+    ("rebuild queues", "rebuild queues, worker"),
+    ("rebuild all", "rebuild all, worker"),
+    ("audit", "audit, outer join"),
+)
+"""Each first case is some times faster than the second one."""
 
 
 class TupleSource(KeelogSource):
@@ -267,20 +279,6 @@ class SparkBench:
         differs = ~col("a.physicalOffset").eqNullSafe(col("b.physicalOffset"))
         differs |= ~col("a.storeSize").eqNullSafe(col("b.storeSize"))
         return joined.where(differs).count()
-
-
-PAIRS = (
-    ("full", "full, tuples"),
-    ("full", "full, Parquet"),
-    ("topic", "full"),
-    ("topic", "topic, Parquet"),
-    ("two", "full"),
-    ("two", "two, Parquet"),
-    ("rebuild queues", "rebuild queues, worker"),
-    ("rebuild all", "rebuild all, worker"),
-    ("audit", "audit, outer join"),
-)
-"""Each first case is some times faster than the second one."""
 
 
 def summary(timings: list[Timing]) -> dict[str, Any]:

@@ -50,51 +50,38 @@ from protocol.record.properties import (
 )
 
 _NUMBER_BYTES = 8
-
-
-def example_record(crc: bool = False) -> bytes:
-    """The message that the page follows: 165 bytes, or 185 with its checksum."""
-    message = NewMessage(
-        "FooBar",
-        b"hello",
-        queue_id=3,
-        born_timestamp=1_700_000_000_000,
-        born_host=Host(bytes([127, 0, 0, 1]), 54_321),
-    )
-    pairs = {"KEYS": "k1 k2", "TAGS": "TagA", "UNIQ_KEY": "7F0000010A2B18B4AAC2000000000001"}
-    properties = encode_properties(pairs) + (EMPTY_CRC_PROPERTY if crc else b"")
-    buffer = bytearray(pack_record(message, properties))
-    row = PlainRow(0, len(buffer), message.topic, message.queue_id, message.sys_flag)
-    stamp = StoreStamp(1_700_000_000_123, Host(bytes([10, 0, 0, 5]), 10_911).to_bytes())
-    patch_plain(buffer, row, 7, 0, stamp, crc)
-    return bytes(buffer)
-
-
-def _fenced(lines: Iterable[str]) -> str:
-    return "\n".join(("```", *lines, "```"))
-
-
-def _dump_line(position: int, data: bytes, meaning: str) -> str:
-    return f"{position:5}  {data.hex():<24}  {meaning}".rstrip()
-
-
-def _dump_rows(layout: StructLayout[Any], data: bytes, position: int = 0) -> list[str]:
-    """One line a field: place, bytes, value."""
-    lines = []
-    for name, value in layout.read(data, position)._asdict().items():
-        at = position + layout.offsets[name]
-        field = data[at : at + layout.dtype[name].itemsize]
-        if isinstance(value, bytes):
-            shown = ".".join(map(str, value))
-        else:
-            shown = f"{value:08x}" if layout.wires[name].format == ">u4" else str(value)
-        lines.append(_dump_line(at, field, f"{name} = {shown}"))
-    return lines
-
-
-def _visible(data: bytes) -> str:
-    """Text with the two separators as RocketMQ's readers know them."""
-    return data.decode().replace(chr(NAME_END), "[01]").replace(chr(PAIR_END), "[02]")
+INDEX_KEYS = (("k1", 0, 0), ("k2", 0, 0), ("k1", 165, 2_500), ("Hello", 330, 61_000))
+"""Key, log offset and milliseconds after the first message."""
+INDEX_GEOMETRY = IndexGeometry(slot_count=5, index_num=10)
+_EXAMPLE_ID = "3f0c9a51e2774b6d8e10c2aa47f95b36"
+MEANINGS = {
+    "epoch": "the writer's epoch; 0 while the numbers after it are being replaced",
+    "epoch_start": "where the log ended when the epoch began",
+    "min_offset": "start of the oldest segment",
+    "appended": "end of what was written",
+    "committed": "end of what a reader could see (differs with the transient pool alone)",
+    "flushed": "end of what survives a power loss",
+    "removals": "the number of the note of removed topics",
+    "readable": "end of what may be read and indexed",
+    "pid": "id of the process that writes this page",
+    "heartbeat_ms": "time of its last sign of life, ms since 1970",
+    "state": ", ".join(f"{i} {name}" for i, name in enumerate(state_page.STATE_NAMES)),
+    "segment_bytes": "length of a segment",
+    "flush_began_ms": "when the current flush began, ms since 1970; 0: no flush is under way",
+    "wants_acknowledged": "log offset that a request waits for followers to have; 0: none waits",
+    "newest_ms": "store time of the newest message, ms since 1970; 0: there is none",
+    "records": "records appended or dispatched since the process began",
+    "dispatched": "queues or index hold everything below this log offset; enough followers do",
+    "saved": "log offset below which it is synced and in the progress file",
+    "damaged_at": "log offset of the damage that stopped it, or -1",
+    "requests": "requests answered (readers)",
+    "held": "pulls that wait now (readers); connections (followers)",
+    "hints": "number of the last hint sent (queue workers): a gap shows a lost hint",
+    "wake_at": "log offset that the log must reach to wake a sleeping worker or reader",
+    "listens": "1 while a reader wants the names of queues that grow",
+    "dropped_lines": "lines for stderr that the process dropped because nobody read them",
+}
+_IDENTITY = "checksums of the machine's boot id, and of the file's device and inode"
 
 
 def record_dump() -> str:
@@ -160,24 +147,6 @@ def unit_dump() -> str:
     return _fenced((*lines, "", *_dump_rows(QUEUE_UNIT, FILLER_UNIT)))
 
 
-INDEX_KEYS = (("k1", 0, 0), ("k2", 0, 0), ("k1", 165, 2_500), ("Hello", 330, 61_000))
-"""Key, log offset and milliseconds after the first message."""
-INDEX_GEOMETRY = IndexGeometry(slot_count=5, index_num=10)
-
-
-def index_image() -> IndexImage:
-    """A small index file with four keys of topic FooBar."""
-    image = IndexImage(INDEX_GEOMETRY)
-    image.put(
-        KeyBatch(
-            np.array([key_hash("FooBar", key) for key, _, _ in INDEX_KEYS], np.int64),
-            np.array([offset for _, offset, _ in INDEX_KEYS], np.int64),
-            np.array([1_700_000_000_123 + after for _, _, after in INDEX_KEYS], np.int64),
-        )
-    )
-    return image
-
-
 def index_dump() -> str:
     """The small index file: header, slots, entries."""
     image = index_image()
@@ -204,6 +173,19 @@ def index_dump() -> str:
     return _fenced(lines)
 
 
+def index_image() -> IndexImage:
+    """A small index file with four keys of topic FooBar."""
+    image = IndexImage(INDEX_GEOMETRY)
+    image.put(
+        KeyBatch(
+            np.array([key_hash("FooBar", key) for key, _, _ in INDEX_KEYS], np.int64),
+            np.array([offset for _, offset, _ in INDEX_KEYS], np.int64),
+            np.array([1_700_000_000_123 + after for _, _, after in INDEX_KEYS], np.int64),
+        )
+    )
+    return image
+
+
 def index_sizes() -> str:
     """Where slots and entries are in a file of default size."""
     geometry = IndexGeometry()
@@ -215,7 +197,80 @@ def index_sizes() -> str:
     )
 
 
-_EXAMPLE_ID = "3f0c9a51e2774b6d8e10c2aa47f95b36"
+def own_examples() -> str:
+    """One example of each of our small files."""
+    parts = [
+        ("epochs", _own_text(_epochs, checkpoints.EPOCHS_FILE).splitlines()),
+        ("floor", _shown_floor()),
+        ("progress/index", _own_text(_progress, "progress/index").splitlines()),
+        ("tails", _own_text(_tails, checkpoints.TAILS_FILE).splitlines()),
+        ("removed", _own_text(_removed, checkpoints.REMOVED_FILE).splitlines()),
+        (
+            "clean",
+            _own_text(lambda root: checkpoints.mark_clean(root, 2, 4_096), "clean").splitlines(),
+        ),
+    ]
+    lines = ["-- lock", *_own_text(lambda _root: None, "../lock").splitlines()]
+    for name, content in parts:
+        lines += [f"-- keelog/{name}", *content]
+    return _fenced(lines)
+
+
+def page_table(fields: Sequence[str]) -> str:
+    """The numbers of a state page, at their places."""
+    lines = ["| offset | number | meaning |", "|---:|---|---|"]
+    lines.append(f"| 0 | magic | {state_page.PAGE_MAGIC:016x} |")
+    lines += [
+        f"| {_NUMBER_BYTES * (1 + i)} | {name} | {MEANINGS[name]} |"
+        for i, name in enumerate(fields)
+    ]
+    lines.append(f"| {state_page.PAGE_BYTES - _NUMBER_BYTES} | identity | {_IDENTITY} |")
+    return "\n".join(lines)
+
+
+def example_record(crc: bool = False) -> bytes:
+    """The message that the page follows: 165 bytes, or 185 with its checksum."""
+    message = NewMessage(
+        "FooBar",
+        b"hello",
+        queue_id=3,
+        born_timestamp=1_700_000_000_000,
+        born_host=Host(bytes([127, 0, 0, 1]), 54_321),
+    )
+    pairs = {"KEYS": "k1 k2", "TAGS": "TagA", "UNIQ_KEY": "7F0000010A2B18B4AAC2000000000001"}
+    properties = encode_properties(pairs) + (EMPTY_CRC_PROPERTY if crc else b"")
+    buffer = bytearray(pack_record(message, properties))
+    row = PlainRow(0, len(buffer), message.topic, message.queue_id, message.sys_flag)
+    stamp = StoreStamp(1_700_000_000_123, Host(bytes([10, 0, 0, 5]), 10_911).to_bytes())
+    patch_plain(buffer, row, 7, 0, stamp, crc)
+    return bytes(buffer)
+
+
+def _fenced(lines: Iterable[str]) -> str:
+    return "\n".join(("```", *lines, "```"))
+
+
+def _dump_line(position: int, data: bytes, meaning: str) -> str:
+    return f"{position:5}  {data.hex():<24}  {meaning}".rstrip()
+
+
+def _dump_rows(layout: StructLayout[Any], data: bytes, position: int = 0) -> list[str]:
+    """One line a field: place, bytes, value."""
+    lines = []
+    for name, value in layout.read(data, position)._asdict().items():
+        at = position + layout.offsets[name]
+        field = data[at : at + layout.dtype[name].itemsize]
+        if isinstance(value, bytes):
+            shown = ".".join(map(str, value))
+        else:
+            shown = f"{value:08x}" if layout.wires[name].format == ">u4" else str(value)
+        lines.append(_dump_line(at, field, f"{name} = {shown}"))
+    return lines
+
+
+def _visible(data: bytes) -> str:
+    """Text with the two separators as RocketMQ's readers know them."""
+    return data.decode().replace(chr(NAME_END), "[01]").replace(chr(PAIR_END), "[02]")
 
 
 def _own_text(write: Callable[[Path], object], name: str) -> str:
@@ -260,69 +315,6 @@ def _shown_floor() -> list[str]:
     text = _own_text(_floor, checkpoints.FLOOR_FILE)
     slots = [(at, text[at : at + 512].rstrip("\0")) for at in range(0, len(text), 512)]
     return [f"byte {at}: {' | '.join(slot.splitlines())}" for at, slot in slots]
-
-
-def own_examples() -> str:
-    """One example of each of our small files."""
-    parts = [
-        ("epochs", _own_text(_epochs, checkpoints.EPOCHS_FILE).splitlines()),
-        ("floor", _shown_floor()),
-        ("progress/index", _own_text(_progress, "progress/index").splitlines()),
-        ("tails", _own_text(_tails, checkpoints.TAILS_FILE).splitlines()),
-        ("removed", _own_text(_removed, checkpoints.REMOVED_FILE).splitlines()),
-        (
-            "clean",
-            _own_text(lambda root: checkpoints.mark_clean(root, 2, 4_096), "clean").splitlines(),
-        ),
-    ]
-    lines = ["-- lock", *_own_text(lambda _root: None, "../lock").splitlines()]
-    for name, content in parts:
-        lines += [f"-- keelog/{name}", *content]
-    return _fenced(lines)
-
-
-MEANINGS = {
-    "epoch": "the writer's epoch; 0 while the numbers after it are being replaced",
-    "epoch_start": "where the log ended when the epoch began",
-    "min_offset": "start of the oldest segment",
-    "appended": "end of what was written",
-    "committed": "end of what a reader could see (differs with the transient pool alone)",
-    "flushed": "end of what survives a power loss",
-    "removals": "the number of the note of removed topics",
-    "readable": "end of what may be read and indexed",
-    "pid": "id of the process that writes this page",
-    "heartbeat_ms": "time of its last sign of life, ms since 1970",
-    "state": ", ".join(f"{i} {name}" for i, name in enumerate(state_page.STATE_NAMES)),
-    "segment_bytes": "length of a segment",
-    "flush_began_ms": "when the current flush began, ms since 1970; 0: no flush is under way",
-    "wants_acknowledged": "log offset that a request waits for followers to have; 0: none waits",
-    "newest_ms": "store time of the newest message, ms since 1970; 0: there is none",
-    "records": "records appended or dispatched since the process began",
-    "dispatched": "queues or index hold everything below this log offset; enough followers do",
-    "saved": "log offset below which it is synced and in the progress file",
-    "damaged_at": "log offset of the damage that stopped it, or -1",
-    "requests": "requests answered (readers)",
-    "held": "pulls that wait now (readers); connections (followers)",
-    "hints": "number of the last hint sent (queue workers): a gap shows a lost hint",
-    "wake_at": "log offset that the log must reach to wake a sleeping worker or reader",
-    "listens": "1 while a reader wants the names of queues that grow",
-    "dropped_lines": "lines for stderr that the process dropped because nobody read them",
-}
-
-
-_IDENTITY = "checksums of the machine's boot id, and of the file's device and inode"
-
-
-def page_table(fields: Sequence[str]) -> str:
-    """The numbers of a state page, at their places."""
-    lines = ["| offset | number | meaning |", "|---:|---|---|"]
-    lines.append(f"| 0 | magic | {state_page.PAGE_MAGIC:016x} |")
-    lines += [
-        f"| {_NUMBER_BYTES * (1 + i)} | {name} | {MEANINGS[name]} |"
-        for i, name in enumerate(fields)
-    ]
-    lines.append(f"| {state_page.PAGE_BYTES - _NUMBER_BYTES} | identity | {_IDENTITY} |")
-    return "\n".join(lines)
 
 
 PARTS: dict[str, Callable[[], str]] = {

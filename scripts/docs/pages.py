@@ -21,6 +21,23 @@ from protocol.requests import REQUESTS
 from scripts.docs.format import PARTS
 
 _PART = re.compile(r"(<!-- generated: ([\w -]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+ROOT = Path(__file__).resolve().parents[2]
+README_ROWS = (
+    "send, batches of 100 x 128 B",
+    "one by one, 64 callers, 128 B",
+    "SYNC_FLUSH, 64 callers, 128 B",
+    "end to end at 1,000/s, p50",
+    "consume 5 M x 128 B, raw",
+    "the same, as message objects",
+    "look-up by key, p50",
+    "store alone, single puts",
+    "restart to first send, 8 GiB",
+    "memory under load, server processes",
+    "CPU s per million, batches, both sides",
+)
+"""Figures of the README, one for each kind of use, whoever is ahead."""
+_NAME, _UNIT, _OURS, _THEIRS, _RATIO = 0, 2, 3, 4, 5
+_CELLS_MIN = 6
 
 
 def parts_of(text: str) -> dict[str, str]:
@@ -44,25 +61,6 @@ def fill_part(page: Path, name: str, text: str) -> None:
     if name not in parts_of(old):
         raise ValueError(f"{page} has no part <!-- generated: {name} --> … <!-- end -->")
     page.write_text(rendered(old, {name: text}.get), encoding="utf-8")
-
-
-ROOT = Path(__file__).resolve().parents[2]
-README_ROWS = (
-    "send, batches of 100 x 128 B",
-    "one by one, 64 callers, 128 B",
-    "SYNC_FLUSH, 64 callers, 128 B",
-    "end to end at 1,000/s, p50",
-    "consume 5 M x 128 B, raw",
-    "the same, as message objects",
-    "look-up by key, p50",
-    "store alone, single puts",
-    "restart to first send, 8 GiB",
-    "memory under load, server processes",
-    "CPU s per million, batches, both sides",
-)
-"""Figures of the README, one for each kind of use, whoever is ahead."""
-_NAME, _UNIT, _OURS, _THEIRS, _RATIO = 0, 2, 3, 4, 5
-_CELLS_MIN = 6
 
 
 def settings_table() -> str:

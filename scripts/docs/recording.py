@@ -121,20 +121,20 @@ def _answer(
         cwd=folder, env=environment, stdout=inner, stderr=inner,
     )  # fmt: skip
     os.close(inner)
-    told = ""
+    printed = ""
     # Linux says EIO when nobody has the terminal open any more.
     with suppress(OSError):
         while data := os.read(outer, 65_536):
             # The folder exists while this runs; a reader's would have another name.
             text = data.decode().replace(str(folder), "~")
-            told += text
+            printed += text
             yield time.monotonic() - begun, text
-            if is_left and "\nready " in f"\n{told}" and told.endswith("\n"):
+            if is_left and "\nready " in f"\n{printed}" and printed.endswith("\n"):
                 left.append(process)
                 return
     os.close(outer)
     if process.wait(_END_S_MAX):
-        raise SystemExit(f"{command} ended with {process.returncode}:\n{told}")
+        raise SystemExit(f"{command} ended with {process.returncode}:\n{printed}")
 
 
 def as_cast(events: list[Event]) -> str:

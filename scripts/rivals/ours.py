@@ -49,6 +49,9 @@ WARM_UP_S = 1.0
 PULL_MESSAGES, PULL_BYTES = 10_000, 1 << 20
 """The pulls of `consume` by default; RocketMQ's side is allowed pulls as large."""
 FILL_BATCH = 500
+RESTART_QUEUES = 1_000
+SHARDS = 2
+"""Queue workers, as many as a node has by itself."""
 
 
 class Ours(Side):
@@ -63,11 +66,6 @@ class Ours(Side):
         self._node: Node | None = None
         self._prepared: Load | None = None
         self._finds = 0
-
-    def _renew(self) -> None:
-        self.close()
-        self._folder.mkdir(parents=True)
-        self._node = Node(self._folder / "store", self._settings, readers=1).start()
 
     def close(self) -> None:
         """Kills the node and removes its store."""
@@ -84,7 +82,9 @@ class Ours(Side):
 
     def prepare(self, load: Load) -> None:
         """A new node and store, topics, what is stored before, and nothing that is timed."""
-        self._renew()
+        self.close()
+        self._folder.mkdir(parents=True)
+        self._node = Node(self._folder / "store", self._settings, readers=1).start()
         self._prepared = load
         with keelog.connect(self.node.endpoint, timeout=60) as client:
             client.create_topic(topic_of(load), QUEUES, exist_ok=True)
@@ -113,10 +113,7 @@ class Ours(Side):
 
     def pids(self) -> list[int]:
         """The supervisor and its children."""
-        if self._node is None:
-            return []
-        (_, child), *_ = self._node.children()
-        return family(child.ppid())
+        return [] if self._node is None else family(self._node.pid)
 
     def wake(self) -> None:
         """A message, and its answer."""
@@ -234,11 +231,6 @@ def fill_keyed(client: keelog.Client, topic: str, messages: int) -> None:
             )
 
 
-RESTART_QUEUES = 1_000
-SHARDS = 2
-"""Queue workers, as many as a node has by itself."""
-
-
 class OurStore(Side):
     """Puts in process; dispatch by the workers of a node that starts on a log."""
 
@@ -305,8 +297,7 @@ class OurRestarts(Side):
     def pids(self) -> list[int]:
         """The supervisor and its children."""
         assert self._node is not None, "not prepared"
-        (_, child), *_ = self._node.children()
-        return family(child.ppid())
+        return family(self._node.pid)
 
     def wake(self) -> None:
         """A few messages."""

@@ -27,6 +27,18 @@ POOL, AUTO_BATCH, DEFAULT_HEAP = "rocketmq_pool", "rocketmq_auto_batch", "rocket
 CPU, PSS = "cpu_s_per_million", "pss_mib"
 BOTH = (THEIRS, OURS)
 WITH_CRC_OFF = (THEIRS, OURS, CRC_OFF)
+RATES_WARM_UP_S = 6.0
+"""RocketMQ's producers are steady after 5-6 s; its consumers gain for longer."""
+READS_WARM_UP_S, READS_WARM_UP_MAX = 25.0, 8
+"""For so long RocketMQ's consumers become faster; and the turns that are discarded at most."""
+GROUP_START_S = 12.0
+SETTLE_S = 2.0
+"""To wake up before a turn, and until all is dispatched and written back after it."""
+START_OF_OURS_S = 2.5
+"""Processes of a load start for each turn, and warm up for a second."""
+SIDE_COLUMN_ROUNDS_MAX = 3
+"""Of sides beside those whose ratios decide."""
+SPECIAL_BROKERS = {DEFAULT_HEAP: "default heap", POOL: "transient store pool"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,20 +163,6 @@ def chosen(names: str) -> tuple[Load, ...]:
             raise ValueError(f"no row is called {name!r}; there are {known}")
         found += [load for load in fits if load not in found]
     return tuple(load for load in LOADS if load in found)
-
-
-RATES_WARM_UP_S = 6.0
-"""RocketMQ's producers are steady after 5-6 s; its consumers gain for longer, see DRAINS."""
-READS_WARM_UP_S, READS_WARM_UP_MAX = 25.0, 8
-"""For so long RocketMQ's consumers become faster; and the turns that are discarded at most."""
-GROUP_START_S = 12.0
-SETTLE_S = 2.0
-"""To wake up before a turn, and until all is dispatched and written back after it."""
-START_OF_OURS_S = 2.5
-"""Processes of a load start for each turn, and warm up for a second."""
-SIDE_COLUMN_ROUNDS_MAX = 3
-"""Of sides beside those whose ratios decide."""
-SPECIAL_BROKERS = {DEFAULT_HEAP: "default heap", POOL: "transient store pool"}
 
 
 class Side:

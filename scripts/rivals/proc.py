@@ -32,6 +32,7 @@ _HEAD_STARTS = b"0123456789abcdef"
 """A mapping's line begins with its address, the lines about it with a capital letter."""
 _HEAD_FIELDS = 5
 """Before the path, which may have spaces."""
+LIMIT_S = 25.0
 
 
 def die_with_parent() -> None:
@@ -105,9 +106,6 @@ def open_handles(pid: int) -> int:
     with suppress(psutil.Error):
         return psutil.Process(pid).num_fds()
     return 0
-
-
-LIMIT_S = 25.0
 
 
 @dataclass(slots=True)

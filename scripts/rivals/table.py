@@ -20,6 +20,10 @@ from scripts.rivals.results import TurnResults
 from scripts.rivals.rocketmq import VERSION as ROCKETMQ_VERSION
 
 VARIANTS = ((POOL, "transientStorePoolEnable"), (AUTO_BATCH, "autoBatch"))
+HEAD = ("row", "--rows", "unit", "ours", "RocketMQ", "ratio", "CRC off")
+AIMS = ("must", "goal", "reached")
+"""What the terminal shows besides: a page says what was measured, and not what we wanted."""
+COST_HEAD = ("load", "side", "server CPU s", "client CPU s", "all dispatched after", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +105,6 @@ def spread_text(spread: Spread | None, unit: str = "ratio") -> str:
     return " / ".join(f"{one:.2f}" if unit == "ratio" else number(one, unit) for one in values)
 
 
-HEAD = ("row", "--rows", "unit", "ours", "RocketMQ", "ratio", "CRC off")
-AIMS = ("must", "goal", "reached")
-"""What the terminal shows besides: a page says what was measured, and not what we wanted."""
-
-
 def cells(line: Line) -> tuple[str, ...]:
     """One line as texts, in the order of HEAD."""
     row = line.row
@@ -146,9 +145,6 @@ def main_table(results: TurnResults, *, markdown: bool = False) -> str:
 def below_must(results: TurnResults) -> list[str]:
     """Titles of the rows whose median does not reach the must."""
     return [line.row.title for line in lines(results) if line.verdict == "BELOW"]
-
-
-COST_HEAD = ("load", "side", "server CPU s", "client CPU s", "all dispatched after", "failed")
 
 
 def cost_table(results: TurnResults, *, markdown: bool = False) -> str:

@@ -20,6 +20,7 @@ import psutil
 
 from keelog.bench.node_process import ANY_DISK, Node
 from node.supervisor.bind import free_ports
+from protocol.record.codec import CRC_MASK
 from protocol.remoting.bodies import (
     ConsumerData,
     HeartbeatData,
@@ -44,7 +45,6 @@ TIMES = 20_000
 REGISTRATIONS = 20
 WARM = 500
 START_S = 30.0
-CRC_MASK = 0x7FFFFFFF
 
 
 class Cost(NamedTuple):

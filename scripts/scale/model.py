@@ -25,12 +25,23 @@ from node.writer.topic_table import QUEUES_MAX, TOPICS_MAX
 
 BEAT_S = 30.0
 REGISTER_S = 30.0
-POLL_S = 30.0
+ROUTES_S = 30.0
+"""A client asks for routes so often (pollNameServerInterval)."""
 COMMIT_S = 5.0
 """A member reports the offsets of its queues so often (persistConsumerOffsetInterval)."""
 REBALANCE_S = 20.0
+"""A member divides the queues anew so often (rocketmq.client.rebalance.waitInterval)."""
 FIXED_BYTES = 200
 """Of a registration, beside its topics."""
+NAME_SERVERS = 3
+ALL, RANDOM, LEAST = "all nodes", "random nodes", "least loaded nodes"
+WAYS = (ALL, RANDOM, LEAST)
+SILENCE_S = 120.0
+"""A name server forgets a silent node after this (brokerChannelExpiredTime)."""
+SCAN_S = 5.0
+"""A name server looks so often (scanNotActiveBrokerInterval)."""
+PROCESS, MACHINE = "its connections end", "it falls silent"
+CAUSES = (PROCESS, MACHINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +120,6 @@ class ClusterNeeds:
         }
 
 
-NAME_SERVERS = 3
-
-
 def needs(plan: ClusterPlan, costs: NodeCosts) -> ClusterNeeds:
     """Computes. A client is connected to all nodes of its topics; those are drawn at random."""
     missed = (1 - plan.width / plan.nodes) ** plan.topics_per_client
@@ -126,7 +134,7 @@ def needs(plan: ClusterPlan, costs: NodeCosts) -> ClusterNeeds:
         + lists * plan.members * costs.members_us_each
         + commits * costs.commit_us
     )
-    routes = plan.clients * plan.topics_per_client / POLL_S / NAME_SERVERS
+    routes = plan.clients * plan.topics_per_client / ROUTES_S / NAME_SERVERS
     registrations = plan.nodes / REGISTER_S
     name_server_us = (
         routes * plan.width * costs.route_us_per_node
@@ -144,10 +152,6 @@ def needs(plan: ClusterPlan, costs: NodeCosts) -> ClusterNeeds:
         name_server_us / 1e6,
         name_server_bytes / 1e6,
     )
-
-
-ALL, RANDOM, LEAST = "all nodes", "random nodes", "least loaded nodes"
-WAYS = (ALL, RANDOM, LEAST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,18 +219,6 @@ def spread(plan: PlacementPlan, on: NDArray[np.bool_], lost: NDArray[np.int64]) 
     return LoadSpread(float(load.max() * plan.nodes), touched, int((widths == 0).sum()))
 
 
-ROUTES_S = 30.0
-"""A client asks for routes so often (pollNameServerInterval)."""
-SILENCE_S = 120.0
-"""A name server forgets a silent node after this (brokerChannelExpiredTime)."""
-SCAN_S = 5.0
-"""It looks so often (scanNotActiveBrokerInterval)."""
-DIVIDE_S = 20.0
-"""It divides the queues anew so often (rocketmq.client.rebalance.waitInterval)."""
-PROCESS, MACHINE = "its connections end", "it falls silent"
-CAUSES = (PROCESS, MACHINE)
-
-
 @dataclass(frozen=True, slots=True)
 class FailoverPlan:
     """A topic of `nodes` x `queues_per_node` queues, with one group of `members`."""
@@ -265,7 +257,7 @@ def lose_a_node(plan: FailoverPlan, cause: str, rng: np.random.Generator) -> Fai
     """Plays one loss of one node through."""
     routes_s = rng.uniform(0, 1) if cause == PROCESS else SILENCE_S + rng.uniform(0, SCAN_S)
     producers = routes_s + rng.uniform(0, ROUTES_S, plan.producers)
-    asked = rng.uniform(0, ROUTES_S, plan.members) + rng.uniform(0, DIVIDE_S, plan.members)
+    asked = rng.uniform(0, ROUTES_S, plan.members) + rng.uniform(0, REBALANCE_S, plan.members)
     members = np.sort(routes_s + asked)
     doubled, unowned, moved = _ownership(plan, members, rng)
     return FailoverOutcome(

@@ -16,7 +16,7 @@ from node.supervisor.child_process import environment
 from protocol.errors import MqError
 
 JOB_S_MAX = 300.0
-_TELL_EVERY_S = 10.0
+_SAY_EVERY_S = 10.0
 _CONF = {
     "spark.driver.memory": "512m",
     # A short job: what makes long ones fast costs it more than it saves.
@@ -40,7 +40,7 @@ def is_spark_there() -> bool:
 def spark_topics(store: str, say: Say) -> list[Row]:
     """The figures of each topic, by a Spark job on this machine. Raises SparkJobFailed.
 
-    Tells what it waits for, as starting Java and Spark takes longer than the job.
+    Says what it waits for, as starting Java and Spark takes longer than the job.
     """
     say("a Spark job counts the store by topic; Java and Spark start first, 10 to 30 s")
     command = [sys.executable, "-P", "-m", "keelog.cli.demo.spark", store]
@@ -66,7 +66,7 @@ def spark_topics(store: str, say: Say) -> list[Row]:
 def _wait(job: subprocess.Popen[bytes], began: float, say: Say) -> tuple[bytes, bytes]:
     while True:
         try:
-            return job.communicate(timeout=_TELL_EVERY_S)
+            return job.communicate(timeout=_SAY_EVERY_S)
         except subprocess.TimeoutExpired:
             waited = time.monotonic() - began
             if waited > JOB_S_MAX:

@@ -55,7 +55,6 @@ _PART = re.compile(
     re.DOTALL,
 )
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
-
 Value = bytes | str | int | list[str] | dict[str, Any]
 _Letters = dict[str, Callable[[Record], Value]]
 _LETTERS: _Letters = {
@@ -74,62 +73,13 @@ _HOWS: dict[str, Callable[[Value], bytes]] = {
     "base64": lambda value: base64.b64encode(_plain(value)),
     "json": lambda value: _json(value),
 }
-
 Formatter = Callable[[Record], bytes]
-
-
-def compile_format(text: str, body: Formatter = attrgetter("body")) -> Formatter:
-    """A function from a message to its bytes; `body` gives a message's body.
-
-    Raises BadParameter for what is not known.
-    """
-    letters = _LETTERS | {"v": body, "s": body, "V": lambda record: len(body(record))}
-    parts = [_part(match, letters) for match in _PART.finditer(text)]
-
-    def render(record: Record) -> bytes:
-        return b"".join(part if isinstance(part, bytes) else part(record) for part in parts)
-
-    return render
-
-
-def _part(match: re.Match[str], letters: _Letters) -> bytes | Formatter:
-    if match["text"] is not None:
-        return match["text"].encode()
-    if match["hex"] is not None:
-        return bytes.fromhex(match["hex"])
-    if match["escape"] is not None and match["escape"] in _ESCAPES:
-        return _ESCAPES[match["escape"]]
-    letter, how = match["letter"], match["how"] or ""
-    if letter == "%":
-        return b"%" + (f"{{{match['how']}}}".encode() if match["how"] is not None else b"")
-    take, write = letters.get(letter or ""), _HOWS.get(how)
-    if take is None or write is None:
-        raise BadValue(
-            f"{match[0]!r} is not known",
-            f"letters are {' '.join(letters)}, modifiers {{hex}} {{base64}} {{json}}",
-        )
-    return lambda record: write(take(record))
-
-
-def _plain(value: Value) -> bytes:
-    match value:
-        case bytes():
-            return value
-        case list():
-            return " ".join(value).encode()
-        case dict():
-            pairs = (
-                f"{name}={one if isinstance(one, str) else one['b64']}"
-                for name, one in value.items()
-            )
-            return ",".join(pairs).encode()
-        case _:
-            return str(value).encode()
-
-
-def _json(value: Value) -> bytes:
-    shown = text_or_b64(value) if isinstance(value, bytes) else value
-    return printable(json.dumps(shown, ensure_ascii=False)).encode()
+_NOT_IN_A_GROUP = {
+    "cursor": "--cursor",
+    "at_end": "--until-end",
+    "queues": "--queue",
+    "is_merged": "--merge",
+}
 
 
 @command("consume")
@@ -200,10 +150,9 @@ def consume(
         progress.silence()  # the messages themselves show how far it is, or there is no end
     with doing(f"cannot read {topic}"), keelog.connect(node) as client, progress.shown():
         if group is not None:
-            damage = DamagedPlaces(fails=options["on_damage"] == "fail")
-            with closing(
-                group_messages(client, wanted, group, options["count"], damage)
-            ) as messages:
+            damage = DamagedPlaces(fails)
+            found = group_messages(client, wanted, group, options["count"], damage)
+            with closing(found) as messages:
                 _print(messages, render, output, finite, bodies)
             return damage.end() or bodies.end()
         run = _ConsumeRun(client, wanted, output, options)
@@ -328,14 +277,6 @@ class _ConsumeRun:
         return self._damage.end()
 
 
-_NOT_IN_A_GROUP = {
-    "cursor": "--cursor",
-    "at_end": "--until-end",
-    "queues": "--queue",
-    "is_merged": "--merge",
-}
-
-
 def check_group_options(options: Mapping[str, Any], wanted: ConsumeChoice) -> None:
     """Raises UsageError for options that have no meaning for a member of a group."""
     for name, option in _NOT_IN_A_GROUP.items():
@@ -376,3 +317,57 @@ def _start(first: StartPoint) -> Literal["latest", "earliest"] | datetime:
     if first.kind == "time":
         return datetime.fromtimestamp(first.value / 1000, UTC)
     return "earliest" if first.kind == "start" else "latest"
+
+
+def compile_format(text: str, body: Formatter = attrgetter("body")) -> Formatter:
+    """A function from a message to its bytes; `body` gives a message's body.
+
+    Raises BadParameter for what is not known.
+    """
+    letters = _LETTERS | {"v": body, "s": body, "V": lambda record: len(body(record))}
+    parts = [_part(match, letters) for match in _PART.finditer(text)]
+
+    def render(record: Record) -> bytes:
+        return b"".join(part if isinstance(part, bytes) else part(record) for part in parts)
+
+    return render
+
+
+def _part(match: re.Match[str], letters: _Letters) -> bytes | Formatter:
+    if match["text"] is not None:
+        return match["text"].encode()
+    if match["hex"] is not None:
+        return bytes.fromhex(match["hex"])
+    if match["escape"] is not None and match["escape"] in _ESCAPES:
+        return _ESCAPES[match["escape"]]
+    letter, how = match["letter"], match["how"] or ""
+    if letter == "%":
+        return b"%" + (f"{{{match['how']}}}".encode() if match["how"] is not None else b"")
+    take, write = letters.get(letter or ""), _HOWS.get(how)
+    if take is None or write is None:
+        raise BadValue(
+            f"{match[0]!r} is not known",
+            f"letters are {' '.join(letters)}, modifiers {{hex}} {{base64}} {{json}}",
+        )
+    return lambda record: write(take(record))
+
+
+def _plain(value: Value) -> bytes:
+    match value:
+        case bytes():
+            return value
+        case list():
+            return " ".join(value).encode()
+        case dict():
+            pairs = (
+                f"{name}={one if isinstance(one, str) else one['b64']}"
+                for name, one in value.items()
+            )
+            return ",".join(pairs).encode()
+        case _:
+            return str(value).encode()
+
+
+def _json(value: Value) -> bytes:
+    shown = text_or_b64(value) if isinstance(value, bytes) else value
+    return printable(json.dumps(shown, ensure_ascii=False)).encode()

@@ -27,6 +27,14 @@ SENT_AT_ONCE = 32
 """Dead letters that are read, and then sent together; each may have some MiB."""
 _OWN_COLUMNS = ("origin_topic", "sent_back")
 _TABLE = ("msg_id", "origin_topic", "keys", "store_timestamp", "sent_back", "body")
+choice_options = options(
+    click.option(
+        "--id", "ids", multiple=True, metavar="ID",
+        help="This one, by message id or unique key; may be repeated.",
+    ),
+    click.option("--since", type=TIME, metavar="TIME", help=f"Dead from then on: {TIMES}."),
+    click.option("--until", type=TIME, metavar="TIME", help="Dead by then."),
+)  # fmt: skip
 
 
 class DeadChoice(NamedTuple):
@@ -41,16 +49,6 @@ class DeadChoice(NamedTuple):
         return self.since <= message.store_timestamp <= self.until and (
             not self.ids or not self.ids.isdisjoint((message.msg_id, message.unique_key))
         )
-
-
-choice_options = options(
-    click.option(
-        "--id", "ids", multiple=True, metavar="ID",
-        help="This one, by message id or unique key; may be repeated.",
-    ),
-    click.option("--since", type=TIME, metavar="TIME", help=f"Dead from then on: {TIMES}."),
-    click.option("--until", type=TIME, metavar="TIME", help="Dead by then."),
-)  # fmt: skip
 
 
 @click.group("dead", cls=CliGroup)
@@ -83,7 +81,10 @@ def ls(group: str | None, node: str, output: Output, **chosen: Any) -> int:
         letters = DeadLetters(client, group, _choice(**chosen))
         shapes = (
             bodies.shape(message.record)
-            | {"origin_topic": origin_of(message), "sent_back": letters.is_sent_back(message)}
+            | {
+                "origin_topic": message.properties.get(RETRY_TOPIC, ""),
+                "sent_back": letters.is_sent_back(message),
+            }
             for message in letters.read()
         )
         columns = _TABLE if output.format == "table" else (*MESSAGE_COLUMNS, *_OWN_COLUMNS)
@@ -180,11 +181,6 @@ def _as_new(message: keelog.Message, retry_topic: str) -> keelog.OutgoingMessage
         born_timestamp=message.born_timestamp,
         born_host=message.born_host,
     )
-
-
-def origin_of(message: keelog.Message) -> str:
-    """The topic that its producer named."""
-    return message.properties.get(RETRY_TOPIC, "")
 
 
 class DeadLetters:

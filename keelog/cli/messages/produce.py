@@ -48,9 +48,14 @@ TOPIC_FROM_OBJECT = "-"
 LINE_BYTES_MAX = 16 * 1024 * 1024
 """Room for the largest body in base64, and its properties."""
 BATCH_BYTES_MAX = 8 * 1024 * 1024
-
-
 SECONDS = SecondsType()
+Row = Callable[[], dict[str, Any]]
+KEY = "key"
+"""A column with one key, beside those that `keelog consume --format csv` prints."""
+_NUMBERS = {name for name, kind in MESSAGE.items() if str(kind).startswith("integer")}
+_PARTS = {"keys", "properties"}
+BYTE_ORDER_MARK = "\ufeff"
+"""With which spreadsheets begin what they save as UTF-8."""
 
 
 class Defaults(NamedTuple):
@@ -600,24 +605,13 @@ def _pairs(pairs: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-Row = Callable[[], dict[str, Any]]
-KEY = "key"
-"""A column with one key, beside those that `keelog consume --format csv` prints."""
-_NUMBERS = {name for name, kind in MESSAGE.items() if str(kind).startswith("integer")}
-_PARTS = {"keys", "properties"}
-BYTE_ORDER_MARK = "\ufeff"
-"""With which spreadsheets begin what they save as UTF-8."""
-CELL_CHARS_MAX = 16 * 1024 * 1024
-"""Room for the largest body in base64."""
-
-
 def csv_rows(batches: Iterable[list[bytes]], count_max: int) -> Iterator[list[Row]]:
     """The rows of a text whose lines come in batches, `count_max` together. A row is called for its
     fields.
 
     Raises IllegalMessage for a header with a column that no message has, and for broken CSV.
     """
-    csv.field_size_limit(CELL_CHARS_MAX)
+    csv.field_size_limit(LINE_BYTES_MAX)
     # Bytes that are not UTF-8 become half surrogate pairs, which are refused with the row's number.
     lines = (line.decode(errors="surrogateescape") + "\n" for batch in batches for line in batch)
     head = next(lines, "").removeprefix(BYTE_ORDER_MARK)

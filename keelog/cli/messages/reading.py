@@ -29,6 +29,11 @@ _MERGED_BYTES = 16 * 1024 * 1024
 """What a merge looks ahead, of all queues together; a queue has one pull of 64 KiB at least."""
 _MERGED_PULL_BYTES_LEAST = 64 * 1024
 _STILL_PULLS_MAX = 3
+_LOOK_S = 1.0
+_ASK_S = 2.0
+_AGAIN_S = 0.5
+_AHEAD_S = 0.1
+"""How much longer a merge waits for messages of other queues."""
 
 
 class ConsumeChoice(NamedTuple):
@@ -225,13 +230,6 @@ def offset_of(
     return min(max(offset, queue.min_offset), queue.max_offset)
 
 
-_LOOK_S = 1.0
-_ASK_S = 2.0
-_AGAIN_S = 0.5
-_AHEAD_S = 0.1
-"""How much longer a merge waits for messages of other queues."""
-
-
 class NodeWatch:
     """Says when the node goes away, and when it is back. A thread that asks it now and then."""
 
@@ -286,7 +284,7 @@ class TopicPrinter:
         self._damage = damage
         self._known = known
         self._cursor = cursor
-        self._has_told = False
+        self._was_missing = False
         self.places: dict[int, int] | None = None
         """Where it goes on in each queue; None before there is a topic."""
         self.known_at: int | None = None
@@ -302,15 +300,20 @@ class TopicPrinter:
                         self.places = self._starts()
                     yield from turn(self.places)
                 except UnknownTopic:
-                    self._wait_for_topic()
+                    if not self._was_missing:
+                        say(f"there is no topic {self._wanted.topic} yet: waiting for it")
+                    self._begin_anew()
+                    time.sleep(_AGAIN_S)
                 except TopicRemoved:
+                    topic = self._wanted.topic
+                    say(f"topic {topic} was removed: what is there now is read from its start")
                     self._begin_anew()
                 except BusyError:
                     time.sleep(_AGAIN_S)
 
     def _begin_anew(self) -> None:
-        say(f"topic {self._wanted.topic} was removed: what is there now is read from its start")
-        self._has_told, self.places, self._known = True, None, {}
+        """A topic that is removed and made again is read from its start."""
+        self._was_missing, self.places, self._known = True, None, {}
 
     def _note(self, found: list[keelog.QueueOffsets]) -> None:
         """Takes in of which generation the topic is. Raises TopicRemoved for a later one."""
@@ -323,17 +326,10 @@ class TopicPrinter:
     def _starts(self) -> dict[int, int]:
         found = queues_of(self._client, self._wanted)
         self._note(found)
-        if self._has_told and self._wanted.first.kind != "time":
+        if self._was_missing and self._wanted.first.kind != "time":
             # There was no topic when this began: all of it is new.
             return {queue.queue_id: queue.min_offset for queue in found}
         return starts_of(self._client, self._wanted, self._known)
-
-    def _wait_for_topic(self) -> None:
-        """Says it once. A topic that is removed and made again is read from its start."""
-        if not self._has_told:
-            say(f"there is no topic {self._wanted.topic} yet: waiting for it")
-        self._has_told, self.places, self._known = True, None, {}
-        time.sleep(_AGAIN_S)
 
     def _tail(self, places: dict[int, int]) -> Iterator[keelog.Message]:
         wanted = self._wanted

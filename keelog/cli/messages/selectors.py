@@ -26,6 +26,8 @@ _UNIT = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"
 _NUMBER = re.compile(r"([+-]?)([0-9]{1,19})")
 TIME_MS_MAX = 2**63 - 1
 _KINDS: dict[str, Kind] = {"": "offset", "+": "from_start", "-": "from_end"}
+TIMES = "-15m, 2026-11-20T10:00, or ms since 1970"
+"""How to write a time, for the help of options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +99,6 @@ class SecondsType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 
 TIME = TimeType()
 TIME_AHEAD = TimeType(is_ahead=True)
-TIMES = "-15m, 2026-11-20T10:00, or ms since 1970"
-"""How to write a time, for the help of options."""
 
 
 def parse_place(text: str, now: datetime) -> StartPoint:

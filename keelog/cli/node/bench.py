@@ -1,4 +1,4 @@
-"""`keelog bench …`: load tests; the scripts `load_…` and `bench_store` are the same code.
+"""`keelog bench …`: load tests; `scripts.load` and `scripts.bench.store` are the same code.
 
 Options become a workload and limits. A load shows lines while it runs, tables or files when it is
 over. `keelog bench compare` shows two results, figure by figure.
@@ -7,14 +7,14 @@ over. `keelog bench compare` shows two results, figure by figure.
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from keelog.cli.failures import OK, Partial, doing, ending_in_order
-from keelog.cli.options import CliGroup, command, options, output_options, settings_options
+from keelog.cli.options import CliGroup, options, output_options, settings_options
 from keelog.cli.output import Output
 from protocol.errors import BadRequest, MqError
 from protocol.human_text import bytes_of, count_of, seconds_of, share_of
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 Options = dict[str, Any]
 CALLERS = ("threads", "tasks", "inflight", "batches")
+STDOUT = Path("-")
+_RESULT_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 class _ResultFile(click.Path):
@@ -39,8 +41,6 @@ class _ResultFile(click.Path):
 
 
 _WRITABLE = _ResultFile(dir_okay=False, writable=True, allow_dash=True)
-
-
 sending_options = options(
     click.option(
         "--callers",
@@ -120,7 +120,6 @@ place_options = options(
 """The node under load: one that runs, or one that is started."""
 load_options = options(message_options, time_options, place_options, output_and_limit_options)
 """Of every load on a node."""
-
 _READ_BY: dict[str, Callable[[str], float]] = {
     **dict.fromkeys(("count", "stored"), lambda text: int(count_of(text))),
     **dict.fromkeys(("rate", "min_rate", "finds", "max_cpu"), count_of),
@@ -129,164 +128,6 @@ _READ_BY: dict[str, Callable[[str], float]] = {
     "pull_bytes": bytes_of,
 }
 """How the text of an option becomes its value; others are values already."""
-
-
-def _values(said: Options) -> Options:
-    """The values of the options that were given. Raises BadRequest, naming the option."""
-    found = {}
-    for name, text in said.items():
-        if text is not None:
-            try:
-                found[name] = _READ_BY[name](text) if name in _READ_BY else text
-            except BadRequest as error:
-                option = f"--{name.replace('_', '-')}"
-                raise BadRequest(f"{option}: {error.reason}", error.hint) from None
-    return found
-
-
-def workload_of(kind: Any, said: Options) -> "Workload":
-    """The workload of a command's options; what was not given keeps its default."""
-    from keelog.bench.workload import Workload
-
-    values = _values(said)
-    known = {name: values[name] for name in Workload.__dataclass_fields__ if name in values}
-    return Workload(kind=kind, settings=said.get("pairs", ()), **known)
-
-
-def limits_of(said: Options) -> "RunLimits":
-    """The limits of a command's options."""
-    from keelog.bench.results import RunLimits
-
-    values = _values(said)
-    limits = ("max_p50", "max_p99", "max_p999", "min_rate", "max_cpu")
-    return RunLimits(*map(values.get, limits))
-
-
-STDOUT = Path("-")
-
-
-class SomethingLost(MqError):
-    """Messages were lost, or came twice or in another order."""
-
-
-def run_load(kind: str, options: Options) -> int:
-    """The whole command. Raises Partial for a broken limit, SomethingLost for a lost message."""
-    # Imported here: numpy and sockets, which `--help` does without.
-    from keelog.bench.report import listening
-
-    with doing(f"cannot run keelog bench {kind}"):
-        load, limits = workload_of(kind, options), limits_of(options)
-        if options["html_file"] is not None:
-            from keelog.bench.report import check_pictures
-
-            check_pictures()
-        from keelog.bench.running import run
-
-        with ending_in_order(), listening() as listener:
-            result = run(load, listener)
-        result.limits_broken = limits.broken_by(result)
-        _write(result, options)
-    with doing(f"keelog bench {kind} found what must not be"):
-        if result.faults:
-            raise SomethingLost("; ".join(result.faults[:5]), "verify the store of --dir")
-        if result.limits_broken:
-            raise Partial("; ".join(result.limits_broken), "the same command without the limit")
-    return OK
-
-
-def _write(result: "Result", options: Options) -> None:
-    files = {name: options[f"{name}_file"] for name in ("json", "csv", "html")}
-    if STDOUT not in files.values():
-        _show(result)
-    if files["json"] is not None:
-        _put(files["json"], json.dumps(result.as_dict(), indent=2) + "\n")
-    if files["csv"] is not None:
-        _put_csv(files["csv"], result)
-    if files["html"] is not None:
-        from keelog.bench.report import html_page
-
-        _put(files["html"], html_page(result))
-
-
-def _put(file: Path, text: str) -> None:
-    if file == STDOUT:
-        sys.stdout.write(text)
-    else:
-        file.write_text(text, encoding="utf-8")
-
-
-def _put_csv(file: Path, result: "Result") -> None:
-    rows = [
-        {"stream": name, **{field: getattr(second, field) for field in second.__slots__}}
-        for name, stream in result.streams.items()
-        for second in stream.seconds
-    ]
-    if file == STDOUT:
-        Output("csv").rows(rows)
-    else:
-        with file.open("wb") as stream:
-            Output("csv", stream).rows(rows)
-
-
-def _show(result: "Result") -> None:
-    from keelog.bench.report import last_lines, process_rows, summary_rows
-
-    output = Output("table")
-    for rows in (summary_rows(result), process_rows(result)):
-        _table(output, rows)
-    output.text("\n".join([*last_lines(result), ""]))
-
-
-def _table(output: Output, rows: Sequence[dict[str, Any]]) -> None:
-    if rows:
-        output.rows(rows)
-        output.text("\n")
-
-
-_RESULT_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-
-
-@command("compare")
-@click.argument("before", type=_RESULT_FILE)
-@click.argument("after", type=_RESULT_FILE)
-@click.option(
-    "--max-regression", metavar="SHARE",
-    help="As 10%: exit code 7 when rate, p50, p99 or CPU got worse by more.",
-)  # fmt: skip
-@output_options
-def compare(before: Path, after: Path, max_regression: str | None, output: Output) -> int:
-    """Compares two results of --json: ratio and verdict for each figure.
-
-    Ratios within 5 % are called the same: two runs of one program differ by as much.
-
-    Example: keelog bench compare before.json after.json --max-regression 10%
-    """
-    from keelog.bench.results import differences, regressions
-
-    with doing(f"cannot compare {before} and {after}"):
-        share = None if max_regression is None else share_of(max_regression)
-        first, second = _read_result(before), _read_result(after)
-        if first.kind != second.kind:
-            raise BadRequest(
-                f"one is a load {first.kind}, the other {second.kind}", "two of a kind"
-            )
-        found = list(differences(first, second))
-        output.rows([one.row() for one in found])
-    worse = [] if share is None else regressions(found, first.main, share)
-    if worse:
-        raise Partial("; ".join(worse), "keelog bench compare  without --max-regression")
-    return OK
-
-
-def _read_result(path: Path) -> "Result":
-    from keelog.bench.results import Result
-
-    try:
-        return Result.of(json.loads(path.read_text()))
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadRequest(
-            f"{path} is no result of keelog bench: {error}", "write one with --json FILE"
-        ) from None
 
 
 @click.group(cls=CliGroup)
@@ -398,4 +239,149 @@ def store(**options: Any) -> int:
     return run_load("store", options)
 
 
-bench.add_command(compare)
+@bench.command("compare")
+@click.argument("before", type=_RESULT_FILE)
+@click.argument("after", type=_RESULT_FILE)
+@click.option(
+    "--max-regression", metavar="SHARE",
+    help="As 10%: exit code 7 when rate, p50, p99 or CPU got worse by more.",
+)  # fmt: skip
+@output_options
+def compare(before: Path, after: Path, max_regression: str | None, output: Output) -> int:
+    """Compares two results of --json: ratio and verdict for each figure.
+
+    Ratios within 5 % are called the same: two runs of one program differ by as much.
+
+    Example: keelog bench compare before.json after.json --max-regression 10%
+    """
+    from keelog.bench.results import differences, regressions
+
+    with doing(f"cannot compare {before} and {after}"):
+        share = None if max_regression is None else share_of(max_regression)
+        first, second = _read_result(before), _read_result(after)
+        if first.kind != second.kind:
+            raise BadRequest(
+                f"one is a load {first.kind}, the other {second.kind}", "two of a kind"
+            )
+        found = list(differences(first, second))
+        output.rows([one.row() for one in found])
+    worse = [] if share is None else regressions(found, first.main, share)
+    if worse:
+        raise Partial("; ".join(worse), "keelog bench compare  without --max-regression")
+    return OK
+
+
+def _read_result(path: Path) -> "Result":
+    from keelog.bench.results import Result
+
+    try:
+        return Result.of(json.loads(path.read_text()))
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadRequest(
+            f"{path} is no result of keelog bench: {error}", "write one with --json FILE"
+        ) from None
+
+
+def run_load(kind: str, options: Options) -> int:
+    """The whole command. Raises Partial for a broken limit, SomethingLost for a lost message."""
+    # Imported here: numpy and sockets, which `--help` does without.
+    from keelog.bench.report import listening
+
+    with doing(f"cannot run keelog bench {kind}"):
+        load, limits = workload_of(kind, options), limits_of(options)
+        if options["html_file"] is not None:
+            from keelog.bench.report import check_pictures
+
+            check_pictures()
+        from keelog.bench.running import run
+
+        with ending_in_order(), listening() as listener:
+            result = run(load, listener)
+        result.limits_broken = limits.broken_by(result)
+        _write(result, options)
+    with doing(f"keelog bench {kind} found what must not be"):
+        if result.faults:
+            raise SomethingLost("; ".join(result.faults[:5]), "verify the store of --dir")
+        if result.limits_broken:
+            raise Partial("; ".join(result.limits_broken), "the same command without the limit")
+    return OK
+
+
+def workload_of(kind: Any, said: Options) -> "Workload":
+    """The workload of a command's options; what was not given keeps its default."""
+    from keelog.bench.workload import Workload
+
+    values = _values(said)
+    known = {name: values[name] for name in Workload.__dataclass_fields__ if name in values}
+    return Workload(kind=kind, settings=said.get("pairs", ()), **known)
+
+
+def limits_of(said: Options) -> "RunLimits":
+    """The limits of a command's options."""
+    from keelog.bench.results import RunLimits
+
+    values = _values(said)
+    limits = ("max_p50", "max_p99", "max_p999", "min_rate", "max_cpu")
+    return RunLimits(*map(values.get, limits))
+
+
+def _values(said: Options) -> Options:
+    """The values of the options that were given. Raises BadRequest, naming the option."""
+    found = {}
+    for name, text in said.items():
+        if text is not None:
+            try:
+                found[name] = _READ_BY[name](text) if name in _READ_BY else text
+            except BadRequest as error:
+                option = f"--{name.replace('_', '-')}"
+                raise BadRequest(f"{option}: {error.reason}", error.hint) from None
+    return found
+
+
+class SomethingLost(MqError):
+    """Messages were lost, or came twice or in another order."""
+
+
+def _write(result: "Result", options: Options) -> None:
+    files = {name: options[f"{name}_file"] for name in ("json", "csv", "html")}
+    if STDOUT not in files.values():
+        _show(result)
+    if files["json"] is not None:
+        _put(files["json"], json.dumps(result.as_dict(), indent=2) + "\n")
+    if files["csv"] is not None:
+        _put_csv(files["csv"], result)
+    if files["html"] is not None:
+        from keelog.bench.report import html_page
+
+        _put(files["html"], html_page(result))
+
+
+def _put(file: Path, text: str) -> None:
+    if file == STDOUT:
+        sys.stdout.write(text)
+    else:
+        file.write_text(text, encoding="utf-8")
+
+
+def _put_csv(file: Path, result: "Result") -> None:
+    rows = [
+        {"stream": name, **{field: getattr(second, field) for field in second.__slots__}}
+        for name, stream in result.streams.items()
+        for second in stream.seconds
+    ]
+    if file == STDOUT:
+        Output("csv").rows(rows)
+    else:
+        with file.open("wb") as stream:
+            Output("csv", stream).rows(rows)
+
+
+def _show(result: "Result") -> None:
+    from keelog.bench.report import last_lines, process_rows, summary_rows
+
+    output = Output("table")
+    for rows in (summary_rows(result), process_rows(result)):
+        if rows:
+            output.rows(rows)
+            output.text("\n")
+    output.text("\n".join([*last_lines(result), ""]))

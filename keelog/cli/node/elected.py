@@ -21,7 +21,7 @@ from protocol.errors import BadRequest
 
 USUAL = {"broker_role": "SYNC_MASTER", "in_sync_replicas": "2"}
 """Of a node with a controller, where nothing else is said: an answer waits for a copy."""
-_TELL_EVERY_S = 1.0
+_NOTIFY_EVERY_S = 1.0
 
 
 def serve_elected(options: Options) -> int:
@@ -49,8 +49,8 @@ def serve_elected(options: Options) -> int:
         stop_at_end_of(options.while_pid, stop)
     # The node below starts and stops with each role, and a service manager hears nothing of that.
     manager = ServiceManager.from_environment(os.environ)
-    telling = threading.Thread(target=_tell, args=(manager, options.root, stop), daemon=True)
-    telling.start()
+    notifying = threading.Thread(target=_notify, args=(manager, options.root, stop), daemon=True)
+    notifying.start()
     return keep(
         KeeperOptions(
             options.root,
@@ -93,10 +93,10 @@ def _check(options: Options, settings: Settings) -> None:
             raise BadRequest(f"--controller and {what} do not go together", hint)
 
 
-def _tell(manager: ServiceManager, root: Path, stop: StopFlag) -> None:
-    """Tells the service manager that the node has its first role, and that the keeper lives."""
+def _notify(manager: ServiceManager, root: Path, stop: StopFlag) -> None:
+    """Notifies the service manager that the node has its first role, and that the keeper lives."""
     while not stop.is_set:
-        time.sleep(_TELL_EVERY_S)
+        time.sleep(_NOTIFY_EVERY_S)
         role = read_elected(root).role
         manager.turn(time.monotonic(), role != WAITS, role)
     manager.stopping()

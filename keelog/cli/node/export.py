@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
@@ -16,7 +16,13 @@ from keelog.cli.messages.reading import BoundedReader, ConsumeChoice
 from keelog.cli.messages.selectors import TIME, StartPoint
 from keelog.cli.options import command, node_option, output_options, progress_option
 from keelog.cli.output import Output, flat, say
-from keelog.cli.shapes import MESSAGE_COLUMNS, Bodies, DamagedPlaces, on_damage_option
+from keelog.cli.shapes import (
+    DAMAGED_SHOWN_MAX,
+    MESSAGE_COLUMNS,
+    Bodies,
+    DamagedPlaces,
+    on_damage_option,
+)
 from keelog.cli.store.options import exit_code, export_of, export_parquet, shown, summary
 from keelog.pipeline.errors import CorruptRecord, log
 from keelog.pipeline.options import ExportOptions
@@ -25,17 +31,7 @@ from keelog.sqlite_export import SqliteResult, sqlite_file, whole_file
 from protocol.errors import BadRequest, BodyUnreadable
 from protocol.record.codec import Record
 
-_SHOWN_MAX = 20
-"""Damaged places that get a line each; the others are counted."""
 _FILE = click.Path(path_type=Path, dir_okay=False)
-
-
-class CsvResult(NamedTuple):
-    """The rows that were written, and the damaged places that were passed over."""
-
-    out: str
-    rows: int
-    damaged: int
 
 
 @command("export")
@@ -169,22 +165,23 @@ def _to_csv(
             writer.writerow([flat(shape.get(name)) for name in MESSAGE_COLUMNS])
             rows += 1
     progress.clear()
-    result = CsvResult(str(out), rows, len(run.damage.places) + bodies.unreadable)
-    output.document(result._asdict(), title=f"{rows} messages in {out}")
+    damaged = len(run.damage.places) + bodies.unreadable
+    result = {"out": str(out), "rows": rows, "damaged": damaged}
+    output.document(result, title=f"{rows} messages in {out}")
     return run.damage.end() or bodies.end()
 
 
 def _to_parquet(
     node: str, out: str, asked: ExportOptions, output: Output, progress: CommandProgress
 ) -> int:
-    with _damage_told() as damage:
+    with _showing_damage() as damage:
         try:
             result = export_parquet(node, out, asked, progress)
         except CorruptRecord as error:
             raise CorruptRecord(error.reason, "--on-damage skip, which leaves it out") from None
     progress.clear()
     output.document(shown(result), title=summary(result))
-    if damage.count > _SHOWN_MAX:
+    if damage.count > DAMAGED_SHOWN_MAX:
         say(f"{damage.count} damaged")
     return exit_code(result)
 
@@ -198,12 +195,12 @@ class _DamageLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.count += 1
-        if self.count <= _SHOWN_MAX:
+        if self.count <= DAMAGED_SHOWN_MAX:
             say(record.getMessage())
 
 
 @contextmanager
-def _damage_told() -> Iterator[_DamageLines]:
+def _showing_damage() -> Iterator[_DamageLines]:
     lines = _DamageLines()
     log.addHandler(lines)
     try:

@@ -113,9 +113,9 @@ def describe(name: str, node: str, output: Output) -> int:
         "queues": queues,
     }
     output.document(document, table=queues)
-    behind = ", ".join(str(queue.queue_id) for queue in found if queue.is_behind)
-    if behind:
-        say(f"queues {behind} may end later: their worker is behind the log")
+    late = ", ".join(str(queue.queue_id) for queue in found if queue.is_behind)
+    if late:
+        say(f"queues {late} may end later: their worker is behind the log")
         say("see it with: keelog status")
     return OK
 

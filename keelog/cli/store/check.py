@@ -36,6 +36,17 @@ def info(path: Path, output: Output, pairs: tuple[str, ...]) -> None:
     output.document(document, _fields(document))
 
 
+def _fields(document: Shape, prefix: str = "") -> list[Shape]:
+    """One row a number, for people: `commit_log.min_offset`, …"""
+    rows: list[Shape] = []
+    for name, value in document.items():
+        if isinstance(value, dict):
+            rows += _fields(value, f"{prefix}{name}.")
+        else:
+            rows.append({"field": prefix + name, "value": value})
+    return rows
+
+
 @command()
 @directory
 @click.option("--deep", is_flag=True, help="Every checksum, unit and entry; reads everything.")
@@ -135,17 +146,6 @@ def rebuild(path: Path, queues: bool, index: bool, output: Output, **options: An
             progress=progress.stage_meter(),
         )
     output.document({**asdict(report), "seconds": round(report.seconds, 3)})
-
-
-def _fields(document: Shape, prefix: str = "") -> list[Shape]:
-    """One row a number, for people: `commit_log.min_offset`, …"""
-    rows: list[Shape] = []
-    for name, value in document.items():
-        if isinstance(value, dict):
-            rows += _fields(value, f"{prefix}{name}.")
-        else:
-            rows.append({"field": prefix + name, "value": value})
-    return rows
 
 
 @command()

@@ -152,16 +152,10 @@ def export(
         if overwrite:
             raise BadRequest("--overwrite is for --sqlite", "remove the folder, or name a new one")
         assert parquet is not None
-        return _to_parquet(path, parquet, asked, output, progress)
-
-
-def _to_parquet(
-    path: Path, out: str, asked: ExportOptions, output: Output, progress: CommandProgress
-) -> int:
-    result = export_parquet(str(path), out, asked, progress)
-    progress.clear()
-    output.document(shown(result), title=summary(result))
-    return exit_code(result)
+        exported = export_parquet(str(path), parquet, asked, progress)
+        progress.clear()
+        output.document(shown(exported), title=summary(exported))
+        return exit_code(exported)
 
 
 def _chosen(asked: ExportOptions) -> Chosen:

@@ -43,6 +43,10 @@ from protocol.errors import BadRequest, NotFound
 from protocol.record.codec import Record
 from protocol.record.columns import RecordColumns
 
+_STEP_UNITS = 4096
+_END = 2**63 - 1
+_ROWS = {"messages": "message", "queues": "queue unit", "index": "index entry"}
+
 
 @command()
 @directory
@@ -87,12 +91,9 @@ def get(
         shapes = (bodies.shape(store.log.record_at(place)) for place in places)
         document = pull_shape(result, shapes)
     title = f"{result.status.value}, next {result.next_begin_offset}"
-    output.document(document, _show_table(document["messages"]), title)
+    table = [{name: one.get(name) for name in MESSAGE_TABLE} for one in document["messages"]]
+    output.document(document, table, title)
     return bodies.end() if result.status is PullStatus.FOUND else failures.NOT_FOUND
-
-
-def _show_table(messages: list[Shape]) -> list[Shape]:
-    return [{name: message.get(name) for name in MESSAGE_TABLE} for message in messages]
 
 
 @command()
@@ -184,11 +185,6 @@ def seek(
         queue = store.queue(options["topic"], options["queue"])
         offset = offset_by_time(store.log, queue, timestamp, Boundary(boundary))
     output.document({"offset": offset})
-
-
-_STEP_UNITS = 4096
-_END = 2**63 - 1
-_ROWS = {"messages": "message", "queues": "queue unit", "index": "index entry"}
 
 
 @dataclass(frozen=True)

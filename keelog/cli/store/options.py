@@ -4,15 +4,15 @@
 exports in common.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from keelog.cli.failures import DAMAGED, OK, BadValue, doing, needing_pyarrow
 from keelog.cli.messages.selectors import TIME
-from keelog.cli.options import SIZE, options
+from keelog.cli.options import SIZE, Function, options
 from keelog.pipeline.options import SETTING_PREFIX, ExportOptions
 from keelog.progress import CommandProgress
 from node.runtime.settings import load_settings
@@ -29,17 +29,6 @@ derived_options = options(
     click.option("--index", is_flag=True, help="Only index/, unless --queues is there too."),
 )
 """Which derived files: both when neither option is given."""
-
-
-def opened(path: Path, pairs: Iterable[str]) -> StoppedStore:
-    """The store, opened read-only; -X settings name sizes that cannot be found."""
-    with doing(f"cannot open the store {path}"):
-        return open_store(path, load_settings(pairs))
-
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
 export_options = options(
     click.option("--topics", metavar="A,B", help="Only these topics; default: every record."),
     click.option("--tags", metavar="'A || B'", help="Only messages with one of these tags."),
@@ -74,6 +63,12 @@ export_options = options(
     ),
 )
 """Which rows and columns, into what files; the command gets one `**chosen` for `export_of`."""
+
+
+def opened(path: Path, pairs: Iterable[str]) -> StoppedStore:
+    """The store, opened read-only; -X settings name sizes that cannot be found."""
+    with doing(f"cannot open the store {path}"):
+        return open_store(path, load_settings(pairs))
 
 
 def store_argument(function: Function) -> Function:

@@ -4,8 +4,8 @@ Every range of the log is read once, by one task, which verifies its records and
 the queue and index files in place; nothing is shuffled, and only differences come back, with the
 runs of units that records called for. Nothing is changed, and no lock is taken.
 
-What the tasks found is joined to what one walk over the whole log would have found, and reported as
-rows: an Arrow table, a DataFrame, Parquet and JSON files.
+The findings of the tasks are joined to what one walk over the whole log would have found, and
+reported as rows: an Arrow table, a DataFrame, Parquet and JSON files.
 """
 
 import json
@@ -50,83 +50,25 @@ from protocol.ids import Queue
 from protocol.record.codec import Torn
 
 Again = Callable[[ScanRange], AuditReport]
-
-
-class AuditStitch:
-    """Goes through ranges in log order; notes damage in `check`, keeps the reports that count.
-
-    After damage the log goes on at the first record of a range that is not older than what is
-    before the damage. `again` audits a range from another place: where a body imitates a record
-    at its own place, the task has started at that.
-    """
-
-    def __init__(self, log: LogReader, check: LogCheck, again: Again) -> None:
-        self._log = log
-        self._check = check
-        self._again = again
-        self._torn: Torn | None = None
-        self._last_time = 0
-        self._expected = 0
-        self.kept: list[AuditReport] = []
-        self.repaired = False
-
-    def run(
-        self, start: int, end: int, spans: Iterable[ScanRange], reports: Sequence[AuditReport]
-    ) -> None:
-        """The log in [start, end), which has no gap. `reports` are in the order of all ranges."""
-        self._torn, self._last_time, self._expected = None, 0, start
-        for span in spans:
-            self._range(span, reports[span.number])
-        if self._torn is not None:
-            reader = LogReader(self._log.segments, Bounds(start, min(end, self._log.end)))
-            self._check.add_end(reader, self._torn)
-
-    def _range(self, span: ScanRange, found: AuditReport) -> None:
-        if self._torn is None:
-            if self._expected >= span.stop:
-                # A record, or the filler, reaches over all of it.
-                self.repaired |= found.ends.first is not None
-                return
-            if self._starts_at(found) != self._expected:
-                self.repaired |= found.ends.first is not None
-                found = self._again(replace(span, start=self._expected, is_proven=True))
-            self._keep(found)
-            return
-        if found.ends.first is None:
-            return
-        first: int | None = found.ends.first
-        if found.first_time < self._last_time:
-            start = max(self._torn.position + 1, span.start)
-            first = next_record(self._log, start, self._last_time, span.stop)
-            if first is None:
-                return
-            found = self._again(replace(span, start=first, is_proven=True))
-        assert first is not None
-        where = str(self._log.segment_at(self._torn.position).path)
-        self._check.add_damage(Damage(where, self._torn, first))
-        self._torn = None
-        # The bytes before the first record are part of the same damage.
-        found.damages = [one for one in found.damages if one.torn.position > first]
-        self._keep(found)
-
-    @staticmethod
-    def _starts_at(found: AuditReport) -> int | None:
-        """Where the task began to read, if anything stood there, a record or damage."""
-        places = [damage.torn.position for damage in found.damages]
-        places += [] if found.ends.first is None else [found.ends.first]
-        places += [] if found.ends.torn is None else [found.ends.torn.position]
-        return min(places, default=None)
-
-    def _keep(self, found: AuditReport) -> None:
-        for damage in found.damages:
-            self._check.add_damage(damage)
-        self.kept.append(found)
-        self._last_time = found.last_time or self._last_time
-        self._torn, self._expected = found.ends.torn, found.ends.end
-
-
 _TASKS_A_CORE = 2
 _PROBED_ENTRIES = 1000
+FINDINGS_FILE = "findings.parquet"
+REPORT_FILE = "report.json"
+SCHEMA = pa.schema(
+    [
+        ("severity", pa.string()),
+        ("kind", pa.string()),
+        ("file", pa.string()),
+        ("offset", pa.int64()),
+        ("topic", pa.string()),
+        ("queue_id", pa.int32()),
+        ("queue_offset", pa.int64()),
+        ("detail", pa.string()),
+        ("count", pa.int64()),
+        ("try", pa.string()),
+        ("repair", pa.string()),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +227,79 @@ class _Audit:
             merge_notes(self._index, notes)
 
 
+class AuditStitch:
+    """Goes through ranges in log order; notes damage in `check`, keeps the reports that count.
+
+    After damage the log goes on at the first record of a range that is not older than what is
+    before the damage. `again` audits a range from another place: where a body imitates a record
+    at its own place, the task has started at that.
+    """
+
+    def __init__(self, log: LogReader, check: LogCheck, again: Again) -> None:
+        self._log = log
+        self._check = check
+        self._again = again
+        self._torn: Torn | None = None
+        self._last_time = 0
+        self._expected = 0
+        self.kept: list[AuditReport] = []
+        self.repaired = False
+
+    def run(
+        self, start: int, end: int, spans: Iterable[ScanRange], reports: Sequence[AuditReport]
+    ) -> None:
+        """The log in [start, end), which has no gap. `reports` are in the order of all ranges."""
+        self._torn, self._last_time, self._expected = None, 0, start
+        for span in spans:
+            self._range(span, reports[span.number])
+        if self._torn is not None:
+            reader = LogReader(self._log.segments, Bounds(start, min(end, self._log.end)))
+            self._check.add_end(reader, self._torn)
+
+    def _range(self, span: ScanRange, found: AuditReport) -> None:
+        if self._torn is None:
+            if self._expected >= span.stop:
+                # A record, or the filler, reaches over all of it.
+                self.repaired |= found.ends.first is not None
+                return
+            if self._starts_at(found) != self._expected:
+                self.repaired |= found.ends.first is not None
+                found = self._again(replace(span, start=self._expected, is_proven=True))
+            self._keep(found)
+            return
+        if found.ends.first is None:
+            return
+        first: int | None = found.ends.first
+        if found.first_time < self._last_time:
+            start = max(self._torn.position + 1, span.start)
+            first = next_record(self._log, start, self._last_time, span.stop)
+            if first is None:
+                return
+            found = self._again(replace(span, start=first, is_proven=True))
+        assert first is not None
+        where = str(self._log.segment_at(self._torn.position).path)
+        self._check.add_damage(Damage(where, self._torn, first))
+        self._torn = None
+        # The bytes before the first record are part of the same damage.
+        found.damages = [one for one in found.damages if one.torn.position > first]
+        self._keep(found)
+
+    @staticmethod
+    def _starts_at(found: AuditReport) -> int | None:
+        """Where the task began to read, if anything stood there, a record or damage."""
+        places = [damage.torn.position for damage in found.damages]
+        places += [] if found.ends.first is None else [found.ends.first]
+        places += [] if found.ends.torn is None else [found.ends.torn.position]
+        return min(places, default=None)
+
+    def _keep(self, found: AuditReport) -> None:
+        for damage in found.damages:
+            self._check.add_damage(damage)
+        self.kept.append(found)
+        self._last_time = found.last_time or self._last_time
+        self._torn, self._expected = found.ends.torn, found.ends.end
+
+
 def _indexes_tags(store: StoppedStore, files: list[IndexFile]) -> bool:
     """True if the index holds entries for TAGS; the setting decides where the files do not show it.
 
@@ -321,26 +336,6 @@ def proposed_repair(root: Path, finding: dict[str, Any]) -> str:
     if file.startswith(str(root / "index")):
         return f"keelog spark rebuild {root} --index"
     return f"keelog store repair {root} --apply"
-
-
-FINDINGS_FILE = "findings.parquet"
-REPORT_FILE = "report.json"
-
-SCHEMA = pa.schema(
-    [
-        ("severity", pa.string()),
-        ("kind", pa.string()),
-        ("file", pa.string()),
-        ("offset", pa.int64()),
-        ("topic", pa.string()),
-        ("queue_id", pa.int32()),
-        ("queue_offset", pa.int64()),
-        ("detail", pa.string()),
-        ("count", pa.int64()),
-        ("try", pa.string()),
-        ("repair", pa.string()),
-    ]
-)
 
 
 def findings_table(result: AuditResult) -> pa.Table:

@@ -227,8 +227,6 @@ class _RangeAudit:
     def _check_units(self, queue: Queue, start: int, units: Units) -> None:
         self._queues.check(queue, np.arange(start, start + len(units)), units)
 
-    # The index
-
     def _check_index(self) -> None:
         """Compares the entries of the range with its keys; where they differ, window by window."""
         report = self._report

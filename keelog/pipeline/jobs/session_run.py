@@ -15,35 +15,35 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 _CONF = {"spark.ui.showConsoleProgress": "false"}
-"""Spark's own bar, which `tell` replaces."""
+"""Spark's own bar, which `say` replaces."""
 _QUIET_S = 2.0
 """What takes no longer than this says nothing of how far it is."""
-_TELL_EVERY_S = 1.0
+_REPORT_EVERY_S = 1.0
 
 
 def run_job(
     job: Callable[[SparkSession], Answer],
     master: str,
     conf: Mapping[str, str],
-    tell: Callable[[str], None],
+    say: Callable[[str], None],
 ) -> Answer:
-    """Returns what `job` returns. `tell` gets a line a second on how far the running stages are.
+    """Returns what `job` returns. `say` gets a line a second on how far the running stages are.
 
     Raises JavaMissing, IncompatiblePyspark, EngineFailed, and what the job or its tasks raise.
     """
     spark = open_session("keelog", master, {**_CONF, **conf})
     try:
         spark.sparkContext.setLogLevel("ERROR")
-        with _telling(spark, tell), naming_engine_failures("the job failed"):
+        with _reporting(spark, say), naming_engine_failures("the job failed"):
             return job(spark)
     finally:
         spark.stop()
 
 
 @contextmanager
-def _telling(spark: SparkSession, tell: Callable[[str], None]) -> Iterator[None]:
+def _reporting(spark: SparkSession, say: Callable[[str], None]) -> Iterator[None]:
     ended = threading.Event()
-    thread = threading.Thread(target=_tell, args=(spark, tell, ended), daemon=True)
+    thread = threading.Thread(target=_report, args=(spark, say, ended), daemon=True)
     thread.start()
     try:
         yield
@@ -52,15 +52,15 @@ def _telling(spark: SparkSession, tell: Callable[[str], None]) -> Iterator[None]
         thread.join()
 
 
-def _tell(spark: SparkSession, tell: Callable[[str], None], ended: threading.Event) -> None:
+def _report(spark: SparkSession, say: Callable[[str], None], ended: threading.Event) -> None:
     tracker, began = spark.sparkContext.statusTracker(), time.monotonic()
-    while not ended.wait(_TELL_EVERY_S):
+    while not ended.wait(_REPORT_EVERY_S):
         if time.monotonic() - began < _QUIET_S:
             continue
         for number in tracker.getActiveStageIds():
             stage = tracker.getStageInfo(number)
             if stage is not None:
-                tell(f"stage {number}: {stage.numCompletedTasks} of {stage.numTasks} tasks")
+                say(f"stage {number}: {stage.numCompletedTasks} of {stage.numTasks} tasks")
 
 
 def run_tasks(

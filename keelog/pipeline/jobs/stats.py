@@ -16,10 +16,11 @@ COLUMNS = "topic, queueId, tags, keys, storeTimestamp, storeSize"
 
 SIZES_PER_DOUBLING = 2
 """How many classes of sizes there are from one power of two to the next."""
-
-
-def _bytes() -> Column:
-    return fn.sum(fn.col("storeSize").cast("bigint")).alias("bytes")
+WINDOWS_MAX = 120
+"""Rates get windows of the shortest length of which no more than this span the store."""
+OTHER = "(other)"
+"""The name for all topics after the first ones."""
+Row = dict[str, Any]
 
 
 def stats_by_topic(messages: DataFrame) -> DataFrame:
@@ -130,6 +131,10 @@ def _top(messages: DataFrame, name: str, count: int) -> DataFrame:
     )
 
 
+def _bytes() -> Column:
+    return fn.sum(fn.col("storeSize").cast("bigint")).alias("bytes")
+
+
 def sizes(messages: DataFrame) -> DataFrame:
     """How many messages are of which size: `size_from`, `messages` and `bytes`, rising.
 
@@ -147,14 +152,6 @@ def sizes(messages: DataFrame) -> DataFrame:
         )
         .orderBy("size_from")
     )
-
-
-WINDOWS_MAX = 120
-"""Rates get windows of the shortest length of which no more than this span the store."""
-OTHER = "(other)"
-"""The name for all topics after the first ones."""
-
-Row = dict[str, Any]
 
 
 class Window(NamedTuple):

@@ -33,6 +33,58 @@ _TIME_MS_MAX = 250_000_000_000_000
 """Matplotlib draws no times after the year 9999."""
 
 
+def render(figures: Figures, title: str) -> str:
+    """The page. Pictures of what a store has nothing of are left out."""
+    sections = _sections(figures) if figures.totals["messages"] else []
+    return page(title, _span(figures.totals), _cards(figures.totals), sections)
+
+
+def _sections(figures: Figures) -> list[str]:
+    sections = [
+        section(
+            "Throughput",
+            f"By store time (UTC), in windows of {figures.window.interval}.",
+            throughput(figures) if figures.rates else "",
+        ),
+        section("Sizes", "Messages by size.", size_histogram(figures)),
+        section("Largest topics", "", top_topics(figures)),
+        section(
+            "Skew",
+            "Each dot is a queue. On the line it has as many messages as the topic's others.",
+            skew(figures),
+        ),
+    ]
+    if figures.tags:
+        sections += [
+            section("Tags", "With their topics.", top_names(figures.tags, "tag", COLOURS[3])),
+            section("Tags over time", "", tags_over_time(figures)),
+        ]
+    if figures.keys:
+        sections.append(
+            section("Keys", "With their topics.", top_names(figures.keys, "key", COLOURS[4]))
+        )
+    sections.append(section("Topics in figures", "", table(topic_rows(figures.topics))))
+    return sections
+
+
+def _cards(totals: Row) -> dict[str, str]:
+    return {
+        "messages": f"{totals['messages']:,}",
+        "bytes": size_text(totals["bytes"]),
+        "topics": str(totals["topics"]),
+        "queues": str(totals["queues"]),
+        "messages a second": rate_text(totals["per_second"]),
+        "with a tag": percent_text(totals["tagged"], totals["messages"]),
+        "with a key": percent_text(totals["keyed"], totals["messages"]),
+    }
+
+
+def _span(totals: Row) -> str:
+    if totals["first"] is None:
+        return "No message."
+    return f"Messages stored from {time_text(totals['first'])} to {time_text(totals['last'])} UTC."
+
+
 def throughput(figures: Figures) -> str:
     """Messages and bytes a second over store time, stacked by topic."""
 
@@ -221,55 +273,3 @@ def _height(bars: int) -> float:
 def _short(name: str) -> str:
     text = "".join(sign if sign.isprintable() else "?" for sign in name)
     return text if len(text) <= _LABEL_CHARS_MAX else f"{text[: _LABEL_CHARS_MAX - 1]}…"
-
-
-def render(figures: Figures, title: str) -> str:
-    """The page. Pictures of what a store has nothing of are left out."""
-    sections = _sections(figures) if figures.totals["messages"] else []
-    return page(title, _span(figures.totals), _cards(figures.totals), sections)
-
-
-def _sections(figures: Figures) -> list[str]:
-    sections = [
-        section(
-            "Throughput",
-            f"By store time (UTC), in windows of {figures.window.interval}.",
-            throughput(figures) if figures.rates else "",
-        ),
-        section("Sizes", "Messages by size.", size_histogram(figures)),
-        section("Largest topics", "", top_topics(figures)),
-        section(
-            "Skew",
-            "Each dot is a queue. On the line it has as many messages as the topic's others.",
-            skew(figures),
-        ),
-    ]
-    if figures.tags:
-        sections += [
-            section("Tags", "With their topics.", top_names(figures.tags, "tag", COLOURS[3])),
-            section("Tags over time", "", tags_over_time(figures)),
-        ]
-    if figures.keys:
-        sections.append(
-            section("Keys", "With their topics.", top_names(figures.keys, "key", COLOURS[4]))
-        )
-    sections.append(section("Topics in figures", "", table(topic_rows(figures.topics))))
-    return sections
-
-
-def _cards(totals: Row) -> dict[str, str]:
-    return {
-        "messages": f"{totals['messages']:,}",
-        "bytes": size_text(totals["bytes"]),
-        "topics": str(totals["topics"]),
-        "queues": str(totals["queues"]),
-        "messages a second": rate_text(totals["per_second"]),
-        "with a tag": percent_text(totals["tagged"], totals["messages"]),
-        "with a key": percent_text(totals["keyed"], totals["messages"]),
-    }
-
-
-def _span(totals: Row) -> str:
-    if totals["first"] is None:
-        return "No message."
-    return f"Messages stored from {time_text(totals['first'])} to {time_text(totals['last'])} UTC."

@@ -55,6 +55,10 @@ _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _ID_BYTES = _V4_BYTES + 8
 KAFKA_LOG_APPEND_TIME = 1
 """Kafka's number for a timestamp that the broker gave."""
+_INT_MAX = 2**31 - 1
+PLAIN_BATCH_BYTES = 16 << 20
+"""With more of unpacked bodies a batch ends, by one body at most later."""
+_BODIES = frozenset(("body", "value"))
 
 
 class MessageRows:
@@ -311,9 +315,6 @@ MAKERS: dict[str, Maker] = {
 """How each column is made; a test holds it against the table."""
 
 
-_INT_MAX = 2**31 - 1
-
-
 class DamagedPlace(NamedTuple):
     """Bytes that form no record; topic, queue and offset are known where a queue unit led there."""
 
@@ -391,11 +392,6 @@ def on_loss(task: Task, what: str) -> None:
             " left",
         )
     log.warning("messages are lost: %s", what)
-
-
-PLAIN_BATCH_BYTES = 16 << 20
-"""With more of unpacked bodies a batch ends, by one body at most later."""
-_BODIES = frozenset(("body", "value"))
 
 
 def message_batches(task: Task, columns: RecordColumns) -> Iterator[pa.RecordBatch]:

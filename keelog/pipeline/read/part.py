@@ -1,7 +1,7 @@
 """What a task does: its part of the files, as batches of rows. Knows nothing of Spark.
 
 A part of the log is read from its first record to its last, window by window, and entries of index
-files by `pread`: the table `index`. What is read by queues is in `queues`.
+files by `pread`: the table `index`. The module `queues` reads by queues.
 """
 
 from collections.abc import Iterator
@@ -26,6 +26,18 @@ from protocol.record.columns import Bools, Ints
 
 WINDOW_BYTES = 4 << 20
 """Bytes of one read, and about those of one batch of rows."""
+BATCH_ENTRIES = 65_536
+
+
+def read_part(part: Part) -> Iterator[pa.RecordBatch]:
+    """The rows of a part, none of the batches empty. Raises MqError."""
+    with naming_conditions():
+        if isinstance(part, LogPart):
+            yield from read_log(part)
+        elif isinstance(part, IndexPart):
+            yield from read_index(part)
+        else:
+            yield from read_units(part) if part.log is None else read_messages(part)
 
 
 def read_log(part: LogPart) -> Iterator[pa.RecordBatch]:
@@ -117,9 +129,6 @@ def _read_segment(
     log.bounds = Bounds(part.log.start, part.log.end)
 
 
-BATCH_ENTRIES = 65_536
-
-
 def read_index(part: IndexPart) -> Iterator[pa.RecordBatch]:
     """Batches of entries, in the order of files and numbers.
 
@@ -185,17 +194,3 @@ def _batch(part: IndexPart, found: IndexSlice, numbered: Ints, entries: Units) -
     }
     schema = arrow_schema(part.task.columns)
     return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
-
-
-def read_part(part: Part) -> Iterator[pa.RecordBatch]:
-    """The rows of a part, none of the batches empty. Raises MqError."""
-    with naming_conditions():
-        yield from _batches(part)
-
-
-def _batches(part: Part) -> Iterator[pa.RecordBatch]:
-    if isinstance(part, LogPart):
-        return read_log(part)
-    if isinstance(part, IndexPart):
-        return read_index(part)
-    return read_units(part) if part.log is None else read_messages(part)

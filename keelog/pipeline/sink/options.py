@@ -31,6 +31,11 @@ SINK = (
 """All may be left out but the body, and the topic where the option is not given."""
 
 _OTHER_NAMES = {"value": "body"}
+OPTIONS = ("node", "topic", "timeoutMs", "publishTimeoutMs")
+_OF_SPARK = ("checkpointlocation", "queryname", "outputmode")
+"""Spark's own options of a stream, which it hands over too."""
+TIMEOUT_MS = 60_000
+PUBLISH_TIMEOUT_MS = 600_000
 
 
 class Field(NamedTuple):
@@ -38,48 +43,6 @@ class Field(NamedTuple):
 
     name: str
     kind: str
-
-
-def _kinds(column: Column) -> tuple[str, ...]:
-    """Spark's types that a column may have."""
-    kinds = tuple(column.ddl.lower().replace(", ", ",").split(" or "))
-    return _INTEGERS if kinds == ("int",) else kinds
-
-
-def places(fields: Sequence[Field]) -> dict[str, int]:
-    """Which column of the rows is which of ours. Raises UnknownColumn."""
-    known = {column.name.lower(): column for column in SINK}
-    found: dict[str, int] = {}
-    for place, field in enumerate(fields):
-        column = known.get(_OTHER_NAMES.get(field.name.lower(), field.name.lower()))
-        if column is None:
-            names = ", ".join(column.name for column in SINK)
-            raise UnknownColumn(
-                f"a message has no column {field.name[:80]!r}", f"select some of {names}"
-            )
-        name, kinds = column.name, _kinds(column)
-        if name in found:
-            raise UnknownColumn(f"column {name} is there twice", "select each once")
-        kind = field.kind.split("(")[0].replace("varchar", "string").replace("char", "string")
-        if kind not in kinds:
-            raise UnknownColumn(
-                f"column {field.name} is {field.kind}, not {' or '.join(kinds)}",
-                "a cast to it",
-            )
-        found[name] = place
-    if "body" not in found:
-        raise UnknownColumn(
-            f"there is no column body in {', '.join(field.name for field in fields)[:200]}",
-            "select('…' AS body); for instance to_json(struct('*')) AS body",
-        )
-    return found
-
-
-OPTIONS = ("node", "topic", "timeoutMs", "publishTimeoutMs")
-_OF_SPARK = ("checkpointlocation", "queryname", "outputmode")
-"""Spark's own options of a stream, which it hands over too."""
-TIMEOUT_MS = 60_000
-PUBLISH_TIMEOUT_MS = 600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +90,41 @@ def parse_sink_options(
         publish_timeout_s=_milliseconds(options, "publishTimeoutMs", PUBLISH_TIMEOUT_MS) / 1000,
         places=found,
     )
+
+
+def places(fields: Sequence[Field]) -> dict[str, int]:
+    """Which column of the rows is which of ours. Raises UnknownColumn."""
+    known = {column.name.lower(): column for column in SINK}
+    found: dict[str, int] = {}
+    for place, field in enumerate(fields):
+        column = known.get(_OTHER_NAMES.get(field.name.lower(), field.name.lower()))
+        if column is None:
+            names = ", ".join(column.name for column in SINK)
+            raise UnknownColumn(
+                f"a message has no column {field.name[:80]!r}", f"select some of {names}"
+            )
+        name, kinds = column.name, _kinds(column)
+        if name in found:
+            raise UnknownColumn(f"column {name} is there twice", "select each once")
+        kind = field.kind.split("(")[0].replace("varchar", "string").replace("char", "string")
+        if kind not in kinds:
+            raise UnknownColumn(
+                f"column {field.name} is {field.kind}, not {' or '.join(kinds)}",
+                "a cast to it",
+            )
+        found[name] = place
+    if "body" not in found:
+        raise UnknownColumn(
+            f"there is no column body in {', '.join(field.name for field in fields)[:200]}",
+            "select('…' AS body); for instance to_json(struct('*')) AS body",
+        )
+    return found
+
+
+def _kinds(column: Column) -> tuple[str, ...]:
+    """Spark's types that a column may have."""
+    kinds = tuple(column.ddl.lower().replace(", ", ",").split(" or "))
+    return _INTEGERS if kinds == ("int",) else kinds
 
 
 def _node(address: str | None) -> str:

@@ -31,6 +31,18 @@ from protocol.errors import CorruptError
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR, INDEX_DIR
 
+OPEN_S_MAX = 10.0
+"""How long a node that is just starting is waited for."""
+SETTLE_S_MAX = 2.0
+"""How long queue workers may take to catch up with the log, before what they have is taken."""
+LOOK_S = 1.0
+"""How often it is looked whether a node has come, or another one."""
+UNFIT_S_MAX = 2.0
+"""How long the log's folder may not fit to the pages: the writer makes and removes segments."""
+_POLL_S = 0.01
+_MISSING = frozenset({"missing_segment", "wrong_length"})
+_GAPS_SHOWN = 5
+
 
 class IndexTable(NamedTuple):
     """One index file: entries [1, `end`) are rows."""
@@ -139,19 +151,6 @@ class PlannedStore(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-OPEN_S_MAX = 10.0
-"""How long a node that is just starting is waited for."""
-SETTLE_S_MAX = 2.0
-"""How long queue workers may take to catch up with the log, before what they have is taken."""
-LOOK_S = 1.0
-"""How often it is looked whether a node has come, or another one."""
-UNFIT_S_MAX = 2.0
-"""How long the log's folder may not fit to the pages: the writer makes and removes segments."""
-_POLL_S = 0.01
-_MISSING = frozenset({"missing_segment", "wrong_length"})
-_GAPS_SHOWN = 5
 
 
 class FolderStore(PlannedStore):

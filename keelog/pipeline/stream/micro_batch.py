@@ -23,6 +23,14 @@ INITIAL_KEY = "#initial"
 """Marks the position before the first batch. No topic's name has this character."""
 GENERATIONS_KEY = "#generations"
 """Of topics that were removed once: which topic of the name the offsets count."""
+Offsets = Mapping[QueueAt, int]
+Sizes = Callable[[QueueAt, int, int], Ints]
+"""Bytes of the messages [from, to) of a queue; fewer, from the front, where it gives up."""
+DELAY_MS = 15 * 60 * 1000
+"""maxTriggerDelay, as in Spark's Kafka source."""
+_STEP_ROWS = 4096
+LISTED_MAX = 10
+"""So many queues an error names; of the others it says how many they are."""
 
 
 class TopicAt(NamedTuple):
@@ -131,15 +139,6 @@ def _not_ours(value: Any) -> BadCheckpoint:
     )
 
 
-Offsets = Mapping[QueueAt, int]
-Sizes = Callable[[QueueAt, int, int], Ints]
-"""Bytes of the messages [from, to) of a queue; fewer, from the front, where it gives up."""
-
-DELAY_MS = 15 * 60 * 1000
-"""maxTriggerDelay, as in Spark's Kafka source."""
-_STEP_ROWS = 4096
-
-
 @dataclass(frozen=True, slots=True)
 class TriggerLimits:
     """What the options say about one micro-batch. None: no limit."""
@@ -220,10 +219,6 @@ def is_to_wait(limits: TriggerLimits, rows: int, since_trigger_ms: float | None)
     if limits.rows_min is None or since_trigger_ms is None:
         return False
     return 0 < rows < limits.rows_min and since_trigger_ms < limits.delay_ms_max
-
-
-LISTED_MAX = 10
-"""So many queues an error names; of the others it says how many they are."""
 
 
 class QueueRange(NamedTuple):

@@ -18,63 +18,32 @@ _RATE = re.compile(r"tps$|^cost(Time)?$|^spentTimeMills$", re.IGNORECASE)
 _FIGURE = re.compile(r",\d+\b")
 _STACK = "jstack"
 Json = Any
-
-
-def masked(value: Json, name: str = "", *, loads: bool = False) -> Json:
-    """`name` is the member's. `loads`: members that LOAD_KEYS has count by their names alone.
-
-    The order of lists does not count: many are sets in Java.
-    """
-    if loads and isinstance(value, str | int | float) and LOAD_KEYS.match(name):
-        return "<load>"
-    match value:
-        case dict():
-            return {
-                masked_text(key): masked(one, key, loads=loads)
-                for key, one in sorted(value.items())
-            }
-        case list():
-            return sorted((masked(one, name, loads=loads) for one in value), key=json.dumps)
-        case bool() | None:
-            return value
-        case float():
-            return "<decimal>"
-        case int():
-            return "<n>" if _RATE.search(name) or value in _TIMES_MS else value
-        case str() if name == _STACK and value:
-            return "<stack>"
-        case str():
-            return masked_text(value)
-    raise TypeError(type(value))
-
-
-def drawn(value: Json) -> Json:
-    """A masked chart as what is drawn: its figures are of the last minute, which the two sides look
-    at in different moments, and points that look the same count once."""
-    match value:
-        case dict():
-            return {name: drawn(one) for name, one in value.items()}
-        case list():
-            return sorted({_FIGURE.sub(",<n>", point) for point in value})
-    return value
-
-
-def lines(value: Json, place: str = "") -> Iterator[str]:
-    """One line for each plain value: where it is, and what."""
-    match value:
-        case dict() if value:
-            for name, one in value.items():
-                yield from lines(one, f"{place}.{name}" if place else name)
-        case list() if value:
-            for number, one in enumerate(value):
-                yield from lines(one, f"{place}[{number}]")
-        case _:
-            yield f"{place} = {value}"
-
-
 TRACED = "Traced"
 """The topic of the messages with traces, of which each second is among LIVE's dead letters."""
 NOTHING: Mapping[str, str] = {}
+_TOPIC = {
+    "topicName": "Fresh", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "order": False,
+    "clusterNameList": ["{cluster}"], "brokerNameList": [], "messageType": "NORMAL",
+}  # fmt: skip
+_GROUP = {
+    "clusterNameList": ["{cluster}"], "brokerNameList": [],
+    "subscriptionGroupConfig": {
+        "groupName": "fresh-group", "consumeEnable": True, "consumeFromMinEnable": True,
+        "consumeBroadcastEnable": True, "retryQueueNums": 2, "retryMaxTimes": 5, "brokerId": 0,
+        "whichBrokerWhenConsumeSlowly": 1,
+    },
+}  # fmt: skip
+_DEAD = {
+    "topicName": "%DLQ%{live}", "consumerGroup": "{live}", "msgId": "{dead_id}",
+    "clientId": "{client_id}",
+}  # fmt: skip
+_USER = {"username": "joe", "password": "secret12", "userStatus": "enable", "userType": "Normal"}
+_POLICY = {
+    "clusterName": "{cluster}", "brokerName": "{name}", "subject": "User:joe",
+    "policies": [{"policyType": "Custom", "entries": [{
+        "resource": ["Topic:{topic}"], "actions": ["Pub"], "sourceIps": [], "decision": "Allow",
+    }]}],
+}  # fmt: skip
 
 
 class PageCase(NamedTuple):
@@ -114,31 +83,6 @@ def _get(path: str, **query: str) -> PageCase:
 
 def _post(path: str, body: Json = None, **query: str) -> PageCase:
     return PageCase("POST", path, query, body)
-
-
-_TOPIC = {
-    "topicName": "Fresh", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "order": False,
-    "clusterNameList": ["{cluster}"], "brokerNameList": [], "messageType": "NORMAL",
-}  # fmt: skip
-_GROUP = {
-    "clusterNameList": ["{cluster}"], "brokerNameList": [],
-    "subscriptionGroupConfig": {
-        "groupName": "fresh-group", "consumeEnable": True, "consumeFromMinEnable": True,
-        "consumeBroadcastEnable": True, "retryQueueNums": 2, "retryMaxTimes": 5, "brokerId": 0,
-        "whichBrokerWhenConsumeSlowly": 1,
-    },
-}  # fmt: skip
-_DEAD = {
-    "topicName": "%DLQ%{live}", "consumerGroup": "{live}", "msgId": "{dead_id}",
-    "clientId": "{client_id}",
-}  # fmt: skip
-_USER = {"username": "joe", "password": "secret12", "userStatus": "enable", "userType": "Normal"}
-_POLICY = {
-    "clusterName": "{cluster}", "brokerName": "{name}", "subject": "User:joe",
-    "policies": [{"policyType": "Custom", "entries": [{
-        "resource": ["Topic:{topic}"], "actions": ["Pub"], "sourceIps": [], "decision": "Allow",
-    }]}],
-}  # fmt: skip
 
 
 def _reset(group: str, time_ms: str, *, force: bool) -> Json:
@@ -333,3 +277,55 @@ _LAST = (
     _get("/topic/examineTopicConfig.query", topic="TestTopic")._replace(after_s=5.0),
 )
 CASES = (*_CLUSTER, *_TOPICS, *_GROUPS, *_MESSAGES, *_CHARTS, *_CHANGES, *_ACCESS, *_OWN, *_LAST)
+
+
+def masked(value: Json, name: str = "", *, loads: bool = False) -> Json:
+    """`name` is the member's. `loads`: members that LOAD_KEYS has count by their names alone.
+
+    The order of lists does not count: many are sets in Java.
+    """
+    if loads and isinstance(value, str | int | float) and LOAD_KEYS.match(name):
+        return "<load>"
+    match value:
+        case dict():
+            return {
+                masked_text(key): masked(one, key, loads=loads)
+                for key, one in sorted(value.items())
+            }
+        case list():
+            return sorted((masked(one, name, loads=loads) for one in value), key=json.dumps)
+        case bool() | None:
+            return value
+        case float():
+            return "<decimal>"
+        case int():
+            return "<n>" if _RATE.search(name) or value in _TIMES_MS else value
+        case str() if name == _STACK and value:
+            return "<stack>"
+        case str():
+            return masked_text(value)
+    raise TypeError(type(value))
+
+
+def drawn(value: Json) -> Json:
+    """A masked chart as what is drawn: its figures are of the last minute, which the two sides look
+    at in different moments, and points that look the same count once."""
+    match value:
+        case dict():
+            return {name: drawn(one) for name, one in value.items()}
+        case list():
+            return sorted({_FIGURE.sub(",<n>", point) for point in value})
+    return value
+
+
+def lines(value: Json, place: str = "") -> Iterator[str]:
+    """One line for each plain value: where it is, and what."""
+    match value:
+        case dict() if value:
+            for name, one in value.items():
+                yield from lines(one, f"{place}.{name}" if place else name)
+        case list() if value:
+            for number, one in enumerate(value):
+                yield from lines(one, f"{place}[{number}]")
+        case _:
+            yield f"{place} = {value}"

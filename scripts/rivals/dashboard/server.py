@@ -34,6 +34,16 @@ _WITHOUT = (
     "-DskipTests", "-Dmaven.test.skip=true", "-Dcheckstyle.skip", "-Drat.skip", "-Djacoco.skip",
     "-Dskip.installnodenpm", "-Dskip.npm",
 )  # fmt: skip
+ASK_S = 60.0
+CHART_S = 180.0
+"""The Dashboard adds a point each minute, and saves it some seconds later."""
+HEAP = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_ACCOUNT = base64.b64encode(b"rocketmq:1234567").decode()
+"""Of the Dashboard's own settings; its list of addresses wants it."""
+_CELL = re.compile(r"<(?:t|v)(?: [^>]*)?>([^<]*)<")
+_OWN_PACKAGE = "org.apache.rocketmq.dashboard.controller"
+TOKENS = "/rocketmq-dashboard/csrf-token"
+"""Where later versions give the token that changes need."""
 
 
 def dashboard_jar() -> Path:
@@ -82,18 +92,6 @@ def _build(source: Path) -> Path:
             f"Maven could not build {source}: {(done.stdout + done.stderr).strip()[-800:]}"
         )
     return jars[-1]
-
-
-ASK_S = 60.0
-CHART_S = 180.0
-"""The Dashboard adds a point each minute, and saves it some seconds later."""
-HEAP = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-_ACCOUNT = base64.b64encode(b"rocketmq:1234567").decode()
-"""Of the Dashboard's own settings; its list of addresses wants it."""
-_CELL = re.compile(r"<(?:t|v)(?: [^>]*)?>([^<]*)<")
-_OWN_PACKAGE = "org.apache.rocketmq.dashboard.controller"
-TOKENS = "/rocketmq-dashboard/csrf-token"
-"""Where later versions give the token that changes need."""
 
 
 class Dashboard:

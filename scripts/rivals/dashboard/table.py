@@ -28,6 +28,7 @@ DIFFERENCES: Mapping[str, str] = {
     "/message/viewMessage.query?topic={topic}&msgId={unique_key}": OTHER_HOST,
 }
 """By label: what a known difference is, for people."""
+PageRun = side_by_side.CasePair[PageCase]
 
 
 class PageSide(NamedTuple):
@@ -35,9 +36,6 @@ class PageSide(NamedTuple):
 
     dashboard: Dashboard
     names: dict[str, str]
-
-
-PageRun = side_by_side.CasePair[PageCase]
 
 
 def verdict(case: PageCase, theirs: Sequence[str], ours: Sequence[str]) -> AdminVerdict:

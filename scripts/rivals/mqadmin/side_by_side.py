@@ -41,6 +41,40 @@ LOAD_KEYS = re.compile(
     r"|.*ThreadPoolQueue|EndTransaction)"
 )
 """Lines of brokerStatus whose value is a time, a size or a load: their names alone count."""
+EQUAL, DIFFERS, REFUSED = "equal", "differs", "refused"
+_REFUSAL = re.compile(r"CODE: (\d+) DESC: (.*?)(?:\s+(?:For more|See https:).*|BROKER:.*)?$")
+OTHER_HOST = (
+    "the line of groups: the tool compares the broker's address with that in the message, and the"
+    " broker of this test has written the message at another one"
+)
+DIFFERENCES: Mapping[str, str] = {
+    "getBrokerConfig -b {broker}": "which settings there are: those of a node",
+    "getBrokerConfig -c {cluster}": "which settings there are: those of a node",
+    "exportConfigs -c {cluster} -f {folder}": "which settings there are: those of a node",
+    "queryMsgById -t {topic} -i {offset_id}": OTHER_HOST,
+    "queryMsgByUniqueKey -t {topic} -i {unique_key}": OTHER_HOST,
+    "queryMsgByOffset -t {topic} -b {name} -i 1 -o 2": OTHER_HOST,
+    "updateTopic -t Fresh4 -c {cluster} -a +cleanup.policy=COMPACTION": (
+        "that it is refused: a node would keep the messages by age and size"
+    ),
+    "updateBrokerConfig -b {broker} -k flushDiskType -v SYNC_FLUSH": (
+        "that it is refused: the setting counts from the node's start"
+    ),
+    "consumerStatus -g {live} -i {client_id}": (
+        "the client's offset in its empty retry queue: -1 until its first pull there ends, then 0"
+    ),
+    "statsAll": "what was counted in the last minute",
+    "statsAll -t {topic}": "what was counted in the last minute",
+    "updateBrokerConfig -b {broker} -k brokerConfigPath -v /x": "the text of the refusal",
+    "setConsumeMode -b {broker} -t {topic} -g {group} -m POP -q 1": (
+        "that it is refused: POP is not offered"
+    ),
+    "remappingStaticTopic -t Fixed -c {cluster}": (
+        "that there is no such topic: static topics are not offered"
+    ),
+}
+"""By label: what a known difference is, for people."""
+S = TypeVar("S")
 
 
 def masked(text: str, names: Mapping[str, str]) -> list[str]:
@@ -82,41 +116,6 @@ def without_loads(lines: list[str]) -> list[str]:
         name, colon, _ = line.partition(" : ")
         found.append(f"{name} : <load>" if colon and LOAD_KEYS.match(name) else line)
     return found
-
-
-EQUAL, DIFFERS, REFUSED = "equal", "differs", "refused"
-_REFUSAL = re.compile(r"CODE: (\d+) DESC: (.*?)(?:\s+(?:For more|See https:).*|BROKER:.*)?$")
-OTHER_HOST = (
-    "the line of groups: the tool compares the broker's address with that in the message, and the"
-    " broker of this test has written the message at another one"
-)
-DIFFERENCES: Mapping[str, str] = {
-    "getBrokerConfig -b {broker}": "which settings there are: those of a node",
-    "getBrokerConfig -c {cluster}": "which settings there are: those of a node",
-    "exportConfigs -c {cluster} -f {folder}": "which settings there are: those of a node",
-    "queryMsgById -t {topic} -i {offset_id}": OTHER_HOST,
-    "queryMsgByUniqueKey -t {topic} -i {unique_key}": OTHER_HOST,
-    "queryMsgByOffset -t {topic} -b {name} -i 1 -o 2": OTHER_HOST,
-    "updateTopic -t Fresh4 -c {cluster} -a +cleanup.policy=COMPACTION": (
-        "that it is refused: a node would keep the messages by age and size"
-    ),
-    "updateBrokerConfig -b {broker} -k flushDiskType -v SYNC_FLUSH": (
-        "that it is refused: the setting counts from the node's start"
-    ),
-    "consumerStatus -g {live} -i {client_id}": (
-        "the client's offset in its empty retry queue: -1 until its first pull there ends, then 0"
-    ),
-    "statsAll": "what was counted in the last minute",
-    "statsAll -t {topic}": "what was counted in the last minute",
-    "updateBrokerConfig -b {broker} -k brokerConfigPath -v /x": "the text of the refusal",
-    "setConsumeMode -b {broker} -t {topic} -g {group} -m POP -q 1": (
-        "that it is refused: POP is not offered"
-    ),
-    "remappingStaticTopic -t Fixed -c {cluster}": (
-        "that there is no such topic: static topics are not offered"
-    ),
-}
-"""By label: what a known difference is, for people."""
 
 
 class AdminVerdict(NamedTuple):
@@ -176,7 +175,6 @@ class SideCase(Protocol):
 
 
 C = TypeVar("C", bound=SideCase)
-S = TypeVar("S")
 
 
 class CasePair(NamedTuple, Generic[C]):

@@ -1,6 +1,6 @@
 """The folder that an export writes: its manifest, leftovers, locking, and how a version appears.
 
-What an export holds, and how far it is, is one JSON file, replaced as a whole. Readers that want
+One JSON file, replaced as a whole, says what an export holds and how far it is. Readers that want
 all of a version and nothing else take the files that it names.
 
 Where files can be renamed, tasks write below `_temporary/`, and their files move to their places;
@@ -29,6 +29,8 @@ NEXT_MANIFEST = "_keelog_manifest.next.json"
 """The manifest to be, while its files are moved to their places."""
 FORMAT = "keelog-export"
 FORMAT_VERSION = 1
+Publish = Literal["rename", "manifest"]
+_OURS = re.compile(r"part-(\d{6,})-\d{5}-\d{4}-[0-9a-f]{12}-[0-9a-f]{12}\.parquet")
 
 
 class ExportedFile(NamedTuple):
@@ -118,11 +120,6 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
 def _position(found: Mapping[str, Any]) -> ExportPosition:
     tail = LastExported(**found["tail"]) if found["tail"] else None
     return ExportPosition(found["log_end"], found["queues"], tail)
-
-
-Publish = Literal["rename", "manifest"]
-
-_OURS = re.compile(r"part-(\d{6,})-\d{5}-\d{4}-[0-9a-f]{12}-[0-9a-f]{12}\.parquet")
 
 
 @dataclass(frozen=True, slots=True)

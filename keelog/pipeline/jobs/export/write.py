@@ -87,29 +87,6 @@ class Written(NamedTuple):
     damaged: int
 
 
-def topic_folder(topic: str | None) -> str:
-    """`topic=…`, escaped as Hive and Spark do. Raises ExportUnwritable for what no name can be."""
-    name = f"topic={escape(topic) if topic else NULL_PARTITION}"
-    if len(name.encode()) > NAME_BYTES_MAX:
-        raise ExportUnwritable(
-            f"the folder of topic {topic} would have a longer name than {NAME_BYTES_MAX} bytes",
-            "folders by date alone (--by date), which leaves topics in the files, or other topics",
-        )
-    return name
-
-
-def date_folder(day: int | None) -> str:
-    """`date=YYYY-MM-DD`; `day` counts from 1970-01-01, in UTC."""
-    ordinal = 0 if day is None else day + _EPOCH
-    is_date = 1 <= ordinal <= date.max.toordinal()
-    return f"date={date.fromordinal(ordinal).isoformat() if is_date else NULL_PARTITION}"
-
-
-def escape(text: str) -> str:
-    """A value as a folder's name."""
-    return "".join(f"%{ord(sign):02X}" if sign in _ESCAPED else sign for sign in text)
-
-
 def write_part(order: WriteOrder, numbered: NumberedPart) -> Written:
     """Writes the part's rows. Raises MqError: what reading raises, and ExportUnwritable."""
     writer, node = PartWriter(order, numbered.number), numbered.part.task.store.node
@@ -141,24 +118,6 @@ def _tail(batch: pa.RecordBatch) -> LastExported | None:
         (times[row].as_py() or 0) // 1000,
         batch.column("bodyCrc")[row].as_py(),
     )
-
-
-def by_partition(batch: pa.RecordBatch, by_topic: bool) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The batch's rows by folder, each in the batch's order."""
-    topics = pc.dictionary_encode(batch.column("topic"), null_encoding="encode")
-    codes = topics.indices.to_numpy() if by_topic else np.zeros(len(batch), np.int32)
-    times = pc.fill_null(batch.column("storeTimestamp").cast(pa.int64()), _NO_TIME)
-    days = np.asarray(times.to_numpy()) // _DAY_US
-    order = np.lexsort((days, codes))
-    changes = (np.diff(codes[order]) != 0) | (np.diff(days[order]) != 0)
-    borders = [0, *(np.flatnonzero(changes) + 1).tolist(), len(order)]
-    for start, end in pairwise(borders):
-        first: int = order[start]
-        folder = date_folder(int(days[first]))
-        if by_topic:
-            folder = f"{topic_folder(topics.dictionary[int(codes[first])].as_py())}/{folder}"
-        rows: Ints = order[start:end]
-        yield folder, batch if len(rows) == len(batch) else batch.take(pa.array(rows))
 
 
 class _OpenFile:
@@ -273,3 +232,44 @@ class PartWriter:
 
     def _written_to(self, path: str) -> str:
         return temporary_path(path) if self._order.folder.publish == "rename" else path
+
+
+def by_partition(batch: pa.RecordBatch, by_topic: bool) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The batch's rows by folder, each in the batch's order."""
+    topics = pc.dictionary_encode(batch.column("topic"), null_encoding="encode")
+    codes = topics.indices.to_numpy() if by_topic else np.zeros(len(batch), np.int32)
+    times = pc.fill_null(batch.column("storeTimestamp").cast(pa.int64()), _NO_TIME)
+    days = np.asarray(times.to_numpy()) // _DAY_US
+    order = np.lexsort((days, codes))
+    changes = (np.diff(codes[order]) != 0) | (np.diff(days[order]) != 0)
+    borders = [0, *(np.flatnonzero(changes) + 1).tolist(), len(order)]
+    for start, end in pairwise(borders):
+        first: int = order[start]
+        folder = date_folder(int(days[first]))
+        if by_topic:
+            folder = f"{topic_folder(topics.dictionary[int(codes[first])].as_py())}/{folder}"
+        rows: Ints = order[start:end]
+        yield folder, batch if len(rows) == len(batch) else batch.take(pa.array(rows))
+
+
+def topic_folder(topic: str | None) -> str:
+    """`topic=…`, escaped as Hive and Spark do. Raises ExportUnwritable for what no name can be."""
+    name = f"topic={escape(topic) if topic else NULL_PARTITION}"
+    if len(name.encode()) > NAME_BYTES_MAX:
+        raise ExportUnwritable(
+            f"the folder of topic {topic} would have a longer name than {NAME_BYTES_MAX} bytes",
+            "folders by date alone (--by date), which leaves topics in the files, or other topics",
+        )
+    return name
+
+
+def date_folder(day: int | None) -> str:
+    """`date=YYYY-MM-DD`; `day` counts from 1970-01-01, in UTC."""
+    ordinal = 0 if day is None else day + _EPOCH
+    is_date = 1 <= ordinal <= date.max.toordinal()
+    return f"date={date.fromordinal(ordinal).isoformat() if is_date else NULL_PARTITION}"
+
+
+def escape(text: str) -> str:
+    """A value as a folder's name."""
+    return "".join(f"%{ord(sign):02X}" if sign in _ESCAPED else sign for sign in text)

@@ -46,6 +46,11 @@ _NO_LOCKS = frozenset((errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS))
 """What file systems say that know no locks, as some mounted buckets do."""
 _CLEAR_TRIES = 5
 _WORKERS = {CONSUME_QUEUE_DIR: QUEUE_WORKER_PREFIX, INDEX_DIR: INDEX_WORKER}
+_FOLDERS = (TEMPORARY, CONSUME_QUEUE_DIR, INDEX_DIR)
+_NAMES = frozenset((*_FOLDERS, REBUILD_MANIFEST, REBUILD_MARKER))
+_UNFINISHED = "the same rebuild again: what was left there is replaced"
+_FORMAT = "keelog-rebuild"
+_FORMAT_VERSION = 1
 
 
 class Building:
@@ -159,13 +164,6 @@ class Building:
         for name in self._folders:
             vouch(self._root, slots[name], progress)
         self.clear()
-
-
-_FOLDERS = (TEMPORARY, CONSUME_QUEUE_DIR, INDEX_DIR)
-_NAMES = frozenset((*_FOLDERS, REBUILD_MANIFEST, REBUILD_MARKER))
-_UNFINISHED = "the same rebuild again: what was left there is replaced"
-_FORMAT = "keelog-rebuild"
-_FORMAT_VERSION = 1
 
 
 class OutFile(NamedTuple):

@@ -36,10 +36,11 @@ KEY_DTYPE = np.dtype([("key_hash", "<i4"), ("physical_offset", "<i8"), ("store_t
 WRITE_KEYS = 1 << 16
 READ_KEYS = 1 << 20
 """So many keys of an index file are entered at once: 20 MB, and about 100 MB to sort them."""
-
-
 OpenKeys = Callable[[str], IO[bytes]]
 """Opens a spilled file by its path."""
+_SLOTS_DTYPE = np.dtype(">i4")
+_CHUNK_BYTES = 1 << 16
+_COPY_BYTES = 1 << 20
 
 
 class SpilledKeys(NamedTuple):
@@ -181,11 +182,6 @@ def read_keys(pieces: Sequence[KeySlice], open_file: OpenKeys = open_keys) -> It
                     rows["physical_offset"].astype(np.int64),
                     rows["store_timestamp"].astype(np.int64),
                 )
-
-
-_SLOTS_DTYPE = np.dtype(">i4")
-_CHUNK_BYTES = 1 << 16
-_COPY_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,144 @@ from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, offset_
 
 _FILL_QUEUES = 64
 """Queues whose first file one task fills up."""
+Plan = Literal["inplace", "shuffle"]
+PLANS = ("inplace", "shuffle")
+_PROBLEMS_NAMED = 5
+_TASKS_A_CORE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildResult:
+    """What was made of the records in [`start`, `end`) of the log.
+
+    `repaired`: a body imitated a record at its own place, and ranges were cut anew.
+    """
+
+    start: int
+    end: int
+    records: int
+    queues: int
+    units: int
+    queue_files: int
+    index_files: int
+    index_entries: int
+    ranges: int
+    repaired: bool
+    seconds: float
+
+    def shape(self) -> dict[str, object]:
+        """As JSON."""
+        return {**asdict(self), "seconds": round(self.seconds, 3)}
+
+
+def rebuild(
+    spark: SparkSession,
+    path: Path | str,
+    queues: bool = True,
+    index: bool = True,
+    plan: Plan = "inplace",
+    out: Path | str | None = None,
+    settings: Settings | None = None,
+    range_bytes: int = RANGE_BYTES,
+) -> RebuildResult:
+    """Throws away and rebuilds `consumequeue/`, `index/`, or both, of a store that nobody runs.
+
+    With `out`, a folder that must not exist yet, the store is only read, and no lock is taken.
+    Every task must see the paths. `plan`: `inplace` has units written at their places, `shuffle`
+    sorts them and writes whole files, where a file system cannot do the former. Both paths may be
+    addresses in an object store; `out` then needs the plan `shuffle`, and holds a rebuild when
+    `read_rebuild` finds its manifest.
+    Raises NotAStore, StoreLocked, StoreDamaged (the log itself), JobFailed (queue
+    offsets that are missing or there twice), BadOption, StoreUnreadable, EngineFailed. The old
+    files are untouched then.
+    """
+    began = time.monotonic()
+    store, target = _places(path, plan, out)
+    settings = settings or Settings()
+    with ExitStack() as stack:
+        root = _find_store(store)
+        if target is None:
+            stack.callback(_lock(root).release)
+        job = RangeJob(
+            log=_open_log(root, store, settings),
+            delay_levels_ms=settings.delay_levels_ms,
+            queue_file_bytes=found_file_bytes(root, settings.queue_file_bytes),
+            with_tags=settings.index_tags_enable,
+            queues=CONSUME_QUEUE_DIR if queues else None,
+            keys=KEYS_DIR if index else None,
+            syncs=not (spark.sparkContext.master or "").startswith("local"),
+            access=store.access,
+        )
+        try:
+            geometry = found_geometry(root, settings.index_geometry)
+            made = _target(spark, job, store, target)
+            stack.enter_context(made.held())
+            _check_is_new(target)
+            work = _SparkRebuild(spark, made, geometry, plan)
+            return work.run(range_bytes, lambda: time.monotonic() - began)
+        except OSError as error:
+            raise StoreUnreadable(str(error), "a file system with room") from None
+
+
+def check_rebuild(path: Path | str, plan: Plan = "inplace", out: Path | str | None = None) -> None:
+    """Raises what `rebuild` raises before it needs Spark. An object store is not looked into."""
+    store, target = _places(path, plan, out)
+    if store.way is Way.OBJECTS:
+        return
+    root = _find_store(store)
+    if target is None:
+        _lock(root).release()
+    elif target.way is Way.FILES:
+        check_can_make(Path(target.root))
+
+
+def _places(path: Path | str, plan: Plan, out: Path | str | None) -> tuple[StoreAt, StoreAt | None]:
+    """Raises BadOption for what there is not, or cannot be done together."""
+    store, target = place_of(path), None if out is None else place_of(out)
+    if plan not in PLANS:
+        raise BadOption(f"there is no plan {plan!r}", " or ".join(PLANS))
+    if target is None and store.way is Way.OBJECTS:
+        raise BadOption(
+            f"{store.root} is in an object store, where nothing can be switched in",
+            "--out with a new folder, or with an address of its own and --plan shuffle",
+        )
+    if target is not None and target.way is Way.OBJECTS and plan == "inplace":
+        raise BadOption(
+            f"{target.root} is in an object store, which writes whole objects alone",
+            "--plan shuffle",
+        )
+    _check_is_new(target)
+    return store, target
+
+
+def _check_is_new(target: StoreAt | None) -> None:
+    if target is not None and target.way is Way.FILES and Path(target.root).exists():
+        raise BadOption(f"{target.root} exists", "a folder that does not")
+
+
+def _find_store(store: StoreAt) -> Path:
+    """The store's root. Raises NotAStore, StoreUnreadable."""
+    with naming_conditions():
+        root = resting_root(store)
+        check_is_store(root)
+    if not (root / COMMIT_LOG_DIR).is_dir():
+        raise NotAStore.worded(
+            "KEELOG_NOT_A_STORE", f"{store.root} holds no commitlog/", "the folder that holds it"
+        )
+    return root
+
+
+def _open_log(root: Path, at: StoreAt, settings: Settings) -> LogAt:
+    with naming_conditions(), StoppedStore(root, settings, files=planning_files(at)) as store:
+        return LogAt.of(at.root, store.log, store.removed)
+
+
+def _lock(root: Path) -> StoreLock:
+    try:
+        return StoreLock.acquire(root)
+    except StoreLocked as error:
+        error.condition = "KEELOG_STORE_LOCKED"
+        raise error from None
 
 
 class IndexMade(NamedTuple):
@@ -251,143 +389,6 @@ def _queue_file_paths(runs: Runs, file_bytes: int) -> set[str]:
     }
 
 
-Plan = Literal["inplace", "shuffle"]
-PLANS = ("inplace", "shuffle")
-
-_PROBLEMS_TOLD = 5
-_TASKS_A_CORE = 2
-
-
-@dataclass(frozen=True, slots=True)
-class RebuildResult:
-    """What was made of the records in [`start`, `end`) of the log.
-
-    `repaired`: a body imitated a record at its own place, and ranges were cut anew.
-    """
-
-    start: int
-    end: int
-    records: int
-    queues: int
-    units: int
-    queue_files: int
-    index_files: int
-    index_entries: int
-    ranges: int
-    repaired: bool
-    seconds: float
-
-    def shape(self) -> dict[str, object]:
-        """As JSON."""
-        return {**asdict(self), "seconds": round(self.seconds, 3)}
-
-
-def rebuild(
-    spark: SparkSession,
-    path: Path | str,
-    queues: bool = True,
-    index: bool = True,
-    plan: Plan = "inplace",
-    out: Path | str | None = None,
-    settings: Settings | None = None,
-    range_bytes: int = RANGE_BYTES,
-) -> RebuildResult:
-    """Throws away and rebuilds `consumequeue/`, `index/`, or both, of a store that nobody runs.
-
-    With `out`, a folder that must not exist yet, the store is only read, and no lock is taken.
-    Every task must see the paths. `plan`: `inplace` has units written at their places, `shuffle`
-    sorts them and writes whole files, where a file system cannot do the former. Both paths may be
-    addresses in an object store; `out` then needs the plan `shuffle`, and holds a rebuild when
-    `read_rebuild` finds its manifest.
-    Raises NotAStore, StoreLocked, StoreDamaged (the log itself), JobFailed (queue
-    offsets that are missing or there twice), BadOption, StoreUnreadable, EngineFailed. The old
-    files are untouched then.
-    """
-    began = time.monotonic()
-    store, target = _places(path, plan, out)
-    settings = settings or Settings()
-    with ExitStack() as stack:
-        root = _find_store(store)
-        if target is None:
-            stack.callback(_lock(root).release)
-        job = RangeJob(
-            log=_open_log(root, store, settings),
-            delay_levels_ms=settings.delay_levels_ms,
-            queue_file_bytes=found_file_bytes(root, settings.queue_file_bytes),
-            with_tags=settings.index_tags_enable,
-            queues=CONSUME_QUEUE_DIR if queues else None,
-            keys=KEYS_DIR if index else None,
-            syncs=not (spark.sparkContext.master or "").startswith("local"),
-            access=store.access,
-        )
-        try:
-            geometry = found_geometry(root, settings.index_geometry)
-            made = _target(spark, job, store, target)
-            stack.enter_context(made.held())
-            _check_is_new(target)
-            work = _SparkRebuild(spark, made, geometry, plan)
-            return work.run(range_bytes, lambda: time.monotonic() - began)
-        except OSError as error:
-            raise StoreUnreadable(str(error), "a file system with room") from None
-
-
-def check_rebuild(path: Path | str, plan: Plan = "inplace", out: Path | str | None = None) -> None:
-    """Raises what `rebuild` raises before it needs Spark. An object store is not looked into."""
-    store, target = _places(path, plan, out)
-    if store.way is Way.OBJECTS:
-        return
-    root = _find_store(store)
-    if target is None:
-        _lock(root).release()
-    elif target.way is Way.FILES:
-        check_can_make(Path(target.root))
-
-
-def _places(path: Path | str, plan: Plan, out: Path | str | None) -> tuple[StoreAt, StoreAt | None]:
-    store, target = place_of(path), None if out is None else place_of(out)
-    _check_ways(store, target, plan)
-    return store, target
-
-
-def _check_ways(store: StoreAt, target: StoreAt | None, plan: Plan) -> None:
-    """Raises BadOption for what there is not, or cannot be done together."""
-    if plan not in PLANS:
-        raise BadOption(f"there is no plan {plan!r}", " or ".join(PLANS))
-    if target is None and store.way is Way.OBJECTS:
-        raise BadOption(
-            f"{store.root} is in an object store, where nothing can be switched in",
-            "--out with a new folder, or with an address of its own and --plan shuffle",
-        )
-    if target is not None and target.way is Way.OBJECTS and plan == "inplace":
-        raise BadOption(
-            f"{target.root} is in an object store, which writes whole objects alone",
-            "--plan shuffle",
-        )
-    _check_is_new(target)
-
-
-def _check_is_new(target: StoreAt | None) -> None:
-    if target is not None and target.way is Way.FILES and Path(target.root).exists():
-        raise BadOption(f"{target.root} exists", "a folder that does not")
-
-
-def _find_store(store: StoreAt) -> Path:
-    """The store's root. Raises NotAStore, StoreUnreadable."""
-    with naming_conditions():
-        root = resting_root(store)
-        check_is_store(root)
-    if not (root / COMMIT_LOG_DIR).is_dir():
-        raise NotAStore.worded(
-            "KEELOG_NOT_A_STORE", f"{store.root} holds no commitlog/", "the folder that holds it"
-        )
-    return root
-
-
-def _open_log(root: Path, at: StoreAt, settings: Settings) -> LogAt:
-    with naming_conditions(), StoppedStore(root, settings, files=planning_files(at)) as store:
-        return LogAt.of(at.root, store.log, store.removed)
-
-
 def _target(spark: SparkSession, job: RangeJob, store: StoreAt, target: StoreAt | None) -> Target:
     if target is not None and target.way is Way.OBJECTS:
         return ObjectTarget(spark, job, target)
@@ -395,14 +396,6 @@ def _target(spark: SparkSession, job: RangeJob, store: StoreAt, target: StoreAt 
     made = [name for name, wanted in folders if wanted is not None]
     out = None if target is None else Path(target.root)
     return LocalTarget(spark, job, Building(Path(store.root), out, made))
-
-
-def _lock(root: Path) -> StoreLock:
-    try:
-        return StoreLock.acquire(root)
-    except StoreLocked as error:
-        error.condition = "KEELOG_STORE_LOCKED"
-        raise error from None
 
 
 @dataclass(slots=True)
@@ -466,7 +459,9 @@ class _SparkRebuild:
                 " they are",
                 f"keelog store verify {job.log.root} --deep, keelog store repair {job.log.root}",
             )
-        return done._replace(reports=sorted(done.reports, key=_number)), stitched
+        return done._replace(
+            reports=sorted(done.reports, key=lambda one: one.ends.number)
+        ), stitched
 
     @staticmethod
     def _rescan(job: RangeJob, span: ScanRange) -> RangeEnds:
@@ -475,14 +470,10 @@ class _SparkRebuild:
 
     @staticmethod
     def _check_runs(runs: Runs) -> None:
-        problems = list(islice(run_problems(runs), _PROBLEMS_TOLD + 1))
+        problems = list(islice(run_problems(runs), _PROBLEMS_NAMED + 1))
         if problems:
-            more = "; and more" if len(problems) > _PROBLEMS_TOLD else ""
+            more = "; and more" if len(problems) > _PROBLEMS_NAMED else ""
             raise JobFailed(
-                "; ".join(problems[:_PROBLEMS_TOLD]) + more,
+                "; ".join(problems[:_PROBLEMS_NAMED]) + more,
                 "keelog store rebuild, which numbers units as a broker does",
             )
-
-
-def _number(report: RangeReport) -> int:
-    return report.ends.number

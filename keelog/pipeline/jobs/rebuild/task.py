@@ -48,6 +48,15 @@ from protocol.names import offset_file_name
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_COLUMNS = (
+    *(column for column in QUEUES.columns if column.name != "node"),
+    Column("file", "BIGINT", "number of the queue file"),
+    Column("report", "BINARY", "of a range, in a row of its own"),
+)
+_ARROW = arrow_schema(_COLUMNS)
+_FILE_KEY = ("topic", "queueId", "file")
+_BATCH_ROWS = 1 << 14
+
 
 @dataclass(frozen=True, slots=True)
 class RangeJob:
@@ -163,16 +172,6 @@ def _placed(found: Iterable[RebuiltRun]) -> Iterator[RebuiltRun]:
     return (rows for rows in found if rows.start >= 0)
 
 
-_COLUMNS = (
-    *(column for column in QUEUES.columns if column.name != "node"),
-    Column("file", "BIGINT", "number of the queue file"),
-    Column("report", "BINARY", "of a range, in a row of its own"),
-)
-_ARROW = arrow_schema(_COLUMNS)
-_FILE_KEY = ("topic", "queueId", "file")
-_BATCH_ROWS = 1 << 14
-
-
 class _FileKey(NamedTuple):
     topic: str
     queue_id: int
@@ -264,12 +263,6 @@ def _report_row(report: RangeReport) -> pa.RecordBatch:
     arrays = [pa.nulls(1, field.type) for field in _ARROW]
     arrays[-1] = pa.array([pickle.dumps(report)], pa.binary())
     return pa.RecordBatch.from_arrays(arrays, schema=_ARROW)
-
-
-def _answer_row(file: OutFile) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(
-        [pa.array([pickle.dumps(file)], pa.binary())], names=["report"]
-    )
 
 
 class _FilesOf:
@@ -370,7 +363,9 @@ class _ObjectWriter(_Writer):
         for position, units in (_UnitRun(0, fillers), *runs):
             piece = units.view(np.uint8)
             data[position : position + len(piece)] = piece
-        yield _answer_row(self._out.write(f"{self._queues}/{path}", [data.data]))
+        file = self._out.write(f"{self._queues}/{path}", [data.data])
+        answer = pa.array([pickle.dumps(file)], pa.binary())
+        yield pa.RecordBatch.from_arrays([answer], names=["report"])
 
 
 def _same_file(batch: pa.RecordBatch) -> list[tuple[int, int]]:

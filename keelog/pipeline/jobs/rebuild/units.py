@@ -1,8 +1,8 @@
 """The units of queues that a range of the log calls for: as runs that must join, and as files.
 
 Units are at their queue offsets, put there by `pwrite` below a folder that is being made, so
-writers of different ranges never meet in one place. What they may not do silently is leave a place
-out, or meet after all: each reports its runs, and the driver holds them against each other.
+writers of different ranges never meet in one place. They must not silently leave a place out,
+or meet after all: each reports its runs, and the driver compares them.
 """
 
 import contextlib
@@ -23,6 +23,7 @@ from protocol.derived.queue_build import filler_units
 from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.ids import Queue
 from protocol.names import is_folder_name, offset_file_name
+from protocol.record.columns import Ints
 
 BATCH_ROWS = 1 << 16
 """This many units are gathered before they are sorted by queue: a few MiB."""
@@ -31,8 +32,8 @@ RUNS_MAX = 100_000
 _TABLE_MAX = 1 << 16
 _QUEUE_BITS = 32
 _QUEUE_MASK = (1 << _QUEUE_BITS) - 1
-
-Ints = NDArray[np.int64]
+OPEN_FILES_MAX = 512
+_FILLERS_AT_ONCE = 1 << 16
 
 
 class UnitRun(NamedTuple):
@@ -206,10 +207,6 @@ def run_problems(runs: Runs) -> Iterator[str]:
 def unit_count(runs: Runs) -> int:
     """How many units all queues have."""
     return sum(run.end - run.start for found in runs.values() for run in found)
-
-
-OPEN_FILES_MAX = 512
-_FILLERS_AT_ONCE = 1 << 16
 
 
 class UnitFiles:
