@@ -239,6 +239,7 @@ EXPORT: Shape = {
     "out": "text",
     "version": "integer: of the manifest",
     **integers("rows", "files", "bytes", "rows_in_all", "files_in_all"),
+    "damaged": "integer: places passed over",
     "seconds": "number",
 }
 SQLITE: Shape = {
@@ -399,7 +400,7 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
             "applied": "true or false",
         },
     ),
-    "export": (SQLITE, EXPORT | {"damaged": "integer: places passed over"}, CSV_FILE),
+    "export": (SQLITE, EXPORT, CSV_FILE),
     "store info": (INFO,),
     "store dump": (MESSAGE_RAW, UNIT, ENTRY, INDEX_HEADER),
     "store get": (PULL,),

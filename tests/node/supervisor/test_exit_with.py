@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -61,7 +62,10 @@ def test_the_end_between_two_looks_without_a_pidfd_is_seen(
         raise psutil.NoSuchProcess(process.pid)
 
     monkeypatch.setattr(psutil.Process, "status", status)
-    test_the_end_is_seen_without_a_pidfd(other, monkeypatch)
+    monkeypatch.setattr(os, "pidfd_open", Mock(side_effect=OSError(errno.ENOSYS, "absent")))
+    stop = StopFlag()
+    stop_at_end_of(other.pid, stop)
+    wait_until(lambda: stop.is_set, "the end of the process is not seen")
 
 
 def test_a_lack_of_threads_refuses_the_start_in_a_sentence(
