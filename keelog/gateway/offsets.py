@@ -126,8 +126,7 @@ class Offsets:
         self._places.note(request.connection, GroupQueuePlace(topic, group, wanted.queue_id))
         if found is not None:
             return _reply(found)
-        asks_zero = wanted.set_zero_if_not_found
-        if asks_zero is not False and self._is_young(topic, wanted.queue_id, now, bool(asks_zero)):
+        if wanted.set_zero_if_not_found and self._is_young(topic, wanted.queue_id, now):
             return _reply(0)
         raise NotFound(
             f"group {wanted.consumer_group} has no offset in queue {wanted.queue_id} of"
@@ -177,13 +176,13 @@ class Offsets:
         is_tool = not request.header.is_one_way and not self._members.has(group, connection)
         return not is_tool
 
-    def _is_young(self, topic: str, queue_id: int, now: float, is_empty_young: bool) -> bool:
+    def _is_young(self, topic: str, queue_id: int, now: float) -> bool:
         """Whether the first message of a queue is there still, and within the newest part of the
         log that is taken to be in memory.
 
-        `is_empty_young`: an empty queue counts, too. A client that asked where it ends would miss
-        what is sent meanwhile. Not so a retry queue, which clients begin at 0 in any case, as a
-        broker does: they would commit 0, and tools would show it.
+        An empty queue of a topic counts as young, too, unlike at a broker: a client that then asks
+        where the queue ends would miss what is sent in between. Not so a retry queue, which clients
+        begin at 0 in any case: they would commit 0, and tools would show it.
         """
         desk = self._desk
         desk.see_end(now)
@@ -194,7 +193,9 @@ class Offsets:
             unit = None if queue is None else queue.unit(0)
             if queue is None or unit is None:
                 is_empty = queue is None or queue.max_offset == 0
-                return is_empty and is_empty_young and not topic.startswith(RETRY_PREFIX)
+                known = self._topics.find(topic)
+                is_there = known is not None and queue_id < known.read_queues
+                return is_empty and is_there and not topic.startswith(RETRY_PREFIX)
             share = store.settings.access_message_in_memory_max_ratio
             hot_bytes = machine_memory_bytes() * share // 100
             return queue.min_offset == 0 and unit.physical_offset >= store.log.end - hot_bytes

@@ -267,12 +267,12 @@ class PullMessageHeader(NamedTuple):
 
 class QueryConsumerOffsetHeader(NamedTuple):
     """The offset of a group in a queue. Of `set_zero_if_not_found` RocketMQ's clients say nothing,
-    or false; our own says true: then a queue without a message begins at 0, too."""
+    which is true, or false."""
 
     consumer_group: str
     topic: str
     queue_id: Int32
-    set_zero_if_not_found: bool | None = None
+    set_zero_if_not_found: bool = True
 
 
 class UpdateConsumerOffsetHeader(NamedTuple):

@@ -236,7 +236,7 @@ class QueueDesk:
             self._lock([owned], now)
             return
         queue = owned.queue
-        asked = QueryConsumerOffsetHeader(self._settings.group, queue.topic, queue.queue_id, True)
+        asked = QueryConsumerOffsetHeader(self._settings.group, queue.topic, queue.queue_id)
         code = RequestCode.QUERY_CONSUMER_OFFSET
         self._ask(code, asked, now, partial(self._started, owned))
 
