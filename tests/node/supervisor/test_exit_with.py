@@ -66,6 +66,7 @@ def test_the_end_between_two_looks_without_a_pidfd_is_seen(
     stop = StopFlag()
     stop_at_end_of(other.pid, stop)
     wait_until(lambda: stop.is_set, "the end of the process is not seen")
+    assert other.poll() is None, "it was said to be gone, and runs"
 
 
 def test_a_lack_of_threads_refuses_the_start_in_a_sentence(
