@@ -58,7 +58,7 @@ log = logging.getLogger("keelog.worker")
 
 NICE = 10
 """Of turns that give way. The kernel let a turn run for up to 4 ms beside a writer that had
-something to do (docs/decisions/0029-workers-give-way-in-long-turns.md)."""
+something to do (docs/decisions/0027-who-is-waited-for-goes-first.md)."""
 STORE_LOCK_S_MAX = 10.0
 """How long a worker run by hand on a store at rest waits for another one to be done with it."""
 WRITER_END_S_MAX = 5.0

@@ -519,7 +519,7 @@ def take_short_slices() -> None:
     A process with shorter slices than the running one may interrupt it when it is woken, and waits
     less for its next turn. Linux has this since 6.12, without privileges; elsewhere, and for a
     policy that somebody has chosen, nothing changes
-    (docs/decisions/0028-short-time-slices-for-those-whom-clients-wait-for.md).
+    (docs/decisions/0027-who-is-waited-for-goes-first.md).
     """
     attributes = ctypes.create_string_buffer(_SCHED_ATTR.size)
     set_call, get_call = _SCHED_CALLS.get(platform.machine(), (0, 0))
