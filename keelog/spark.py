@@ -15,9 +15,9 @@ check_pyspark()
 
 from keelog.pipeline import register
 from keelog.pipeline.jobs.audit import audit, findings_frame
-from keelog.pipeline.jobs.export.run import export, export_here, read_export
-from keelog.pipeline.jobs.rebuild.folder import read_rebuild
-from keelog.pipeline.jobs.rebuild.run import rebuild
+from keelog.pipeline.jobs.export import export, export_here, read_export
+from keelog.pipeline.jobs.rebuild import rebuild
+from keelog.pipeline.jobs.rebuild_folder import read_rebuild
 from keelog.pipeline.jobs.stats import COLUMNS as STATS_COLUMNS
 from keelog.pipeline.jobs.stats import rates, stats_by_topic, top_keys
 from keelog.pipeline.options import ExportOptions

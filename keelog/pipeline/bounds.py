@@ -1,28 +1,15 @@
 """Which rows of each queue are read, and how ranges of queues and log become partitions.
 
-Rows begin and end at offsets, at a time, or with all there is. Of several options for one side the
-first of these counts, as in Spark's Kafka source: a time for all queues, a time for each, offsets.
-Nothing here looks at a store.
+Rows begin and end at offsets, at a time, or with all there is. Nothing here looks at a store.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from keelog.pipeline.errors import BadOption, DataLoss, few
-from keelog.pipeline.option_values import Options, json_object, milliseconds, one_of
 from protocol.errors import OffsetOutOfRange, UnknownTopic
-
-BOUNDS = tuple(
-    f"{side}{what}"
-    for side in ("starting", "ending")
-    for what in ("Offsets", "Timestamp", "OffsetsByTimestamp")
-)
-STRATEGY = "startingOffsetsByTimestampStrategy"
-
-Use = Literal["batch", "stream", "any"]
-"""What options are for; `any` while Spark has not said which: what either takes is taken."""
 
 EARLIEST_OFFSET = -2
 LATEST_OFFSET = -1
@@ -64,92 +51,6 @@ class Extent(NamedTuple):
     queue: QueueAt
     low: int
     high: int
-
-
-def starting_bound(options: Options, use: Use) -> ReadBound:
-    """Batches begin at the earliest row by default, streams after the latest."""
-    default = LATEST if use == "stream" else EARLIEST
-    forbidden = LATEST if use == "batch" else None
-    return _bound(options, "starting", default, forbidden)
-
-
-def ending_bound(options: Options) -> ReadBound:
-    """All that there is, by default."""
-    return _bound(options, "ending", LATEST, EARLIEST)
-
-
-def _bound(
-    options: Options, side: str, default: ReadBound, forbidden: ReadBound | None
-) -> ReadBound:
-    time_ms = milliseconds(options, f"{side}Timestamp")
-    # Queues that are named one by one are expected to have a message each.
-    asked = one_of(options, STRATEGY, ("error", "latest", ""), "")
-    if time_ms is not None:
-        return ReadBound(
-            "time", time_ms=time_ms, must_exist=side == "starting" and asked == "error"
-        )
-    name = f"{side}OffsetsByTimestamp"
-    if name.lower() in options:
-        must_exist = side == "starting" and asked != "latest"
-        times = _of_queues(name, json_object(options, name), "1700000000000", 0)
-        return ReadBound("times", times, must_exist=must_exist)
-    name = f"{side}Offsets"
-    word = options.get(name.lower(), default.kind).strip().lower()
-    if forbidden is not None and word == forbidden.kind:
-        raise BadOption(f"{name} cannot be {word}: there would be no row", f"{default.kind}, JSON")
-    if word in ("earliest", "latest"):
-        return EARLIEST if word == "earliest" else LATEST
-    return _parse_offsets(name, json_object(options, name), forbidden)
-
-
-def _parse_offsets(
-    name: str, value: Mapping[str, Any], forbidden: ReadBound | None = None
-) -> ReadBound:
-    """`{"topic": {"0": 23}}`, or with several stores `{"topic": {"node": {"0": 23}}}`.
-
-    -2 means the earliest and -1 the latest offset, as in Kafka's, unless it is
-    `forbidden`. Raises BadOption.
-    """
-    offsets = _of_queues(name, value, "23", EARLIEST_OFFSET)
-    never = {"earliest": EARLIEST_OFFSET, "latest": LATEST_OFFSET}.get(
-        forbidden.kind if forbidden is not None else ""
-    )
-    for queue, offset in offsets.items():
-        if offset == never:
-            raise BadOption(
-                f"{name} has {offset} for {queue}: there would be no row", "another offset"
-            )
-    return ReadBound("offsets", offsets)
-
-
-def _of_queues(name: str, value: Mapping[str, Any], example: str, least: int) -> dict[QueueAt, int]:
-    answer: dict[QueueAt, int] = {}
-    for queue, number in _leaves(value):
-        if queue is None or type(number) is not int or number < least:
-            raise BadOption(
-                f"{name} has another form",
-                f'{{"topic": {{"0": {example}}}}}, with several stores'
-                f' {{"topic": {{"node": {{"0": {example}}}}}}}',
-            )
-        answer[queue] = number
-    return answer
-
-
-def _leaves(value: Mapping[str, Any]) -> Iterable[tuple[QueueAt | None, Any]]:
-    for topic, inner in value.items():
-        if not isinstance(inner, dict):
-            yield None, inner
-            continue
-        for key, leaf in inner.items():
-            if isinstance(leaf, dict):
-                yield from ((_queue_at(topic, key, number), at) for number, at in leaf.items())
-            else:
-                yield _queue_at(topic, "", key), leaf
-
-
-def _queue_at(topic: str, node: str, number: str) -> QueueAt | None:
-    is_number = number.isascii() and number.isdigit()
-    return QueueAt(topic, node, int(number)) if is_number else None
 
 
 def offsets_for(

@@ -5,29 +5,17 @@ Runs once for a DataFrame, on the driver's machine. The ends that it finds are t
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from keelog.pipeline.bounds import (
-    Extent,
-    PartitionLimits,
-    QueueAt,
-    Range,
-    ReadBound,
-    check_offsets,
-    log_borders,
-    offsets_at_times,
-    offsets_for,
-    plan_partitions,
-    share,
-)
+from keelog.pipeline import bounds
+from keelog.pipeline.bounds import Extent, PartitionLimits, QueueAt, Range, ReadBound
 from keelog.pipeline.errors import few, log, naming_conditions
 from keelog.pipeline.options import SourceOptions
 from keelog.pipeline.stores.access import Way
-from keelog.pipeline.stores.opening import check_stores, open_selected
-from keelog.pipeline.stores.planned_store import PlannedStore
+from keelog.pipeline.stores.planned_store import PlannedStore, check_stores, open_planned
 from keelog.pipeline.tables import INDEX, MESSAGES
-from keelog.pipeline.task_spec import IndexPart, LogPart, Part, QueuePart, Task
+from keelog.pipeline.task_spec import IndexPart, IndexSlice, LogPart, Part, QueuePart, Task
 from node.store.log.reader import Bounds, LogReader, next_record
 from node.store.queues import QueueReader
 from protocol.derived.file_layouts import FILLER_SIZE, INDEX_ENTRY
@@ -57,7 +45,7 @@ def plan_parts(options: SourceOptions) -> list[Part]:
     DataLoss, BadOption.
     """
     with naming_conditions(), ExitStack() as stack:
-        stores = [stack.enter_context(open_selected(at, options)) for at in options.stores]
+        stores = [stack.enter_context(open_planned(at, options)) for at in options.stores]
         for store in stores:
             # Recovery would end the log there, so there it ends; nobody should wonder.
             tear = store.tear()
@@ -82,7 +70,7 @@ def check_read(options: SourceOptions) -> None:
     if Way.OBJECTS in ways or (named is None and Way.NODE not in ways):
         return
     with naming_conditions(), ExitStack() as stack:
-        stores = [stack.enter_context(open_selected(at, options)) for at in options.stores]
+        stores = [stack.enter_context(open_planned(at, options)) for at in options.stores]
         for store in stores:
             store.settle()
         check_topics(stores, options)
@@ -96,7 +84,7 @@ def _log_parts(stores: list[PlannedStore], options: SourceOptions) -> Iterator[P
     sizes = [store.log.end - store.log.min_offset for store in stores]
     for store, size in zip(stores, sizes, strict=True):
         reader = store.log
-        limits = share(options.limits, size, sum(sizes))
+        limits = bounds.share(options.limits, size, sum(sizes))
         borders = [reader.min_offset, *record_borders(reader, limits), reader.end]
         task, log_at = _task(store, options), store.log_at()
         for start, end in pairwise(borders):
@@ -110,7 +98,7 @@ def record_borders(reader: LogReader, limits: PartitionLimits) -> list[int]:
     A border in whose neighbourhood none does is left out. Segments begin with a record by
     definition: parts that may be as large are cut there and nowhere else.
     """
-    places = log_borders(reader.min_offset, reader.end, limits)
+    places = bounds.log_borders(reader.min_offset, reader.end, limits)
     if limits.bytes_max >= reader.segment_bytes and limits.partitions_min == 1:
         starts = {place - place % reader.segment_bytes for place in places}
         return sorted(start for start in starts if start > reader.min_offset)
@@ -120,8 +108,8 @@ def record_borders(reader: LogReader, limits: PartitionLimits) -> list[int]:
         if segment is None:
             continue  # It is missing, which is the loss of its own.
         end = min(wished + BORDER_SEARCH_BYTES, reader.end, segment.end)
-        bounds = Bounds(reader.min_offset, end)
-        found = next_record(LogReader(reader.segments, bounds), wished)
+        near = LogReader(reader.segments, Bounds(reader.min_offset, end))
+        found = next_record(near, wished)
         if found is None and end == segment.end < reader.end:
             found = end
         if found is not None and found > (borders[-1] if borders else reader.min_offset):
@@ -145,7 +133,7 @@ def parts_of_rows(
             continue
         task = _task(store, options)
         log_at = store.log_at() if is_messages else None
-        for part in plan_partitions(found, share(options.limits, count, sum(counts))):
+        for part in bounds.plan_partitions(found, bounds.share(options.limits, count, sum(counts))):
             slices = tuple(
                 store.queue_slice(of[piece.source].reader, piece.start, piece.end) for piece in part
             )
@@ -178,7 +166,7 @@ def _queue_rows(stores: list[PlannedStore], options: SourceOptions) -> list[Queu
         end = ends[extent.queue]
         if {"time", "times"} & {selection.start.kind, selection.end.kind}:
             end = max(end, min(starts[extent.queue], extent.high))
-        start, end, lost = check_offsets(
+        start, end, lost = bounds.check_offsets(
             extent, starts[extent.queue], end, options.fail_on_data_loss
         )
         if lost:
@@ -218,13 +206,13 @@ def bound_offsets(
     Raises UnknownTopic, BadOption, OffsetOutOfRange.
     """
     if bound.kind == "offsets":
-        return offsets_for(bound, name, extents, stores)
+        return bounds.offsets_for(bound, name, extents, stores)
     if bound.kind == "earliest":
         return {extent.queue: extent.low for extent in extents}
     if bound.kind == "latest":
         return {extent.queue: extent.high for extent in extents}
     of = {extent.queue: found for extent, found in zip(extents, readers, strict=True)}
-    return offsets_at_times(
+    return bounds.offsets_at_times(
         bound,
         name,
         extents,
@@ -250,14 +238,17 @@ def _row_bytes(row: QueueSpan, options: SourceOptions) -> float:
 
 def _index_parts(stores: list[PlannedStore], options: SourceOptions) -> Iterator[Part]:
     for store in stores:
-        tables = store.index_tables()
+        files = store.index_slices()
         ranges = [
-            Range(place, 1, table.end, INDEX_ENTRY.size) for place, table in enumerate(tables)
+            Range(place, file.start, file.end, INDEX_ENTRY.size) for place, file in enumerate(files)
         ]
-        for part in plan_partitions(ranges, options.limits):
-            slices = tuple(
-                store.index_slice(tables[found.source].name, found.start, found.end)
-                for found in part
-            )
-            log_at = store.log_at()
-            yield IndexPart(_task(store, options), slices, log_at if log_at.removed.end else None)
+        task, log_at = _task(store, options), store.log_at()
+        for part in bounds.plan_partitions(ranges, options.limits):
+            slices = tuple(_cut(files[found.source], found.start, found.end) for found in part)
+            yield IndexPart(task, slices, log_at if log_at.removed.end else None)
+
+
+def _cut(whole: IndexSlice, start: int, end: int) -> IndexSlice:
+    first, stop = ((at - whole.start) * INDEX_ENTRY.size for at in (start, end))
+    data = None if whole.data is None else whole.data[first:stop]
+    return replace(whole, start=start, end=end, data=data)

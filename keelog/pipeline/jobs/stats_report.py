@@ -13,16 +13,20 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from keelog.pipeline.jobs.stats import OTHER, Figures, Row
-from keelog.pipeline.report_page import (
+from keelog.pipeline.report import (
+    COLOURS,
+    REST,
+    in_bytes,
+    legend,
     page,
     percent_text,
     rate_text,
     section,
+    svg,
     table,
     time_text,
     topic_rows,
 )
-from keelog.pipeline.report_picture import COLOURS, REST, in_bytes, legend, svg
 from protocol.human_text import count_text, size_text
 
 _STACKED_MAX = 7

@@ -9,7 +9,6 @@ import secrets
 import time
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -47,25 +46,10 @@ _KEY_BYTES = 32
 _INT32_MAX = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRules:
-    """What a node asks of records: see the operation `routes`."""
-
-    crc: bool
-    max_message_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """Records back to back; `ends` is where each ends."""
-
-    data: memoryview
-    ends: Ints
-
-
 class RowEncoder:
     """Encodes the rows of one task, in their order. Errors name the partition and the row.
 
+    `crc` and `max_message_bytes` are what the node asks of records, see the operation `routes`;
     `write_queues` returns how many queues a topic has.
     """
 
@@ -74,13 +58,15 @@ class RowEncoder:
         places: Mapping[str, int],
         topic: str | None,
         partition: int,
-        node: NodeRules,
+        crc: bool,
+        max_message_bytes: int,
         write_queues: Callable[[str], int],
     ) -> None:
         self._places = places
         self._topic = topic
         self._partition = partition
-        self._node = node
+        self._crc = crc
+        self._max_message_bytes = max_message_bytes
         self._write_queues = write_queues
         self._queues: dict[str, int] = {}
         self._turns: dict[str, int] = {}
@@ -88,15 +74,18 @@ class RowEncoder:
         self.rows = 0
         """So many were encoded."""
 
-    def encode(self, batch: pa.RecordBatch) -> Encoded:
-        """At most ROWS_MAX rows, one at least. Raises BadRow."""
+    def encode(self, batch: pa.RecordBatch) -> tuple[memoryview, Ints]:
+        """Records back to back, and where each ends. At most ROWS_MAX rows, one at least.
+
+        Raises BadRow.
+        """
         rows = batch.num_rows
         body = self._column(batch, "body", pa.binary())
         assert body is not None
         self._refuse(~_valid(body), "body is NULL", batch)
         body_bytes = _lengths(body)
-        over = body_bytes > self._node.max_message_bytes
-        allowed = f"{self._node.max_message_bytes} bytes are allowed"
+        over = body_bytes > self._max_message_bytes
+        allowed = f"{self._max_message_bytes} bytes are allowed"
         self._refuse(over, f"the body is too large: {allowed}", batch)
         self._check_delay(batch)
         names, topic_of = self._topics(batch)
@@ -110,7 +99,7 @@ class RowEncoder:
         properties = encoded_properties(
             self._strings(batch),
             self._keys.take(rows),
-            self._node.crc,
+            self._crc,
             lambda bad, why: self._refuse(bad, why, batch),
         )
         lengths = _lengths(properties)
@@ -125,7 +114,7 @@ class RowEncoder:
         joined = pc.binary_join_element_wise(fixed_width(head), body, topics, size, properties, b"")
         self.rows += rows
         ends = np.frombuffer(joined.buffers()[1], np.int32)[: rows + 1].astype(np.int64)
-        return Encoded(memoryview(joined.buffers()[2])[: ends[-1]], ends[1:])
+        return memoryview(joined.buffers()[2])[: ends[-1]], ends[1:]
 
     def _column(self, batch: pa.RecordBatch, name: str, kind: pa.DataType | None) -> Any:
         place = self._places.get(name)

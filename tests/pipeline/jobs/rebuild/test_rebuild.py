@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from keelog.pipeline.errors import BadOption, JobFailed
-from keelog.pipeline.jobs.rebuild import run as module
-from keelog.pipeline.jobs.rebuild.run import RebuildResult, rebuild
+from keelog.pipeline.jobs import rebuild as module
+from keelog.pipeline.jobs.rebuild import RebuildResult, rebuild
 from keelog.pipeline.jobs.scan import ScanRange
 from keelog.pipeline.task_spec import LogAt
 from node.runtime.locks import StoreLock

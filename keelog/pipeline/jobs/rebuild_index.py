@@ -4,22 +4,20 @@ Each range of the log leaves its keys in a file, in log order. Which entry of wh
 becomes depends on how many keys come before it, and that is known when all ranges have been read.
 """
 
-import os
 import tempfile
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Self
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from keelog.pipeline.errors import StoreUnreadable
-from keelog.pipeline.jobs.rebuild.folder import ObjectFolder, OutFile
-from keelog.pipeline.jobs.rebuild.units import whole_file
+from keelog.pipeline.jobs.rebuild_folder import ObjectFolder, OutFile
+from keelog.pipeline.jobs.rebuild_units import whole_file
 from node.runtime import disk
 from protocol.derived.dispatch_request import DispatchRequests, key_batch
 from protocol.derived.file_layouts import (
@@ -38,16 +36,11 @@ READ_KEYS = 1 << 20
 """So many keys of an index file are entered at once: 20 MB, and about 100 MB to sort them."""
 OpenKeys = Callable[[str], IO[bytes]]
 """Opens a spilled file by its path."""
+Spilled = Sequence[tuple[str, int]]
+"""The ranges' keys in log order: where they are, and how many."""
 _SLOTS_DTYPE = np.dtype(">i4")
 _CHUNK_BYTES = 1 << 16
 _COPY_BYTES = 1 << 20
-
-
-class SpilledKeys(NamedTuple):
-    """A range's keys: where they are, and how many."""
-
-    path: str
-    keys: int
 
 
 class KeySlice(NamedTuple):
@@ -58,11 +51,12 @@ class KeySlice(NamedTuple):
     stop: int
 
 
-class KeySpill(ABC):
-    """Writes one range's keys. They are there, whole, when `keep` has been called."""
+class KeySpill:
+    """Gathers one range's keys, and gives them to `put`: bytes, and where in the file they go."""
 
-    def __init__(self, with_tags: bool) -> None:
+    def __init__(self, with_tags: bool, put: Callable[[memoryview, int], object]) -> None:
         self._with_tags = with_tags
+        self._put = put
         self._waiting: list[NDArray[Any]] = []
         self._written = 0
         self.count = 0
@@ -76,81 +70,17 @@ class KeySpill(ABC):
         self._waiting.append(rows)
         self.count += len(rows)
         if self.count - self._written >= WRITE_KEYS:
-            self._write()
+            self.flush()
 
-    def _write(self) -> None:
+    def flush(self) -> None:
+        """Gives away what waits."""
         waiting, self._waiting = self._waiting, []
         for rows in waiting:
             self._put(rows.view(np.uint8).data, self._written * rows.itemsize)
             self._written += len(rows)
 
-    def keep(self) -> None:
-        """All keys are there: the file gets its name."""
-        self._write()
-        self._finish()
 
-    @abstractmethod
-    def _put(self, data: memoryview, position: int) -> None:
-        """Writes bytes; positions follow each other."""
-
-    @abstractmethod
-    def _finish(self) -> None:
-        """Nothing more will come."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Closes the file; one that was not kept counts for nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
-
-
-class FileKeySpill(KeySpill):
-    """Into a file, which appears under its name whole."""
-
-    def __init__(self, path: Path, with_tags: bool, syncs: bool = False) -> None:
-        super().__init__(with_tags)
-        self._path = path
-        self._temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
-        self._syncs = syncs
-        self._descriptor = disk.open_file(self._temporary, create=True, empty=True)
-
-    def _put(self, data: memoryview, position: int) -> None:
-        disk.write_all(self._descriptor, data, position)
-
-    def _finish(self) -> None:
-        if self._syncs:
-            disk.sync_with_length(self._descriptor)
-        disk.rename(self._temporary, self._path)
-
-    def close(self) -> None:
-        """Closes the file; one that was not kept is removed."""
-        os.close(self._descriptor)
-        disk.unlink(self._temporary, missing_ok=True)
-
-
-class StreamKeySpill(KeySpill):
-    """Into an object, which is there when its stream is closed."""
-
-    def __init__(self, stream: IO[bytes], with_tags: bool) -> None:
-        super().__init__(with_tags)
-        self._stream = stream
-
-    def _put(self, data: memoryview, _position: int) -> None:
-        self._stream.write(data)
-
-    def _finish(self) -> None:
-        self._stream.close()
-
-    def close(self) -> None:
-        """What was not kept the attempt's folder takes along."""
-        self._stream.close()
-
-
-def key_slices(spilled: Sequence[SpilledKeys], start: int, stop: int) -> tuple[KeySlice, ...]:
+def key_slices(spilled: Spilled, start: int, stop: int) -> tuple[KeySlice, ...]:
     """The pieces that hold the keys [`start`, `stop`) of all that are `spilled`, in order."""
     pieces: list[KeySlice] = []
     before = 0
@@ -188,31 +118,23 @@ def read_keys(pieces: Sequence[KeySlice], open_file: OpenKeys = open_keys) -> It
 class IndexFilePlan:
     """One file: `header` as it is before the first key, `keys` where its keys are.
 
-    It is filled in the folder `temporary`, on the same file system. In an object store `path` and
-    `keys` are below the rebuild's folder, and it is filled in a folder of the task's own.
+    In an object store `path` and the paths of `keys` are below the rebuild's folder.
     """
 
     path: str
-    temporary: str
     geometry: IndexGeometry
     header: IndexHeader
     keys: tuple[KeySlice, ...]
-    syncs: bool
 
 
 def plan_index_files(
-    folder: str,
-    temporary: str,
-    geometry: IndexGeometry,
-    spilled: Sequence[SpilledKeys],
-    syncs: bool = False,
-    open_file: OpenKeys = open_keys,
+    folder: str, geometry: IndexGeometry, spilled: Spilled, open_file: OpenKeys = open_keys
 ) -> list[IndexFilePlan]:
     """The files that the index worker makes of these keys, by its rules for rolling and names.
 
-    `spilled` are the ranges' keys in log order. Raises OSError.
+    Raises OSError.
     """
-    total, room = sum(one.keys for one in spilled), geometry.index_num - 1
+    total, room = sum(count for _, count in spilled), geometry.index_num - 1
     plans: list[IndexFilePlan] = []
     name, header = None, EMPTY_HEADER
     for start in range(0, total, room):
@@ -220,8 +142,7 @@ def plan_index_files(
         pieces = key_slices(spilled, start, stop)
         first, last = pieces[0], pieces[-1]
         name = next_index_file_name(_key(first.path, first.start, open_file)[1], name)
-        path = f"{folder}/{name}"
-        plans.append(IndexFilePlan(path, temporary, geometry, header, pieces, syncs))
+        plans.append(IndexFilePlan(f"{folder}/{name}", geometry, header, pieces))
         # The next file begins with what the last key of this one leaves in its header.
         offset, time = _key(last.path, last.stop - 1, open_file)
         header = rolled_header(
@@ -236,14 +157,14 @@ def _key(path: str, number: int, open_file: OpenKeys) -> tuple[int, int]:
     return int(batch.physical_offset[0]), int(batch.store_timestamp[0])
 
 
-def write_index_file(plan: IndexFilePlan) -> int:
+def write_index_file(folder: str, syncs: bool, plan: IndexFilePlan) -> int:
     """Makes the file, and gives it its name when it is whole; returns how many entries it has.
 
-    Entries go straight to the file: of a full one of 420 MB only the slots, 20 MB, and a million
-    keys are in memory.
+    It is filled in `folder`, on the same file system. Entries go straight to the file: of a full
+    one of 420 MB only the slots, 20 MB, and a million keys are in memory.
     """
-    temporary = Path(plan.temporary) / uuid.uuid4().hex
-    with whole_file(temporary, Path(plan.path), plan.syncs) as descriptor:
+    temporary = Path(folder) / uuid.uuid4().hex
+    with whole_file(temporary, Path(plan.path), syncs) as descriptor:
         return _fill(descriptor, plan, open_keys).index_count - 1
 
 
@@ -252,12 +173,11 @@ def write_index_object(folder: ObjectFolder, plan: IndexFilePlan) -> tuple[int, 
 
     Raises StoreUnreadable, JobFailed.
     """
-    out = folder.open()
     with naming_spill(folder), tempfile.TemporaryFile() as scratch:
-        header = _fill(scratch.fileno(), plan, out.input)
+        header = _fill(scratch.fileno(), plan, folder.input)
         scratch.seek(0)
         chunks = iter(lambda: scratch.read(_COPY_BYTES), b"")
-        return header.index_count - 1, out.write(plan.path, chunks)
+        return header.index_count - 1, folder.write(plan.path, chunks)
 
 
 @contextmanager
@@ -273,15 +193,8 @@ def naming_spill(folder: ObjectFolder) -> Iterator[None]:
 
 
 def _fill(descriptor: int, plan: IndexFilePlan, open_file: OpenKeys) -> IndexHeader:
-    """Writes the whole of an empty file; returns its header."""
+    """Writes the whole of an empty file, the header last; returns that."""
     disk.set_length(descriptor, plan.geometry.file_bytes)
-    header = _write_entries(descriptor, plan, open_file)
-    disk.write_all(descriptor, INDEX_HEADER.pack(header), 0)
-    return header
-
-
-def _write_entries(descriptor: int, plan: IndexFilePlan, open_file: OpenKeys) -> IndexHeader:
-    """Writes entries and slots; returns the header that belongs to them."""
     header, geometry = plan.header, plan.geometry
     slots = np.zeros(geometry.slot_count, _SLOTS_DTYPE)
     for batch in read_keys(plan.keys, open_file):
@@ -297,4 +210,5 @@ def _write_entries(descriptor: int, plan: IndexFilePlan, open_file: OpenKeys) ->
         if chunk.any():  # a hole stays one
             disk.write_all(descriptor, chunk.data, geometry.slot_position(0) + start)
     assert INDEX_SLOT.size == _SLOTS_DTYPE.itemsize
+    disk.write_all(descriptor, INDEX_HEADER.pack(header), 0)
     return header

@@ -1,7 +1,7 @@
 """The driver's side of one streaming query: where it starts, how far a batch goes, what it reads.
 
-Spark keeps one planner while a query runs. It never decides what has been read: positions come
-from the query's checkpoint, and a batch that is planned again reads the same rows.
+Spark keeps one reader, and so one planner, while a query runs. It never decides what has been read:
+positions come from the query's checkpoint, and a batch that is planned again reads the same rows.
 
 The stores of the query are kept open: which queues there are and where they end is asked again and
 again. An idle query asks a hundred times a second.
@@ -9,18 +9,30 @@ again. An idle query asks a hundred times a second.
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
 
 from keelog.pipeline.bounds import Extent, QueueAt, check_beginnings
 from keelog.pipeline.errors import DataLoss, StoreUnreadable, TargetMoved, log, naming_conditions
 from keelog.pipeline.options import SourceOptions
+from keelog.pipeline.read.parts import read_part
 from keelog.pipeline.resolve import QueueSpan, bound_offsets, check_topics, parts_of_rows
 from keelog.pipeline.stores.access import StoreAt, Way
-from keelog.pipeline.stores.opening import open_selected
+from keelog.pipeline.stores.planned_store import open_planned
+from keelog.pipeline.stream import micro_batch
 from keelog.pipeline.stream.micro_batch import (
     Generations,
     Loss,
@@ -28,14 +40,7 @@ from keelog.pipeline.stream.micro_batch import (
     StreamPosition,
     TopicAt,
     TriggerLimits,
-    describe,
-    end_by_bytes,
-    end_by_rows,
-    is_to_wait,
-    pending,
-    plan_ranges,
-    removed,
-    target_fault,
+    parse_position,
 )
 from keelog.pipeline.task_spec import Part
 from node.store.queues import QueueReader
@@ -53,6 +58,8 @@ LIST_S = 1.0
 """How often folders are listed for new queues, and a store at rest is looked at for changes."""
 SETTLE_S = 1.0
 """How long after the log has moved queues may still follow, and are looked at each time."""
+ROWS_MAX = 2**63 - 1
+"""Means no limit: `ReadAllAvailable` would put all of it into one batch."""
 COME_BACK_S_MAX = 60.0
 """How long a batch that is planned waits for queue workers that are starting again."""
 _LOOK_AGAIN_S = 0.02
@@ -120,14 +127,14 @@ class StreamPlanner:
         with naming_conditions():
             given, now = start, self._followed.look().generations
             if self._options.fail_on_data_loss:
-                self._raise_or_warn(removed(start.later(now)))
+                self._raise_or_warn(micro_batch.removed(start.later(now)))
             start = given.anew(now)
             # A batch up to a target is not asked for again: what is late is waited for.
             late = {} if self._target is None else {**self._target, **start.offsets}
             look = self._followed.look_for(late)
             ends = self._ends(start, look)
             begins = {queue: start.offsets.get(queue, _low(queue, look)) for queue in ends}
-            rows = sum(pending(begins, ends).values())
+            rows = sum(micro_batch.pending(begins, ends).values())
             if limits is not None and self._is_to_wait(limits, rows):
                 return given.begun()
             if limits is not None and rows:
@@ -136,7 +143,7 @@ class StreamPlanner:
             self._check_target(start, position, look)
             if self._options.fail_on_data_loss and position != start:
                 # Before the batch is in the checkpoint: a store that is put right then goes on.
-                self._raise_or_warn(plan_ranges(start, position, look.extents).lost)
+                self._raise_or_warn(micro_batch.plan_ranges(start, position, look.extents).lost)
         self._planned = position
         return position
 
@@ -162,7 +169,7 @@ class StreamPlanner:
         """Notes when a batch with rows was made. A query that reads up to a target never waits."""
         now = time.monotonic()
         since = None if self._triggered_at is None else (now - self._triggered_at) * 1000
-        if self._target is None and is_to_wait(limits, rows, since):
+        if self._target is None and micro_batch.is_to_wait(limits, rows, since):
             return True
         if rows:
             self._triggered_at = now
@@ -173,10 +180,12 @@ class StreamPlanner:
     ) -> dict[QueueAt, int]:
         by_rows = ends
         if limits.rows_max is not None:
-            by_rows = end_by_rows(limits.rows_max, begins, ends)
+            by_rows = micro_batch.end_by_rows(limits.rows_max, begins, ends)
         if limits.bytes_max is None:
             return by_rows
-        return end_by_bytes(limits.bytes_max, begins, by_rows, self._followed.record_sizes)
+        return micro_batch.end_by_bytes(
+            limits.bytes_max, begins, by_rows, self._followed.record_sizes
+        )
 
     def report(self) -> StreamPosition:
         """The ends as of the last look."""
@@ -191,17 +200,17 @@ class StreamPlanner:
         if start.begun() == end.begun():
             return []
         with naming_conditions():
-            lost = removed(start.later(end.generations))
+            lost = micro_batch.removed(start.later(end.generations))
             start = start.anew(end.generations)
             # Of a topic that was removed after the batch was planned nothing is left to read.
             gone = end.later(self._followed.look().generations)
-            lost += removed(gone)
+            lost += micro_batch.removed(gone)
             ends = {queue: at for queue, at in end.offsets.items() if queue not in gone}
             look = self._followed.look_for(ends)
             if end == self._planned:
                 self._check_target(start, end, look)
             begins = {queue: at for queue, at in start.offsets.items() if queue not in gone}
-            ranges = plan_ranges(
+            ranges = micro_batch.plan_ranges(
                 StreamPosition(begins, start.is_initial), StreamPosition(ends), look.extents
             )
             self._raise_or_warn(lost + ranges.lost)
@@ -218,7 +227,7 @@ class StreamPlanner:
             for queue, offset in start.offsets.items()
             if queue not in self._target and queue in end.offsets
         }
-        fault = target_fault({**self._target, **held}, end.offsets, look.extents)
+        fault = micro_batch.target_fault({**self._target, **held}, end.offsets, look.extents)
         if fault and self._options.fail_on_data_loss:
             raise TargetMoved(fault, _TARGET_HINT)
         if fault:
@@ -226,9 +235,9 @@ class StreamPlanner:
 
     def _raise_or_warn(self, lost: list[Loss]) -> None:
         if lost and self._options.fail_on_data_loss:
-            raise DataLoss(describe(lost), _LOSS_HINT)
+            raise DataLoss(micro_batch.describe(lost), _LOSS_HINT)
         if lost:
-            log.warning("messages are lost: %s", describe(lost))
+            log.warning("messages are lost: %s", micro_batch.describe(lost))
 
     def close(self) -> None:
         """Closes the stores."""
@@ -247,7 +256,7 @@ class FollowedStore:
         self._at = at
         self._options = options
         self._print = _fingerprint(at)
-        self.store = open_selected(at, options)
+        self.store = open_planned(at, options)
         self.extents: dict[QueueAt, Extent] = {}
         self.generations: dict[TopicAt, int] = {}
         self._queues: list[Queue] = []
@@ -301,7 +310,7 @@ class FollowedStore:
             return
         now = _fingerprint(self._at)
         if now != self._print:
-            before, self.store = self.store, open_selected(self._at, self._options)
+            before, self.store = self.store, open_planned(self._at, self._options)
             before.close()
             self._print = now
 
@@ -455,3 +464,71 @@ def _fingerprint(at: StoreAt) -> Fingerprint:
         # A segment was removed just now, or all of the store: opening it finds out.
         return ()
     return tuple(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats))
+
+
+class KeelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One lives on the driver's machine while a query runs. Tasks have another, without state."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._opened: StreamPlanner | None = None
+
+    @property
+    def _planner(self) -> StreamPlanner:
+        if self._opened is None:
+            self._opened = StreamPlanner(self._options)
+        return self._opened
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names
+        """Where a new query begins. Raises UnknownTopic, BadOption, OffsetOutOfRange."""
+        return self._planner.initial().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """The first of the options' limits. Spark knows no two at once: all are kept below."""
+        limits = self._options.triggers
+        if limits.rows_max is not None:
+            return ReadMaxRows(limits.rows_max)
+        if limits.bytes_max is not None:
+            return ReadMaxBytes(limits.bytes_max)
+        if limits.rows_min is not None:
+            return ReadMinRows(limits.rows_min)
+        return ReadMaxRows(ROWS_MAX)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Where the next batch ends. Raises DataLoss, TargetMoved, BadCheckpoint."""
+        limits = self._limits(limit)
+        return self._planner.latest(parse_position(start), limits).to_json()
+
+    def _limits(self, limit: ReadLimit) -> TriggerLimits | None:
+        limits = self._options.triggers
+        if isinstance(limit, ReadAllAvailable):
+            return None
+        if isinstance(limit, ReadMaxRows):
+            return replace(limits, rows_max=limit.max_rows)
+        if isinstance(limit, ReadMaxBytes):
+            return replace(limits, bytes_max=limit.max_bytes)
+        return limits
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where the queues end, for the query's progress."""
+        return self._planner.report().to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fixes what is read at most."""
+        self._planner.fix_target()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """One for each part. Raises DataLoss, TargetMoved, BadCheckpoint."""
+        parts = self._planner.parts(parse_position(start), parse_position(end))
+        return [InputPartition(part) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of one part as Arrow batches."""
+        if partition is not None and partition.value is not None:
+            yield from read_part(partition.value)
+
+    def stop(self) -> None:
+        """Closes the stores."""
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keelog.pipeline.errors import BadOption, ExportMismatch, naming_conditions
-from keelog.pipeline.jobs.export.folder import (
+from keelog.pipeline.jobs.export_folder import (
     ExportedFile,
     ExportFolder,
     ExportPosition,
@@ -20,12 +20,12 @@ from keelog.pipeline.jobs.export.folder import (
     Manifest,
     Publish,
 )
-from keelog.pipeline.jobs.export.write import NEEDED, NumberedPart, WriteOrder, Written, write_part
+from keelog.pipeline.jobs.export_write import NEEDED, NumberedPart, WriteOrder, Written, write_part
 from keelog.pipeline.jobs.publication import TEMPORARY
 from keelog.pipeline.options import ExportOptions, parse_options
 from keelog.pipeline.read.message_rows import on_loss
 from keelog.pipeline.resolve import plan_parts
-from keelog.pipeline.stores.opening import check_stores, task_files
+from keelog.pipeline.stores.planned_store import check_stores, task_files
 from keelog.pipeline.tables import DAMAGE, MESSAGES, Column, ddl
 from keelog.pipeline.task_spec import LogPart, Part, QueuePart, QueueSlice
 from protocol.derived.file_layouts import QUEUE_UNIT
@@ -84,7 +84,7 @@ def export(
     after any end. Raises MqError.
     """
     engine = partial(by_tasks, spark)
-    return run_export(path, ExportFolder.at(out, publish), options or ExportOptions(), engine)
+    return run_export(path, ExportFolder(out, publish), options or ExportOptions(), engine)
 
 
 def export_here(
@@ -100,9 +100,9 @@ def export_here(
         for numbered in parts:
             yield write_part(order, numbered)
             if progress is not None:
-                progress(numbered.number + 1, len(parts))
+                progress(numbered[0] + 1, len(parts))
 
-    return run_export(path, ExportFolder.at(out, publish), options or ExportOptions(), engine)
+    return run_export(path, ExportFolder(out, publish), options or ExportOptions(), engine)
 
 
 def run_export(
@@ -115,9 +115,8 @@ def run_export(
     # What is known before the folder is made: bad options, a path without a store.
     _file_columns(options)
     check_stores(parse_options(_source_options(path, options, options.by_queues)).stores)
-    opened = folder.open()
-    with opened.locked():
-        before = opened.clean()
+    with folder.locked():
+        before = folder.clean()
         plan = plan_export(path, options, before)
         version = before.version + 1 if before else 1
         order = WriteOrder(
@@ -128,13 +127,13 @@ def run_export(
             options.file_bytes_max,
             options.by_topic,
         )
-        if before is None and folder.publish == "manifest":
+        if before is None and folder.how == "manifest":
             # From here on data without a manifest is somebody else's.
-            opened.publish(_manifest(plan, {}, 0, ()))
+            folder.publish(_manifest(plan, {}, 0, ()))
         files: list[ExportedFile] = []
         tails: dict[str, LastExported] = {}
         damaged = 0
-        parts = [NumberedPart(number, part) for number, part in enumerate(plan.parts)]
+        parts = list(enumerate(plan.parts))
         for written in engine(parts, order) if parts else ():
             files += written.files
             damaged += written.damaged
@@ -145,15 +144,15 @@ def run_export(
         if before is None or files or dict(before.stores) != stores:
             kept = before.files if before else ()
             before = _manifest(plan, stores, version, (*kept, *files))
-            opened.publish(before)
-        opened.remove_folder(TEMPORARY)
+            folder.publish(before)
+        folder.remove_folder(TEMPORARY)
     return _result(folder.out, before, files, damaged, began)
 
 
 def by_tasks(spark: "SparkSession", parts: list[NumberedPart], order: WriteOrder) -> list[Written]:
     """The engine that has Spark's tasks write the parts."""
     # Imported here: the same export without Spark needs no pyspark.
-    from keelog.pipeline.jobs.session_run import run_tasks
+    from keelog.pipeline.session import run_tasks
 
     return run_tasks(spark, "export", partial(write_part, order), parts)
 
@@ -164,8 +163,7 @@ def read_export(spark: "SparkSession", out: str) -> "DataFrame":
     `spark.read.parquet(out)` gives the same rows, except while a run publishes, and except that
     Spark guesses the types of topics: names that are all numbers it takes for numbers.
     """
-    opened = ExportFolder.at(out).open()
-    manifest = opened.manifest()
+    manifest = ExportFolder(out).manifest()
     if manifest is None:
         raise BadOption(f"{out} holds no export", "the folder that was exported to")
     files = [f"{out.rstrip('/')}/{file.path}" for file in manifest.files]

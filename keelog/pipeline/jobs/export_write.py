@@ -18,18 +18,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from keelog.pipeline.errors import ExportUnwritable
-from keelog.pipeline.jobs.export.folder import (
+from keelog.pipeline.jobs.export_folder import (
     ExportedFile,
     ExportFolder,
     LastExported,
-    OpenExportFolder,
     file_name,
     temporary_path,
-    writing,
 )
 from keelog.pipeline.read.arrays import arrow_schema
 from keelog.pipeline.read.message_rows import passed_over_counted
-from keelog.pipeline.read.part import read_part
+from keelog.pipeline.read.parts import read_part
 from keelog.pipeline.tables import Column
 from keelog.pipeline.task_spec import Part
 from protocol.record.columns import Ints
@@ -71,11 +69,8 @@ class WriteOrder:
     by_topic: bool = True
 
 
-class NumberedPart(NamedTuple):
-    """A part, and its number among those of the run."""
-
-    number: int
-    part: Part
+NumberedPart = tuple[int, Part]
+"""A part, and before it its number among those of the run."""
 
 
 class Written(NamedTuple):
@@ -89,11 +84,12 @@ class Written(NamedTuple):
 
 def write_part(order: WriteOrder, numbered: NumberedPart) -> Written:
     """Writes the part's rows. Raises MqError: what reading raises, and ExportUnwritable."""
-    writer, node = PartWriter(order, numbered.number), numbered.part.task.store.node
+    number, part = numbered
+    writer, node = PartWriter(order, number), part.task.store.node
     tails: dict[str, LastExported] = {}
     try:
         with passed_over_counted() as passed_over:
-            for batch in read_part(numbered.part):
+            for batch in read_part(part):
                 writer.add(batch)
                 tail = _tail(batch)
                 if tail is not None:
@@ -149,7 +145,6 @@ class PartWriter:
         self._order = order
         self._number = number
         self._attempt = uuid.uuid4().hex[:12]
-        self._folder: OpenExportFolder = order.folder.open()
         self._schema = arrow_schema(order.columns)
         self._open: OrderedDict[str, _OpenFile] = OrderedDict()
         self._done: list[ExportedFile] = []
@@ -188,7 +183,7 @@ class PartWriter:
         self._open.clear()
 
     def _write(self, folder: str, file: _OpenFile) -> None:
-        with writing(self._order.folder.out):
+        with self._order.folder.naming():
             if file.parquet is None:
                 self._start(folder, file)
             rows = pa.Table.from_batches(file.batches).select(self._schema.names)
@@ -201,7 +196,7 @@ class PartWriter:
         )
         self._started += 1
         file.path = f"{folder}/{name}"
-        file.stream = self._folder.create(self._written_to(file.path))
+        file.stream = self._order.folder.create(self._written_to(file.path))
         file.parquet = pq.ParquetWriter(
             file.stream,
             self._schema,
@@ -213,25 +208,17 @@ class PartWriter:
         file = self._open[folder]
         if file.batches:
             self._write(folder, file)
-        with writing(self._order.folder.out):
+        with self._order.folder.naming():
             file.parquet.close()
             size = file.stream.tell()
             file.stream.close()
-            self._folder.sync_file(self._written_to(file.path))
+            self._order.folder.sync_file(self._written_to(file.path))
         del self._open[folder]
-        self._done.append(
-            ExportedFile(
-                file.path,
-                file.rows,
-                size,
-                file.first_offset,
-                file.last_offset,
-                self._order.version,
-            )
-        )
+        offsets = file.first_offset, file.last_offset
+        self._done.append(ExportedFile(file.path, file.rows, size, *offsets, self._order.version))
 
     def _written_to(self, path: str) -> str:
-        return temporary_path(path) if self._order.folder.publish == "rename" else path
+        return temporary_path(path) if self._order.folder.how == "rename" else path
 
 
 def by_partition(batch: pa.RecordBatch, by_topic: bool) -> Iterator[tuple[str, pa.RecordBatch]]:

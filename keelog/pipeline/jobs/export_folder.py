@@ -11,17 +11,17 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyarrow import fs
 
 from keelog.pipeline.errors import BadOption, ExportMismatch, ExportUnwritable
-from keelog.pipeline.jobs.publication import TEMPORARY, TEMPORARY_SUFFIX, Move, OutFolder, try_lock
+from keelog.pipeline.jobs.publication import TEMPORARY, TEMPORARY_SUFFIX, OutFolder, try_lock
 from protocol.errors import StoreLocked
 
 MANIFEST = "_keelog_manifest.json"
@@ -102,69 +102,56 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
                 f" {FORMAT_VERSION}",
                 "the release of Keelog that wrote it, or another folder",
             )
-        stores = {node: _position(at) for node, at in found["stores"].items()}
-        return Manifest(
-            found["version"],
-            found["updated_at"],
-            found["schema"],
-            found["selection"],
-            stores,
-            tuple(ExportedFile(**file) for file in found["files"]),
-        )
+        stores = {
+            node: ExportPosition(
+                at["log_end"], at["queues"], LastExported(**at["tail"]) if at["tail"] else None
+            )
+            for node, at in found["stores"].items()
+        }
+        names = ("version", "updated_at", "schema", "selection")
+        files = tuple(ExportedFile(**file) for file in found["files"])
+        return Manifest(*(found[name] for name in names), stores, files)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ExportMismatch(
             f"{where} is no manifest of an export: {error!r}", "another folder, or remove this one"
         ) from None
 
 
-def _position(found: Mapping[str, Any]) -> ExportPosition:
-    tail = LastExported(**found["tail"]) if found["tail"] else None
-    return ExportPosition(found["log_end"], found["queues"], tail)
+class ExportFolder(OutFolder):
+    """Where an export is: a path, or a URL that `pyarrow.fs` knows.
 
+    Methods raise ExportUnwritable for what the file system refuses.
+    """
 
-@dataclass(frozen=True, slots=True)
-class ExportFolder:
-    """Where an export is: a path, or a URL that `pyarrow.fs` knows. Plain data, for tasks too."""
+    def __init__(self, out: str, publish: Publish | None = None) -> None:
+        """`publish` is found when it is not given: local folders can rename. Raises BadOption."""
+        if not out or "\0" in out:
+            raise BadOption(f"{out!r} is no path", "a folder to export into")
+        scheme = urlsplit(out).scheme
+        # Tasks have a working directory of their own.
+        self.out = out if scheme else str(Path(out).absolute())
+        self.how = publish or ("rename" if scheme in ("", "file") else "manifest")
 
-    out: str
-    publish: Publish
-
-    def open(self) -> "OpenExportFolder":
-        """With the file system's client; raises BadOption for a URL that has none."""
+    def open_client(self) -> tuple[Any, str]:
+        if not urlsplit(self.out).scheme:
+            return fs.LocalFileSystem(), self.out
         try:
-            system, root = (
-                (fs.LocalFileSystem(), self.out)
-                if not urlsplit(self.out).scheme
-                else fs.FileSystem.from_uri(self.out)
-            )
+            return cast(tuple[Any, str], fs.FileSystem.from_uri(self.out))
         except (pa.ArrowException, ValueError) as error:
             raise BadOption(
                 f"{self.out} names no place to write to: {error}",
                 "a path, or a URL as s3://bucket/folder",
             ) from None
-        return OpenExportFolder(self, system, root)
 
-    @classmethod
-    def at(cls, out: str, publish: Publish | None = None) -> "ExportFolder":
-        """`publish` is found when it is not given: local folders can rename."""
-        if not out or "\0" in out:
-            raise BadOption(f"{out!r} is no path", "a folder to export into")
-        if not urlsplit(out).scheme:
-            # Tasks have a working directory of their own.
-            out = str(Path(out).absolute())
-        is_local = urlsplit(out).scheme in ("", "file")
-        return cls(out, publish or ("rename" if is_local else "manifest"))
-
-
-class OpenExportFolder(OutFolder):
-    """The same with its client. Methods raise ExportUnwritable for what the file system refuses."""
-
-    def __init__(self, folder: ExportFolder, system: Any, root: str) -> None:
-        super().__init__(system, root)
-        self.folder = folder
-
-    def naming(self, path: str = "") -> AbstractContextManager[None]:
-        return writing(self.folder.out)
+    @contextmanager
+    def naming(self, path: str = "") -> Iterator[None]:
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            raise ExportUnwritable(
+                f"{self.out} cannot be written: {error}",
+                "df -h, and the folder's owner and permissions",
+            ) from None
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -183,7 +170,7 @@ class OpenExportFolder(OutFolder):
             if not try_lock(handle):
                 raise StoreLocked.worded(
                     "KEELOG_EXPORT_BUSY",
-                    f"another export writes to {self.folder.out}",
+                    f"another export writes to {self.out}",
                     "again when it has ended",
                 )
             yield
@@ -213,7 +200,7 @@ class OpenExportFolder(OutFolder):
 
     def publish(self, manifest: Manifest) -> None:
         """Makes the files of this version, and with them the manifest, what readers see."""
-        if self.folder.publish == "manifest":
+        if self.how == "manifest":
             self.put(MANIFEST, manifest.to_json())
             return
         self.put(NEXT_MANIFEST, manifest.to_json())
@@ -222,7 +209,7 @@ class OpenExportFolder(OutFolder):
     def _carry_out(self, manifest: Manifest) -> None:
         """Moves what is not moved yet; then the next manifest is the manifest."""
         moves = [
-            Move(temporary_path(file.path), file.path, file.bytes)
+            (temporary_path(file.path), file.path, file.bytes)
             for file in manifest.files
             if file.version == manifest.version
         ]
@@ -238,7 +225,7 @@ class OpenExportFolder(OutFolder):
         left = {TEMPORARY, f"{NEXT_MANIFEST}{TEMPORARY_SUFFIX}", f"{MANIFEST}{TEMPORARY_SUFFIX}"}
         for found in sorted(self.names() - left):
             raise ExportMismatch(
-                f"{self.folder.out} has no {MANIFEST} and is not empty: it holds {found}",
+                f"{self.out} has no {MANIFEST} and is not empty: it holds {found}",
                 "a new folder",
             )
 
@@ -260,14 +247,3 @@ def file_name(version: int, part: int, number: int, run: str, attempt: str) -> s
 def temporary_path(path: str) -> str:
     """Where a file is written before it is moved to its place."""
     return f"{TEMPORARY}/{path.rpartition('/')[2]}{TEMPORARY_SUFFIX}"
-
-
-@contextmanager
-def writing(out: str) -> Iterator[None]:
-    """Errors of the file system become ExportUnwritable."""
-    try:
-        yield
-    except (OSError, pa.ArrowException) as error:
-        raise ExportUnwritable(
-            f"{out} cannot be written: {error}", "df -h, and the folder's owner and permissions"
-        ) from None
