@@ -3,7 +3,7 @@
 Rows begin and end at offsets, at a time, or with all there is. Nothing here looks at a store.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Literal, NamedTuple
@@ -46,44 +46,62 @@ LATEST = ReadBound("latest")
 
 
 class Extent(NamedTuple):
-    """What a queue has: offsets [`low`, `high`)."""
+    """What a queue has, or what is read of it: offsets [`low`, `high`)."""
 
     queue: QueueAt
     low: int
     high: int
 
 
-def offsets_for(
-    bound: ReadBound, name: str, extents: list[Extent], stores: int
+def bound_offsets(
+    bound: ReadBound,
+    name: str,
+    extents: list[Extent],
+    stores: int,
+    find: Callable[[QueueAt, int], int],
 ) -> dict[QueueAt, int]:
-    """The offset that `bound`, of kind `offsets`, says for each queue; -2 and -1 are replaced.
+    """The offset that a bound means for each queue; `name` is the option that it comes from.
 
-    It must name each queue that is read, and no other. Raises UnknownTopic, BadOption.
+    `find` returns the first offset of a queue at or after a time, and its end where there is none.
+    Raises UnknownTopic, BadOption, OffsetOutOfRange.
     """
-    named = named_values(bound, name, extents, stores)
-    answer: dict[QueueAt, int] = {}
-    for queue, low, high in extents:
-        ends = {EARLIEST_OFFSET: low, LATEST_OFFSET: high}
-        answer[queue] = ends.get(named[queue], named[queue])
+    if bound.kind == "earliest":
+        return {extent.queue: extent.low for extent in extents}
+    if bound.kind == "latest":
+        return {extent.queue: extent.high for extent in extents}
+    if bound.kind == "time":
+        named = {extent.queue: bound.time_ms for extent in extents}
+    else:
+        named = _named(bound, name, extents, stores)
+    if bound.kind == "offsets":
+        answer: dict[QueueAt, int] = {}
+        for queue, low, high in extents:
+            ends = {EARLIEST_OFFSET: low, LATEST_OFFSET: high}
+            answer[queue] = ends.get(named[queue], named[queue])
+        return answer
+    answer = {queue: find(queue, time_ms) for queue, time_ms in named.items()}
+    late = [f"{queue} ({named[queue]})" for queue, _, high in extents if answer[queue] >= high]
+    if bound.must_exist and late:
+        raise OffsetOutOfRange(
+            f"no message was stored at or after the starting time of {few(late)}",
+            "an earlier time, or startingOffsetsByTimestampStrategy=latest",
+        )
     return answer
 
 
-def named_values(
-    bound: ReadBound, name: str, extents: list[Extent], stores: int
-) -> dict[QueueAt, int]:
-    """What `bound` names for each queue that is read. Raises UnknownTopic, BadOption."""
+def _named(bound: ReadBound, name: str, extents: list[Extent], stores: int) -> dict[QueueAt, int]:
+    """What `bound` names for each queue that is read: it must name each of them, and no other."""
     given = dict(bound.offsets)
     answer: dict[QueueAt, int] = {}
     missing: list[str] = []
-    for extent in extents:
-        short = extent.queue._replace(node="")
-        value = given.pop(extent.queue, None)
+    for queue in (extent.queue for extent in extents):
+        value = given.pop(queue, None)
         if value is None and stores == 1:
-            value = given.pop(short, None)
+            value = given.pop(queue._replace(node=""), None)
         if value is None:
-            missing.append(str(extent.queue))
-            continue
-        answer[extent.queue] = value
+            missing.append(str(queue))
+        else:
+            answer[queue] = value
     if given:
         raise UnknownTopic(
             f"{name} names {few(given)}, which is not read",
@@ -93,32 +111,6 @@ def named_values(
         raise BadOption(
             f"{name} does not say where {few(missing)} begins or ends",
             "each queue that is read, or fewer queues by assign",
-        )
-    return answer
-
-
-def offsets_at_times(
-    bound: ReadBound,
-    name: str,
-    extents: list[Extent],
-    stores: int,
-    find: Callable[[QueueAt, int], int],
-) -> dict[QueueAt, int]:
-    """The first offset at or after each queue's time, for bounds of kind `time` and `times`.
-
-    `find` returns it for one queue, and the end of the queue where there is none. Raises
-    UnknownTopic, BadOption, OffsetOutOfRange.
-    """
-    if bound.kind == "times":
-        times = named_values(bound, name, extents, stores)
-    else:
-        times = {extent.queue: bound.time_ms for extent in extents}
-    answer = {queue: find(queue, time_ms) for queue, time_ms in times.items()}
-    late = [f"{queue} ({times[queue]})" for queue, _, high in extents if answer[queue] >= high]
-    if bound.must_exist and late:
-        raise OffsetOutOfRange(
-            f"no message was stored at or after the starting time of {few(late)}",
-            "an earlier time, or startingOffsetsByTimestampStrategy=latest",
         )
     return answer
 
@@ -148,16 +140,6 @@ def check_offsets(
     if fail_on_data_loss:
         raise DataLoss(text, "failOnDataLoss=false, which begins with what is left")
     return min(low, end), end, text
-
-
-def check_beginnings(extents: Iterable[Extent], offsets: Mapping[QueueAt, int]) -> None:
-    """Raises OffsetOutOfRange for the beginning of a stream after the end of its queue."""
-    for queue, low, high in extents:
-        if offsets[queue] > high:
-            raise OffsetOutOfRange(
-                f"the starting offset {offsets[queue]} of {queue} is beyond its end, {high}",
-                f"an offset from {low} to {high}, or -1 for the latest",
-            )
 
 
 class PartitionLimits(NamedTuple):

@@ -3,7 +3,7 @@
 Runs once for a DataFrame, on the driver's machine. The ends that it finds are the ends of the read.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -142,38 +142,47 @@ def parts_of_rows(
 
 def _queue_rows(stores: list[PlannedStore], options: SourceOptions) -> list[QueueSpan]:
     """The queues that are asked for, each with its bounds, without those that give no row."""
-    found = [
-        (store, reader)
+    selection = options.selection
+    found = {
+        QueueAt(queue.topic, store.at.node, queue.queue_id): (store, reader)
         for store in stores
         for queue in store.queues()
-        if options.selection.takes(*queue) and (reader := store.queue(*queue)) is not None
-    ]
+        if selection.takes(*queue) and (reader := store.queue(*queue)) is not None
+    }
     check_topics(stores, options)
     extents = [
-        Extent(
-            QueueAt(reader.queue.topic, store.at.node, reader.queue.queue_id),
-            reader.min_offset,
-            reader.max_offset,
-        )
-        for store, reader in found
+        Extent(queue, reader.min_offset, reader.max_offset) for queue, (_, reader) in found.items()
     ]
-    selection, count = options.selection, len(stores)
-    starts = bound_offsets(selection.start, "startingOffsets", extents, found, count)
-    ends = bound_offsets(selection.end, "endingOffsets", extents, found, count)
+    starts = bound_offsets(selection.start, "startingOffsets", extents, found, len(stores))
+    ends = bound_offsets(selection.end, "endingOffsets", extents, found, len(stores))
     rows: list[QueueSpan] = []
-    for (store, reader), extent in zip(found, extents, strict=True):
+    for extent in extents:
+        start, end = starts[extent.queue], ends[extent.queue]
         # Times in wrong order ask for nothing; offsets in wrong order are an error.
-        end = ends[extent.queue]
         if {"time", "times"} & {selection.start.kind, selection.end.kind}:
-            end = max(end, min(starts[extent.queue], extent.high))
-        start, end, lost = bounds.check_offsets(
-            extent, starts[extent.queue], end, options.fail_on_data_loss
-        )
+            end = max(end, min(start, extent.high))
+        start, end, lost = bounds.check_offsets(extent, start, end, options.fail_on_data_loss)
         if lost:
             log.warning("messages are lost: %s", lost)
         if start < end:
-            rows.append(QueueSpan(store, reader, start, end))
+            rows.append(QueueSpan(*found[extent.queue], start, end))
     return rows
+
+
+def bound_offsets(
+    bound: ReadBound,
+    name: str,
+    extents: list[Extent],
+    found: Mapping[QueueAt, tuple[PlannedStore, QueueReader]],
+    stores: int,
+) -> dict[QueueAt, int]:
+    """`bounds.bound_offsets` of queues that are open: `found` has those of `extents`."""
+
+    def find(queue: QueueAt, time_ms: int) -> int:
+        store, reader = found[queue]
+        return store.offset_by_time(reader, time_ms)
+
+    return bounds.bound_offsets(bound, name, extents, stores, find)
 
 
 def check_topics(stores: list[PlannedStore], options: SourceOptions) -> None:
@@ -192,33 +201,6 @@ def check_topics(stores: list[PlannedStore], options: SourceOptions) -> None:
             if Queue(topic, queue_id) not in there:
                 known = sorted(queue.queue_id for queue in there if queue.topic == topic)
                 raise UnknownTopic(f"topic {topic} has no queue {queue_id}", f"one of {known}")
-
-
-def bound_offsets(
-    bound: ReadBound,
-    name: str,
-    extents: list[Extent],
-    readers: list[tuple[PlannedStore, QueueReader]],
-    stores: int,
-) -> dict[QueueAt, int]:
-    """The offset that a bound means for each queue; `readers` are those of `extents`, in order.
-
-    Raises UnknownTopic, BadOption, OffsetOutOfRange.
-    """
-    if bound.kind == "offsets":
-        return bounds.offsets_for(bound, name, extents, stores)
-    if bound.kind == "earliest":
-        return {extent.queue: extent.low for extent in extents}
-    if bound.kind == "latest":
-        return {extent.queue: extent.high for extent in extents}
-    of = {extent.queue: found for extent, found in zip(extents, readers, strict=True)}
-    return bounds.offsets_at_times(
-        bound,
-        name,
-        extents,
-        stores,
-        lambda queue, ms: of[queue][0].offset_by_time(of[queue][1], ms),
-    )
 
 
 def _row_bytes(row: QueueSpan, options: SourceOptions) -> float:

@@ -108,9 +108,9 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
             )
             for node, at in found["stores"].items()
         }
-        names = ("version", "updated_at", "schema", "selection")
         files = tuple(ExportedFile(**file) for file in found["files"])
-        return Manifest(*(found[name] for name in names), stores, files)
+        of_run = {name: found[name] for name in ("version", "updated_at", "schema", "selection")}
+        return Manifest(**of_run, stores=stores, files=files)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ExportMismatch(
             f"{where} is no manifest of an export: {error!r}", "another folder, or remove this one"

@@ -20,6 +20,7 @@ from typing import Literal
 from pyspark.sql import SparkSession
 
 from keelog.pipeline.errors import BadOption, JobFailed, StoreUnreadable, naming_conditions
+from keelog.pipeline.jobs import rebuild_index, rebuild_task, rebuild_units, scan
 from keelog.pipeline.jobs.rebuild_folder import (
     KEYS_DIR,
     Building,
@@ -27,33 +28,9 @@ from keelog.pipeline.jobs.rebuild_folder import (
     OutFile,
     RebuildManifest,
 )
-from keelog.pipeline.jobs.rebuild_index import (
-    Spilled,
-    naming_spill,
-    plan_index_files,
-    write_index_file,
-    write_index_object,
-)
-from keelog.pipeline.jobs.rebuild_task import (
-    RangeJob,
-    Shuffled,
-    rebuild_range,
-    shuffle_ranges,
-)
-from keelog.pipeline.jobs.rebuild_units import (
-    Runs,
-    UnitFiles,
-    joined_runs,
-    run_problems,
-    unit_count,
-)
-from keelog.pipeline.jobs.scan import (
-    RANGE_BYTES,
-    ScanRange,
-    Stitched,
-    plan_ranges,
-    stitch,
-)
+from keelog.pipeline.jobs.rebuild_task import RangeJob
+from keelog.pipeline.jobs.rebuild_units import Runs
+from keelog.pipeline.jobs.scan import RANGE_BYTES, ScanRange, Stitched
 from keelog.pipeline.session import run_tasks
 from keelog.pipeline.stores import object_store
 from keelog.pipeline.stores.access import StoreAt, Way, check_can_make, place_of
@@ -243,11 +220,13 @@ class LocalTarget:
             keys=None if job.keys is None else str(attempt / KEYS_DIR),
         )
 
-    def make_index(self, geometry: IndexGeometry, spilled: Spilled) -> list[int]:
+    def make_index(self, geometry: IndexGeometry, spilled: rebuild_index.Spilled) -> list[int]:
         """Has the index files written from the keys that ranges left; how many entries each has."""
         assert self.job.keys is not None
-        plans = plan_index_files(str(self._building.attempt / INDEX_DIR), geometry, spilled)
-        write = partial(write_index_file, self.job.keys, self.job.syncs)
+        plans = rebuild_index.plan_index_files(
+            str(self._building.attempt / INDEX_DIR), geometry, spilled
+        )
+        write = partial(rebuild_index.write_index_file, self.job.keys, self.job.syncs)
         return run_tasks(self.spark, "index files", write, plans)
 
     def finish_queues(self, runs: Runs, written: Sequence[OutFile]) -> int:
@@ -280,7 +259,7 @@ class LocalTarget:
 
 
 def _fill(folder: str, file_bytes: int, syncs: bool, queues: list[tuple[Queue, int]]) -> None:
-    with closing(UnitFiles(Path(folder), file_bytes, syncs)) as files:
+    with closing(rebuild_units.UnitFiles(Path(folder), file_bytes, syncs)) as files:
         for queue, first in queues:
             files.fill(queue, first)
 
@@ -305,10 +284,10 @@ class ObjectTarget:
         keys = None if self.job.keys is None else self._folder.keys
         self.job = replace(self.job, out=self._folder, keys=keys)
 
-    def make_index(self, geometry: IndexGeometry, spilled: Spilled) -> list[int]:
-        with naming_spill(self._folder):
-            plans = plan_index_files(INDEX_DIR, geometry, spilled, self._folder.input)
-        write = partial(write_index_object, self._folder)
+    def make_index(self, geometry: IndexGeometry, spilled: rebuild_index.Spilled) -> list[int]:
+        with rebuild_index.naming_spill(self._folder):
+            plans = rebuild_index.plan_index_files(INDEX_DIR, geometry, spilled, self._folder.input)
+        write = partial(rebuild_index.write_index_object, self._folder)
         made = run_tasks(self.spark, "index files", write, plans)
         self._files += [file for _, file in made]
         return [entries for entries, _ in made]
@@ -362,7 +341,7 @@ class _SparkRebuild:
     def run(self, range_bytes: int, seconds: Callable[[], float]) -> RebuildResult:
         """All of it, up to the switch."""
         log, cores = self.target.job.log, self.spark.sparkContext.defaultParallelism
-        ranges = plan_ranges(log, range_bytes, _TASKS_A_CORE * cores)
+        ranges = scan.plan_ranges(log, range_bytes, _TASKS_A_CORE * cores)
         done, stitched = self._attempt(ranges)
         repaired = not stitched.is_same
         if repaired:
@@ -374,8 +353,8 @@ class _SparkRebuild:
                     f"the log of {log.store.root} changed while it was read",
                     "stop who writes to it",
                 )
-        runs = joined_runs([report.runs for report in done.reports])
-        problems = list(islice(run_problems(runs), _PROBLEMS_NAMED + 1))
+        runs = rebuild_units.joined_runs([report.runs for report in done.reports])
+        problems = list(islice(rebuild_units.run_problems(runs), _PROBLEMS_NAMED + 1))
         if problems:
             more = "; and more" if len(problems) > _PROBLEMS_NAMED else ""
             raise JobFailed(
@@ -393,7 +372,7 @@ class _SparkRebuild:
             end=log.end,
             records=sum(report.records for report in done.reports),
             queues=len(runs),
-            units=unit_count(runs),
+            units=rebuild_units.unit_count(runs),
             queue_files=queue_files,
             index_files=len(index),
             index_entries=sum(index),
@@ -404,18 +383,17 @@ class _SparkRebuild:
         self.target.publish(result.shape())
         return replace(result, seconds=seconds())
 
-    def _attempt(self, ranges: list[ScanRange]) -> tuple[Shuffled, Stitched]:
+    def _attempt(self, ranges: list[ScanRange]) -> tuple[rebuild_task.Shuffled, Stitched]:
         """Reads all ranges and writes, from nothing on. Raises StoreDamaged."""
         self.target.begin()
         job = self.target.job
         if self.plan == "shuffle" and job.queues is not None:
-            done = shuffle_ranges(self.spark, job, ranges)
+            done = rebuild_task.shuffle_ranges(self.spark, job, ranges)
         else:
-            done = Shuffled(
-                run_tasks(self.spark, "rebuild", partial(rebuild_range, job), ranges), []
-            )
+            one_range = partial(rebuild_task.rebuild_range, job)
+            done = rebuild_task.Shuffled(run_tasks(self.spark, "rebuild", one_range, ranges), [])
         with naming_conditions():
-            stitched = stitch(job.log, ranges, [report.ends for report in done.reports])
+            stitched = scan.stitch(job.log, ranges, [report.ends for report in done.reports])
         if stitched.torn is not None:
             root, position, why = job.log.store.root, stitched.torn.position, stitched.torn.why
             raise StoreDamaged.worded(

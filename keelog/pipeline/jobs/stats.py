@@ -198,14 +198,9 @@ class Figures:
 
     def document(self) -> Row:
         """As JSON has it."""
-        return {
-            "totals": self.totals,
-            "window_ms": self.window.ms,
-            **{
-                name: getattr(self, name)
-                for name in ("topics", "queues", "sizes", "tags", "keys", "rates", "tag_rates")
-            },
-        }
+        names = ("topics", "queues", "sizes", "tags", "keys", "rates", "tag_rates")
+        lists = {name: getattr(self, name) for name in names}
+        return {"totals": self.totals, "window_ms": self.window.ms, **lists}
 
 
 def collect_figures(messages: DataFrame, top: int) -> Figures:
@@ -252,13 +247,10 @@ def _totals(topics: list[Row]) -> Row:
     last = max((row["last"] for row in topics if row["last"] is not None), default=None)
     count = sum(row["messages"] for row in topics)
     seconds = (last - first) / 1000 if first is not None and last is not None else 0
+    sums = ("queues", "messages", "bytes", "tagged", "keyed")
     return {
         "topics": len(topics),
-        "queues": sum(row["queues"] for row in topics),
-        "messages": count,
-        "bytes": sum(row["bytes"] for row in topics),
-        "tagged": sum(row["tagged"] for row in topics),
-        "keyed": sum(row["keyed"] for row in topics),
+        **{name: sum(row[name] for row in topics) for name in sums},
         "per_second": count / seconds if seconds else None,
         "first": first,
         "last": last,

@@ -221,14 +221,6 @@ def is_to_wait(limits: TriggerLimits, rows: int, since_trigger_ms: float | None)
     return 0 < rows < limits.rows_min and since_trigger_ms < limits.delay_ms_max
 
 
-class QueueRange(NamedTuple):
-    """Rows [`start`, `end`) of a queue."""
-
-    queue: QueueAt
-    start: int
-    end: int
-
-
 class Loss(NamedTuple):
     """Messages of a queue that a batch should have had. `messages` None: nobody knows how many."""
 
@@ -244,7 +236,7 @@ class Loss(NamedTuple):
 class Ranges(NamedTuple):
     """What can be read, and what cannot any more."""
 
-    found: list[QueueRange]
+    found: list[Extent]
     lost: list[Loss]
 
 
@@ -264,7 +256,7 @@ def plan_ranges(
                 why = f"{until} to {begin - 1}: it ended at {begin} and ends at {until} now"
                 answer.lost.append(Loss(queue, begin - until, why))
         elif queue in extents:
-            _plan_one(QueueRange(queue, begin, until), extents[queue], answer)
+            _plan_one(Extent(queue, begin, until), extents[queue], answer)
         elif begin < until:
             why = f"{begin} to {until - 1}: the queue is gone"
             answer.lost.append(Loss(queue, until - begin, why))
@@ -275,7 +267,7 @@ def plan_ranges(
     return answer
 
 
-def _plan_one(asked: QueueRange, extent: Extent, answer: Ranges) -> None:
+def _plan_one(asked: Extent, extent: Extent, answer: Ranges) -> None:
     queue, begin, until = asked
     first = min(max(begin, extent.low), until)
     last = max(min(until, extent.high), first)
@@ -286,7 +278,7 @@ def _plan_one(asked: QueueRange, extent: Extent, answer: Ranges) -> None:
         why = f"{last} to {until - 1}: it ends at {extent.high} now"
         answer.lost.append(Loss(queue, until - last, why))
     if first < last:
-        answer.found.append(QueueRange(queue, first, last))
+        answer.found.append(Extent(queue, first, last))
 
 
 def removed(offsets: Mapping[QueueAt, int]) -> list[Loss]:

@@ -1,6 +1,6 @@
 """The driver's side of one streaming query: where it starts, how far a batch goes, what it reads.
 
-Spark keeps one reader, and so one planner, while a query runs. It never decides what has been read:
+Spark keeps one reader while a query runs. It never decides what has been read:
 positions come from the query's checkpoint, and a batch that is planned again reads the same rows.
 
 The stores of the query are kept open: which queues there are and where they end is asked again and
@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from keelog.pipeline.bounds import Extent, QueueAt, check_beginnings
+from keelog.pipeline.bounds import Extent, QueueAt
 from keelog.pipeline.errors import DataLoss, StoreUnreadable, TargetMoved, log, naming_conditions
 from keelog.pipeline.options import SourceOptions
 from keelog.pipeline.read.parts import read_part
@@ -36,7 +36,6 @@ from keelog.pipeline.stream import micro_batch
 from keelog.pipeline.stream.micro_batch import (
     Generations,
     Loss,
-    QueueRange,
     StreamPosition,
     TopicAt,
     TriggerLimits,
@@ -45,6 +44,7 @@ from keelog.pipeline.stream.micro_batch import (
 from keelog.pipeline.task_spec import Part
 from node.store.queues import QueueReader
 from protocol.derived.file_layouts import FILLER_SIZE
+from protocol.errors import OffsetOutOfRange
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR
 from protocol.record.columns import Ints
@@ -80,18 +80,29 @@ class QueueSnapshot(NamedTuple):
         return {queue: extent.high for queue, extent in self.extents.items()}
 
 
-class StreamPlanner:
-    """Each method raises what opening and refreshing the stores raises, and says what else."""
+class KeelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One lives on the driver's machine while a query runs. Tasks have another, which only reads.
+
+    Each method raises what opening and refreshing the stores raises, and says what else.
+    """
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._followed = Followed(options)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._followed = Followed(self._options)
         self._initial: StreamPosition | None = None
         self._target: dict[QueueAt, int] | None = None
         self._planned: StreamPosition | None = None
         self._triggered_at: float | None = None
 
-    def initial(self) -> StreamPosition:
+    def stop(self) -> None:
+        """Closes the stores."""
+        self._followed.close()
+        self._begin()
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names
         """Where a new query begins; the same each time it is asked.
 
         Raises UnknownTopic, BadOption, OffsetOutOfRange.
@@ -108,19 +119,41 @@ class StreamPlanner:
             generations = self._followed.last_look().generations
             known = StreamPosition({}).merged(generations, offsets)
             self._initial = StreamPosition(offsets, True, known)
-        return self._initial
+        return self._initial.to_json()
 
-    def fix_target(self) -> None:
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """From now on nothing is read after the present ends."""
         with naming_conditions():
             self._target = self._followed.settled().highs()
 
-    def latest(self, start: StreamPosition, limits: TriggerLimits | None) -> StreamPosition:
-        """Where the batch from `start` ends; `start` itself when there is nothing to read.
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """The first of the options' limits. Spark knows no two at once: all are kept below."""
+        limits = self._options.triggers
+        if limits.rows_max is not None:
+            return ReadMaxRows(limits.rows_max)
+        if limits.bytes_max is not None:
+            return ReadMaxBytes(limits.bytes_max)
+        if limits.rows_min is not None:
+            return ReadMinRows(limits.rows_min)
+        return ReadMaxRows(ROWS_MAX)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Where the batch from `start` ends. Raises DataLoss, TargetMoved, BadCheckpoint."""
+        limits: TriggerLimits | None = self._options.triggers
+        if isinstance(limit, ReadAllAvailable):
+            limits = None
+        elif isinstance(limit, ReadMaxRows):
+            limits = replace(self._options.triggers, rows_max=limit.max_rows)
+        elif isinstance(limit, ReadMaxBytes):
+            limits = replace(self._options.triggers, bytes_max=limit.max_bytes)
+        return self._latest(parse_position(start), limits).to_json()
+
+    def _latest(self, start: StreamPosition, limits: TriggerLimits | None) -> StreamPosition:
+        """`start` itself when there is nothing to read.
 
         The first batch of a query is empty unless `limits` is None: so its beginning is in the
         checkpoint before any row is read, and a query that dies in its first batch with rows goes
-        on at the same place. Raises DataLoss, TargetMoved.
+        on at the same place.
         """
         if start.is_initial and limits is not None:
             return start.begun()
@@ -133,7 +166,8 @@ class StreamPlanner:
             late = {} if self._target is None else {**self._target, **start.offsets}
             look = self._followed.look_for(late)
             ends = self._ends(start, look)
-            begins = {queue: start.offsets.get(queue, _low(queue, look)) for queue in ends}
+            lows = {queue: extent.low for queue, extent in look.extents.items()}
+            begins = {queue: start.offsets.get(queue, lows.get(queue, 0)) for queue in ends}
             rows = sum(micro_batch.pending(begins, ends).values())
             if limits is not None and self._is_to_wait(limits, rows):
                 return given.begun()
@@ -143,7 +177,8 @@ class StreamPlanner:
             self._check_target(start, position, look)
             if self._options.fail_on_data_loss and position != start:
                 # Before the batch is in the checkpoint: a store that is put right then goes on.
-                self._raise_or_warn(micro_batch.plan_ranges(start, position, look.extents).lost)
+                lost = micro_batch.plan_ranges(start, position, look.extents).lost
+                self._raise_or_warn(lost)
         self._planned = position
         return position
 
@@ -187,16 +222,21 @@ class StreamPlanner:
             limits.bytes_max, begins, by_rows, self._followed.record_sizes
         )
 
-    def report(self) -> StreamPosition:
-        """The ends as of the last look."""
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where the queues ended at the last look, for the query's progress."""
         with naming_conditions():
-            return StreamPosition(self._followed.last_look().highs())
+            return StreamPosition(self._followed.last_look().highs()).to_json()
 
-    def parts(self, start: StreamPosition, end: StreamPosition) -> list[Part]:
-        """What reads from `start` to `end`, the same rows each time. Raises DataLoss, TargetMoved.
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """What reads from `start` to `end`, the same rows each time.
 
-        With `failOnDataLoss=false` a loss is a warning with its counts.
+        Raises DataLoss, TargetMoved, BadCheckpoint. With `failOnDataLoss=false` a loss is a warning
+        with its counts.
         """
+        parts = self._parts(parse_position(start), parse_position(end))
+        return [InputPartition(part) for part in parts]
+
+    def _parts(self, start: StreamPosition, end: StreamPosition) -> list[Part]:
         if start.begun() == end.begun():
             return []
         with naming_conditions():
@@ -215,6 +255,11 @@ class StreamPlanner:
             )
             self._raise_or_warn(lost + ranges.lost)
             return self._followed.parts(ranges.found)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of one part as Arrow batches."""
+        if partition is not None and partition.value is not None:
+            yield from read_part(partition.value)
 
     def _check_target(
         self, start: StreamPosition, end: StreamPosition, look: QueueSnapshot
@@ -238,15 +283,6 @@ class StreamPlanner:
             raise DataLoss(micro_batch.describe(lost), _LOSS_HINT)
         if lost:
             log.warning("messages are lost: %s", micro_batch.describe(lost))
-
-    def close(self) -> None:
-        """Closes the stores."""
-        self._followed.close()
-
-
-def _low(queue: QueueAt, look: QueueSnapshot) -> int:
-    extent = look.extents.get(queue)
-    return 0 if extent is None else extent.low
 
 
 class FollowedStore:
@@ -418,11 +454,18 @@ class Followed:
         stores = [one.store for one in self._opened()]
         check_topics(stores, self._options)
         extents = [look.extents[queue] for queue in sorted(look.extents)]
-        readers = {queue: self._stores[queue.node].reader(queue) for queue in look.extents}
-        found = [(self._stores[one.queue.node].store, readers[one.queue]) for one in extents]
+        found = {
+            queue: (self._stores[queue.node].store, self._stores[queue.node].reader(queue))
+            for queue in look.extents
+        }
         bound = self._options.selection.start
         answer = bound_offsets(bound, "startingOffsets", extents, found, len(stores))
-        check_beginnings(extents, answer)
+        for queue, low, high in extents:
+            if answer[queue] > high:
+                raise OffsetOutOfRange(
+                    f"the starting offset {answer[queue]} of {queue} is beyond its end, {high}",
+                    f"an offset from {low} to {high}, or -1 for the latest",
+                )
         return answer
 
     def record_sizes(self, queue: QueueAt, start: int, end: int) -> Ints:
@@ -430,14 +473,12 @@ class Followed:
         size = self._stores[queue.node].reader(queue).units(start, end - start)["size"]
         return np.where(size == FILLER_SIZE, 0, size).astype(np.int64)
 
-    def parts(self, ranges: Iterable[QueueRange]) -> list[Part]:
+    def parts(self, ranges: Iterable[Extent]) -> list[Part]:
         """The parts of a batch."""
-        rows = [
-            QueueSpan(
-                self._stores[queue.node].store, self._stores[queue.node].reader(queue), start, end
-            )
-            for queue, start, end in ranges
-        ]
+        rows = []
+        for queue, start, end in ranges:
+            of = self._stores[queue.node]
+            rows.append(QueueSpan(of.store, of.reader(queue), start, end))
         stores = [one.store for one in self._opened()]
         return list(parts_of_rows(rows, stores, self._options))
 
@@ -464,71 +505,3 @@ def _fingerprint(at: StoreAt) -> Fingerprint:
         # A segment was removed just now, or all of the store: opening it finds out.
         return ()
     return tuple(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats))
-
-
-class KeelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One lives on the driver's machine while a query runs. Tasks have another, without state."""
-
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
-        self._opened: StreamPlanner | None = None
-
-    @property
-    def _planner(self) -> StreamPlanner:
-        if self._opened is None:
-            self._opened = StreamPlanner(self._options)
-        return self._opened
-
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names
-        """Where a new query begins. Raises UnknownTopic, BadOption, OffsetOutOfRange."""
-        return self._planner.initial().to_json()
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """The first of the options' limits. Spark knows no two at once: all are kept below."""
-        limits = self._options.triggers
-        if limits.rows_max is not None:
-            return ReadMaxRows(limits.rows_max)
-        if limits.bytes_max is not None:
-            return ReadMaxBytes(limits.bytes_max)
-        if limits.rows_min is not None:
-            return ReadMinRows(limits.rows_min)
-        return ReadMaxRows(ROWS_MAX)
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Where the next batch ends. Raises DataLoss, TargetMoved, BadCheckpoint."""
-        limits = self._limits(limit)
-        return self._planner.latest(parse_position(start), limits).to_json()
-
-    def _limits(self, limit: ReadLimit) -> TriggerLimits | None:
-        limits = self._options.triggers
-        if isinstance(limit, ReadAllAvailable):
-            return None
-        if isinstance(limit, ReadMaxRows):
-            return replace(limits, rows_max=limit.max_rows)
-        if isinstance(limit, ReadMaxBytes):
-            return replace(limits, bytes_max=limit.max_bytes)
-        return limits
-
-    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where the queues end, for the query's progress."""
-        return self._planner.report().to_json()
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fixes what is read at most."""
-        self._planner.fix_target()
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """One for each part. Raises DataLoss, TargetMoved, BadCheckpoint."""
-        parts = self._planner.parts(parse_position(start), parse_position(end))
-        return [InputPartition(part) for part in parts]
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The rows of one part as Arrow batches."""
-        if partition is not None and partition.value is not None:
-            yield from read_part(partition.value)
-
-    def stop(self) -> None:
-        """Closes the stores."""
-        if self._opened is not None:
-            self._opened.close()
-            self._opened = None

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from keelog.pipeline.bounds import Extent, QueueAt
 from keelog.pipeline.stream.micro_batch import (
-    QueueRange,
     StreamPosition,
     describe,
     plan_ranges,
@@ -76,7 +75,7 @@ def test_the_first_batch_may_have_been_given_a_later_beginning() -> None:
         [],
     )
     assert plan_ranges(StreamPosition({A: 3}, True), StreamPosition({A: 5}), there).found == [
-        QueueRange(A, 3, 5)
+        Extent(A, 3, 5)
     ]
 
 

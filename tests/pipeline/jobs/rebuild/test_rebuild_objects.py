@@ -13,7 +13,7 @@ import pytest
 from pyarrow import fs
 
 from keelog.pipeline.errors import BadOption, JobFailed, StoreUnreadable
-from keelog.pipeline.jobs import rebuild as module
+from keelog.pipeline.jobs import scan
 from keelog.pipeline.jobs.rebuild import RebuildResult, rebuild
 from keelog.pipeline.jobs.rebuild_folder import (
     Building,
@@ -117,7 +117,7 @@ def test_a_forged_record_leaves_no_object(
             ScanRange(number, *pair, number == 0) for number, pair in enumerate(pairwise(borders))
         ]
 
-    monkeypatch.setattr(module, "plan_ranges", cut)
+    monkeypatch.setattr(scan, "plan_ranges", cut)
     assert run(address(tmp_path / "a"), out=address(tmp_path / "out")).repaired
     rebuild_by_workers(tmp_path / "a", settings=SETTINGS)
     assert tree(tmp_path / "out") == tree(tmp_path / "a")
@@ -282,7 +282,7 @@ def test_an_object_that_is_lost_while_it_is_read_is_named(
         object_store._sources.clear()
         return plan_ranges(*arguments)
 
-    monkeypatch.setattr(module, "plan_ranges", lose)
+    monkeypatch.setattr(scan, "plan_ranges", lose)
     with pytest.raises(StoreDamaged, match=f"{segment.name}.*is gone.*store at rest"):
         run(address(store), out=address(tmp_path / "out"))
 
