@@ -9,7 +9,7 @@ last.
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -125,7 +125,7 @@ def rebuild(
             stack.enter_context(made.held())
             _check_is_new(target)
             work = _SparkRebuild(spark, made, geometry, plan)
-            return work.run(range_bytes, lambda: time.monotonic() - began)
+            return work.run(range_bytes, began)
         except OSError as error:
             raise StoreUnreadable(str(error), "a file system with room") from None
 
@@ -193,7 +193,7 @@ def _lock(root: Path) -> StoreLock:
         raise error from None
 
 
-class LocalTarget:
+class LocalTarget(Building):
     """A new folder, or, without `out`, the store itself.
 
     `job` is what tasks of the present attempt get.
@@ -204,16 +204,12 @@ class LocalTarget:
         self.job = job
         folders = ((CONSUME_QUEUE_DIR, job.queues), (INDEX_DIR, job.keys))
         made = [name for name, wanted in folders if wanted is not None]
-        self._building = Building(Path(job.log.store.root), out, made)
-
-    def held(self) -> AbstractContextManager[None]:
-        """Holds the place against other jobs, as far as that can be. Raises StoreLocked."""
-        return self._building.held()
+        super().__init__(Path(job.log.store.root), out, made)
 
     def begin(self) -> None:
         """Throws away what an attempt before has left, and makes room for a new one."""
-        self._building.begin()
-        job, attempt = self.job, self._building.attempt
+        super().begin()
+        job, attempt = self.job, self.attempt
         self.job = replace(
             job,
             queues=None if job.queues is None else str(attempt / CONSUME_QUEUE_DIR),
@@ -223,9 +219,7 @@ class LocalTarget:
     def make_index(self, geometry: IndexGeometry, spilled: rebuild_index.Spilled) -> list[int]:
         """Has the index files written from the keys that ranges left; how many entries each has."""
         assert self.job.keys is not None
-        plans = rebuild_index.plan_index_files(
-            str(self._building.attempt / INDEX_DIR), geometry, spilled
-        )
+        plans = rebuild_index.plan_index_files(str(self.attempt / INDEX_DIR), geometry, spilled)
         write = partial(rebuild_index.write_index_file, self.job.keys, self.job.syncs)
         return run_tasks(self.spark, "index files", write, plans)
 
@@ -254,8 +248,8 @@ class LocalTarget:
     def publish(self, figures: Mapping[str, object]) -> None:
         """Makes all of it what readers see. Raises JobFailed, OSError."""
         if not self.job.syncs:
-            self._building.sync()
-        self._building.switch_in(self.job.log.end)
+            self.sync()
+        self.switch_in(self.job.log.end)
 
 
 def _fill(folder: str, file_bytes: int, syncs: bool, queues: list[tuple[Queue, int]]) -> None:
@@ -338,7 +332,7 @@ class _SparkRebuild:
     geometry: IndexGeometry
     plan: Plan
 
-    def run(self, range_bytes: int, seconds: Callable[[], float]) -> RebuildResult:
+    def run(self, range_bytes: int, began: float) -> RebuildResult:
         """All of it, up to the switch."""
         log, cores = self.target.job.log, self.spark.sparkContext.defaultParallelism
         ranges = scan.plan_ranges(log, range_bytes, _TASKS_A_CORE * cores)
@@ -378,10 +372,10 @@ class _SparkRebuild:
             index_entries=sum(index),
             ranges=len(ranges),
             repaired=repaired,
-            seconds=seconds(),
+            seconds=time.monotonic() - began,
         )
         self.target.publish(result.shape())
-        return replace(result, seconds=seconds())
+        return replace(result, seconds=time.monotonic() - began)
 
     def _attempt(self, ranges: list[ScanRange]) -> tuple[rebuild_task.Shuffled, Stitched]:
         """Reads all ranges and writes, from nothing on. Raises StoreDamaged."""

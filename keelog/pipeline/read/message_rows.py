@@ -101,10 +101,6 @@ class MessageRows:
         return arrays.pieces(columns.data, columns.properties_start, columns.properties_length)
 
     @cached_property
-    def _flat(self) -> tuple[Bytes, Ints]:
-        return arrays.flat_and_ends(self._properties)
-
-    @cached_property
     def _found(self) -> tuple[Bytes, dict[bytes, Pieces]]:
         columns = self.columns
         return look_up(columns.data, columns.properties_start, columns.properties_length)
@@ -165,10 +161,6 @@ class MessageRows:
             pairs.offsets, struct, type=arrays.HEADERS, mask=pa.array(none)
         )
 
-    def repeated(self, value: object, kind: pa.DataType) -> pa.Array:
-        """The same value in each row."""
-        return pa.repeat(pa.scalar(value, kind), len(self))
-
     @property
     def _pairs(self) -> tuple[Bytes, pa.Array, tuple[Ints, Ints, Ints]]:
         """Bytes, each row's first pair, and all pairs: start of the name, middle, end of the value.
@@ -181,7 +173,7 @@ class MessageRows:
             if (found := compiled.pairs(columns.data, *where)) is not None:
                 (start, middle, end), counts = found
                 return columns.data, arrays.offsets_of_counts(counts), (start, middle, end)
-        flat, ends = self._flat
+        flat, ends = arrays.flat_and_ends(self._properties)
         pairs = split_properties(flat, ends)
         kept = last_of_each_name(flat, pairs)
         places = (pairs.start[kept], pairs.middle[kept], pairs.end[kept])
@@ -295,14 +287,16 @@ MAKERS: dict[str, Maker] = {
     "msgId": lambda rows: rows.message_ids,
     "physicalOffset": _number("physical_offset", "int64"),
     "storeSize": _number("size", "int32"),
-    "node": lambda rows: rows.repeated(rows.node, pa.string()),
+    "node": lambda rows: pa.repeat(rows.node, len(rows)),
     "damage": lambda rows: pa.nulls(len(rows), pa.string()),
     "key": lambda rows: rows.property_text(b"KEYS").cast(pa.binary()),
     "value": lambda rows: rows.bodies,
     "partition": _number("queue_id", "int32"),
     "offset": _number("queue_offset", "int64"),
     "timestamp": lambda rows: arrays.times(rows.columns.store_timestamp),
-    "timestampType": lambda rows: rows.repeated(KAFKA_LOG_APPEND_TIME, pa.int32()),
+    "timestampType": lambda rows: pa.repeat(
+        pa.scalar(KAFKA_LOG_APPEND_TIME, pa.int32()), len(rows)
+    ),
     "headers": lambda rows: rows.headers,
 }
 """How each column is made; a test holds it against the table."""

@@ -251,7 +251,12 @@ class FolderStore(PlannedStore):
         now = time.monotonic()
         if now - self._looked_at >= LOOK_S:
             self._looked_at = now
-            if self._is_replaced():
+            owner = find_owner(self._root)
+            if isinstance(self._store, StoppedStore):
+                is_replaced = owner in (Owner.WRITER, Owner.SUPERVISOR)
+            else:
+                is_replaced = owner is not Owner.NOBODY and self._store.pages.are_gone()
+            if is_replaced:
                 before, self._store = self._store, self._open()
                 before.close()
         try:
@@ -262,12 +267,6 @@ class FolderStore(PlannedStore):
                 raise
         else:
             self._unfit_since = None
-
-    def _is_replaced(self) -> bool:
-        """Whether a node has come, or one with pages of its own."""
-        if isinstance(self._store, StoppedStore):
-            return find_owner(self._root) in (Owner.WRITER, Owner.SUPERVISOR)
-        return self._store.pages.are_gone() and find_owner(self._root) is not Owner.NOBODY
 
     def is_resuming(self, queue: Queue) -> bool:
         return isinstance(self._store, RunningStore) and self._store.is_resuming(queue)

@@ -304,8 +304,13 @@ class FollowedStore:
     def look(self, now: float, thorough: bool = False) -> bool:
         """Takes in what is new; whether `extents` may have changed."""
         is_time_to_list = thorough or now - self._listed_at >= LIST_S
-        if is_time_to_list:
-            self._open_anew_if_changed()
+        if is_time_to_list and not self.store.epoch:
+            # One that no node runs is copied to, or written by a broker.
+            found = _fingerprint(self._at)
+            if found != self._print:
+                before, self.store = self.store, open_planned(self._at, self._options)
+                before.close()
+                self._print = found
         self.store.refresh()
         log = self.store.log
         mark = (log.end, log.min_offset, self.store.epoch, self.store.removed.end)
@@ -320,35 +325,22 @@ class FollowedStore:
             self._queues = [
                 queue for queue in self.store.queues() if self._options.selection.takes(*queue)
             ]
-        before = self.extents, self.generations
-        self.extents, self.generations = (
-            self._look_at_queues(),
-            {
-                TopicAt(topic, self.store.at.node): one.horizon
-                for topic, one in self.store.removed.topics.items()
-                if one.horizon
-            },
-        )
-        return before != (self.extents, self.generations)
-
-    def _look_at_queues(self) -> dict[QueueAt, Extent]:
+        known, node = (self.extents, self.generations), self._at.node
         extents: dict[QueueAt, Extent] = {}
         for topic, queue_id in self._queues:
             reader = self.store.queue(topic, queue_id)
             if reader is not None:
-                queue = QueueAt(topic, self.store.at.node, queue_id)
+                queue = QueueAt(topic, node, queue_id)
                 extents[queue] = Extent(queue, reader.min_offset, reader.max_offset)
-        return extents
-
-    def _open_anew_if_changed(self) -> None:
-        """A store that no node runs is copied to, or written by a broker."""
-        if self.store.epoch:
-            return
-        now = _fingerprint(self._at)
-        if now != self._print:
-            before, self.store = self.store, open_planned(self._at, self._options)
-            before.close()
-            self._print = now
+        self.extents, self.generations = (
+            extents,
+            {
+                TopicAt(topic, node): one.horizon
+                for topic, one in self.store.removed.topics.items()
+                if one.horizon
+            },
+        )
+        return known != (self.extents, self.generations)
 
     def settle(self) -> None:
         """Gives queues a moment to hold what the log holds, and takes all in."""

@@ -30,7 +30,7 @@ def test_every_row_that_is_asked_for_is_read_or_reported(
     ranges = plan_ranges(StreamPosition(start), StreamPosition(end), there)
     for queue in set(start) | set(end):
         begin, until = start.get(queue, 0), end.get(queue)
-        read = sum(found.end - found.start for found in ranges.found if found.queue == queue)
+        read = sum(found.high - found.low for found in ranges.found if found.queue == queue)
         lost = [loss for loss in ranges.lost if loss.queue == queue]
         if until is None:
             assert [loss.messages for loss in lost] == [None]
