@@ -14,6 +14,7 @@ import json
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -160,6 +161,16 @@ class AuditJob:
 
 
 @dataclass(slots=True)
+class IndexNotes:
+    """What only the whole index can judge."""
+
+    lacks_entries: bool = False
+    told: set[tuple[str, int]] = field(default_factory=set)
+    odd_firsts: set[str] = field(default_factory=set)
+    disorder: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class AuditReport:
     """What a task found. `damages` within the range have a place where the log goes on; the last
     one, in `ends.torn`, may have none."""
@@ -173,17 +184,7 @@ class AuditReport:
     findings: Findings = field(default_factory=Findings)
     called: dict[Queue, list[tuple[int, int]]] = field(default_factory=dict)
     vouched: dict[Queue, int] = field(default_factory=dict)
-    index: "IndexNotes" = field(default_factory=lambda: IndexNotes())
-
-
-@dataclass(slots=True)
-class IndexNotes:
-    """What only the whole index can judge."""
-
-    lacks_entries: bool = False
-    told: set[tuple[str, int]] = field(default_factory=set)
-    odd_firsts: set[str] = field(default_factory=set)
-    disorder: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
+    index: IndexNotes = field(default_factory=IndexNotes)
 
 
 def merge_notes(notes: IndexNotes | IndexCheck, found: IndexNotes | IndexCheck) -> None:
@@ -430,7 +431,7 @@ class RangeStore:
     """The store as one task sees it; closes what it opened."""
 
     def __init__(self, job: AuditJob) -> None:
-        self._job = job
+        self.job = job
         self.files = OpenFiles()
         self.root = Path(job.log.store.root)
         self.settings = job.settings
@@ -441,7 +442,7 @@ class RangeStore:
     @cached_property
     def folders(self) -> dict[Queue, Path]:
         """The queues that have a folder."""
-        return {queue: queue_folder(self.root, queue) for queue in self._job.queues}
+        return {queue: queue_folder(self.root, queue) for queue in self.job.queues}
 
     def files_of(self, queue: Queue) -> QueueFiles:
         """A queue's files as they are. Raises StoreDamaged, StorePermission."""
@@ -449,7 +450,7 @@ class RangeStore:
 
     def index_check(self, findings: Findings) -> IndexCheck:
         """A check of the index, for which its files are open."""
-        job = self._job
+        job = self.job
         check = IndexCheck(self, findings)
         check.files, check.vouched = job.index_files, dict(job.vouched)
         check.opened = [
@@ -462,14 +463,13 @@ class RangeStore:
 class _RangeQueues(QueueCheck):
     """Opens a queue when the first record of it comes."""
 
-    def __init__(self, store: RangeStore, findings: Findings, job: AuditJob) -> None:
+    def __init__(self, store: RangeStore, findings: Findings) -> None:
         super().__init__(store, findings)
         self._range_store = store
-        self._bounds = job.queues
 
     def seen_of(self, queue: Queue) -> CheckedQueue | None:
         if queue not in self.seen:
-            bounds = self._bounds.get(queue)
+            bounds = self._range_store.job.queues.get(queue)
             if bounds is None:
                 return None
             self.seen[queue] = CheckedQueue(self._range_store.files_of(queue), *bounds)
@@ -479,24 +479,20 @@ class _RangeQueues(QueueCheck):
 def audit_range(job: AuditJob, span: ScanRange) -> AuditReport:
     """Reads a range and compares. Raises StoreDamaged for files that cannot be read."""
     store = RangeStore(job)
-    try:
+    with closing(store.files):
         return _RangeAudit(job, span, store).run()
-    finally:
-        store.files.close()
 
 
 def audit_chain(job: AuditJob, name: str) -> tuple[Findings, IndexNotes]:
     """Slots, chains and order of one index file."""
     store, findings, notes = RangeStore(job), Findings(), IndexNotes()
-    try:
+    with closing(store.files):
         check = store.index_check(findings)
         file = next(file for file in check.opened if file.name == name)
         check.chain(file)
         merge_notes(notes, check)
         notes.disorder[name] = disorder(file)
         return findings, notes
-    finally:
-        store.files.close()
 
 
 class _RangeAudit:
@@ -505,7 +501,7 @@ class _RangeAudit:
         self._span = span
         self._store = store
         self._report = AuditReport(RangeEnds(span.number, None, span.start))
-        self._queues = _RangeQueues(store, self._report.findings, job)
+        self._queues = _RangeQueues(store, self._report.findings)
         self._keys: list[KeyBatch] = []
 
     def run(self) -> AuditReport:

@@ -394,7 +394,8 @@ def _read_batch(
 ) -> Iterator[pa.RecordBatch]:
     columns, good = gather_verified(data, start, wanted.size, wanted.offset)
     good &= columns.queue_offset == wanted.number
-    good &= columns.queue_id == _of_slices(part, wanted, "queue_id")
+    queue_ids = np.array([found.queue_id for found in part.slices], np.int64)
+    good &= columns.queue_id == queue_ids[wanted.place]
     good[good] = _topics_fit(part, columns.take(good), wanted.take(good))
     for row in np.flatnonzero(~good).tolist():
         yield from on_damage(part.task, _damage(part, log, wanted, row))
@@ -435,12 +436,6 @@ def _gather_pieces(log: LogReader, wanted: _Wanted) -> Bytes:
         position = wanted.offset[first:stop] - found.start
         parts.append(found.file.read_pieces(position, wanted.size[first:stop]))
     return np.concatenate(parts) if len(parts) > 1 else parts[0]
-
-
-def _of_slices(part: QueuePart, wanted: _Wanted, name: str) -> Ints:
-    values = np.array([getattr(found, name) for found in part.slices], np.int64)
-    answer: Ints = values[wanted.place]
-    return answer
 
 
 def _topics_fit(part: QueuePart, columns: RecordColumns, wanted: _Wanted) -> Bools:
