@@ -1,10 +1,10 @@
 """Makes ConsumeQueue and IndexFile anew from the CommitLog, byte for byte as the workers do.
 
 Tasks read ranges of the log and write the files themselves; only summaries come back. The driver
-proves that the ranges join (scan.py) and that every queue's units do (rebuild_units.py), has the index
-files written, and brings all in. On a file system an attempt is a folder beside, which one rename
-switches in. In an object store objects are written whole where they stay, and a manifest is written
-last.
+proves that the ranges join (scan.py) and that every queue's units do (rebuild_units.py), has the
+index files written, and brings all in. On a file system an attempt is a folder beside, which one
+rename switches in. In an object store objects are written whole where they stay, and a manifest is
+written last.
 """
 
 import time
