@@ -32,7 +32,7 @@ from node.runtime.settings import load_settings
 from protocol.addresses import without_credentials
 
 if TYPE_CHECKING:
-    from keelog.pipeline.jobs.export_write import NumberedPart, WriteOrder, Written
+    from keelog.pipeline.jobs.export_files import NumberedPart, WriteOrder, Written
     from keelog.pipeline.jobs.stats import Figures
 
 
@@ -239,7 +239,7 @@ def export(
     with doing(what):
         check_engine()
         from keelog.pipeline.jobs.export import by_tasks, run_export
-        from keelog.pipeline.jobs.export_folder import ExportFolder
+        from keelog.pipeline.jobs.export_files import ExportFolder
 
         # Spark starts when there is something to write, and not before.
         def engine(parts: list["NumberedPart"], order: "WriteOrder") -> list["Written"]:

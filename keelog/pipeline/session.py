@@ -20,7 +20,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from keelog.pipeline import register
 from keelog.pipeline.errors import (
     EngineFailed,
     IncompatiblePyspark,
@@ -113,6 +112,23 @@ def _not_said_already(conf: Mapping[str, str]) -> dict[str, str]:
     SparkContext._ensure_initialized()
     said = SparkConf()
     return {name: value for name, value in conf.items() if not said.contains(name)}
+
+
+def register(spark: "SparkSession") -> None:
+    """Makes the formats `keelog`, `keelog_queues` and `keelog_index` known to a session.
+
+    Raises IncompatiblePyspark.
+    """
+    check_pyspark()
+    from keelog.pipeline.source import SOURCES
+
+    # A session of Spark Connect cannot say which formats it has.
+    session = getattr(spark, "_jsparkSession", None)
+    known = None if session is None else session.sessionState().dataSourceManager()
+    for source in SOURCES:
+        # Spark finds `keelog` by itself where it is installed, and warns of a second one.
+        if known is None or not known.dataSourceExists(source.name()):
+            spark.dataSource.register(source)
 
 
 def check_engine() -> None:

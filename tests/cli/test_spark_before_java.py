@@ -9,7 +9,7 @@ import pytest
 from keelog.cli.main import run
 from keelog.pipeline import session
 from keelog.pipeline.jobs.export import export_here
-from keelog.pipeline.jobs.export_folder import ExportFolder
+from keelog.pipeline.jobs.export_files import ExportFolder
 from node.runtime.locks import StoreLock
 from tests.workers.living_log import SETTING_OPTIONS, LivingLog
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 
 from keelog.pipeline.errors import BadOption, StoreUnreadable, naming_conditions
-from keelog.pipeline.jobs.rebuild_units import UnitGatherer
+from keelog.pipeline.jobs.rebuild_files import UnitGatherer
 from keelog.pipeline.jobs.scan import (
     RANGE_BYTES,
     WINDOW_BYTES,

@@ -12,15 +12,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keelog.pipeline.errors import BadOption, ExportMismatch, naming_conditions
-from keelog.pipeline.jobs.export_folder import (
+from keelog.pipeline.jobs.export_files import (
+    NEEDED,
     ExportedFile,
     ExportFolder,
     ExportPosition,
     LastExported,
     Manifest,
+    NumberedPart,
     Publish,
+    WriteOrder,
+    Written,
+    write_part,
 )
-from keelog.pipeline.jobs.export_write import NEEDED, NumberedPart, WriteOrder, Written, write_part
 from keelog.pipeline.jobs.publication import TEMPORARY
 from keelog.pipeline.options import ExportOptions, parse_options
 from keelog.pipeline.read.message_rows import on_loss

@@ -20,9 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from keelog.pipeline.errors import StoreUnreadable, naming_conditions, naming_engine_failures
-from keelog.pipeline.jobs.rebuild_folder import KEYS_DIR, ObjectFolder, OutFile
-from keelog.pipeline.jobs.rebuild_index import KeySpill
-from keelog.pipeline.jobs.rebuild_units import (
+from keelog.pipeline.jobs.rebuild_files import (
+    KeySpill,
     RebuiltRun,
     Runs,
     UnitFiles,
@@ -30,6 +29,7 @@ from keelog.pipeline.jobs.rebuild_units import (
     make_one,
     whole_file,
 )
+from keelog.pipeline.jobs.rebuild_folder import KEYS_DIR, ObjectFolder, OutFile
 from keelog.pipeline.jobs.scan import RangeEnds, RangeScan, ScanRange
 from keelog.pipeline.read.arrays import arrow_schema, numbers
 from keelog.pipeline.stores.access import Way

@@ -14,7 +14,7 @@ import pytest
 from pyarrow import fs
 
 from keelog.pipeline.jobs.export import export_here
-from keelog.pipeline.jobs.export_folder import MANIFEST, file_name
+from keelog.pipeline.jobs.export_files import MANIFEST, file_name
 from keelog.pipeline.jobs.rebuild import rebuild
 from keelog.pipeline.jobs.rebuild_folder import ObjectFolder, read_rebuild
 from keelog.pipeline.stores.access import place_of

@@ -21,8 +21,15 @@ from keelog.pipeline.errors import (
     UnknownColumn,
 )
 from keelog.pipeline.jobs.export import ExportResult, export_here
-from keelog.pipeline.jobs.export_folder import MANIFEST, NEXT_MANIFEST, ExportFolder, Publish
-from keelog.pipeline.jobs.export_write import date_folder, escape, topic_folder
+from keelog.pipeline.jobs.export_files import (
+    MANIFEST,
+    NEXT_MANIFEST,
+    ExportFolder,
+    Publish,
+    date_folder,
+    escape,
+    topic_folder,
+)
 from keelog.pipeline.jobs.publication import TEMPORARY
 from keelog.pipeline.options import ExportOptions
 from protocol.errors import MqError, NotAStore, StoreLocked
