@@ -238,16 +238,10 @@ def launcher_home(java: Path, cache: Path) -> Path:
 
 def _cache(environment: Mapping[str, str]) -> Path:
     base, home = environment.get("XDG_CACHE_HOME"), environment.get("HOME")
-    if base:
-        return Path(base)
-    if home:
-        return Path(home) / ".cache"
-    return _private(Path(tempfile.gettempdir()) / f"keelog-{os.geteuid()}")
-
-
-def _private(folder: Path) -> Path:
-    """The folder, made if it is absent. Where anybody may make one of its name, it must be ours:
-    a program in it is run."""
+    if base or home:
+        return Path(base) if base else Path(f"{home}/.cache")
+    # Where anybody may make a folder of its name, it must be ours: a program in it is run.
+    folder = Path(tempfile.gettempdir()) / f"keelog-{os.geteuid()}"
     with suppress(FileExistsError):
         folder.mkdir(0o700)
     status = folder.lstat()

@@ -228,7 +228,12 @@ class ExportFolder(OutFolder):
         if manifest is None:
             self._check_empty()
         else:
-            self._remove_unnamed(manifest)
+            # A run of the next version that died before its manifest has left files.
+            named = {file.path for file in manifest.files}
+            for path, _ in self.files():
+                found = _OURS.fullmatch(path.rpartition("/")[2])
+                if found and int(found[1]) == manifest.version + 1 and path not in named:
+                    self.remove_file(path)
         self.remove_folder(TEMPORARY)
         return manifest
 
@@ -262,15 +267,6 @@ class ExportFolder(OutFolder):
                 f"{self.out} has no {MANIFEST} and is not empty: it holds {found}",
                 "a new folder",
             )
-
-    def _remove_unnamed(self, manifest: Manifest) -> None:
-        """Removes files that a run of the next version left, which died before its manifest."""
-        named = {file.path for file in manifest.files}
-        for path, _ in self.files():
-            found = _OURS.fullmatch(path.rpartition("/")[2])
-            if found is None or int(found[1]) != manifest.version + 1 or path in named:
-                continue
-            self.remove_file(path)
 
 
 def file_name(version: int, part: int, number: int, run: str, attempt: str) -> str:

@@ -4,6 +4,7 @@
 the report.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -259,12 +260,8 @@ def _totals(topics: list[Row]) -> Row:
 
 def plain_rows(rows: DataFrame) -> list[Row]:
     """Plain values: times in ms, whatever the session's zone is; names in snake_case."""
-    chosen = [
-        (fn.unix_millis(name) if kind == "timestamp" else fn.col(name)).alias(_snake(name))
-        for name, kind in rows.dtypes
-    ]
+    chosen = []
+    for name, kind in rows.dtypes:
+        value = fn.unix_millis(name) if kind == "timestamp" else fn.col(name)
+        chosen.append(value.alias(re.sub("[A-Z]", lambda sign: f"_{sign[0].lower()}", name)))
     return [row.asDict() for row in rows.select(*chosen).collect()]
-
-
-def _snake(name: str) -> str:
-    return "".join(f"_{sign.lower()}" if sign.isupper() else sign for sign in name)

@@ -180,19 +180,14 @@ def end_by_bytes(limit: int, start: Offsets, end: Offsets, sizes: Sizes) -> dict
     At most `limit` bytes, and one message more of each queue whose share its first exceeds.
     """
     waiting = pending(start, end)
-    weights = {
-        queue: rows * _mean_size(queue, start[queue], end[queue], sizes)
-        for queue, rows in waiting.items()
-    }
+    weights: dict[QueueAt, float] = {}
+    for queue, rows in waiting.items():
+        found = sizes(queue, start[queue], min(end[queue], start[queue] + _STEP_ROWS))
+        weights[queue] = rows * (max(float(found.mean()), 1.0) if len(found) else 1.0)
     answer = dict(end)
     for queue, share in shares(limit, weights).items():
         answer[queue] = _end_within(share, queue, start[queue], end[queue], sizes)
     return answer
-
-
-def _mean_size(queue: QueueAt, start: int, end: int, sizes: Sizes) -> float:
-    found = sizes(queue, start, min(end, start + _STEP_ROWS))
-    return max(float(found.mean()), 1.0) if len(found) else 1.0
 
 
 def _end_within(share: int, queue: QueueAt, start: int, end: int, sizes: Sizes) -> int:
