@@ -7,6 +7,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -227,11 +228,18 @@ def plan_export(
         selection["bodies"] = "plain"  # exports before had them as stored
     if before is not None and dict(before.selection) != selection:
         raise _mismatch(_words(dict(before.selection)), _words(selection))
-    everything = plan_parts(parsed)
-    positions = before.stores if before is not None else {}
-    with naming_conditions():
-        _check_tails(everything, positions)
-    kept, stores = remaining(everything, positions)
+    parts, kept = plan_parts(parsed), list[Part]()
+    stores = dict(before.stores) if before is not None else {}
+    # Each store has parts of one kind; a store without any stays where it is.
+    for node in dict.fromkeys(part.task.store.node for part in parts):
+        of_node = [part for part in parts if part.task.store.node == node]
+        at = stores.get(node, ExportPosition())
+        logs = [part for part in of_node if isinstance(part, LogPart)]
+        queues = [part for part in of_node if isinstance(part, QueuePart)]
+        with naming_conditions():
+            _check_tail((logs or queues)[0], at)
+        new, stores[node] = _remaining_log(logs, at) if logs else _remaining_queues(queues, at)
+        kept += new
     return ExportPlan(kept, columns, selection, stores)
 
 
@@ -285,31 +293,11 @@ def _mismatch(before: str, now: str) -> ExportMismatch:
     )
 
 
-def remaining(
-    parts: Iterable[Part], before: Mapping[str, ExportPosition]
-) -> tuple[list[Part], dict[str, ExportPosition]]:
-    """The parts, cut where `before` ends, and how far each store is after them.
+def _remaining_log(parts: list[LogPart], at: ExportPosition) -> tuple[list[Part], ExportPosition]:
+    """The parts, cut where `at` ends, and how far the store is after them.
 
     Raises ExportMismatch, DataLoss.
     """
-    kept: list[Part] = []
-    stores = dict(before)
-    whole = list(parts)
-    for node in dict.fromkeys(part.task.store.node for part in whole):
-        of_node = [part for part in whole if part.task.store.node == node]
-        at = before.get(node, ExportPosition())
-        logs = [part for part in of_node if isinstance(part, LogPart)]
-        if logs:
-            new, stores[node] = _remaining_log(logs, at)
-            kept += new
-        queues = [part for part in of_node if isinstance(part, QueuePart)]
-        if queues:
-            more, stores[node] = _remaining_queues(queues, at)
-            kept += more
-    return kept, stores
-
-
-def _remaining_log(parts: list[LogPart], at: ExportPosition) -> tuple[list[Part], ExportPosition]:
     start, end = parts[0].log.start, parts[0].log.end
     done = start if at.log_end is None else at.log_end
     if done > end:
@@ -325,6 +313,7 @@ def _remaining_log(parts: list[LogPart], at: ExportPosition) -> tuple[list[Part]
 def _remaining_queues(
     parts: list[QueuePart], at: ExportPosition
 ) -> tuple[list[Part], ExportPosition]:
+    """The same of queues."""
     low: dict[tuple[str, int], int] = {}
     high: dict[tuple[str, int], int] = {}
     for found in (one for part in parts for one in part.slices):
@@ -365,20 +354,13 @@ def _was_cut(part: Part, why: str) -> ExportMismatch:
     )
 
 
-def _check_tails(parts: Iterable[Part], before: Mapping[str, ExportPosition]) -> None:
+def _check_tail(part: LogPart | QueuePart, at: ExportPosition) -> None:
     """Raises ExportMismatch where the last exported record is another one now."""
-    first: dict[str, Part] = {}
-    for part in parts:
-        first.setdefault(part.task.store.node, part)
-    for node, part in first.items():
-        at = before.get(node)
-        if at is None or at.tail is None or not isinstance(part, LogPart | QueuePart):
-            continue
-        found = _record_at(part, at.tail.physical_offset)
+    if at.tail is not None:
+        offset = at.tail.physical_offset
+        found = _record_at(part, offset)
         if found is not None and found != at.tail:
-            raise _was_cut(
-                part, f"another record stands at log offset {at.tail.physical_offset} now"
-            )
+            raise _was_cut(part, f"another record stands at log offset {offset} now")
 
 
 def _record_at(part: LogPart | QueuePart, offset: int) -> LastExported | None:
@@ -386,11 +368,8 @@ def _record_at(part: LogPart | QueuePart, offset: int) -> LastExported | None:
     assert part.log is not None
     if offset < part.log.start:
         return None
-    files = task_files(part.task.store)
-    try:
+    with closing(task_files(part.task.store)) as files:
         found = part.log.open(files).peek(offset) if offset < part.log.end else None
-    finally:
-        files.close()
     if not isinstance(found, Record):
         return LastExported(offset, 0, 0, 0)
     head = found.head
