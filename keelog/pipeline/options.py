@@ -194,10 +194,9 @@ class QueueSelection:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """All options of a read. `columns` are those of `offered` that it gives."""
+    """All options of a read. `table` has the columns that may be chosen, `columns` those that are."""
 
     table: Table
-    offered: tuple[Column, ...]
     columns: tuple[Column, ...]
     stores: tuple[StoreAt, ...]
     settings: Settings
@@ -262,11 +261,10 @@ def parse_options(
     ]
     with naming_conditions():
         settings = load_settings(pairs)
-    offered = _offered(options, table, on_corrupt == "report")
+    table = table._replace(columns=_offered(options, table, on_corrupt == "report"))
     return SourceOptions(
         table=table,
-        offered=offered,
-        columns=_columns(options, table._replace(columns=offered)),
+        columns=_columns(options, table),
         stores=_stores(options),
         settings=settings,
         selection=selection,

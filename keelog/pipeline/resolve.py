@@ -51,9 +51,9 @@ def plan_parts(options: SourceOptions) -> list[Part]:
             tear = store.tear()
             if tear:
                 log.warning("the log of %s ends at %s", store.at.root, tear)
-        if options.table is INDEX:
+        if options.table.name == INDEX.name:
             return list(_index_parts(stores, options))
-        if options.table is MESSAGES and options.selection.is_everything:
+        if options.table.name == MESSAGES.name and options.selection.is_everything:
             return list(_log_parts(stores, options))
         for store in stores:
             store.settle()
@@ -127,7 +127,7 @@ def parts_of_rows(
         for of in by_store
     ]
     counts = [sum(found.rows for found in of) for of in ranges]
-    is_messages = options.table is MESSAGES
+    is_messages = options.table.name == MESSAGES.name
     for store, of, found, count in zip(stores, by_store, ranges, counts, strict=True):
         if not count:
             continue
@@ -205,7 +205,7 @@ def check_topics(stores: list[PlannedStore], options: SourceOptions) -> None:
 
 def _row_bytes(row: QueueSpan, options: SourceOptions) -> float:
     """About how many bytes of the store one row costs: a record, or a unit."""
-    if options.table is not MESSAGES:
+    if options.table.name != MESSAGES.name:
         return 20.0
     count = row.end - row.start
     places = {row.start, row.start + count // 2, max(row.end - SAMPLE_UNITS, row.start)}

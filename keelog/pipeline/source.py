@@ -94,7 +94,7 @@ class KeelogSource(DataSource):
         from dataclasses import replace
 
         parsed = self._parsed(use)
-        table = parsed.table._replace(columns=parsed.offered)
+        table = parsed.table
         chosen = table.choose(schema.fieldNames())
         for column, field in zip(chosen, schema.fields, strict=True):
             if _type_name(field.dataType.simpleString()) != _type_name(column.ddl):
