@@ -194,7 +194,7 @@ class QueueSelection:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """All options of a read. `table` has the columns that may be chosen, `columns` those that are."""
+    """All options of a read. `columns` are those of the table that it gives."""
 
     table: Table
     columns: tuple[Column, ...]
