@@ -39,8 +39,6 @@ BATCH_ROWS = 1 << 16
 RUNS_MAX = 100_000
 """Of one range: more are not a log of a node or broker, and would only cost the driver memory."""
 _TABLE_MAX = 1 << 16
-_QUEUE_BITS = 32
-_QUEUE_MASK = (1 << _QUEUE_BITS) - 1
 OPEN_FILES_MAX = 512
 _FILLERS_AT_ONCE = 1 << 16
 KEY_DTYPE = np.dtype([("key_hash", "<i4"), ("physical_offset", "<i8"), ("store_timestamp", "<i8")])
@@ -84,8 +82,7 @@ class UnitGatherer:
 
     def __init__(self, every: bool = False) -> None:
         self._every = every
-        self._queues: dict[tuple[str, int], int] = {}
-        self._names: list[Queue] = []
+        self._queues: dict[Queue, int] = {}
         self._batches: list[tuple[Ints, Ints, NDArray[Any]]] = []
         self._rows = self._runs = 0
         self.runs: Runs = {}
@@ -116,33 +113,23 @@ class UnitGatherer:
         topic_id, queue_id = requests.topic_id[rows], requests.columns.queue_id[rows]
         low, high = int(queue_id.min()), int(queue_id.max())
         count = high - low + 1
-        if len(requests.topics) * count > _TABLE_MAX:
-            pairs = (topic_id << _QUEUE_BITS) | (queue_id & _QUEUE_MASK)
-            found, where = np.unique(pairs, return_inverse=True)
-            known = [self._number(requests.topics, pair) for pair in found.tolist()]
-            spread: Ints = np.array(known, np.int64)[where]
-            return spread
-        # Queue ids are few: a table is ten times faster than sorting.
+        size = len(requests.topics) * count
         places = topic_id * count + (queue_id - low)
-        numbers = np.full(len(requests.topics) * count, -1, np.int64)
-        for place in np.flatnonzero(np.bincount(places)).tolist():
-            topic, queue = divmod(place, count)
-            pair = topic << _QUEUE_BITS | (queue + low) & _QUEUE_MASK
-            numbers[place] = self._number(requests.topics, pair)
-        chosen: Ints = numbers[places]
+        # Queue ids are few: a table is ten times faster than sorting.
+        is_table = size <= _TABLE_MAX
+        met, where = (
+            (np.flatnonzero(np.bincount(places)), places)
+            if is_table
+            else np.unique(places, return_inverse=True)
+        )
+        numbers = np.full(size if is_table else len(met), -1, np.int64)
+        for at, place in enumerate(met.tolist()):
+            queue = Queue(requests.topics[place // count], low + place % count)
+            if self._every or is_folder_name(queue.topic):
+                number = self._queues.setdefault(queue, len(self._queues))
+                numbers[place if is_table else at] = number
+        chosen: Ints = numbers[where]
         return chosen
-
-    def _number(self, topics: Sequence[str], pair: int) -> int:
-        """The queue's number among those met; -1 for none."""
-        topic, queue_id = topics[pair >> _QUEUE_BITS], pair & _QUEUE_MASK
-        if queue_id >= 1 << (_QUEUE_BITS - 1):
-            queue_id -= 1 << _QUEUE_BITS
-        if not (self._every or is_folder_name(topic)):
-            return -1
-        known = self._queues.setdefault((topic, queue_id), len(self._names))
-        if known == len(self._names):
-            self._names.append(Queue(topic, queue_id))
-        return known
 
     def flush(self) -> Iterator[RebuiltRun]:
         """Gives what is left, as runs of consecutive queue offsets, and notes them in `runs`.
@@ -155,13 +142,13 @@ class UnitGatherer:
         key, offset = (np.concatenate([batch[at] for batch in batches]) for at in (0, 1))
         units = _joined([batch[2] for batch in batches])
         # Numbers of two bytes are sorted by counting them.
-        small = len(self._names) <= np.iinfo(np.uint16).max
+        small = len(self._queues) <= np.iinfo(np.uint16).max
         order = np.argsort(key.astype(np.uint16) if small else key, kind="stable")
         key, offset, units = key[order], offset[order], units[order]
         breaks = np.flatnonzero((np.diff(key) != 0) | (np.diff(offset) != 1)) + 1
-        starts = [0, *breaks.tolist()] if len(key) else []
+        starts, queues = [0, *breaks.tolist()] if len(key) else [], list(self._queues)
         for start, stop in zip(starts, [*starts[1:], len(key)], strict=True):
-            rows = RebuiltRun(self._names[int(key[start])], int(offset[start]), units[start:stop])
+            rows = RebuiltRun(queues[int(key[start])], int(offset[start]), units[start:stop])
             self._note(rows)
             yield rows
 
