@@ -93,7 +93,6 @@ INIT_WITH_CODE = {
     "keelog/__init__.py",
     "keelog/bench/__init__.py",
     "keelog/cli/__init__.py",
-    "keelog/pipeline/__init__.py",
     "pyspark_keelog/__init__.py",
 }
 

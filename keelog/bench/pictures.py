@@ -9,7 +9,7 @@ from matplotlib.ticker import FuncFormatter
 
 from keelog.bench.report import NAMES, UNSHOWN
 from keelog.bench.results import ProcessSample, Result, Stream
-from keelog.pipeline.report_picture import COLOURS, INK, in_bytes, legend, svg
+from keelog.pipeline.report import COLOURS, INK, in_bytes, legend, svg
 from protocol.human_text import count_text
 
 LOG_FROM = 30.0

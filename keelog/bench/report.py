@@ -12,8 +12,8 @@ from typing import Any
 
 from keelog.bench.results import Result, Second, Summary
 from keelog.bench.running import LoadListener
-from keelog.pipeline.report_page import page as frame
-from keelog.pipeline.report_page import section, table
+from keelog.pipeline.report import page as frame
+from keelog.pipeline.report import section, table
 from keelog.progress import status_line
 from keelog.text import ms_text
 from protocol.errors import RefusedError

@@ -32,7 +32,7 @@ from node.runtime.settings import load_settings
 from protocol.addresses import without_credentials
 
 if TYPE_CHECKING:
-    from keelog.pipeline.jobs.export.write import NumberedPart, WriteOrder, Written
+    from keelog.pipeline.jobs.export_files import NumberedPart, WriteOrder, Written
     from keelog.pipeline.jobs.stats import Figures
 
 
@@ -70,7 +70,7 @@ class Asked:
             if check is not None:
                 check()
             # Imported here: it needs pyspark, which was just checked.
-            from keelog.pipeline.jobs.session_run import run_job
+            from keelog.pipeline.session import run_job
 
             return run_job(job, self.master, self.conf, say)
 
@@ -150,12 +150,12 @@ def rebuild(
     settings = load_settings(pairs)
 
     def check() -> None:
-        from keelog.pipeline.jobs.rebuild.run import check_rebuild
+        from keelog.pipeline.jobs.rebuild import check_rebuild
 
         check_rebuild(store, plan, out)
 
     def job(session: Any) -> dict[str, object]:
-        from keelog.pipeline.jobs.rebuild.run import rebuild as rebuild_store
+        from keelog.pipeline.jobs.rebuild import rebuild as rebuild_store
 
         return rebuild_store(
             session,
@@ -238,14 +238,14 @@ def export(
     what = f"cannot export {store}"
     with doing(what):
         check_engine()
-        from keelog.pipeline.jobs.export.folder import ExportFolder
-        from keelog.pipeline.jobs.export.run import by_tasks, run_export
+        from keelog.pipeline.jobs.export import by_tasks, run_export
+        from keelog.pipeline.jobs.export_files import ExportFolder
 
         # Spark starts when there is something to write, and not before.
         def engine(parts: list["NumberedPart"], order: "WriteOrder") -> list["Written"]:
             return asked.run(what, lambda session: by_tasks(session, parts, order))
 
-        result = run_export(store, ExportFolder.at(out), wanted, engine)
+        result = run_export(store, ExportFolder(out), wanted, engine)
     output.document(shown(result), title=summary(result))
     return exit_code(result)
 
@@ -310,7 +310,7 @@ def stats(
 
 def show_tables(figures: "Figures", output: Output) -> None:
     """Topics, tags, keys and the fullest queues, one table below the other."""
-    from keelog.pipeline.report_page import topic_rows
+    from keelog.pipeline.report import topic_rows
 
     totals = figures.totals
     title = f"{totals['messages']} messages in {totals['queues']} queues of"

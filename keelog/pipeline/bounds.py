@@ -1,28 +1,15 @@
 """Which rows of each queue are read, and how ranges of queues and log become partitions.
 
-Rows begin and end at offsets, at a time, or with all there is. Of several options for one side the
-first of these counts, as in Spark's Kafka source: a time for all queues, a time for each, offsets.
-Nothing here looks at a store.
+Rows begin and end at offsets, at a time, or with all there is. Nothing here looks at a store.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from keelog.pipeline.errors import BadOption, DataLoss, few
-from keelog.pipeline.option_values import Options, json_object, milliseconds, one_of
 from protocol.errors import OffsetOutOfRange, UnknownTopic
-
-BOUNDS = tuple(
-    f"{side}{what}"
-    for side in ("starting", "ending")
-    for what in ("Offsets", "Timestamp", "OffsetsByTimestamp")
-)
-STRATEGY = "startingOffsetsByTimestampStrategy"
-
-Use = Literal["batch", "stream", "any"]
-"""What options are for; `any` while Spark has not said which: what either takes is taken."""
 
 EARLIEST_OFFSET = -2
 LATEST_OFFSET = -1
@@ -59,130 +46,62 @@ LATEST = ReadBound("latest")
 
 
 class Extent(NamedTuple):
-    """What a queue has: offsets [`low`, `high`)."""
+    """What a queue has, or what is read of it: offsets [`low`, `high`)."""
 
     queue: QueueAt
     low: int
     high: int
 
 
-def starting_bound(options: Options, use: Use) -> ReadBound:
-    """Batches begin at the earliest row by default, streams after the latest."""
-    default = LATEST if use == "stream" else EARLIEST
-    forbidden = LATEST if use == "batch" else None
-    return _bound(options, "starting", default, forbidden)
+def bound_offsets(
+    bound: ReadBound,
+    name: str,
+    extents: list[Extent],
+    stores: int,
+    find: Callable[[QueueAt, int], int],
+) -> dict[QueueAt, int]:
+    """The offset that a bound means for each queue; `name` is the option that it comes from.
 
-
-def ending_bound(options: Options) -> ReadBound:
-    """All that there is, by default."""
-    return _bound(options, "ending", LATEST, EARLIEST)
-
-
-def _bound(
-    options: Options, side: str, default: ReadBound, forbidden: ReadBound | None
-) -> ReadBound:
-    time_ms = milliseconds(options, f"{side}Timestamp")
-    # Queues that are named one by one are expected to have a message each.
-    asked = one_of(options, STRATEGY, ("error", "latest", ""), "")
-    if time_ms is not None:
-        return ReadBound(
-            "time", time_ms=time_ms, must_exist=side == "starting" and asked == "error"
+    `find` returns the first offset of a queue at or after a time, and its end where there is none.
+    Raises UnknownTopic, BadOption, OffsetOutOfRange.
+    """
+    if bound.kind == "earliest":
+        return {extent.queue: extent.low for extent in extents}
+    if bound.kind == "latest":
+        return {extent.queue: extent.high for extent in extents}
+    if bound.kind == "time":
+        named = {extent.queue: bound.time_ms for extent in extents}
+    else:
+        named = _named(bound, name, extents, stores)
+    if bound.kind == "offsets":
+        answer: dict[QueueAt, int] = {}
+        for queue, low, high in extents:
+            ends = {EARLIEST_OFFSET: low, LATEST_OFFSET: high}
+            answer[queue] = ends.get(named[queue], named[queue])
+        return answer
+    answer = {queue: find(queue, time_ms) for queue, time_ms in named.items()}
+    late = [f"{queue} ({named[queue]})" for queue, _, high in extents if answer[queue] >= high]
+    if bound.must_exist and late:
+        raise OffsetOutOfRange(
+            f"no message was stored at or after the starting time of {few(late)}",
+            "an earlier time, or startingOffsetsByTimestampStrategy=latest",
         )
-    name = f"{side}OffsetsByTimestamp"
-    if name.lower() in options:
-        must_exist = side == "starting" and asked != "latest"
-        times = _of_queues(name, json_object(options, name), "1700000000000", 0)
-        return ReadBound("times", times, must_exist=must_exist)
-    name = f"{side}Offsets"
-    word = options.get(name.lower(), default.kind).strip().lower()
-    if forbidden is not None and word == forbidden.kind:
-        raise BadOption(f"{name} cannot be {word}: there would be no row", f"{default.kind}, JSON")
-    if word in ("earliest", "latest"):
-        return EARLIEST if word == "earliest" else LATEST
-    return _parse_offsets(name, json_object(options, name), forbidden)
-
-
-def _parse_offsets(
-    name: str, value: Mapping[str, Any], forbidden: ReadBound | None = None
-) -> ReadBound:
-    """`{"topic": {"0": 23}}`, or with several stores `{"topic": {"node": {"0": 23}}}`.
-
-    -2 means the earliest and -1 the latest offset, as in Kafka's, unless it is
-    `forbidden`. Raises BadOption.
-    """
-    offsets = _of_queues(name, value, "23", EARLIEST_OFFSET)
-    never = {"earliest": EARLIEST_OFFSET, "latest": LATEST_OFFSET}.get(
-        forbidden.kind if forbidden is not None else ""
-    )
-    for queue, offset in offsets.items():
-        if offset == never:
-            raise BadOption(
-                f"{name} has {offset} for {queue}: there would be no row", "another offset"
-            )
-    return ReadBound("offsets", offsets)
-
-
-def _of_queues(name: str, value: Mapping[str, Any], example: str, least: int) -> dict[QueueAt, int]:
-    answer: dict[QueueAt, int] = {}
-    for queue, number in _leaves(value):
-        if queue is None or type(number) is not int or number < least:
-            raise BadOption(
-                f"{name} has another form",
-                f'{{"topic": {{"0": {example}}}}}, with several stores'
-                f' {{"topic": {{"node": {{"0": {example}}}}}}}',
-            )
-        answer[queue] = number
     return answer
 
 
-def _leaves(value: Mapping[str, Any]) -> Iterable[tuple[QueueAt | None, Any]]:
-    for topic, inner in value.items():
-        if not isinstance(inner, dict):
-            yield None, inner
-            continue
-        for key, leaf in inner.items():
-            if isinstance(leaf, dict):
-                yield from ((_queue_at(topic, key, number), at) for number, at in leaf.items())
-            else:
-                yield _queue_at(topic, "", key), leaf
-
-
-def _queue_at(topic: str, node: str, number: str) -> QueueAt | None:
-    is_number = number.isascii() and number.isdigit()
-    return QueueAt(topic, node, int(number)) if is_number else None
-
-
-def offsets_for(
-    bound: ReadBound, name: str, extents: list[Extent], stores: int
-) -> dict[QueueAt, int]:
-    """The offset that `bound`, of kind `offsets`, says for each queue; -2 and -1 are replaced.
-
-    It must name each queue that is read, and no other. Raises UnknownTopic, BadOption.
-    """
-    named = named_values(bound, name, extents, stores)
-    answer: dict[QueueAt, int] = {}
-    for queue, low, high in extents:
-        ends = {EARLIEST_OFFSET: low, LATEST_OFFSET: high}
-        answer[queue] = ends.get(named[queue], named[queue])
-    return answer
-
-
-def named_values(
-    bound: ReadBound, name: str, extents: list[Extent], stores: int
-) -> dict[QueueAt, int]:
-    """What `bound` names for each queue that is read. Raises UnknownTopic, BadOption."""
+def _named(bound: ReadBound, name: str, extents: list[Extent], stores: int) -> dict[QueueAt, int]:
+    """What `bound` names for each queue that is read: it must name each of them, and no other."""
     given = dict(bound.offsets)
     answer: dict[QueueAt, int] = {}
     missing: list[str] = []
-    for extent in extents:
-        short = extent.queue._replace(node="")
-        value = given.pop(extent.queue, None)
+    for queue in (extent.queue for extent in extents):
+        value = given.pop(queue, None)
         if value is None and stores == 1:
-            value = given.pop(short, None)
+            value = given.pop(queue._replace(node=""), None)
         if value is None:
-            missing.append(str(extent.queue))
-            continue
-        answer[extent.queue] = value
+            missing.append(str(queue))
+        else:
+            answer[queue] = value
     if given:
         raise UnknownTopic(
             f"{name} names {few(given)}, which is not read",
@@ -192,32 +111,6 @@ def named_values(
         raise BadOption(
             f"{name} does not say where {few(missing)} begins or ends",
             "each queue that is read, or fewer queues by assign",
-        )
-    return answer
-
-
-def offsets_at_times(
-    bound: ReadBound,
-    name: str,
-    extents: list[Extent],
-    stores: int,
-    find: Callable[[QueueAt, int], int],
-) -> dict[QueueAt, int]:
-    """The first offset at or after each queue's time, for bounds of kind `time` and `times`.
-
-    `find` returns it for one queue, and the end of the queue where there is none. Raises
-    UnknownTopic, BadOption, OffsetOutOfRange.
-    """
-    if bound.kind == "times":
-        times = named_values(bound, name, extents, stores)
-    else:
-        times = {extent.queue: bound.time_ms for extent in extents}
-    answer = {queue: find(queue, time_ms) for queue, time_ms in times.items()}
-    late = [f"{queue} ({times[queue]})" for queue, _, high in extents if answer[queue] >= high]
-    if bound.must_exist and late:
-        raise OffsetOutOfRange(
-            f"no message was stored at or after the starting time of {few(late)}",
-            "an earlier time, or startingOffsetsByTimestampStrategy=latest",
         )
     return answer
 
@@ -247,16 +140,6 @@ def check_offsets(
     if fail_on_data_loss:
         raise DataLoss(text, "failOnDataLoss=false, which begins with what is left")
     return min(low, end), end, text
-
-
-def check_beginnings(extents: Iterable[Extent], offsets: Mapping[QueueAt, int]) -> None:
-    """Raises OffsetOutOfRange for the beginning of a stream after the end of its queue."""
-    for queue, low, high in extents:
-        if offsets[queue] > high:
-            raise OffsetOutOfRange(
-                f"the starting offset {offsets[queue]} of {queue} is beyond its end, {high}",
-                f"an offset from {low} to {high}, or -1 for the latest",
-            )
 
 
 class PartitionLimits(NamedTuple):

@@ -1,64 +1,83 @@
-"""The options of sources and exports, parsed and checked once, before any file is opened.
+"""The options of sources, writes and exports, parsed and checked once, before any file is opened.
 
-Names and meanings are those of Spark's Kafka source where it has them (docs/spark.md). No Arrow is
-imported here: the command line has an export's options without it.
+Names and meanings are those of Spark's Kafka source where it has them (docs/spark.md). Spark hands
+options over as text, with names in any case. No Arrow is imported here: the command line has an
+export's options without it.
 """
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import Any, Literal, cast
+from urllib.parse import urlsplit
 
+from keelog.pipeline import tables
 from keelog.pipeline.bounds import (
-    BOUNDS,
     EARLIEST,
+    EARLIEST_OFFSET,
     LATEST,
-    STRATEGY,
+    LATEST_OFFSET,
     PartitionLimits,
+    QueueAt,
     ReadBound,
-    Use,
-    ending_bound,
-    starting_bound,
 )
-from keelog.pipeline.errors import BadOption, UnknownOption, naming_conditions
-from keelog.pipeline.option_values import count, duration_ms, json_object, json_value, one_of
+from keelog.pipeline.errors import (
+    BadMode,
+    BadOption,
+    UnknownColumn,
+    UnknownOption,
+    naming_conditions,
+)
 from keelog.pipeline.stores.access import (
-    FETCH_OPTIONS,
-    FETCH_PREFIX,
-    FS_PREFIX,
+    WINDOW_BYTES_MAX,
+    Access,
     StoreAt,
     Way,
     node_name,
-    parse_access,
     parse_address,
 )
 from keelog.pipeline.stream.micro_batch import DELAY_MS, TriggerLimits
-from keelog.pipeline.tables import DAMAGE, INDEX, KAFKA, MESSAGES, TABLES, Column, Table
+from keelog.pipeline.tables import DAMAGE, Column, Table
 from node.runtime.settings import Settings, load_settings
 from node.store.query.filters import TagFilter, parse_tags
+from protocol.errors import MqError
+from protocol.names import check_topic_for_send
 
+Options = Mapping[str, str]
+"""As Spark hands them over, but with names in lower case."""
 OnCorrupt = Literal["fail", "skip", "report"]
+Use = Literal["batch", "stream", "any"]
+"""What options are for; `any` while Spark has not said which: what either takes is taken."""
 
 PARTITION_BYTES = 128 << 20
 """maxPartitionBytes, as Spark's own `spark.sql.files.maxPartitionBytes`."""
 PARTITIONS_MIN_MAX = 100_000
 """minPartitions: planning takes seconds, and the driver 150 MB, for this many."""
-SETTING_PREFIX = "store."
+WINDOW_BYTES_MIN = 4096
+IN_FLIGHT_MAX = 64
+RETRIES_MAX = 1_000
+SINK_TIMEOUT_MS = 60_000
+SINK_PUBLISH_TIMEOUT_MS = 600_000
+SINK_TIMEOUT_MS_MAX = 2**31
+_DAY_MS = 86_400_000
+SETTING_PREFIX, FETCH_PREFIX, FS_PREFIX = "store.", "fetch.", "fs."
 
-_FETCH = tuple(f"{FETCH_PREFIX}{name}" for name in FETCH_OPTIONS)
-_EVERY_TABLE = (
-    "path",
-    "paths",
-    "nodes",
-    "table",
-    "columns",
-    "failOnDataLoss",
-    "isolation",
-    *_FETCH,
+_FETCH = tuple(
+    f"{FETCH_PREFIX}{name}"
+    for name in ("inFlight", "windowBytes", "timeoutMs", "numRetries", "retryIntervalMs")
 )
+_STORES = ("path", "paths", "nodes")
+_EVERY_TABLE = (*_STORES, "table", "columns", "failOnDataLoss", "isolation", *_FETCH)
 _PARTITIONS = ("minPartitions", "maxPartitionBytes", "maxRecordsPerPartition")
 _TOPICS = ("subscribe", "topics", "subscribePattern", "assign")
-_OF_QUEUES = (*_EVERY_TABLE, *_PARTITIONS, *_TOPICS, "queueIds", *BOUNDS, STRATEGY)
+_BOUNDS = tuple(
+    f"{side}{what}"
+    for side in ("starting", "ending")
+    for what in ("Offsets", "Timestamp", "OffsetsByTimestamp")
+)
+_STRATEGY = "startingOffsetsByTimestampStrategy"
+_OF_QUEUES = (*_EVERY_TABLE, *_PARTITIONS, *_TOPICS, "queueIds", *_BOUNDS, _STRATEGY)
 TAKEN = {
     "messages": (*_OF_QUEUES, "tags", "onCorruptRecord", "schema", "includeHeaders"),
     "queues": _OF_QUEUES,
@@ -72,6 +91,67 @@ TAKEN_BY_STREAMS = (
     "maxTriggerDelay",
 )
 """The options that only streams take. They take those of their table too, but for its end."""
+TAKEN_BY_WRITES = ("node", "topic", "timeoutMs", "publishTimeoutMs")
+_OF_SPARK = ("checkpointlocation", "queryname", "outputmode")
+"""Spark's own options of a stream, which it hands over too."""
+_INTEGERS = ("tinyint", "smallint", "int", "bigint")
+_UNIT_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": _DAY_MS}
+_DURATION = re.compile(r"([0-9]{1,15})\s*(ms|s|m|min|h|d|)")
+
+
+def _one_of(options: Options, name: str, known: tuple[str, ...], default: str) -> str:
+    value = options.get(name.lower(), default).strip().lower()
+    if value not in known:
+        raise BadOption(f"{name} is {value[:80]!r}", f"one of {', '.join(known)}")
+    return value
+
+
+def _whole(
+    options: Options, name: str, low: int = 1, high: int | None = None, form: str = ""
+) -> int | None:
+    """A whole number in [`low`, `high`]; None when it is not given."""
+    text = options.get(name.lower())
+    if text is None:
+        return None
+    text = text.strip()
+    if not text.isascii() or not text.isdigit() or not low <= int(text) <= (high or int(text)):
+        upto = "on" if high is None else f"to {high}"
+        raise BadOption(f"{name} is {text[:80]!r}", form or f"a whole number from {low} {upto}")
+    return int(text)
+
+
+def _duration_ms(options: Options, name: str, default: int) -> int:
+    """A time as Spark writes it, `500ms`, `10s`, `15m`, `2h`; without a unit in milliseconds."""
+    text = options.get(name.lower())
+    if text is None:
+        return default
+    found = _DURATION.fullmatch(text.strip().lower())
+    if found is None:
+        raise BadOption(f"{name} is {text[:80]!r}", "500ms, 10s, 15m, 2h or 1d")
+    return int(found[1]) * _UNIT_MS[found[2]]
+
+
+def _json(options: Options, name: str) -> Any:
+    """JSON in which no object names a key twice."""
+    text = options[name.lower()]
+    try:
+        return json.loads(text, object_pairs_hook=_each_once)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise BadOption(f"{name} is no JSON: {text[:80]!r}: {error}", "docs/spark.md") from None
+
+
+def _json_object(options: Options, name: str) -> dict[str, Any]:
+    value = _json(options, name)
+    if not isinstance(value, dict) or not value:
+        raise BadOption(f"{name} is no JSON object with anything in it", "docs/spark.md")
+    return value
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) < len(pairs):
+        twice = next(name for name, _ in pairs if [key for key, _ in pairs].count(name) > 1)
+        raise BadOption(f"{twice[:80]!r} is named twice in one JSON object", "name it once")
+    return dict(pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +194,9 @@ class QueueSelection:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """All options of a read. `columns` are those of `offered` that it gives."""
+    """All options of a read. `columns` are those of the table that it gives."""
 
     table: Table
-    offered: tuple[Column, ...]
     columns: tuple[Column, ...]
     stores: tuple[StoreAt, ...]
     settings: Settings
@@ -168,9 +247,9 @@ def parse_options(
     table = _table(options, table_name)
     _check_names(given, table, use)
     selection = _selection(options, use)
-    on_corrupt = one_of(options, "onCorruptRecord", ("fail", "skip", "report"), "fail")
-    records_max = count(options, "maxRecordsPerPartition")
-    is_full_read = use == "batch" and table is MESSAGES and selection.is_everything
+    on_corrupt = _one_of(options, "onCorruptRecord", ("fail", "skip", "report"), "fail")
+    records_max = _whole(options, "maxRecordsPerPartition")
+    is_full_read = use == "batch" and table is tables.MESSAGES and selection.is_everything
     if records_max is not None and is_full_read:
         raise BadOption(
             "maxRecordsPerPartition needs a selection of queues: a read of the whole log does not"
@@ -182,26 +261,25 @@ def parse_options(
     ]
     with naming_conditions():
         settings = load_settings(pairs)
-    offered = _offered(options, table, on_corrupt == "report")
+    table = table._replace(columns=_offered(options, table, on_corrupt == "report"))
     return SourceOptions(
         table=table,
-        offered=offered,
-        columns=_columns(options, table._replace(columns=offered)),
+        columns=_columns(options, table),
         stores=_stores(options),
         settings=settings,
         selection=selection,
         limits=PartitionLimits(
-            count(options, "maxPartitionBytes") or PARTITION_BYTES,
+            _whole(options, "maxPartitionBytes") or PARTITION_BYTES,
             records_max,
-            count(options, "minPartitions", PARTITIONS_MIN_MAX) or 1,
+            _whole(options, "minPartitions", high=PARTITIONS_MIN_MAX) or 1,
         ),
-        fail_on_data_loss=one_of(options, "failOnDataLoss", ("true", "false"), "true") == "true",
+        fail_on_data_loss=_one_of(options, "failOnDataLoss", ("true", "false"), "true") == "true",
         on_corrupt=cast(OnCorrupt, on_corrupt),
         triggers=TriggerLimits(
-            count(options, "maxOffsetsPerTrigger"),
-            count(options, "maxBytesPerTrigger"),
-            count(options, "minOffsetsPerTrigger"),
-            duration_ms(options, "maxTriggerDelay", DELAY_MS),
+            _whole(options, "maxOffsetsPerTrigger"),
+            _whole(options, "maxBytesPerTrigger"),
+            _whole(options, "minOffsetsPerTrigger"),
+            _duration_ms(options, "maxTriggerDelay", DELAY_MS),
         ),
     )
 
@@ -213,17 +291,17 @@ def _table(options: Mapping[str, str], table_name: str | None) -> Table:
             f"table is {asked!r} here, but this format shows {table_name} alone",
             "format('keelog'), which takes the option",
         )
-    name = table_name or asked or MESSAGES.name
-    if name not in TABLES:
-        raise BadOption(f"there is no table {name[:80]!r}", f"one of {', '.join(TABLES)}")
-    return TABLES[name]
+    name = table_name or asked or tables.MESSAGES.name
+    if name not in tables.TABLES:
+        raise BadOption(f"there is no table {name[:80]!r}", f"one of {', '.join(tables.TABLES)}")
+    return tables.TABLES[name]
 
 
 def _check_names(given: Mapping[str, str], table: Table, use: Use) -> None:
-    if use == "stream" and table is INDEX:
+    if use == "stream" and table is tables.INDEX:
         raise BadOption("the table index is no stream: its rows are not in order", "another table")
     taken = TAKEN[table.name]
-    if use != "batch" and table is not INDEX:
+    if use != "batch" and table is not tables.INDEX:
         is_end = use == "stream"
         taken = tuple(name for name in taken if not (is_end and name.startswith("ending")))
         taken += TAKEN_BY_STREAMS
@@ -241,13 +319,13 @@ def _check_names(given: Mapping[str, str], table: Table, use: Use) -> None:
 
 def _offered(options: Mapping[str, str], table: Table, with_damage: bool) -> tuple[Column, ...]:
     """The columns that may be chosen."""
-    is_kafka = one_of(options, "schema", ("keelog", "kafka"), "keelog") == "kafka"
-    has_headers = one_of(options, "includeHeaders", ("true", "false"), "false") == "true"
+    is_kafka = _one_of(options, "schema", ("keelog", "kafka"), "keelog") == "kafka"
+    has_headers = _one_of(options, "includeHeaders", ("true", "false"), "false") == "true"
     if has_headers and not is_kafka:
         raise BadOption("includeHeaders goes with schema=kafka", "the column properties")
     columns = table.columns
     if is_kafka:
-        columns = KAFKA.columns if has_headers else KAFKA.columns[:-1]
+        columns = tables.KAFKA.columns if has_headers else tables.KAFKA.columns[:-1]
     return (*columns, DAMAGE) if with_damage else columns
 
 
@@ -259,42 +337,36 @@ def _columns(options: Mapping[str, str], table: Table) -> tuple[Column, ...]:
     return (*chosen, DAMAGE) if DAMAGE in table.columns and DAMAGE not in chosen else chosen
 
 
-def _stores(options: Mapping[str, str]) -> tuple[StoreAt, ...]:
-    stores = _named_stores(options)
-    for store in stores:
-        if store.access.flushed_only and store.way is Way.NODE:
-            raise BadOption(
-                f"isolation=flushed is not for {store.root}: a node gives what consumers get",
-                "the node's folder, or flush_disk_type=SYNC_FLUSH, where all of that is flushed",
-            )
-    return stores
-
-
-def _named_stores(options: Mapping[str, str]) -> tuple[StoreAt, ...]:
-    given = [name for name in ("path", "paths", "nodes") if name in options]
+def _stores(options: Options) -> tuple[StoreAt, ...]:
+    given = [name for name in _STORES if name in options]
     if len(given) != 1:
         raise BadOption(
             f"{' and '.join(given) if given else 'nothing'} says which store to read",
             'load(\'/path/to/store\'), or the option nodes with JSON: {"name": "/path", …}',
         )
-    access = parse_access(options)
+    access = _access(options)
     if given == ["nodes"]:
-        nodes = json_object(options, "nodes")
-        return tuple(
-            StoreAt(name, parse_address(path), access) for name, path in sorted(nodes.items())
-        )
-    paths = [options["path"]] if given == ["path"] else json_value(options, "paths")
-    if not isinstance(paths, list) or not paths:
-        raise BadOption(
-            f"paths is {options['paths'][:80]!r}", 'a JSON list: ["/path/1", "/path/2"]'
-        )
-    roots = [parse_address(path) for path in paths]
-    stores = tuple(StoreAt(node_name(root), root, access) for root in roots)
+        named = sorted(_json_object(options, "nodes").items())
+        stores = tuple(StoreAt(name, parse_address(path), access) for name, path in named)
+    else:
+        paths = [options["path"]] if given == ["path"] else _json(options, "paths")
+        if not isinstance(paths, list) or not paths:
+            raise BadOption(
+                f"paths is {options['paths'][:80]!r}", 'a JSON list: ["/path/1", "/path/2"]'
+            )
+        roots = [parse_address(path) for path in paths]
+        stores = tuple(StoreAt(node_name(root), root, access) for root in roots)
     if len({store.node for store in stores}) < len(stores):
         raise BadOption(
             "two of the folders have one name, which rows would have as their node",
             'the option nodes with JSON, which names each: {"a": "/path/1", "b": "/path/2"}',
         )
+    for store in stores:
+        if access.flushed_only and store.way is Way.NODE:
+            raise BadOption(
+                f"isolation=flushed is not for {store.root}: a node gives what consumers get",
+                "the node's folder, or flush_disk_type=SYNC_FLUSH, where all of that is flushed",
+            )
     return stores
 
 
@@ -314,8 +386,14 @@ def _selection(options: Mapping[str, str], use: Use) -> QueueSelection:
         pattern=None if pattern is None else _pattern(pattern),
         assigned=_assigned(options) if "assign" in options else None,
         queue_ids=_queue_ids(options["queueids"]) if "queueids" in options else None,
-        start=starting_bound(options, use),
-        end=ending_bound(options),
+        # Batches begin at the earliest row by default, streams after the latest.
+        start=_bound(
+            options,
+            "starting",
+            LATEST if use == "stream" else EARLIEST,
+            LATEST if use == "batch" else None,
+        ),
+        end=_bound(options, "ending", LATEST, EARLIEST),
         tags=tags,
     )
 
@@ -331,7 +409,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 def _assigned(options: Mapping[str, str]) -> dict[str, frozenset[int]]:
     answer: dict[str, frozenset[int]] = {}
-    for topic, ids in json_object(options, "assign").items():
+    for topic, ids in _json_object(options, "assign").items():
         if not isinstance(ids, list) or not all(type(number) is int for number in ids):
             raise BadOption(
                 f"assign names no list of queues for {topic[:80]!r}", '{"topic": [0, 1]}'
@@ -345,3 +423,190 @@ def _queue_ids(text: str) -> frozenset[int]:
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise BadOption(f"queueIds is {text[:80]!r}", "numbers with commas between: 0,1,2")
     return frozenset(int(part) for part in parts)
+
+
+def _access(options: Options) -> Access:
+    default = Access()
+
+    def fetch(name: str, otherwise: int, low: int, high: int) -> int:
+        found = _whole(options, f"{FETCH_PREFIX}{name}", low, high)
+        return otherwise if found is None else found
+
+    isolation = _one_of(options, "isolation", ("readable", "flushed"), "readable")
+    fs = {
+        name.removeprefix(FS_PREFIX): value
+        for name, value in options.items()
+        if name.startswith(FS_PREFIX)
+    }
+    return Access(
+        in_flight=fetch("inFlight", default.in_flight, 1, IN_FLIGHT_MAX),
+        window_bytes=fetch("windowBytes", default.window_bytes, WINDOW_BYTES_MIN, WINDOW_BYTES_MAX),
+        timeout_ms=fetch("timeoutMs", default.timeout_ms, 1, _DAY_MS),
+        num_retries=fetch("numRetries", default.num_retries, 0, RETRIES_MAX),
+        retry_interval_ms=fetch("retryIntervalMs", default.retry_interval_ms, 1, _DAY_MS),
+        fs=tuple(sorted(fs.items())),
+        flushed_only=isolation == "flushed",
+    )
+
+
+def _bound(
+    options: Options, side: str, default: ReadBound, forbidden: ReadBound | None
+) -> ReadBound:
+    """Of several options for one side the first counts: a time for all, times of each, offsets."""
+    form = "milliseconds since 1970 in UTC"
+    time_ms = _whole(options, f"{side}Timestamp", low=0, form=form)
+    # Queues that are named one by one are expected to have a message each.
+    asked = _one_of(options, _STRATEGY, ("error", "latest", ""), "")
+    if time_ms is not None:
+        must_exist = side == "starting" and asked == "error"
+        return ReadBound("time", time_ms=time_ms, must_exist=must_exist)
+    name = f"{side}OffsetsByTimestamp"
+    if name.lower() in options:
+        must_exist = side == "starting" and asked != "latest"
+        times = _of_queues(name, _json_object(options, name), "1700000000000", 0)
+        return ReadBound("times", times, must_exist=must_exist)
+    name = f"{side}Offsets"
+    word = options.get(name.lower(), default.kind).strip().lower()
+    if forbidden is not None and word == forbidden.kind:
+        raise BadOption(f"{name} cannot be {word}: there would be no row", f"{default.kind}, JSON")
+    if word in ("earliest", "latest"):
+        return EARLIEST if word == "earliest" else LATEST
+    offsets = _of_queues(name, _json_object(options, name), "23", EARLIEST_OFFSET)
+    never = None
+    if forbidden is not None:
+        never = EARLIEST_OFFSET if forbidden is EARLIEST else LATEST_OFFSET
+    for queue, offset in offsets.items():
+        if offset == never:
+            raise BadOption(
+                f"{name} has {offset} for {queue}: there would be no row", "another offset"
+            )
+    return ReadBound("offsets", offsets)
+
+
+def _of_queues(name: str, value: Mapping[str, Any], example: str, least: int) -> dict[QueueAt, int]:
+    """`{"topic": {"0": 23}}`, or with several stores `{"topic": {"node": {"0": 23}}}`."""
+    answer: dict[QueueAt, int] = {}
+    for queue, number in _leaves(value):
+        if queue is None or type(number) is not int or number < least:
+            raise BadOption(
+                f"{name} has another form",
+                f'{{"topic": {{"0": {example}}}}}, with several stores'
+                f' {{"topic": {{"node": {{"0": {example}}}}}}}',
+            )
+        answer[queue] = number
+    return answer
+
+
+def _leaves(value: Mapping[str, Any]) -> Iterable[tuple[QueueAt | None, Any]]:
+    for topic, inner in value.items():
+        if not isinstance(inner, dict):
+            yield None, inner
+            continue
+        for key, leaf in inner.items():
+            if isinstance(leaf, dict):
+                yield from ((_queue_at(topic, key, number), at) for number, at in leaf.items())
+            else:
+                yield _queue_at(topic, "", key), leaf
+
+
+def _queue_at(topic: str, node: str, number: str) -> QueueAt | None:
+    is_number = number.isascii() and number.isdigit()
+    return QueueAt(topic, node, int(number)) if is_number else None
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """All options of a write. `places`: which column of its rows is which of ours."""
+
+    node: str
+    topic: str | None
+    timeout_s: float
+    publish_timeout_s: float
+    places: Mapping[str, int]
+
+
+def parse_sink_options(
+    given: Mapping[str, str], fields: Sequence[tuple[str, str]], overwrite: bool
+) -> SinkOptions:
+    """`fields` are the names of the rows' columns, and Spark's types as text.
+
+    Raises BadMode, UnknownOption, BadOption, UnknownColumn.
+    """
+    if overwrite:
+        raise BadMode(
+            "messages cannot be overwritten: a log only grows",
+            "mode('append'); for streams outputMode('append')",
+        )
+    options = {name.lower(): value for name, value in given.items()}
+    known = {name.lower() for name in TAKEN_BY_WRITES} | set(_OF_SPARK)
+    for name in given:
+        if name.lower() not in known:
+            raise UnknownOption(
+                f"a write takes no option {name[:80]!r}", f"one of {', '.join(TAKEN_BY_WRITES)}"
+            )
+    topic = options.get("topic")
+    if topic is not None:
+        try:
+            check_topic_for_send(topic)
+        except MqError as error:
+            raise BadOption(error.reason, error.hint) from None
+    found = _sink_places(fields)
+    if topic is None and "topic" not in found:
+        raise UnknownColumn(
+            "nothing says which topic the messages go to", "the option topic, or a column topic"
+        )
+
+    def seconds(name: str, default_ms: int) -> float:
+        form = "milliseconds, as 60000"
+        return (_whole(options, name, 1, SINK_TIMEOUT_MS_MAX, form) or default_ms) / 1000
+
+    return SinkOptions(
+        node=_sink_node(options.get("node")),
+        topic=topic,
+        timeout_s=seconds("timeoutMs", SINK_TIMEOUT_MS),
+        publish_timeout_s=seconds("publishTimeoutMs", SINK_PUBLISH_TIMEOUT_MS),
+        places=found,
+    )
+
+
+def _sink_places(fields: Sequence[tuple[str, str]]) -> dict[str, int]:
+    """Which column of the rows is which of ours. Raises UnknownColumn."""
+    known = {column.name.lower(): column for column in tables.SINK}
+    known["value"] = known["body"]
+    found: dict[str, int] = {}
+    for place, (given, kind) in enumerate(fields):
+        column = known.get(given.lower())
+        if column is None:
+            raise UnknownColumn(
+                f"a message has no column {given[:80]!r}",
+                f"select some of {', '.join(column.name for column in tables.SINK)}",
+            )
+        kinds = tuple(column.ddl.lower().replace(", ", ",").split(" or "))
+        kinds = _INTEGERS if kinds == ("int",) else kinds
+        if column.name in found:
+            raise UnknownColumn(f"column {column.name} is there twice", "select each once")
+        if kind.split("(")[0].replace("varchar", "string").replace("char", "string") not in kinds:
+            raise UnknownColumn(
+                f"column {given} is {kind}, not {' or '.join(kinds)}", "a cast to it"
+            )
+        found[column.name] = place
+    if "body" not in found:
+        raise UnknownColumn(
+            f"there is no column body in {', '.join(name for name, _ in fields)[:200]}",
+            "select('…' AS body); for instance to_json(struct('*')) AS body",
+        )
+    return found
+
+
+def _sink_node(address: str | None) -> str:
+    hint = "option('node', 'tcp://host:7850'), the address that keelog serve prints"
+    if address is None:
+        raise BadOption("nothing says which node to write to", hint)
+    try:
+        parts = urlsplit(address)
+        is_address = parts.scheme == "tcp" and parts.hostname is not None and bool(parts.port)
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise BadOption(f"node is {address[:80]!r}, which is not an address", hint)
+    return address

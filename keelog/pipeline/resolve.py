@@ -3,31 +3,19 @@
 Runs once for a DataFrame, on the driver's machine. The ends that it finds are the ends of the read.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from keelog.pipeline.bounds import (
-    Extent,
-    PartitionLimits,
-    QueueAt,
-    Range,
-    ReadBound,
-    check_offsets,
-    log_borders,
-    offsets_at_times,
-    offsets_for,
-    plan_partitions,
-    share,
-)
+from keelog.pipeline import bounds
+from keelog.pipeline.bounds import Extent, PartitionLimits, QueueAt, Range, ReadBound
 from keelog.pipeline.errors import few, log, naming_conditions
 from keelog.pipeline.options import SourceOptions
 from keelog.pipeline.stores.access import Way
-from keelog.pipeline.stores.opening import check_stores, open_selected
-from keelog.pipeline.stores.planned_store import PlannedStore
+from keelog.pipeline.stores.planned_store import PlannedStore, check_stores, open_planned
 from keelog.pipeline.tables import INDEX, MESSAGES
-from keelog.pipeline.task_spec import IndexPart, LogPart, Part, QueuePart, Task
+from keelog.pipeline.task_spec import IndexPart, IndexSlice, LogPart, Part, QueuePart, Task
 from node.store.log.reader import Bounds, LogReader, next_record
 from node.store.queues import QueueReader
 from protocol.derived.file_layouts import FILLER_SIZE, INDEX_ENTRY
@@ -57,15 +45,15 @@ def plan_parts(options: SourceOptions) -> list[Part]:
     DataLoss, BadOption.
     """
     with naming_conditions(), ExitStack() as stack:
-        stores = [stack.enter_context(open_selected(at, options)) for at in options.stores]
+        stores = [stack.enter_context(open_planned(at, options)) for at in options.stores]
         for store in stores:
             # Recovery would end the log there, so there it ends; nobody should wonder.
             tear = store.tear()
             if tear:
                 log.warning("the log of %s ends at %s", store.at.root, tear)
-        if options.table is INDEX:
+        if options.table.name == INDEX.name:
             return list(_index_parts(stores, options))
-        if options.table is MESSAGES and options.selection.is_everything:
+        if options.table.name == MESSAGES.name and options.selection.is_everything:
             return list(_log_parts(stores, options))
         for store in stores:
             store.settle()
@@ -82,7 +70,7 @@ def check_read(options: SourceOptions) -> None:
     if Way.OBJECTS in ways or (named is None and Way.NODE not in ways):
         return
     with naming_conditions(), ExitStack() as stack:
-        stores = [stack.enter_context(open_selected(at, options)) for at in options.stores]
+        stores = [stack.enter_context(open_planned(at, options)) for at in options.stores]
         for store in stores:
             store.settle()
         check_topics(stores, options)
@@ -96,7 +84,7 @@ def _log_parts(stores: list[PlannedStore], options: SourceOptions) -> Iterator[P
     sizes = [store.log.end - store.log.min_offset for store in stores]
     for store, size in zip(stores, sizes, strict=True):
         reader = store.log
-        limits = share(options.limits, size, sum(sizes))
+        limits = bounds.share(options.limits, size, sum(sizes))
         borders = [reader.min_offset, *record_borders(reader, limits), reader.end]
         task, log_at = _task(store, options), store.log_at()
         for start, end in pairwise(borders):
@@ -110,7 +98,7 @@ def record_borders(reader: LogReader, limits: PartitionLimits) -> list[int]:
     A border in whose neighbourhood none does is left out. Segments begin with a record by
     definition: parts that may be as large are cut there and nowhere else.
     """
-    places = log_borders(reader.min_offset, reader.end, limits)
+    places = bounds.log_borders(reader.min_offset, reader.end, limits)
     if limits.bytes_max >= reader.segment_bytes and limits.partitions_min == 1:
         starts = {place - place % reader.segment_bytes for place in places}
         return sorted(start for start in starts if start > reader.min_offset)
@@ -120,8 +108,8 @@ def record_borders(reader: LogReader, limits: PartitionLimits) -> list[int]:
         if segment is None:
             continue  # It is missing, which is the loss of its own.
         end = min(wished + BORDER_SEARCH_BYTES, reader.end, segment.end)
-        bounds = Bounds(reader.min_offset, end)
-        found = next_record(LogReader(reader.segments, bounds), wished)
+        near = LogReader(reader.segments, Bounds(reader.min_offset, end))
+        found = next_record(near, wished)
         if found is None and end == segment.end < reader.end:
             found = end
         if found is not None and found > (borders[-1] if borders else reader.min_offset):
@@ -139,13 +127,13 @@ def parts_of_rows(
         for of in by_store
     ]
     counts = [sum(found.rows for found in of) for of in ranges]
-    is_messages = options.table is MESSAGES
+    is_messages = options.table.name == MESSAGES.name
     for store, of, found, count in zip(stores, by_store, ranges, counts, strict=True):
         if not count:
             continue
         task = _task(store, options)
         log_at = store.log_at() if is_messages else None
-        for part in plan_partitions(found, share(options.limits, count, sum(counts))):
+        for part in bounds.plan_partitions(found, bounds.share(options.limits, count, sum(counts))):
             slices = tuple(
                 store.queue_slice(of[piece.source].reader, piece.start, piece.end) for piece in part
             )
@@ -154,38 +142,47 @@ def parts_of_rows(
 
 def _queue_rows(stores: list[PlannedStore], options: SourceOptions) -> list[QueueSpan]:
     """The queues that are asked for, each with its bounds, without those that give no row."""
-    found = [
-        (store, reader)
+    selection = options.selection
+    found = {
+        QueueAt(queue.topic, store.at.node, queue.queue_id): (store, reader)
         for store in stores
         for queue in store.queues()
-        if options.selection.takes(*queue) and (reader := store.queue(*queue)) is not None
-    ]
+        if selection.takes(*queue) and (reader := store.queue(*queue)) is not None
+    }
     check_topics(stores, options)
     extents = [
-        Extent(
-            QueueAt(reader.queue.topic, store.at.node, reader.queue.queue_id),
-            reader.min_offset,
-            reader.max_offset,
-        )
-        for store, reader in found
+        Extent(queue, reader.min_offset, reader.max_offset) for queue, (_, reader) in found.items()
     ]
-    selection, count = options.selection, len(stores)
-    starts = bound_offsets(selection.start, "startingOffsets", extents, found, count)
-    ends = bound_offsets(selection.end, "endingOffsets", extents, found, count)
+    starts = bound_offsets(selection.start, "startingOffsets", extents, found, len(stores))
+    ends = bound_offsets(selection.end, "endingOffsets", extents, found, len(stores))
     rows: list[QueueSpan] = []
-    for (store, reader), extent in zip(found, extents, strict=True):
+    for extent in extents:
+        start, end = starts[extent.queue], ends[extent.queue]
         # Times in wrong order ask for nothing; offsets in wrong order are an error.
-        end = ends[extent.queue]
         if {"time", "times"} & {selection.start.kind, selection.end.kind}:
-            end = max(end, min(starts[extent.queue], extent.high))
-        start, end, lost = check_offsets(
-            extent, starts[extent.queue], end, options.fail_on_data_loss
-        )
+            end = max(end, min(start, extent.high))
+        start, end, lost = bounds.check_offsets(extent, start, end, options.fail_on_data_loss)
         if lost:
             log.warning("messages are lost: %s", lost)
         if start < end:
-            rows.append(QueueSpan(store, reader, start, end))
+            rows.append(QueueSpan(*found[extent.queue], start, end))
     return rows
+
+
+def bound_offsets(
+    bound: ReadBound,
+    name: str,
+    extents: list[Extent],
+    found: Mapping[QueueAt, tuple[PlannedStore, QueueReader]],
+    stores: int,
+) -> dict[QueueAt, int]:
+    """`bounds.bound_offsets` of queues that are open: `found` has those of `extents`."""
+
+    def find(queue: QueueAt, time_ms: int) -> int:
+        store, reader = found[queue]
+        return store.offset_by_time(reader, time_ms)
+
+    return bounds.bound_offsets(bound, name, extents, stores, find)
 
 
 def check_topics(stores: list[PlannedStore], options: SourceOptions) -> None:
@@ -206,36 +203,9 @@ def check_topics(stores: list[PlannedStore], options: SourceOptions) -> None:
                 raise UnknownTopic(f"topic {topic} has no queue {queue_id}", f"one of {known}")
 
 
-def bound_offsets(
-    bound: ReadBound,
-    name: str,
-    extents: list[Extent],
-    readers: list[tuple[PlannedStore, QueueReader]],
-    stores: int,
-) -> dict[QueueAt, int]:
-    """The offset that a bound means for each queue; `readers` are those of `extents`, in order.
-
-    Raises UnknownTopic, BadOption, OffsetOutOfRange.
-    """
-    if bound.kind == "offsets":
-        return offsets_for(bound, name, extents, stores)
-    if bound.kind == "earliest":
-        return {extent.queue: extent.low for extent in extents}
-    if bound.kind == "latest":
-        return {extent.queue: extent.high for extent in extents}
-    of = {extent.queue: found for extent, found in zip(extents, readers, strict=True)}
-    return offsets_at_times(
-        bound,
-        name,
-        extents,
-        stores,
-        lambda queue, ms: of[queue][0].offset_by_time(of[queue][1], ms),
-    )
-
-
 def _row_bytes(row: QueueSpan, options: SourceOptions) -> float:
     """About how many bytes of the store one row costs: a record, or a unit."""
-    if options.table is not MESSAGES:
+    if options.table.name != MESSAGES.name:
         return 20.0
     count = row.end - row.start
     places = {row.start, row.start + count // 2, max(row.end - SAMPLE_UNITS, row.start)}
@@ -250,14 +220,17 @@ def _row_bytes(row: QueueSpan, options: SourceOptions) -> float:
 
 def _index_parts(stores: list[PlannedStore], options: SourceOptions) -> Iterator[Part]:
     for store in stores:
-        tables = store.index_tables()
+        files = store.index_slices()
         ranges = [
-            Range(place, 1, table.end, INDEX_ENTRY.size) for place, table in enumerate(tables)
+            Range(place, file.start, file.end, INDEX_ENTRY.size) for place, file in enumerate(files)
         ]
-        for part in plan_partitions(ranges, options.limits):
-            slices = tuple(
-                store.index_slice(tables[found.source].name, found.start, found.end)
-                for found in part
-            )
-            log_at = store.log_at()
-            yield IndexPart(_task(store, options), slices, log_at if log_at.removed.end else None)
+        task, log_at = _task(store, options), store.log_at()
+        for part in bounds.plan_partitions(ranges, options.limits):
+            slices = tuple(_cut(files[found.source], found.start, found.end) for found in part)
+            yield IndexPart(task, slices, log_at if log_at.removed.end else None)
+
+
+def _cut(whole: IndexSlice, start: int, end: int) -> IndexSlice:
+    first, stop = ((at - whole.start) * INDEX_ENTRY.size for at in (start, end))
+    data = None if whole.data is None else whole.data[first:stop]
+    return replace(whole, start=start, end=end, data=data)

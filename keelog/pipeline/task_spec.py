@@ -30,7 +30,7 @@ class LogAt:
     """The log of a store: segments that were there when the read was planned, its bounds, and which
     of its messages are removed."""
 
-    root: str
+    store: StoreAt
     segment_bytes: int
     segments: tuple[int, ...]
     start: int
@@ -38,14 +38,14 @@ class LogAt:
     removed: Removed = NOTHING_REMOVED
 
     @classmethod
-    def of(cls, root: str, log: LogReader, removed: Removed = NOTHING_REMOVED) -> "LogAt":
+    def of(cls, store: StoreAt, log: LogReader, removed: Removed = NOTHING_REMOVED) -> "LogAt":
         """The log of an open store."""
         segments = tuple(segment.start for segment in log.segments.segments)
-        return cls(root, log.segment_bytes, segments, log.min_offset, log.end, removed)
+        return cls(store, log.segment_bytes, segments, log.min_offset, log.end, removed)
 
     def open(self, files: OpenFiles) -> LogReader:
         """A reader of these very segments; none is opened before it is needed."""
-        folder = path_in(self.root, self.root) / COMMIT_LOG_DIR
+        folder = path_in(self.store.root, self.store.root) / COMMIT_LOG_DIR
         listed = [(start, folder / offset_file_name(start)) for start in self.segments]
         segments = SegmentList(folder, Listing(listed, self.segment_bytes, []), files)
         return LogReader(segments, Bounds(self.start, self.end))

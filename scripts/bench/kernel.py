@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from keelog.pipeline.options import parse_options
-from keelog.pipeline.read.part import read_part
+from keelog.pipeline.read.parts import read_part
 from keelog.pipeline.resolve import plan_parts
 from node.store.opening import open_store
 from node.store.query.pull import PullRequest, get_message

@@ -9,7 +9,7 @@ alternative, run in the same session, in alternating rounds; what counts are the
   `spark.read.parquet` of the same rows, exported once;
 - topic: one topic of 16, against the full read;
 - two: topic and queueOffset, against the full read and Parquet;
-- rebuild: `keelog.pipeline.jobs.rebuild.run`, against the workers' own (`keelog store rebuild`);
+- rebuild: `keelog.pipeline.jobs.rebuild`, against the workers' own (`keelog store rebuild`);
 - audit: `keelog.pipeline.jobs.audit`, against a full outer join of messages and queue units.
 
 CPU seconds are of all processes below this one, JVM and Python workers; on a machine that does
@@ -230,7 +230,7 @@ class SparkBench:
 
     def rebuilds(self) -> list[Case]:
         """Queues alone, and queues with index, by Spark and by the workers' own code."""
-        from keelog.pipeline.jobs.rebuild.run import rebuild
+        from keelog.pipeline.jobs.rebuild import rebuild
 
         out = self.work / "rebuilt"
 

@@ -28,17 +28,8 @@ from protocol.derived.index_build import IndexImage
 from protocol.derived.removed import Removed
 from protocol.ids import Host, Queue
 from protocol.layout import StructLayout
-from protocol.record.codec import (
-    BORN_HOST_V6,
-    FILLER_HEAD,
-    SHORT_HEAD,
-    STORE_HOST_V6,
-    Record,
-    decode,
-    filler,
-    record_head,
-    unit_tags_code,
-)
+from protocol.record import codec
+from protocol.record.codec import BORN_HOST_V6, FILLER_HEAD, SHORT_HEAD, STORE_HOST_V6, Record
 from protocol.record.encode import NewMessage, pack_record
 from protocol.record.patch import PlainRow, StoreStamp, patch_plain
 from protocol.record.properties import (
@@ -88,7 +79,7 @@ def record_dump() -> str:
     """The example record, field by field."""
     raw = example_record()
     lines = _dump_rows(SHORT_HEAD, raw)
-    record = decode(raw, 0)
+    record = codec.decode(raw, 0)
     assert isinstance(record, Record)
     at = SHORT_HEAD.size
     lines.append(_dump_line(at, record.raw_body, f"body = {record.raw_body.decode()}"))
@@ -125,7 +116,7 @@ def record_sizes() -> str:
         "|---|---|---:|---|",
     ]
     for flags in (0, BORN_HOST_V6, STORE_HOST_V6, BORN_HOST_V6 | STORE_HOST_V6):
-        size = record_head(flags).size
+        size = codec.record_head(flags).size
         hosts = ("IPv6" if flags & bit else "IPv4" for bit in (BORN_HOST_V6, STORE_HOST_V6))
         lines.append(f"| {' | '.join(hosts)} | {size} | {size} + body |")
     return "\n".join(lines)
@@ -133,14 +124,14 @@ def record_sizes() -> str:
 
 def filler_dump() -> str:
     """The blank record of a segment that had 100 bytes left."""
-    return _fenced(_dump_rows(FILLER_HEAD, filler(100)))
+    return _fenced(_dump_rows(FILLER_HEAD, codec.filler(100)))
 
 
 def unit_dump() -> str:
     """The example's unit, and a filler unit."""
-    record = decode(example_record(), 0)
+    record = codec.decode(example_record(), 0)
     assert isinstance(record, Record)
-    code = unit_tags_code(record)
+    code = codec.unit_tags_code(record)
     assert code is not None
     unit = QUEUE_UNIT.pack(QueueUnit(record.physical_offset, record.size, code))
     lines = _dump_rows(QUEUE_UNIT, unit)
@@ -199,20 +190,27 @@ def index_sizes() -> str:
 
 def own_examples() -> str:
     """One example of each of our small files."""
-    parts = [
-        ("epochs", _own_text(_epochs, checkpoints.EPOCHS_FILE).splitlines()),
-        ("floor", _shown_floor()),
-        ("progress/index", _own_text(_progress, "progress/index").splitlines()),
-        ("tails", _own_text(_tails, checkpoints.TAILS_FILE).splitlines()),
-        ("removed", _own_text(_removed, checkpoints.REMOVED_FILE).splitlines()),
-        (
-            "clean",
-            _own_text(lambda root: checkpoints.mark_clean(root, 2, 4_096), "clean").splitlines(),
-        ),
-    ]
+    epochs = [checkpoints.EpochLine(1, 0, True, True), checkpoints.EpochLine(2, 1_325, True)]
+    progress = checkpoints.WorkerCheckpoint(2, 4_096)
+    ends = {Queue("FooBar", 3): 8, Queue("orders", 0): 1_200}
+    tails = checkpoints.Tails(4_096, ends, last_record=3_931, store_timestamp=1_700_000_061_123)
+    removed = Removed().without_topic("clicks", 3_931, 4)
+    removed = removed.with_purged({Queue("orders", 0): 2_048})
+    writers: dict[str, Callable[[Path], object]] = {
+        "epochs": lambda root: checkpoints.save_epochs(root, epochs),
+        "floor": _floor,
+        "progress/index": lambda root: checkpoints.save_progress(root, "index", progress),
+        "tails": lambda root: checkpoints.save_tails(root, tails),
+        "removed": lambda root: checkpoints.save_removed(root, removed),
+        "clean": lambda root: checkpoints.mark_clean(root, 2, 4_096),
+    }
     lines = ["-- lock", *_own_text(lambda _root: None, "../lock").splitlines()]
-    for name, content in parts:
-        lines += [f"-- keelog/{name}", *content]
+    for name, write in writers.items():
+        text = _own_text(write, name)
+        if name == "floor":
+            slots = [(at, text[at : at + 512].rstrip("\0")) for at in range(0, len(text), 512)]
+            text = "\n".join(f"byte {at}: {' | '.join(slot.splitlines())}" for at, slot in slots)
+        lines += [f"-- keelog/{name}", *text.splitlines()]
     return _fenced(lines)
 
 
@@ -283,38 +281,11 @@ def _own_text(write: Callable[[Path], object], name: str) -> str:
         return (checkpoints.own_dir(root) / name).read_bytes().decode()
 
 
-def _epochs(root: Path) -> None:
-    lines = [checkpoints.EpochLine(1, 0, True, True), checkpoints.EpochLine(2, 1_325, True)]
-    checkpoints.save_epochs(root, lines)
-
-
-def _progress(root: Path) -> None:
-    checkpoints.save_progress(root, "index", checkpoints.WorkerCheckpoint(2, 4_096))
-
-
-def _tails(root: Path) -> None:
-    ends = {Queue("FooBar", 3): 8, Queue("orders", 0): 1_200}
-    checkpoints.save_tails(
-        root, checkpoints.Tails(4_096, ends, last_record=3_931, store_timestamp=1_700_000_061_123)
-    )
-
-
-def _removed(root: Path) -> None:
-    removed = Removed().without_topic("clicks", 3_931, 4)
-    checkpoints.save_removed(root, removed.with_purged({Queue("orders", 0): 2_048}))
-
-
 def _floor(root: Path) -> None:
     floor = checkpoints.Floor(root)
     for offset in (1_325, 4_096):
         floor.save(offset)
     floor.close()
-
-
-def _shown_floor() -> list[str]:
-    text = _own_text(_floor, checkpoints.FLOOR_FILE)
-    slots = [(at, text[at : at + 512].rstrip("\0")) for at in range(0, len(text), 512)]
-    return [f"byte {at}: {' | '.join(slot.splitlines())}" for at, slot in slots]
 
 
 PARTS: dict[str, Callable[[], str]] = {

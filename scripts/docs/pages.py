@@ -14,8 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from keelog.cli.settings import value_text
-from keelog.pipeline.sink.options import SINK
-from keelog.pipeline.tables import KAFKA, TABLES
+from keelog.pipeline.tables import KAFKA, SINK, TABLES
 from node.runtime.settings import Settings
 from protocol.requests import REQUESTS
 from scripts.docs.format import PARTS

@@ -99,8 +99,8 @@ def test_a_context_keeps_its_address_and_shows_it_without_credentials(
 def test_an_export_says_where_it_went_without_credentials(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from keelog.pipeline.jobs.export import run as export
-    from keelog.pipeline.jobs.export.run import ExportResult
+    from keelog.pipeline.jobs import export
+    from keelog.pipeline.jobs.export import ExportResult
 
     def answer(_store: str, out: str, *_: object, **__: object) -> ExportResult:
         return ExportResult(out, 1, 0, 0, 0, 0, 0, 0.0)

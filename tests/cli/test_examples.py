@@ -23,7 +23,7 @@ from keelog.bench.workload import Workload
 from keelog.cli import failures
 from keelog.cli.main import run
 from keelog.cli.shape_help import SHAPES
-from keelog.pipeline.jobs import session_run as spark_jobs
+from keelog.pipeline import session as spark_jobs
 from node.runtime.settings import load_settings
 from node.supervisor import loop as supervisor
 from node.supervisor.options import Options

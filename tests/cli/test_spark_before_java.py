@@ -8,12 +8,12 @@ import pytest
 
 from keelog.cli.main import run
 from keelog.pipeline import session
-from keelog.pipeline.jobs import session_run as module
-from keelog.pipeline.jobs.export.folder import ExportFolder
-from keelog.pipeline.jobs.export.run import export_here
+from keelog.pipeline.jobs.export import export_here
+from keelog.pipeline.jobs.export_files import ExportFolder
 from node.runtime.locks import StoreLock
 from tests.workers.living_log import SETTING_OPTIONS, LivingLog
 
+OPEN_SESSION = session.open_session
 Keelog = Callable[..., tuple[int, list[str]]]
 
 
@@ -24,7 +24,7 @@ def keelog(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -
     def no_session(*_: object) -> None:
         pytest.fail("a session was opened")
 
-    monkeypatch.setattr(module, "open_session", no_session)
+    monkeypatch.setattr(session, "open_session", no_session)
 
     def call(*words: object) -> tuple[int, list[str]]:
         code = run(["spark", *map(str, words)])
@@ -107,7 +107,7 @@ def test_an_export_while_another_writes_to_its_folder_ends_with_6(
     keelog: Keelog, root: Path
 ) -> None:
     out = root.parent / "out"
-    with ExportFolder.at(str(out)).open().locked():
+    with ExportFolder(str(out)).locked():
         assert is_told(keelog("export", root, "--out", out), 6, "[KEELOG_EXPORT_BUSY]")
 
 
@@ -156,7 +156,7 @@ def test_without_java_the_one_error_names_it(
     keelog: Keelog, root: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
     monkeypatch.chdir(root.parent)
-    monkeypatch.setattr(module, "open_session", session.open_session)
+    monkeypatch.setattr(session, "open_session", OPEN_SESSION)
     monkeypatch.setattr(session, "packed_java", lambda: None)
     for name in ("JAVA_HOME", "PATH"):
         monkeypatch.delenv(name, raising=False)

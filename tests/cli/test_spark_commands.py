@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from keelog.cli.main import run
-from keelog.pipeline.jobs import session_run as module
-from keelog.pipeline.jobs.rebuild.folder import Building
+from keelog.pipeline import session as module
+from keelog.pipeline.jobs.rebuild_folder import Building
 from node.runtime.locks import StoreLock
 from tests.pipeline.jobs.plain_engine import PlainEngine
 from tests.pipeline.jobs.rebuild.test_rebuild import tree

@@ -15,7 +15,7 @@ from node.store.opening import open_store
 from node.store.verify.verify import VerifyReport, verify
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
-from tests.support.flipped_store import (
+from tests.crash.flipped_store import (
     SETTINGS,
     Region,
     Seen,

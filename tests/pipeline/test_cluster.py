@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import keelog.__main__
-from keelog.pipeline.jobs.export.folder import MANIFEST
+from keelog.pipeline.jobs.export_files import MANIFEST
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
 from scripts.bench.big_store import make
 from tests.pipeline.facts_as_rows import plain_rows, read_rows

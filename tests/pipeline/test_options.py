@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keelog.pipeline.options import TAKEN, parse_options
-from keelog.pipeline.read.part import read_part
+from keelog.pipeline.read.parts import read_part
 from keelog.pipeline.resolve import plan_parts
 from keelog.pipeline.stores.access import StoreAt, parse_address
 from protocol.errors import MqError

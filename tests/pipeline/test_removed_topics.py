@@ -7,7 +7,7 @@ import pytest
 
 from keelog.pipeline.errors import naming_conditions
 from keelog.pipeline.jobs.audit import audit
-from keelog.pipeline.jobs.rebuild.run import rebuild
+from keelog.pipeline.jobs.rebuild import rebuild
 from node.store.checkpoints import load_removed, save_removed
 from node.store.opening import StoppedStore
 from protocol.errors import UnknownTopic

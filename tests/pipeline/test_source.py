@@ -11,8 +11,8 @@ from pyspark.sql.functions import col, count
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from keelog.pipeline import register
 from keelog.pipeline.read.arrays import arrow_schema
+from keelog.pipeline.session import register
 from keelog.pipeline.source import SOURCES
 from keelog.pipeline.tables import DAMAGE, KAFKA, TABLES, Column, ddl
 from tests.pipeline.facts_as_rows import (

@@ -10,8 +10,8 @@ import pytest
 
 import keelog
 from keelog.client.send.staging import StageClient, StagedPart
-from keelog.pipeline.sink.options import SinkOptions
-from keelog.pipeline.sink.stage import StageId, stage_rows
+from keelog.pipeline.options import SinkOptions
+from keelog.pipeline.sink.writers import stage_rows
 from node.runtime.shortage import used_percent
 from node.store.staging_files import (
     StagedBatch,
@@ -167,7 +167,7 @@ def test_a_spark_task_without_room_fails_with_the_nodes_reason(node: RunningNode
     options = SinkOptions(node.endpoint, "orders", 2.0, 2.0, {"body": 0})
     # The second where the time is up amid the last attempt.
     with pytest.raises((BusyError, NotConnected), match="disk_full: ") as failed:
-        stage_rows(options, StageId("job", 0, 0, "0"), [rows])
+        stage_rows(options, "job", 0, 0, 0, [rows])
     assert "below 85 % of the disk" in str(failed.value)
     folder = staging_dir(node.root)
     wait_until(lambda: staged_bytes(folder) == 0, "its repetition lacks that room")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from keelog.pipeline.stores.access import StoreAt
-from keelog.pipeline.stores.opening import check_stores
+from keelog.pipeline.stores.planned_store import check_stores
 from keelog.repair import repair
 from node.runtime.locks import FileLock
 from node.runtime.state_page import LogPage, PageAbsent, WorkerPage

@@ -130,7 +130,7 @@ def _show_spark(store: str, is_asked_for: bool, output: Output) -> None:
     say("")
     rows = [row for row in spark_topics(store, say) if not row["topic"].startswith(OF_RETRIES)]
     # Imported here: it comes with the jobs.
-    from keelog.pipeline.report_page import topic_rows
+    from keelog.pipeline.report import topic_rows
 
     shown = ("topic", "queues", "messages", "bytes", "per second", "median", "largest", "skew")
     table = [{name: row[name] for name in shown} for row in topic_rows(rows)]

@@ -78,8 +78,8 @@ def _wait(job: subprocess.Popen[bytes], began: float, say: Say) -> tuple[bytes, 
 
 def main() -> int:
     """Prints the figures of the store that is named, as JSON in one line."""
-    from keelog.pipeline.jobs.session_run import run_job
     from keelog.pipeline.jobs.stats import COLUMNS, plain_rows, stats_by_topic
+    from keelog.pipeline.session import run_job
 
     def demo(session: Any) -> list[Row]:
         messages = session.read.format("keelog").option("columns", COLUMNS).load(sys.argv[1])

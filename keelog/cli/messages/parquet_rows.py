@@ -11,8 +11,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from keelog.pipeline.jobs.export.folder import MANIFEST, parse_manifest
-from keelog.pipeline.jobs.export.write import NULL_PARTITION
+from keelog.pipeline.jobs.export_files import MANIFEST, NULL_PARTITION, parse_manifest
 from keelog.pipeline.tables import DAMAGE, MESSAGES
 from protocol.errors import IllegalMessage, NotFound
 from protocol.record.bodies import COMPRESSION_BITS

@@ -20,7 +20,7 @@ from node.store.opening import StoppedStore, open_store
 from protocol.addresses import without_credentials
 
 if TYPE_CHECKING:
-    from keelog.pipeline.jobs.export.run import ExportResult
+    from keelog.pipeline.jobs.export import ExportResult
 
 
 directory = click.argument("path", metavar="DIR", type=click.Path(readable=False, path_type=Path))
@@ -102,7 +102,7 @@ def export_parquet(
 ) -> "ExportResult":
     """Exports a folder or a node in this process. Raises MqError, also without pyarrow."""
     with needing_pyarrow():
-        from keelog.pipeline.jobs.export.run import export_here
+        from keelog.pipeline.jobs.export import export_here
     return export_here(store, out, asked, progress=progress.meter("exported", "parts"))
 
 

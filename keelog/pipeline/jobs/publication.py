@@ -11,8 +11,9 @@ import fcntl
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
+from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, cast
 
 from pyarrow import fs
 
@@ -23,26 +24,41 @@ TEMPORARY_SUFFIX = ".tmp"
 """Files that are being written have no `.parquet` at the end: patterns do not find them."""
 
 
-class Move(NamedTuple):
-    """A file of `bytes` that is written at `source` and published at `target`."""
-
-    source: str
-    target: str
-    bytes: int
-
-
 class OutFolder(ABC):
-    """A folder that a job writes, with its client of `pyarrow.fs`. All paths are relative to it."""
+    """A folder that a job writes, by `pyarrow.fs`. All paths are relative to it.
 
-    def __init__(self, system: Any, root: str) -> None:
-        self.system = system
-        self.root = root.rstrip("/")
-        # Elsewhere an object is durable, and there as a whole, once it is closed.
-        self.syncs = isinstance(system, fs.LocalFileSystem)
+    Tasks get it too: it opens a client at the first use, and is pickled without it.
+    """
+
+    @abstractmethod
+    def open_client(self) -> tuple[Any, str]:
+        """The file system, and the folder's path in it. Raises BadOption, StoreUnreadable."""
 
     @abstractmethod
     def naming(self, path: str = "") -> AbstractContextManager[None]:
         """Gives what the file system refuses the error that users see."""
+
+    @cached_property
+    def _client(self) -> tuple[Any, str]:
+        return self.open_client()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_client"}
+
+    @property
+    def system(self) -> Any:
+        """The client of the file system."""
+        return self._client[0]
+
+    @property
+    def root(self) -> str:
+        """The folder, as the file system names it."""
+        return self._client[1].rstrip("/")
+
+    @property
+    def syncs(self) -> bool:
+        """Elsewhere an object is durable, and there as a whole, once it is closed."""
+        return isinstance(self.system, fs.LocalFileSystem)
 
     def place(self, path: str) -> str:
         """The file system's own name for a path."""
@@ -108,22 +124,22 @@ class OutFolder(ABC):
             if self.system.get_file_info(self.place(path)).type == fs.FileType.Directory:
                 self.system.delete_dir(self.place(path))
 
-    def move_in(self, moves: Iterable[Move], manifest: str, name: str) -> str:
+    def move_in(self, moves: Iterable[tuple[str, str, int]], manifest: str, name: str) -> str:
         """Makes the moves that are left, then gives the file `manifest` its `name`.
 
-        Returns "", or the first target that is neither there nor to be moved: the manifest then
-        keeps its name.
+        A move is where a file is written, where it is published, and its bytes. Returns "", or the
+        first target that is neither there nor to be moved: the manifest then keeps its name.
         """
         with self.naming():
             folders = set()
-            for move in moves:
-                source, target = self.place(move.source), self.place(move.target)
+            for written, published, size in moves:
+                source, target = self.place(written), self.place(published)
                 folder = target.rpartition("/")[0]
                 folders |= {folder, folder.rpartition("/")[0]}
                 if self.system.get_file_info(source).type == fs.FileType.File:
                     self.system.create_dir(folder, recursive=True)
                     self.system.move(source, target)
-                elif self.system.get_file_info(target).size != move.bytes:
+                elif self.system.get_file_info(target).size != size:
                     return target
             if self.syncs:
                 for folder in sorted(folders | {self.root}):
@@ -140,13 +156,6 @@ class OutFolder(ABC):
         selector = fs.FileSelector(self.root, allow_not_found=True, recursive=recursive)
         with self.naming():
             return cast(list[Any], self.system.get_file_info(selector))
-
-
-def rename_in(attempt: Path, out: Path) -> None:
-    """Publishes a whole folder, whose files are durable, under a new name beside it."""
-    disk.sync_dir(attempt)
-    disk.rename(attempt, out)
-    disk.sync_dir(out.parent)
 
 
 def try_lock(descriptor: int) -> bool:

@@ -7,13 +7,13 @@ does, every other one where the one before it ended. A range that does not join 
 again from there.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from keelog.pipeline.stores.access import Access
-from keelog.pipeline.stores.opening import job_files
+from keelog.pipeline.stores.planned_store import task_files
 from keelog.pipeline.task_spec import LogAt
 from node.store.log.reader import LogReader, next_record
 from protocol.record.codec import Torn
@@ -22,7 +22,6 @@ from protocol.record.columns import RecordColumns
 RANGE_BYTES = 64 << 20
 """One task reads about this many bytes of the log."""
 WINDOW_BYTES = 2 << 20
-_DEFAULT_ACCESS = Access()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +91,19 @@ class RangeScan:
         if start is None:
             return
         self._end = start
-        _read_ahead(log, start, span.stop)
+        # The range, and the rest of its last record, where that is not at hand.
+        segment = log.segment_at(start)
+        ahead = min(span.stop + WINDOW_BYTES, segment.end, log.end)
+        segment.file.expect(start - segment.start, ahead - segment.start)
         for columns in log.columns(start, span.stop, WINDOW_BYTES):
             if len(columns):
                 if self._first is None:
                     self._first = int(columns.physical_offset[0])
                 self._end = columns.end
                 yield columns
-        self._torn = _stopped_below(log, span.stop)
+        # Windows reach further than the range: what is torn there is not its own.
+        torn = log.stopped
+        self._torn = None if torn is None or torn.position >= span.stop else torn
         if self._torn is None and self._end < span.stop:
             # Neither damage nor the range's end: the filler that closes the segment.
             self._end = min(log.segment_at(span.start).end, log.end)
@@ -110,39 +114,21 @@ class RangeScan:
         return RangeEnds(self._span.number, self._first, end, self._torn)
 
 
-def _read_ahead(log: LogReader, start: int, stop: int) -> None:
-    """Has the range asked for, and the rest of its last record, where that is not at hand."""
-    segment = log.segment_at(start)
-    ahead = min(stop + WINDOW_BYTES, segment.end, log.end)
-    segment.file.expect(start - segment.start, ahead - segment.start)
-
-
-def _stopped_below(log: LogReader, stop: int) -> Torn | None:
-    """Where reading up to `stop` broke off. Windows reach further: what is there is not its."""
-    torn = log.stopped
-    return None if torn is None or torn.position >= stop else torn
-
-
-def scan_ends(log: LogAt, span: ScanRange, access: Access = _DEFAULT_ACCESS) -> RangeEnds:
+def scan_ends(log: LogAt, span: ScanRange) -> RangeEnds:
     """Reads a range for its ends alone."""
-    files = job_files(log.root, access)
-    try:
+    with closing(task_files(log.store, maps=True)) as files:
         scan = RangeScan(log.open(files), span)
         for _ in scan:
             pass
         return scan.ends()
-    finally:
-        files.close()
 
 
 def stitch(
     log: LogAt,
     ranges: Iterable[ScanRange],
     ends: Iterable[RangeEnds],
-    rescan: Callable[[ScanRange], RangeEnds] | None = None,
 ) -> Stitched:
-    """Joins what the tasks found, in the order of `ranges`. `rescan` reads one range again."""
-    read_again = rescan or (lambda span: scan_ends(log, span))
+    """Joins what the tasks found, in the order of `ranges`; reads ranges again where it must."""
     proven: list[ScanRange] = []
     is_same, expected = True, log.start
     for span, found in zip(ranges, sorted(ends, key=lambda ends: ends.number), strict=True):
@@ -153,7 +139,7 @@ def stitch(
             is_same &= found.first is None
             continue
         if found.first != expected:
-            again = read_again(replace(span, start=expected, is_proven=True))
+            again = scan_ends(log, replace(span, start=expected, is_proven=True))
             is_same &= found.first is None and again.first is None
             found = again
         if found.first is not None:

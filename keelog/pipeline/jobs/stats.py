@@ -4,6 +4,7 @@
 the report.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -198,14 +199,9 @@ class Figures:
 
     def document(self) -> Row:
         """As JSON has it."""
-        return {
-            "totals": self.totals,
-            "window_ms": self.window.ms,
-            **{
-                name: getattr(self, name)
-                for name in ("topics", "queues", "sizes", "tags", "keys", "rates", "tag_rates")
-            },
-        }
+        names = ("topics", "queues", "sizes", "tags", "keys", "rates", "tag_rates")
+        lists = {name: getattr(self, name) for name in names}
+        return {"totals": self.totals, "window_ms": self.window.ms, **lists}
 
 
 def collect_figures(messages: DataFrame, top: int) -> Figures:
@@ -252,13 +248,10 @@ def _totals(topics: list[Row]) -> Row:
     last = max((row["last"] for row in topics if row["last"] is not None), default=None)
     count = sum(row["messages"] for row in topics)
     seconds = (last - first) / 1000 if first is not None and last is not None else 0
+    sums = ("queues", "messages", "bytes", "tagged", "keyed")
     return {
         "topics": len(topics),
-        "queues": sum(row["queues"] for row in topics),
-        "messages": count,
-        "bytes": sum(row["bytes"] for row in topics),
-        "tagged": sum(row["tagged"] for row in topics),
-        "keyed": sum(row["keyed"] for row in topics),
+        **{name: sum(row[name] for row in topics) for name in sums},
         "per_second": count / seconds if seconds else None,
         "first": first,
         "last": last,
@@ -267,12 +260,8 @@ def _totals(topics: list[Row]) -> Row:
 
 def plain_rows(rows: DataFrame) -> list[Row]:
     """Plain values: times in ms, whatever the session's zone is; names in snake_case."""
-    chosen = [
-        (fn.unix_millis(name) if kind == "timestamp" else fn.col(name)).alias(_snake(name))
-        for name, kind in rows.dtypes
-    ]
+    chosen = []
+    for name, kind in rows.dtypes:
+        value = fn.unix_millis(name) if kind == "timestamp" else fn.col(name)
+        chosen.append(value.alias(re.sub("[A-Z]", lambda sign: f"_{sign[0].lower()}", name)))
     return [row.asDict() for row in rows.select(*chosen).collect()]
-
-
-def _snake(name: str) -> str:
-    return "".join(f"_{sign.lower()}" if sign.isupper() else sign for sign in name)

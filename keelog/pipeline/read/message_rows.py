@@ -16,20 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keelog.pipeline.errors import CorruptRecord, DataLoss, log
-from keelog.pipeline.read.arrays import (
-    HEADERS,
-    PAIRS,
-    TEXTS,
-    arrow_schema,
-    flat_and_ends,
-    numbers,
-    offsets_of,
-    offsets_of_counts,
-    pieces,
-    spread,
-    texts,
-    times,
-)
+from keelog.pipeline.read import arrays
 from keelog.pipeline.tables import DAMAGE, Column
 from keelog.pipeline.task_spec import Task
 from protocol.addresses import without_credentials
@@ -77,20 +64,20 @@ class MessageRows:
 
     def batch(self, wanted: Sequence[Column]) -> pa.RecordBatch:
         """One row a record, with these columns."""
-        arrays = [MAKERS[column.name](self) for column in wanted]
-        return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(wanted))
+        made = [MAKERS[column.name](self) for column in wanted]
+        return pa.RecordBatch.from_arrays(made, schema=arrays.arrow_schema(wanted))
 
     @cached_property
     def topics(self) -> pa.BinaryArray:
         """The topics as bytes, known to be UTF-8."""
         columns = self.columns
-        return pieces(columns.data, columns.topic_start, columns.topic_length)
+        return arrays.pieces(columns.data, columns.topic_start, columns.topic_length)
 
     @property
     def bodies(self) -> pa.BinaryArray:
         """The bodies, those of `plain` unpacked."""
         columns, plain = self.columns, self.plain
-        stored = pieces(columns.data, columns.body_start, columns.body_length)
+        stored = arrays.pieces(columns.data, columns.body_start, columns.body_length)
         if not plain:
             return stored
         mask = np.zeros(len(self), np.bool_)
@@ -103,17 +90,15 @@ class MessageRows:
         """The bodies as stored where they are compressed, NULL at the others."""
         columns = self.columns
         packed = columns.sys_flag & COMPRESSED != 0
-        stored = pieces(columns.data, columns.body_start[packed], columns.body_length[packed])
-        return spread(stored, packed) if len(stored) else pa.nulls(len(self), pa.binary())
+        stored = arrays.pieces(
+            columns.data, columns.body_start[packed], columns.body_length[packed]
+        )
+        return arrays.spread(stored, packed) if len(stored) else pa.nulls(len(self), pa.binary())
 
     @cached_property
     def _properties(self) -> pa.BinaryArray:
         columns = self.columns
-        return pieces(columns.data, columns.properties_start, columns.properties_length)
-
-    @cached_property
-    def _flat(self) -> tuple[Bytes, Ints]:
-        return flat_and_ends(self._properties)
+        return arrays.pieces(columns.data, columns.properties_start, columns.properties_length)
 
     @cached_property
     def _found(self) -> tuple[Bytes, dict[bytes, Pieces]]:
@@ -125,8 +110,8 @@ class MessageRows:
         data, places = self._found
         found = places[name]
         there = found.length > 0
-        raw = pieces(data, found.start[there], found.length[there])
-        return spread(texts(raw, java_text), there)
+        raw = arrays.pieces(data, found.start[there], found.length[there])
+        return arrays.spread(arrays.texts(raw, java_text), there)
 
     @property
     def keys(self) -> pa.ListArray:
@@ -134,16 +119,18 @@ class MessageRows:
         data, places = self._found
         found = places[b"KEYS"]
         rows = np.flatnonzero(found.length)
-        joined = pieces(data, found.start[rows], found.length[rows])
-        flat, ends = flat_and_ends(joined)
+        joined = arrays.pieces(data, found.start[rows], found.length[rows])
+        flat, ends = arrays.flat_and_ends(joined)
         if not (flat == ord(KEY_SEPARATOR)).any():
-            offsets = offsets_of_counts(found.length > 0)
-            return pa.ListArray.from_arrays(offsets, texts(joined, java_text), type=TEXTS)
+            offsets = arrays.offsets_of_counts(found.length > 0)
+            return pa.ListArray.from_arrays(
+                offsets, arrays.texts(joined, java_text), type=arrays.TEXTS
+            )
         row, start, length = split_ragged(flat, ends, ord(KEY_SEPARATOR))
         kept = length > 0
-        values = texts(pieces(flat, start[kept], length[kept]), java_text)
-        offsets = offsets_of(rows[row[kept]], len(self))
-        return pa.ListArray.from_arrays(offsets, values, type=TEXTS)
+        values = arrays.texts(arrays.pieces(flat, start[kept], length[kept]), java_text)
+        offsets = arrays.offsets_of(rows[row[kept]], len(self))
+        return pa.ListArray.from_arrays(offsets, values, type=arrays.TEXTS)
 
     @property
     def properties(self) -> pa.MapArray:
@@ -151,15 +138,15 @@ class MessageRows:
         data, offsets, places = self._pairs
         start, middle, end = places
         if not len(start):
-            return pa.array([[]] * len(self), PAIRS)
-        names = pieces(data, start, middle - start)
-        values = pieces(data, middle + 1, end - middle - 1)
+            return pa.array([[]] * len(self), arrays.PAIRS)
+        names = arrays.pieces(data, start, middle - start)
+        values = arrays.pieces(data, middle + 1, end - middle - 1)
         try:
             # Names that are not UTF-8 may become one and the same text.
             names, values = names.cast(pa.string()), values.cast(pa.string())
         except pa.ArrowInvalid:
             plain = [list(decode_properties(item).items()) for item in self._properties.to_pylist()]
-            return pa.array(plain, PAIRS)
+            return pa.array(plain, arrays.PAIRS)
         return pa.MapArray.from_arrays(offsets, names, values)
 
     @property
@@ -167,14 +154,12 @@ class MessageRows:
         """All properties; NULL for a message without any, as Kafka's source has it."""
         pairs = self.properties
         struct = pa.StructArray.from_arrays(
-            [pairs.keys, pairs.items.cast(pa.binary())], fields=list(HEADERS.value_type)
+            [pairs.keys, pairs.items.cast(pa.binary())], fields=list(arrays.HEADERS.value_type)
         )
         none = np.diff(pairs.offsets.to_numpy()) == 0
-        return pa.ListArray.from_arrays(pairs.offsets, struct, type=HEADERS, mask=pa.array(none))
-
-    def repeated(self, value: object, kind: pa.DataType) -> pa.Array:
-        """The same value in each row."""
-        return pa.repeat(pa.scalar(value, kind), len(self))
+        return pa.ListArray.from_arrays(
+            pairs.offsets, struct, type=arrays.HEADERS, mask=pa.array(none)
+        )
 
     @property
     def _pairs(self) -> tuple[Bytes, pa.Array, tuple[Ints, Ints, Ints]]:
@@ -187,12 +172,12 @@ class MessageRows:
             where = columns.properties_start, columns.properties_length
             if (found := compiled.pairs(columns.data, *where)) is not None:
                 (start, middle, end), counts = found
-                return columns.data, offsets_of_counts(counts), (start, middle, end)
-        flat, ends = self._flat
+                return columns.data, arrays.offsets_of_counts(counts), (start, middle, end)
+        flat, ends = arrays.flat_and_ends(self._properties)
         pairs = split_properties(flat, ends)
         kept = last_of_each_name(flat, pairs)
         places = (pairs.start[kept], pairs.middle[kept], pairs.end[kept])
-        return flat, offsets_of(pairs.row[kept], len(self)), places
+        return flat, arrays.offsets_of(pairs.row[kept], len(self)), places
 
     def hosts(self, flag: int, position: Ints) -> pa.StringArray:
         """Addresses as text; `flag` is the bit of SYSFLAG that makes them IPv6."""
@@ -234,7 +219,7 @@ class MessageRows:
         digits[:, 0::2] = _HEX[raw >> 4]
         digits[:, 1::2] = _HEX[raw & 15]
         start = np.arange(len(self)) * (2 * _ID_BYTES)
-        ids = pieces(digits.reshape(-1), start, np.full(len(self), 2 * _ID_BYTES))
+        ids = arrays.pieces(digits.reshape(-1), start, np.full(len(self), 2 * _ID_BYTES))
         ids = ids.cast(pa.string())
         is_v6 = columns.sys_flag & STORE_HOST_V6 != 0
         if not is_v6.any():
@@ -277,7 +262,7 @@ Maker = Callable[[MessageRows], Any]
 
 
 def _number(name: str, width: str) -> Maker:
-    return lambda rows: numbers(getattr(rows.columns, name), width)
+    return lambda rows: arrays.numbers(getattr(rows.columns, name), width)
 
 
 MAKERS: dict[str, Maker] = {
@@ -292,9 +277,9 @@ MAKERS: dict[str, Maker] = {
     "properties": lambda rows: rows.properties,
     "flag": _number("flag", "int32"),
     "sysFlag": _number("sys_flag", "int32"),
-    "bornTimestamp": lambda rows: times(rows.columns.born_timestamp),
+    "bornTimestamp": lambda rows: arrays.times(rows.columns.born_timestamp),
     "bornHost": lambda rows: rows.hosts(BORN_HOST_V6, rows.born_host_at),
-    "storeTimestamp": lambda rows: times(rows.columns.store_timestamp),
+    "storeTimestamp": lambda rows: arrays.times(rows.columns.store_timestamp),
     "storeHost": lambda rows: rows.hosts(STORE_HOST_V6, rows.store_host_at),
     "reconsumeTimes": _number("reconsume_times", "int32"),
     "preparedTransactionOffset": _number("prepared_transaction_offset", "int64"),
@@ -302,14 +287,16 @@ MAKERS: dict[str, Maker] = {
     "msgId": lambda rows: rows.message_ids,
     "physicalOffset": _number("physical_offset", "int64"),
     "storeSize": _number("size", "int32"),
-    "node": lambda rows: rows.repeated(rows.node, pa.string()),
+    "node": lambda rows: pa.repeat(rows.node, len(rows)),
     "damage": lambda rows: pa.nulls(len(rows), pa.string()),
     "key": lambda rows: rows.property_text(b"KEYS").cast(pa.binary()),
     "value": lambda rows: rows.bodies,
     "partition": _number("queue_id", "int32"),
     "offset": _number("queue_offset", "int64"),
-    "timestamp": lambda rows: times(rows.columns.store_timestamp),
-    "timestampType": lambda rows: rows.repeated(KAFKA_LOG_APPEND_TIME, pa.int32()),
+    "timestamp": lambda rows: arrays.times(rows.columns.store_timestamp),
+    "timestampType": lambda rows: pa.repeat(
+        pa.scalar(KAFKA_LOG_APPEND_TIME, pa.int32()), len(rows)
+    ),
     "headers": lambda rows: rows.headers,
 }
 """How each column is made; a test holds it against the table."""
@@ -378,9 +365,9 @@ def on_damage(task: Task, place: DamagedPlace) -> Iterator[pa.RecordBatch]:
         "node": task.store.node,
         DAMAGE.name: without_credentials(f"{place.where}: {place.why}"),
     }
-    schema = arrow_schema(task.columns)
-    arrays = [pa.array([known.get(field.name)], field.type) for field in schema]
-    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+    schema = arrays.arrow_schema(task.columns)
+    values = [pa.array([known.get(field.name)], field.type) for field in schema]
+    yield pa.RecordBatch.from_arrays(values, schema=schema)
 
 
 def on_loss(task: Task, what: str) -> None:

@@ -9,7 +9,6 @@ import secrets
 import time
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -45,27 +44,16 @@ ROWS_MAX = 65_536
 _HEX4 = np.frombuffer("".join(f"{n:04X}" for n in range(ROWS_MAX)).encode(), np.uint8)
 _KEY_BYTES = 32
 _INT32_MAX = 2**31 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class NodeRules:
-    """What a node asks of records: see the operation `routes`."""
-
-    crc: bool
-    max_message_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """Records back to back; `ends` is where each ends."""
-
-    data: memoryview
-    ends: Ints
+_NO_DELAY = (
+    "delayLevel asks for delayed delivery, which a batch of Spark does not have; use NULL or 0, or"
+    " send it with keelog's client and delay_level="
+)
 
 
 class RowEncoder:
     """Encodes the rows of one task, in their order. Errors name the partition and the row.
 
+    `crc` and `max_message_bytes` are what the node asks of records, see the operation `routes`;
     `write_queues` returns how many queues a topic has.
     """
 
@@ -74,13 +62,15 @@ class RowEncoder:
         places: Mapping[str, int],
         topic: str | None,
         partition: int,
-        node: NodeRules,
+        crc: bool,
+        max_message_bytes: int,
         write_queues: Callable[[str], int],
     ) -> None:
         self._places = places
         self._topic = topic
         self._partition = partition
-        self._node = node
+        self._crc = crc
+        self._max_message_bytes = max_message_bytes
         self._write_queues = write_queues
         self._queues: dict[str, int] = {}
         self._turns: dict[str, int] = {}
@@ -88,44 +78,52 @@ class RowEncoder:
         self.rows = 0
         """So many were encoded."""
 
-    def encode(self, batch: pa.RecordBatch) -> Encoded:
-        """At most ROWS_MAX rows, one at least. Raises BadRow."""
+    def encode(self, batch: pa.RecordBatch) -> tuple[memoryview, Ints]:
+        """Records back to back, and where each ends. At most ROWS_MAX rows, one at least.
+
+        Raises BadRow.
+        """
         rows = batch.num_rows
         body = self._column(batch, "body", pa.binary())
         assert body is not None
         self._refuse(~_valid(body), "body is NULL", batch)
         body_bytes = _lengths(body)
-        over = body_bytes > self._node.max_message_bytes
-        allowed = f"{self._node.max_message_bytes} bytes are allowed"
+        over = body_bytes > self._max_message_bytes
+        allowed = f"{self._max_message_bytes} bytes are allowed"
         self._refuse(over, f"the body is too large: {allowed}", batch)
-        self._check_delay(batch)
+        delays = self._integers(batch, "delayLevel", -_INT32_MAX - 1)
+        self._refuse(delays != 0, _NO_DELAY, batch)
         names, topic_of = self._topics(batch)
         head = np.zeros(rows, SHORT_HEAD.dtype)
         head["queue_id"] = self._queue_ids(batch, names, topic_of)
         head["flag"] = self._integers(batch, "flag", -_INT32_MAX - 1)
         head["born_timestamp"] = self._born(batch)
-        head["magic"] = np.array([_magic(name) for name in names], np.uint32)[topic_of]
+        widths = [1 if len(name) <= SHORT_TOPIC_CHARS_MAX else 2 for name in names]
+        magic = [MAGIC_V1 if width == 1 else MAGIC_V2 for width in widths]
+        head["magic"] = np.array(magic, np.uint32)[topic_of]
         head["body_crc"] = _crcs(body)
         head["body_length"] = body_bytes
         properties = encoded_properties(
             self._strings(batch),
             self._keys.take(rows),
-            self._node.crc,
+            self._crc,
             lambda bad, why: self._refuse(bad, why, batch),
         )
         lengths = _lengths(properties)
         over = lengths > PROPERTIES_BYTES_MAX
         allowed = f"{PROPERTIES_BYTES_MAX} bytes are allowed"
         self._refuse(over, f"the properties are too large: {allowed}", batch)
-        topics = pa.array([_topic_bytes(name) for name in names], pa.binary()).take(
-            pa.array(topic_of)
-        )
+        topics = [
+            len(name).to_bytes(width, "big") + name.encode()
+            for name, width in zip(names, widths, strict=True)
+        ]
+        topics = pa.array(topics, pa.binary()).take(pa.array(topic_of))
         head["total_size"] = SHORT_HEAD.size + body_bytes + _lengths(topics) + 2 + lengths
         size = fixed_width(lengths.astype(">i2"))
         joined = pc.binary_join_element_wise(fixed_width(head), body, topics, size, properties, b"")
         self.rows += rows
         ends = np.frombuffer(joined.buffers()[1], np.int32)[: rows + 1].astype(np.int64)
-        return Encoded(memoryview(joined.buffers()[2])[: ends[-1]], ends[1:])
+        return memoryview(joined.buffers()[2])[: ends[-1]], ends[1:]
 
     def _column(self, batch: pa.RecordBatch, name: str, kind: pa.DataType | None) -> Any:
         place = self._places.get(name)
@@ -162,14 +160,6 @@ class RowEncoder:
         micros = column.cast(pa.timestamp("us", tz="UTC")).view(pa.int64())
         return np.asarray(pc.fill_null(micros, now * 1000).to_numpy() // 1000, np.int64)
 
-    def _check_delay(self, batch: pa.RecordBatch) -> None:
-        levels = self._integers(batch, "delayLevel", -_INT32_MAX - 1)
-        why = (
-            "delayLevel asks for delayed delivery, which a batch of Spark does not have; use NULL "
-            "or 0, or send it with keelog's client and delay_level="
-        )
-        self._refuse(levels != 0, why, batch)
-
     def _topics(self, batch: pa.RecordBatch) -> tuple[list[str], Ints]:
         """The topics, and which of them each row has."""
         if self._topic is not None:
@@ -201,7 +191,8 @@ class RowEncoder:
         keys = self._column(batch, "shardingKey", pa.string())
         sharded = np.zeros(batch.num_rows, np.bool_) if keys is None else _valid(keys) & ~named
         if sharded.any():
-            hashes = _java_hashes(keys)
+            flat, bounds = flat_and_bounds(pc.fill_null(keys, "").cast(pa.binary()))
+            hashes = hash_pieces(flat, bounds[:-1], np.diff(bounds)).astype(np.int64)
             found = np.where(sharded, np.abs(hashes) % queues, found)
         left = ~named & ~sharded
         for number, name in enumerate(names):
@@ -369,17 +360,3 @@ def _crcs(body: Any) -> Ints:
     view, crc32 = flat.data, zlib.crc32
     found = [crc32(view[a:b]) for a, b in pairwise(bounds.tolist())]
     return np.array(found, np.int64) & CRC_MASK
-
-
-def _java_hashes(keys: Any) -> Ints:
-    flat, bounds = flat_and_bounds(pc.fill_null(keys, "").cast(pa.binary()))
-    return hash_pieces(flat, bounds[:-1], np.diff(bounds)).astype(np.int64)
-
-
-def _magic(topic: str) -> int:
-    return MAGIC_V1 if len(topic) <= SHORT_TOPIC_CHARS_MAX else MAGIC_V2
-
-
-def _topic_bytes(topic: str) -> bytes:
-    width = 1 if len(topic) <= SHORT_TOPIC_CHARS_MAX else 2
-    return len(topic).to_bytes(width, "big") + topic.encode()

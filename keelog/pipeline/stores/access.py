@@ -7,24 +7,16 @@ address in an object store.
 import errno
 import os
 import tempfile
-from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from keelog.pipeline.errors import BadOption, StoreUnreadable
-from keelog.pipeline.option_values import one_of
 from protocol.addresses import with_scheme, without_credentials
 
-FETCH_PREFIX, FS_PREFIX = "fetch.", "fs."
 WINDOW_BYTES_MAX = 4 << 20
 """What a node gives in one answer."""
-WINDOW_BYTES_MIN = 4096
-IN_FLIGHT_MAX = 64
-RETRIES_MAX = 1_000
-_MS_MAX = 86_400_000
-FETCH_OPTIONS = ("inFlight", "windowBytes", "timeoutMs", "numRetries", "retryIntervalMs")
 OBJECT_SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 """What pyarrow.fs has file systems for."""
 
@@ -73,39 +65,6 @@ def scheme_of(root: str) -> str:
     """Returns the part before `://`; empty for a folder."""
     scheme, separator, _ = root.partition("://")
     return scheme.lower() if separator else ""
-
-
-def parse_access(options: Mapping[str, str]) -> Access:
-    """From options whose names are in lower case. Raises BadOption."""
-    default = Access()
-    return Access(
-        in_flight=_number(options, "inFlight", default.in_flight, 1, IN_FLIGHT_MAX),
-        window_bytes=_number(
-            options, "windowBytes", default.window_bytes, WINDOW_BYTES_MIN, WINDOW_BYTES_MAX
-        ),
-        timeout_ms=_number(options, "timeoutMs", default.timeout_ms, 1, _MS_MAX),
-        num_retries=_number(options, "numRetries", default.num_retries, 0, RETRIES_MAX),
-        retry_interval_ms=_number(
-            options, "retryIntervalMs", default.retry_interval_ms, 1, _MS_MAX
-        ),
-        fs=tuple(
-            sorted(
-                (name.removeprefix(FS_PREFIX), value)
-                for name, value in options.items()
-                if name.startswith(FS_PREFIX)
-            )
-        ),
-        flushed_only=one_of(options, "isolation", ("readable", "flushed"), "readable") == "flushed",
-    )
-
-
-def _number(options: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
-    text = options.get(f"{FETCH_PREFIX}{name}".lower(), str(default)).strip()
-    if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
-        raise BadOption(
-            f"{FETCH_PREFIX}{name} is {text[:80]!r}", f"a whole number from {low} to {high}"
-        )
-    return int(text)
 
 
 def parse_address(address: object) -> str:

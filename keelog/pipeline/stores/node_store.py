@@ -1,18 +1,19 @@
 """A store that is read from its running node, over ZeroMQ: no file of it is needed here."""
 
+import itertools
 import os
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from keelog.client.fetch import FetchClient, FetchSettings, IndexAtNode, NodeLayout, QueueAtNode
+from keelog.client.fetch import FetchClient, FetchSettings, NodeLayout, QueueAtNode
 from keelog.client.transport.exchange import NodeAnswer
-from keelog.pipeline.stores.access import Access, StoreAt
-from keelog.pipeline.stores.planned_store import SETTLE_S_MAX, IndexTable, PlannedStore
-from keelog.pipeline.stores.remote_files import RangeSource, RemoteFiles
+from keelog.pipeline.stores.access import StoreAt
+from keelog.pipeline.stores.planned_store import PlannedStore
+from keelog.pipeline.stores.remote_files import Pending, RangeSource, RemoteFiles
 from keelog.pipeline.task_spec import IndexSlice
 from node.runtime.settings import Settings
 from node.runtime.store_paths import RemotePath, remote_path
@@ -32,7 +33,6 @@ GAP_BYTES = 32 << 10
 
 ASKED_BYTES_MAX = 24 << 20
 """Under way at a time: a node refuses a client that would have more than 32 MiB on the way."""
-_POLL_S = 0.01
 
 _clients: dict[tuple[int, str, FetchSettings], FetchClient] = {}
 """Those of this process: Spark keeps it for many tasks. A forked child makes its own."""
@@ -50,37 +50,25 @@ def client_of(at: StoreAt) -> FetchClient:
     return _clients[key]
 
 
-class NodeSource(RangeSource):
-    """Names files as `fetch` does."""
+def node_source(at: StoreAt) -> RangeSource:
+    """The node's files, named as `fetch` does."""
+    client, window_bytes, turns = client_of(at), at.access.window_bytes, itertools.count(1)
 
-    gap_bytes = GAP_BYTES
-
-    def __init__(self, client: FetchClient, access: Access) -> None:
-        self.window_bytes = access.window_bytes
-        self.in_flight = min(access.in_flight, max(ASKED_BYTES_MAX // access.window_bytes, 1))
-        self._client = client
-        self._turn = 0
-
-    def request(self, path: Path, position: int, count: int) -> "PendingFetch":
+    def request(path: Path, position: int, count: int) -> Pending:
         fields = {**_fields(path, position), "max_bytes": count}
         # Several readers share the work: each request goes to the next one.
-        self._turn += 1
-        return PendingFetch(path, self._client.start("fetch", fields, affinity=self._turn))
+        return partial(_result, path, client.start("fetch", fields, affinity=next(turns)))
+
+    in_flight = min(at.access.in_flight, max(ASKED_BYTES_MAX // window_bytes, 1))
+    return RangeSource(window_bytes, in_flight, GAP_BYTES, request)
 
 
-class PendingFetch:
-    """A `fetch` that is under way."""
-
-    def __init__(self, path: Path, answer: "Future[NodeAnswer]") -> None:
-        self._path = path
-        self._answer = answer
-
-    def result(self) -> bytes:
-        """Its bytes. Raises FileVanished for what the node has deleted."""
-        try:
-            return bytes(self._answer.result().payload)
-        except NotFound as error:
-            raise FileVanished(str(self._path), 0, error.reason, error.hint) from None
+def _result(path: Path, answer: "Future[NodeAnswer]") -> bytes:
+    """Raises FileVanished for what the node has deleted."""
+    try:
+        return bytes(answer.result().payload)
+    except NotFound as error:
+        raise FileVanished(str(path), 0, error.reason, error.hint) from None
 
 
 def _fields(path: Path, position: int) -> dict[str, object]:
@@ -117,27 +105,20 @@ class NodeStore(PlannedStore):
         self.settings = settings
         self._root = remote_path(at.root)
         self._client = client_of(at)
-        self._files = RemoteFiles(NodeSource(self._client, at.access))
+        self._files = RemoteFiles(node_source(at))
         self._topics = topics if topics is None or len(topics) <= LIST_ITEMS_MAX else None
-        self._layout = self._ask("")
-        self._take()
+        found = self._client.layout(topics=self._topics)
+        assert found is not None
+        self._take(found)
 
-    def _ask(self, known: str) -> NodeLayout | None:
-        return self._client.layout(known, self._topics)
-
-    def _take(self) -> None:
-        found = self._known
+    def _take(self, found: NodeLayout) -> None:
+        self._known = found
         starts = np.frombuffer(found.segments, "<i8").tolist()
         folder = self._root / COMMIT_LOG_DIR
         listed = [(start, folder / offset_file_name(start)) for start in starts]
         segments = SegmentList(folder, Listing(listed, found.segment_bytes, []), self._files)
         self._log = LogReader(segments, Bounds(found.min_offset, found.readable))
         self._queues = {queue.queue: queue for queue in found.queues}
-
-    @property
-    def _known(self) -> NodeLayout:
-        assert self._layout is not None
-        return self._layout
 
     @property
     def log(self) -> LogReader:
@@ -153,26 +134,17 @@ class NodeStore(PlannedStore):
 
     def refresh(self) -> None:
         """One request. Raises NotConnected, RequestTimeout when the node stays away."""
-        found = self._ask(self._known.token)
+        found, known = self._client.layout(self._known.token, self._topics), self._known
         # Another reader may be a moment after the one that was asked before.
-        if found is not None and (
-            found.epoch != self.epoch or found.readable >= self._known.readable
-        ):
-            self._layout = found
-            self._take()
-
-    def settle(self) -> None:
-        end, deadline = self._known.readable, time.monotonic() + SETTLE_S_MAX
-        while self._known.followed < end and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-            self.refresh()
+        if found and (found.epoch != known.epoch or found.readable >= known.readable):
+            self._take(found)
 
     def is_resuming(self, queue: Queue) -> bool:
         found = self._queues.get(queue)
         return self.followed(queue) < self.log.end if found is None else found.is_resuming
 
-    def followed(self, queue: Queue) -> int:
-        """The least of all queues."""
+    @property
+    def all_followed(self) -> int:
         return self._known.followed
 
     def topics(self) -> list[str]:
@@ -199,27 +171,21 @@ class NodeStore(PlannedStore):
         found = self._client.seek(reader.queue, time_ms)
         return min(max(found, reader.min_offset), reader.max_offset)
 
-    def index_tables(self) -> Sequence[IndexTable]:
+    def index_slices(self) -> list[IndexSlice]:
         found = self._client.layout(topics=(), with_index=True)
         assert found is not None
-        self._index: dict[str, IndexAtNode] = {row.name: row for row in found.index}
-        return [IndexTable(row.name, row.end) for row in found.index]
-
-    def index_slice(self, name: str, start: int, end: int) -> IndexSlice:
-        found = self._index[name]
-        return IndexSlice(
-            path=str(self._root / INDEX_DIR / name),
-            name=name,
-            geometry=IndexGeometry(found.slot_count, found.index_num),
-            begin_timestamp=found.begin_timestamp,
-            start=start,
-            end=end,
-            data=None,
-        )
-
-    def tear(self) -> str:
-        """A node's log has none."""
-        return ""
+        return [
+            IndexSlice(
+                path=str(self._root / INDEX_DIR / row.name),
+                name=row.name,
+                geometry=IndexGeometry(row.slot_count, row.index_num),
+                begin_timestamp=row.begin_timestamp,
+                start=1,
+                end=row.end,
+                data=None,
+            )
+            for row in found.index
+        ]
 
     def close(self) -> None:
         """The connection stays, for the next plan of this process."""

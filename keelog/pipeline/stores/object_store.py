@@ -5,7 +5,7 @@ The store must be at rest: nothing there says where a growing log ends.
 
 import os
 from collections import OrderedDict
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, NoReturn, cast
@@ -17,7 +17,7 @@ from pyarrow import fs
 from keelog.pipeline.errors import BadOption, StoreUnreadable
 from keelog.pipeline.stores.access import Access, StoreAt
 from keelog.pipeline.stores.planned_store import FolderStore
-from keelog.pipeline.stores.remote_files import RangeSource, RemoteFile, RemoteFiles
+from keelog.pipeline.stores.remote_files import Pending, RangeSource, RemoteFile, RemoteFiles
 from node.runtime.store_paths import RemotePath, Snapshot, remote_path
 from node.store.file_cache import FileVanished, OpenFile
 from node.store.opening import RunningStore, StoppedStore
@@ -129,19 +129,15 @@ def _objects_of(at: StoreAt) -> _Objects:
     return _sources[key]
 
 
-class ObjectSource(RangeSource):
+def object_source(at: StoreAt) -> RangeSource:
     """Range reads in threads of the process."""
+    objects = _objects_of(at)
 
-    gap_bytes = GAP_BYTES
-
-    def __init__(self, at: StoreAt) -> None:
-        self.window_bytes = at.access.window_bytes
-        self.in_flight = at.access.in_flight
-        self._objects = _objects_of(at)
-
-    def request(self, path: Path, position: int, count: int) -> "Future[bytes]":
+    def request(path: Path, position: int, count: int) -> Pending:
         below = cast(RemotePath, path).below
-        return self._objects.threads.submit(self._objects.read, below, position, count)
+        return objects.threads.submit(objects.read, below, position, count).result
+
+    return RangeSource(at.access.window_bytes, at.access.in_flight, GAP_BYTES, request)
 
 
 class _BlockFile(RemoteFile):
@@ -179,6 +175,11 @@ class PlanningFiles(RemoteFiles):
         return _BlockFile(path, size, self)
 
 
+def planning_files(at: StoreAt) -> PlanningFiles:
+    """What a driver reads the store through."""
+    return PlanningFiles(object_source(at))
+
+
 def listed_root(at: StoreAt) -> Path:
     """The store's root, with all that is below it. Raises NotAStore, StoreUnreadable."""
     found = _objects_of(at).snapshot()
@@ -195,7 +196,7 @@ class ObjectStore(FolderStore):
         return listed_root(self.at)
 
     def _open(self) -> StoppedStore | RunningStore:
-        return self._open_resting(PlanningFiles(ObjectSource(self.at)))
+        return self._open_resting(planning_files(self.at))
 
     def refresh(self) -> None:
         """Nothing changes."""

@@ -1,25 +1,27 @@
-"""What planning needs of a store, wherever it is, and a folder as such a store.
+"""A store on the driver: what planning needs of it, wherever it is, and how it is opened.
 
-It needs the store's ends, its queues, and parts' plain data. A folder is at rest, or run by a node
-right now. A node's own pages say how far it may be read (LogPage.readable, the workers' ends). They
-outlive a node that was killed, so they are believed only while somebody holds the store's lock.
+Planning needs the store's ends, its queues, and parts' plain data. A folder is at rest, or run by a
+node right now. A node's own pages say how far it may be read (LogPage.readable, the workers' ends).
+They outlive a node that was killed, so they are believed only while somebody holds the store's
+lock. In a task `task_files` gives the open files that the plan's paths are read through.
 """
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
-from keelog.pipeline.errors import DataLoss, StoreUnreadable, few, log
-from keelog.pipeline.stores.access import StoreAt
+from keelog.pipeline.errors import DataLoss, StoreUnreadable, few, log, naming_conditions
+from keelog.pipeline.options import SourceOptions
+from keelog.pipeline.stores.access import StoreAt, Way
 from keelog.pipeline.task_spec import IndexSlice, LogAt, QueueSlice
 from node.runtime.settings import Settings
 from node.runtime.state_page import RECOVERING, STARTING, LogPage, run_dir
 from node.store.condition import Owner, check_is_store, find_owner
 from node.store.file_cache import OpenFiles
-from node.store.indexes import IndexFile, readable_end
+from node.store.indexes import readable_end
 from node.store.log.reader import LogReader
 from node.store.log.segments import list_folder
 from node.store.opening import RunningStore, StoppedStore
@@ -44,11 +46,50 @@ _MISSING = frozenset({"missing_segment", "wrong_length"})
 _GAPS_SHOWN = 5
 
 
-class IndexTable(NamedTuple):
-    """One index file: entries [1, `end`) are rows."""
+def check_stores(stores: Iterable[StoreAt]) -> None:
+    """Raises NotAStore, StoreUnreadable; no more than a look at the folders."""
+    with naming_conditions():
+        for at in stores:
+            if at.way is Way.FILES:
+                check_is_store(Path(at.root))
 
-    name: str
-    end: int
+
+def open_planned(at: StoreAt, options: SourceOptions) -> "PlannedStore":
+    """A store as it is now: a folder at rest, one that a node runs, a node, or an object store.
+
+    A context manager. A node is asked for the queues of the named topics alone. Segments that are
+    missing are a DataLoss, or passed over with a warning, as the options say.
+    Raises NotAStore, StoreDamaged, StorePermission, StoreUnreadable, NotConnected.
+    """
+    # Imported here: few read from elsewhere, and both modules build on this one.
+    if at.way is Way.NODE:
+        from keelog.pipeline.stores.node_store import NodeStore
+
+        return NodeStore(at, options.settings, options.selection.named_topics)
+    if at.way is Way.OBJECTS:
+        from keelog.pipeline.stores.object_store import ObjectStore
+
+        return ObjectStore(at, options.settings, options.fail_on_data_loss)
+    return FolderStore(at, options.settings, options.fail_on_data_loss)
+
+
+def task_files(at: StoreAt, maps: bool = False) -> OpenFiles:
+    """What a task reads the files of a plan through; its owner closes it.
+
+    The process keeps connections to a node and to an object store. `maps`: files that are here
+    may be mapped, as those of a store at rest.
+    """
+    if at.way is Way.FILES:
+        return OpenFiles(maps=maps)
+    from keelog.pipeline.stores.remote_files import RemoteFiles
+
+    if at.way is Way.NODE:
+        from keelog.pipeline.stores.node_store import node_source
+
+        return RemoteFiles(node_source(at))
+    from keelog.pipeline.stores.object_store import object_source
+
+    return RemoteFiles(object_source(at))
 
 
 class PlannedStore(ABC):
@@ -85,16 +126,20 @@ class PlannedStore(ABC):
         """Takes in what has been written since. Idle it costs well below a millisecond."""
 
     @abstractmethod
-    def settle(self) -> None:
-        """Waits a moment for queues to hold what the log holds; for a batch that is planned."""
-
-    @abstractmethod
     def is_resuming(self, queue: Queue) -> bool:
         """Whether the queue may show fewer units than it did."""
 
+    @property
+    @abstractmethod
+    def all_followed(self) -> int:
+        """The log offset below which the units of all queues are there, as of the last `refresh`.
+
+        At rest that is the end of the log: what files lack is derived.
+        """
+
     def followed(self, queue: Queue) -> int:
-        """The log offset below which the queue's units are there, as of the last `refresh`."""
-        return self.log.end
+        """The same of one queue; where nobody knows it, of all."""
+        return self.all_followed
 
     @abstractmethod
     def queues(self) -> list[Queue]:
@@ -107,6 +152,21 @@ class PlannedStore(ABC):
     @abstractmethod
     def queue(self, topic: str, queue_id: int) -> QueueReader | None:
         """One queue: `min_offset`, `max_offset`, and `units(start, count)`; None without it."""
+
+    @abstractmethod
+    def index_slices(self) -> list[IndexSlice]:
+        """The rows of each index file, whole, oldest first."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Lets go of all files, maps and pages."""
+
+    def settle(self) -> None:
+        """Waits a moment for queues to hold what the log holds; for a batch that is planned."""
+        end, deadline = self.log.end, time.monotonic() + SETTLE_S_MAX
+        while self.all_followed < end and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+            self.refresh()
 
     def queue_slice(self, reader: QueueReader, start: int, end: int) -> QueueSlice:
         """Units [start, end) of a queue, as a task gets them."""
@@ -122,29 +182,17 @@ class PlannedStore(ABC):
             derived=reader.units(first, end - first).tobytes() if first < end else b"",
         )
 
-    @abstractmethod
-    def index_tables(self) -> Sequence[IndexTable]:
-        """The index files, oldest first."""
-
-    @abstractmethod
-    def index_slice(self, name: str, start: int, end: int) -> IndexSlice:
-        """Entries [start, end) of an index file, from number 1 on, as a task gets them."""
-
-    @abstractmethod
-    def tear(self) -> str:
-        """Why the log ends where it does, empty for an end in order."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Closes all files and sockets."""
-
     def log_at(self) -> LogAt:
         """The log, as a task gets it."""
-        return LogAt.of(self.at.root, self.log, self.removed)
+        return LogAt.of(self.at, self.log, self.removed)
 
     def offset_by_time(self, reader: QueueReader, time_ms: int) -> int:
         """The first queue offset stored at or after a time, by RocketMQ's bisection."""
         return offset_by_time(self.log, reader, time_ms)
+
+    def tear(self) -> str:
+        """Where and why the log of a store at rest ends within a record; empty: nowhere."""
+        return ""
 
     def __enter__(self) -> Self:
         return self
@@ -165,7 +213,6 @@ class FolderStore(PlannedStore):
         self._store = self._open()
         self._looked_at = time.monotonic()
         self._unfit_since: float | None = None
-        self._index: dict[str, IndexFile] = {}
 
     def _find_root(self) -> Path:
         return Path(self.at.root)
@@ -204,7 +251,12 @@ class FolderStore(PlannedStore):
         now = time.monotonic()
         if now - self._looked_at >= LOOK_S:
             self._looked_at = now
-            if self._is_replaced():
+            owner = find_owner(self._root)
+            if isinstance(self._store, StoppedStore):
+                is_replaced = owner in (Owner.WRITER, Owner.SUPERVISOR)
+            else:
+                is_replaced = owner is not Owner.NOBODY and self._store.pages.are_gone()
+            if is_replaced:
                 before, self._store = self._store, self._open()
                 before.close()
         try:
@@ -216,23 +268,13 @@ class FolderStore(PlannedStore):
         else:
             self._unfit_since = None
 
-    def _is_replaced(self) -> bool:
-        """Whether a node has come, or one with pages of its own."""
-        if isinstance(self._store, StoppedStore):
-            return find_owner(self._root) in (Owner.WRITER, Owner.SUPERVISOR)
-        return self._store.pages.are_gone() and find_owner(self._root) is not Owner.NOBODY
-
-    def settle(self) -> None:
-        store = self._store
-        if not isinstance(store, RunningStore):
-            return
-        end, deadline = store.log.end, time.monotonic() + SETTLE_S_MAX
-        while store.followed < end and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-            self.refresh()
-
     def is_resuming(self, queue: Queue) -> bool:
         return isinstance(self._store, RunningStore) and self._store.is_resuming(queue)
+
+    @property
+    def all_followed(self) -> int:
+        store = self._store
+        return store.followed if isinstance(store, RunningStore) else store.log.end
 
     def followed(self, queue: Queue) -> int:
         store = self._store
@@ -244,27 +286,23 @@ class FolderStore(PlannedStore):
     def queue(self, topic: str, queue_id: int) -> QueueReader | None:
         return self._store.queue(topic, queue_id)
 
-    def index_tables(self) -> Sequence[IndexTable]:
-        self._index = {file.name: file for file in self._store.index.files()}
-        end = None if isinstance(self._store, StoppedStore) else self.log.end
-        return [
-            IndexTable(
-                file.name, file.header.index_count if end is None else readable_end(file, end)
+    def index_slices(self) -> list[IndexSlice]:
+        log_end = None if isinstance(self._store, StoppedStore) else self.log.end
+        slices: list[IndexSlice] = []
+        for file in self._store.index.files():
+            end = file.header.index_count if log_end is None else readable_end(file, log_end)
+            slices.append(
+                IndexSlice(
+                    path=str(self._root / INDEX_DIR / file.name),
+                    name=file.name,
+                    geometry=file.geometry,
+                    begin_timestamp=file.header.begin_timestamp,
+                    start=1,
+                    end=end,
+                    data=file.entries(1, end).tobytes() if file.is_image else None,
+                )
             )
-            for file in self._index.values()
-        ]
-
-    def index_slice(self, name: str, start: int, end: int) -> IndexSlice:
-        file = self._index[name]
-        return IndexSlice(
-            path=str(self._root / INDEX_DIR / name),
-            name=name,
-            geometry=file.geometry,
-            begin_timestamp=file.header.begin_timestamp,
-            start=start,
-            end=end,
-            data=file.entries(start, end).tobytes() if file.is_image else None,
-        )
+        return slices
 
     def tear(self) -> str:
         stop = self._store.tail.stop if isinstance(self._store, StoppedStore) else None

@@ -4,11 +4,11 @@ They take the place of a store's open files (`node.store.file_cache`), so that o
 both. Nothing is mapped, nothing is kept but the windows that a task is about to read.
 """
 
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, NoReturn, Protocol
+from typing import NamedTuple, NoReturn
 
 from node.store.file_cache import OpenFile, OpenFiles, Run
 from protocol.derived.file_layouts import UNIT_BYTES
@@ -18,26 +18,22 @@ _PROBE_BYTES = UNIT_BYTES
 _HINT = "load() again to plan with what is there now"
 
 
-class FetchUnderWay(Protocol):
-    """A request that is under way."""
-
-    def result(self) -> bytes:
-        """Its bytes, fewer where the file or what may be read of it ends.
-
-        Raises FileVanished, StoreDamaged, NotConnected, StoreUnreadable.
-        """
+Pending = Callable[[], bytes]
+"""A request that is under way: waits for its bytes, fewer where the file, or what may be read of
+it, ends. Raises FileVanished, StoreDamaged, NotConnected, StoreUnreadable."""
 
 
-class RangeSource(ABC):
-    """Reads ranges of files, several at a time. `gap_bytes`: a smaller gap is read along."""
+@dataclass(frozen=True, slots=True)
+class RangeSource:
+    """Reads ranges of files, several at a time. `gap_bytes`: a smaller gap is read along.
+
+    `request` asks for bytes of a file: its path, a position, and how many, at most `window_bytes`.
+    """
 
     window_bytes: int
     in_flight: int
     gap_bytes: int
-
-    @abstractmethod
-    def request(self, path: Path, position: int, count: int) -> FetchUnderWay:
-        """Asks for bytes of a file, at most `window_bytes`."""
+    request: Callable[[Path, int, int], Pending]
 
 
 class _Window(NamedTuple):
@@ -56,7 +52,7 @@ class RemoteFile(OpenFile):
 
     def check(self) -> None:
         """Raises FileVanished when it is gone."""
-        self._of.source.request(self.path, 0, min(_PROBE_BYTES, self.size)).result()
+        self._of.source.request(self.path, 0, min(_PROBE_BYTES, self.size))()
 
     def check_linked(self) -> None:
         """Nothing stays open that could be gone."""
@@ -93,7 +89,7 @@ class RemoteFiles(OpenFiles):
         # Units must not be cut: positions in queue files are multiples of their size.
         self._step = source.window_bytes - source.window_bytes % UNIT_BYTES
         self._wanted: deque[_Window] = deque()
-        self._started: deque[tuple[_Window, FetchUnderWay]] = deque()
+        self._started: deque[tuple[_Window, Pending]] = deque()
 
     def _open(self, path: Path, size: int) -> OpenFile:
         return RemoteFile(path, size, self)
@@ -109,7 +105,7 @@ class RemoteFiles(OpenFiles):
         cuts = range(start, end, self._step)
         return [_Window(path, at, min(at + self._step, end)) for at in cuts]
 
-    def _request(self, window: _Window) -> FetchUnderWay:
+    def _request(self, window: _Window) -> Pending:
         return self.source.request(window.path, window.start, window.end - window.start)
 
     def _go_on(self) -> None:
@@ -148,7 +144,7 @@ class RemoteFiles(OpenFiles):
         return [b"".join([next(parts) for _ in windows]) for windows in cut]
 
     def _ask(self, windows: Sequence[_Window]) -> list[bytes]:
-        asked: deque[tuple[_Window, FetchUnderWay]] = deque()
+        asked: deque[tuple[_Window, Pending]] = deque()
         found: list[bytes] = []
         for window in windows:
             if len(asked) >= self.source.in_flight:
@@ -167,8 +163,8 @@ def _has(window: _Window, path: Path, position: int) -> bool:
     return window.path == path and window.start <= position < window.end
 
 
-def _whole(window: _Window, pending: FetchUnderWay) -> bytes:
-    data = pending.result()
+def _whole(window: _Window, pending: Pending) -> bytes:
+    data = pending()
     if len(data) < window.end - window.start:
         raise StoreDamaged(str(window.path), window.start + len(data), "ends here", _HINT)
     return data

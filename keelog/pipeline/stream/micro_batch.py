@@ -180,19 +180,14 @@ def end_by_bytes(limit: int, start: Offsets, end: Offsets, sizes: Sizes) -> dict
     At most `limit` bytes, and one message more of each queue whose share its first exceeds.
     """
     waiting = pending(start, end)
-    weights = {
-        queue: rows * _mean_size(queue, start[queue], end[queue], sizes)
-        for queue, rows in waiting.items()
-    }
+    weights: dict[QueueAt, float] = {}
+    for queue, rows in waiting.items():
+        found = sizes(queue, start[queue], min(end[queue], start[queue] + _STEP_ROWS))
+        weights[queue] = rows * (max(float(found.mean()), 1.0) if len(found) else 1.0)
     answer = dict(end)
     for queue, share in shares(limit, weights).items():
         answer[queue] = _end_within(share, queue, start[queue], end[queue], sizes)
     return answer
-
-
-def _mean_size(queue: QueueAt, start: int, end: int, sizes: Sizes) -> float:
-    found = sizes(queue, start, min(end, start + _STEP_ROWS))
-    return max(float(found.mean()), 1.0) if len(found) else 1.0
 
 
 def _end_within(share: int, queue: QueueAt, start: int, end: int, sizes: Sizes) -> int:
@@ -221,14 +216,6 @@ def is_to_wait(limits: TriggerLimits, rows: int, since_trigger_ms: float | None)
     return 0 < rows < limits.rows_min and since_trigger_ms < limits.delay_ms_max
 
 
-class QueueRange(NamedTuple):
-    """Rows [`start`, `end`) of a queue."""
-
-    queue: QueueAt
-    start: int
-    end: int
-
-
 class Loss(NamedTuple):
     """Messages of a queue that a batch should have had. `messages` None: nobody knows how many."""
 
@@ -244,7 +231,7 @@ class Loss(NamedTuple):
 class Ranges(NamedTuple):
     """What can be read, and what cannot any more."""
 
-    found: list[QueueRange]
+    found: list[Extent]
     lost: list[Loss]
 
 
@@ -264,7 +251,7 @@ def plan_ranges(
                 why = f"{until} to {begin - 1}: it ended at {begin} and ends at {until} now"
                 answer.lost.append(Loss(queue, begin - until, why))
         elif queue in extents:
-            _plan_one(QueueRange(queue, begin, until), extents[queue], answer)
+            _plan_one(Extent(queue, begin, until), extents[queue], answer)
         elif begin < until:
             why = f"{begin} to {until - 1}: the queue is gone"
             answer.lost.append(Loss(queue, until - begin, why))
@@ -275,7 +262,7 @@ def plan_ranges(
     return answer
 
 
-def _plan_one(asked: QueueRange, extent: Extent, answer: Ranges) -> None:
+def _plan_one(asked: Extent, extent: Extent, answer: Ranges) -> None:
     queue, begin, until = asked
     first = min(max(begin, extent.low), until)
     last = max(min(until, extent.high), first)
@@ -286,7 +273,7 @@ def _plan_one(asked: QueueRange, extent: Extent, answer: Ranges) -> None:
         why = f"{last} to {until - 1}: it ends at {extent.high} now"
         answer.lost.append(Loss(queue, until - last, why))
     if first < last:
-        answer.found.append(QueueRange(queue, first, last))
+        answer.found.append(Extent(queue, first, last))
 
 
 def removed(offsets: Mapping[QueueAt, int]) -> list[Loss]:

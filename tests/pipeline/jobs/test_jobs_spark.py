@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from keelog.pipeline.jobs.audit import audit, findings_frame
-from keelog.pipeline.jobs.rebuild.run import Plan, rebuild
+from keelog.pipeline.jobs.rebuild import Plan, rebuild
 from node.store.verify.verify import verify
 from protocol.errors import StoreDamaged
 from tests.node.store.test_verify import DAMAGE, Planted, change_a_unit

@@ -15,6 +15,7 @@ from keelog.pipeline.jobs.scan import (
     scan_ends,
     stitch,
 )
+from keelog.pipeline.stores.access import StoreAt
 from keelog.pipeline.task_spec import LogAt
 from node.store.file_cache import OpenFiles
 from node.store.opening import open_store
@@ -28,7 +29,7 @@ STORES = ("mixed-kinds", "small-torn", "trimmed")
 
 def log_of(root: Path) -> LogAt:
     with open_store(root, SETTINGS) as store:
-        return LogAt.of(str(root), store.log)
+        return LogAt.of(StoreAt("", str(root)), store.log)
 
 
 def read(log: LogAt, span: ScanRange) -> tuple[list[int], RangeEnds]:

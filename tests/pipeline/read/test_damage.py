@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from keelog.pipeline.options import parse_options
-from keelog.pipeline.read.part import read_part
+from keelog.pipeline.read.parts import read_part
 from keelog.pipeline.resolve import plan_parts
 from keelog.pipeline.task_spec import LogPart
 from protocol.errors import MqError

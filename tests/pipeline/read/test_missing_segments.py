@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from keelog.pipeline.options import parse_options
-from keelog.pipeline.read.part import read_part
+from keelog.pipeline.read.parts import read_part
 from keelog.pipeline.resolve import plan_parts
 from protocol.errors import MqError
 from protocol.names import offset_file_name

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from keelog.client.messages import ordered_queue
 from keelog.pipeline.errors import BadRow
-from keelog.pipeline.sink.rows import RESERVED, KeyMaker, NodeRules, RowEncoder
+from keelog.pipeline.sink.rows import RESERVED, KeyMaker, RowEncoder
 from protocol.record.codec import Record, decode
 from protocol.record.encode import NewMessage, encode_message
 from protocol.record.patch import AppendRules, check_plain
@@ -64,17 +64,17 @@ def batch_of(rows: list[dict[str, Any]]) -> pa.RecordBatch:
 
 def encoder(batch: pa.RecordBatch, topic: str | None = None, **rules: Any) -> RowEncoder:
     places = {name: place for place, name in enumerate(batch.schema.names)}
-    node = NodeRules(**{"crc": True, "max_message_bytes": 1000, **rules})
-    return RowEncoder(places, topic, 3, node, lambda name: QUEUES.get(name, 5))
+    node = {"crc": True, "max_message_bytes": 1000, **rules}
+    return RowEncoder(places, topic, 3, write_queues=lambda name: QUEUES.get(name, 5), **node)
 
 
 def records_of(batch: pa.RecordBatch, topic: str | None = None, crc: bool = True) -> list[Record]:
-    encoded = encoder(batch, topic, crc=crc).encode(batch)
-    data = bytes(encoded.data)
-    assert encoded.ends[-1] == len(data)
+    encoded, ends = encoder(batch, topic, crc=crc).encode(batch)
+    data = bytes(encoded)
+    assert ends[-1] == len(data)
     check_plain(data, AppendRules(1000, crc))
     records = []
-    for start, end in zip([0, *encoded.ends[:-1]], encoded.ends, strict=True):
+    for start, end in zip([0, *ends[:-1]], ends, strict=True):
         found = decode(data, int(start), sealed=False)
         assert isinstance(found, Record)
         assert start + found.size == end
@@ -85,7 +85,7 @@ def records_of(batch: pa.RecordBatch, topic: str | None = None, crc: bool = True
 @given(rows=ROWS, crc=st.booleans())
 def test_columns_become_what_the_plain_encoder_makes(rows: list[dict[str, Any]], crc: bool) -> None:
     batch = batch_of(rows)
-    data = bytes(encoder(batch, crc=crc).encode(batch).data)
+    data = bytes(encoder(batch, crc=crc).encode(batch)[0])
     expected = b""
     for row, record in zip(rows, records_of(batch, crc=crc), strict=True):
         message = NewMessage(
@@ -97,7 +97,7 @@ def test_columns_become_what_the_plain_encoder_makes(rows: list[dict[str, Any]],
         encoded = encode_message(message, crc)
         key = record.properties[UNIQUE_KEY].encode()
         expected += encoded.replace(b"K" * 32, key, 1)
-    again = bytes(encoder(batch, crc=crc).encode(batch).data)
+    again = bytes(encoder(batch, crc=crc).encode(batch)[0])
     assert len(again) == len(expected)
     assert without_keys(data) == without_keys(expected) == without_keys(again)
 
@@ -220,7 +220,7 @@ def test_the_queues_of_a_topic_are_asked_for_once() -> None:
 
     batch = pa.record_batch({"body": [b"x"] * 2, "topic": ["orders", "audit"]})
     answers: Callable[[str], int] = queues
-    made = RowEncoder({"body": 0, "topic": 1}, None, 0, NodeRules(True, 100), answers)
+    made = RowEncoder({"body": 0, "topic": 1}, None, 0, True, 100, answers)
     made.encode(batch)
     made.encode(batch)
     assert asked == ["orders", "audit"]

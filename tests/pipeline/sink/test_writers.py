@@ -12,9 +12,9 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructType
 
-import keelog.pipeline.sink.stage
 from keelog.client.send.staging import StageClient, StageWriter
 from keelog.pipeline.errors import BadMode, BadOption, UnknownColumn, UnknownOption
+from keelog.pipeline.sink import writers
 from keelog.pipeline.sink.writers import KeelogStreamWriter, KeelogWriter, TaskCommit
 from keelog.pipeline.source import IndexSource, KeelogSource
 from node.store.staging_files import StagedBatch, journal_path, list_stages
@@ -187,7 +187,7 @@ def test_a_micro_batch_whose_commit_died_after_it_published_is_not_published_aga
     engine.stream_writer().commit(list(staged), 7)
     engine.stream_writer().abort(list(staged), 7)
     again = engine.batch("after", 7, [part[::-1] for part in rows])
-    assert [message.rows.part for message in again] == [None, None]
+    assert [message.part for message in again] == [None, None]
     engine.stream_writer().commit(list(again), 7)
     assert engine.stored() == [*rows[0], *rows[1]]
 
@@ -206,7 +206,7 @@ def test_a_last_commit_entry_that_was_deleted_replays_nothing_and_the_next_batch
 def test_an_aborted_batch_leaves_nothing(engine: Engine) -> None:
     writer, rows = engine.writer(), rows_of("a")
     staged = engine.task(writer, 0, rows[0])
-    query = staged.rows.query
+    query = staged.query
     writer.abort([staged, None])
     assert not list_stages(engine.node.root, StagedBatch(query, 0))
     with pytest.raises(RefusedError, match=r"\[KEELOG_NODE_REFUSED\].*NotFound: stage 0-"):
@@ -225,7 +225,7 @@ def test_a_micro_batch_without_rows_is_recorded_too(engine: Engine) -> None:
 
 def test_a_publication_whose_answer_was_lost_is_asked_for_again(engine: Engine) -> None:
     rows = rows_of("a")
-    parts = [message.rows.part for message in engine.batch("lost", 0, rows)]
+    parts = [message.part for message in engine.batch("lost", 0, rows)]
     wanted = [part for part in parts if part is not None]
     answers = []
     for _ in range(3):
@@ -357,7 +357,7 @@ def test_no_more_frames_are_under_way_than_the_window_has(
         most = max(most, len(self._under_way))
 
     monkeypatch.setattr(StageWriter, "put", watched)
-    monkeypatch.setattr(keelog.pipeline.sink.stage, "FRAME_BYTES", 1_000)
+    monkeypatch.setattr(writers, "FRAME_BYTES", 1_000)
     writer = engine.writer()
     writer.commit([engine.task(writer, 0, rows_of("a", 1)[0])])
     assert 1 < most <= 8

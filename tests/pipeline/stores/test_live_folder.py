@@ -8,13 +8,12 @@ from typing import NamedTuple
 import pytest
 
 from keelog.pipeline.options import parse_options
-from keelog.pipeline.read.part import read_part
+from keelog.pipeline.read.parts import read_part
 from keelog.pipeline.resolve import plan_parts
 from keelog.pipeline.stores import planned_store
 from keelog.pipeline.stores.access import StoreAt
-from keelog.pipeline.stores.opening import open_planned
+from keelog.pipeline.stores.planned_store import open_planned
 from node.runtime.locks import StoreLock
-from node.runtime.settings import Settings
 from node.runtime.state_page import RUNNING, STARTING
 from protocol.errors import MqError
 from tests.pipeline.facts_as_rows import plain_rows, read_rows
@@ -178,7 +177,7 @@ def test_a_stream_sees_ends_move_and_a_node_come_and_be_another(
         return sum((fact["topic"], fact["queueId"]) == (topic, queue_id) for fact in mine)
 
     end = facts(NAME).state["maxPhyOffset"]
-    with open_planned(StoreAt("a", str(root)), Settings()) as store:
+    with open_planned(StoreAt("a", str(root)), parse_options({"path": str(root)})) as store:
         assert seen() == (0, end, count(end))
         lock = StoreLock.acquire(root)
         with LivingStore(root, facts(NAME)) as pages:

@@ -8,13 +8,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from keelog.pipeline.options import parse_options
-from keelog.pipeline.read.part import read_part
+from keelog.pipeline.read.parts import read_part
 from keelog.pipeline.resolve import plan_parts
 from keelog.pipeline.stores import access
 from keelog.pipeline.stores.access import StoreAt
-from keelog.pipeline.stores.opening import open_planned
+from keelog.pipeline.stores.planned_store import open_planned
 from keelog.pipeline.task_spec import Part
-from node.runtime.settings import Settings
 from protocol.errors import MqError
 from protocol.names import offset_file_name
 from protocol.requests import FETCH_BYTES_MAX
@@ -121,7 +120,8 @@ def test_an_idle_refresh_is_one_small_request_and_news_are_seen(
     nodes: dict[str, RunningNode],
 ) -> None:
     node = nodes["mixed-kinds"]
-    with open_planned(StoreAt("n", node.endpoint), Settings()) as store:
+    options = parse_options({"path": node.endpoint})
+    with open_planned(StoreAt("n", node.endpoint), options) as store:
         before, end = store.queue("fresh", 0), store.log.end
         assert before is None
         store.refresh()
@@ -144,7 +144,8 @@ def test_an_idle_refresh_is_one_small_request_and_news_are_seen(
 
 def test_a_named_topic_is_all_that_a_node_is_asked_for(nodes: dict[str, RunningNode]) -> None:
     node, topic = nodes[NAME], facts(NAME).queue_units[0]["topic"]
-    with open_planned(StoreAt("n", node.endpoint), Settings(), topics=[topic]) as store:
+    options = parse_options({"path": node.endpoint, "subscribe": topic})
+    with open_planned(StoreAt("n", node.endpoint), options) as store:
         assert {queue.topic for queue in store.queues()} == {topic}
         assert len(store.topics()) > 1
     with pytest.raises(MqError, match=rf"\[KEELOG_UNKNOWN_TOPIC\].*nosuch.*one of.*{topic}"):

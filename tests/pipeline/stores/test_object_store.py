@@ -8,7 +8,7 @@ import pytest
 from pyarrow import fs
 
 from keelog.pipeline.options import parse_options
-from keelog.pipeline.read.part import read_part
+from keelog.pipeline.read.parts import read_part
 from keelog.pipeline.resolve import plan_parts
 from keelog.pipeline.stores import object_store
 from keelog.pipeline.stores.access import Access

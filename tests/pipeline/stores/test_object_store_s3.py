@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from keelog.pipeline.jobs.export.folder import MANIFEST, file_name
-from keelog.pipeline.jobs.export.run import export_here
-from keelog.pipeline.jobs.rebuild.folder import ObjectFolder, read_rebuild
-from keelog.pipeline.jobs.rebuild.run import rebuild
+from keelog.pipeline.jobs.export import export_here
+from keelog.pipeline.jobs.export_files import MANIFEST, file_name
+from keelog.pipeline.jobs.rebuild import rebuild
+from keelog.pipeline.jobs.rebuild_folder import ObjectFolder, read_rebuild
 from keelog.pipeline.stores.access import place_of
 from protocol.errors import MqError
 from tests.pipeline.facts_as_rows import options_for, read_rows
@@ -125,7 +125,7 @@ def test_a_rebuild_from_objects_into_objects_counts_by_its_manifest(
     parameters = "?" + "&".join(f"{name}={text}" for name, text in endpoint.items())
     store, out = (f"s3://rebuilds/{part}{parameters}" for part in ("store", "deep/out"))
     # What a run leaves that dies before its manifest.
-    left = ObjectFolder(place_of(out), "died").open()
+    left = ObjectFolder(place_of(out), "died")
     left.begin()
     left.write("consumequeue/x/0/0", [b"left"])
     left.write("_temporary/died/0", [b"left"])

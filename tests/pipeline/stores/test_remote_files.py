@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keelog.client.fetch import FetchClient
-from keelog.pipeline.stores.remote_files import RangeSource, RemoteFiles
+from keelog.pipeline.stores.remote_files import Pending, RangeSource, RemoteFiles
 from node.store.file_cache import FileVanished, Run
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
@@ -20,19 +20,16 @@ DATA = {
 }
 
 
-class Pretended(RangeSource):
-    """A source that counts what is under way; file `b` may end early, or be gone."""
-
-    gap_bytes = 10
+class Pretended:
+    """What is asked of a source; file `b` may end early, or be gone."""
 
     def __init__(self, window_bytes: int, in_flight: int, end_of_b: int = SIZE) -> None:
-        self.window_bytes = window_bytes
-        self.in_flight = in_flight
+        self.source = RangeSource(window_bytes, in_flight, 10, self.request)
         self.asked: list[tuple[str, int, int]] = []
         self._end_of_b = end_of_b
 
-    def request(self, path: Path, position: int, count: int) -> "Future[bytes]":
-        assert 0 < count <= self.window_bytes
+    def request(self, path: Path, position: int, count: int) -> Pending:
+        assert 0 < count <= self.source.window_bytes
         self.asked.append((path.name, position, count))
         future: Future[bytes] = Future()
         if path.name == "b" and self._end_of_b < 0:
@@ -40,7 +37,7 @@ class Pretended(RangeSource):
         else:
             end = min(position + count, self._end_of_b if path.name == "b" else SIZE)
             future.set_result(DATA[path.name][position:end])
-        return future
+        return future.result
 
 
 Range = st.tuples(st.sampled_from("ab"), st.integers(0, SIZE), st.integers(0, 700))
@@ -54,7 +51,7 @@ Range = st.tuples(st.sampled_from("ab"), st.integers(0, SIZE), st.integers(0, 70
 def test_any_order_of_expecting_and_reading_gives_the_bytes(
     window_bytes: int, in_flight: int, steps: list[tuple[bool, tuple[str, int, int]]]
 ) -> None:
-    files = RemoteFiles(Pretended(window_bytes, in_flight))
+    files = RemoteFiles(Pretended(window_bytes, in_flight).source)
     for expects, (name, start, count) in steps:
         file = files.get(Path(name), SIZE)
         end = min(start + count, SIZE)
@@ -70,14 +67,14 @@ def test_runs_are_what_single_reads_give(
     window_bytes: int, in_flight: int, ranges: list[tuple[str, int, int]]
 ) -> None:
     runs = [Run(Path(name), SIZE, start, min(count, SIZE - start)) for name, start, count in ranges]
-    files = RemoteFiles(Pretended(window_bytes, in_flight))
+    files = RemoteFiles(Pretended(window_bytes, in_flight).source)
     wanted = [DATA[run.path.name][run.position : run.position + run.count] for run in runs]
     assert files.read_runs(runs) == wanted
 
 
 def test_what_is_expected_is_asked_for_once_and_ahead() -> None:
     source = Pretended(100, 3)
-    files = RemoteFiles(source)
+    files = RemoteFiles(source.source)
     file = files.get(Path("a"), SIZE)
     file.expect(0, 1000)
     assert len(source.asked) == 3
@@ -88,7 +85,7 @@ def test_what_is_expected_is_asked_for_once_and_ahead() -> None:
 
 @pytest.mark.parametrize(("end", "error"), [(90, StoreDamaged), (-1, FileVanished)])
 def test_a_file_that_is_short_or_gone_is_named(end: int, error: type[Exception]) -> None:
-    files = RemoteFiles(Pretended(100, 2, end))
+    files = RemoteFiles(Pretended(100, 2, end).source)
     file = files.get(Path("b"), SIZE)
     with pytest.raises(error, match="b, offset"):
         file.read(50, 60)

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keelog.pipeline.stream import planner
+from keelog.pipeline.stream import query as module
 from protocol.record.encode import NewMessage
 from tests.pipeline.stream.stream_engine import Engine
 from tests.workers.living_log import LivingLog
@@ -107,7 +107,7 @@ class Life:
 def test_any_history_gives_each_message_once(
     steps: list[tuple[str, int]], limits: dict[str, str], starting: str, first: str
 ) -> None:
-    seconds, planner.LIST_S = planner.LIST_S, 0.0
+    seconds, module.LIST_S = module.LIST_S, 0.0
     try:
         with tempfile.TemporaryDirectory() as folder:
             life = Life(Path(folder) / "store", limits, starting)
@@ -122,4 +122,4 @@ def test_any_history_gives_each_message_once(
             life.engine.reader.stop()
             life.store.close()
     finally:
-        planner.LIST_S = seconds
+        module.LIST_S = seconds

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from keelog.pipeline.options import parse_options
-from keelog.pipeline.stream import planner
+from keelog.pipeline.stream import query as module
 from keelog.pipeline.stream.micro_batch import INITIAL_KEY
 from node.runtime.locks import StoreLock
 from node.runtime.state_page import RUNNING, STARTING
@@ -29,7 +29,7 @@ COLUMNS = {"columns": "topic,queueId,queueOffset,physicalOffset,storeTimestamp,s
 
 @pytest.fixture(autouse=True)
 def looks_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner, "LIST_S", 0.0)
+    monkeypatch.setattr(module, "LIST_S", 0.0)
 
 
 @pytest.fixture
@@ -333,7 +333,7 @@ def test_queues_of_a_worker_that_starts_again_are_late_and_not_lost(
     assert not engine.plan(), "it neither fails nor goes back"
     engine = engine.restarted()
     assert engine.latest() == end
-    monkeypatch.setattr(planner, "COME_BACK_S_MAX", 0.1)
+    monkeypatch.setattr(module, "COME_BACK_S_MAX", 0.1)
     with pytest.raises(MqError, match=r"\[KEELOG_STORE_UNREADABLE\].*still being made"):
         engine.rows()
     worker.begin_epoch(epoch, dispatched=0, saved=0)
@@ -351,7 +351,7 @@ def test_a_running_log_that_became_shorter_is_believed_after_a_moment(
     engine.drain()
     running.begin_epoch(facts("small-clean").messages[3000]["physicalOffset"])
     assert not engine.plan()
-    monkeypatch.setattr(planner, "GRACE_S", 0.0)
+    monkeypatch.setattr(module, "GRACE_S", 0.0)
     with pytest.raises(MqError, match=r"\[KEELOG_DATA_LOSS\].*; 500 messages in all"):
         engine.plan()
     again = engine.restarted()

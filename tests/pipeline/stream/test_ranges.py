@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from keelog.pipeline.bounds import Extent, QueueAt
 from keelog.pipeline.stream.micro_batch import (
-    QueueRange,
     StreamPosition,
     describe,
     plan_ranges,
@@ -31,7 +30,7 @@ def test_every_row_that_is_asked_for_is_read_or_reported(
     ranges = plan_ranges(StreamPosition(start), StreamPosition(end), there)
     for queue in set(start) | set(end):
         begin, until = start.get(queue, 0), end.get(queue)
-        read = sum(found.end - found.start for found in ranges.found if found.queue == queue)
+        read = sum(found.high - found.low for found in ranges.found if found.queue == queue)
         lost = [loss for loss in ranges.lost if loss.queue == queue]
         if until is None:
             assert [loss.messages for loss in lost] == [None]
@@ -76,7 +75,7 @@ def test_the_first_batch_may_have_been_given_a_later_beginning() -> None:
         [],
     )
     assert plan_ranges(StreamPosition({A: 3}, True), StreamPosition({A: 5}), there).found == [
-        QueueRange(A, 3, 5)
+        Extent(A, 3, 5)
     ]
 
 

@@ -20,9 +20,16 @@ from keelog.pipeline.errors import (
     ExportUnwritable,
     UnknownColumn,
 )
-from keelog.pipeline.jobs.export.folder import MANIFEST, NEXT_MANIFEST, OpenExportFolder, Publish
-from keelog.pipeline.jobs.export.run import ExportResult, export_here
-from keelog.pipeline.jobs.export.write import date_folder, escape, topic_folder
+from keelog.pipeline.jobs.export import ExportResult, export_here
+from keelog.pipeline.jobs.export_files import (
+    MANIFEST,
+    NEXT_MANIFEST,
+    ExportFolder,
+    Publish,
+    date_folder,
+    escape,
+    topic_folder,
+)
 from keelog.pipeline.jobs.publication import TEMPORARY
 from keelog.pipeline.options import ExportOptions
 from protocol.errors import MqError, NotAStore, StoreLocked
@@ -243,14 +250,15 @@ def test_a_run_that_dies_at_any_change_leaves_neither_holes_nor_duplicates(
     living: LivingLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     publish: Publish, behind: bool,
 ) -> None:  # fmt: skip
-    made = OpenExportFolder.__init__
+    made = ExportFolder.open_client
     left = [0]
 
-    def make(self: OpenExportFolder, *arguments: Any) -> None:
-        made(self, *arguments)
-        self.system = MortalSystem(self.system, left, behind)
+    def make(self: ExportFolder) -> tuple[Any, str]:
+        system, root = made(self)
+        return MortalSystem(system, left, behind), root
 
-    monkeypatch.setattr(OpenExportFolder, "__init__", make)
+    monkeypatch.setattr(ExportFolder, "open_client", make)
+    monkeypatch.setattr(ExportFolder, "syncs", True)
     start = tmp_path / "start"
     run(living.root, start, publish)
     living.grow(12)
@@ -279,7 +287,7 @@ def test_a_first_run_that_dies_can_be_run_again(
     store: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(OpenExportFolder, "publish", lambda *_: (_ for _ in ()).throw(Killed()))
+        patched.setattr(ExportFolder, "publish", lambda *_: (_ for _ in ()).throw(Killed()))
         run(store, out)
     assert (out / TEMPORARY).is_dir()
     run(store, out)

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from keelog.pipeline.errors import BadOption, CorruptRecord
-from keelog.pipeline.jobs.export.run import export, read_export
+from keelog.pipeline.jobs.export import export, read_export
 from keelog.pipeline.options import ExportOptions
 from protocol.record.encode import NewMessage
 from tests.support.damaged_store import SEGMENT_BYTES, make_store

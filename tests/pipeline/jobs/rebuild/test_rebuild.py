@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from keelog.pipeline.errors import BadOption, JobFailed
-from keelog.pipeline.jobs.rebuild import run as module
-from keelog.pipeline.jobs.rebuild.run import RebuildResult, rebuild
+from keelog.pipeline.jobs import scan
+from keelog.pipeline.jobs.rebuild import RebuildResult, rebuild
 from keelog.pipeline.jobs.scan import ScanRange
 from keelog.pipeline.task_spec import LogAt
 from node.runtime.locks import StoreLock
@@ -93,7 +93,7 @@ def test_a_forged_record_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.Mon
             ScanRange(number, *pair, number == 0) for number, pair in enumerate(pairwise(borders))
         ]
 
-    monkeypatch.setattr(module, "plan_ranges", cut)
+    monkeypatch.setattr(scan, "plan_ranges", cut)
     rebuild_by_workers(tmp_path / "a", settings=SETTINGS)
     assert run(tmp_path / "b").repaired
     assert tree(tmp_path / "a") == tree(tmp_path / "b")

@@ -13,16 +13,15 @@ import pytest
 from pyarrow import fs
 
 from keelog.pipeline.errors import BadOption, JobFailed, StoreUnreadable
-from keelog.pipeline.jobs.rebuild import run as module
-from keelog.pipeline.jobs.rebuild.folder import (
+from keelog.pipeline.jobs import scan
+from keelog.pipeline.jobs.rebuild import RebuildResult, rebuild
+from keelog.pipeline.jobs.rebuild_folder import (
     Building,
     ObjectFolder,
-    OpenTargetFolder,
     RebuildManifest,
     parse_manifest,
     read_rebuild,
 )
-from keelog.pipeline.jobs.rebuild.run import RebuildResult, rebuild
 from keelog.pipeline.jobs.scan import ScanRange, plan_ranges
 from keelog.pipeline.stores import object_store
 from keelog.pipeline.stores.access import Access, place_of
@@ -118,7 +117,7 @@ def test_a_forged_record_leaves_no_object(
             ScanRange(number, *pair, number == 0) for number, pair in enumerate(pairwise(borders))
         ]
 
-    monkeypatch.setattr(module, "plan_ranges", cut)
+    monkeypatch.setattr(scan, "plan_ranges", cut)
     assert run(address(tmp_path / "a"), out=address(tmp_path / "out")).repaired
     rebuild_by_workers(tmp_path / "a", settings=SETTINGS)
     assert tree(tmp_path / "out") == tree(tmp_path / "a")
@@ -141,11 +140,11 @@ def test_a_run_that_died_before_its_manifest_is_no_rebuild_and_the_next_replaces
     store, out = tmp_path / "a", tmp_path / "out"
     grown(store)
 
-    def die(_self: OpenTargetFolder, _manifest: RebuildManifest) -> None:
+    def die(_self: ObjectFolder, _manifest: RebuildManifest) -> None:
         raise OSError("the network is gone")
 
     with monkeypatch.context() as patched:
-        patched.setattr(OpenTargetFolder, "publish", die)
+        patched.setattr(ObjectFolder, "publish", die)
         with pytest.raises(StoreUnreadable, match="the network is gone"):
             run(store, out=address(out))
     assert (out / REBUILD_MARKER).exists()
@@ -185,7 +184,7 @@ def test_a_finished_rebuild_and_folders_of_others_are_left_alone(
 
 def test_of_two_jobs_the_later_one_has_the_folder(address: Address, tmp_path: Path) -> None:
     at = place_of(address(tmp_path / "out"))
-    first, second = (ObjectFolder(at, name).open() for name in ("first", "second"))
+    first, second = (ObjectFolder(at, name) for name in ("first", "second"))
     first.begin()
     first.write("index/a", [b"first"])
     second.begin()
@@ -283,7 +282,7 @@ def test_an_object_that_is_lost_while_it_is_read_is_named(
         object_store._sources.clear()
         return plan_ranges(*arguments)
 
-    monkeypatch.setattr(module, "plan_ranges", lose)
+    monkeypatch.setattr(scan, "plan_ranges", lose)
     with pytest.raises(StoreDamaged, match=f"{segment.name}.*is gone.*store at rest"):
         run(address(store), out=address(tmp_path / "out"))
 

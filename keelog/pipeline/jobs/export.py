@@ -7,25 +7,30 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keelog.pipeline.errors import BadOption, ExportMismatch, naming_conditions
-from keelog.pipeline.jobs.export.folder import (
+from keelog.pipeline.jobs.export_files import (
+    NEEDED,
     ExportedFile,
     ExportFolder,
     ExportPosition,
     LastExported,
     Manifest,
+    NumberedPart,
     Publish,
+    WriteOrder,
+    Written,
+    write_part,
 )
-from keelog.pipeline.jobs.export.write import NEEDED, NumberedPart, WriteOrder, Written, write_part
 from keelog.pipeline.jobs.publication import TEMPORARY
 from keelog.pipeline.options import ExportOptions, parse_options
 from keelog.pipeline.read.message_rows import on_loss
 from keelog.pipeline.resolve import plan_parts
-from keelog.pipeline.stores.opening import check_stores, task_files
+from keelog.pipeline.stores.planned_store import check_stores, task_files
 from keelog.pipeline.tables import DAMAGE, MESSAGES, Column, ddl
 from keelog.pipeline.task_spec import LogPart, Part, QueuePart, QueueSlice
 from protocol.derived.file_layouts import QUEUE_UNIT
@@ -84,7 +89,7 @@ def export(
     after any end. Raises MqError.
     """
     engine = partial(by_tasks, spark)
-    return run_export(path, ExportFolder.at(out, publish), options or ExportOptions(), engine)
+    return run_export(path, ExportFolder(out, publish), options or ExportOptions(), engine)
 
 
 def export_here(
@@ -100,9 +105,9 @@ def export_here(
         for numbered in parts:
             yield write_part(order, numbered)
             if progress is not None:
-                progress(numbered.number + 1, len(parts))
+                progress(numbered[0] + 1, len(parts))
 
-    return run_export(path, ExportFolder.at(out, publish), options or ExportOptions(), engine)
+    return run_export(path, ExportFolder(out, publish), options or ExportOptions(), engine)
 
 
 def run_export(
@@ -115,9 +120,8 @@ def run_export(
     # What is known before the folder is made: bad options, a path without a store.
     _file_columns(options)
     check_stores(parse_options(_source_options(path, options, options.by_queues)).stores)
-    opened = folder.open()
-    with opened.locked():
-        before = opened.clean()
+    with folder.locked():
+        before = folder.clean()
         plan = plan_export(path, options, before)
         version = before.version + 1 if before else 1
         order = WriteOrder(
@@ -128,13 +132,13 @@ def run_export(
             options.file_bytes_max,
             options.by_topic,
         )
-        if before is None and folder.publish == "manifest":
+        if before is None and folder.how == "manifest":
             # From here on data without a manifest is somebody else's.
-            opened.publish(_manifest(plan, {}, 0, ()))
+            folder.publish(_manifest(plan, {}, 0, ()))
         files: list[ExportedFile] = []
         tails: dict[str, LastExported] = {}
         damaged = 0
-        parts = [NumberedPart(number, part) for number, part in enumerate(plan.parts)]
+        parts = list(enumerate(plan.parts))
         for written in engine(parts, order) if parts else ():
             files += written.files
             damaged += written.damaged
@@ -145,15 +149,15 @@ def run_export(
         if before is None or files or dict(before.stores) != stores:
             kept = before.files if before else ()
             before = _manifest(plan, stores, version, (*kept, *files))
-            opened.publish(before)
-        opened.remove_folder(TEMPORARY)
+            folder.publish(before)
+        folder.remove_folder(TEMPORARY)
     return _result(folder.out, before, files, damaged, began)
 
 
 def by_tasks(spark: "SparkSession", parts: list[NumberedPart], order: WriteOrder) -> list[Written]:
     """The engine that has Spark's tasks write the parts."""
     # Imported here: the same export without Spark needs no pyspark.
-    from keelog.pipeline.jobs.session_run import run_tasks
+    from keelog.pipeline.session import run_tasks
 
     return run_tasks(spark, "export", partial(write_part, order), parts)
 
@@ -164,8 +168,7 @@ def read_export(spark: "SparkSession", out: str) -> "DataFrame":
     `spark.read.parquet(out)` gives the same rows, except while a run publishes, and except that
     Spark guesses the types of topics: names that are all numbers it takes for numbers.
     """
-    opened = ExportFolder.at(out).open()
-    manifest = opened.manifest()
+    manifest = ExportFolder(out).manifest()
     if manifest is None:
         raise BadOption(f"{out} holds no export", "the folder that was exported to")
     files = [f"{out.rstrip('/')}/{file.path}" for file in manifest.files]
@@ -225,11 +228,18 @@ def plan_export(
         selection["bodies"] = "plain"  # exports before had them as stored
     if before is not None and dict(before.selection) != selection:
         raise _mismatch(_words(dict(before.selection)), _words(selection))
-    everything = plan_parts(parsed)
-    positions = before.stores if before is not None else {}
-    with naming_conditions():
-        _check_tails(everything, positions)
-    kept, stores = remaining(everything, positions)
+    parts, kept = plan_parts(parsed), list[Part]()
+    stores = dict(before.stores) if before is not None else {}
+    # Each store has parts of one kind; a store without any stays where it is.
+    for node in dict.fromkeys(part.task.store.node for part in parts):
+        of_node = [part for part in parts if part.task.store.node == node]
+        at = stores.get(node, ExportPosition())
+        logs = [part for part in of_node if isinstance(part, LogPart)]
+        queues = [part for part in of_node if isinstance(part, QueuePart)]
+        with naming_conditions():
+            _check_tail((logs or queues)[0], at)
+        new, stores[node] = _remaining_log(logs, at) if logs else _remaining_queues(queues, at)
+        kept += new
     return ExportPlan(kept, columns, selection, stores)
 
 
@@ -283,31 +293,11 @@ def _mismatch(before: str, now: str) -> ExportMismatch:
     )
 
 
-def remaining(
-    parts: Iterable[Part], before: Mapping[str, ExportPosition]
-) -> tuple[list[Part], dict[str, ExportPosition]]:
-    """The parts, cut where `before` ends, and how far each store is after them.
+def _remaining_log(parts: list[LogPart], at: ExportPosition) -> tuple[list[Part], ExportPosition]:
+    """The parts, cut where `at` ends, and how far the store is after them.
 
     Raises ExportMismatch, DataLoss.
     """
-    kept: list[Part] = []
-    stores = dict(before)
-    whole = list(parts)
-    for node in dict.fromkeys(part.task.store.node for part in whole):
-        of_node = [part for part in whole if part.task.store.node == node]
-        at = before.get(node, ExportPosition())
-        logs = [part for part in of_node if isinstance(part, LogPart)]
-        if logs:
-            new, stores[node] = _remaining_log(logs, at)
-            kept += new
-        queues = [part for part in of_node if isinstance(part, QueuePart)]
-        if queues:
-            more, stores[node] = _remaining_queues(queues, at)
-            kept += more
-    return kept, stores
-
-
-def _remaining_log(parts: list[LogPart], at: ExportPosition) -> tuple[list[Part], ExportPosition]:
     start, end = parts[0].log.start, parts[0].log.end
     done = start if at.log_end is None else at.log_end
     if done > end:
@@ -323,6 +313,7 @@ def _remaining_log(parts: list[LogPart], at: ExportPosition) -> tuple[list[Part]
 def _remaining_queues(
     parts: list[QueuePart], at: ExportPosition
 ) -> tuple[list[Part], ExportPosition]:
+    """The same of queues."""
     low: dict[tuple[str, int], int] = {}
     high: dict[tuple[str, int], int] = {}
     for found in (one for part in parts for one in part.slices):
@@ -363,20 +354,13 @@ def _was_cut(part: Part, why: str) -> ExportMismatch:
     )
 
 
-def _check_tails(parts: Iterable[Part], before: Mapping[str, ExportPosition]) -> None:
+def _check_tail(part: LogPart | QueuePart, at: ExportPosition) -> None:
     """Raises ExportMismatch where the last exported record is another one now."""
-    first: dict[str, Part] = {}
-    for part in parts:
-        first.setdefault(part.task.store.node, part)
-    for node, part in first.items():
-        at = before.get(node)
-        if at is None or at.tail is None or not isinstance(part, LogPart | QueuePart):
-            continue
-        found = _record_at(part, at.tail.physical_offset)
+    if at.tail is not None:
+        offset = at.tail.physical_offset
+        found = _record_at(part, offset)
         if found is not None and found != at.tail:
-            raise _was_cut(
-                part, f"another record stands at log offset {at.tail.physical_offset} now"
-            )
+            raise _was_cut(part, f"another record stands at log offset {offset} now")
 
 
 def _record_at(part: LogPart | QueuePart, offset: int) -> LastExported | None:
@@ -384,11 +368,8 @@ def _record_at(part: LogPart | QueuePart, offset: int) -> LastExported | None:
     assert part.log is not None
     if offset < part.log.start:
         return None
-    files = task_files(part.task.store)
-    try:
+    with closing(task_files(part.task.store)) as files:
         found = part.log.open(files).peek(offset) if offset < part.log.end else None
-    finally:
-        files.close()
     if not isinstance(found, Record):
         return LastExported(offset, 0, 0, 0)
     head = found.head

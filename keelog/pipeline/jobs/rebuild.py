@@ -1,66 +1,39 @@
 """Makes ConsumeQueue and IndexFile anew from the CommitLog, byte for byte as the workers do.
 
 Tasks read ranges of the log and write the files themselves; only summaries come back. The driver
-proves that the ranges join (scan.py) and that every queue's units do (units.py), has the index
-files written, and brings all in. On a file system an attempt is a folder beside, which one rename
-switches in. In an object store objects are written whole where they stay, and a manifest is written
-last.
+proves that the ranges join (scan.py) and that every queue's units do (rebuild_files.py), has the
+index files written, and brings all in. On a file system an attempt is a folder beside, which one
+rename switches in. In an object store objects are written whole where they stay, and a manifest is
+written last.
 """
 
 import time
 import uuid
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from pyspark.sql import SparkSession
 
 from keelog.pipeline.errors import BadOption, JobFailed, StoreUnreadable, naming_conditions
-from keelog.pipeline.jobs.rebuild.folder import (
+from keelog.pipeline.jobs import rebuild_files, rebuild_task, scan
+from keelog.pipeline.jobs.rebuild_files import Runs
+from keelog.pipeline.jobs.rebuild_folder import (
     KEYS_DIR,
     Building,
     ObjectFolder,
     OutFile,
     RebuildManifest,
 )
-from keelog.pipeline.jobs.rebuild.index_files import (
-    SpilledKeys,
-    naming_spill,
-    plan_index_files,
-    write_index_file,
-    write_index_object,
-)
-from keelog.pipeline.jobs.rebuild.task import (
-    RangeJob,
-    RangeReport,
-    Shuffled,
-    rebuild_range,
-    shuffle_ranges,
-)
-from keelog.pipeline.jobs.rebuild.units import (
-    Runs,
-    UnitFiles,
-    joined_runs,
-    run_problems,
-    unit_count,
-)
-from keelog.pipeline.jobs.scan import (
-    RANGE_BYTES,
-    RangeEnds,
-    ScanRange,
-    Stitched,
-    plan_ranges,
-    scan_ends,
-    stitch,
-)
-from keelog.pipeline.jobs.session_run import run_tasks
+from keelog.pipeline.jobs.rebuild_task import RangeJob
+from keelog.pipeline.jobs.scan import RANGE_BYTES, ScanRange, Stitched
+from keelog.pipeline.session import run_tasks
+from keelog.pipeline.stores import object_store
 from keelog.pipeline.stores.access import StoreAt, Way, check_can_make, place_of
-from keelog.pipeline.stores.opening import planning_files, resting_root
 from keelog.pipeline.task_spec import LogAt
 from node.runtime.locks import StoreLock
 from node.runtime.settings import Settings
@@ -141,15 +114,18 @@ def rebuild(
             queues=CONSUME_QUEUE_DIR if queues else None,
             keys=KEYS_DIR if index else None,
             syncs=not (spark.sparkContext.master or "").startswith("local"),
-            access=store.access,
         )
         try:
             geometry = found_geometry(root, settings.index_geometry)
-            made = _target(spark, job, store, target)
+            made: Target
+            if target is not None and target.way is Way.OBJECTS:
+                made = ObjectTarget(spark, job, target)
+            else:
+                made = LocalTarget(spark, job, None if target is None else Path(target.root))
             stack.enter_context(made.held())
             _check_is_new(target)
             work = _SparkRebuild(spark, made, geometry, plan)
-            return work.run(range_bytes, lambda: time.monotonic() - began)
+            return work.run(range_bytes, began)
         except OSError as error:
             raise StoreUnreadable(str(error), "a file system with room") from None
 
@@ -193,7 +169,8 @@ def _check_is_new(target: StoreAt | None) -> None:
 def _find_store(store: StoreAt) -> Path:
     """The store's root. Raises NotAStore, StoreUnreadable."""
     with naming_conditions():
-        root = resting_root(store)
+        # An object store is listed.
+        root = Path(store.root) if store.way is Way.FILES else object_store.listed_root(store)
         check_is_store(root)
     if not (root / COMMIT_LOG_DIR).is_dir():
         raise NotAStore.worded(
@@ -203,8 +180,9 @@ def _find_store(store: StoreAt) -> Path:
 
 
 def _open_log(root: Path, at: StoreAt, settings: Settings) -> LogAt:
-    with naming_conditions(), StoppedStore(root, settings, files=planning_files(at)) as store:
-        return LogAt.of(at.root, store.log, store.removed)
+    files = None if at.way is Way.FILES else object_store.planning_files(at)
+    with naming_conditions(), StoppedStore(root, settings, files=files) as store:
+        return LogAt.of(at, store.log, store.removed)
 
 
 def _lock(root: Path) -> StoreLock:
@@ -215,73 +193,40 @@ def _lock(root: Path) -> StoreLock:
         raise error from None
 
 
-class IndexMade(NamedTuple):
-    """How many entries, in how many files."""
+class LocalTarget(Building):
+    """A new folder, or, without `out`, the store itself.
 
-    entries: int
-    files: int
+    `job` is what tasks of the present attempt get.
+    """
 
-
-class Target(ABC):
-    """One place. `job` is what tasks of the present attempt get."""
-
-    def __init__(self, spark: SparkSession, job: RangeJob) -> None:
+    def __init__(self, spark: SparkSession, job: RangeJob, out: Path | None) -> None:
         self.spark = spark
         self.job = job
+        folders = ((CONSUME_QUEUE_DIR, job.queues), (INDEX_DIR, job.keys))
+        made = [name for name, wanted in folders if wanted is not None]
+        super().__init__(Path(job.log.store.root), out, made)
 
-    @abstractmethod
-    def held(self) -> AbstractContextManager[None]:
-        """Holds the place against other jobs, as far as that can be. Raises StoreLocked."""
-
-    @abstractmethod
     def begin(self) -> None:
         """Throws away what an attempt before has left, and makes room for a new one."""
-
-    @abstractmethod
-    def make_index(self, geometry: IndexGeometry, reports: Sequence[RangeReport]) -> IndexMade:
-        """Has the index files written from the keys that the ranges have left."""
-
-    @abstractmethod
-    def finish_queues(self, runs: Runs, written: Sequence[OutFile]) -> int:
-        """Holds the queue files against the runs, else JobFailed; returns how many there are."""
-
-    @abstractmethod
-    def publish(self, figures: Mapping[str, object]) -> None:
-        """Makes all of it what readers see. Raises JobFailed, OSError."""
-
-
-class LocalTarget(Target):
-    """A new folder, or the store itself."""
-
-    def __init__(self, spark: SparkSession, job: RangeJob, building: Building) -> None:
-        super().__init__(spark, job)
-        self._building = building
-
-    def held(self) -> AbstractContextManager[None]:
-        return self._building.held()
-
-    def begin(self) -> None:
-        building, job = self._building, self.job
-        building.begin()
+        super().begin()
+        job, attempt = self.job, self.attempt
         self.job = replace(
             job,
-            queues=None if job.queues is None else str(building.folder(CONSUME_QUEUE_DIR)),
-            keys=None if job.keys is None else str(building.folder(KEYS_DIR)),
+            queues=None if job.queues is None else str(attempt / CONSUME_QUEUE_DIR),
+            keys=None if job.keys is None else str(attempt / KEYS_DIR),
         )
 
-    def make_index(self, geometry: IndexGeometry, reports: Sequence[RangeReport]) -> IndexMade:
-        job = self.job
-        if job.keys is None:
-            return IndexMade(0, 0)
-        folder, spilled = str(self._building.folder(INDEX_DIR)), _spilled_keys(job, reports)
-        plans = plan_index_files(folder, job.keys, geometry, spilled, job.syncs)
-        entries = run_tasks(self.spark, "index files", write_index_file, plans)
-        return IndexMade(sum(entries), len(plans))
+    def make_index(self, geometry: IndexGeometry, spilled: rebuild_files.Spilled) -> list[int]:
+        """Has the index files written from the keys that ranges left; how many entries each has."""
+        assert self.job.keys is not None
+        plans = rebuild_files.plan_index_files(str(self.attempt / INDEX_DIR), geometry, spilled)
+        write = partial(rebuild_files.write_index_file, self.job.keys, self.job.syncs)
+        return run_tasks(self.spark, "index files", write, plans)
 
     def finish_queues(self, runs: Runs, written: Sequence[OutFile]) -> int:
+        """Holds the queue files against the runs, else JobFailed; returns how many there are."""
         job = self.job
-        if job.queues is None:
-            return 0
+        assert job.queues is not None
         folder, file_bytes = Path(job.queues), job.queue_file_bytes
         per_file = file_bytes // UNIT_BYTES
         fill = [
@@ -301,50 +246,47 @@ class LocalTarget(Target):
         return expected
 
     def publish(self, figures: Mapping[str, object]) -> None:
+        """Makes all of it what readers see. Raises JobFailed, OSError."""
         if not self.job.syncs:
-            self._building.sync()
-        self._building.switch_in(self.job.log.end)
+            self.sync()
+        self.switch_in(self.job.log.end)
 
 
 def _fill(folder: str, file_bytes: int, syncs: bool, queues: list[tuple[Queue, int]]) -> None:
-    with closing(UnitFiles(Path(folder), file_bytes, syncs)) as files:
+    with closing(rebuild_files.UnitFiles(Path(folder), file_bytes, syncs)) as files:
         for queue, first in queues:
             files.fill(queue, first)
 
 
-class ObjectTarget(Target):
-    """A folder of a bucket, which is this job's from `begin` on."""
+class ObjectTarget:
+    """The same in a folder of a bucket, which is this job's from `begin` on."""
 
     def __init__(self, spark: SparkSession, job: RangeJob, at: StoreAt) -> None:
-        super().__init__(spark, job)
+        self.spark = spark
+        self.job = job
         self._folder = ObjectFolder(at)
+        self._at = at
         self._files: list[OutFile] = []
 
     def held(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def begin(self) -> None:
-        self._folder = replace(self._folder, attempt=uuid.uuid4().hex)
-        self._folder.open().begin()
+        self._folder = ObjectFolder(self._at, uuid.uuid4().hex)
+        self._folder.begin()
         self._files = []
         keys = None if self.job.keys is None else self._folder.keys
         self.job = replace(self.job, out=self._folder, keys=keys)
 
-    def make_index(self, geometry: IndexGeometry, reports: Sequence[RangeReport]) -> IndexMade:
-        if self.job.keys is None:
-            return IndexMade(0, 0)
-        spilled = _spilled_keys(self.job, reports)
-        with naming_spill(self._folder):
-            opened = self._folder.open()
-            plans = plan_index_files(INDEX_DIR, "", geometry, spilled, open_file=opened.input)
-        write = partial(write_index_object, self._folder)
+    def make_index(self, geometry: IndexGeometry, spilled: rebuild_files.Spilled) -> list[int]:
+        with rebuild_files.naming_spill(self._folder):
+            plans = rebuild_files.plan_index_files(INDEX_DIR, geometry, spilled, self._folder.input)
+        write = partial(rebuild_files.write_index_object, self._folder)
         made = run_tasks(self.spark, "index files", write, plans)
         self._files += [file for _, file in made]
-        return IndexMade(sum(entries for entries, _ in made), len(made))
+        return [entries for entries, _ in made]
 
     def finish_queues(self, runs: Runs, written: Sequence[OutFile]) -> int:
-        if self.job.queues is None:
-            return 0
         expected = {
             f"{CONSUME_QUEUE_DIR}/{path}"
             for path in _queue_file_paths(runs, self.job.queue_file_bytes)
@@ -359,9 +301,9 @@ class ObjectTarget(Target):
 
     def publish(self, figures: Mapping[str, object]) -> None:
         log = self.job.log
-        self._folder.open().publish(
+        self._folder.publish(
             RebuildManifest(
-                source=without_credentials(log.root),
+                source=without_credentials(log.store.root),
                 log_start=log.start,
                 log_end=log.end,
                 figures=figures,
@@ -370,13 +312,7 @@ class ObjectTarget(Target):
         )
 
 
-def _spilled_keys(job: RangeJob, reports: Sequence[RangeReport]) -> list[SpilledKeys]:
-    """Each range's keys, in log order."""
-    return [
-        SpilledKeys(job.keys_path(report.ends.number), report.keys)
-        for report in reports
-        if report.keys
-    ]
+Target = LocalTarget | ObjectTarget
 
 
 def _queue_file_paths(runs: Runs, file_bytes: int) -> set[str]:
@@ -389,15 +325,6 @@ def _queue_file_paths(runs: Runs, file_bytes: int) -> set[str]:
     }
 
 
-def _target(spark: SparkSession, job: RangeJob, store: StoreAt, target: StoreAt | None) -> Target:
-    if target is not None and target.way is Way.OBJECTS:
-        return ObjectTarget(spark, job, target)
-    folders = ((CONSUME_QUEUE_DIR, job.queues), (INDEX_DIR, job.keys))
-    made = [name for name, wanted in folders if wanted is not None]
-    out = None if target is None else Path(target.root)
-    return LocalTarget(spark, job, Building(Path(store.root), out, made))
-
-
 @dataclass(slots=True)
 class _SparkRebuild:
     spark: SparkSession
@@ -405,10 +332,10 @@ class _SparkRebuild:
     geometry: IndexGeometry
     plan: Plan
 
-    def run(self, range_bytes: int, seconds: Callable[[], float]) -> RebuildResult:
+    def run(self, range_bytes: int, began: float) -> RebuildResult:
         """All of it, up to the switch."""
         log, cores = self.target.job.log, self.spark.sparkContext.defaultParallelism
-        ranges = plan_ranges(log, range_bytes, _TASKS_A_CORE * cores)
+        ranges = scan.plan_ranges(log, range_bytes, _TASKS_A_CORE * cores)
         done, stitched = self._attempt(ranges)
         repaired = not stitched.is_same
         if repaired:
@@ -417,63 +344,56 @@ class _SparkRebuild:
             done, stitched = self._attempt(ranges)
             if not stitched.is_same:
                 raise JobFailed(
-                    f"the log of {log.root} changed while it was read", "stop who writes to it"
+                    f"the log of {log.store.root} changed while it was read",
+                    "stop who writes to it",
                 )
-        runs = joined_runs([report.runs for report in done.reports])
-        self._check_runs(runs)
-        index = self.target.make_index(self.geometry, done.reports)
-        queue_files = self.target.finish_queues(runs, done.files)
-        result = RebuildResult(
-            start=log.start,
-            end=log.end,
-            records=sum(report.records for report in done.reports),
-            queues=len(runs),
-            units=unit_count(runs),
-            queue_files=queue_files,
-            index_files=index.files,
-            index_entries=index.entries,
-            ranges=len(ranges),
-            repaired=repaired,
-            seconds=seconds(),
-        )
-        self.target.publish(result.shape())
-        return replace(result, seconds=seconds())
-
-    def _attempt(self, ranges: list[ScanRange]) -> tuple[Shuffled, Stitched]:
-        """Reads all ranges and writes, from nothing on. Raises StoreDamaged."""
-        self.target.begin()
-        job = self.target.job
-        if self.plan == "shuffle" and job.queues is not None:
-            done = shuffle_ranges(self.spark, job, ranges)
-        else:
-            done = Shuffled(
-                run_tasks(self.spark, "rebuild", partial(rebuild_range, job), ranges), []
-            )
-        ends = [report.ends for report in done.reports]
-        stitched = stitch(job.log, ranges, ends, partial(self._rescan, job))
-        if stitched.torn is not None:
-            position, why = stitched.torn.position, stitched.torn.why
-            raise StoreDamaged.worded(
-                "KEELOG_STORE_DAMAGED",
-                f"{job.log.root}, log offset {position}: {why}; queues and index were left as"
-                " they are",
-                f"keelog store verify {job.log.root} --deep, keelog store repair {job.log.root}",
-            )
-        return done._replace(
-            reports=sorted(done.reports, key=lambda one: one.ends.number)
-        ), stitched
-
-    @staticmethod
-    def _rescan(job: RangeJob, span: ScanRange) -> RangeEnds:
-        with naming_conditions():
-            return scan_ends(job.log, span, job.access)
-
-    @staticmethod
-    def _check_runs(runs: Runs) -> None:
-        problems = list(islice(run_problems(runs), _PROBLEMS_NAMED + 1))
+        runs = rebuild_files.joined_runs([report.runs for report in done.reports])
+        problems = list(islice(rebuild_files.run_problems(runs), _PROBLEMS_NAMED + 1))
         if problems:
             more = "; and more" if len(problems) > _PROBLEMS_NAMED else ""
             raise JobFailed(
                 "; ".join(problems[:_PROBLEMS_NAMED]) + more,
                 "keelog store rebuild, which numbers units as a broker does",
             )
+        job, index, queue_files = self.target.job, list[int](), 0
+        if job.keys is not None:
+            keys = [(job.keys_path(one.ends.number), one.keys) for one in done.reports if one.keys]
+            index = self.target.make_index(self.geometry, keys)
+        if job.queues is not None:
+            queue_files = self.target.finish_queues(runs, done.files)
+        result = RebuildResult(
+            start=log.start,
+            end=log.end,
+            records=sum(report.records for report in done.reports),
+            queues=len(runs),
+            units=rebuild_files.unit_count(runs),
+            queue_files=queue_files,
+            index_files=len(index),
+            index_entries=sum(index),
+            ranges=len(ranges),
+            repaired=repaired,
+            seconds=time.monotonic() - began,
+        )
+        self.target.publish(result.shape())
+        return replace(result, seconds=time.monotonic() - began)
+
+    def _attempt(self, ranges: list[ScanRange]) -> tuple[rebuild_task.Shuffled, Stitched]:
+        """Reads all ranges and writes, from nothing on. Raises StoreDamaged."""
+        self.target.begin()
+        job = self.target.job
+        if self.plan == "shuffle" and job.queues is not None:
+            done = rebuild_task.shuffle_ranges(self.spark, job, ranges)
+        else:
+            one_range = partial(rebuild_task.rebuild_range, job)
+            done = rebuild_task.Shuffled(run_tasks(self.spark, "rebuild", one_range, ranges), [])
+        with naming_conditions():
+            stitched = scan.stitch(job.log, ranges, [report.ends for report in done.reports])
+        if stitched.torn is not None:
+            root, position, why = job.log.store.root, stitched.torn.position, stitched.torn.why
+            raise StoreDamaged.worded(
+                "KEELOG_STORE_DAMAGED",
+                f"{root}, log offset {position}: {why}; queues and index were left as they are",
+                f"keelog store verify {root} --deep, keelog store repair {root}",
+            )
+        reports = sorted(done.reports, key=lambda one: one.ends.number)
+        return done._replace(reports=reports), stitched

@@ -26,7 +26,7 @@ from typing import IO, Any, NamedTuple
 import pyarrow as pa
 
 from keelog.pipeline.errors import BadOption, JobFailed, StoreUnreadable, log
-from keelog.pipeline.jobs.publication import TEMPORARY, OutFolder, rename_in, try_lock
+from keelog.pipeline.jobs.publication import TEMPORARY, OutFolder, try_lock
 from keelog.pipeline.stores import object_store
 from keelog.pipeline.stores.access import StoreAt, Way, place_of
 from keelog.pipeline.stores.object_store import REBUILD_MANIFEST, REBUILD_MARKER
@@ -123,31 +123,29 @@ class Building:
                 return
         disk.remove_tree(self.base)
 
-    def folder(self, name: str) -> Path:
-        """A folder of the present attempt."""
-        return self.attempt / name
-
     def sync(self) -> None:
         """Makes all files of the attempt durable, and their names."""
         for name in self._folders:
-            for path in self.folder(name).rglob("*"):
+            for path in (self.attempt / name).rglob("*"):
                 if path.is_dir():
                     disk.sync_dir(path)
                 else:
                     disk.sync_file(path)
-            disk.sync_dir(self.folder(name))
+            disk.sync_dir(self.attempt / name)
 
     def switch_in(self, log_end: int) -> None:
         """One rename a folder brings the new files in; the old ones go last.
 
         As with the worker's rebuild, no progress vouches for a folder while it is exchanged.
         """
-        disk.remove_tree(self.folder(KEYS_DIR))
+        disk.remove_tree(self.attempt / KEYS_DIR)
         if self._out is not None:
-            rename_in(self.attempt, self._out)
+            disk.sync_dir(self.attempt)
+            disk.rename(self.attempt, self._out)
+            disk.sync_dir(self._out.parent)
             self.clear()
             return
-        old = self.folder(_OLD_DIR)
+        old = self.attempt / _OLD_DIR
         disk.make_dir(old)
         slots = {name: forget(self._root, _WORKERS[name]) for name in self._folders}
         if CONSUME_QUEUE_DIR in self._folders:
@@ -155,7 +153,7 @@ class Building:
         for name in self._folders:
             with suppress(FileNotFoundError):
                 disk.rename(self._root / name, old / name)
-            disk.rename(self.folder(name), self._root / name)
+            disk.rename(self.attempt / name, self._root / name)
         disk.sync_dir(self._root)
         epochs = load_epochs(self._root)
         progress = WorkerCheckpoint(
@@ -226,35 +224,22 @@ def parse_manifest(data: bytes, where: str) -> RebuildManifest:
         ) from None
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectFolder:
-    """Where a rebuild writes, and the attempt's name. Plain data, for tasks too."""
+class ObjectFolder(OutFolder):
+    """Where a rebuild writes in an object store, for one attempt.
 
-    at: StoreAt
-    attempt: str = ""
+    Methods raise StoreUnreadable for what the object store refuses.
+    """
 
-    @property
-    def shown(self) -> str:
+    def __init__(self, at: StoreAt, attempt: str = "") -> None:
+        self._at = at
+        self.attempt = attempt
+        self.shown = without_credentials(at.root)
         """The address, for people."""
-        return without_credentials(self.at.root)
-
-    @property
-    def keys(self) -> str:
+        self.keys = f"{TEMPORARY}/{attempt}"
         """Where ranges leave their keys, below the folder."""
-        return f"{TEMPORARY}/{self.attempt}"
 
-    def open(self) -> "OpenTargetFolder":
-        """With a client of its own. Raises BadOption, StoreUnreadable."""
-        system, root = object_store.open_filesystem(self.at.root, self.at.access)
-        return OpenTargetFolder(self, system, root)
-
-
-class OpenTargetFolder(OutFolder):
-    """The same with its client. Methods raise StoreUnreadable for what the object store refuses."""
-
-    def __init__(self, folder: ObjectFolder, system: Any, root: str) -> None:
-        super().__init__(system, root)
-        self.folder = folder
+    def open_client(self) -> tuple[Any, str]:
+        return object_store.open_filesystem(self._at.root, self._at.access)
 
     @contextmanager
     def naming(self, path: str = "") -> Iterator[None]:
@@ -262,7 +247,7 @@ class OpenTargetFolder(OutFolder):
             yield
         except (OSError, pa.ArrowException) as error:
             raise StoreUnreadable(
-                f"{self.folder.shown}/{path}: {error}",
+                f"{self.shown}/{path}: {error}",
                 "the address, its parameters and credentials; a bucket that may be written",
             ) from None
 
@@ -285,9 +270,9 @@ class OpenTargetFolder(OutFolder):
 
     def check_mine(self) -> None:
         """Raises JobFailed when the folder belongs to another attempt, or to none."""
-        if self.read(REBUILD_MARKER) != self.folder.attempt.encode():
+        if self.read(REBUILD_MARKER) != self.attempt.encode():
             raise JobFailed(
-                f"{self.folder.shown} was taken by another job, or this one was given up",
+                f"{self.shown} was taken by another job, or this one was given up",
                 "one job at a time, or another --out for each",
             )
 
@@ -297,15 +282,20 @@ class OpenTargetFolder(OutFolder):
         Raises BadOption for a folder with a finished rebuild, or with anything of others.
         """
         names = self.names()
-        if REBUILD_MANIFEST in names and self._is_finished():
-            raise BadOption(f"{self.folder.shown} holds a rebuild", "another --out, or remove it")
+        if REBUILD_MANIFEST in names:
+            try:
+                self.manifest()
+            except JobFailed:
+                pass  # one that breaks off was being written when its job died
+            else:
+                raise BadOption(f"{self.shown} holds a rebuild", "another --out, or remove it")
         strange = sorted(names - _NAMES) or ([] if REBUILD_MARKER in names else sorted(names))
         if strange:
             raise BadOption(
-                f"{self.folder.shown} is not empty, and no rebuild has left {strange[0]} there",
+                f"{self.shown} is not empty, and no rebuild has left {strange[0]} there",
                 "an address below which nothing is",
             )
-        self.put(REBUILD_MARKER, self.folder.attempt.encode())
+        self.put(REBUILD_MARKER, self.attempt.encode())
         if REBUILD_MANIFEST in names:
             self.remove_file(REBUILD_MANIFEST)
         for name in _FOLDERS:
@@ -319,7 +309,7 @@ class OpenTargetFolder(OutFolder):
         odd = sorted(path for path in found | expected if found.get(path) != expected.get(path))
         if odd:
             raise JobFailed(
-                f"{self.folder.shown}/{odd[0]} has {found.get(odd[0], 'no')} bytes, not"
+                f"{self.shown}/{odd[0]} has {found.get(odd[0], 'no')} bytes, not"
                 f" {expected.get(odd[0], 'no')}; {len(odd)} files differ",
                 "one job at a time, then the same again",
             )
@@ -331,16 +321,8 @@ class OpenTargetFolder(OutFolder):
         """Raises JobFailed for a folder that is not finished."""
         data = self.read(REBUILD_MANIFEST)
         if data is None:
-            raise JobFailed(f"{self.folder.shown} holds no finished rebuild", _UNFINISHED)
-        return parse_manifest(data, f"{self.folder.shown}/{REBUILD_MANIFEST}")
-
-    def _is_finished(self) -> bool:
-        """A manifest that breaks off was being written when its job died."""
-        try:
-            self.manifest()
-        except JobFailed:
-            return False
-        return True
+            raise JobFailed(f"{self.shown} holds no finished rebuild", _UNFINISHED)
+        return parse_manifest(data, f"{self.shown}/{REBUILD_MANIFEST}")
 
 
 def read_rebuild(out: str) -> RebuildManifest:
@@ -351,4 +333,4 @@ def read_rebuild(out: str) -> RebuildManifest:
     at = place_of(out)
     if at.way is not Way.OBJECTS:
         raise BadOption(f"{out} is a folder, which has no manifest", "an address: s3://bucket/x")
-    return ObjectFolder(at).open().manifest()
+    return ObjectFolder(at).manifest()

@@ -1,7 +1,7 @@
 """The driver's side of one streaming query: where it starts, how far a batch goes, what it reads.
 
-Spark keeps one planner while a query runs. It never decides what has been read: positions come
-from the query's checkpoint, and a batch that is planned again reads the same rows.
+Spark keeps one reader while a query runs. It never decides what has been read:
+positions come from the query's checkpoint, and a batch that is planned again reads the same rows.
 
 The stores of the query are kept open: which queues there are and where they end is asked again and
 again. An idle query asks a hundred times a second.
@@ -9,37 +9,42 @@ again. An idle query asks a hundred times a second.
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
 
-from keelog.pipeline.bounds import Extent, QueueAt, check_beginnings
+from keelog.pipeline.bounds import Extent, QueueAt
 from keelog.pipeline.errors import DataLoss, StoreUnreadable, TargetMoved, log, naming_conditions
 from keelog.pipeline.options import SourceOptions
+from keelog.pipeline.read.parts import read_part
 from keelog.pipeline.resolve import QueueSpan, bound_offsets, check_topics, parts_of_rows
 from keelog.pipeline.stores.access import StoreAt, Way
-from keelog.pipeline.stores.opening import open_selected
+from keelog.pipeline.stores.planned_store import open_planned
+from keelog.pipeline.stream import micro_batch
 from keelog.pipeline.stream.micro_batch import (
     Generations,
     Loss,
-    QueueRange,
     StreamPosition,
     TopicAt,
     TriggerLimits,
-    describe,
-    end_by_bytes,
-    end_by_rows,
-    is_to_wait,
-    pending,
-    plan_ranges,
-    removed,
-    target_fault,
+    parse_position,
 )
 from keelog.pipeline.task_spec import Part
 from node.store.queues import QueueReader
 from protocol.derived.file_layouts import FILLER_SIZE
+from protocol.errors import OffsetOutOfRange
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR
 from protocol.record.columns import Ints
@@ -53,6 +58,8 @@ LIST_S = 1.0
 """How often folders are listed for new queues, and a store at rest is looked at for changes."""
 SETTLE_S = 1.0
 """How long after the log has moved queues may still follow, and are looked at each time."""
+ROWS_MAX = 2**63 - 1
+"""Means no limit: `ReadAllAvailable` would put all of it into one batch."""
 COME_BACK_S_MAX = 60.0
 """How long a batch that is planned waits for queue workers that are starting again."""
 _LOOK_AGAIN_S = 0.02
@@ -73,18 +80,29 @@ class QueueSnapshot(NamedTuple):
         return {queue: extent.high for queue, extent in self.extents.items()}
 
 
-class StreamPlanner:
-    """Each method raises what opening and refreshing the stores raises, and says what else."""
+class KeelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One lives on the driver's machine while a query runs. Tasks have another, which only reads.
+
+    Each method raises what opening and refreshing the stores raises, and says what else.
+    """
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._followed = Followed(options)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._followed = Followed(self._options)
         self._initial: StreamPosition | None = None
         self._target: dict[QueueAt, int] | None = None
         self._planned: StreamPosition | None = None
         self._triggered_at: float | None = None
 
-    def initial(self) -> StreamPosition:
+    def stop(self) -> None:
+        """Closes the stores."""
+        self._followed.close()
+        self._begin()
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names
         """Where a new query begins; the same each time it is asked.
 
         Raises UnknownTopic, BadOption, OffsetOutOfRange.
@@ -101,33 +119,56 @@ class StreamPlanner:
             generations = self._followed.last_look().generations
             known = StreamPosition({}).merged(generations, offsets)
             self._initial = StreamPosition(offsets, True, known)
-        return self._initial
+        return self._initial.to_json()
 
-    def fix_target(self) -> None:
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """From now on nothing is read after the present ends."""
         with naming_conditions():
             self._target = self._followed.settled().highs()
 
-    def latest(self, start: StreamPosition, limits: TriggerLimits | None) -> StreamPosition:
-        """Where the batch from `start` ends; `start` itself when there is nothing to read.
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """The first of the options' limits. Spark knows no two at once: all are kept below."""
+        limits = self._options.triggers
+        if limits.rows_max is not None:
+            return ReadMaxRows(limits.rows_max)
+        if limits.bytes_max is not None:
+            return ReadMaxBytes(limits.bytes_max)
+        if limits.rows_min is not None:
+            return ReadMinRows(limits.rows_min)
+        return ReadMaxRows(ROWS_MAX)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Where the batch from `start` ends. Raises DataLoss, TargetMoved, BadCheckpoint."""
+        limits: TriggerLimits | None = self._options.triggers
+        if isinstance(limit, ReadAllAvailable):
+            limits = None
+        elif isinstance(limit, ReadMaxRows):
+            limits = replace(self._options.triggers, rows_max=limit.max_rows)
+        elif isinstance(limit, ReadMaxBytes):
+            limits = replace(self._options.triggers, bytes_max=limit.max_bytes)
+        return self._latest(parse_position(start), limits).to_json()
+
+    def _latest(self, start: StreamPosition, limits: TriggerLimits | None) -> StreamPosition:
+        """`start` itself when there is nothing to read.
 
         The first batch of a query is empty unless `limits` is None: so its beginning is in the
         checkpoint before any row is read, and a query that dies in its first batch with rows goes
-        on at the same place. Raises DataLoss, TargetMoved.
+        on at the same place.
         """
         if start.is_initial and limits is not None:
             return start.begun()
         with naming_conditions():
             given, now = start, self._followed.look().generations
             if self._options.fail_on_data_loss:
-                self._raise_or_warn(removed(start.later(now)))
+                self._raise_or_warn(micro_batch.removed(start.later(now)))
             start = given.anew(now)
             # A batch up to a target is not asked for again: what is late is waited for.
             late = {} if self._target is None else {**self._target, **start.offsets}
             look = self._followed.look_for(late)
             ends = self._ends(start, look)
-            begins = {queue: start.offsets.get(queue, _low(queue, look)) for queue in ends}
-            rows = sum(pending(begins, ends).values())
+            lows = {queue: extent.low for queue, extent in look.extents.items()}
+            begins = {queue: start.offsets.get(queue, lows.get(queue, 0)) for queue in ends}
+            rows = sum(micro_batch.pending(begins, ends).values())
             if limits is not None and self._is_to_wait(limits, rows):
                 return given.begun()
             if limits is not None and rows:
@@ -136,7 +177,8 @@ class StreamPlanner:
             self._check_target(start, position, look)
             if self._options.fail_on_data_loss and position != start:
                 # Before the batch is in the checkpoint: a store that is put right then goes on.
-                self._raise_or_warn(plan_ranges(start, position, look.extents).lost)
+                lost = micro_batch.plan_ranges(start, position, look.extents).lost
+                self._raise_or_warn(lost)
         self._planned = position
         return position
 
@@ -162,7 +204,7 @@ class StreamPlanner:
         """Notes when a batch with rows was made. A query that reads up to a target never waits."""
         now = time.monotonic()
         since = None if self._triggered_at is None else (now - self._triggered_at) * 1000
-        if self._target is None and is_to_wait(limits, rows, since):
+        if self._target is None and micro_batch.is_to_wait(limits, rows, since):
             return True
         if rows:
             self._triggered_at = now
@@ -173,39 +215,51 @@ class StreamPlanner:
     ) -> dict[QueueAt, int]:
         by_rows = ends
         if limits.rows_max is not None:
-            by_rows = end_by_rows(limits.rows_max, begins, ends)
+            by_rows = micro_batch.end_by_rows(limits.rows_max, begins, ends)
         if limits.bytes_max is None:
             return by_rows
-        return end_by_bytes(limits.bytes_max, begins, by_rows, self._followed.record_sizes)
+        return micro_batch.end_by_bytes(
+            limits.bytes_max, begins, by_rows, self._followed.record_sizes
+        )
 
-    def report(self) -> StreamPosition:
-        """The ends as of the last look."""
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where the queues ended at the last look, for the query's progress."""
         with naming_conditions():
-            return StreamPosition(self._followed.last_look().highs())
+            return StreamPosition(self._followed.last_look().highs()).to_json()
 
-    def parts(self, start: StreamPosition, end: StreamPosition) -> list[Part]:
-        """What reads from `start` to `end`, the same rows each time. Raises DataLoss, TargetMoved.
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """What reads from `start` to `end`, the same rows each time.
 
-        With `failOnDataLoss=false` a loss is a warning with its counts.
+        Raises DataLoss, TargetMoved, BadCheckpoint. With `failOnDataLoss=false` a loss is a warning
+        with its counts.
         """
+        parts = self._parts(parse_position(start), parse_position(end))
+        return [InputPartition(part) for part in parts]
+
+    def _parts(self, start: StreamPosition, end: StreamPosition) -> list[Part]:
         if start.begun() == end.begun():
             return []
         with naming_conditions():
-            lost = removed(start.later(end.generations))
+            lost = micro_batch.removed(start.later(end.generations))
             start = start.anew(end.generations)
             # Of a topic that was removed after the batch was planned nothing is left to read.
             gone = end.later(self._followed.look().generations)
-            lost += removed(gone)
+            lost += micro_batch.removed(gone)
             ends = {queue: at for queue, at in end.offsets.items() if queue not in gone}
             look = self._followed.look_for(ends)
             if end == self._planned:
                 self._check_target(start, end, look)
             begins = {queue: at for queue, at in start.offsets.items() if queue not in gone}
-            ranges = plan_ranges(
+            ranges = micro_batch.plan_ranges(
                 StreamPosition(begins, start.is_initial), StreamPosition(ends), look.extents
             )
             self._raise_or_warn(lost + ranges.lost)
             return self._followed.parts(ranges.found)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of one part as Arrow batches."""
+        if partition is not None and partition.value is not None:
+            yield from read_part(partition.value)
 
     def _check_target(
         self, start: StreamPosition, end: StreamPosition, look: QueueSnapshot
@@ -218,7 +272,7 @@ class StreamPlanner:
             for queue, offset in start.offsets.items()
             if queue not in self._target and queue in end.offsets
         }
-        fault = target_fault({**self._target, **held}, end.offsets, look.extents)
+        fault = micro_batch.target_fault({**self._target, **held}, end.offsets, look.extents)
         if fault and self._options.fail_on_data_loss:
             raise TargetMoved(fault, _TARGET_HINT)
         if fault:
@@ -226,18 +280,9 @@ class StreamPlanner:
 
     def _raise_or_warn(self, lost: list[Loss]) -> None:
         if lost and self._options.fail_on_data_loss:
-            raise DataLoss(describe(lost), _LOSS_HINT)
+            raise DataLoss(micro_batch.describe(lost), _LOSS_HINT)
         if lost:
-            log.warning("messages are lost: %s", describe(lost))
-
-    def close(self) -> None:
-        """Closes the stores."""
-        self._followed.close()
-
-
-def _low(queue: QueueAt, look: QueueSnapshot) -> int:
-    extent = look.extents.get(queue)
-    return 0 if extent is None else extent.low
+            log.warning("messages are lost: %s", micro_batch.describe(lost))
 
 
 class FollowedStore:
@@ -247,7 +292,7 @@ class FollowedStore:
         self._at = at
         self._options = options
         self._print = _fingerprint(at)
-        self.store = open_selected(at, options)
+        self.store = open_planned(at, options)
         self.extents: dict[QueueAt, Extent] = {}
         self.generations: dict[TopicAt, int] = {}
         self._queues: list[Queue] = []
@@ -259,8 +304,13 @@ class FollowedStore:
     def look(self, now: float, thorough: bool = False) -> bool:
         """Takes in what is new; whether `extents` may have changed."""
         is_time_to_list = thorough or now - self._listed_at >= LIST_S
-        if is_time_to_list:
-            self._open_anew_if_changed()
+        if is_time_to_list and not self.store.epoch:
+            # One that no node runs is copied to, or written by a broker.
+            found = _fingerprint(self._at)
+            if found != self._print:
+                before, self.store = self.store, open_planned(self._at, self._options)
+                before.close()
+                self._print = found
         self.store.refresh()
         log = self.store.log
         mark = (log.end, log.min_offset, self.store.epoch, self.store.removed.end)
@@ -275,35 +325,22 @@ class FollowedStore:
             self._queues = [
                 queue for queue in self.store.queues() if self._options.selection.takes(*queue)
             ]
-        before = self.extents, self.generations
-        self.extents, self.generations = (
-            self._look_at_queues(),
-            {
-                TopicAt(topic, self.store.at.node): one.horizon
-                for topic, one in self.store.removed.topics.items()
-                if one.horizon
-            },
-        )
-        return before != (self.extents, self.generations)
-
-    def _look_at_queues(self) -> dict[QueueAt, Extent]:
+        known, node = (self.extents, self.generations), self._at.node
         extents: dict[QueueAt, Extent] = {}
         for topic, queue_id in self._queues:
             reader = self.store.queue(topic, queue_id)
             if reader is not None:
-                queue = QueueAt(topic, self.store.at.node, queue_id)
+                queue = QueueAt(topic, node, queue_id)
                 extents[queue] = Extent(queue, reader.min_offset, reader.max_offset)
-        return extents
-
-    def _open_anew_if_changed(self) -> None:
-        """A store that no node runs is copied to, or written by a broker."""
-        if self.store.epoch:
-            return
-        now = _fingerprint(self._at)
-        if now != self._print:
-            before, self.store = self.store, open_selected(self._at, self._options)
-            before.close()
-            self._print = now
+        self.extents, self.generations = (
+            extents,
+            {
+                TopicAt(topic, node): one.horizon
+                for topic, one in self.store.removed.topics.items()
+                if one.horizon
+            },
+        )
+        return known != (self.extents, self.generations)
 
     def settle(self) -> None:
         """Gives queues a moment to hold what the log holds, and takes all in."""
@@ -409,11 +446,18 @@ class Followed:
         stores = [one.store for one in self._opened()]
         check_topics(stores, self._options)
         extents = [look.extents[queue] for queue in sorted(look.extents)]
-        readers = {queue: self._stores[queue.node].reader(queue) for queue in look.extents}
-        found = [(self._stores[one.queue.node].store, readers[one.queue]) for one in extents]
+        found = {
+            queue: (self._stores[queue.node].store, self._stores[queue.node].reader(queue))
+            for queue in look.extents
+        }
         bound = self._options.selection.start
         answer = bound_offsets(bound, "startingOffsets", extents, found, len(stores))
-        check_beginnings(extents, answer)
+        for queue, low, high in extents:
+            if answer[queue] > high:
+                raise OffsetOutOfRange(
+                    f"the starting offset {answer[queue]} of {queue} is beyond its end, {high}",
+                    f"an offset from {low} to {high}, or -1 for the latest",
+                )
         return answer
 
     def record_sizes(self, queue: QueueAt, start: int, end: int) -> Ints:
@@ -421,14 +465,12 @@ class Followed:
         size = self._stores[queue.node].reader(queue).units(start, end - start)["size"]
         return np.where(size == FILLER_SIZE, 0, size).astype(np.int64)
 
-    def parts(self, ranges: Iterable[QueueRange]) -> list[Part]:
+    def parts(self, ranges: Iterable[Extent]) -> list[Part]:
         """The parts of a batch."""
-        rows = [
-            QueueSpan(
-                self._stores[queue.node].store, self._stores[queue.node].reader(queue), start, end
-            )
-            for queue, start, end in ranges
-        ]
+        rows = []
+        for queue, start, end in ranges:
+            of = self._stores[queue.node]
+            rows.append(QueueSpan(of.store, of.reader(queue), start, end))
         stores = [one.store for one in self._opened()]
         return list(parts_of_rows(rows, stores, self._options))
 

@@ -1,28 +1,37 @@
-"""The units of queues that a range of the log calls for: as runs that must join, and as files.
+"""What a rebuild makes of the records of a range: units of queues and keys of the index, as files.
 
 Units are at their queue offsets, put there by `pwrite` below a folder that is being made, so
 writers of different ranges never meet in one place. They must not silently leave a place out,
 or meet after all: each reports its runs, and the driver compares them.
+
+Each range of the log leaves its keys in a file, in log order. Which entry of which index file a key
+becomes depends on how many keys come before it, and that is known when all ranges have been read.
 """
 
 import contextlib
 import os
+import tempfile
+import uuid
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from keelog.pipeline.errors import JobFailed
+from keelog.pipeline.errors import JobFailed, StoreUnreadable
+from keelog.pipeline.jobs.rebuild_folder import ObjectFolder, OutFile
 from node.runtime import disk
-from protocol.derived.dispatch_request import DispatchRequests
-from protocol.derived.file_layouts import UNIT_BYTES
+from protocol.derived import file_layouts
+from protocol.derived.dispatch_request import DispatchRequests, key_batch
+from protocol.derived.file_layouts import UNIT_BYTES, IndexGeometry, IndexHeader, KeyBatch
+from protocol.derived.index_build import EMPTY_HEADER, plan_entries, rolled_header
 from protocol.derived.queue_build import filler_units
 from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.ids import Queue
-from protocol.names import is_folder_name, offset_file_name
+from protocol.names import is_folder_name, next_index_file_name, offset_file_name
 from protocol.record.columns import Ints
 
 BATCH_ROWS = 1 << 16
@@ -30,10 +39,19 @@ BATCH_ROWS = 1 << 16
 RUNS_MAX = 100_000
 """Of one range: more are not a log of a node or broker, and would only cost the driver memory."""
 _TABLE_MAX = 1 << 16
-_QUEUE_BITS = 32
-_QUEUE_MASK = (1 << _QUEUE_BITS) - 1
 OPEN_FILES_MAX = 512
 _FILLERS_AT_ONCE = 1 << 16
+KEY_DTYPE = np.dtype([("key_hash", "<i4"), ("physical_offset", "<i8"), ("store_timestamp", "<i8")])
+WRITE_KEYS = 1 << 16
+READ_KEYS = 1 << 20
+"""So many keys of an index file are entered at once: 20 MB, and about 100 MB to sort them."""
+OpenKeys = Callable[[str], IO[bytes]]
+"""Opens a spilled file by its path."""
+Spilled = Sequence[tuple[str, int]]
+"""The ranges' keys in log order: where they are, and how many."""
+_SLOTS_DTYPE = np.dtype(">i4")
+_CHUNK_BYTES = 1 << 16
+_COPY_BYTES = 1 << 20
 
 
 class UnitRun(NamedTuple):
@@ -64,8 +82,7 @@ class UnitGatherer:
 
     def __init__(self, every: bool = False) -> None:
         self._every = every
-        self._queues: dict[tuple[str, int], int] = {}
-        self._names: list[Queue] = []
+        self._queues: dict[Queue, int] = {}
         self._batches: list[tuple[Ints, Ints, NDArray[Any]]] = []
         self._rows = self._runs = 0
         self.runs: Runs = {}
@@ -96,33 +113,23 @@ class UnitGatherer:
         topic_id, queue_id = requests.topic_id[rows], requests.columns.queue_id[rows]
         low, high = int(queue_id.min()), int(queue_id.max())
         count = high - low + 1
-        if len(requests.topics) * count > _TABLE_MAX:
-            pairs = (topic_id << _QUEUE_BITS) | (queue_id & _QUEUE_MASK)
-            found, where = np.unique(pairs, return_inverse=True)
-            known = [self._number(requests.topics, pair) for pair in found.tolist()]
-            spread: Ints = np.array(known, np.int64)[where]
-            return spread
-        # Queue ids are few: a table is ten times faster than sorting.
+        size = len(requests.topics) * count
         places = topic_id * count + (queue_id - low)
-        numbers = np.full(len(requests.topics) * count, -1, np.int64)
-        for place in np.flatnonzero(np.bincount(places)).tolist():
-            topic, queue = divmod(place, count)
-            pair = topic << _QUEUE_BITS | (queue + low) & _QUEUE_MASK
-            numbers[place] = self._number(requests.topics, pair)
-        chosen: Ints = numbers[places]
+        # Queue ids are few: a table is ten times faster than sorting.
+        is_table = size <= _TABLE_MAX
+        met, where = (
+            (np.flatnonzero(np.bincount(places)), places)
+            if is_table
+            else np.unique(places, return_inverse=True)
+        )
+        numbers = np.full(size if is_table else len(met), -1, np.int64)
+        for at, place in enumerate(met.tolist()):
+            queue = Queue(requests.topics[place // count], low + place % count)
+            if self._every or is_folder_name(queue.topic):
+                number = self._queues.setdefault(queue, len(self._queues))
+                numbers[place if is_table else at] = number
+        chosen: Ints = numbers[where]
         return chosen
-
-    def _number(self, topics: Sequence[str], pair: int) -> int:
-        """The queue's number among those met; -1 for none."""
-        topic, queue_id = topics[pair >> _QUEUE_BITS], pair & _QUEUE_MASK
-        if queue_id >= 1 << (_QUEUE_BITS - 1):
-            queue_id -= 1 << _QUEUE_BITS
-        if not (self._every or is_folder_name(topic)):
-            return -1
-        known = self._queues.setdefault((topic, queue_id), len(self._names))
-        if known == len(self._names):
-            self._names.append(Queue(topic, queue_id))
-        return known
 
     def flush(self) -> Iterator[RebuiltRun]:
         """Gives what is left, as runs of consecutive queue offsets, and notes them in `runs`.
@@ -135,13 +142,13 @@ class UnitGatherer:
         key, offset = (np.concatenate([batch[at] for batch in batches]) for at in (0, 1))
         units = _joined([batch[2] for batch in batches])
         # Numbers of two bytes are sorted by counting them.
-        small = len(self._names) <= np.iinfo(np.uint16).max
+        small = len(self._queues) <= np.iinfo(np.uint16).max
         order = np.argsort(key.astype(np.uint16) if small else key, kind="stable")
         key, offset, units = key[order], offset[order], units[order]
         breaks = np.flatnonzero((np.diff(key) != 0) | (np.diff(offset) != 1)) + 1
-        starts = [0, *breaks.tolist()] if len(key) else []
+        starts, queues = [0, *breaks.tolist()] if len(key) else [], list(self._queues)
         for start, stop in zip(starts, [*starts[1:], len(key)], strict=True):
-            rows = RebuiltRun(self._names[int(key[start])], int(offset[start]), units[start:stop])
+            rows = RebuiltRun(queues[int(key[start])], int(offset[start]), units[start:stop])
             self._note(rows)
             yield rows
 
@@ -289,3 +296,174 @@ def make_one(folder: Path) -> None:
     """Makes a folder, not those above it; another task may make it at this moment."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(disk.FOLDER_MODE)
+
+
+class KeySlice(NamedTuple):
+    """Keys [`start`, `stop`) of a spilled file."""
+
+    path: str
+    start: int
+    stop: int
+
+
+class KeySpill:
+    """Gathers one range's keys, and gives them to `put`: bytes, and where in the file they go."""
+
+    def __init__(self, with_tags: bool, put: Callable[[memoryview, int], object]) -> None:
+        self._with_tags = with_tags
+        self._put = put
+        self._waiting: list[NDArray[Any]] = []
+        self._written = 0
+        self.count = 0
+
+    def add(self, requests: DispatchRequests) -> None:
+        """Takes the keys of a window's records, as the index worker enters them."""
+        keys = key_batch(requests, self._with_tags)
+        rows = np.empty(len(keys.key_hash), KEY_DTYPE)
+        for name, column in zip(KeyBatch._fields, keys, strict=True):
+            rows[name] = column
+        self._waiting.append(rows)
+        self.count += len(rows)
+        if self.count - self._written >= WRITE_KEYS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Gives away what waits."""
+        waiting, self._waiting = self._waiting, []
+        for rows in waiting:
+            self._put(rows.view(np.uint8).data, self._written * rows.itemsize)
+            self._written += len(rows)
+
+
+def key_slices(spilled: Spilled, start: int, stop: int) -> tuple[KeySlice, ...]:
+    """The pieces that hold the keys [`start`, `stop`) of all that are `spilled`, in order."""
+    pieces: list[KeySlice] = []
+    before = 0
+    for path, count in spilled:
+        low, high = max(start - before, 0), min(stop - before, count)
+        if low < high:
+            pieces.append(KeySlice(path, low, high))
+        before += count
+    return tuple(pieces)
+
+
+def open_keys(path: str) -> IO[bytes]:
+    """A spilled file on a file system. Raises OSError."""
+    return Path(path).open("rb")
+
+
+def read_keys(pieces: Sequence[KeySlice], open_file: OpenKeys = open_keys) -> Iterator[KeyBatch]:
+    """The keys of the pieces, in order, at most READ_KEYS at once. Raises OSError."""
+    for path, start, stop in pieces:
+        with open_file(path) as file:
+            for first in range(start, stop, READ_KEYS):
+                file.seek(first * KEY_DTYPE.itemsize)
+                count = min(READ_KEYS, stop - first)
+                rows = np.frombuffer(file.read(count * KEY_DTYPE.itemsize), KEY_DTYPE)
+                if len(rows) != count:
+                    raise OSError(f"{path} ends early")
+                yield KeyBatch(
+                    rows["key_hash"],
+                    rows["physical_offset"].astype(np.int64),
+                    rows["store_timestamp"].astype(np.int64),
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFilePlan:
+    """One file: `header` as it is before the first key, `keys` where its keys are.
+
+    In an object store `path` and the paths of `keys` are below the rebuild's folder.
+    """
+
+    path: str
+    geometry: IndexGeometry
+    header: IndexHeader
+    keys: tuple[KeySlice, ...]
+
+
+def plan_index_files(
+    folder: str, geometry: IndexGeometry, spilled: Spilled, open_file: OpenKeys = open_keys
+) -> list[IndexFilePlan]:
+    """The files that the index worker makes of these keys, by its rules for rolling and names.
+
+    Raises OSError.
+    """
+    total, room = sum(count for _, count in spilled), geometry.index_num - 1
+    plans: list[IndexFilePlan] = []
+    name, header = None, EMPTY_HEADER
+    for start in range(0, total, room):
+        stop = min(start + room, total)
+        pieces = key_slices(spilled, start, stop)
+        first, last = pieces[0], pieces[-1]
+        name = next_index_file_name(_key(first.path, first.start, open_file)[1], name)
+        plans.append(IndexFilePlan(f"{folder}/{name}", geometry, header, pieces))
+        # The next file begins with what the last key of this one leaves in its header.
+        offset, time = _key(last.path, last.stop - 1, open_file)
+        header = rolled_header(
+            EMPTY_HEADER._replace(end_timestamp=time, end_physical_offset=offset)
+        )
+    return plans
+
+
+def _key(path: str, number: int, open_file: OpenKeys) -> tuple[int, int]:
+    """Log offset and store time of one spilled key."""
+    batch = next(read_keys([KeySlice(path, number, number + 1)], open_file))
+    return int(batch.physical_offset[0]), int(batch.store_timestamp[0])
+
+
+def write_index_file(folder: str, syncs: bool, plan: IndexFilePlan) -> int:
+    """Makes the file, and gives it its name when it is whole; returns how many entries it has.
+
+    It is filled in `folder`, on the same file system. Entries go straight to the file: of a full
+    one of 420 MB only the slots, 20 MB, and a million keys are in memory.
+    """
+    temporary = Path(folder) / uuid.uuid4().hex
+    with whole_file(temporary, Path(plan.path), syncs) as descriptor:
+        return _fill(descriptor, plan, open_keys).index_count - 1
+
+
+def write_index_object(folder: ObjectFolder, plan: IndexFilePlan) -> tuple[int, OutFile]:
+    """The same in an object store, by a file of this task's: the header is known last.
+
+    Raises StoreUnreadable, JobFailed.
+    """
+    with naming_spill(folder), tempfile.TemporaryFile() as scratch:
+        header = _fill(scratch.fileno(), plan, folder.input)
+        scratch.seek(0)
+        chunks = iter(lambda: scratch.read(_COPY_BYTES), b"")
+        return header.index_count - 1, folder.write(plan.path, chunks)
+
+
+@contextlib.contextmanager
+def naming_spill(folder: ObjectFolder) -> Iterator[None]:
+    """Errors about keys in an object store, or of the file that they are put into, get a name."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreUnreadable(
+            f"index files for {folder.shown}: {error}",
+            "room in the executors' TMPDIR for one index file; credentials",
+        ) from None
+
+
+def _fill(descriptor: int, plan: IndexFilePlan, open_file: OpenKeys) -> IndexHeader:
+    """Writes the whole of an empty file, the header last; returns that."""
+    disk.set_length(descriptor, plan.geometry.file_bytes)
+    header, geometry = plan.header, plan.geometry
+    slots = np.zeros(geometry.slot_count, _SLOTS_DTYPE)
+    for batch in read_keys(plan.keys, open_file):
+        planned = plan_entries(header, geometry, slots, batch)
+        assert planned.taken == len(batch.key_hash), "a file was planned with too many keys"
+        position = geometry.entry_position(planned.first_entry)
+        disk.write_all(descriptor, planned.entries.view(np.uint8).data, position)
+        slots[planned.slots] = planned.newest
+        header = planned.header
+    table = slots.view(np.uint8)
+    for start in range(0, len(table), _CHUNK_BYTES):
+        chunk = table[start : start + _CHUNK_BYTES]
+        if chunk.any():  # a hole stays one
+            disk.write_all(descriptor, chunk.data, geometry.slot_position(0) + start)
+    assert file_layouts.INDEX_SLOT.size == _SLOTS_DTYPE.itemsize
+    disk.write_all(descriptor, file_layouts.INDEX_HEADER.pack(header), 0)
+    return header

@@ -1,1 +1,0 @@
-"""Exports messages as Parquet, by topic and day."""

@@ -1,1 +1,0 @@
-"""Makes queue and index files anew from the log, in tasks."""
