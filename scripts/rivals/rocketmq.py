@@ -194,19 +194,21 @@ class Jvm:
             raise RivalFailed(f"{self.name}: {answer['error']}")
         return answer
 
-
-class Program(Jvm):
-    """The warm Java program: `ask` it something and wait for the reply."""
-
-    def __init__(self, classes: str, home: Path, name_server: str) -> None:
-        command = [*CLIENT_HEAP, "-cp", classes, "Rival", name_server]
-        super().__init__("client", home, command, talks=True)
-        self.hear()
-
     def ask(self, do: str, **arguments: object) -> Answer:
         """One command and its reply."""
         self.tell({"do": do, **arguments})
         return self.hear()
+
+
+class Program(Jvm):
+    """The warm Java program of java/."""
+
+    def __init__(
+        self, classes: str, home: Path, name_server: str, heap: Sequence[str] = CLIENT_HEAP
+    ) -> None:
+        command = [*heap, "-cp", classes, "Rival", name_server]
+        super().__init__("client", home, command, talks=True)
+        self.hear()
 
 
 @dataclass(frozen=True, slots=True)
