@@ -88,14 +88,14 @@ def _start(
 ) -> tuple[str, str, Program]:
     """Master, slave and the program that sends. The slave's address is empty without one."""
     addresses = replace(Addresses.free(), broker=f"127.0.0.1:{free_ports(5) + VIP_DISTANCE}")
-    names = start_name_server(classes, home / "names", addresses.name_server)
-    ends.callback(names.kill)
+    ends.enter_context(start_name_server(classes, home / "names", addresses.name_server))
     settings = MODES[mode]
     if master == OURS:
         ends.enter_context(_node(home / "node", addresses, settings))
     else:
         sizes = {"mappedFileSizeCommitLog": SEGMENT, "brokerIP2": "127.0.0.1"}
-        _start_broker(ends, classes, home / "broker", addresses, {**settings, **sizes})
+        broker = RocketMQ(classes, home / "broker", addresses, {**settings, **sizes}, HEAP)
+        ends.enter_context(broker)
     slave = ""
     if settings:
         slaves = replace(Addresses.free(), name_server=addresses.name_server)
@@ -103,10 +103,9 @@ def _start(
             "brokerId": 1, "brokerRole": "SLAVE", "mappedFileSizeCommitLog": SEGMENT,
             "timerWheelEnable": "false", "registerNameServerPeriod": 10_000,
         }  # fmt: skip
-        _start_broker(ends, classes, home / "slave", slaves, sizes)
+        ends.enter_context(RocketMQ(classes, home / "slave", slaves, sizes, HEAP))
         slave = slaves.broker
-    program = Program(classes, home / "client", addresses.name_server)
-    ends.callback(program.kill)
+    program = ends.enter_context(Program(classes, home / "client", addresses.name_server))
     if slave:
         _await_slave(addresses.broker, slave, program)
     return addresses.broker, slave, program
@@ -141,14 +140,6 @@ def _node(root: Path, addresses: Addresses, settings: Mapping[str, object]) -> N
         f"serve.ha_listen=127.0.0.1:{free_ports(1)}" if settings else "serve.ha_listen=",
     ]  # fmt: skip
     return Node(root, pairs, readers=1)
-
-
-def _start_broker(
-    ends: ExitStack, classes: str, home: Path, addresses: Addresses, settings: Mapping[str, object]
-) -> None:
-    broker = RocketMQ(classes, home, addresses, settings, HEAP)
-    ends.callback(broker.remove)
-    broker.start()
 
 
 def _await_slave(master: str, slave: str, program: Program) -> None:

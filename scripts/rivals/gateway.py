@@ -85,9 +85,8 @@ class GatewaySide:
     """A server and the client that drives it."""
 
     name: str
-    address: str
-    """Of the name server, and of the broker."""
     broker: str
+    """Its address."""
     store: Path
     server_pids: Sequence[int]
     program: Program
@@ -113,25 +112,21 @@ def start_node(
     settings = [*ANY_DISK, f"serve.remoting={address}", *([SYNC] if is_sync else [])]
     env = {} if tree is None else {"PYTHONPATH": str(tree)}
     node = ends.enter_context(Node(folder / "node", settings, readers=1, env=env))
-    program = Program(classes, folder / "client", address)
-    ends.callback(program.kill)
+    program = ends.enter_context(Program(classes, folder / "client", address))
     name = OURS if tree is None else OLD
-    return GatewaySide(name, address, address, folder / "node", [node.pid], program)
+    return GatewaySide(name, address, folder / "node", [node.pid], program)
 
 
 def start_theirs(ends: ExitStack, classes: str, folder: Path, *, is_sync: bool) -> GatewaySide:
     """A name server and a broker."""
     addresses = Addresses.free()
     names = start_name_server(classes, folder / "names", addresses.name_server)
-    ends.callback(names.kill)
+    ends.enter_context(names)
     settings = {"flushDiskType": "SYNC_FLUSH"} if is_sync else {}
-    broker = RocketMQ(classes, folder / "broker", addresses, settings)
-    ends.callback(broker.remove)
-    broker.start()
-    program = Program(classes, folder / "client", addresses.name_server)
-    ends.callback(program.kill)
+    broker = ends.enter_context(RocketMQ(classes, folder / "broker", addresses, settings))
+    program = ends.enter_context(Program(classes, folder / "client", addresses.name_server))
     pids = [broker.pid, names.pid]
-    return GatewaySide(THEIRS, addresses.name_server, addresses.broker, broker.store, pids, program)
+    return GatewaySide(THEIRS, addresses.broker, broker.store, pids, program)
 
 
 def measure(

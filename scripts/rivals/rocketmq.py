@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from keelog.bench.job import wake_up_in_time
 from node.supervisor.bind import free_ports
@@ -114,7 +114,7 @@ def _begin_client() -> None:
 
 
 class Jvm:
-    """One Java process. What it prints goes to `NAME.log` in its home."""
+    """One Java process. What it prints goes to `NAME.log` in its home. A context that kills it."""
 
     def __init__(
         self,
@@ -142,6 +142,12 @@ class Jvm:
                 # Ctrl-C is ours to handle: the order of the end is not left to the terminal.
                 start_new_session=True,
             )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
     @property
     def pid(self) -> int:
@@ -241,7 +247,10 @@ def start_name_server(
 
 
 class RocketMQ:
-    """One broker on the store `home/store`, with `settings` beside those of BROKER."""
+    """One broker on the store `home/store`, with `settings` beside those of BROKER.
+
+    As a context it is started, and removed at the end.
+    """
 
     def __init__(
         self,
@@ -258,6 +267,13 @@ class RocketMQ:
         self._heap = heap
         self._settings = dict(settings)
         self.jvm: Jvm | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
 
     def begin(self) -> None:
         """Starts it and does not wait."""

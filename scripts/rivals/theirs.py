@@ -57,15 +57,11 @@ class BrokerBench:
     def open(cls, classes: str, folder: Path) -> Iterator["BrokerBench"]:
         """Starts name server and program; ends them, whatever happens."""
         addresses = Addresses.free()
-        names = start_name_server(classes, folder / "names", addresses.name_server)
-        try:
-            program = Program(classes, folder / "client", addresses.name_server)
-            try:
-                yield cls(classes, folder, addresses, names, program)
-            finally:
-                program.kill()
-        finally:
-            names.kill()
+        with (
+            start_name_server(classes, folder / "names", addresses.name_server) as names,
+            Program(classes, folder / "client", addresses.name_server) as program,
+        ):
+            yield cls(classes, folder, addresses, names, program)
 
 
 class Theirs(Side):

@@ -166,14 +166,14 @@ def name_server_costs(folder: Path) -> Iterator[Cost]:
     """What RocketMQ's name server takes to register a node, and for a route over all nodes."""
     port = free_ports(1)
     with ExitStack() as ends:
-        jvm = start_name_server(class_path(), folder / "names", f"127.0.0.1:{port}")
-        ends.callback(jvm.kill)
+        names = start_name_server(class_path(), folder / "names", f"127.0.0.1:{port}")
+        ends.enter_context(names)
         # Who ends a connection takes its brokers with it, so this one stays.
         setup = ends.enter_context(PipelinedRequests("127.0.0.1", port))
         for broker in range(BROKERS):
             setup.ask(*registration(broker, ("wide", "other")))
         setup.wait()
-        meter = CostMeter("name server", jvm.pid, port)
+        meter = CostMeter("name server", names.pid, port)
         route = RepeatedRequest(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "wide"})
         yield meter.cost(f"route of a topic on {BROKERS} nodes", route)
         topics = [f"scale-{number}" for number in range(TOPICS)]
