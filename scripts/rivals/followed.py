@@ -23,7 +23,14 @@ from node.runtime.settings import snake_case
 from node.supervisor.bind import free_ports
 from protocol.addresses import VIP_DISTANCE
 from scripts.output import Rows, percentile
-from scripts.rivals.rocketmq import Addresses, Program, RocketMQ, class_path, start_name_server
+from scripts.rivals.rocketmq import (
+    SMALL_HEAP,
+    Addresses,
+    Program,
+    RocketMQ,
+    class_path,
+    start_name_server,
+)
 
 BODY = 1024
 QUEUES = 8
@@ -32,11 +39,6 @@ LOOK_S = 0.05
 NAME = "rival"
 """Of cluster and broker, as BROKER of scripts/rivals/rocketmq.py has it."""
 SEGMENT = 256 << 20
-HEAP = (
-    "-Xms512m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m",
-    "-Drocketmq.broker.diskSpaceWarningLevelRatio=1.0",
-    "-Drocketmq.broker.diskSpaceCleanForciblyRatio=1.0",
-)  # fmt: skip
 OURS, THEIRS = "keelog", "rocketmq"
 MODES: Mapping[str, Mapping[str, object]] = {
     "alone": {},
@@ -94,7 +96,7 @@ def _start(
         ends.enter_context(_node(home / "node", addresses, settings))
     else:
         sizes = {"mappedFileSizeCommitLog": SEGMENT, "brokerIP2": "127.0.0.1"}
-        broker = RocketMQ(classes, home / "broker", addresses, {**settings, **sizes}, HEAP)
+        broker = RocketMQ(classes, home / "broker", addresses, {**settings, **sizes}, SMALL_HEAP)
         ends.enter_context(broker)
     slave = ""
     if settings:
@@ -103,7 +105,7 @@ def _start(
             "brokerId": 1, "brokerRole": "SLAVE", "mappedFileSizeCommitLog": SEGMENT,
             "timerWheelEnable": "false", "registerNameServerPeriod": 10_000,
         }  # fmt: skip
-        ends.enter_context(RocketMQ(classes, home / "slave", slaves, sizes, HEAP))
+        ends.enter_context(RocketMQ(classes, home / "slave", slaves, sizes, SMALL_HEAP))
         slave = slaves.broker
     program = ends.enter_context(Program(classes, home / "client", addresses.name_server))
     if slave:

@@ -30,6 +30,13 @@ HEAP = ("-Xms3g", "-Xmx3g", "-XX:+UseG1GC", "-XX:MaxDirectMemorySize=15g")
 
 The direct memory is that of RocketMQ's own runbroker.sh; the transient store pool needs it.
 """
+SMALL_HEAP = (
+    "-Xms512m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m",
+    # As ANY_DISK of nodes: a broker refuses sends while the machine's disk is 90 % full.
+    "-Drocketmq.broker.diskSpaceWarningLevelRatio=1.0",
+    "-Drocketmq.broker.diskSpaceCleanForciblyRatio=1.0",
+)  # fmt: skip
+"""Of brokers whose speed does not count, or beside others."""
 CLIENT_HEAP = ("-Xms1g", "-Xmx2g")
 _OPENS = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",

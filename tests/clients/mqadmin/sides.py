@@ -12,7 +12,14 @@ from typing import Any
 from keelog.bench.node_process import ANY_DISK, Node
 from node.supervisor.bind import free_ports
 from protocol.ids import offset_message_id, parse_host, parse_offset_message_id
-from scripts.rivals.rocketmq import Addresses, Jvm, RocketMQ, class_path, start_name_server
+from scripts.rivals.rocketmq import (
+    SMALL_HEAP,
+    Addresses,
+    Jvm,
+    RocketMQ,
+    class_path,
+    start_name_server,
+)
 from tests.clients.mqadmin.cases import AdminCase
 
 TOOLS = Path(__file__).parents[1] / "tools"
@@ -27,11 +34,7 @@ SEGMENT = 16 << 20
 COMMITTED_S = 6.5
 """A Java consumer commits each 5 s."""
 TOOL_HEAP = ("-Xms256m", "-Xmx512m")
-BROKER_HEAP = (
-    "-Xms512m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=512m",
-    "-Drocketmq.broker.diskSpaceWarningLevelRatio=1.0",
-    "-Drocketmq.broker.diskSpaceCleanForciblyRatio=1.0",
-)  # fmt: skip
+BROKER_HEAP = (*SMALL_HEAP, "-XX:+UseSerialGC")
 BROKER_SETTINGS: Mapping[str, object] = {
     "brokerClusterName": CLUSTER,
     "brokerName": BROKER,
