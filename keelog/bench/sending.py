@@ -85,12 +85,14 @@ Make = Callable[[int], Outgoing]
 """Makes the next request; the argument is its intended time in ns."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Streams:
     """The recorders of the replies, and of the delay of requests."""
 
     sends: Recorder
     lateness: Recorder | None
+    handed: int = 0
+    """How many messages a producer got from `keep_in_flight`, with a reply or without."""
 
 
 def requests_of(job: LoadJob, bodies: list[bytes]) -> Make:
@@ -165,10 +167,9 @@ def _send_through_a_producer(
             keep_batches_in_flight(producer.send_batch, make, pace, streams, load.batch)
         return
     with client.producer(max_in_flight=limit, timeout=timeout, acks=acks) as producer:
-        handed = Handed()
 
         def stored() -> tuple[int, int]:
-            messages = handed.messages - producer.unanswered - producer.failed
+            messages = streams.handed - producer.unanswered - producer.failed
             return messages, int(messages * mean)
 
         streams.sends.count_by(stored)
@@ -176,7 +177,7 @@ def _send_through_a_producer(
             send: Callable[..., Future[keelog.Receipt]] = producer.send_nowait
             if job.folder is not None:
                 send = stack.enter_context(noting(notes_path(job.folder, job.number), send))
-            keep_in_flight(send, make, pace, streams, handed)
+            keep_in_flight(send, make, pace, streams)
             producer.flush()
 
 
@@ -196,7 +197,7 @@ def dry_run_cpu_s_per_million(job: LoadJob, make: Make) -> float:
     done.set_result(None)
     match job.workload.callers:
         case "inflight":
-            keep_in_flight(lambda *_, **__: done, make, pace, streams, Handed())
+            keep_in_flight(lambda *_, **__: done, make, pace, streams)
         case "batches":
             keep_batches_in_flight(lambda *_, **__: done, make, pace, streams, each)
         case _:
@@ -271,15 +272,8 @@ async def call_in_tasks(
             group.create_task(call())
 
 
-@dataclass(slots=True)
-class Handed:
-    """How many messages a producer got, with a reply or without."""
-
-    messages: int = 0
-
-
 def keep_in_flight(
-    send: Callable[..., "Future[Any]"], make: Make, pace: LoadPace, streams: Streams, handed: Handed
+    send: Callable[..., "Future[Any]"], make: Make, pace: LoadPace, streams: Streams
 ) -> None:
     """One producer that waits only for room.
 
@@ -293,9 +287,9 @@ def keep_in_flight(
         except MqError as error:
             _failed(streams.sends, error)
             continue
-        if handed.messages % every == 0:
+        if streams.handed % every == 0:
             future.add_done_callback(partial(_answered, streams.sends, due, None, every))
-        handed.messages += 1
+        streams.handed += 1
 
 
 def keep_batches_in_flight(
