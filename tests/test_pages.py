@@ -34,7 +34,7 @@ PICTURE = re.compile("[─│├└→]")
 LEFT_OUT = (
     (r"steady +sent", "figures of one run, whose command stands above them and is run"),
     (r"the generator was late by", "figures of one run, as above"),
-    (r"python -m scripts\.", "measures for minutes, or starts a broker"),
+    (r"python -m (scripts|tests\.clients)\.", "measures for minutes, or starts a broker"),
     (r"keelog bench ", "measures for minutes"),
     (r"follower 10\.", "shows lines of a status; tests/replication holds what is in them"),
     (r"elected: node", "shows lines of a status; tests/replication holds what is in them"),
@@ -141,7 +141,7 @@ def strings_of_scripts() -> set[object]:
     """Every constant of every script, its options among them."""
     return {
         node.value
-        for folder in ("scripts", "tests/soak")
+        for folder in ("scripts", "tests/soak", "tests/clients")
         for path in (ROOT / folder).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant)

@@ -140,7 +140,7 @@ def _append(root: Path, bodies: list[bytes], each: int, course: Course) -> None:
         _puts(store, services, append, each, course)
         course.finish()
     finally:
-        _settle(store, services)
+        _publish(store, services.flush_all(time.monotonic()))
         services.close()
         store.close_cleanly(workers_done=True)
 
@@ -185,14 +185,6 @@ def _publish(store: WriterStore, moved: Moved) -> None:
         store.page.publish(committed=moved.committed, readable=moved.committed)
     if moved.flushed is not None:
         store.flushed_to(moved.flushed)
-
-
-def _settle(store: WriterStore, services: FlushServices) -> None:
-    """Waits until everything is on the disk."""
-    while not services.is_done:
-        _publish(store, services.collect(time.monotonic()))
-        services.begin(time.monotonic(), is_waited_for=True)
-        time.sleep(0.001)
 
 
 def _append_request(store: WriterStore, request: AppendRequest) -> None:

@@ -13,14 +13,14 @@ Its number is the exponent and the first 7 bits of the mantissa of the value as 
 
 import ctypes
 import itertools
-import json
 import time
 from array import array
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Self
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -230,17 +230,12 @@ class LoadJob:
 
     def line(self) -> str:
         """As a line of JSON."""
-        fields = asdict(self)
-        del fields["streams"]
-        return json.dumps(fields)
+        return msgspec.json.encode(self).decode()
 
     @classmethod
     def parse(cls, line: str) -> "LoadJob":
         """From `line`."""
-        fields: dict[str, Any] = json.loads(line)
-        fields["workload"] = Workload.of(fields["workload"])
-        fields["topics"] = tuple(fields["topics"])
-        return cls(**fields)
+        return msgspec.json.decode(line, type=cls)
 
     def stream(self, name: str, messages_each: int = 1) -> Recorder:
         """A new stream of figures."""

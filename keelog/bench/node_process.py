@@ -47,7 +47,8 @@ KILLED_ROLES = ("queue", "index", "reader")
 class Node:
     """`keelog serve`; its output goes to a file beside the store, one for all its starts.
 
-    It stops when the process that began it ends, for any reason.
+    As a context it is started, and killed at the end. It stops when the process that began it ends,
+    for any reason.
     """
 
     def __init__(
@@ -104,6 +105,13 @@ class Node:
         self.await_ready()
         return self
 
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self.is_running:
+            self.kill()
+
     def await_dispatched(self) -> None:
         """Returns when queues and index hold all of the log. Raises RequestTimeout."""
         with connect(self.endpoint, timeout=60) as client:
@@ -133,6 +141,14 @@ class Node:
                 with suppress(psutil.NoSuchProcess):
                     roles = [_MODULES[word] for word in child.cmdline() if word in _MODULES]
                     found += [(role, child) for role in roles[:1]]
+        return found
+
+    def pids(self) -> dict[str, int]:
+        """Its process ids by name: `supervisor`, `writer`, `queue`, `queue 2`, …"""
+        found = {"supervisor": self.pid}
+        for role, process in self.children():
+            same = sum(name.split()[0] == role for name in found)
+            found[f"{role} {same + 1}" if same else role] = process.pid
         return found
 
     def kill(self) -> None:

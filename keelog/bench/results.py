@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
+import msgspec
+
 from keelog.text import ms_text
 from protocol.human_text import count_text
 
@@ -133,20 +135,11 @@ class Result:
 
     @classmethod
     def of(cls, fields: Figures) -> Self:
-        """From `as_dict`, through JSON."""
-        known = {name: fields[name] for name in cls.__dataclass_fields__ if name in fields}
-        known["streams"] = {
-            name: Stream(
-                Summary(**stream["summary"]),
-                Summary(**stream["steady"]),
-                [Second(**second) for second in stream["seconds"]],
-                [(percent, ms) for percent, ms in stream["distribution"]],
-            )
-            for name, stream in fields["streams"].items()
-        }
-        known["processes"] = [ProcessUse(**one) for one in fields["processes"]]
-        known["looks"] = [ProcessSample(**one) for one in fields["looks"]]
-        return cls(**known)
+        """From `as_dict`, through JSON. Raises ValueError for anything else."""
+        try:
+            return msgspec.convert(fields, cls)
+        except msgspec.ValidationError as error:
+            raise ValueError(str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)

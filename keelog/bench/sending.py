@@ -15,7 +15,7 @@ import random
 import struct
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -85,12 +85,14 @@ Make = Callable[[int], Outgoing]
 """Makes the next request; the argument is its intended time in ns."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Streams:
     """The recorders of the replies, and of the delay of requests."""
 
     sends: Recorder
     lateness: Recorder | None
+    handed: int = 0
+    """How many messages a producer got from `keep_in_flight`, with a reply or without."""
 
 
 def requests_of(job: LoadJob, bodies: list[bytes]) -> Make:
@@ -100,55 +102,37 @@ def requests_of(job: LoadJob, bodies: list[bytes]) -> Make:
     if load.callers in ("threads", "tasks") and load.acks != "appended":
         options["acks"] = load.acks
     if load.kind in ("e2e", "mixed"):
-        make = stamped(topics, bodies[0][STAMP_BYTES:], job.number, options)
-        return with_own_keys(make, job.number) if load.kind == "mixed" else make
+        return stamped(job, bodies[0][STAMP_BYTES:], options)
     dice = random.Random(job.number)
+    is_batch = load.callers == "batches"
     requests = []
-    if load.callers == "batches":
-        for number, part in enumerate(batches(bodies, load.batch)):
-            said = options
-            if load.keys:
-                said = {**options, "keys": [_keys(load.keys, dice) for _ in part]}
-            size = sum(map(len, part))
-            requests.append(Outgoing(topics[number % len(topics)], part, said, size))
-        return cycle(requests)
-    for number, body in enumerate(bodies):
-        said = {**options, "keys": _keys(load.keys, dice)} if load.keys else options
-        requests.append(Outgoing(topics[number % len(topics)], body, said, len(body)))
-    return cycle(requests)
-
-
-def cycle(requests: list[Outgoing]) -> Make:
-    """Requests that were made before, in turn."""
+    sent: Sequence[Any] = batches(bodies, load.batch) if is_batch else bodies
+    for number, body in enumerate(sent):
+        said = options
+        if load.keys:
+            keys = [_keys(load.keys, dice) for _ in (body if is_batch else (body,))]
+            said = {**options, "keys": keys if is_batch else keys[0]}
+        size = sum(map(len, body)) if is_batch else len(body)
+        requests.append(Outgoing(topics[number % len(topics)], body, said, size))
     turn = itertools.cycle(requests)
     return lambda _due_ns: next(turn)
 
 
-def stamped(topics: tuple[str, ...], fill: bytes, producer: int, options: dict[str, Any]) -> Make:
-    """Requests of one message each, stamped, to the topics in turn."""
-    size = STAMP_BYTES + len(fill)
-    numbers = itertools.count()
+def stamped(job: LoadJob, fill: bytes, options: dict[str, Any]) -> Make:
+    """Requests of one message each, stamped, to the topics in turn.
+
+    In a mixed load each message has a key that nobody else has.
+    """
+    size, is_keyed = STAMP_BYTES + len(fill), job.workload.kind == "mixed"
+    numbers, topics, producer = itertools.count(), job.topics, job.number
 
     def make(due_ns: int) -> Outgoing:
         number = next(numbers)
         body = PayloadHeader(due_ns, time.monotonic_ns(), producer, number).body(fill)
-        return Outgoing(topics[number % len(topics)], body, options, size)
+        said = {**options, "keys": [f"p{producer}-{number}"]} if is_keyed else options
+        return Outgoing(topics[number % len(topics)], body, said, size)
 
     return make
-
-
-def with_own_keys(make: Make, producer: int) -> Make:
-    """Each message has a key that nobody else has."""
-    numbers = itertools.count()
-
-    def made(due_ns: int) -> Outgoing:
-        request = make(due_ns)
-        keys = [f"p{producer}-{next(numbers)}"]
-        return Outgoing(
-            request.topic, request.body, {**request.options, "keys": keys}, request.size
-        )
-
-    return made
 
 
 def _keys(count: int, dice: random.Random) -> list[str]:
@@ -183,10 +167,9 @@ def _send_through_a_producer(
             keep_batches_in_flight(producer.send_batch, make, pace, streams, load.batch)
         return
     with client.producer(max_in_flight=limit, timeout=timeout, acks=acks) as producer:
-        handed = Handed()
 
         def stored() -> tuple[int, int]:
-            messages = handed.messages - producer.unanswered - producer.failed
+            messages = streams.handed - producer.unanswered - producer.failed
             return messages, int(messages * mean)
 
         streams.sends.count_by(stored)
@@ -194,7 +177,7 @@ def _send_through_a_producer(
             send: Callable[..., Future[keelog.Receipt]] = producer.send_nowait
             if job.folder is not None:
                 send = stack.enter_context(noting(notes_path(job.folder, job.number), send))
-            keep_in_flight(send, make, pace, streams, handed)
+            keep_in_flight(send, make, pace, streams)
             producer.flush()
 
 
@@ -214,7 +197,7 @@ def dry_run_cpu_s_per_million(job: LoadJob, make: Make) -> float:
     done.set_result(None)
     match job.workload.callers:
         case "inflight":
-            keep_in_flight(lambda *_, **__: done, make, pace, streams, Handed())
+            keep_in_flight(lambda *_, **__: done, make, pace, streams)
         case "batches":
             keep_batches_in_flight(lambda *_, **__: done, make, pace, streams, each)
         case _:
@@ -289,15 +272,8 @@ async def call_in_tasks(
             group.create_task(call())
 
 
-@dataclass(slots=True)
-class Handed:
-    """How many messages a producer got, with a reply or without."""
-
-    messages: int = 0
-
-
 def keep_in_flight(
-    send: Callable[..., "Future[Any]"], make: Make, pace: LoadPace, streams: Streams, handed: Handed
+    send: Callable[..., "Future[Any]"], make: Make, pace: LoadPace, streams: Streams
 ) -> None:
     """One producer that waits only for room.
 
@@ -311,9 +287,9 @@ def keep_in_flight(
         except MqError as error:
             _failed(streams.sends, error)
             continue
-        if handed.messages % every == 0:
-            future.add_done_callback(partial(_timed, streams.sends, due, every))
-        handed.messages += 1
+        if streams.handed % every == 0:
+            future.add_done_callback(partial(_answered, streams.sends, due, None, every))
+        streams.handed += 1
 
 
 def keep_batches_in_flight(
@@ -330,18 +306,13 @@ def keep_batches_in_flight(
 
 
 def _answered(
-    recorder: Recorder, due_ns: int, size: int, messages: int, future: "Future[Any]"
+    recorder: Recorder, due_ns: int, size: int | None, messages: int, future: "Future[Any]"
 ) -> None:
+    """Notes an answer; without a `size` its latency alone."""
     error = future.exception()
-    if error is None:
-        recorder.note(_now() - due_ns, size)
-    else:
+    if error is not None:
         recorder.fail(type(error).__name__, messages)
-
-
-def _timed(recorder: Recorder, due_ns: int, stands_for: int, future: "Future[Any]") -> None:
-    error = future.exception()
-    if error is None:
+    elif size is None:
         recorder.sample(_now() - due_ns)
     else:
-        recorder.fail(type(error).__name__, stands_for)
+        recorder.note(_now() - due_ns, size)

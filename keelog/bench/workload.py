@@ -6,7 +6,7 @@ Bodies of messages have sizes as asked for, and are made before the load begins.
 import itertools
 import random
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 from node.runtime.settings import load_settings
 from protocol.errors import BadRequest
@@ -185,9 +185,3 @@ class Workload:
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)
-
-    @classmethod
-    def of(cls, fields: dict[str, Any]) -> Self:
-        """From `as_dict`, through JSON."""
-        tuples = {name: tuple(fields[name]) for name in ("settings", "parts")}
-        return cls(**{**fields, **tuples})

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from keelog.progress import Advance, CommandProgress
+from keelog.progress import CommandProgress
 from node.runtime.process import now_ms
 from node.runtime.settings import Settings
 from node.store.identity.places import create_store
@@ -140,27 +140,21 @@ def _batch(body_bytes: int, seed: int = 1) -> CountedRecords:
     return CountedRecords(messages, (_KEY, _UNIQUE))
 
 
-class _Requests:
-    """The appends of a store, and the store time of the last one made; reports progress."""
-
-    def __init__(self, records: int, body_bytes: int, per_ms: int, advance: Advance) -> None:
-        self._records, self._batch, self._per_ms = records, _batch(body_bytes), per_ms
-        self._advance = advance
-        self.time = FIRST_TIME
-
-    def __iter__(self) -> Iterator[AppendRequest]:
-        for numbers in ranges(self._records):
-            number = int(numbers[0])
-            self.time = FIRST_TIME + number // self._per_ms
-            yield self._batch.request(numbers)
-            self._advance(number, self._records)
-
-
 def make(root: Path, records: int, body_bytes: int = BODY_BYTES, per_ms: int = 20) -> None:
     """The store, with queues and index."""
+    batch, store_time = _batch(body_bytes), FIRST_TIME
     with CommandProgress().shown() as progress:
-        requests = _Requests(records, body_bytes, per_ms, progress.meter("stored", "records"))
-        fill(root, requests, clock=lambda: requests.time)
+        advance = progress.meter("stored", "records")
+
+        def requests() -> Iterator[AppendRequest]:
+            nonlocal store_time
+            for numbers in ranges(records):
+                number = int(numbers[0])
+                store_time = FIRST_TIME + number // per_ms
+                yield batch.request(numbers)
+                advance(number, records)
+
+        fill(root, requests(), clock=lambda: store_time)
         rebuild(root, progress=progress.stage_meter())
 
 

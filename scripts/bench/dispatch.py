@@ -13,7 +13,6 @@ compiled kernel out. The folder that it makes is deleted afterwards.
 """
 
 import argparse
-import json
 import os
 import shutil
 import sys
@@ -21,8 +20,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import psutil
@@ -36,40 +35,24 @@ from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
 from protocol.record.encode import NewMessage
 from scripts.bench.big_store import BATCH_RECORDS, DIGITS, HOST, CountedRecords, fill, ranges
 from scripts.option_types import made_folder, old_folder, whole_number
-from scripts.rivals.proc import cpu_seconds
+from scripts.output import Rows, number
+from scripts.rivals.proc import MIB, cpu_seconds, open_handles
 
 POLL_S = 0.004
 WAIT_S = 600
-MIB = 1 << 20
 _QUEUE_ID_AT = 12
 _TOPIC, _KEY, _UNIQUE = "topic-", "order-", "C0A8000100002A9F"
 _TOPIC_DIGITS = 6
+HEAD = ("workers", "until they have all, s", "records/s", "CPU s per million", "MiB", "open files")
 
 
-@dataclass(slots=True)
-class Worker:
-    """One worker at the end: seconds until it had everything, CPU seconds of that per million."""
+class Dispatched(NamedTuple):
+    """One worker that has everything: seconds since the first one began, CPU seconds of that."""
 
-    seconds: float = 0.0
-    cpu_s_per_million: float = 0.0
-    uss_mib: float = 0.0
-    open_files: int = 0
-
-
-@dataclass(slots=True)
-class DispatchRow:
-    """One run; rates are records a second."""
-
-    records: int
-    queues: int
-    keys: int
-    fill_rate: float
-    start_s: float
-    """From the command's begin until the first worker began."""
-    until_queues: float = 0.0
-    until_all: float = 0.0
-    cpu_us_per_record: float = 0.0
-    workers: dict[str, Worker] = field(default_factory=dict)
+    seconds: float
+    cpu_s: float
+    uss_mib: float
+    open_files: int
 
 
 def fill_log(root: Path, records: int, topics: int, queues: int, keys: int, body: int) -> float:
@@ -101,106 +84,72 @@ def fill_log(root: Path, records: int, topics: int, queues: int, keys: int, body
     return records / fill(root, requests())
 
 
-def forget(root: Path) -> None:
-    """Removes queues and index, and lets the disk come to rest."""
-    for folder in (CONSUME_QUEUE_DIR, INDEX_DIR):
+def run(root: Path, queue_workers: int) -> dict[str, Dispatched]:
+    """One timed start on a store whose queues and index are removed before: each worker's slot.
+
+    The node is killed at the end. Raises SystemExit when the workers do not get it done.
+    """
+    for folder in (CONSUME_QUEUE_DIR, INDEX_DIR, "keelog/run"):
         shutil.rmtree(root / folder, ignore_errors=True)
-    shutil.rmtree(root / "keelog" / "run", ignore_errors=True)
     os.sync()
-
-
-class WorkerWatch:
-    """The state pages of a starting node's workers, and their processes."""
-
-    def __init__(self, root: Path, node: Node, shards: int) -> None:
-        self._root, self._node = root, node
-        self._slots = [*(queue_slot(shard, shards) for shard in range(shards)), "index"]
-        self._pages: dict[str, WorkerPage] = {}
-        self._log: LogPage | None = None
-        self._cpu_before: dict[str, float] = {}
-
-    def until_begun(self) -> None:
-        """Returns when one of them dispatches. Raises SystemExit when none does."""
-        deadline = time.monotonic() + WAIT_S
-        while time.monotonic() < deadline:
-            self._open()
-            if any(page.read().state == RUNNING for page in self._pages.values()):
-                return
-            time.sleep(POLL_S)
-        raise SystemExit(f"no worker began:\n{self._node.said()}")
-
-    def until_done(self, row: DispatchRow) -> None:
-        """Fills in when each worker had everything, and what that took."""
-        began, done = time.monotonic(), dict[str, float]()
-        while len(done) < len(self._slots):
-            self._open()
-            now = time.monotonic() - began
-            if now > WAIT_S:
-                raise SystemExit(f"not done in {WAIT_S} s:\n{self._node.said()}")
-            for slot in self._pages.keys() - done.keys():
-                state = self._pages[slot].read()
-                if self._log is not None and state.dispatched >= self._log.read().readable > 0:
-                    done[slot] = now
-                    cpu = cpu_seconds([state.pid]) - self._cpu_before.get(slot, 0.0)
-                    row.workers[slot] = _look_at(state.pid, now, cpu / row.records * 1e6)
-            time.sleep(POLL_S)
-        queues = max(seconds for slot, seconds in done.items() if slot != "index")
-        row.until_queues = row.records / queues
-        row.until_all = row.records / max(done.values())
-        row.cpu_us_per_record = sum(one.cpu_s_per_million for one in row.workers.values())
-
-    def _open(self) -> None:
-        for slot in self._slots:
-            with suppress(FileNotFoundError):
-                if slot not in self._pages:
-                    self._pages[slot] = WorkerPage.open(self._root, slot)
-                state = self._pages[slot].read()
-                if not state.dispatched or slot not in self._cpu_before:
-                    self._cpu_before[slot] = cpu_seconds([state.pid])
-        if self._log is None:
-            with suppress(FileNotFoundError):
-                self._log = LogPage.open(self._root)
-
-
-def _look_at(pid: int, seconds: float, cpu: float) -> Worker:
-    process = psutil.Process(pid)
-    uss = process.memory_full_info().uss / MIB
-    return Worker(round(seconds, 3), round(cpu, 3), round(uss, 1), process.num_fds())
-
-
-def run(root: Path, row: DispatchRow, queue_workers: int) -> None:
-    """One timed start on a store without queues and index; the node is stopped at the end."""
-    forget(root)
+    slots = [*(queue_slot(shard, queue_workers) for shard in range(queue_workers)), "index"]
+    cpu_before: dict[str, float] = {}
+    done: dict[str, Dispatched] = {}
     node = Node(root, ANY_DISK, queue_workers=queue_workers, readers=1)
-    begun = time.monotonic()
     node.begin()
     try:
-        watch = WorkerWatch(root, node, queue_workers)
-        watch.until_begun()
-        row.start_s = time.monotonic() - begun
-        watch.until_done(row)
+        began, deadline = 0.0, time.monotonic() + WAIT_S
+        while len(done) < len(slots):
+            time.sleep(POLL_S)
+            if time.monotonic() > deadline:
+                raise SystemExit(f"not done in {WAIT_S} s:\n{node.said()}")
+            for slot in [one for one in slots if one not in done]:
+                with suppress(FileNotFoundError), WorkerPage.open(root, slot) as page:
+                    state = page.read()
+                    if not state.dispatched or slot not in cpu_before:
+                        cpu_before[slot] = cpu_seconds([state.pid])
+                    if state.state == RUNNING:
+                        began = began or time.monotonic()
+                    if began and state.dispatched >= _readable(root):
+                        done[slot] = _look_at(state.pid, began, cpu_before[slot])
     finally:
         node.kill()
+    return done
 
 
-def show(row: DispatchRow, as_json: bool) -> None:
-    """A block of text, or one line of JSON."""
-    if as_json:
-        print(json.dumps(asdict(row)), flush=True)
-        return
-    print(
-        f"{row.records:,} records, {row.queues:,} queues, {row.keys} keys: until queues "
-        f"{row.until_queues:,.0f}/s, until queues and index {row.until_all:,.0f}/s, all workers "
-        f"{row.cpu_us_per_record:.2f} us CPU a record (start {row.start_s:.2f} s"
-        + (f", filled at {row.fill_rate:,.0f}/s)" if row.fill_rate else ")"),
-        flush=True,
-    )
-    for slot, one in row.workers.items():
-        print(
-            f"    {slot:14} {one.seconds:7.2f} s   {one.cpu_s_per_million:6.3f} CPU s per million"
-            f"   {one.uss_mib:6.1f} MiB   {one.open_files} open files",
-            flush=True,
+def _readable(root: Path) -> float:
+    """The end of the log for its workers; infinite while there is none."""
+    with suppress(FileNotFoundError), LogPage.open(root) as page:
+        return page.read().readable or float("inf")
+    return float("inf")
+
+
+def _look_at(pid: int, began: float, cpu_before: float) -> Dispatched:
+    seconds, cpu_s = time.monotonic() - began, cpu_seconds([pid]) - cpu_before
+    uss = psutil.Process(pid).memory_full_info().uss / MIB
+    return Dispatched(round(seconds, 3), round(cpu_s, 3), round(uss, 1), open_handles(pid))
+
+
+def rate_of_all(records: int, done: dict[str, Dispatched]) -> float:
+    """Records a second until queues and index have them."""
+    return records / max(one.seconds for one in done.values())
+
+
+def show(rows: Rows, records: int, done: dict[str, Dispatched]) -> None:
+    """A row for each worker, and one for all."""
+    for slot, one in done.items():
+        per_million = one.cpu_s / records * 1e6
+        cells = (f"{one.seconds:.2f}", number(records / one.seconds, "/s"), f"{per_million:.3f}")
+        rows.add(
+            (slot, *cells, f"{one.uss_mib:.1f}", str(one.open_files)),
+            {"worker": slot, "records": records, **one._asdict()},
         )
+    cpu_s = sum(one.cpu_s for one in done.values())
+    rate, per_million = rate_of_all(records, done), cpu_s / records * 1e6
+    rows.add(
+        ("all", f"{records / rate:.2f}", number(rate, "/s"), f"{per_million:.3f}", "", ""),
+        {"worker": "all", "records": records, "per_s": rate, "cpu_s": cpu_s},
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -221,23 +170,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(dir=options.dir, prefix="dispatch-") as folder:
-        root, rate = options.store, 0.0
-        records, queues = options.records, options.topics * options.queues
+        root, records = options.store, options.records
         if root is None:
             root = Path(folder) / "store"
-            rate = fill_log(
-                root, records, options.topics, options.queues, options.keys, options.body
-            )
+            fill_log(root, records, options.topics, options.queues, options.keys, options.body)
         else:
             with open_store(root) as store:
                 records = sum(len(columns) for columns in store.log.columns(store.log.min_offset))
         if options.numpy:
             os.environ[SWITCH] = "off"
+        rows = Rows(HEAD, options.json)
         for _ in range(options.rounds):
             for workers in options.queue_workers:
-                row = DispatchRow(records, queues, options.keys, round(rate), 0.0)
-                run(root.resolve(), row, workers)
-                show(row, options.json)
+                show(rows, records, run(root.resolve(), workers))
     return 0
 
 

@@ -7,8 +7,8 @@ queues, 1 to `--queues`, each with messages. `consumers`: idle consumers that ho
 `age`: a node's memory after some million messages. At each point the same three loads of
 `keelog.bench` run for `--seconds` each, so that points can be compared: batches at full speed, one
 caller that waits, and 1,000 messages a second to a consumer. Memory is PSS without the pages of
-the store. A point that takes longer than `--limit` is left out with those after it, and named
-below the table. `--from FILE` shows a saved result again, as tables and as one picture,
+the store. A point that took longer than `--limit` is the last of its part, as a line below the
+table says. `--from FILE` shows a saved result again, as tables and as one picture,
 `--markdown FILE` fills the marked part of a page. A store is removed when its part is over. With
 --gib 4 the whole takes about five minutes.
 """
@@ -17,17 +17,16 @@ import argparse
 import json
 import os
 import resource
-import shutil
 import signal
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import zmq
 
@@ -37,14 +36,14 @@ from keelog.bench.node_process import ANY_DISK, Node
 from keelog.bench.running import run
 from keelog.bench.workload import Workload
 from keelog.client.results import LogStatus
+from keelog.progress import print_line
 from protocol.kernel import loader
 from protocol.wire.frames import VERSION, pack
 from scripts.bench.recovery import GIB, batches, under_load
 from scripts.docs.pages import fill_part
 from scripts.option_types import made_folder, new_file, old_file, real_number, whole_number
+from scripts.output import grid, number
 from scripts.rivals.proc import cpu_seconds, open_handles, private_mib
-from scripts.rivals.results import Figures
-from scripts.rivals.table import grid, number
 
 QUEUES = 8
 HOLD_MS = 30_000
@@ -66,7 +65,8 @@ QUEUES_OF_TOPIC = 1_000
 """So that few topics do: each new one is a durable save of all of them, before the load."""
 SPREAD_S_MAX = 60.0
 MARK = "bench_flatness"
-Say = Callable[[str], None]
+Figures = dict[str, Any]
+"""Numbers by name, with the unit in the name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,49 +79,9 @@ class Point:
     figures: Figures
 
 
-class TookTooLong(Exception):
-    """A point did not end in time."""
-
-
-@contextmanager
-def within(seconds: float) -> Iterator[None]:
-    """Raises TookTooLong, wherever the main thread is, when what is inside takes longer."""
-
-    def is_over(*_: object) -> None:
-        raise TookTooLong(f"took longer than {seconds:g} s")
-
-    before = signal.signal(signal.SIGALRM, is_over)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-@contextmanager
-def running(root: Path) -> Iterator[Node]:
-    """A node on `root`, killed at the end."""
-    node = Node(root, ANY_DISK, readers=1).start()
-    try:
-        yield node
-    finally:
-        node.kill()
-
-
-def processes_of(node: Node) -> dict[str, int]:
-    """Process ids by name: `supervisor`, `writer`, `queue`, `queue 2`, …"""
-    found: dict[str, int] = {}
-    for role, process in node.children():
-        found.setdefault("supervisor", process.ppid())
-        same = sum(name.split()[0] == role for name in found)
-        found[role if not same else f"{role} {same + 1}"] = process.pid
-    return found
-
-
 def holdings(node: Node) -> Figures:
     """Memory without the store's pages, in MiB, and file handles, of each process."""
-    pids = processes_of(node)
+    pids = node.pids()
     memory = {name: round(private_mib([pid], node.root), 1) for name, pid in pids.items()}
     handles = {name: open_handles(pid) for name, pid in pids.items()}
     return {
@@ -156,9 +116,9 @@ def measure(node: Node, seconds: float) -> Figures:
     return figures | holdings(node)
 
 
-def store(node: Node, messages: int, body_bytes: int, say: Say) -> None:
+def store(node: Node, messages: int, body_bytes: int) -> None:
     """Stores messages as fast as it goes, and waits until they are dispatched."""
-    say(f"storing {messages:,} messages of {body_bytes} bytes")
+    print_line(f"storing {messages:,} messages of {body_bytes} bytes")
     run(
         Workload(
             node=node.endpoint, callers="batches", batch=500, in_flight=8, body=str(body_bytes),
@@ -174,51 +134,64 @@ def log_of(node: Node) -> LogStatus:
 
 
 class IdleConsumers:
-    """Connections that each hold a long poll at a queue where nothing comes."""
+    """Connections that each hold a long poll at a queue where nothing comes.
+
+    As a context each polls anew when its poll's time is up, as a consumer does.
+    """
 
     def __init__(self, endpoint: str) -> None:
-        self._endpoint = endpoint
         self._contexts: list[zmq.Context[zmq.Socket[bytes]]] = []
-        self._askers: list[tuple[zmq.Socket[bytes], int]] = []
+        self._sockets: list[zmq.Socket[bytes]] = []
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
         with keelog.connect(endpoint, timeout=60) as client:
             client.create_topic("idle", QUEUES, exist_ok=True)
             self._reader = client.routes().readers[0]
 
     def grow_to(self, count: int) -> None:
         """Connects until there are `count`, and sends each one's poll."""
-        while len(self._askers) < count:
-            if len(self._askers) % SOCKETS_EACH == 0:
+        while len(self._sockets) < count:
+            if len(self._sockets) % SOCKETS_EACH == 0:
                 self._contexts.append(zmq.Context())
             socket = self._contexts[-1].socket(zmq.DEALER)
             socket.setsockopt(zmq.LINGER, 0)
             socket.connect(self._reader)
-            self._askers.append((socket, len(self._askers)))
-            self._poll(socket, len(self._askers) - 1)
+            self._sockets.append(socket)
+            self._poll(len(self._sockets) - 1)
 
-    def keep(self) -> None:
-        """Polls anew where a poll's time is up, as a consumer does."""
-        for socket, asker in self._askers:
-            if socket.poll(0):
-                socket.recv_multipart()
-                self._poll(socket, asker)
+    def _poll(self, asker: int) -> None:
+        fields = {"topic": "idle", "queue": asker % QUEUES, "offset": 0, "wait_ms": HOLD_MS}
+        self._sockets[asker].send(pack({"v": VERSION, "op": "pull", "id": asker, **fields}))
 
-    def _poll(self, socket: "zmq.Socket[bytes]", number: int) -> None:
-        fields = {"topic": "idle", "queue": number % QUEUES, "offset": 0, "wait_ms": HOLD_MS}
-        socket.send(pack({"v": VERSION, "op": "pull", "id": number, **fields}))
+    def _keep(self) -> None:
+        while not self._over.wait(0.5):
+            for asker, socket in enumerate(self._sockets):
+                if socket.poll(0):
+                    socket.recv_multipart()
+                    self._poll(asker)
+
+    def __enter__(self) -> Self:
+        self._over.clear()
+        self._thread = threading.Thread(target=self._keep)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
 
     def close(self) -> None:
         """Disconnects all."""
-        for socket, _ in self._askers:
-            socket.close()
         for context in self._contexts:
-            context.term()
+            context.destroy(linger=0)
 
 
-def idle_cores(node: Node, sleep: Callable[[float], None], seconds: float) -> float:
+def idle_cores(node: Node, seconds: float) -> float:
     """Cores that a node takes while nothing is sent."""
-    pids = list(processes_of(node).values())
+    pids = list(node.pids().values())
     before = cpu_seconds(pids)
-    sleep(seconds)
+    time.sleep(seconds)
     return round((cpu_seconds(pids) - before) / seconds, 3)
 
 
@@ -236,11 +209,6 @@ COLUMNS = (
 )
 
 
-def text_of(value: float | None) -> str:
-    """Three digits that count."""
-    return "" if value is None else number(value, "")
-
-
 def table(points: Sequence[Point], *, markdown: bool = False) -> str:
     """A table for each part; of the last point of each, what every process holds."""
     parts = []
@@ -249,7 +217,7 @@ def table(points: Sequence[Point], *, markdown: bool = False) -> str:
         shown = [one for one in COLUMNS if any(one[0] in point.figures for point in mine)]
         head = [f"{part}: {mine[0].unit}", *(title for _, title in shown)]
         rows = [
-            [f"{point.size:,g}", *(text_of(point.figures.get(name)) for name, _ in shown)]
+            [f"{point.size:,g}", *(number(point.figures.get(name)) for name, _ in shown)]
             for point in mine
         ]
         parts += [grid(head, rows, markdown=markdown), held_by_each(mine[-1])]
@@ -260,7 +228,7 @@ def held_by_each(point: Point) -> str:
     """One sentence: memory and handles of each process at a point."""
     handles = point.figures["handles_of"]
     each = [
-        f"{name} {text_of(mib)} MiB, {handles[name]} handles"
+        f"{name} {number(mib)} MiB, {handles[name]} handles"
         for name, mib in point.figures["pss_mib_of"].items()
     ]
     return f"At {point.size:,g} {point.unit}: {'; '.join(each)}."
@@ -300,33 +268,36 @@ def sizes_of_log(gib: float) -> list[float]:
     return [*sizes, gib]
 
 
-def grow_log(folder: Path, options: argparse.Namespace, say: Say) -> Generator[Point, None, None]:
+Points = Generator[Point, None, None]
+
+
+def grow_log(folder: Path, options: argparse.Namespace) -> Points:
     """A log of bodies of 1 KiB."""
-    with running(folder / "store") as node:
+    with Node(folder / "store", ANY_DISK, readers=1) as node:
         for gib in sizes_of_log(options.gib):
             lacking = int(gib * GIB) - log_of(node).appended
             if lacking > 0:
-                store(node, lacking // RECORD_BYTES + 1, BODY_BYTES, say)
+                store(node, lacking // RECORD_BYTES + 1, BODY_BYTES)
             yield Point("log", gib, "GiB", measure(node, options.seconds))
 
 
-def grow_queues(
-    folder: Path, options: argparse.Namespace, say: Say
-) -> Generator[Point, None, None]:
+def grow_queues(folder: Path, options: argparse.Namespace) -> Points:
     """Each point has a new store, with messages in each queue."""
     for count in [one for one in QUEUE_COUNTS if one <= options.queues]:
-        with running(folder / f"store-{count}") as node:
+        with (
+            tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as own,
+            Node(Path(own) / "store", ANY_DISK, readers=1) as node,
+        ):
             began = time.monotonic()
             with keelog.connect(node.endpoint, timeout=60) as client:
-                for number in range(-(-count // QUEUES_OF_TOPIC)):
-                    client.create_topic(f"topic-{number}", min(count, QUEUES_OF_TOPIC))
-            say(f"{count:,} queues made in {time.monotonic() - began:.1f} s; filling them")
+                for topic in range(-(-count // QUEUES_OF_TOPIC)):
+                    client.create_topic(f"topic-{topic}", min(count, QUEUES_OF_TOPIC))
+            print_line(f"{count:,} queues made in {time.monotonic() - began:.1f} s; filling them")
             figures = spread(node, count)
             yield Point("queues", count, "queues", figures | measure(node, options.seconds))
-        shutil.rmtree(folder / f"store-{count}", ignore_errors=True)
 
 
-def spread(node: Node, queues: int) -> dict[str, Any]:
+def spread(node: Node, queues: int) -> Figures:
     """Sends to all queues in turn for a bounded time; messages a second until all is dispatched."""
     prepared = batches(queues, 128, QUEUES_OF_TOPIC)
     began, before = time.monotonic(), log_of(node).records
@@ -337,20 +308,18 @@ def spread(node: Node, queues: int) -> dict[str, Any]:
     return {"spread_per_s": round(stored / (time.monotonic() - began))}
 
 
-def grow_consumers(
-    folder: Path, options: argparse.Namespace, say: Say
-) -> Generator[Point, None, None]:
+def grow_consumers(folder: Path, options: argparse.Namespace) -> Points:
     """Consumers that are connected and wait at one reader."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    with running(folder / "store") as node:
+    with Node(folder / "store", ANY_DISK, readers=1) as node:
         idle = IdleConsumers(node.endpoint)
         try:
             for count in CONSUMERS:
-                say(f"{count} idle consumers")
+                print_line(f"{count} idle consumers")
                 idle.grow_to(count)
-                figures = {"idle_cores": idle_cores(node, time.sleep, options.seconds)}
-                with kept(idle):
+                figures: Figures = {"idle_cores": idle_cores(node, options.seconds)}
+                with idle:
                     figures |= measure(node, options.seconds)
                 yield Point("consumers", count, "consumers", figures)
         finally:
@@ -358,36 +327,18 @@ def grow_consumers(
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@contextmanager
-def kept(idle: IdleConsumers) -> Iterator[None]:
-    """Polls go on while something else is measured."""
-    over = threading.Event()
-
-    def go_on() -> None:
-        while not over.wait(0.5):
-            idle.keep()
-
-    thread = threading.Thread(target=go_on)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
-def grow_age(folder: Path, options: argparse.Namespace, say: Say) -> Generator[Point, None, None]:
+def grow_age(folder: Path, options: argparse.Namespace) -> Points:
     """The same node after more and more messages."""
     stored = 0
-    with running(folder / "store") as node:
+    with Node(folder / "store", ANY_DISK, readers=1) as node:
         yield Point("age", 0, "M messages", holdings(node))
         for millions in [one for one in MILLIONS if one <= options.millions]:
-            store(node, millions * 1_000_000 - stored, 128, say)
+            store(node, millions * 1_000_000 - stored, 128)
             stored = millions * 1_000_000
             yield Point("age", millions, "M messages", holdings(node))
 
 
-PARTS: dict[str, Callable[[Path, argparse.Namespace, Say], Generator[Point, None, None]]] = {
+PARTS: dict[str, Callable[[Path, argparse.Namespace], Points]] = {
     "log": grow_log,
     "queues": grow_queues,
     "consumers": grow_consumers,
@@ -410,7 +361,9 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--seconds", type=real_number, default=4.0, help="of each load at each point"
     )
-    parser.add_argument("--limit", type=real_number, default=150.0, help="seconds of a point")
+    parser.add_argument(
+        "--limit", type=real_number, default=150.0, help="seconds: a slower point ends its part"
+    )
     parser.add_argument("--dir", type=made_folder, help="where the stores are made")
     parser.add_argument("--json", type=new_file, metavar="FILE")
     parser.add_argument("--picture", type=new_file, metavar="FILE", help="an SVG")
@@ -433,37 +386,23 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         "machine": {}, "seconds": options.seconds, "points": points, "left_out": left_out,
     }  # fmt: skip
     for part in options.parts.split(","):
-        folder = Path(tempfile.mkdtemp(prefix=f"flatness-{part}-", dir=options.dir))
-        try:
+        with tempfile.TemporaryDirectory(
+            prefix=f"flatness-{part}-", dir=options.dir, ignore_cleanup_errors=True
+        ) as folder:
             result["machine"] = describe(folder, (), loader.describe())
-            with closing(PARTS[part](folder, options, say)) as growing:
-                for point in bounded(growing, options.limit):
+            began = time.monotonic()
+            with closing(PARTS[part](Path(folder), options)) as growing:
+                for point in growing:
                     points.append(asdict(point))
-                    say(f"{part} {point.size:,g} {point.unit}: {point.figures}")
+                    print_line(f"{part} {point.size:,g} {point.unit}: {point.figures}")
                     if options.json:
                         options.json.write_text(json.dumps(result, indent=1) + "\n")
-        except TookTooLong as error:
-            shown = [f"{one['size']:,g}" for one in points if one["part"] == part]
-            left_out.append(f"{part}: measured up to {shown[-1] if shown else 0}, the next {error}")
-            say(left_out[-1])
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+                    took, began = time.monotonic() - began, time.monotonic()
+                    if took > options.limit:
+                        size = f"{point.size:,g} {point.unit}"
+                        left_out.append(f"{size} took {took:.0f} s: nothing larger was measured.")
+                        break
     return result
-
-
-def bounded(points: Iterator[Point], seconds: float) -> Iterator[Point]:
-    """Points, each within a time. Raises TookTooLong."""
-    while True:
-        with within(seconds):
-            point = next(points, None)
-        if point is None:
-            return
-        yield point
-
-
-def say(text: str) -> None:
-    """A line of progress."""
-    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

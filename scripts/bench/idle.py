@@ -1,44 +1,28 @@
 """What an idle node costs: processor time of each of its processes while nobody asks for anything.
 
 `python -m scripts.bench.idle` starts a node on an empty store, on one with messages, and on one
-where a consumer waits at the end of each queue, and prints the share of one processor for each.
+where a consumer waits at the end of each queue, and prints percents of one processor for each.
 """
 
 import argparse
-import json
+import os
 import sys
 import tempfile
 import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
-import psutil
-
-from keelog.bench.node_process import Node
+from keelog.bench.node_process import ANY_DISK, Node
 from keelog.client.client import Client, connect
 from protocol.errors import ClientClosed
+from scripts.output import Rows
+from scripts.rivals.proc import cpu_seconds
 
 MESSAGES = 1_000
 SETTLE_S = 20.0
 """Starts, flushes and short sleeps are over then."""
 KINDS = ("empty", "messages", "consumer")
-
-
-class IdleRow(NamedTuple):
-    """Percent of one processor, all processes together and each; `client`: this process."""
-
-    store: str
-    total: float
-    processes: dict[str, float]
-    client: float
-
-
-def cpu_s(process: psutil.Process) -> float:
-    """Processor time of one process since its start."""
-    times = process.cpu_times()
-    return float(times.user + times.system)
 
 
 def follow(client: Client) -> None:
@@ -48,53 +32,43 @@ def follow(client: Client) -> None:
             pass
 
 
-def measure(folder: Path, kind: str, seconds: float) -> IdleRow:
-    """Starts a node, waits until it is quiet, and watches it for `seconds`."""
-    node = Node(folder / kind, ["disk_space_warning_level_ratio=100"], readers=1).start()
-    with ExitStack() as ends:
-        ends.callback(node.stop)
+def measure(folder: Path, kind: str, seconds: float) -> dict[str, float]:
+    """Percents of each process of a quiet node, and of this one, the `client`, over `seconds`."""
+    with Node(folder / kind, ANY_DISK, readers=1) as node:
         if kind != "empty":
-            client = ends.enter_context(connect(node.endpoint, timeout=60))
-            for number in range(MESSAGES):
-                client.send("idle", b"x" * 100, keys=f"k{number}")
-            if kind == "consumer":
-                threading.Thread(target=follow, args=(client,), daemon=True).start()
-            else:
-                client.close()
+            with connect(node.endpoint, timeout=60) as client:
+                for number in range(MESSAGES):
+                    client.send("idle", b"x" * 100, keys=f"k{number}")
+        client = connect(node.endpoint, timeout=60)
+        if kind == "consumer":
+            threading.Thread(target=follow, args=(client,), daemon=True).start()
+        else:
+            client.close()
         time.sleep(SETTLE_S)
-        children = node.children()
-        supervisor = children[0][1].parent()
-        assert supervisor is not None
-        named = [*children, ("supervisor", supervisor)]
-        before, own = [cpu_s(one) for _, one in named], cpu_s(psutil.Process())
+        pids = {**node.pids(), "client": os.getpid()}
+        before = {name: cpu_seconds([pid]) for name, pid in pids.items()}
         time.sleep(seconds)
-        after, own = [cpu_s(one) for _, one in named], cpu_s(psutil.Process()) - own
         shares = {
-            name: 100 * (later - earlier) / seconds
-            for (name, _), earlier, later in zip(named, before, after, strict=True)
+            name: 100 * (cpu_seconds([pid]) - before[name]) / seconds for name, pid in pids.items()
         }
-        return IdleRow(kind, sum(shares.values()), shares, 100 * own / seconds)
+        client.close()
+        return shares
 
 
 def main() -> int:
-    """Prints a line for each store, as text or JSON."""
+    """Prints a row for each store."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="for each line")
     parser.add_argument("--kinds", default=",".join(KINDS), help="stores, with commas between them")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    rows = Rows(("store", "all of the node", "each, and the client"), options.json)
     with tempfile.TemporaryDirectory(prefix="keelog-idle-") as folder:
         for kind in options.kinds.split(","):
-            row = measure(Path(folder), kind, options.seconds)
-            if options.json:
-                print(json.dumps(row._asdict()), flush=True)
-                continue
-            parts = ", ".join(f"{name} {share:.2f}" for name, share in row.processes.items())
-            print(
-                f"{row.store:10} {row.total:.2f} % of a processor ({parts}), "
-                f"the client {row.client:.2f}",
-                flush=True,
-            )
+            shares = measure(Path(folder), kind, options.seconds)
+            total = sum(share for name, share in shares.items() if name != "client")
+            each = ", ".join(f"{name} {share:.2f}" for name, share in shares.items())
+            rows.add((kind, f"{total:.2f}", each), {"store": kind, "total": total, **shares})
     return 0
 
 

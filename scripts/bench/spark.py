@@ -20,15 +20,14 @@ import argparse
 import json
 import re
 import shutil
-import statistics
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 from pyspark.sql.datasource import InputPartition
@@ -36,8 +35,11 @@ from pyspark.sql.types import StructType
 
 from keelog.pipeline.session import local_session
 from keelog.pipeline.source import KeelogReader, KeelogSource
+from keelog.progress import print_line
 from protocol.kernel import loader
 from scripts.bench.big_store import make, topic_name
+from scripts.output import grid
+from scripts.rivals.proc import MIB
 from workers.rebuild import rebuild as rebuild_here
 
 if TYPE_CHECKING:
@@ -49,7 +51,6 @@ TYPICAL = (
 )
 TWO = ("topic", "queueOffset")
 SAMPLE_S = 1.0
-MIB = 1 << 20
 PAIRS = (
     ("full", "full, tuples"),
     ("full", "full, Parquet"),
@@ -131,8 +132,7 @@ class TreeWatch:
         self._thread.join()
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(NamedTuple):
     """One run of one case."""
 
     case: str
@@ -141,19 +141,13 @@ class Timing:
     cpu_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(NamedTuple):
     """Something to time; `prepare` runs before each time and does not count."""
 
     name: str
     rows: int
     run: Callable[[], Any]
     prepare: Callable[[], Any] = lambda: None
-
-
-def say(text: str) -> None:
-    """A line of progress."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def timed(case: Case, watch: TreeWatch) -> Timing:
@@ -163,7 +157,7 @@ def timed(case: Case, watch: TreeWatch) -> Timing:
     case.run()
     seconds = time.monotonic() - began
     found = Timing(case.name, case.rows, seconds, watch.look() - before)
-    say(f"  {case.name}: {seconds:.2f} s, {found.cpu_s:.2f} CPU s")
+    print_line(f"  {case.name}: {seconds:.2f} s, {found.cpu_s:.2f} CPU s")
     return found
 
 
@@ -188,13 +182,13 @@ class SparkBench:
         """A read of the store."""
         return self.spark.read.format(form).options(**options).load(str(self.store))
 
-    def noop(self, frame: "DataFrame") -> None:
-        """Makes every row, and keeps none."""
-        frame.write.format("noop").mode("overwrite").save()
-
     def read(self, name: str, rows: int, make_frame: Callable[[], "DataFrame"]) -> Case:
-        """A case that reads."""
-        return Case(name, rows, lambda: self.noop(make_frame()))
+        """A case that makes every row, and keeps none."""
+
+        def work() -> None:
+            make_frame().write.format("noop").mode("overwrite").save()
+
+        return Case(name, rows, work)
 
     def read_parquet(
         self, name: str, rows: int, choose: Callable[["DataFrame"], "DataFrame"]
@@ -203,13 +197,11 @@ class SparkBench:
 
         def export() -> None:
             if not self.parquet.exists():
-                say("exporting to Parquet")
+                print_line("exporting to Parquet")
                 self.frame(columns=",".join(TYPICAL)).write.parquet(str(self.parquet))
 
-        def work() -> None:
-            self.noop(choose(self.spark.read.parquet(str(self.parquet))))
-
-        return Case(name, rows, work, export)
+        case = self.read(name, rows, lambda: choose(self.spark.read.parquet(str(self.parquet))))
+        return case._replace(prepare=export)
 
     def reads(self) -> list[Case]:
         """Full, one topic, two columns, and their alternatives."""
@@ -237,18 +229,15 @@ class SparkBench:
         def clear() -> None:
             shutil.rmtree(out, ignore_errors=True)
 
-        def by_spark(index: bool) -> Callable[[], Any]:
-            return lambda: rebuild(self.spark, self.store, index=index, out=out)
-
-        return [
-            Case("rebuild queues", self.records, by_spark(False), clear),
-            Case("rebuild queues, worker", self.records, self._worker(False)),
-            Case("rebuild all", self.records, by_spark(True), clear),
-            Case("rebuild all, worker", self.records, self._worker(True)),
-        ]
-
-    def _worker(self, index: bool) -> Callable[[], Any]:
-        return lambda: rebuild_here(self.store, index=index)
+        cases = []
+        for name, index in (("rebuild queues", False), ("rebuild all", True)):
+            spark = partial(rebuild, self.spark, self.store, index=index, out=out)
+            here = partial(rebuild_here, self.store, index=index)
+            cases += [
+                Case(name, self.records, spark, clear),
+                Case(f"{name}, worker", self.records, here),
+            ]
+        return cases
 
     def audits(self) -> list[Case]:
         """The audit, and the join that finds the same differences of log and queues."""
@@ -286,33 +275,26 @@ def summary(timings: list[Timing]) -> dict[str, Any]:
     by_case: dict[str, list[Timing]] = {}
     for timing in timings:
         by_case.setdefault(timing.case, []).append(timing)
-    cases = {
-        name: {
-            "rows": found[0].rows,
+    cases = {}
+    for name, found in by_case.items():
+        rows, seconds = found[0].rows, median(one.seconds for one in found)
+        cases[name] = {
+            "rows": rows,
             "rounds": len(found),
-            "seconds": round(statistics.median(t.seconds for t in found), 3),
-            "seconds_min": round(min(t.seconds for t in found), 3),
-            "rows_per_s": round(found[0].rows / statistics.median(t.seconds for t in found)),
-            "cpu_s_per_million": round(
-                statistics.median(t.cpu_s for t in found) / found[0].rows * 1e6, 3
-            ),
+            "seconds": round(seconds, 3),
+            "seconds_min": round(min(one.seconds for one in found), 3),
+            "rows_per_s": round(rows / seconds),
+            "cpu_s_per_million": round(median(one.cpu_s for one in found) / rows * 1e6, 3),
         }
-        for name, found in by_case.items()
-    }
-    ratios = {
-        f"{fast} / {slow}": {
-            "times_faster": round(_ratio(by_case[slow], by_case[fast], "seconds"), 2),
-            "cpu": round(_ratio(by_case[slow], by_case[fast], "cpu_s"), 2),
-        }
-        for fast, slow in PAIRS
-        if fast in by_case and slow in by_case
-    }
+    ratios = {}
+    for fast, slow in PAIRS:
+        pairs = list(zip(by_case.get(slow, ()), by_case.get(fast, ()), strict=False))
+        if pairs:
+            ratios[f"{fast} / {slow}"] = {
+                "times_faster": round(median(a.seconds / b.seconds for a, b in pairs), 2),
+                "cpu": round(median(a.cpu_s / b.cpu_s for a, b in pairs), 2),
+            }
     return {"cases": cases, "ratios": ratios}
-
-
-def _ratio(above: list[Timing], below: list[Timing], what: str) -> float:
-    pairs = zip(above, below, strict=True)
-    return float(statistics.median(getattr(a, what) / getattr(b, what) for a, b in pairs))
 
 
 def run(args: argparse.Namespace, work: Path) -> dict[str, Any]:
@@ -324,16 +306,11 @@ def run(args: argparse.Namespace, work: Path) -> dict[str, Any]:
     timings: list[Timing] = []
     try:
         bench = SparkBench(spark, args.store.resolve(), args.records, work)
-        cases: list[Case] = []
-        if "read" in args.only:
-            cases += bench.reads()
-        if "rebuild" in args.only:
-            cases += bench.rebuilds()
-        if "audit" in args.only:
-            cases += bench.audits()
+        parts = {"read": bench.reads, "rebuild": bench.rebuilds, "audit": bench.audits}
+        cases = [case for name, part in parts.items() if name in args.only for case in part()]
         cases = [case for case in cases if re.search(args.match, case.name)]
         for number in range(-args.warm_up, args.rounds):
-            say(f"round {number + 1} of {args.rounds}" if number >= 0 else "warm-up")
+            print_line(f"round {number + 1} of {args.rounds}" if number >= 0 else "warm-up")
             # Every other round backwards: what grows with time favours nobody.
             for case in cases if number % 2 == 0 else reversed(cases):
                 found = timed(case, watch)
@@ -351,18 +328,19 @@ def run(args: argparse.Namespace, work: Path) -> dict[str, Any]:
             "python worker": watch.peak_python // MIB,
             "jvm": watch.peak_java // MIB,
         },
-        "timings": [asdict(timing) for timing in timings],
+        "timings": [timing._asdict() for timing in timings],
     }
 
 
 def show(found: dict[str, Any]) -> None:
     """The result for people."""
-    print(f"{'case':26} {'rows':>11} {'s':>9} {'rows/s':>11} {'CPU s / M rows':>15}")
-    for name, row in found["cases"].items():
-        print(
-            f"{name:26} {row['rows']:>11,} {row['seconds']:>9.2f} {row['rows_per_s']:>11,}"
-            f" {row['cpu_s_per_million']:>15.2f}"
-        )
+    head = ("case", "rows", "s", "rows/s", "CPU s / M rows")
+    rows = [
+        (name, f"{row['rows']:,}", f"{row['seconds']:.2f}", f"{row['rows_per_s']:,}",
+         f"{row['cpu_s_per_million']:.2f}")
+        for name, row in found["cases"].items()
+    ]  # fmt: skip
+    print(grid(head, rows))
     for name, row in found["ratios"].items():
         print(f"{name}: {row['times_faster']} times faster, {row['cpu']} times less CPU")
     memory = ", ".join(f"{name} {mib:,} MiB" for name, mib in found["peak_mib"].items())
@@ -385,7 +363,7 @@ def main() -> int:
     args = parser.parse_args()
     if not args.store.exists():
         make(args.store, args.records)
-    say("reading everything once")
+    print_line("reading everything once")
     warm(args.store)
     with tempfile.TemporaryDirectory() as folder:
         found = run(args, args.work or Path(folder))

@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,28 +35,29 @@ Numbers = NDArray[np.int64]
 
 
 class Watch:
-    """Samples the memory of the process that delivers, from a thread of its own."""
+    """Samples memory and CPU of the process that delivers, in a thread; ends with its context."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._ends = threading.Event()
-        self.rss_max: dict[str, int] = {}
+        self.uss_max: dict[str, int] = {}
         self.cpu_s: dict[str, float] = {}
         self.phase = "start"
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
 
     def _run(self) -> None:
         while not self._ends.wait(0.5):
-            for role, process in self._node.children():
-                if role != "tasks":
-                    continue
+            for process in [one for role, one in self._node.children() if role == "tasks"]:
                 with contextlib.suppress(Exception):  # it was killed just now
                     found = process.memory_full_info().uss
-                    self.rss_max[self.phase] = max(self.rss_max.get(self.phase, 0), found)
+                    self.uss_max[self.phase] = max(self.uss_max.get(self.phase, 0), found)
                     self.cpu_s[self.phase] = sum(process.cpu_times()[:2])
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._ends.set()
         self._thread.join()
 
@@ -125,11 +127,8 @@ def main() -> int:
 def run(folder: Path, options: argparse.Namespace) -> dict[str, object]:
     """One run at a node of its own."""
     port = free_ports(4) + 2
-    node = Node(folder / "store", [*ANY_DISK, f"serve.remoting=127.0.0.1:{port}"], readers=1)
-    node.talk = folder / "node.log"
-    node.start()
-    watch = Watch(node)
-    try:
+    settings = [*ANY_DISK, f"serve.remoting=127.0.0.1:{port}"]
+    with Node(folder / "store", settings, readers=1) as node, Watch(node) as watch:
         with connect(node.endpoint, timeout=60.0) as client:
             client.create_topic(TOPIC, QUEUES)
         time.sleep(SETTLE_S)
@@ -151,9 +150,6 @@ def run(folder: Path, options: argparse.Namespace) -> dict[str, object]:
         await_delivered(node.endpoint, options.count)
         took_late = time.time() - until - SETTLE_S
         numbers, late = delivered(node.endpoint)
-    finally:
-        watch.close()
-        node.kill()
     unique = len(np.unique(numbers))
     order = np.lexsort((late, numbers))
     first_of = np.r_[True, np.diff(numbers[order]) != 0] if len(numbers) else np.zeros(0, bool)
@@ -167,7 +163,7 @@ def run(folder: Path, options: argparse.Namespace) -> dict[str, object]:
         "late_ms": {"p50": p50, "p99": p99, "p99.9": p999, "max": int(lateness.max())},
         "over_100_ms": int((lateness > 100).sum()),
         "done_after_s": round(took_late, 1), "killed": killed,
-        "tasks_uss_mib": {name: round(size / 2**20, 1) for name, size in watch.rss_max.items()},
+        "tasks_uss_mib": {name: round(size / 2**20, 1) for name, size in watch.uss_max.items()},
         "tasks_cpu_s": {name: round(value, 1) for name, value in watch.cpu_s.items()},
     }  # fmt: skip
 

@@ -8,27 +8,29 @@ messages a second, the 99th percentile of a send, and how late the slave was: it
 """
 
 import argparse
-import json
-import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from keelog.bench.node_process import Node
+from keelog.bench.node_process import ANY_DISK, Node
+from keelog.replication.replica.questions import ask_facts
 from node.runtime.settings import snake_case
 from node.supervisor.bind import free_ports
 from protocol.addresses import VIP_DISTANCE
-from protocol.remoting.bodies import KVTable
-from protocol.remoting.codes import Language, RequestCode
-from protocol.remoting.frame_reader import FrameReader, frame_head
-from protocol.remoting.headers import RemotingHeader, Serialization
-from protocol.remoting.java_json import read_body
-from scripts.rivals.rocketmq import Addresses, Program, RocketMQ, class_path, start_name_server
+from scripts.output import Rows, percentile
+from scripts.rivals.rocketmq import (
+    SMALL_HEAP,
+    Addresses,
+    Program,
+    RocketMQ,
+    class_path,
+    start_name_server,
+)
 
 BODY = 1024
 QUEUES = 8
@@ -37,11 +39,6 @@ LOOK_S = 0.05
 NAME = "rival"
 """Of cluster and broker, as BROKER of scripts/rivals/rocketmq.py has it."""
 SEGMENT = 256 << 20
-HEAP = (
-    "-Xms512m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m",
-    "-Drocketmq.broker.diskSpaceWarningLevelRatio=1.0",
-    "-Drocketmq.broker.diskSpaceCleanForciblyRatio=1.0",
-)  # fmt: skip
 OURS, THEIRS = "keelog", "rocketmq"
 MODES: Mapping[str, Mapping[str, object]] = {
     "alone": {},
@@ -60,8 +57,8 @@ class FollowedRow(NamedTuple):
     p99_us: float
     """Of a send."""
     failed: int
-    lag_p50_bytes: int
-    lag_p99_bytes: int
+    lag_p50_bytes: float
+    lag_p99_bytes: float
     """Of the slave's log during the load; 0 without one."""
     lag_p99_ms: float
 
@@ -73,47 +70,47 @@ def measure(folder: Path, seconds: int, threads: int) -> Iterator[FollowedRow]:
         for master in (OURS, THEIRS):
             with ExitStack() as ends:
                 home = folder / f"{mode}-{master}"
-                yield _measure_one(ends, classes, home, master, mode, seconds, threads)
+                address, slave, program = _start(ends, classes, home, master, mode)
+                load = {"topic": "t", "body": BODY, "threads": threads}
+                program.ask("topic", topic="t", queues=QUEUES, broker=address)
+                program.ask("send", seconds=WARM_S, **load)
+                begin = _log_end(address)
+                with watched_lags(address, slave) as lags:
+                    sent = program.ask("send", seconds=seconds, **load)
+                bytes_per_ms = (_log_end(address) - begin) / sent["seconds"] / 1000
+                p50, p99 = (percentile(sorted(lags), percent) for percent in (50, 99))
+                yield FollowedRow(
+                    master, mode, threads, round(sent["messages"] / sent["seconds"]),
+                    sent["p99_us"], sent["failed"], p50, p99, round(p99 / bytes_per_ms, 1),
+                )  # fmt: skip
 
 
-def _measure_one(
-    ends: ExitStack,
-    classes: str,
-    home: Path,
-    master: str,
-    mode: str,
-    seconds: int,
-    threads: int,
-) -> FollowedRow:
+def _start(
+    ends: ExitStack, classes: str, home: Path, master: str, mode: str
+) -> tuple[str, str, Program]:
+    """Master, slave and the program that sends. The slave's address is empty without one."""
     addresses = replace(Addresses.free(), broker=f"127.0.0.1:{free_ports(5) + VIP_DISTANCE}")
-    names = start_name_server(classes, home / "names", addresses.name_server)
-    ends.callback(names.kill)
+    ends.enter_context(start_name_server(classes, home / "names", addresses.name_server))
     settings = MODES[mode]
     if master == OURS:
-        _start_node(ends, home / "node", addresses, settings)
+        ends.enter_context(_node(home / "node", addresses, settings))
     else:
         sizes = {"mappedFileSizeCommitLog": SEGMENT, "brokerIP2": "127.0.0.1"}
-        broker = RocketMQ(classes, home / "broker", addresses, {**settings, **sizes}, HEAP)
-        ends.callback(broker.remove)
-        broker.start()
+        broker = RocketMQ(classes, home / "broker", addresses, {**settings, **sizes}, SMALL_HEAP)
+        ends.enter_context(broker)
     slave = ""
     if settings:
-        slave = _start_slave(ends, classes, home / "slave", addresses)
-    program = Program(classes, home / "client", addresses.name_server)
-    ends.callback(program.kill)
+        slaves = replace(Addresses.free(), name_server=addresses.name_server)
+        sizes = {
+            "brokerId": 1, "brokerRole": "SLAVE", "mappedFileSizeCommitLog": SEGMENT,
+            "timerWheelEnable": "false", "registerNameServerPeriod": 10_000,
+        }  # fmt: skip
+        ends.enter_context(RocketMQ(classes, home / "slave", slaves, sizes, SMALL_HEAP))
+        slave = slaves.broker
+    program = ends.enter_context(Program(classes, home / "client", addresses.name_server))
     if slave:
         _await_slave(addresses.broker, slave, program)
-    program.ask("topic", topic="t", queues=QUEUES, broker=addresses.broker)
-    program.ask("send", topic="t", body=BODY, seconds=WARM_S, threads=threads)
-    begin = _log_end(addresses.broker)
-    with watched_lags(addresses.broker, slave) as lags:
-        sent = program.ask("send", topic="t", body=BODY, seconds=seconds, threads=threads)
-    bytes_per_ms = (_log_end(addresses.broker) - begin) / sent["seconds"] / 1000
-    late = _percentile(lags, 99)
-    return FollowedRow(
-        master, mode, threads, round(sent["messages"] / sent["seconds"]), sent["p99_us"],
-        sent["failed"], _percentile(lags, 50), late, round(late / bytes_per_ms, 1),
-    )  # fmt: skip
+    return addresses.broker, slave, program
 
 
 @contextmanager
@@ -136,36 +133,15 @@ def watched_lags(master: str, slave: str) -> Iterator[list[int]]:
     thread.join()
 
 
-def _percentile(values: Sequence[int], percent: int) -> int:
-    """0 without values."""
-    return sorted(values)[len(values) * percent // 100] if values else 0
-
-
-def _start_node(
-    ends: ExitStack, root: Path, addresses: Addresses, settings: Mapping[str, object]
-) -> None:
+def _node(root: Path, addresses: Addresses, settings: Mapping[str, object]) -> Node:
     pairs = [f"{snake_case(name)}={value}" for name, value in settings.items()]
     pairs += [
         f"serve.remoting={addresses.broker}", f"broker.namesrv_addr={addresses.name_server}",
         f"broker.broker_name={NAME}", f"broker.broker_cluster_name={NAME}",
-        f"mapped_file_size_commit_log={SEGMENT}", "disk_space_warning_level_ratio=100",
+        f"mapped_file_size_commit_log={SEGMENT}", *ANY_DISK,
         f"serve.ha_listen=127.0.0.1:{free_ports(1)}" if settings else "serve.ha_listen=",
     ]  # fmt: skip
-    node = Node(root, pairs, readers=1).start()
-    ends.callback(node.kill)
-
-
-def _start_slave(ends: ExitStack, classes: str, home: Path, master: Addresses) -> str:
-    """Returns its address."""
-    addresses = replace(Addresses.free(), name_server=master.name_server)
-    settings = {
-        "brokerId": 1, "brokerRole": "SLAVE", "mappedFileSizeCommitLog": SEGMENT,
-        "timerWheelEnable": "false", "registerNameServerPeriod": 10_000,
-    }  # fmt: skip
-    slave = RocketMQ(classes, home, addresses, settings, HEAP)
-    ends.callback(slave.remove)
-    slave.start()
-    return addresses.broker
+    return Node(root, pairs, readers=1)
 
 
 def _await_slave(master: str, slave: str, program: Program) -> None:
@@ -180,23 +156,9 @@ def _await_slave(master: str, slave: str, program: Program) -> None:
 
 
 def _log_end(address: str) -> int:
-    """Where the log of a broker ends, by code 28; -1 while it does not answer."""
-    host, _, port = address.partition(":")
-    header = RemotingHeader(
-        RequestCode.GET_BROKER_RUNTIME_INFO, 1, 0, {},
-        language=Language.JAVA, serialization=Serialization.JSON,
-    )  # fmt: skip
-    with (
-        suppress(OSError),
-        socket.create_connection((host, int(port)), timeout=10) as connected,
-    ):
-        connected.sendall(frame_head(header, 0))
-        reader = FrameReader()
-        while count := connected.recv_into(reader.room()):
-            for _, body in reader.received(count):
-                return int(read_body(KVTable, bytes(body)).table["commitLogMaxOffset"])
-            reader.keep(count)
-    return -1
+    """Where the log of a broker ends; -1 while it does not answer."""
+    facts = ask_facts(address, with_segments=False)
+    return -1 if facts is None else facts.end
 
 
 def main() -> None:
@@ -205,9 +167,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=10, help="of each load (default 10)")
     parser.add_argument("--threads", type=int, default=64, help="that send (default 64)")
     options = parser.parse_args()
+    rows = Rows(FollowedRow._fields, as_json=True)
     with tempfile.TemporaryDirectory(prefix="keelog-followed-") as folder:
         for row in measure(Path(folder), options.seconds, options.threads):
-            print(json.dumps(row._asdict()), flush=True)
+            rows.add((), row._asdict())
 
 
 if __name__ == "__main__":

@@ -3,22 +3,23 @@
 `python -m scripts.rivals.gateway` prints a row for each load: the figure of both, their ratio as
 median of the rounds, and in the end the memory of all processes of either server. The client is one
 warm process for each server, with the same program. While one side has its turn, the processes of
-the other are stopped.
+the other are stopped. With `--old TREE` the other side is a node of another tree of this project.
 """
 
 import argparse
-import json
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from keelog.bench.node_process import Node
+from keelog.bench.node_process import ANY_DISK, Node
 from node.supervisor.bind import free_ports
+from scripts.option_types import old_folder
+from scripts.output import Rows
 from scripts.rivals.proc import family, private_mib, stopped
 from scripts.rivals.rocketmq import (
     Addresses,
@@ -38,8 +39,7 @@ stopped in the middle of a request takes it for lost, closes its connection, and
 second or more."""
 WARM_S = 6
 """A Java client and broker are steady after 5 to 6 s."""
-OURS, THEIRS = "keelog", "rocketmq"
-SETTINGS = ("disk_space_warning_level_ratio=100", "clean_file_forcibly_enable=false")
+OURS, THEIRS, OLD = "keelog", "rocketmq", "old"
 SYNC = "flush_disk_type=SYNC_FLUSH"
 
 
@@ -69,15 +69,13 @@ LOADS: Mapping[str, GatewayLoad] = {
 
 
 class GatewayRow(NamedTuple):
-    """One figure of a load: the medians, and the turns of each side.
+    """One figure of a load: for each side the figure of all turns that count.
 
     `ratio` is the median of the rounds. Above 1 the gateway is faster, in rows of time too.
     """
 
     load: str
     figure: str
-    keelog: float
-    rocketmq: float
     ratio: float
     turns: Mapping[str, Sequence[float]]
 
@@ -87,9 +85,8 @@ class GatewaySide:
     """A server and the client that drives it."""
 
     name: str
-    address: str
-    """Of the name server, and of the broker."""
     broker: str
+    """Its address."""
     store: Path
     server_pids: Sequence[int]
     program: Program
@@ -106,34 +103,35 @@ class GatewaySide:
         self.memory_mib.append(private_mib(servers, self.store))
 
 
-def start_ours(ends: ExitStack, classes: str, folder: Path, *, is_sync: bool) -> GatewaySide:
-    """A node with a gateway, which is its own name server."""
+def start_node(
+    ends: ExitStack, classes: str, folder: Path, *, is_sync: bool, tree: Path | None = None
+) -> GatewaySide:
+    """A node with a gateway, which is its own name server; of another tree if one is given."""
     folder.mkdir(parents=True)
     address = f"127.0.0.1:{free_ports(4) + 3}"
-    settings = [*SETTINGS, f"serve.remoting={address}", *([SYNC] if is_sync else [])]
-    node = Node(folder / "node", settings, readers=1).start()
-    ends.callback(node.kill)
-    program = Program(classes, folder / "client", address)
-    ends.callback(program.kill)
-    return GatewaySide(OURS, address, address, folder / "node", [node.pid], program)
+    settings = [*ANY_DISK, f"serve.remoting={address}", *([SYNC] if is_sync else [])]
+    env = {} if tree is None else {"PYTHONPATH": str(tree)}
+    node = ends.enter_context(Node(folder / "node", settings, readers=1, env=env))
+    program = ends.enter_context(Program(classes, folder / "client", address))
+    name = OURS if tree is None else OLD
+    return GatewaySide(name, address, folder / "node", [node.pid], program)
 
 
 def start_theirs(ends: ExitStack, classes: str, folder: Path, *, is_sync: bool) -> GatewaySide:
     """A name server and a broker."""
     addresses = Addresses.free()
     names = start_name_server(classes, folder / "names", addresses.name_server)
-    ends.callback(names.kill)
+    ends.enter_context(names)
     settings = {"flushDiskType": "SYNC_FLUSH"} if is_sync else {}
-    broker = RocketMQ(classes, folder / "broker", addresses, settings)
-    ends.callback(broker.remove)
-    broker.start()
-    program = Program(classes, folder / "client", addresses.name_server)
-    ends.callback(program.kill)
+    broker = ends.enter_context(RocketMQ(classes, folder / "broker", addresses, settings))
+    program = ends.enter_context(Program(classes, folder / "client", addresses.name_server))
     pids = [broker.pid, names.pid]
-    return GatewaySide(THEIRS, addresses.name_server, addresses.broker, broker.store, pids, program)
+    return GatewaySide(THEIRS, addresses.broker, broker.store, pids, program)
 
 
-def measure(folder: Path, names: Sequence[str], rounds: int, seconds: int) -> Iterable[GatewayRow]:
+def measure(
+    folder: Path, names: Sequence[str], rounds: int, seconds: int, old: Path | None
+) -> Iterator[GatewayRow]:
     """Runs each load against both, in turns, after a turn of each that does not count."""
     classes = class_path()
     for is_sync in (False, True):
@@ -142,17 +140,21 @@ def measure(folder: Path, names: Sequence[str], rounds: int, seconds: int) -> It
             continue
         home = folder / ("sync" if is_sync else "async")
         with ExitStack() as ends:
-            sides = (
-                start_theirs(ends, classes, home / THEIRS, is_sync=is_sync),
-                start_ours(ends, classes, home / OURS, is_sync=is_sync),
-            )
-            for side, other in (sides, reversed(sides)):
-                with _alone(other):
+            if old is None:
+                other = start_theirs(ends, classes, home / THEIRS, is_sync=is_sync)
+            else:
+                other = start_node(ends, classes, home / OLD, is_sync=is_sync, tree=old)
+            sides = other, start_node(ends, classes, home / OURS, is_sync=is_sync)
+            for side, rest in (sides, reversed(sides)):
+                with _alone(rest):
                     _make_topic(side, "warm")
                     side.program.ask("send", topic="warm", body=BODY, seconds=WARM_S, threads=64)
             for name in chosen:
                 yield from _measure_load(sides, name, rounds, seconds)
-            yield _memory(sides, is_sync)
+            # The most that each server's processes held after a turn.
+            most = {side.name: [max(side.memory_mib)] for side in sides}
+            name = "memory of all server processes" + (", SYNC_FLUSH" if is_sync else "")
+            yield GatewayRow(name, "MiB", most[OURS][0] / most[other.name][0], most)
 
 
 @contextmanager
@@ -169,10 +171,10 @@ def _make_topic(side: GatewaySide, topic: str) -> None:
 
 def _measure_load(
     sides: Sequence[GatewaySide], name: str, rounds: int, seconds: int
-) -> Iterable[GatewayRow]:
+) -> Iterator[GatewayRow]:
     load, topic = LOADS[name], "".join(one if one.isalnum() else "-" for one in name)
     turns: dict[str, dict[str, list[float]]] = {
-        figure: {OURS: [], THEIRS: []} for figure in load.figures
+        figure: {side.name: [] for side in sides} for figure in load.figures
     }
     for side, other in (sides, reversed(sides)):
         with _alone(other):
@@ -190,12 +192,10 @@ def _measure_load(
                 for figure in load.figures:
                     turns[figure][side.name].append(found[figure])
     for figure, of_sides in turns.items():
-        pairs = list(zip(of_sides[OURS], of_sides[THEIRS], strict=True))
-        is_time = figure.endswith("_us")
-        ratio = median(theirs / ours if is_time else ours / theirs for ours, theirs in pairs)
-        yield GatewayRow(
-            name, figure, median(of_sides[OURS]), median(of_sides[THEIRS]), ratio, of_sides
-        )
+        theirs, ours = of_sides.values()
+        faster, slower = (theirs, ours) if figure.endswith("_us") else (ours, theirs)
+        ratio = median(a / b for a, b in zip(faster, slower, strict=True))
+        yield GatewayRow(name, figure, ratio, of_sides)
 
 
 def _turn(
@@ -213,14 +213,6 @@ def _turn(
     return {**found, "per_s": found["messages"] / found["seconds"]}
 
 
-def _memory(sides: Sequence[GatewaySide], is_sync: bool) -> GatewayRow:
-    """The most that each server's processes held after a turn."""
-    most = {side.name: max(side.memory_mib) for side in sides}
-    name = "memory of all server processes" + (", SYNC_FLUSH" if is_sync else "")
-    turns = {side.name: side.memory_mib for side in sides}
-    return GatewayRow(name, "MiB", most[OURS], most[THEIRS], most[OURS] / most[THEIRS], turns)
-
-
 def main() -> None:
     """Measures and prints a row as soon as it is there."""
     parser = argparse.ArgumentParser("python -m scripts.rivals.gateway", description=__doc__)
@@ -228,21 +220,22 @@ def main() -> None:
     parser.add_argument("--loads", default=everything, help="numbers from 0, by ,")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=4, help="of a turn")
+    parser.add_argument("--old", type=old_folder, metavar="TREE", help="instead of a broker")
     parser.add_argument("--json", action="store_true", help="one object a line")
     options = parser.parse_args()
     try:
         names = [dict(enumerate(LOADS))[int(number)] for number in options.loads.split(",")]
     except (ValueError, KeyError) as error:
         parser.error(f"--loads takes numbers from 0 to {len(LOADS) - 1}: {error}")
-    if not options.json:
-        print("| load | figure | Keelog | RocketMQ | ratio |\n|---|---|---:|---:|---:|", flush=True)
+    old = options.old and options.old.resolve()
+    rows = Rows(("load", "figure", "Keelog", "RocketMQ" if old is None else "old", "ratio"),
+                options.json)  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="keelog-gateway-") as folder:
-        for row in measure(Path(folder), names, options.rounds, options.seconds):
-            if options.json:
-                print(json.dumps(row._asdict()), flush=True)
-            else:
-                cells = (row.load, row.figure, f"{row.keelog:,.0f}", f"{row.rocketmq:,.0f}")
-                print(f"| {' | '.join(cells)} | {row.ratio:.2f} |", flush=True)
+        for row in measure(Path(folder), names, options.rounds, options.seconds, old):
+            medians = {name: median(values) for name, values in row.turns.items()}
+            theirs, ours = medians.values()
+            cells = (row.load, row.figure, f"{ours:,.0f}", f"{theirs:,.0f}", f"{row.ratio:.2f}")
+            rows.add(cells, {**row._asdict(), **medians})
 
 
 if __name__ == "__main__":

@@ -9,28 +9,26 @@ a log, and restarts.
 import random
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import zmq
 
 import keelog
 from keelog.bench.job import SECOND_NS, LoadJob
 from keelog.bench.node_process import ANY_DISK, Node, await_workers
 from keelog.bench.processes import Fleet
-from keelog.bench.results import Result, Stream, Summary
+from keelog.bench.results import Result
 from keelog.bench.running import run
 from keelog.bench.workload import Callers, Workload
 from protocol.record.encode import EncodedRecords
-from scripts.bench.dispatch import DispatchRow
+from scripts.bench.dispatch import rate_of_all
 from scripts.bench.dispatch import run as run_dispatch
-from scripts.bench.recovery import GIB, batches, fill_with, first_append, under_load
+from scripts.bench.recovery import GIB, batches, fill_with, restart, under_load
+from scripts.output import percentile
 from scripts.rivals.plan import CRC_OFF, OBJECTS, Load, Side
 from scripts.rivals.proc import cpu_seconds, family, private_mib, read_once
 from scripts.rivals.results import Figures
 from scripts.rivals.theirs import (
-    DISPATCH_TOPICS,
     KILL_AFTER_S,
     LOOKUPS,
     QUEUES,
@@ -54,18 +52,13 @@ SHARDS = 2
 """Queue workers, as many as a node has by itself."""
 
 
-class Ours(Side):
-    """One node with its settings, and the turns that are run against it."""
+class NodeSide(Side):
+    """A node on a store in a folder of its own."""
 
-    def __init__(self, folder: Path, side: str, *, sync: bool) -> None:
-        settings = list(ANY_DISK)
-        settings += [NO_CRC] if side == CRC_OFF else []
-        settings += [SYNC] if sync else []
-        self._folder = folder / side
-        self._settings = settings
+    def __init__(self, folder: Path, settings: Sequence[str] = ()) -> None:
+        self._folder = folder
+        self._settings = [*ANY_DISK, *settings]
         self._node: Node | None = None
-        self._prepared: Load | None = None
-        self._finds = 0
 
     def close(self) -> None:
         """Kills the node and removes its store."""
@@ -75,16 +68,46 @@ class Ours(Side):
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
+    def store(self) -> Path:
+        """Where the node's store is, or will be."""
+        return self._folder / "store"
+
+    @property
     def node(self) -> Node:
         """The node that runs."""
         assert self._node is not None, "not started"
         return self._node
 
+    def start_node(self) -> Node:
+        """Starts a node."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._node = Node(self.store, self._settings, readers=1).start()
+        return self._node
+
+    def pids(self) -> list[int]:
+        """The supervisor and its children."""
+        return [] if self._node is None else family(self._node.pid)
+
+    def wake(self) -> None:
+        """A few messages to a topic of their own."""
+        with keelog.connect(self.node.endpoint, timeout=60) as client:
+            for _ in range(WAKE_MESSAGES):
+                client.send("warm-up", b"up")
+
+
+class Ours(NodeSide):
+    """One node with its settings, and the turns that are run against it."""
+
+    def __init__(self, folder: Path, side: str, *, sync: bool) -> None:
+        settings = [NO_CRC] if side == CRC_OFF else []
+        super().__init__(folder / side, [*settings, SYNC] if sync else settings)
+        self._prepared: Load | None = None
+        self._finds = 0
+
     def prepare(self, load: Load) -> None:
         """A new node and store, topics, what is stored before, and nothing that is timed."""
         self.close()
-        self._folder.mkdir(parents=True)
-        self._node = Node(self._folder / "store", self._settings, readers=1).start()
+        self.start_node()
         self._prepared = load
         with keelog.connect(self.node.endpoint, timeout=60) as client:
             client.create_topic(topic_of(load), QUEUES, exist_ok=True)
@@ -110,14 +133,6 @@ class Ours(Side):
         if pss:
             figures["pss_mib"] = pss[0]
         return figures
-
-    def pids(self) -> list[int]:
-        """The supervisor and its children."""
-        return [] if self._node is None else family(self._node.pid)
-
-    def wake(self) -> None:
-        """A message, and its answer."""
-        wake_node(self.node)
 
     def _store_bytes(self) -> int:
         with keelog.connect(self.node.endpoint) as client:
@@ -171,17 +186,9 @@ class Ours(Side):
                 missing += not found
         answer = {"messages": LOOKUPS, "seconds": time.monotonic() - began, "failed": missing}
         times.sort()
-        answer["p50_us"] = times[LOOKUPS // 2] / 1e3
-        answer["p99_us"] = times[LOOKUPS * 99 // 100] / 1e3
+        answer |= {f"p{percent}_us": percentile(times, percent) / 1e3 for percent in (50, 99)}
         client_s = time.process_time() - own
         return figures_of(answer, cpu_seconds(self.pids()) - before, client_s)
-
-
-def wake_node(node: Node) -> None:
-    """A few messages to a topic of their own."""
-    with keelog.connect(node.endpoint, timeout=60) as client:
-        for _ in range(WAKE_MESSAGES):
-            client.send("warm-up", b"up")
 
 
 def workload(load: Load, endpoint: str, seconds: float) -> Workload:
@@ -211,13 +218,8 @@ def figures_of_result(result: Result) -> Figures:
     figures["per_s"] = steady.messages_per_s
     figures["failed"] = sum(whole.failures.values())
     figures["dispatched_after_s"] = result.dispatched_after_s
-    return figures | percentiles(steady)
-
-
-def percentiles(summary: Summary) -> Figures:
-    """In us; none where nothing was timed."""
-    named = {"p50_us": summary.p50_ms, "p99_us": summary.p99_ms, "p999_us": summary.p999_ms}
-    return {name: value * 1e3 for name, value in named.items() if value is not None}
+    named = {"p50_us": steady.p50_ms, "p99_us": steady.p99_ms, "p999_us": steady.p999_ms}
+    return figures | {name: value * 1e3 for name, value in named.items() if value is not None}
 
 
 def fill_keyed(client: keelog.Client, topic: str, messages: int) -> None:
@@ -251,89 +253,42 @@ class OurStore(Side):
         if load.kind == "dispatch":
             return self._dispatch(load)
         alone = Workload(
-            kind="store", batch=load.batch, body=str(load.body), queues=QUEUES, duration=seconds,
-            warm_up=1.0, directory=str(self._root),
+            kind="store", parts=("put", "batch"), batch=load.batch, body=str(load.body),
+            queues=QUEUES, duration=seconds, warm_up=1.0, directory=str(self._root),
         )  # fmt: skip
         try:
             streams = run(alone).streams
         finally:
             self.close()
-        return {
-            "single_per_s": rate_of(streams, "put "),
-            "batch_per_s": rate_of(streams, "batch "),
-        }
+        single, batch = (stream.steady.messages_per_s for stream in streams.values())
+        return {"single_per_s": single, "batch_per_s": batch}
 
     def _dispatch(self, load: Load) -> Figures:
         """A node's own workers at once, from the first one's begin until they have everything."""
-        row = DispatchRow(
-            load.messages, DISPATCH_TOPICS * QUEUES, keys=1, fill_rate=0.0, start_s=0.0
-        )
-        run_dispatch(self._root, row, SHARDS)
-        return {
-            "per_s": row.until_all,
-            "messages": row.records,
-            "failed": 0,
-            "server_cpu_s_per_million": row.cpu_us_per_record,
-            "client_cpu_s_per_million": 0.0,
-            "cpu_s_per_million": row.cpu_us_per_record,
-        }
+        done = run_dispatch(self._root, SHARDS)
+        cpu_s = sum(one.cpu_s for one in done.values())
+        seconds = load.messages / rate_of_all(load.messages, done)
+        return figures_of({"messages": load.messages, "seconds": seconds}, cpu_s, 0.0)
 
 
-class OurRestarts(Side):
+class OurRestarts(NodeSide):
     """A store with many queues, on which a node is killed and started again."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder / "restarts"
-        self._node: Node | None = None
+        super().__init__(folder / "restarts")
         self._prepared: list[EncodedRecords] = []
-
-    def close(self) -> None:
-        """Kills the node and removes its store."""
-        if self._node is not None:
-            self._node.kill()
-            self._node = None
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    def pids(self) -> list[int]:
-        """The supervisor and its children."""
-        assert self._node is not None, "not prepared"
-        return family(self._node.pid)
-
-    def wake(self) -> None:
-        """A few messages."""
-        assert self._node is not None, "not prepared"
-        wake_node(self._node)
 
     def prepare(self, load: Load) -> None:
         """A log of the size asked for, its queues reached in turn; then a node on it."""
         self.close()
         self._folder.mkdir(parents=True)
         self._prepared = batches(RESTART_QUEUES, load.body)
-        fill_with(self._folder / "store", int(load.gib * GIB), self._prepared)
-        self._node = Node(self._folder / "store", ANY_DISK, readers=1).start()
-        self._node.await_dispatched()
+        fill_with(self.store, int(load.gib * GIB), self._prepared)
+        self.start_node().await_dispatched()
 
     def turn(self, load: Load, side: str, seconds: float) -> Figures:
         """A second of sends, kill -9, and the time from the command to the first accepted send."""
-        node = self._node
-        assert node is not None, "not prepared"
-        with under_load(node, self._prepared):
+        with under_load(self.node, self._prepared):
             time.sleep(KILL_AFTER_S)
-            node.kill()
-        began = time.monotonic()
-        node.begin()
-        with zmq.Context() as context:
-            first_append(context, node.endpoint)
-        took = time.monotonic() - began
-        node.await_ready()
-        node.await_dispatched()
-        return {"seconds": took}
-
-
-def rate_of(streams: Mapping[str, Stream], beginning: str) -> float:
-    """Messages a second, without the warm-up, of the stream whose name begins so."""
-    (rate,) = [
-        stream.steady.messages_per_s for name, stream in streams.items()
-        if name.startswith(beginning)
-    ]  # fmt: skip
-    return rate
+            self.node.kill()
+        return {"seconds": restart(self.node).first_append_s}

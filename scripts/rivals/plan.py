@@ -1,44 +1,28 @@
 """The plan of a comparison with RocketMQ: its loads, the rows of its table, the order of its turns.
 
-A load is run in turns, one side after the other; a row is one figure of a load, with must and
-goal. Goals that are set against other brokers are written here as ratios to RocketMQ, from figures
-of one machine with two cores where all of them were measured with their own clients (RocketMQ /
-rival, a second): batches of 128 B 415 k / 1,018 k (Kafka), of 1 KiB 160 k / 240 k (Kafka), one
-caller 3.9 k / 10.7 k (NATS), 64 callers 20.9 k / 69.6 k (Kafka), 1,024 in flight 27.3 k / 651 k
-(Kafka), SYNC_FLUSH 64 callers 16.5 k / 85.9 k (Redis) and batches 317 k / 506 k (Kafka), reading
-1.66 M / 4 M (Kafka).
-
-Loads that share a broker are a group. A group starts its sides, then each load is prepared on
-both, warmed up once on each (discarded), and run in rounds: A B A B. The estimate adds what these
-steps usually take.
+A load is run in turns, one side after the other; a row is one figure of a load. Loads that share a
+broker are a group. A group starts its sides, then each load is prepared on both, warmed up on each
+(discarded), and run in rounds: A B A B.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from scripts.rivals.results import Figures
 
 Kind = Literal["send", "end_to_end", "consume", "find", "dispatch", "alone", "restart"]
 OURS, THEIRS = "ours", "rocketmq"
-CRC_OFF, OBJECTS = "ours_crc_off", "ours_objects"
-POOL, AUTO_BATCH, DEFAULT_HEAP = "rocketmq_pool", "rocketmq_auto_batch", "rocketmq_default_heap"
-CPU, PSS = "cpu_s_per_million", "pss_mib"
+CRC_OFF, OBJECTS, AUTO_BATCH = "ours_crc_off", "ours_objects", "rocketmq_auto_batch"
 BOTH = (THEIRS, OURS)
 WITH_CRC_OFF = (THEIRS, OURS, CRC_OFF)
 RATES_WARM_UP_S = 6.0
 """RocketMQ's producers are steady after 5-6 s; its consumers gain for longer."""
 READS_WARM_UP_S, READS_WARM_UP_MAX = 25.0, 8
 """For so long RocketMQ's consumers become faster; and the turns that are discarded at most."""
-GROUP_START_S = 12.0
-SETTLE_S = 2.0
-"""To wake up before a turn, and until all is dispatched and written back after it."""
-START_OF_OURS_S = 2.5
-"""Processes of a load start for each turn, and warm up for a second."""
 SIDE_COLUMN_ROUNDS_MAX = 3
 """Of sides beside those whose ratios decide."""
-SPECIAL_BROKERS = {DEFAULT_HEAP: "default heap", POOL: "transient store pool"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,21 +47,16 @@ class Load:
     gib: float = 0.0
     rounds_max: int = 100
     turn_s: float | None = None
-    """About how long a turn takes; None: as `--seconds` says."""
-    fill_s: float = 0.0
+    """About how long a turn of a read takes; None: as `--seconds` says."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableRow:
-    """One line of the table: a figure of a load; `must` and `goal` are ratios ours / RocketMQ."""
+class TableRow(NamedTuple):
+    """One line of the table: a figure of a load, of `side` beside RocketMQ."""
 
     title: str
     load: str
     figure: str
     unit: str
-    must: float
-    goal: float
-    less_is_better: bool = False
     side: str = OURS
 
 
@@ -93,58 +72,51 @@ LOADS = (
          sides=(*WITH_CRC_OFF, AUTO_BATCH), in_flight=1024),
     Load(name="end_to_end", kind="end_to_end", title="1,000/s to a long-polling consumer"),
     Load(name="consume", kind="consume", title="5 M x 128 B", messages=5_000_000, turn_s=6,
-         sides=(THEIRS, OURS, OBJECTS), fill_s=25),
+         sides=(THEIRS, OURS, OBJECTS)),
     Load(name="consume_1k", kind="consume", title="1 M x 1 KiB", messages=1_000_000, body=1024,
-         turn_s=3, fill_s=10),
-    Load(name="find", kind="find", title="by key, 1 M keys", messages=1_000_000, fill_s=8,
-         turn_s=2),
+         turn_s=3),
+    Load(name="find", kind="find", title="by key, 1 M keys", messages=1_000_000, turn_s=2),
     Load(name="sync_64", kind="send", title="SYNC_FLUSH, 64 callers that wait, 128 B", sync=True,
          callers=64),
     Load(name="sync_batches", kind="send", title="SYNC_FLUSH, batches of 100 x 128 B",
          sides=WITH_CRC_OFF, sync=True, batch=100, in_flight=16),
-    Load(name="dispatch", kind="dispatch", title="5 M records, 1 key each", messages=5_000_000,
-         turn_s=6, fill_s=20),
+    Load(name="dispatch", kind="dispatch", title="5 M records, 1 key each", messages=5_000_000),
     Load(name="alone", kind="alone", title="store alone: single puts, then batches of 100, 128 B",
-         batch=100, turn_s=15),
+         batch=100),
     Load(name="restart_1g", kind="restart", title="1,000 queues, 1 GiB, after kill -9", gib=1,
-         body=1024, turn_s=6, fill_s=12),
+         body=1024),
     Load(name="restart_8g", kind="restart", title="1,000 queues, 8 GiB, after kill -9", gib=8,
-         body=1024, turn_s=10, fill_s=75, rounds_max=2),
-    Load(name="pool_1k", kind="send", title="batches of 100 x 1 KiB, transientStorePoolEnable",
-         sides=(POOL, OURS), batch=100, in_flight=16, body=1024),
-    Load(name="default_heap", kind="send", title="batches, the broker's heap as Java chooses it",
-         sides=(DEFAULT_HEAP,), batch=100, in_flight=16, rounds_max=2),
+         body=1024, rounds_max=2),
 )  # fmt: skip
 
 ROWS = (
-    TableRow("send, batches of 100 x 128 B", "send_batches", "per_s", "/s", 1.5, 3.68),
-    TableRow("send, batches of 100 x 1 KiB", "send_batches_1k", "per_s", "/s", 2.0, 3.0),
-    TableRow("one by one, 1 caller, 128 B", "send_1", "per_s", "/s", 2.0, 2.74),
-    TableRow("one by one, 64 callers, 128 B", "send_64", "per_s", "/s", 3.0, 4.33),
-    TableRow("producer with 1,024 in flight, 128 B", "in_flight", "per_s", "/s", 5.0, 23.8),
-    TableRow("SYNC_FLUSH, 64 callers, 128 B", "sync_64", "per_s", "/s", 2.5, 5.2),
-    TableRow("SYNC_FLUSH, batches of 100 x 128 B", "sync_batches", "per_s", "/s", 1.5, 2.08),
-    TableRow("end to end at 1,000/s, p50", "end_to_end", "p50_us", "us", 0.5, 0.22, True),
-    TableRow("end to end at 1,000/s, p99", "end_to_end", "p99_us", "us", 0.5, 0.22, True),
-    TableRow("consume 5 M x 128 B, raw", "consume", "per_s", "/s", 1.5, 2.41),
-    TableRow("the same, as message objects", "consume", "per_s", "/s", 0.3, 0.6, side=OBJECTS),
-    TableRow("consume 1 M x 1 KiB, raw", "consume_1k", "per_s", "/s", 1.5, 2.5),
-    TableRow("dispatch into queues and index, 5 M", "dispatch", "per_s", "/s", 2.0, 4.0),
-    TableRow("store alone, single puts", "alone", "single_per_s", "/s", 0.5, 1.0),
-    TableRow("store alone, batches of 100", "alone", "batch_per_s", "/s", 2.0, 5.0),
-    TableRow("look-up by key, p50", "find", "p50_us", "us", 1.0, 0.5, True),
-    TableRow("look-up by key, p99", "find", "p99_us", "us", 1.0, 0.5, True),
-    TableRow("restart to first send, 1 GiB", "restart_1g", "seconds", "s", 0.4, 0.15, True),
-    TableRow("restart to first send, 8 GiB", "restart_8g", "seconds", "s", 0.4, 0.05, True),
-    TableRow("memory under load, server processes", "*", PSS, "MiB", 0.25, 0.1, True),
-    TableRow("CPU s per million, batches, both sides", "send_batches", CPU, "s", 0.6, 0.25, True),
+    TableRow("send, batches of 100 x 128 B", "send_batches", "per_s", "/s"),
+    TableRow("send, batches of 100 x 1 KiB", "send_batches_1k", "per_s", "/s"),
+    TableRow("one by one, 1 caller, 128 B", "send_1", "per_s", "/s"),
+    TableRow("one by one, 64 callers, 128 B", "send_64", "per_s", "/s"),
+    TableRow("producer with 1,024 in flight, 128 B", "in_flight", "per_s", "/s"),
+    TableRow("SYNC_FLUSH, 64 callers, 128 B", "sync_64", "per_s", "/s"),
+    TableRow("SYNC_FLUSH, batches of 100 x 128 B", "sync_batches", "per_s", "/s"),
+    TableRow("end to end at 1,000/s, p50", "end_to_end", "p50_us", "us"),
+    TableRow("end to end at 1,000/s, p99", "end_to_end", "p99_us", "us"),
+    TableRow("consume 5 M x 128 B, raw", "consume", "per_s", "/s"),
+    TableRow("the same, as message objects", "consume", "per_s", "/s", OBJECTS),
+    TableRow("consume 1 M x 1 KiB, raw", "consume_1k", "per_s", "/s"),
+    TableRow("dispatch into queues and index, 5 M", "dispatch", "per_s", "/s"),
+    TableRow("store alone, single puts", "alone", "single_per_s", "/s"),
+    TableRow("store alone, batches of 100", "alone", "batch_per_s", "/s"),
+    TableRow("look-up by key, p50", "find", "p50_us", "us"),
+    TableRow("look-up by key, p99", "find", "p99_us", "us"),
+    TableRow("restart to first send, 1 GiB", "restart_1g", "seconds", "s"),
+    TableRow("restart to first send, 8 GiB", "restart_8g", "seconds", "s"),
+    TableRow("memory under load, server processes", "*", "pss_mib", "MiB"),
+    TableRow("CPU s per million, batches, both sides", "send_batches", "cpu_s_per_million", "s"),
 )
 
 
 def scaled(load: Load, scale: float) -> Load:
     """A load that reads or starts with a part of what it should: for a quick look."""
-    return replace(load, messages=round(load.messages * scale), gib=load.gib * scale,
-                   fill_s=load.fill_s * scale)  # fmt: skip
+    return replace(load, messages=round(load.messages * scale), gib=load.gib * scale)
 
 
 def chosen(names: str) -> tuple[Load, ...]:
@@ -189,19 +161,8 @@ class Side:
         """Ends it and removes what it stored."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadGroup:
-    """Loads that share what runs on each side."""
-
-    name: str
-    loads: tuple[Load, ...]
-
-
 def group_of(load: Load) -> str:
     """The name of a load's group."""
-    for side, name in SPECIAL_BROKERS.items():
-        if side in load.sides:
-            return name
     if load.kind in ("dispatch", "alone"):
         return "in process"
     if load.kind == "restart":
@@ -209,18 +170,17 @@ def group_of(load: Load) -> str:
     return "SYNC_FLUSH" if load.sync else "ASYNC_FLUSH"
 
 
-def groups(loads: Sequence[Load], only: str = "") -> list[LoadGroup]:
-    """Groups in the order of their first loads. `only`: `ours` or `rocketmq` and its variants."""
+def groups(loads: Sequence[Load]) -> dict[str, list[Load]]:
+    """Loads that share what runs on each side, by the group's name, in the order of the first."""
     found: dict[str, list[Load]] = {}
     for load in loads:
-        if any(wanted(side, only) for side in load.sides):
-            found.setdefault(group_of(load), []).append(load)
-    return [LoadGroup(name, tuple(members)) for name, members in found.items()]
+        found.setdefault(group_of(load), []).append(load)
+    return found
 
 
-def wanted(side: str, only: str) -> bool:
-    """Whether a side runs; its variants go with it."""
-    return not only or side.startswith(only)
+def sides_of(load: Load, only: str = "") -> list[str]:
+    """The sides that run. `only`: `ours` or `rocketmq`, whose variants go with it."""
+    return [side for side in load.sides if side.startswith(only)]
 
 
 def rounds_of(load: Load, rounds: int, side: str = OURS) -> int:
@@ -242,41 +202,14 @@ def warm_ups(load: Load, side: str, seconds: float) -> list[float]:
     return [RATES_WARM_UP_S if java else 1.0]
 
 
-def estimate_s(loads: Sequence[Load], rounds: int, seconds: float, only: str = "") -> float:
-    """Seconds that the whole will take, roughly."""
-    return sum(
-        GROUP_START_S + sum(load_s(load, rounds, seconds, only) for load in group.loads)
-        for group in groups(loads, only)
-    )
-
-
-def load_s(load: Load, rounds: int, seconds: float, only: str = "") -> float:
-    """Seconds of one load, on all of its sides."""
-    total = 0.0
-    for side in load.sides:
-        if not wanted(side, only):
-            continue
-        ours = START_OF_OURS_S if side.startswith(OURS) else 0.0
-        # These two share what another side has stored.
-        total += 0.0 if side in (OBJECTS, AUTO_BATCH) else load.fill_s
-        turn_s = (load.turn_s or seconds) + SETTLE_S
-        total += rounds_of(load, rounds, side) * (turn_s + ours)
-        total += sum(min(one, load.turn_s or one) + ours for one in warm_ups(load, side, seconds))
-    return total
-
-
-def plan_text(loads: Sequence[Load], rounds: int, seconds: float, only: str = "") -> str:
-    """The loads that will be run, and about how long they take."""
+def plan_text(loads: Sequence[Load], rounds: int, only: str = "") -> str:
+    """The loads that will be run."""
     lines = []
-    for group in groups(loads, only):
-        lines.append(f"{group.name}:")
-        for load in group.loads:
-            sides = ", ".join(side for side in load.sides if wanted(side, only))
-            minutes = load_s(load, rounds, seconds, only) / 60
+    for name, group in groups(loads).items():
+        lines.append(f"{name}:")
+        for load in group:
+            sides = ", ".join(sides_of(load, only))
             lines.append(
                 f"  {load.name:16} {load.title}: {rounds_of(load, rounds)} rounds of {sides}"
-                f" (~{minutes:.1f} min)"
             )
-    whole = estimate_s(loads, rounds, seconds, only) / 60
-    lines.append(f"about {whole:.0f} minutes in all, with {seconds:g} s for each turn")
     return "\n".join(lines)

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scripts.output import Spread
+
 Figures = dict[str, Any]
 MUST_AGREE = ("seconds", "scale")
 """Figures that all turns of one file have in common."""
@@ -93,6 +95,10 @@ class TurnResults:
             if turn.side == side and load in ("*", turn.load) and value is not None:
                 found[turn.round] = max(found.get(turn.round, value), value)
         return found
+
+    def spread(self, load: str, side: str, figure: str) -> Spread | None:
+        """Least, median and greatest of one figure's rounds."""
+        return Spread.of(self.by_round(load, side, figure).values())
 
     def lines(self) -> str:
         """The whole file."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from keelog.bench.job import wake_up_in_time
 from node.supervisor.bind import free_ports
@@ -30,6 +30,13 @@ HEAP = ("-Xms3g", "-Xmx3g", "-XX:+UseG1GC", "-XX:MaxDirectMemorySize=15g")
 
 The direct memory is that of RocketMQ's own runbroker.sh; the transient store pool needs it.
 """
+SMALL_HEAP = (
+    "-Xms512m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m",
+    # As ANY_DISK of nodes: a broker refuses sends while the machine's disk is 90 % full.
+    "-Drocketmq.broker.diskSpaceWarningLevelRatio=1.0",
+    "-Drocketmq.broker.diskSpaceCleanForciblyRatio=1.0",
+)  # fmt: skip
+"""Of brokers whose speed does not count, or beside others."""
 CLIENT_HEAP = ("-Xms1g", "-Xmx2g")
 _OPENS = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
@@ -114,7 +121,7 @@ def _begin_client() -> None:
 
 
 class Jvm:
-    """One Java process. What it prints goes to `NAME.log` in its home."""
+    """One Java process. What it prints goes to `NAME.log` in its home. A context that kills it."""
 
     def __init__(
         self,
@@ -142,6 +149,12 @@ class Jvm:
                 # Ctrl-C is ours to handle: the order of the end is not left to the terminal.
                 start_new_session=True,
             )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
     @property
     def pid(self) -> int:
@@ -194,19 +207,21 @@ class Jvm:
             raise RivalFailed(f"{self.name}: {answer['error']}")
         return answer
 
-
-class Program(Jvm):
-    """The warm Java program: `ask` it something and wait for the reply."""
-
-    def __init__(self, classes: str, home: Path, name_server: str) -> None:
-        command = [*CLIENT_HEAP, "-cp", classes, "Rival", name_server]
-        super().__init__("client", home, command, talks=True)
-        self.hear()
-
     def ask(self, do: str, **arguments: object) -> Answer:
         """One command and its reply."""
         self.tell({"do": do, **arguments})
         return self.hear()
+
+
+class Program(Jvm):
+    """The warm Java program of java/."""
+
+    def __init__(
+        self, classes: str, home: Path, name_server: str, heap: Sequence[str] = CLIENT_HEAP
+    ) -> None:
+        command = [*heap, "-cp", classes, "Rival", name_server]
+        super().__init__("client", home, command, talks=True)
+        self.hear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +254,10 @@ def start_name_server(
 
 
 class RocketMQ:
-    """One broker on the store `home/store`, with `settings` beside those of BROKER."""
+    """One broker on the store `home/store`, with `settings` beside those of BROKER.
+
+    As a context it is started, and removed at the end.
+    """
 
     def __init__(
         self,
@@ -256,6 +274,13 @@ class RocketMQ:
         self._heap = heap
         self._settings = dict(settings)
         self.jvm: Jvm | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
 
     def begin(self) -> None:
         """Starts it and does not wait."""

@@ -6,7 +6,7 @@ ends. CPU seconds count from the first message until queues and index hold the l
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,6 @@ from scripts.rivals.plan import AUTO_BATCH, Load, Side
 from scripts.rivals.proc import cpu_seconds, private_mib, read_once
 from scripts.rivals.results import Figures
 from scripts.rivals.rocketmq import (
-    HEAP,
     Addresses,
     Jvm,
     Program,
@@ -58,30 +57,20 @@ class BrokerBench:
     def open(cls, classes: str, folder: Path) -> Iterator["BrokerBench"]:
         """Starts name server and program; ends them, whatever happens."""
         addresses = Addresses.free()
-        names = start_name_server(classes, folder / "names", addresses.name_server)
-        try:
-            program = Program(classes, folder / "client", addresses.name_server)
-            try:
-                yield cls(classes, folder, addresses, names, program)
-            finally:
-                program.kill()
-        finally:
-            names.kill()
+        with (
+            start_name_server(classes, folder / "names", addresses.name_server) as names,
+            Program(classes, folder / "client", addresses.name_server) as program,
+        ):
+            yield cls(classes, folder, addresses, names, program)
 
 
 class Theirs(Side):
     """One broker with its settings, and the turns that are run against it."""
 
-    def __init__(
-        self,
-        bench: BrokerBench,
-        name: str,
-        settings: Mapping[str, object],
-        heap: Sequence[str] = HEAP,
-    ) -> None:
+    def __init__(self, bench: BrokerBench, name: str, settings: Mapping[str, object]) -> None:
         self._bench = bench
         home = bench.folder / name
-        self._broker = RocketMQ(bench.classes, home, bench.addresses, settings, heap)
+        self._broker = RocketMQ(bench.classes, home, bench.addresses, settings)
         self._finds = 0
 
     def start(self) -> None:

@@ -5,9 +5,11 @@ Each is a folder with a tree of its own. A node of each runs, and a client of ea
 they work in turns of half a second, so that a slow minute of the machine is slow for both. A third
 node and client are the old tree's once more: what they differ from the first is the error of the
 measurement. Figures are medians over the turns, and ratios to the old tree; latencies are the
-median and the 99th percentile of each turn, of loads whose callers wait for something.
+median and the 99th percentile of each turn, of loads whose callers wait for something. RocketMQ's
+Java client at nodes of two trees: `python -m scripts.rivals.gateway --old OLD`.
 
-This file is also the client's program (`--child`), so it imports nothing but the public package.
+This file is also the client's program (`--child`), so it imports nothing but the public package
+before it measures.
 """
 
 import argparse
@@ -20,7 +22,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from keelog.bench.node_process import Node
 
 BODY = bytes(128)
 BATCH = 100
@@ -30,7 +35,6 @@ TASKS = 64
 PER_S = 1_000
 FILL = 200_000
 SECONDS = 0.5
-START_S = 60.0
 ROWS = {
     "send_1": "one by one",
     "send_64": "64 tasks that wait",
@@ -218,26 +222,13 @@ def _consumed(client: Any, as_objects: bool) -> Turn:
 # -- the comparison -------------------------------------------------------------------------------
 
 
-@contextmanager
-def _node(tree: Path, folder: Path, load: str) -> Iterator[str]:
-    """A node of a tree on a new store; its URL."""
-    command = [sys.executable, "-P", "-m", "keelog", "serve", str(folder)]
-    command += ["--bind", "tcp://127.0.0.1:0", "-X", "disk_space_warning_level_ratio=100"]
-    if load == "sync_64":
-        command += ["-X", "flush_disk_type=SYNC_FLUSH"]
-    with subprocess.Popen(
-        command, env=_environment(tree), stderr=subprocess.PIPE, text=True
-    ) as one:
-        assert one.stderr is not None
-        try:
-            for line in one.stderr:
-                if line.startswith("ready "):
-                    break
-            else:
-                raise SystemExit(f"no node of {tree} could be started")
-            yield line.split()[1]
-        finally:
-            one.terminate()
+def _node(tree: Path, folder: Path, load: str) -> "Node":
+    """A node of a tree on a new store."""
+    from keelog.bench.node_process import ANY_DISK, Node
+
+    settings = [*ANY_DISK, "flush_disk_type=SYNC_FLUSH"] if load == "sync_64" else ANY_DISK
+    folder.mkdir()
+    return Node(folder / "store", settings, readers=1, env=_environment(tree))
 
 
 @contextmanager
@@ -267,8 +258,8 @@ def compare(load: str, trees: list[Path], turns: int) -> list[list[list[float]]]
             stack.enter_context(_node(tree, work / str(n), load)) for n, tree in enumerate(trees)
         ]
         clients = [
-            stack.enter_context(_client(tree, load, url))
-            for tree, url in zip(trees, nodes, strict=True)
+            stack.enter_context(_client(tree, load, node.endpoint))
+            for tree, node in zip(trees, nodes, strict=True)
         ]
         found: list[list[list[float]]] = [[] for _ in trees]
         for turn in range(turns):

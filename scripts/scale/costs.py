@@ -10,13 +10,12 @@ import json
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
-
-import psutil
 
 from keelog.bench.node_process import ANY_DISK, Node
 from node.supervisor.bind import free_ports
@@ -33,6 +32,8 @@ from protocol.remoting.codes import RequestCode
 from protocol.remoting.java_json import write_body
 from scripts.load.remoting_sends import PipelinedRequests
 from scripts.option_types import new_file, real_number
+from scripts.output import Rows
+from scripts.rivals.proc import cpu_seconds
 from scripts.rivals.rocketmq import RivalMissing, class_path, start_name_server
 
 SUBSCRIPTIONS = 10
@@ -65,31 +66,27 @@ class RepeatedRequest(NamedTuple):
     body: bytes = b""
 
 
-def cpu_s(process: psutil.Process) -> float:
-    """CPU time that the process has used."""
-    times = process.cpu_times()
-    return times.user + times.system
+class CostMeter(NamedTuple):
+    """Measures requests to one process."""
 
+    server: str
+    pid: int
+    port: int
 
-def cost_of(
-    server: str,
-    name: str,
-    process: psutil.Process,
-    port: int,
-    asked: RepeatedRequest,
-    times: int = TIMES,
-) -> Cost:
-    """Asks `times` times after some that do not count."""
-    with PipelinedRequests("127.0.0.1", port) as requests:
-        for number in range(WARM + times):
-            if number == WARM:
-                requests.wait()
-                began, bytes_before = cpu_s(process), requests.reply_bytes
-            requests.ask(*asked)
-        requests.wait()
-        used = cpu_s(process) - began
-        replied = (requests.reply_bytes - bytes_before) // times
-    return Cost(server, name, used / times * 1e6, len(asked.body), replied)
+    def cost(self, name: str, asked: RepeatedRequest, times: int = TIMES, warm: int = WARM) -> Cost:
+        """Asks `times` times after `warm` times that do not count; few one after the other."""
+        with PipelinedRequests("127.0.0.1", self.port) as requests:
+            for number in range(warm + times):
+                if number == warm:
+                    requests.wait()
+                    began, bytes_before = cpu_seconds([self.pid]), requests.reply_bytes
+                requests.ask(*asked)
+                if times < WARM:
+                    requests.wait()
+            requests.wait()
+            used = cpu_seconds([self.pid]) - began
+            replied = (requests.reply_bytes - bytes_before) // times
+        return Cost(self.server, name, used / times * 1e6, len(asked.body), replied)
 
 
 def heart_beat(member: int, topics: int = SUBSCRIPTIONS) -> RepeatedRequest:
@@ -125,12 +122,9 @@ def await_listening(port: int) -> None:
 def gateway_costs(folder: Path) -> Iterator[Cost]:
     """What a node's gateway takes for each request that clients repeat by the clock."""
     port = free_ports(4) + 3
-    with ExitStack() as ends:
-        remoting = f"serve.remoting=127.0.0.1:{port}"
-        node = Node(folder / "node", [*ANY_DISK, remoting], readers=1).start()
-        ends.callback(node.kill)
+    settings = [*ANY_DISK, f"serve.remoting=127.0.0.1:{port}"]
+    with ExitStack() as ends, Node(folder / "node", settings, readers=1) as node:
         await_listening(port)
-        gateway = dict(node.children())["gateway"]
         with PipelinedRequests("127.0.0.1", port) as setup:
             for number in range(SUBSCRIPTIONS):
                 setup.ask(*create_topic(f"scale-{number}"))
@@ -138,22 +132,18 @@ def gateway_costs(folder: Path) -> Iterator[Cost]:
             setup = ends.enter_context(PipelinedRequests("127.0.0.1", port))
             setup.ask(*heart_beat(member))
             setup.wait()
-        commit = {"consumerGroup": "scale-group", "topic": "scale-0", "queueId": "0"}
-        commit |= {"commitOffset": "0"}
+        meter = CostMeter("gateway", node.pids()["gateway"], port)
         group = {"consumerGroup": "scale-group"}
-        for name, asked in {
-            f"heart-beat, {SUBSCRIPTIONS} topics": heart_beat(0),
-            f"members of a group of {MEMBERS}": RepeatedRequest(
-                RequestCode.GET_CONSUMER_LIST_BY_GROUP, group
-            ),
-            "route of a topic on one node": RepeatedRequest(
-                RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "scale-0"}
-            ),
-            "commit of a queue's offset": RepeatedRequest(
-                RequestCode.UPDATE_CONSUMER_OFFSET, commit
-            ),
-        }.items():
-            yield cost_of("gateway", name, gateway, port, asked)
+        commit = {**group, "topic": "scale-0", "queueId": "0", "commitOffset": "0"}
+        members = RepeatedRequest(RequestCode.GET_CONSUMER_LIST_BY_GROUP, group)
+        route = RepeatedRequest(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "scale-0"})
+        yield meter.cost(f"heart-beat, {SUBSCRIPTIONS} topics", heart_beat(0))
+        yield meter.cost(f"members of a group of {MEMBERS}", members)
+        yield meter.cost("route of a topic on one node", route)
+        yield meter.cost(
+            "commit of a queue's offset",
+            RepeatedRequest(RequestCode.UPDATE_CONSUMER_OFFSET, commit),
+        )
 
 
 def registration(broker: int, topics: Iterable[str]) -> RepeatedRequest:
@@ -176,35 +166,22 @@ def name_server_costs(folder: Path) -> Iterator[Cost]:
     """What RocketMQ's name server takes to register a node, and for a route over all nodes."""
     port = free_ports(1)
     with ExitStack() as ends:
-        jvm = start_name_server(class_path(), folder / "names", f"127.0.0.1:{port}")
-        ends.callback(jvm.kill)
-        process = psutil.Process(jvm.pid)
+        names = start_name_server(class_path(), folder / "names", f"127.0.0.1:{port}")
+        ends.enter_context(names)
         # Who ends a connection takes its brokers with it, so this one stays.
         setup = ends.enter_context(PipelinedRequests("127.0.0.1", port))
         for broker in range(BROKERS):
             setup.ask(*registration(broker, ("wide", "other")))
         setup.wait()
-        yield cost_of(
-            *("name server", f"route of a topic on {BROKERS} nodes", process, port),
-            RepeatedRequest(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "wide"}),
-        )
+        meter = CostMeter("name server", names.pid, port)
+        route = RepeatedRequest(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "wide"})
+        yield meter.cost(f"route of a topic on {BROKERS} nodes", route)
         topics = [f"scale-{number}" for number in range(TOPICS)]
-        name = f"registration of a node with {TOPICS} topics"
-        yield registration_cost(name, process, port, registration(BROKERS, topics))
-
-
-def registration_cost(
-    name: str, process: psutil.Process, port: int, asked: RepeatedRequest
-) -> Cost:
-    """Registrations are large, and a few warm the name server."""
-    with PipelinedRequests("127.0.0.1", port) as requests:
-        for number in range(2 * REGISTRATIONS):
-            if number == REGISTRATIONS:
-                began = cpu_s(process)
-            requests.ask(*asked)
-            requests.wait()
-        used = cpu_s(process) - began
-    return Cost("name server", name, used / REGISTRATIONS * 1e6, len(asked.body), 0)
+        # Registrations are large, and a few warm the name server.
+        yield meter.cost(
+            f"registration of a node with {TOPICS} topics",
+            registration(BROKERS, topics), REGISTRATIONS, REGISTRATIONS,
+        )  # fmt: skip
 
 
 def main() -> None:
@@ -217,20 +194,16 @@ def main() -> None:
     )  # fmt: skip
     options = parser.parse_args()
     costs: list[Cost] = []
-    print("| server | request | CPU, us | body, bytes | reply, bytes |\n|---|---|---:|---:|---:|")
+    rows = Rows(("server", "request", "CPU, us", "body, bytes", "reply, bytes"))
     with tempfile.TemporaryDirectory(prefix="keelog-scale-") as name:
-        measures: tuple[Callable[[Path], Iterator[Cost]], ...] = (gateway_costs, name_server_costs)
-        for measure in measures:
-            try:
-                for cost in measure(Path(name)):
-                    costs.append(cost)
-                    print(
-                        f"| {cost.server} | {cost.request} | {cost.cpu_us:,.0f} "
-                        f"| {cost.body_bytes:,} | {cost.reply_bytes:,} |",
-                        flush=True,
-                    )
-            except RivalMissing as error:
-                raise SystemExit(f"error: {error}") from error
+        folder = Path(name)
+        try:
+            for cost in chain(gateway_costs(folder), name_server_costs(folder)):
+                costs.append(cost)
+                sizes = f"{cost.body_bytes:,}", f"{cost.reply_bytes:,}"
+                rows.add((*cost[:2], f"{cost.cpu_us:,.0f}", *sizes), cost._asdict())
+        except RivalMissing as error:
+            raise SystemExit(f"error: {error}") from error
     if options.json:
         document = {"sends_per_s": options.sends, "costs": [cost._asdict() for cost in costs]}
         options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

@@ -5,7 +5,7 @@ computes and simulates; it starts nothing and takes seconds.
 """
 
 import argparse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -14,6 +14,7 @@ import numpy as np
 
 from scripts.docs.pages import fill_part
 from scripts.option_types import old_file
+from scripts.output import grid
 from scripts.scale.model import (
     ALL,
     CAUSES,
@@ -41,13 +42,6 @@ SEED = 20_261_124
 GROUPS = (8, 50, 500)
 
 
-def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table of Markdown; all but the first column are figures."""
-    names = list(head)
-    lines = [f"| {' | '.join(names)} |", "|---|" + "---:|" * (len(names) - 1)]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
-
-
 def capacity_table(costs: NodeCosts, *, width: int | None) -> str:
     """A row for each size of a cluster; `width` None: each topic is on all nodes."""
 
@@ -68,7 +62,7 @@ def capacity_table(costs: NodeCosts, *, width: int | None) -> str:
 
     head = ["nodes", "clients", "M messages/s", "queues of a node", "connections of a node"]
     head += ["gateway, of a core", "name server, of a core", "MB/s of it", "nearest limit"]
-    return table(head, rows())
+    return grid(head, list(rows()))
 
 
 def breaking_table(costs: NodeCosts) -> str:
@@ -90,7 +84,7 @@ def breaking_table(costs: NodeCosts) -> str:
         [f"{of[name]:,}" if name in of else "above 3 M" for of in (wide, narrow)] for name in names
     ]
     rows = [[name, *cells] for name, cells in zip(names, said, strict=True)]
-    return table(("limit", "topics on all nodes", "topics on four nodes"), rows)
+    return grid(("limit", "topics on all nodes", "topics on four nodes"), rows)
 
 
 def placement_table() -> str:
@@ -111,7 +105,7 @@ def placement_table() -> str:
                 ]
 
     head = ["topics", *(f"busiest node, {count} lost" for count in LOST)]
-    return table([*head, "touched by 1 loss", "lost by 10 losses"], rows())
+    return grid([*head, "touched by 1 loss", "lost by 10 losses"], list(rows()))
 
 
 def failover_table() -> str:
@@ -138,7 +132,7 @@ def failover_table() -> str:
     head = ["loss of one node of 100", "gone from routes after, s", "last producer knows after, s"]
     head += ["last member knows after, s", "sends tried twice until then", "queues that move"]
     head += ["s with two owners, each queue", "s with none"]
-    return table(head, rows())
+    return grid(head, list(rows()))
 
 
 def main() -> None:

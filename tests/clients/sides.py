@@ -7,19 +7,20 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from protocol.remoting.codes import RequestCode, ResponseCode
-from scripts.rivals.rocketmq import Addresses, RocketMQ, class_path, start_name_server
+from scripts.rivals.rocketmq import (
+    SMALL_HEAP,
+    Addresses,
+    RocketMQ,
+    class_path,
+    start_name_server,
+)
 from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import REMOTING, RemotingPeer, remoting_place
 
 CLUSTER, BROKER = "DefaultCluster", "broker-a"
 DELAY_LEVELS = "1s 2s 1s 2s 2s"
 """A message that is handed back for the first time comes again after the third."""
-BROKER_OPTIONS = (
-    "-Xms512m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m",
-    # As ANY_DISK of nodes: a broker refuses sends while the machine's disk is 90 % full.
-    "-Drocketmq.broker.diskSpaceWarningLevelRatio=1.0",
-    "-Drocketmq.broker.diskSpaceCleanForciblyRatio=1.0",
-)  # fmt: skip
+BROKER_OPTIONS = SMALL_HEAP
 BROKER_AT_REST = MappingProxyType(
     {"transactionMetricFlushInterval": 100, "timerFlushIntervalMs": 60_000}
 )

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from scripts.rivals.dashboard.cases import CASES
-from scripts.rivals.dashboard.server import dashboard_jar
-from scripts.rivals.dashboard.table import (
+from scripts.rivals.rocketmq import RivalMissing
+from tests.clients.dashboard.cases import CASES
+from tests.clients.dashboard.server import dashboard_jar
+from tests.clients.dashboard.table import (
     DIFFERENCES,
     PageSide,
     not_asked,
     run_cases,
     start_dashboards,
 )
-from scripts.rivals.mqadmin.side_by_side import EQUAL, REFUSED, unexpected
-from scripts.rivals.rocketmq import RivalMissing
+from tests.clients.mqadmin.side_by_side import EQUAL, REFUSED, unexpected
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(900)]
 

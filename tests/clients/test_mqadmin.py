@@ -5,11 +5,11 @@ from contextlib import ExitStack
 
 import pytest
 
-from scripts.rivals.mqadmin.cases import CASES, MOST_USED
-from scripts.rivals.mqadmin.side_by_side import DIFFERENCES, unexpected
-from scripts.rivals.mqadmin.sides import AdminSide, start_sides
-from scripts.rivals.mqadmin.table import run_cases
-from scripts.rivals.rocketmq import class_path, missing
+from scripts.rivals.rocketmq import missing
+from tests.clients.mqadmin.cases import CASES, MOST_USED
+from tests.clients.mqadmin.side_by_side import DIFFERENCES, unexpected
+from tests.clients.mqadmin.sides import AdminSide, start_sides
+from tests.clients.mqadmin.table import run_cases
 
 pytestmark = [
     pytest.mark.clients,
@@ -21,7 +21,7 @@ pytestmark = [
 @pytest.fixture
 def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[AdminSide]]:
     with ExitStack() as ends:
-        yield start_sides(ends, class_path(), tmp_path_factory.mktemp("mqadmin"))
+        yield start_sides(ends, tmp_path_factory.mktemp("mqadmin"))
 
 
 def test_the_commands_that_operators_use_most_print_what_they_print_at_a_broker(

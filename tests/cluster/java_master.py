@@ -5,12 +5,12 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from keelog.replication.replica.questions import MasterFacts, ask_facts
 from scripts.rivals.rocketmq import (
     Addresses,
-    Jvm,
+    Program,
     RivalFailed,
     RocketMQ,
     class_path,
@@ -26,20 +26,6 @@ CATCH_UP_S = 120.0
 PROGRAM_OPTIONS = ("-Xms128m", "-Xmx512m")
 
 
-class Producer(Jvm):
-    """The warm Java program, with a small heap."""
-
-    def __init__(self, classes: str, home: Path, name_server: str) -> None:
-        command = [*PROGRAM_OPTIONS, "-cp", classes, "Rival", name_server]
-        super().__init__("producer", home, command, talks=True)
-        self.hear()
-
-    def ask(self, do: str, **arguments: object) -> dict[str, Any]:
-        """One command and its reply."""
-        self.tell({"do": do, **arguments})
-        return self.hear()
-
-
 class JavaMaster:
     """Name server, broker and producer, as a context. `settings` are the broker's."""
 
@@ -51,7 +37,9 @@ class JavaMaster:
         found = {"brokerIP2": "127.0.0.1", **BROKER_AT_REST, **settings}
         self.broker = RocketMQ(classes, home / "broker", self.addresses, found, BROKER_OPTIONS)
         self.broker.start()
-        self.producer = Producer(classes, home / "producer", self.addresses.name_server)
+        self.producer = Program(
+            classes, home / "producer", self.addresses.name_server, PROGRAM_OPTIONS
+        )
         self._load: threading.Thread | None = None
         self._is_over = threading.Event()
         self.sent = 0

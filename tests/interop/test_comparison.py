@@ -17,7 +17,7 @@ def test_both_sides_take_their_turn_and_leave_nothing_behind(tmp_path: Path) -> 
     turns, stores = tmp_path / "turns.jsonl", tmp_path / "stores"
     stores.mkdir()
     arguments = ["--rows", "send_1", "--rounds", "1", "--seconds", "1", "--dir", str(stores)]
-    assert compare_rocketmq.main([*arguments, "--resume", str(turns)]) in (0, 1)
+    assert compare_rocketmq.main([*arguments, "--resume", str(turns)]) == 0
     found = TurnResults.load(turns)
     assert [(turn.side, turn.round) for turn in found.turns] == [(THEIRS, 1), (OURS, 1)]
     for turn in found.turns:

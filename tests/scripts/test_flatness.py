@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from scripts.bench import flatness as bench_flatness
-from scripts.bench.flatness import Point, sizes_of_log, table, text_of
+from scripts.bench.flatness import Point, sizes_of_log, table
+from scripts.output import number
 
 FIGURES = {
     "batches_per_s": 812_345,
@@ -32,7 +33,7 @@ def test_the_table_shows_what_was_measured_and_who_holds_what() -> None:
     assert "| log: GiB | batches, /s | p99 | memory, MiB | file handles |" in shown
     assert "| 8 | 812,345 | 0.457 | 150 | 260 |" in shown
     assert "At 8 GiB: writer 100 MiB, 200 handles; index 50.2 MiB, 60 handles." in shown
-    assert text_of(None) == ""
+    assert number(None) == ""
 
 
 def test_a_saved_result_becomes_a_picture_also_where_a_part_lacks_a_figure(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from scripts.bench import dispatch as bench_dispatch
 from scripts.bench import flatness as bench_flatness
-from scripts.bench import limits as bench_limits
 from scripts.rivals import compare_rocketmq
 
 Main = Callable[[list[str]], int]
@@ -23,9 +22,9 @@ Main = Callable[[list[str]], int]
         (bench_flatness.main, ["--queues", "many"], "'many' is no whole number above 0"),
         (bench_dispatch.main, ["--records", "0"], "'0' is no whole number above 0"),
         (bench_dispatch.main, ["/none"], "there is no folder /none"),
-        (bench_limits.main, ["--from", "/none.json"], "there is no file /none.json"),
-        (bench_limits.main, ["--json", "/none/a.json"], "there is no folder /none"),
-        (bench_limits.main, ["--json", "/"], "/ is a folder"),
+        (bench_flatness.main, ["--from", "/none.json"], "there is no file /none.json"),
+        (bench_flatness.main, ["--json", "/none/a.json"], "there is no folder /none"),
+        (bench_flatness.main, ["--json", "/"], "/ is a folder"),
         (compare_rocketmq.main, ["--dir", "/dev/null/x"], "cannot make /dev/null/x: Not a dir"),
     ],
 )
@@ -38,7 +37,7 @@ def test_what_makes_no_sense_is_told_before_any_work(
     assert says in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("main", [compare_rocketmq.main, bench_flatness.main, bench_limits.main])
+@pytest.mark.parametrize("main", [compare_rocketmq.main, bench_flatness.main])
 @pytest.mark.parametrize("text", ["", "{", "[1]\n", '{"asked": {}}\n{"no": "turn"}\n'])
 def test_a_file_that_no_script_wrote_is_an_error_that_names_it(
     main: Main, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

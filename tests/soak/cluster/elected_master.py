@@ -24,9 +24,11 @@ from pathlib import Path
 
 from keelog.client.client import Client, connect
 from protocol.errors import MqError
-from scripts.rivals.rocketmq import Program, missing
+from scripts.rivals.rocketmq import Jvm, missing
 from tests.cluster.elected_site import ControllerSite
 from tests.cluster.same_store import differing_log
+from tests.interop import probe
+from tests.soak.clients.programs import QUIET_HEAP, java_classes
 from tests.soak.cluster.lost_master import bodies
 from tests.soak.command import run_soak, soak_parser
 from tests.soak.harness import SMALL_FILES
@@ -129,6 +131,7 @@ class ElectedRun:
 
     def run(self) -> ElectedFigures:
         """Kills and freezes, then compares."""
+        probe.build()
         began = time.monotonic()
         with ControllerSite(self._folder, 3, self._options.controller) as site:
             settings = (*SMALL_FILES, f"controller_heart_beat_timeout={TIMEOUT_MS}")
@@ -149,12 +152,11 @@ class ElectedRun:
         for node in nodes:
             node.begin()
         self._await_whole(nodes)
-        java = Program(site.classes, self._folder / "java", site.name_servers)
         sends = MasterSends(nodes)
         await_true(lambda: sends.count() > 0, "nothing is acknowledged", nodes, BACK_S_MAX)
-        java.tell(
-            {"do": "numbered", "topic": TOPIC, "first": 0, "until": str(self._until), "threads": 2}
-        )
+        asked = [site.name_servers, TOPIC, str(self._until), "2"]
+        command = [*QUIET_HEAP, "-cp", java_classes(), "Numbered", *asked]
+        java = Jvm("numbered", self._folder / "java", command, talks=True)
         for number in range(self._options.kills + self._options.freezes):
             time.sleep(self._rnd.uniform(*LOAD_S))
             self._lose(nodes, sends, is_freeze=number >= self._options.kills)

@@ -71,10 +71,6 @@ final class Broker {
         }
     }
 
-    String nameServer() {
-        return nameServer;
-    }
-
     DefaultMQProducer producer(JSONObject command) throws MQClientException {
         boolean gathers = command.getBooleanValue("auto_batch");
         DefaultMQProducer known = producers.get(gathers);

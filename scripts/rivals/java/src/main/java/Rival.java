@@ -45,7 +45,6 @@ public final class Rival {
             case "route" -> broker.awaitRoute(command.getString("topic"));
             case "behind" -> answer.put("bytes", broker.behindBytes(command));
             case "send" -> new Sending(broker.producer(command), command).run(answer);
-            case "numbered" -> new Numbered(command).run(broker.nameServer(), command.getIntValue("threads", 1), answer);
             case "drain" -> new Draining(broker, command).run(answer);
             case "push" -> new Pushing(broker, command).run(answer);
             case "end_to_end" -> new EndToEnd(broker, command).run(answer);

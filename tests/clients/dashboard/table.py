@@ -1,6 +1,6 @@
 """The table of the Dashboard's addresses at a node: equal / differs in … / refused (why).
 
-`python -m scripts.rivals.dashboard.table` runs RocketMQ's Dashboard at a Java broker with a name
+`python -m tests.clients.dashboard.table` runs RocketMQ's Dashboard at a Java broker with a name
 server, and another at a node on a copy of the broker's store, asks both for every address that
 the Dashboard serves, and prints the table. Times, rates and network addresses are masked. `--show`
 prints the lines that differ; paths choose some.
@@ -13,12 +13,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from scripts.rivals.dashboard.cases import CASES, TRACED, PageCase, drawn, lines, masked
-from scripts.rivals.dashboard.server import TOKENS, Dashboard, dashboard_jar
-from scripts.rivals.mqadmin import side_by_side
-from scripts.rivals.mqadmin.side_by_side import EQUAL, OTHER_HOST, AdminVerdict, judged
-from scripts.rivals.mqadmin.sides import CLUSTER, LIVE, AdminTool, start_sides
-from scripts.rivals.rocketmq import Addresses, class_path
+from scripts.rivals.rocketmq import Addresses
+from tests.clients.dashboard.cases import CASES, TRACED, PageCase, drawn, lines, masked
+from tests.clients.dashboard.server import TOKENS, Dashboard, dashboard_jar
+from tests.clients.mqadmin import side_by_side
+from tests.clients.mqadmin.side_by_side import EQUAL, OTHER_HOST, AdminVerdict, judged
+from tests.clients.mqadmin.sides import CLUSTER, LIVE, AdminTool, start_sides
 
 TRACED_COUNT = 6
 DIFFERENCES: Mapping[str, str] = {
@@ -57,7 +57,7 @@ def _failure(found: Sequence[str]) -> str:
 def start_dashboards(ends: ExitStack, jar: Path, home: Path) -> Sequence[PageSide]:
     """The broker's and the node's, with live clients at both. What started ends with `ends`."""
     day, begin_ms = time.strftime("%Y-%m-%d"), int(time.time() * 1000)
-    sides = start_sides(ends, class_path(), home, _prepare)
+    sides = start_sides(ends, home, _prepare)
     more = {"day": day, "begin_ms": str(begin_ms), "end_ms": str(int(time.time() * 1000))}
     found = []
     for side in sides:

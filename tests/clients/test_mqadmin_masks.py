@@ -1,6 +1,6 @@
 """Times and rates of two runs of a command of mqadmin do not make them differ."""
 
-from scripts.rivals.mqadmin.side_by_side import masked, without_rates
+from tests.clients.mqadmin.side_by_side import masked, without_rates
 
 
 def test_messages_a_second_of_a_group_do_not_count_and_its_lag_does() -> None:

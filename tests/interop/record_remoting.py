@@ -1,6 +1,6 @@
 """Records what RocketMQ's client, tools, broker and name server send: a frame of each kind.
 
-`python -m scripts.rivals.record_remoting FILE` writes one JSON object a line: the `server` that was
+`python -m tests.interop.record_remoting FILE` writes one JSON object a line: the `server` that was
 spoken to, who the frame is `from`, the code of the request that it `answers`, and the `frame`. A
 relay of ours is between the processes. tests/golden/remoting/ was made so. It takes three minutes.
 """
@@ -137,6 +137,7 @@ def _parts(address: str) -> tuple[str, int]:
 def record(home: Path) -> Iterable[Row]:
     """Runs all of it below `home` and returns the frames, by server, code and sender."""
     classes, recorder = class_path(), FrameRecorder(home)
+    traffic = class_path(Path(__file__).parents[1] / "clients" / "tools")
     addresses = Addresses.free()
     relay = f"127.0.0.1:{free_ports(1)}"
     port = addresses.broker.partition(":")[2]
@@ -155,7 +156,7 @@ def record(home: Path) -> Iterable[Row]:
         broker.start()
         Relay(recorder, "broker", shown, addresses.broker)
         for what, properties in RUNS:
-            command = [*properties, "-cp", classes, "RemotingTraffic", relay, shown, "rival", what]
+            command = [*properties, "-cp", traffic, "RemotingTraffic", relay, shown, "rival", what]
             run = Jvm("traffic", home, command, talks=False, folder=home)
             jvms.append(run)
             run.wait(RUN_S)
@@ -172,7 +173,7 @@ def main() -> None:
         rows = list(record(Path(home)))
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     Path(sys.argv[1]).write_text(lines)
-    print(f"{len(rows)} frames, {len(lines)} bytes")
+    sys.stdout.write(f"{len(rows)} frames, {len(lines)} bytes\n")
 
 
 if __name__ == "__main__":

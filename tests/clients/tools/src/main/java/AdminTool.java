@@ -20,7 +20,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /**
- * RocketMQ's own admin tools in one warm process, for scripts/rivals/mqadmin: a JSON object a line on the standard input, an answer
+ * RocketMQ's own admin tools in one warm process, for tests/clients/mqadmin: a JSON object a line on the standard input, an answer
  * a line. It also has the clients whose connections the tools show.
  */
 public final class AdminTool {

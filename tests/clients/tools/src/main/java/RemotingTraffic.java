@@ -19,7 +19,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.List;
 
 /**
- * What RocketMQ's own client and tools say over the wire, once each, for scripts/rivals/record_remoting.py: `all` or `sends`,
+ * What RocketMQ's own client and tools say over the wire, once each, for tests/interop/record_remoting.py: `all` or `sends`,
  * after the name server, the broker's address and its cluster.
  */
 public final class RemotingTraffic {

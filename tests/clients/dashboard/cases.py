@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from scripts.rivals.mqadmin.side_by_side import LOAD_KEYS, masked_text
+from tests.clients.mqadmin.side_by_side import LOAD_KEYS, masked_text
 
 _TIMES_MS = range(1_600_000_000_000, 2_000_000_000_000)
 _RATE = re.compile(r"tps$|^cost(Time)?$|^spentTimeMills$", re.IGNORECASE)

@@ -12,9 +12,18 @@ from typing import Any
 from keelog.bench.node_process import ANY_DISK, Node
 from node.supervisor.bind import free_ports
 from protocol.ids import offset_message_id, parse_host, parse_offset_message_id
-from scripts.rivals.mqadmin.cases import AdminCase
-from scripts.rivals.rocketmq import Addresses, Answer, Jvm, RocketMQ, start_name_server
+from scripts.rivals.rocketmq import (
+    SMALL_HEAP,
+    Addresses,
+    Jvm,
+    RocketMQ,
+    class_path,
+    start_name_server,
+)
+from tests.clients.mqadmin.cases import AdminCase
 
+TOOLS = Path(__file__).parents[1] / "tools"
+"""The Maven project of AdminTool."""
 CLUSTER, BROKER = "DefaultCluster", "broker-a"
 TOPIC, SIDE_TOPIC = "Orders", "Sides"
 GROUP, LIVE, PRODUCERS = "billing", "live", "shown-producers"
@@ -25,11 +34,7 @@ SEGMENT = 16 << 20
 COMMITTED_S = 6.5
 """A Java consumer commits each 5 s."""
 TOOL_HEAP = ("-Xms256m", "-Xmx512m")
-BROKER_HEAP = (
-    "-Xms512m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=512m",
-    "-Drocketmq.broker.diskSpaceWarningLevelRatio=1.0",
-    "-Drocketmq.broker.diskSpaceCleanForciblyRatio=1.0",
-)  # fmt: skip
+BROKER_HEAP = (*SMALL_HEAP, "-XX:+UseSerialGC")
 BROKER_SETTINGS: Mapping[str, object] = {
     "brokerClusterName": CLUSTER,
     "brokerName": BROKER,
@@ -41,18 +46,13 @@ BROKER_SETTINGS: Mapping[str, object] = {
 class AdminTool(Jvm):
     """RocketMQ's admin tools in a warm process."""
 
-    def __init__(self, classes: str, home: Path) -> None:
+    def __init__(self, home: Path) -> None:
         # So that a command cannot end the process.
         may_exit = "-Djava.security.manager=allow"
         home_of_logs = f"-Drocketmq.home.dir={home}"
-        command = [*TOOL_HEAP, may_exit, home_of_logs, "-cp", classes, "AdminTool"]
+        command = [*TOOL_HEAP, may_exit, home_of_logs, "-cp", class_path(TOOLS), "AdminTool"]
         super().__init__("mqadmin", home, command, talks=True, folder=home)
         self.hear()
-
-    def ask(self, do: str, **arguments: object) -> Answer:
-        """One command and its reply."""
-        self.tell({"do": do, **arguments})
-        return self.hear()
 
 
 @dataclass
@@ -104,7 +104,6 @@ def _names(home: Path, addresses: Addresses, ids: Mapping[str, Any]) -> dict[str
 
 def start_sides(
     ends: ExitStack,
-    classes: str,
     home: Path,
     prepare: Callable[[AdminTool, Addresses], Mapping[str, str]] = lambda *_: {},
 ) -> Sequence[AdminSide]:
@@ -112,13 +111,13 @@ def start_sides(
 
     `prepare` writes more to it, and returns more names. What they started ends with `ends`.
     """
-    addresses = Addresses.free()
+    classes, addresses = class_path(), Addresses.free()
     names = start_name_server(classes, home / "names", addresses.name_server)
     ends.callback(names.kill)
     broker = RocketMQ(classes, home / "broker", addresses, BROKER_SETTINGS, BROKER_HEAP)
     ends.callback(broker.kill)
     broker.start()
-    tool = AdminTool(classes, home / "tools-of-broker")
+    tool = AdminTool(home / "tools-of-broker")
     ends.callback(tool.kill)
     ids = _write(tool, addresses)
     more = prepare(tool, addresses)
@@ -136,7 +135,7 @@ def start_sides(
     ]  # fmt: skip
     node = Node(store, pairs, readers=1).start()
     ends.callback(node.kill)
-    node_tool = AdminTool(classes, home / "tools-of-node")
+    node_tool = AdminTool(home / "tools-of-node")
     ends.callback(node_tool.kill)
     sides = (
         AdminSide(tool, {**_names(home / "broker", addresses, ids), **more}),

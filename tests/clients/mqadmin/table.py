@@ -1,6 +1,6 @@
 """The table of mqadmin's commands at a node: equal / differs in … / refused (why).
 
-`python -m scripts.rivals.mqadmin.table` runs every command of 5.5.0 at a Java broker with a name
+`python -m tests.clients.mqadmin.table` runs every command of 5.5.0 at a Java broker with a name
 server, and at a node on a copy of the broker's store, and prints the table. Times, sizes and
 addresses are masked. `--show` prints the lines that differ; names of commands choose some.
 """
@@ -11,17 +11,16 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from scripts.rivals.mqadmin import side_by_side
-from scripts.rivals.mqadmin.cases import CASES, AdminCase
-from scripts.rivals.mqadmin.side_by_side import (
+from tests.clients.mqadmin import side_by_side
+from tests.clients.mqadmin.cases import CASES, AdminCase
+from tests.clients.mqadmin.side_by_side import (
     masked,
     verdict,
     without_loads,
     without_numbers,
     without_rates,
 )
-from scripts.rivals.mqadmin.sides import AdminSide, start_sides
-from scripts.rivals.rocketmq import class_path
+from tests.clients.mqadmin.sides import AdminSide, start_sides
 
 AdminRun = side_by_side.CasePair[AdminCase]
 
@@ -45,7 +44,7 @@ def main() -> None:
     cases, show = side_by_side.arguments(__doc__, CASES, "commands")
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mqadmin-") as folder, ExitStack() as ends:
-        sides = start_sides(ends, class_path(), Path(folder))
+        sides = start_sides(ends, Path(folder))
         runs = run_cases(sides, cases)
     if show:
         side_by_side.print_differences(runs)

@@ -19,25 +19,31 @@ import java.util.concurrent.atomic.AtomicReference;
  * Sends numbered messages until the file `until` is there, whatever happens to the broker meanwhile, and says which numbers were
  * answered with SEND_OK. It looks for the broker's master each second; a producer does by default each 30 s.
  */
-final class Numbered {
+public final class Numbered {
     private static final int PAUSE_MS = 20;
+    private static final String FILLER = "x".repeat(200);
 
-    private final AtomicLong next;
+    private final AtomicLong next = new AtomicLong();
     private final Queue<Long> acknowledged = new ConcurrentLinkedQueue<>();
     private final AtomicLong failed = new AtomicLong();
     private final AtomicReference<String> lastError = new AtomicReference<>();
     private final String topic;
-    private final String filler;
     private final Path until;
 
-    Numbered(JSONObject command) {
-        topic = command.getString("topic");
-        filler = "x".repeat(command.getIntValue("body", 200));
-        until = Path.of(command.getString("until"));
-        next = new AtomicLong(command.getLongValue("first"));
+    private Numbered(String topic, Path until) {
+        this.topic = topic;
+        this.until = until;
     }
 
-    void run(String nameServers, int threads, JSONObject answer) throws Exception {
+    /** Name servers, topic, the file `until`, and how many threads send; prints one JSON object at the end. */
+    public static void main(String[] args) throws Exception {
+        JSONObject answer = new JSONObject();
+        new Numbered(args[1], Path.of(args[2])).run(args[0], Integer.parseInt(args[3]), answer);
+        System.out.println(answer);
+        System.exit(0);
+    }
+
+    private void run(String nameServers, int threads, JSONObject answer) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer("numbered");
         producer.setNamesrvAddr(nameServers);
         producer.setInstanceName("numbered" + System.nanoTime());
@@ -63,7 +69,7 @@ final class Numbered {
     private void loop(DefaultMQProducer producer) {
         while (!Files.exists(until)) {
             long number = next.getAndIncrement();
-            byte[] body = String.format("java-%012d-%s", number, filler).getBytes(StandardCharsets.UTF_8);
+            byte[] body = String.format("java-%012d-%s", number, FILLER).getBytes(StandardCharsets.UTF_8);
             try {
                 SendResult result = producer.send(new Message(topic, body));
                 if (result.getSendStatus() == SendStatus.SEND_OK) {

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from scripts.rivals.mqadmin.cases import AdminCase
+from tests.clients.mqadmin.cases import AdminCase
 
 _STACK = re.compile(r"^(\s+at |\s*\.\.\. \d+ more)")
 _MASKS = (

@@ -22,8 +22,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from node.supervisor.bind import free_ports
-from scripts.rivals.dashboard.cases import Json, PageCase
 from scripts.rivals.rocketmq import BUILD_S, Jvm, RivalMissing, await_port, missing
+from tests.clients.dashboard.cases import Json, PageCase
 
 SWITCH = "KEELOG_ROCKETMQ_DASHBOARD"
 RELEASE = "rocketmq-dashboard-2.1.0"

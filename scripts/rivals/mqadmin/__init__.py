@@ -1,1 +1,0 @@
-"""RocketMQ's admin tools at a Java broker and at a node with the same store, side by side."""
