@@ -22,7 +22,7 @@
 #include <string.h>
 #include <sys/uio.h>
 
-#define KERNEL_ABI 10
+#define KERNEL_ABI 11
 
 #ifndef KERNEL_SOURCE
 #define KERNEL_SOURCE "" /* the build puts the digest of kernel*.c here */
@@ -542,7 +542,6 @@ EXPORT int64_t keelog_pairs(const uint8_t *data, int64_t length, int64_t rows, c
 
 #include "kernel_read.c"
 #include "kernel_append.c"
-#include "kernel_append_run.c"
 #include "kernel_put.c"
 #include "kernel_items.c"
 #include "kernel_dispatch.c"

@@ -45,8 +45,8 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     ),
     "whole_records": (LONG, (POINTER, *[LONG] * 2, POINTER)),
     # kernel_append.c
-    "append_check": (LONG, (POINTER,)),
-    "append_seal": (LONG, (POINTER,)),
+    "append_check": (LONG, (POINTER,) * 3),
+    "append_seal": (LONG, (POINTER,) * 2),
     "append_run": (LONG, (POINTER,) * 4),
     "put_message": (LONG, (POINTER,) * 4),
     "encode_batch": (LONG, (POINTER,) * 5),
@@ -73,7 +73,7 @@ Bools = NDArray[np.bool_]
 
 SWITCH = "KEELOG_KERNEL"
 """The environment variable; `off` leaves the kernel out, at run time and when installing."""
-ABI = 10
+ABI = 11
 """As KERNEL_ABI in kernel.c: a library of another one is not used."""
 FILE = "_kernel.so"
 BUILD_AGAIN = (
