@@ -515,7 +515,7 @@ def unique_hashes(columns: RecordColumns) -> tuple[NDArray[np.int64], NDArray[np
     # Of each record the unique key comes first, then the others.
     first = np.ones(len(keys.row), np.bool_)
     np.not_equal(keys.row[1:], keys.row[:-1], out=first[1:])
-    first &= requests.unique_key.length[keys.row] > 0
+    first &= requests.found[_UNIQUE_KEY].length[keys.row] > 0
     return keys.row[first], keys.key_hash[first]
 
 

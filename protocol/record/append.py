@@ -92,10 +92,6 @@ class Sealer:
         self._message, self._message_at = memoryview(message.data), address(message)
         self._make_rows(_ROWS_MIN)
 
-    def _make_buffer(self, size: int) -> None:
-        buffer = np.zeros(max(_BYTES_MIN, 1 << (size - 1).bit_length()), np.uint8)
-        self._bytes, self._bytes_at = memoryview(buffer.data), address(buffer)
-
     def _make_rows(self, rows: int) -> None:
         """Memory to check a request of so many records."""
         parts, part_of = np.empty(_PART_WORDS * rows, np.int64), np.empty(rows, np.int32)
@@ -114,7 +110,8 @@ class Sealer:
     def begin(self, size: int, base: int, stamp: StoreStamp) -> None:
         """Begins anew at log offset `base`, with room for `size` bytes. All records get `stamp`."""
         if size > len(self._bytes):
-            self._make_buffer(size)
+            buffer = np.zeros(max(_BYTES_MIN, 1 << (size - 1).bit_length()), np.uint8)
+            self._bytes, self._bytes_at = memoryview(buffer.data), address(buffer)
         self.end = self.rows = 0
         self._base, self._stamp = base, stamp
         if self.is_compiled:

@@ -1,4 +1,4 @@
-"""The gain of the compiled kernel: the same work with it and by numpy, in one process, in turn.
+"""The gain of the compiled kernel: the same work with it and without, in one process, in turn.
 
     python -m scripts.bench.kernel DIR
 
@@ -98,11 +98,11 @@ def works(topic: str) -> dict[str, Work]:
 
 
 def measure(work: Work, root: Path, rounds: int) -> tuple[dict[str, float], int]:
-    """CPU ns a record by numpy and compiled, the least of `rounds`, and how many records."""
+    """CPU ns a record plainly and compiled, the least of `rounds`, and how many records."""
     least: dict[str, float] = {}
     count = 0
     for _ in range(rounds):
-        for name, found in (("numpy", None), ("compiled", loader.active())):
+        for name, found in (("plain", None), ("compiled", loader.active())):
             with loader.using(found):
                 began = time.process_time()
                 count = work(root)
@@ -128,9 +128,9 @@ def main() -> int:
         least, count = measure(work, args.root, args.rounds)
         found[name] = {"records": count, **{way: round(ns) for way, ns in least.items()}}
         if not args.json:
-            ratio = least["numpy"] / least["compiled"]
+            ratio = least["plain"] / least["compiled"]
             print(
-                f"{name:40} {count:>10,} records, numpy {least['numpy']:>7,.0f} ns,"
+                f"{name:40} {count:>10,} records, plain {least['plain']:>7,.0f} ns,"
                 f" compiled {least['compiled']:>6,.0f} ns, {ratio:.1f} times",
                 flush=True,
             )

@@ -116,14 +116,13 @@ class MessageRows:
         return flat_and_ends(self._properties)
 
     @cached_property
-    def _found(self) -> tuple[Bytes, dict[bytes, Pieces]]:
+    def _found(self) -> dict[bytes, Pieces]:
         columns = self.columns
         return look_up(columns.data, columns.properties_start, columns.properties_length)
 
     def property_text(self, name: bytes) -> pa.StringArray:
         """TAGS, UNIQ_KEY or the whole KEYS, NULL where there is none."""
-        data, places = self._found
-        found = places[name]
+        data, found = self.columns.data, self._found[name]
         there = found.length > 0
         raw = pieces(data, found.start[there], found.length[there])
         return spread(texts(raw, java_text), there)
@@ -131,8 +130,7 @@ class MessageRows:
     @property
     def keys(self) -> pa.ListArray:
         """The single keys of KEYS."""
-        data, places = self._found
-        found = places[b"KEYS"]
+        data, found = self.columns.data, self._found[b"KEYS"]
         rows = np.flatnonzero(found.length)
         joined = pieces(data, found.start[rows], found.length[rows])
         flat, ends = flat_and_ends(joined)

@@ -503,6 +503,6 @@ def find_idle(root: Path, limit_ms: int) -> list[Idle]:
 
 
 def _first_without_unique_key(columns: RecordColumns) -> int | None:
-    _, found = look_up(columns.data, columns.properties_start, columns.properties_length)
+    found = look_up(columns.data, columns.properties_start, columns.properties_length)
     has = found[UNIQUE_KEY.encode()].length > 0
     return None if has.all() else int(np.argmin(has))

@@ -2,7 +2,6 @@
 
 import struct
 import zlib
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -46,7 +45,7 @@ CLAIMS = [
 
 
 @pytest.fixture(scope="module")
-def compiled() -> Iterator[Kernel]:
+def compiled() -> Kernel:
     found = loader.active()
     if found is None:
         pytest.skip("this installation has no compiled kernel")

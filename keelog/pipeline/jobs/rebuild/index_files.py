@@ -29,7 +29,7 @@ from protocol.derived.file_layouts import (
     IndexHeader,
     KeyBatch,
 )
-from protocol.derived.index_build import EMPTY_HEADER, plan_entries, rolled_header
+from protocol.derived.index_build import EMPTY_HEADER, put_keys, rolled_header
 from protocol.names import next_index_file_name
 
 KEY_DTYPE = np.dtype([("key_hash", "<i4"), ("physical_offset", "<i8"), ("store_timestamp", "<i8")])
@@ -285,11 +285,10 @@ def _write_entries(descriptor: int, plan: IndexFilePlan, open_file: OpenKeys) ->
     header, geometry = plan.header, plan.geometry
     slots = np.zeros(geometry.slot_count, _SLOTS_DTYPE)
     for batch in read_keys(plan.keys, open_file):
-        planned = plan_entries(header, geometry, slots, batch)
+        planned = put_keys(header, geometry, slots, batch)
         assert planned.taken == len(batch.key_hash), "a file was planned with too many keys"
         position = geometry.entry_position(planned.first_entry)
         disk.write_all(descriptor, planned.entries.view(np.uint8).data, position)
-        slots[planned.slots] = planned.newest
         header = planned.header
     table = slots.view(np.uint8)
     for start in range(0, len(table), _CHUNK_BYTES):
