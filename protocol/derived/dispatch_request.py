@@ -8,7 +8,6 @@ queue, 0 (RocketMQ: ConsumeQueue#multiDispatchLmqQueue).
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -180,32 +179,6 @@ def split_ragged(flat: Bytes, ends: Ints, separator: int) -> tuple[Ints, Ints, I
     row = np.zeros(count, np.int64)
     row[at_end[:-1] + 1] = 1
     return np.cumsum(row), piece_start, piece_end - piece_start
-
-
-@dataclass(frozen=True, slots=True)
-class PropertyPairs:
-    """The properties that have a name and a value, in order: `row`, then positions in the text.
-
-    A name is [`start`, `middle`), its value [`middle` + 1, `end`).
-    """
-
-    row: Ints
-    start: Ints
-    middle: Ints
-    end: Ints
-
-
-def split_properties(flat: Bytes, ends: Ints) -> PropertyPairs:
-    """The pairs of joined properties; `ends` are the ends of each record's in `flat`."""
-    row, start, size = split_ragged(flat, ends, PAIR_END)
-    name_ends = np.flatnonzero(flat == NAME_END)
-    if not len(name_ends):
-        none = np.empty(0, np.int64)
-        return PropertyPairs(none, none, none, none)
-    which = np.minimum(np.searchsorted(name_ends, start), len(name_ends) - 1)
-    middle = name_ends[which]
-    whole = np.flatnonzero((middle > start) & (middle < start + size - 1))
-    return PropertyPairs(row[whole], start[whole], middle[whole], (start + size)[whole])
 
 
 class IndexKeys(NamedTuple):

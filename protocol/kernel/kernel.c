@@ -527,6 +527,5 @@ EXPORT int64_t keelog_pairs(const uint8_t *data, int64_t length, int64_t rows, c
 
 #include "kernel_read.c"
 #include "kernel_append.c"
-#include "kernel_put.c"
 #include "kernel_items.c"
 #include "kernel_dispatch.c"

@@ -1,6 +1,6 @@
 """Requests checked and sealed: back to back in a buffer that stays, as they go into the log.
 
-The compiled kernel does it where there is one (`kernel_append.c`, `kernel_put.c`): a request of one
+The compiled kernel does it where there is one (`kernel_append.c`): a request of one
 queue in one pass, one of several in two, and a message of the node's own encoded, too. Where it has
 any doubt, and where there is none, `record.patch` does the same record by record, and words what is
 wrong.

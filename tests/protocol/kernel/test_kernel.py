@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hatch_build
-from keelog.pipeline.read.message_rows import last_of_each_name
-from protocol.derived.dispatch_request import look_up, split_properties
+from protocol.derived.dispatch_request import look_up
 from protocol.kernel import loader
 from protocol.kernel.loader import (
     CHECK_PLACE,
@@ -30,6 +29,7 @@ from protocol.kernel.loader import (
 )
 from protocol.record.columns import RecordColumns, gather_verified, group_topics, scan
 from protocol.record.java_hash import hash_pieces
+from protocol.record.properties import decode_raw_properties
 from tests.protocol.records import PROPERTIES, Draft, drafts, pack_draft, pack_log
 from tests.support.golden import GetStore
 
@@ -167,8 +167,6 @@ def test_it_finds_properties_as_the_plain_way_does(compiled: Kernel, parts: list
     data, start, length = ragged(parts)
     with loader.using(None):
         expected = look_up(data, start, length)
-        pairs = split_properties(data[:-1], start + length)
-        kept = last_of_each_name(data, pairs)
     found = compiled.find_properties(data, start, length)
     for number, name in enumerate((b"KEYS", b"TAGS", b"UNIQ_KEY")):
         pieces = expected[name]
@@ -177,14 +175,16 @@ def test_it_finds_properties_as_the_plain_way_does(compiled: Kernel, parts: list
         assert found[2 * number][there].tolist() == pieces.start[there].tolist()
     many = compiled.pairs(data, start, length)
     assert many is not None
-    (starts, middles, stops), counts = many
-    assert starts.tolist() == pairs.start[kept].tolist()
-    assert middles.tolist() == pairs.middle[kept].tolist()
-    assert stops.tolist() == pairs.end[kept].tolist()
-    assert counts.tolist() == np.bincount(pairs.row[kept], minlength=len(parts)).tolist()
+    places, counts = many
+    rows = np.split(places, np.cumsum(counts)[:-1], axis=1) if len(parts) else []
+    for part, row in zip(parts, rows, strict=True):
+        named = [(data[a:b].tobytes(), data[b + 1 : c].tobytes()) for a, b, c in row.T.tolist()]
+        assert dict(named) == decode_raw_properties(part)
+        assert len(dict(named)) == len(named)
+        assert row[0].tolist() == sorted(row[0].tolist())
 
 
-def test_a_record_with_very_many_properties_is_left_to_numpy(compiled: Kernel) -> None:
+def test_a_record_with_very_many_properties_is_left_to_python(compiled: Kernel) -> None:
     data, start, length = ragged([b"".join(b"n%d\1v\2" % number for number in range(100))])
     assert compiled.pairs(data, start, length) is None
 
