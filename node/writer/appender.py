@@ -21,7 +21,7 @@ from protocol.ids import Queue, queue_of
 from protocol.record.append import AppendPart, Put, Sealer, topic_of
 from protocol.record.codec import SHORT_HEAD
 from protocol.record.encode import ANY_QUEUE, pack_fields
-from protocol.record.patch import AppendRules, SentRecords, StoreStamp
+from protocol.record.patch import AppendRules, SentRecords
 from protocol.record.properties import EMPTY_CRC_PROPERTY
 
 FEW_QUEUES_MAX = 4
@@ -160,8 +160,7 @@ class Appender:
         self._placement = placement
         self._topics = topics
         self._rules = rules
-        self._store_host = store_host
-        self._sealer = Sealer(rules)
+        self._sealer = Sealer(rules, store_host)
 
     def append(self, requests: list[AppendRequest], now_ms: int) -> None:
         """Appends all that is good, in order, and fills in each request's outcome.
@@ -176,21 +175,24 @@ class Appender:
                 request.encode(self._rules.crc)
             size += len(request.records)
         placement, sealer = self._placement, self._sealer
-        stamp = StoreStamp(placement.store_time(now_ms), self._store_host)
-        sealer.begin(size, placement.log.end, stamp)
+        time = placement.store_time(now_ms)
+        sealer.begin(size, placement.log.end, time)
+        tries_run = sealer.is_compiled
         for request in requests:
             is_fitting = sealer.end + len(request.records) <= placement.log.fitting_bytes
-            if not (is_fitting and sealer.is_compiled and self._add_run(request, stamp)):
-                try:
-                    self._add(request, is_fitting, stamp)
-                except MqError as error:
-                    request.error = error
-        self._write(stamp)
+            if is_fitting and tries_run and self._add_run(request, time):
+                continue
+            try:
+                self._add(request, is_fitting, time)
+                # Where one has records of several queues, the next most likely has them, too.
+                tries_run = sealer.is_compiled and len(request.queues) < 2
+            except MqError as error:
+                request.error = error
+        self._write(time)
 
-    def _write(self, stamp: StoreStamp) -> None:
+    def _write(self, time: int) -> None:
         sealer = self._sealer
         if sealer.rows:
-            time = stamp.store_timestamp
             self._placement.write(sealer.records, sealer.rows, sealer.last_at, time)
 
     def put(self, put: Put, now_ms: int) -> tuple[int, int, int] | None:
@@ -201,18 +203,17 @@ class Appender:
         """
         placement, topic = self._placement, put.topic
         log, tails = placement.log, placement.tails
-        is_compiled = self._sealer.is_compiled
-        queue_id = self._topics.queue_for(topic, put.queue_id) if is_compiled else None
+        sealer = self._sealer
+        queue_id = self._topics.queue_for(topic, put.queue_id) if sealer.is_compiled else None
         if queue_id is None:
             return None
-        start, queue = log.end, queue_of(topic, queue_id)
-        stamp = StoreStamp(placement.store_time(now_ms), self._store_host)
+        start, queue, time = log.end, queue_of(topic, queue_id), placement.store_time(now_ms)
         offset = tails.get(queue, 0)
-        record = self._sealer.put(put, _raw(topic), (queue_id, offset), start, stamp)
+        record = sealer.put(put, _raw(topic), queue_id, offset, start, time)
         if record is None or len(record) > log.fitting_bytes:
             return None
         tails[queue] = offset + 1
-        placement.write(record, 1, 0, stamp.store_timestamp)
+        placement.write(record, 1, 0, time)
         return start, queue_id, offset
 
     def _append_draft(self, request: AppendRequest, now_ms: int) -> bool:
@@ -225,7 +226,7 @@ class Appender:
         request.queues = ((put.topic, queue_id, offset, 1),)
         return True
 
-    def _add_run(self, request: AppendRequest, stamp: StoreStamp) -> bool:
+    def _add_run(self, request: AppendRequest, time: int) -> bool:
         """Seals the common request, all of whose records go to one queue.
 
         The first record names that queue, and nobody has checked it yet. It is read as a guess: the
@@ -252,10 +253,10 @@ class Appender:
         first = placement.tails.get(queue, 0)
         if not sealer.run(request, raw, queue_id, first):
             return False
-        placement.place(request, start, stamp.store_timestamp, queue, first)
+        placement.place(request, start, time, queue, first)
         return True
 
-    def _add(self, request: AppendRequest, is_fitting: bool, stamp: StoreStamp) -> None:
+    def _add(self, request: AppendRequest, is_fitting: bool, time: int) -> None:
         """Checks and seals any request. One that does not fit goes into the next segment.
 
         Raises the MqError that the request is refused for, and OSError.
@@ -269,13 +270,13 @@ class Appender:
             )
         parts = self._with_queues(request, sealer.check(request, request.is_inner))
         if not is_fitting:
-            self._write(stamp)
+            self._write(time)
             try:
                 log.make_room(size)
             finally:
-                sealer.begin(0, log.end, stamp)
+                sealer.begin(0, log.end, time)
         start = log.end + sealer.end
-        sealer.seal(request, placement.place_parts(request, start, stamp.store_timestamp, parts))
+        sealer.seal(request, placement.place_parts(request, start, time, parts))
 
     def _with_queues(self, request: AppendRequest, parts: list[AppendPart]) -> list[AppendPart]:
         """Checks a request's queues, or chooses the one that it leaves to the node.

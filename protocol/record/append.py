@@ -34,11 +34,11 @@ Places = Sequence[tuple[int, int]]
 """Of each part, in order: the queue's id, and the offset of the first record there."""
 
 _REQUEST_WORDS = 20
-_TIME, _BODY_MAX, _PARTS, _LAST_AT = 10, 12, 14, 19
+_TIME, _HOST, _PARTS, _LAST_AT = 10, 11, 14, 19
 _REQUEST = struct.Struct("=10q")
 _PART_WORDS, _QUEUE_ID, _NEXT = 5, 2, 4
 _BYTES_MIN, _ROWS_MIN = 256 * 1024, 64
-_PUT = struct.Struct("=12q4i4s4x")
+_ROOM, _PUT = struct.Struct("=2q"), struct.Struct("=8q4i4s4x")
 
 
 class AppendPart(NamedTuple):
@@ -69,14 +69,15 @@ class Sealer:
     `records` is valid until the next `begin` or `put`.
     """
 
-    def __init__(self, rules: AppendRules) -> None:
+    def __init__(self, rules: AppendRules, store_host: bytes = bytes(8)) -> None:
+        """`store_host`: IPv4 address and port, which all records get."""
         self._rules = rules
+        self._store_host = store_host
         kernel = loader.active()
         self.is_compiled = kernel is not None
         """Whether `run` and `put` ever take anything."""
         self._bytes = memoryview(b"")
-        self._bytes_at = self._base = 0
-        self._stamp = StoreStamp(0, bytes(8))
+        self._bytes_at = self._base = self._time = 0
         self.end = self.last_at = self.rows = 0
         """The bytes and the number of all records up to now, and where the last one begins."""
         self._plain: list[tuple[PlainRow, int]] | None = None
@@ -86,8 +87,10 @@ class Sealer:
             return
         self._run, self._check = kernel.function("append_run"), kernel.function("append_check")
         self._seal, self._put = kernel.function("append_seal"), kernel.function("put_message")
-        request, message = np.zeros(_REQUEST_WORDS, np.int64), np.zeros(_PUT.size, np.uint8)
-        request[_BODY_MAX : _BODY_MAX + 2] = rules.max_message_bytes, rules.crc
+        request, message = np.zeros(_REQUEST_WORDS, np.int64), np.zeros(32 + _PUT.size, np.uint8)
+        host = int.from_bytes(store_host, "big", signed=True)
+        request[_HOST : _HOST + 3] = host, rules.max_message_bytes, rules.crc
+        message[:16] = np.array((host, rules.crc), np.int64).view(np.uint8)
         self._words, self._at = memoryview(request.data), address(request)
         self._message, self._message_at = memoryview(message.data), address(message)
         self._make_rows(_ROWS_MIN)
@@ -107,16 +110,18 @@ class Sealer:
         """The sealed records of all requests since `begin`."""
         return self._bytes[: self.end]
 
-    def begin(self, size: int, base: int, stamp: StoreStamp) -> None:
-        """Begins anew at log offset `base`, with room for `size` bytes. All records get `stamp`."""
+    def begin(self, size: int, base: int, time: int) -> None:
+        """Begins anew at log offset `base`, with room for `size` bytes. All records get the store
+        time `time`, in ms."""
         if size > len(self._bytes):
             buffer = np.zeros(max(_BYTES_MIN, 1 << (size - 1).bit_length()), np.uint8)
             self._bytes, self._bytes_at = memoryview(buffer.data), address(buffer)
+            if self.is_compiled:
+                _ROOM.pack_into(self._message, 16, self._bytes_at, len(buffer))
         self.end = self.rows = 0
-        self._base, self._stamp = base, stamp
+        self._base, self._time = base, time
         if self.is_compiled:
-            self._words[_TIME] = stamp.store_timestamp
-            self._words[_TIME + 1] = int.from_bytes(stamp.store_host, "big", signed=True)
+            self._words[_TIME] = time
 
     def run(self, sent: SentRecords, topic: bytes, queue_id: int, queue_offset: int) -> bool:
         """Adds a request of one queue, unless another way has to look at it.
@@ -197,35 +202,31 @@ class Sealer:
             self.last_at = end + self._words[_LAST_AT]
         else:
             self._bytes[end : end + size] = sent.records
-            following = list(places)
+            following, stamp = list(places), StoreStamp(self._time, self._store_host)
             for row, number in self._plain:
                 queue_id, offset = following[number]
                 following[number] = queue_id, offset + 1
                 self.last_at = at = end + row.start
                 placed = PlainRow(at, row.size, row.topic, queue_id, row.sys_flag)
-                patch_plain(
-                    self._bytes, placed, offset, self._base + at, self._stamp, self._rules.crc
-                )
+                patch_plain(self._bytes, placed, offset, self._base + at, stamp, self._rules.crc)
         self.end = end + size
         self.rows += sent.count
 
     def put(
-        self, put: Put, topic: bytes, queue: tuple[int, int], base: int, stamp: StoreStamp
+        self, put: Put, topic: bytes, queue_id: int, queue_offset: int, base: int, time: int
     ) -> memoryview | None:
         """A message encoded and sealed, for log offset `base`; None where another way has to do it.
 
-        `topic` is as stored; `queue`: its id, which is not -1 as the message's may be, and the
-        offset there.
+        `topic` is as stored, and `queue_id` is not -1 as the message's may be. `time`: as `begin`
+        has it.
         """
         _, body, _, properties, born_timestamp, (ip, port), flag, sys_flag, reconsumed = put
         if not self.is_compiled or len(ip) != IPV4_BYTES:
             return None
         try:
             _PUT.pack_into(
-                self._message, 0, int.from_bytes(stamp.store_host, "big", signed=True),
-                self._rules.crc, self._bytes_at, len(self._bytes), len(body), len(properties),
-                len(topic), *queue, base, stamp.store_timestamp, born_timestamp,
-                flag, sys_flag, port, reconsumed, ip,
+                self._message, 32, len(body), len(properties), len(topic), queue_id, queue_offset,
+                base, time, born_timestamp, flag, sys_flag, port, reconsumed, ip,
             )  # fmt: skip
         except struct.error:
             return None  # a number that does not fit: it will be named

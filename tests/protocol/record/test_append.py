@@ -31,6 +31,7 @@ from tests.protocol.record.test_patch import BAD, BAD_IDS, GOOD, PIECES, RULES, 
 from tests.protocol.records import Draft, drafts, pack_draft
 
 OFFSETS = st.integers(0, 2**62)
+TIME = STAMP.store_timestamp
 SIZES = struct.pack("<2I", len(GOOD), len(GOOD))
 CLAIMS = [
     (2, zlib.crc32(GOOD * 2), SIZES, True),
@@ -61,9 +62,9 @@ def sent(compiled: Kernel, frame: bytes) -> SentRecords:
 
 def sealers(rules: AppendRules) -> tuple[Sealer, Sealer]:
     """A compiled one and a plain one."""
-    compiled = Sealer(rules)
+    compiled = Sealer(rules, STAMP.store_host)
     with loader.using(None):
-        return compiled, Sealer(rules)
+        return compiled, Sealer(rules, STAMP.store_host)
 
 
 def plain_rows(frame: bytes, rules: AppendRules) -> list[PlainRow] | None:
@@ -85,7 +86,7 @@ def test_it_seals_the_bytes_that_the_plain_way_does(
     frames = [encode_batch(some, crc).records for some in (items[:cut], items[cut:]) if some]
     pair = sealers(rules)
     for sealer in pair:
-        sealer.begin(sum(map(len, frames)), base, STAMP)
+        sealer.begin(sum(map(len, frames)), base, TIME)
     expected = bytearray(b"".join(frames))
     for frame in frames:
         parts = [sealer.check(sent(compiled, frame)) for sealer in pair]
@@ -161,7 +162,7 @@ def test_what_a_request_says_of_its_records_is_held_against_them(
     for records in (GOOD * 2, memoryview(GOOD * 2)):
         request = SentRecords(records, count, sizes, crc=crc)
         for sealer in sealers(RULES):
-            sealer.begin(len(records), 0, STAMP)
+            sealer.begin(len(records), 0, TIME)
             assert sealer.run(request, b"t", 0, 7) == (is_good and sealer.is_compiled)
             if is_good:
                 assert sealer.check(request) == [AppendPart("t", 0, 2)]
@@ -188,7 +189,7 @@ def test_the_buffer_grows_with_what_it_is_given(compiled: Kernel) -> None:
             (2, 1),
         ):
             frame = GOOD * count
-            sealer.begin(requests * len(frame), 0, STAMP)
+            sealer.begin(requests * len(frame), 0, TIME)
             for number in range(requests):
                 request = sent(compiled, frame)
                 if number % 2 == 0 and sealer.run(request, b"t", 0, 0):
@@ -234,8 +235,8 @@ def test_a_run_is_taken_and_sealed_as_the_plain_way_does(
         frame[damage[0] % len(frame)] = damage[1]
     raw, place = bytes(frame), (first.topic, 5, offset)
     expected = sealed_plainly(raw, rules, place, base + 2 * len(raw))
-    sealer, topic = Sealer(rules), first.topic.encode()
-    sealer.begin(3 * len(raw), base, STAMP)
+    sealer, topic = Sealer(rules, STAMP.store_host), first.topic.encode()
+    sealer.begin(3 * len(raw), base, TIME)
     taken = [sealer.run(sent(compiled, raw), topic, 5, offset) for _ in range(3)]
     assert taken == [expected is not None] * 3
     if expected is not None:
@@ -247,7 +248,7 @@ def test_a_run_is_taken_and_sealed_as_the_plain_way_does(
 @pytest.mark.parametrize("raw", [row[1] for row in BAD], ids=BAD_IDS)
 def test_a_run_with_a_bad_record_is_not_taken(compiled: Kernel, raw: bytes) -> None:
     sealer = Sealer(RULES)
-    sealer.begin(8 * len(GOOD) + len(raw), 0, STAMP)
+    sealer.begin(8 * len(GOOD) + len(raw), 0, TIME)
     assert sealer.run(sent(compiled, GOOD + GOOD), b"t", 0, 0)
     assert not sealer.run(sent(compiled, GOOD + raw + GOOD), b"t", 0, 0)
     assert (sealer.rows, len(sealer.records)) == (2, 2 * len(GOOD))
@@ -264,7 +265,7 @@ def test_records_of_another_queue_or_topic_are_no_run(compiled: Kernel) -> None:
         (NewMessage("tt", b"x", 3), True, False),
     ):
         frame = encode_batch([NewMessage("t", b"", 3), message], crc=True).records
-        sealer.begin(len(frame), 0, STAMP)
+        sealer.begin(len(frame), 0, TIME)
         request = replace(sent(compiled, frame), any_queue=any_queue)
         assert sealer.run(request, b"t", 3, 0) == is_good
 
@@ -290,10 +291,10 @@ def test_a_put_makes_the_bytes_that_the_plain_way_does(
         message.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6),
         message.reconsume_times,
     )
-    sealer = Sealer(rules)
-    assert sealer.put(put, topic, (queue_id, offset), base, STAMP) is None, "it has no room yet"
-    sealer.begin(len(expected), 0, STAMP)
-    made = sealer.put(put, topic, (queue_id, offset), base, STAMP)
+    sealer = Sealer(rules, STAMP.store_host)
+    assert sealer.put(put, topic, queue_id, offset, base, TIME) is None, "it has no room yet"
+    sealer.begin(len(expected), 0, TIME)
+    made = sealer.put(put, topic, queue_id, offset, base, TIME)
     if message.born_host.is_v6 or len(message.topic) > SHORT_TOPIC_CHARS_MAX:
         assert made is None
         return
@@ -325,6 +326,6 @@ def test_a_put_makes_the_bytes_that_the_plain_way_does(
 )
 def test_what_fits_no_common_record_is_left_to_others(compiled: Kernel, put: Put) -> None:
     sealer = Sealer(RULES)
-    sealer.begin(1, 0, STAMP)
-    assert sealer.put(put, put.topic.encode(), (0, 0), 0, STAMP) is None
-    assert sealer.put(Put("t", b"x", 0), b"t", (0, 0), 0, STAMP) is not None
+    sealer.begin(1, 0, TIME)
+    assert sealer.put(put, put.topic.encode(), 0, 0, 0, TIME) is None
+    assert sealer.put(Put("t", b"x", 0), b"t", 0, 0, 0, TIME) is not None
