@@ -1,6 +1,6 @@
 """Builds wheels: the compiled kernel where there is a C compiler, and all packages inside `keelog`.
 
-An installation without a compiler is complete: numpy does the same work. KEELOG_KERNEL=off leaves
+An installation without a compiler is complete: Python does the same work. KEELOG_KERNEL=off leaves
 the kernel out on purpose; CC names another compiler. Why a compiler failed is shown by
 `pip install -v`.
 

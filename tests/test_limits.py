@@ -25,7 +25,7 @@ NOT_OF_A_QUEUE = {
         "DEFAULT_MAX_MESSAGE_BYTES", "RECORD_EXTRA_BYTES_MAX",
     ),
     "where a slower or faster way begins": (
-        "FEW_UNITS_MAX", "ODD_MAX", "PLAIN_MAX", "PLAIN_RECORDS_MAX",
+        "FEW_UNITS_MAX",
         "FEW_RECORDS_MAX", "FEW_BYTES_MAX", "FEW_QUEUES_MAX", "ONE_BY_ONE_MAX",
     ),
     "how long somebody waits or is believed": (

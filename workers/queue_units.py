@@ -71,11 +71,16 @@ def unit_groups(
         if not len(columns):
             return iter(())
     compiled = loader.active()
-    if compiled is not None:
-        found = _compiled(compiled, requests, own)
-        if found is not None:
-            return _groups(*found)
-    return unit_groups_numpy(requests, own)
+    found = None if compiled is None else _compiled(compiled, requests, own)
+    return _plain(requests, own) if found is None else _groups(*found)
+
+
+def _plain(requests: DispatchRequests, own: Own) -> Iterator[UnitGroup]:
+    for queue, rows in requests.by_queue():
+        owned = own(queue.topic.encode(), queue.queue_id)
+        if owned is not None:
+            batch = UnitBatch(requests.units(rows), requests.columns.queue_offset[rows])
+            yield UnitGroup(owned, batch)
 
 
 def lmq_groups(requests: DispatchRequests, own: Own, removed: Removed) -> Iterator[UnitGroup]:
@@ -125,26 +130,6 @@ def _groups(queues: list[Queue | None], found: GroupedUnits) -> Iterator[UnitGro
             stop = start + count
             batch = UnitBatch(units[start:stop], offsets[start:stop])
             yield UnitGroup(queue, batch, offset if is_run else None, begin, end)
-
-
-def unit_groups_numpy(requests: DispatchRequests, own: Own) -> Iterator[UnitGroup]:
-    """As `unit_groups`."""
-    rows = np.flatnonzero(requests.is_queued)
-    if not len(rows):
-        return
-    columns = requests.columns
-    key = (requests.topic_id[rows] << 32) + columns.queue_id[rows]
-    order = np.argsort(key, kind="stable")
-    key, rows = key[order], rows[order]
-    cuts = np.flatnonzero(key[1:] != key[:-1]) + 1
-    units, offsets = requests.units(rows), columns.queue_offset[rows]
-    starts = [0, *cuts.tolist()]
-    for start, stop in zip(starts, [*starts[1:], len(rows)], strict=True):
-        row = rows[start]
-        topic = requests.topics[int(requests.topic_id[row])]
-        queue = own(topic.encode(), int(columns.queue_id[row]))
-        if queue is not None:
-            yield UnitGroup(queue, UnitBatch(units[start:stop], offsets[start:stop]))
 
 
 class MissingUnits:

@@ -30,8 +30,8 @@ from node.writer.store import WriterStore, open_writer_store
 from protocol.human_text import size_text
 from protocol.ids import Host
 from protocol.kernel import loader
+from protocol.record.append import Put
 from protocol.record.encode import ANY_QUEUE, BatchDraft, encode_columns
-from protocol.record.kernel_append import Put
 from protocol.wire.frames import PAYLOAD_BYTES_MAX
 
 TURN_NS = 1_000_000

@@ -34,7 +34,6 @@ from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.ids import Queue
 from protocol.names import next_index_file_name
 from protocol.record.codec import Record
-from protocol.record.columns import RecordColumns
 
 WINDOW_ENTRIES = 1 << 20
 """Entries read at once: 20 MiB of a file that need not be mapped."""
@@ -101,38 +100,17 @@ def derive_units(
     for item in columns_past_damage(log, start):
         if isinstance(item, Damage):
             continue
-        for queue, found in _by_queue(removed.dispatched(item), delay_levels_ms):
+        requests = DispatchRequests(removed.dispatched(item), delay_levels_ms)
+        columns = requests.columns
+        for queue, some in requests.by_queue():
+            number, offset = columns.queue_offset[some], columns.physical_offset[some]
+            found = _UnitRows(number, offset, columns.size[some], requests.tags_code[some])
             rows.setdefault(queue, []).append(found)
     derived = {
         queue: _place_units(found, covered(queue), units_per_file, log_start)
         for queue, found in sorted(rows.items())
     }
     return {queue: units for queue, units in derived.items() if len(units.units)}
-
-
-def _by_queue(
-    columns: RecordColumns, delay_levels_ms: tuple[int, ...]
-) -> list[tuple[Queue, _UnitRows]]:
-    requests = DispatchRequests(columns, delay_levels_ms)
-    queued = np.flatnonzero(requests.is_queued)
-    if not len(queued):
-        return []
-    topic_id, queue_id = requests.topic_id[queued], columns.queue_id[queued]
-    order = np.lexsort((queue_id, topic_id))
-    topic_id, queue_id, queued = topic_id[order], queue_id[order], queued[order]
-    changes = np.flatnonzero((np.diff(topic_id) != 0) | (np.diff(queue_id) != 0)) + 1
-    answer = []
-    for group in np.split(queued, changes):
-        row = int(group[0])
-        queue = Queue(requests.topics[int(requests.topic_id[row])], int(columns.queue_id[row]))
-        found = _UnitRows(
-            columns.queue_offset[group],
-            columns.physical_offset[group],
-            columns.size[group],
-            requests.tags_code[group],
-        )
-        answer.append((queue, found))
-    return answer
 
 
 def _place_units(

@@ -4,62 +4,28 @@ An `AppendRequest` has records of one client, its claims about them, and where t
 bad record refuses its request, before any offset is given.
 
 `Placement` alone says where the next records go: their log offset, their store time, their offset
-in each queue. Every way of making a record's bytes takes its places from it, so that no two ways
-can disagree about the next one.
-
-Which way makes the bytes depends on the requests and on the kernel, which not every installation
-has; all of them write the same bytes. `Runs` does the common request in one pass of the compiled
-kernel. A `CheckedBatch` does any request in two steps: its records are checked, then sealed with
-the places that they got. There are three of these: compiled, as numpy columns, and record by
-record, which is the tests' oracle.
+in each queue. Both ways of making a record's bytes, compiled and plain (`protocol.record.append`),
+take their places from it, so that they cannot disagree about the next one.
 """
 
-import zlib
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, Protocol
-
-import numpy as np
+from typing import NamedTuple
 
 from node.store.checkpoints import Tails
-from node.store.config.topics_file import Topic
 from node.writer.log.commit_log import CommitLog
 from node.writer.topic_table import TopicTable
 from protocol.errors import BadRequest, MessageTooLarge, MqError
 from protocol.ids import Queue, queue_of
-from protocol.kernel import loader
-from protocol.kernel.loader import Kernel
-from protocol.names import QUEUE_ID_MAX, check_topic_for_send
-from protocol.record.codec import BORN_HOST_V6, SHORT_HEAD
-from protocol.record.columns import Ints, RecordColumns
-from protocol.record.encode import ANY_QUEUE, NewMessage, pack_record
-from protocol.record.kernel_append import (
-    ANY_QUEUE_FLAG,
-    CHECKED_FLAG,
-    AppendGroup,
-    Put,
-    PutKernel,
-    SealedRuns,
-)
-from protocol.record.patch import (
-    PLAIN_RECORDS_MAX,
-    AppendRules,
-    PlainRow,
-    StoreStamp,
-    check_columns,
-    check_plain,
-    patch_columns,
-    patch_plain,
-)
+from protocol.record.append import AppendPart, Put, Sealer, topic_of
+from protocol.record.codec import SHORT_HEAD
+from protocol.record.encode import ANY_QUEUE, pack_fields
+from protocol.record.patch import AppendRules, SentRecords
 from protocol.record.properties import EMPTY_CRC_PROPERTY
 
 FEW_QUEUES_MAX = 4
 """Where a group has records of more queues, most likely every queue worker has some."""
-
-Places = list[tuple[int, int]]
-"""Of each part, in order: the queue's id, and the offset of the first record there."""
 
 _QUEUE_ID_AT, _BODY_LENGTH_AT = (SHORT_HEAD.offsets[name] for name in ("queue_id", "body_length"))
 _BODY_AT = SHORT_HEAD.size
@@ -75,21 +41,12 @@ class RepeatedMessage(NamedTuple):
 
 
 @dataclass(slots=True)
-class AppendRequest:
-    """Records of one client, back to back, and the outcome of their append.
+class AppendRequest(SentRecords):
+    """Records of one client, and the outcome of their append.
 
-    `count`, `sizes` (u32 little-endian each, or empty) and `crc` (of all records; None: not
-    checked) are the client's claims, which the appender checks. `any_queue` lets the node choose
-    one queue for all. `Appender.append` sets either `error` or the fields after it.
+    `Appender.append` sets either `error` or the fields after it.
     """
 
-    records: bytes | memoryview
-    count: int
-    sizes: bytes = b""
-    any_queue: bool = False
-    crc: int | None = None
-    checked_rows: list[PlainRow] | None = None
-    """Set when the node encoded the records itself, so that they need no check."""
     is_inner: bool = False
     """Whether the node's own processes sent it: they write to the system's topics, too."""
     draft: Put | None = None
@@ -117,32 +74,10 @@ class AppendRequest:
 
     def encode(self, crc: bool) -> None:
         """Encodes a draft. `crc`: the record gets room for the checksum of the whole."""
-        put = self.draft
-        if put is None:
-            return
-        message = NewMessage(
-            topic=put.topic,
-            body=put.body,
-            queue_id=put.queue_id,
-            flag=put.flag,
-            sys_flag=put.sys_flag,
-            born_timestamp=put.born_timestamp,
-            born_host=put.born_host,
-            reconsume_times=put.reconsume_times,
-        )
-        properties = put.properties + (EMPTY_CRC_PROPERTY if crc else b"")
-        self.records = pack_record(message, properties)
-        host_bits = BORN_HOST_V6 if put.born_host.is_v6 else 0
-        row = PlainRow(0, len(self.records), put.topic, put.queue_id, host_bits)
-        self.checked_rows, self.draft = [row], None
-
-
-class QueueRows(NamedTuple):
-    """Records of one request for one queue; the queue is -1 while it has to be chosen."""
-
-    topic: str
-    queue_id: int
-    rows: int
+        if self.draft is not None:
+            put, self.draft = self.draft, None
+            properties = put.properties + (EMPTY_CRC_PROPERTY if crc else b"")
+            self.records = pack_fields(put.topic, put.body, put.queue_id, properties, *put[4:])
 
 
 class Placement:
@@ -180,12 +115,12 @@ class Placement:
         request.queues = ((topic, queue_id, first, request.count),)
 
     def place_parts(
-        self, request: AppendRequest, start: int, store_time: int, parts: Sequence[QueueRows]
-    ) -> Places:
+        self, request: AppendRequest, start: int, store_time: int, parts: Sequence[AppendPart]
+    ) -> list[tuple[int, int]]:
         """As `place`, for a request of any number of queues; returns the parts' places."""
         tails = self.tails
         queues: list[tuple[str, int, int, int]] = []
-        places: Places = []
+        places: list[tuple[int, int]] = []
         for topic, queue_id, rows in parts:
             queue = queue_of(topic, queue_id)
             first = tails.get(queue, 0)
@@ -216,24 +151,6 @@ class Placement:
         )
 
 
-class SealedBatch(NamedTuple):
-    """Records as the log gets them, and where the last one begins."""
-
-    data: bytearray | memoryview
-    last_at: int
-
-
-class CheckedBatch(Protocol):
-    """Requests whose records are good. Only their queues have to be looked at."""
-
-    requests: list[AppendRequest]
-    parts: list[list[QueueRows]]
-    """Of each request, in the order of their first records."""
-
-    def seal(self, places: Places, base: int, stamp: StoreStamp) -> SealedBatch:
-        """Fills in all that the node adds to its records; `base`: log offset of the first."""
-
-
 class Appender:
     """Appends requests at the places that `placement` gives. Not thread-safe, as that."""
 
@@ -243,15 +160,7 @@ class Appender:
         self._placement = placement
         self._topics = topics
         self._rules = rules
-        self._store_host = store_host
-        self._put: PutKernel | None = None
-        self._runs: Runs | None = None
-        self._group: AppendGroup | None = None
-        compiled = loader.active()
-        if compiled is not None:
-            self._put = PutKernel(compiled, rules, store_host)
-            self._runs = Runs(compiled, rules, topics, placement)
-            self._group = AppendGroup(compiled, rules)
+        self._sealer = Sealer(rules, store_host)
 
     def append(self, requests: list[AppendRequest], now_ms: int) -> None:
         """Appends all that is good, in order, and fills in each request's outcome.
@@ -260,18 +169,31 @@ class Appender:
         """
         if len(requests) == 1 and self._append_draft(requests[0], now_ms):
             return
+        size = 0
         for request in requests:
             if request.draft is not None:
                 request.encode(self._rules.crc)
-        stamp = StoreStamp(self._placement.store_time(now_ms), self._store_host)
-        runs = self._runs
-        while requests:
-            done = runs.append(requests, stamp) if runs is not None else 0
-            if not done:
-                done = self._append_batch(requests, stamp)
-            if done == len(requests):
-                return
-            requests = requests[done:]
+            size += len(request.records)
+        placement, sealer = self._placement, self._sealer
+        time = placement.store_time(now_ms)
+        sealer.begin(size, placement.log.end, time)
+        tries_run = sealer.is_compiled
+        for request in requests:
+            is_fitting = sealer.end + len(request.records) <= placement.log.fitting_bytes
+            if is_fitting and tries_run and self._add_run(request, time):
+                continue
+            try:
+                self._add(request, is_fitting, time)
+                # Where one has records of several queues, the next most likely has them, too.
+                tries_run = sealer.is_compiled and len(request.queues) < 2
+            except MqError as error:
+                request.error = error
+        self._write(time)
+
+    def _write(self, time: int) -> None:
+        sealer = self._sealer
+        if sealer.rows:
+            self._placement.write(sealer.records, sealer.rows, sealer.last_at, time)
 
     def put(self, put: Put, now_ms: int) -> tuple[int, int, int] | None:
         """Appends one message; returns its log offset, queue and queue offset.
@@ -281,12 +203,13 @@ class Appender:
         """
         placement, topic = self._placement, put.topic
         log, tails = placement.log, placement.tails
-        queue_id = self._topics.queue_for(topic, put.queue_id)
-        if self._put is None or queue_id is None:
+        sealer = self._sealer
+        queue_id = self._topics.queue_for(topic, put.queue_id) if sealer.is_compiled else None
+        if queue_id is None:
             return None
         start, queue, time = log.end, queue_of(topic, queue_id), placement.store_time(now_ms)
         offset = tails.get(queue, 0)
-        record = self._put.record(put, _raw(topic), queue_id, offset, start, time)
+        record = sealer.put(put, _raw(topic), queue_id, offset, start, time)
         if record is None or len(record) > log.fitting_bytes:
             return None
         tails[queue] = offset + 1
@@ -303,325 +226,79 @@ class Appender:
         request.queues = ((put.topic, queue_id, offset, 1),)
         return True
 
-    def _append_batch(self, requests: list[AppendRequest], stamp: StoreStamp) -> int:
-        """The first requests, as many as fit into the segment together; returns how many.
+    def _add_run(self, request: AppendRequest, time: int) -> bool:
+        """Seals the common request, all of whose records go to one queue.
 
-        One that does not fit goes alone, into the next segment.
+        The first record names that queue, and nobody has checked it yet. It is read as a guess: the
+        kernel takes the request only when every record agrees with it.
         """
-        log, placement, time = self._placement.log, self._placement, stamp.store_timestamp
-        count, size, is_inner = 1, len(requests[0].records), requests[0].is_inner
-        for request in requests[1:]:
-            if request.is_inner != is_inner or not log.fits(size + len(request.records)):
-                break
-            size += len(request.records)
-            count += 1
-        if size > log.request_bytes_max:
-            requests[0].error = MessageTooLarge(
-                f"{size} bytes fit into no segment of {log.segment_bytes}",
-                "send smaller messages or batches",
-            )
-            return 1
-        batch = self._check(requests[:count])
-        if batch is None:
-            return count
-        try:
-            log.make_room(size)
-        except MqError as error:
-            requests[0].error = error
-            return 1
-        base = start = log.end
-        places: Places = []
-        rows = 0
-        for request, parts in zip(batch.requests, batch.parts, strict=True):
-            places += placement.place_parts(request, start, time, parts)
-            start += len(request.records)
-            rows += request.count
-        sealed = batch.seal(places, base, stamp)
-        placement.write(sealed.data, rows, sealed.last_at, time)
-        return count
-
-    def _check(self, requests: list[AppendRequest]) -> CheckedBatch | None:
-        """The good ones as a batch, None where none is; the others get their error."""
-        is_inner = requests[0].is_inner
-        rules = self._rules._replace(inner=is_inner)
-        if self._group is not None and not is_inner:
-            compiled = compiled_batch(requests, self._group)
-            if compiled is not None:
-                with suppress(MqError):
-                    return self._with_queues(compiled)
-        is_small = sum([request.count for request in requests]) <= PLAIN_RECORDS_MAX
-        check: Check = plain_batch if is_small else columns_batch
-        try:
-            return self._with_queues(check(requests, rules))
-        except MqError as error:
-            if len(requests) == 1:
-                requests[0].error = error
-                return None
-        # One of them is bad: each is checked alone, and the good ones go together.
-        for request in requests:
-            try:
-                self._with_queues(check([request], rules))
-            except MqError as error:
-                request.error = error
-        good = [request for request in requests if request.error is None]
-        return self._with_queues(check(good, rules)) if good else None
-
-    def _with_queues(self, batch: CheckedBatch) -> CheckedBatch:
-        """Checks a batch's queues, and chooses those that the requests leave to the node.
-
-        Raises the MqError of one of the requests; only a topic's turn has changed then.
-        """
-        topics = self._topics
-        if batch.requests[0].is_inner:
-            for request, parts in zip(batch.requests, batch.parts, strict=True):
-                if request.any_queue:
-                    self._choose_queue(parts, topics.for_inner)
-                    continue
-                for part in parts:
-                    topics.check_queue(topics.for_inner(part.topic), part.queue_id)
-            return batch
-        names = {part.topic for parts in batch.parts for part in parts}
-        if len(names) > 1:
-            topics.make(names)
-        for request, parts in zip(batch.requests, batch.parts, strict=True):
-            if request.any_queue:
-                self._choose_queue(parts, topics.for_send)
-                continue
-            for part in parts:
-                topics.check_queue(topics.for_send(part.topic), part.queue_id)
-        return batch
-
-    def _choose_queue(self, parts: list[QueueRows], find: Callable[[str], Topic]) -> None:
-        """Names the queue of a request that names none. Raises BadRequest for many topics."""
-        if len(parts) != 1:
-            raise BadRequest(
-                f"queue -1 with {len(parts)} topics", "send one topic a batch, or name the queues"
-            )
-        topic, _, rows = parts[0]
-        queue_id = self._topics.choose_queue(find(topic))
-        parts[0] = QueueRows(topic, queue_id, rows)
-
-
-Check = Callable[[list[AppendRequest], AppendRules], CheckedBatch]
-
-
-class Runs:
-    """The common request, checked and sealed in one pass: all its records go to one queue.
-
-    The first record names that queue, and nobody has checked it yet. It is read as a guess: the
-    kernel takes the request only when every record agrees with it.
-    """
-
-    def __init__(
-        self, compiled: Kernel, rules: AppendRules, topics: TopicTable, placement: Placement
-    ) -> None:
-        self._sealed = SealedRuns(compiled, rules)
-        self._queue_for = topics.queue_for
-        self._placement = placement
-
-    def append(self, requests: Sequence[AppendRequest], stamp: StoreStamp) -> int:
-        """Appends the first of the requests, in one write; returns how many.
-
-        It stops before one that is of another kind, may be bad, or does not fit into the segment.
-        """
-        sealed, log = self._sealed, self._placement.log
-        base, bytes_max = log.end, log.fitting_bytes
-        if len(requests) == 1:
-            sealed.clear(len(requests[0].records), base, stamp)
-        else:
-            sealed.clear(sum([len(request.records) for request in requests]), base, stamp)
-        taken = rows = 0
-        for request in requests:
-            if sealed.end + len(request.records) > bytes_max:
-                break
-            if not self._add(request, base, stamp):
-                break
-            taken += 1
-            rows += request.count
-        if taken:
-            self._placement.write(sealed.records, rows, sealed.last_at, stamp.store_timestamp)
-        return taken
-
-    def _add(self, request: AppendRequest, base: int, stamp: StoreStamp) -> bool:
-        records, sealed, placement = request.records, self._sealed, self._placement
+        records, sealer, placement = request.records, self._sealer, self._placement
         topic_at = _BODY_AT + int.from_bytes(records[_BODY_LENGTH_AT:_BODY_AT], "big")
         if topic_at >= len(records):
             return False
         raw = bytes(records[topic_at + 1 : topic_at + 1 + records[topic_at]])
-        topic = _topic_of(raw)
+        topic = topic_of(raw)
         if topic is None:
             return False
-        flags = CHECKED_FLAG if request.checked_rows is not None else 0
         wanted = ANY_QUEUE
-        if request.any_queue:
-            flags |= ANY_QUEUE_FLAG
-        else:
+        if not request.any_queue:
             named = records[_QUEUE_ID_AT : _QUEUE_ID_AT + 4]
             wanted = int.from_bytes(named, "big", signed=True)
             if wanted == ANY_QUEUE:
                 return False
-        queue_id = self._queue_for(topic, wanted)
+        queue_id = self._topics.queue_for(topic, wanted)
         if queue_id is None:
             return False
-        queue, start = queue_of(topic, queue_id), base + sealed.end
+        queue, start = queue_of(topic, queue_id), placement.log.end + sealer.end
         first = placement.tails.get(queue, 0)
-        crc = -1 if request.crc is None else request.crc
-        if not sealed.add(records, request.count, crc, request.sizes, flags, raw, queue_id, first):
+        if not sealer.run(request, raw, queue_id, first):
             return False
-        placement.place(request, start, stamp.store_timestamp, queue, first)
+        placement.place(request, start, time, queue, first)
         return True
 
+    def _add(self, request: AppendRequest, is_fitting: bool, time: int) -> None:
+        """Checks and seals any request. One that does not fit goes into the next segment.
 
-@dataclass(slots=True)
-class CompiledBatch:
-    """A batch in the kernel's buffer. The next one takes its place."""
+        Raises the MqError that the request is refused for, and OSError.
+        """
+        placement, sealer, size = self._placement, self._sealer, len(request.records)
+        log = placement.log
+        if size > log.request_bytes_max:
+            raise MessageTooLarge(
+                f"{size} bytes fit into no segment of {log.segment_bytes}",
+                "send smaller messages or batches",
+            )
+        parts = self._with_queues(request, sealer.check(request, request.is_inner))
+        if not is_fitting:
+            self._write(time)
+            try:
+                log.make_room(size)
+            finally:
+                sealer.begin(0, log.end, time)
+        start = log.end + sealer.end
+        sealer.seal(request, placement.place_parts(request, start, time, parts))
 
-    requests: list[AppendRequest]
-    parts: list[list[QueueRows]]
-    group: AppendGroup
+    def _with_queues(self, request: AppendRequest, parts: list[AppendPart]) -> list[AppendPart]:
+        """Checks a request's queues, or chooses the one that it leaves to the node.
 
-    def seal(self, places: Places, base: int, stamp: StoreStamp) -> SealedBatch:
-        """As `CheckedBatch.seal`."""
-        self.group.seal(places, base, stamp)
-        return SealedBatch(self.group.records, self.group.last_at)
-
-
-def compiled_batch(requests: list[AppendRequest], group: AppendGroup) -> CompiledBatch | None:
-    """None where another way has to look at the requests, and to say what is wrong."""
-    group.clear(len(requests), sum(len(one.records) + len(one.sizes) for one in requests))
-    for request in requests:
-        crc = -1 if request.crc is None else request.crc
-        flags = ANY_QUEUE_FLAG * request.any_queue
-        flags += CHECKED_FLAG * (request.checked_rows is not None)
-        group.add(request.records, request.count, crc, request.sizes, flags)
-    found = group.check()
-    if found is None:
-        return None
-    parts: list[list[QueueRows]] = [[] for _ in requests]
-    for own, sealable in zip(parts, found, strict=True):
-        for raw, queue_id, rows in sealable:
-            topic = _topic_of(raw)
-            if topic is None:
-                return None
-            own.append(QueueRows(topic, queue_id, rows))
-    return CompiledBatch(requests, parts, group)
-
-
-@dataclass(slots=True)
-class ColumnsBatch:
-    """A batch as numpy columns: for many records. `part_of` numbers each record's part."""
-
-    requests: list[AppendRequest]
-    parts: list[list[QueueRows]]
-    buffer: bytearray
-    columns: RecordColumns
-    part_of: Ints
-    crc: bool
-
-    def seal(self, places: Places, base: int, stamp: StoreStamp) -> SealedBatch:
-        """As `CheckedBatch.seal`."""
-        start, part_of = self.columns.start, self.part_of
-        queue_id, first = np.array(places, np.int64).T
-        counts = np.bincount(part_of)
-        # A record's rank is its place among the records of its part.
-        rank = np.empty(len(part_of), np.int64)
-        ranks = np.arange(len(part_of)) - np.repeat(np.cumsum(counts) - counts, counts)
-        rank[np.argsort(part_of, kind="stable")] = ranks
-        offsets = first[part_of] + rank
-        patch_columns(self.columns, queue_id[part_of], offsets, start + base, stamp, self.crc)
-        return SealedBatch(self.buffer, int(start[-1]))
-
-
-def columns_batch(requests: list[AppendRequest], rules: AppendRules) -> ColumnsBatch:
-    """Raises the MqError of one of the requests."""
-    for request in requests:
-        check_crc(request)
-    buffer = bytearray().join([request.records for request in requests])
-    checked = check_columns(np.frombuffer(buffer, np.uint8), rules)
-    columns, topics, topic_id = checked.columns, checked.topics, checked.topic_id
-    ends = np.cumsum([len(request.records) for request in requests])
-    bounds = [0, *np.searchsorted(columns.start, ends).tolist()]
-    for request, first, last in zip(requests, bounds[:-1], bounds[1:], strict=True):
-        check_sizes(request, columns.size[first:last].tolist())
-    owner = np.repeat(np.arange(len(requests)), np.diff(bounds))
-    any_queue = np.array([request.any_queue for request in requests])
-    queue_id = np.where(any_queue[owner], ANY_QUEUE, columns.queue_id)
-    key = (owner * len(topics) + topic_id) * (QUEUE_ID_MAX + 2) + queue_id - ANY_QUEUE
-    _, rows, number, counts = np.unique(
-        key, return_index=True, return_inverse=True, return_counts=True
-    )
-    order = np.argsort(rows)
-    parts: list[list[QueueRows]] = [[] for _ in requests]
-    for row, count in zip(rows[order].tolist(), counts[order].tolist(), strict=True):
-        part = QueueRows(topics[topic_id[row]], int(queue_id[row]), count)
-        parts[owner[row]].append(part)
-    return ColumnsBatch(requests, parts, buffer, columns, np.argsort(order)[number], rules.crc)
-
-
-@dataclass(slots=True)
-class PlainBatch:
-    """A batch record by record: for few. `rows` count from the buffer's begin."""
-
-    requests: list[AppendRequest]
-    parts: list[list[QueueRows]]
-    buffer: bytearray
-    rows: list[PlainRow]
-    part_of: list[int]
-    crc: bool
-
-    def seal(self, places: Places, base: int, stamp: StoreStamp) -> SealedBatch:
-        """As `CheckedBatch.seal`."""
-        following = [first for _, first in places]
-        for row, part in zip(self.rows, self.part_of, strict=True):
-            placed = replace(row, queue_id=places[part][0])
-            patch_plain(self.buffer, placed, following[part], base + row.start, stamp, self.crc)
-            following[part] += 1
-        return SealedBatch(self.buffer, self.rows[-1].start)
-
-
-def plain_batch(requests: list[AppendRequest], rules: AppendRules) -> PlainBatch:
-    """Raises the MqError of one of the requests."""
-    batch = PlainBatch(requests, [], bytearray(), [], [], rules.crc)
-    part_count = 0
-    for request in requests:
-        rows = request.checked_rows
-        if rows is None:
-            check_crc(request)
-            rows = check_plain(request.records, rules)
-            check_sizes(request, [row.size for row in rows])
-        start = len(batch.buffer)
-        batch.buffer.extend(request.records)
-        numbers: dict[Queue, int] = {}
-        counts: list[int] = []
-        for row in rows:
-            queue = queue_of(row.topic, ANY_QUEUE if request.any_queue else row.queue_id)
-            number = numbers.setdefault(queue, len(counts))
-            if number == len(counts):
-                counts.append(0)
-            counts[number] += 1
-            batch.part_of.append(part_count + number)
-            batch.rows.append(replace(row, start=start + row.start) if start else row)
-        part_count += len(counts)
-        batch.parts.append([QueueRows(*queue, counts[n]) for queue, n in numbers.items()])
-    return batch
-
-
-def check_crc(request: AppendRequest) -> None:
-    """Raises BadRequest unless the records' CRC-32 is the one that the request names."""
-    if request.crc is not None and (found := zlib.crc32(request.records)) != request.crc:
-        raise BadRequest(f"the frame's CRC-32 is {found}, the header says {request.crc}")
-
-
-def check_sizes(request: AppendRequest, sizes: list[int]) -> None:
-    """Raises BadRequest unless the records are as many and as long as the request says."""
-    if request.count != len(sizes) or sum(sizes) != len(request.records):
-        raise BadRequest(
-            f"the header says {request.count} records in {len(request.records)} bytes, "
-            f"the frame holds {len(sizes)} in {sum(sizes)}",
-            "count and sizes must agree with the records",
-        )
-    if request.sizes and request.sizes != np.array(sizes, "<u4").tobytes():
-        raise BadRequest("the sizes in the header are not those of the records")
+        Raises the MqError that the request is refused for; only a topic's turn has changed then.
+        """
+        topics = self._topics
+        find = topics.for_inner if request.is_inner else topics.for_send
+        if request.any_queue:
+            if len(parts) != 1:
+                raise BadRequest(
+                    f"queue -1 with {len(parts)} topics",
+                    "send one topic a batch, or name the queues",
+                )
+            topic, _, rows = parts[0]
+            return [AppendPart(topic, topics.choose_queue(find(topic)), rows)]
+        names = {part.topic for part in parts}
+        if len(names) > 1 and not request.is_inner:
+            topics.make(names)
+        for part in parts:
+            topics.check_queue(find(part.topic), part.queue_id)
+        return parts
 
 
 def queues_of(requests: list[AppendRequest]) -> set[Queue] | None:
@@ -630,17 +307,6 @@ def queues_of(requests: list[AppendRequest]) -> set[Queue] | None:
         return None
     queues = {Queue(topic, queue_id) for one in requests for topic, queue_id, *_ in one.queues}
     return queues if len(queues) <= FEW_QUEUES_MAX else None
-
-
-@lru_cache(maxsize=4096)
-def _topic_of(raw: bytes) -> str | None:
-    """A stored topic's name; None for bytes that no topic has."""
-    try:
-        name = raw.decode()
-        check_topic_for_send(name)
-    except (UnicodeDecodeError, MqError):
-        return None
-    return name
 
 
 @lru_cache(maxsize=4096)

@@ -7,12 +7,12 @@ would never arrive, so that such a send is refused.
 from collections.abc import Callable
 
 from node.runtime.settings import Settings
-from node.writer.appender import AppendRequest, check_crc, check_sizes
+from node.writer.appender import AppendRequest
 from node.writer.topic_table import TopicTable
 from protocol.errors import BadRequest, NotAllowed
 from protocol.record.codec import Record, decode, has_crc_property
 from protocol.record.encode import ANY_QUEUE, pack_fields
-from protocol.record.patch import AppendRules, check_plain
+from protocol.record.patch import AppendRules, check_sent
 from protocol.record.properties import (
     CRC_PROPERTY_BYTES,
     EMPTY_CRC_PROPERTY,
@@ -71,9 +71,7 @@ class Delays:
             )
         if [level, deliver_ms, delay_ms].count(None) != 2:
             raise BadRequest("several delays for one message", "give one of them")
-        check_crc(request)
-        rows = check_plain(request.records, self._rules)
-        check_sizes(request, [row.size for row in rows])
+        rows = check_sent(request, self._rules)
         if len(rows) != 1:
             raise BadRequest(f"{len(rows)} messages with a delay", "send them one by one")
         record = decode(request.records, 0, sealed=False)

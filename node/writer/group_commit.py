@@ -8,7 +8,7 @@ enough of them have the log, and rings the writer when that is what a request wa
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from node.runtime.settings import Settings
 from node.runtime.state_page import WorkerPage, WorkerState
@@ -29,8 +29,7 @@ Answer = Callable[[list[PendingRequest], str, bool], None]
 _NOBODY = WorkerState(*(0 for _ in WorkerState._fields))
 
 
-@dataclass(frozen=True, slots=True)
-class GroupCommitRequest:
+class GroupCommitRequest(NamedTuple):
     """Answered when the log is flushed or acknowledged up to `next_offset`, or at the deadline."""
 
     next_offset: int
@@ -58,16 +57,12 @@ class GroupCommit:
         """Whether one more is refused, before any of its records is stored."""
         return len(self) >= self._count_max or self._bytes >= self._bytes_max
 
-    def put(self, pending: PendingRequest, now: float) -> None:
-        """Lets an appended request wait for the disk."""
-        request = GroupCommitRequest(pending.append.end, now + self._timeout_s, pending)
-        self._requests.append(request)
-        self._bytes += pending.append.size
-
-    def put_for_followers(self, pending: PendingRequest, now: float) -> None:
-        """Lets an appended request wait until enough followers have it."""
-        request = GroupCommitRequest(pending.append.end, now + self._slave_timeout_s, pending)
-        self._for_followers.append(request)
+    def put(self, pending: PendingRequest, now: float, for_followers: bool = False) -> None:
+        """Lets an appended request wait for the disk, or until enough followers have it."""
+        waiting, timeout_s = self._requests, self._timeout_s
+        if for_followers:
+            waiting, timeout_s = self._for_followers, self._slave_timeout_s
+        waiting.append(GroupCommitRequest(pending.append.end, now + timeout_s, pending))
         self._bytes += pending.append.size
 
     @property
@@ -77,36 +72,29 @@ class GroupCommit:
 
     def flushed(self, offset: int) -> list[PendingRequest]:
         """Takes out the requests that a flush up to `offset` covers, oldest first."""
-        return self._up_to(self._requests, offset)
+        return self._take(self._requests, lambda one: one.next_offset <= offset)
 
     def acknowledged(self, offset: int) -> list[PendingRequest]:
         """As `flushed`, of those that wait for followers."""
-        return self._up_to(self._for_followers, offset)
+        return self._take(self._for_followers, lambda one: one.next_offset <= offset)
 
     def overdue(self, now: float) -> list[PendingRequest]:
         """Takes out the requests whose deadline has passed: FLUSH_DISK_TIMEOUT, yet stored."""
-        return self._late(self._requests, now)
+        return self._take(self._requests, lambda one: one.deadline <= now)
 
     def unacknowledged(self, now: float) -> list[PendingRequest]:
         """As `overdue`, of those that wait for followers: FLUSH_SLAVE_TIMEOUT, yet stored."""
-        return self._late(self._for_followers, now)
+        return self._take(self._for_followers, lambda one: one.deadline <= now)
 
-    def _up_to(self, waiting: deque[GroupCommitRequest], offset: int) -> list[PendingRequest]:
+    def _take(
+        self, waiting: deque[GroupCommitRequest], is_done: Callable[[GroupCommitRequest], bool]
+    ) -> list[PendingRequest]:
         taken = []
-        while waiting and waiting[0].next_offset <= offset:
-            taken.append(self._take(waiting))
+        while waiting and is_done(waiting[0]):
+            pending = waiting.popleft().pending
+            self._bytes -= pending.append.size
+            taken.append(pending)
         return taken
-
-    def _late(self, waiting: deque[GroupCommitRequest], now: float) -> list[PendingRequest]:
-        taken = []
-        while waiting and waiting[0].deadline <= now:
-            taken.append(self._take(waiting))
-        return taken
-
-    def _take(self, waiting: deque[GroupCommitRequest]) -> PendingRequest:
-        pending = waiting.popleft().pending
-        self._bytes -= pending.append.size
-        return pending
 
 
 class Acknowledgements:
@@ -149,7 +137,7 @@ class Acknowledgements:
         wait = pending.wait
         waits = wait == WAIT_REPLICATED or (self._is_usual and wait != WAIT_NONE)
         if waits:
-            self._waiting.put_for_followers(pending, now)
+            self._waiting.put(pending, now, for_followers=True)
         return waits
 
     def flushed(self, offset: int) -> None:

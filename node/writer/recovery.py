@@ -59,16 +59,9 @@ from protocol.derived.dispatch_request import DispatchRequests
 from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
-from protocol.names import ABORT_FILE, COMMIT_LOG_DIR, SCHEDULE_TOPIC, TOPICS_FILE
-from protocol.record.codec import (
-    FILLER_BYTES,
-    TRANSACTION_COMMIT,
-    TRANSACTION_MASK,
-    Filler,
-    Torn,
-    decode,
-)
-from protocol.record.columns import Ints, RecordColumns, group_topics
+from protocol.names import ABORT_FILE, COMMIT_LOG_DIR, TOPICS_FILE
+from protocol.record.codec import FILLER_BYTES, Filler, Torn, decode
+from protocol.record.columns import Ints, RecordColumns
 
 log = logging.getLogger("keelog.writer")
 
@@ -316,17 +309,13 @@ class TailNotes:
 
     def add(self, columns: RecordColumns) -> None:
         """Takes records in log order; those without a queue unit do not count."""
-        columns = self._removed.dispatched(columns)
+        requests = DispatchRequests(self._removed.dispatched(columns))
+        columns, topics = requests.columns, self._topics
         if not len(columns):
             return
-        names, topic_id = group_topics(columns)
-        if SCHEDULE_TOPIC in names:
-            rows = np.flatnonzero(DispatchRequests(columns).is_queued)
-        else:
-            kind = columns.sys_flag & TRANSACTION_MASK
-            rows = np.flatnonzero((kind == 0) | (kind == TRANSACTION_COMMIT))
-        ids = np.array([self._topics.setdefault(name, len(self._topics)) for name in names])
-        self._keys.append((ids[topic_id[rows]] << 32) + columns.queue_id[rows])
+        rows = np.flatnonzero(requests.is_queued)
+        ids = np.array([topics.setdefault(name, len(topics)) for name in requests.topics])
+        self._keys.append((ids[requests.topic_id[rows]] << 32) + columns.queue_id[rows])
         self._offsets.append(columns.queue_offset[rows])
         self._count += len(rows)
         if self._count >= SETTLE_RECORDS:

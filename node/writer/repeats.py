@@ -28,7 +28,7 @@ from node.runtime.stored_times import Arrivals, Moment, clock_sets, moment
 from node.store.file_cache import OpenFiles
 from node.store.log.reader import Bounds, Damage, LogReader, columns_past_damage
 from node.store.log.segments import SegmentList, list_folder
-from node.writer.appender import AppendRequest, RepeatedMessage, check_crc, check_sizes
+from node.writer.appender import AppendRequest, RepeatedMessage
 from protocol.derived.dispatch_request import DispatchRequests, index_keys
 from protocol.derived.file_layouts import (
     INDEX_ENTRY,
@@ -357,7 +357,7 @@ class StoredOnce:
         """Raises what the appender would refuse the request for."""
         if request.draft is not None:
             request.encode(self._crc)
-        check_crc(request)
+        request.check_crc()
         records = request.records
         rows: list[AskedRow] = []
         position = 0
@@ -368,7 +368,7 @@ class StoredOnce:
             key, queue_id = MessageKey.of(found), found.head.queue_id
             rows.append(AskedRow(position, found.size, found.topic, queue_id, key))
             position += found.size
-        check_sizes(request, [row.size for row in rows])
+        request.check_sizes([row.size for row in rows])
         return rows
 
     def _take_out(self, request: AppendRequest, rows: list[AskedRow]) -> AskedRequest:
@@ -394,7 +394,6 @@ class StoredOnce:
         self.taken_out += len(out)
         records = request.records
         request.count, request.crc, request.sizes = len(kept), None, b""
-        request.checked_rows = None
         if kept:
             ends = ((rows[row].start, rows[row].start + rows[row].size) for row in kept)
             request.records = b"".join([records[start:end] for start, end in ends])
@@ -516,7 +515,7 @@ def unique_hashes(columns: RecordColumns) -> tuple[NDArray[np.int64], NDArray[np
     # Of each record the unique key comes first, then the others.
     first = np.ones(len(keys.row), np.bool_)
     np.not_equal(keys.row[1:], keys.row[:-1], out=first[1:])
-    first &= requests.unique_key.length[keys.row] > 0
+    first &= requests.found[_UNIQUE_KEY].length[keys.row] > 0
     return keys.row[first], keys.key_hash[first]
 
 

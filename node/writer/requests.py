@@ -14,9 +14,9 @@ from node.writer.topic_table import TopicTable
 from protocol.errors import BadRequest, MessageTooLarge, NotAllowed, UnknownOperation
 from protocol.ids import Host, offset_message_id
 from protocol.names import SYSTEM_GROUP_PREFIX
+from protocol.record.append import Put
 from protocol.record.codec import BORN_HOST_V6, STORE_HOST_V6
 from protocol.record.encode import ANY_QUEUE, NewMessage, check_message, record_bytes
-from protocol.record.kernel_append import Put
 from protocol.record.patch import AppendRules
 from protocol.record.properties import UNIQUE_KEY, WAIT
 from protocol.record.waiting import RealPlace

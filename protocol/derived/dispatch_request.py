@@ -8,9 +8,8 @@ queue, 0 (RocketMQ: ConsumeQueue#multiDispatchLmqQueue).
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,34 +25,25 @@ from protocol.record.codec import (
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
     TRANSACTION_ROLLBACK,
-    delivery_time,
+    unit_tags_code,
 )
-from protocol.record.columns import (
-    Bools,
-    Bytes,
-    Gather,
-    Ints,
-    RecordColumns,
-    gather_ragged,
-    group_topics,
-)
-from protocol.record.java_hash import hash_pieces, java_hash, java_text, powers_of_31
-from protocol.record.properties import DELAY, NAME_END, PAIR_END, decode_properties
+from protocol.record.columns import Bools, Bytes, Ints, RecordColumns, group_topics
+from protocol.record.java_hash import hash_pieces
+from protocol.record.properties import NAME_END, PAIR_END, decode_properties, decode_raw_properties
 
 LMQ_PREFIX = "%LMQ%"
 LMQ_QUEUE_ID = 0
 LMQ_NAMES = "INNER_MULTI_DISPATCH"
 LMQ_OFFSETS = "INNER_MULTI_QUEUE_OFFSET"
 
-_NAME_WORDS = {b"KEYS": ">u4", b"TAGS": ">u4", b"UNIQ_KEY": ">u8"}
+_NAMES = _KEYS, _TAGS, _UNIQUE_KEY = b"KEYS", b"TAGS", b"UNIQ_KEY"
 _LMQ_SEPARATOR = ","
 _LMQ_OFFSET = re.compile(r"[0-9]{1,18}")
 _LMQ_NEEDLE = LMQ_OFFSETS.encode()
 
 
-@dataclass(frozen=True, slots=True)
-class Pieces:
-    """Byte strings inside `DispatchRequests.flat`; a length of 0 means that there is none."""
+class Pieces(NamedTuple):
+    """Byte strings inside a buffer; a length of 0 means that there is none."""
 
     start: Ints
     length: Ints
@@ -62,8 +52,7 @@ class Pieces:
 class DispatchRequests:
     """One row a record, in log order (RocketMQ: DispatchRequest).
 
-    `topic_id` indexes `topics`. `keys`, `tags` and `unique_key` are pieces of `flat`, which holds
-    the properties, and maybe more. All that is not in `columns` is computed at its first use.
+    `topic_id` indexes `topics`. All that is not in `columns` is computed at its first use.
     """
 
     def __init__(
@@ -90,43 +79,36 @@ class DispatchRequests:
         return self._topics[1]
 
     @cached_property
-    def _found(self) -> tuple[Bytes, dict[bytes, Pieces]]:
+    def found(self) -> dict[bytes, Pieces]:
+        """The values of KEYS, TAGS and UNIQ_KEY, as pieces of `columns.data`."""
         columns = self.columns
         return look_up(columns.data, columns.properties_start, columns.properties_length)
 
-    @property
-    def flat(self) -> Bytes:
-        """What the pieces are pieces of."""
-        return self._found[0]
-
-    @property
-    def keys(self) -> Pieces:
-        """KEYS."""
-        return self._found[1][b"KEYS"]
-
-    @property
-    def tags(self) -> Pieces:
-        """TAGS."""
-        return self._found[1][b"TAGS"]
-
-    @property
-    def unique_key(self) -> Pieces:
-        """UNIQ_KEY."""
-        return self._found[1][b"UNIQ_KEY"]
+    @cached_property
+    def _scheduled(self) -> dict[int, int | None]:
+        """The code of each record of the schedule topic, by row."""
+        if SCHEDULE_TOPIC not in self.topics:
+            return {}
+        rows = np.flatnonzero(self.topic_id == self.topics.index(SCHEDULE_TOPIC)).tolist()
+        record = self.columns.record
+        return {row: unit_tags_code(record(row), self.delay_levels_ms) for row in rows}
 
     @cached_property
-    def _codes(self) -> tuple[Ints, Bools]:
-        return _codes_of(self)
-
-    @property
     def tags_code(self) -> Ints:
         """The hash of TAGS, or when a delayed message is due."""
-        return self._codes[0]
+        tags, codes = self.found[_TAGS], np.zeros(len(self), np.int64)
+        tagged = np.flatnonzero(tags.length)
+        codes[tagged] = hash_pieces(self.columns.data, tags.start[tagged], tags.length[tagged])
+        for row, code in self._scheduled.items():
+            codes[row] = code or 0
+        return codes
 
     @property
     def success(self) -> Bools:
         """False for a delayed message whose delay is not a number."""
-        return self._codes[1]
+        success = np.ones(len(self), np.bool_)
+        success[[row for row, code in self._scheduled.items() if code is None]] = False
+        return success
 
     @property
     def is_queued(self) -> Bools:
@@ -142,63 +124,40 @@ class DispatchRequests:
         indexed: Bools = self.success & (kind != TRANSACTION_ROLLBACK)
         return indexed
 
+    def by_queue(self) -> Iterator[tuple[Queue, Ints]]:
+        """The rows that get a unit, queue by queue, in log order of each."""
+        rows, columns = np.flatnonzero(self.is_queued), self.columns
+        if not len(rows):
+            return
+        key = (self.topic_id[rows] << 32) + columns.queue_id[rows]
+        order = np.argsort(key, kind="stable")
+        cuts = np.flatnonzero(np.diff(key[order])) + 1
+        for some in np.split(rows[order], cuts):
+            first = int(some[0])
+            yield Queue(self.topics[int(self.topic_id[first])], int(columns.queue_id[first])), some
+
     def units(self, rows: Ints) -> NDArray[Any]:
         """The queue units of some of the records."""
         columns = self.columns
         return unit_array(columns.physical_offset[rows], columns.size[rows], self.tags_code[rows])
 
 
-def _codes_of(requests: DispatchRequests) -> tuple[Ints, Bools]:
-    columns, topics, tags = requests.columns, requests.topics, requests.tags
-    codes = np.zeros(len(columns), np.int64)
-    tagged = np.flatnonzero(tags.length)
-    codes[tagged] = hash_pieces(requests.flat, tags.start[tagged], tags.length[tagged])
-    success = np.ones(len(columns), np.bool_)
-    if SCHEDULE_TOPIC in topics:
-        for row in np.flatnonzero(requests.topic_id == topics.index(SCHEDULE_TOPIC)).tolist():
-            raw = columns.piece(columns.properties_start, columns.properties_length, row)
-            delay = decode_properties(raw).get(DELAY)
-            if delay is None:
-                continue
-            code = delivery_time(
-                delay, int(columns.store_timestamp[row]), requests.delay_levels_ms, int(codes[row])
-            )
-            success[row] = code is not None
-            codes[row] = code or 0
-    return codes, success
-
-
-def look_up(data: Bytes, start: Ints, length: Ints) -> tuple[Bytes, dict[bytes, Pieces]]:
-    """Finds the values of KEYS, TAGS and UNIQ_KEY in each row's properties.
-
-    Returns the bytes that the places are in, and the places by name; see `find_properties`.
-    """
+def look_up(data: Bytes, start: Ints, length: Ints) -> dict[bytes, Pieces]:
+    """Finds the values of KEYS, TAGS and UNIQ_KEY in each row's properties; the last of a name
+    wins."""
     compiled = loader.active()
-    if compiled is None:
-        flat, ends = gather_ragged(data, start, length)
-        return flat, find_properties(flat, ends)
-    found = compiled.find_properties(data, start, length)
-    names = enumerate((b"KEYS", b"TAGS", b"UNIQ_KEY"))
-    return data, {name: Pieces(found[2 * i], found[2 * i + 1]) for i, name in names}
-
-
-def find_properties(flat: Bytes, ends: Ints) -> dict[bytes, Pieces]:
-    """Finds the values of KEYS, TAGS and UNIQ_KEY in each row; the last of a name wins."""
-    rows = len(ends)
-    found = {
-        name: Pieces(np.zeros(rows, np.int64), np.zeros(rows, np.int64)) for name in _NAME_WORDS
-    }
-    if not len(flat):
-        return found
-    pairs = split_properties(flat, ends)
-    at = Gather(np.concatenate([flat, np.zeros(8, np.uint8)]))
-    for name, kind in _NAME_WORDS.items():
-        those = np.flatnonzero(pairs.middle - pairs.start == len(name))
-        word = at(pairs.start[those], kind)
-        those = those[word == np.int64(int.from_bytes(name, "big"))]
-        found[name].start[pairs.row[those]] = pairs.middle[those] + 1
-        found[name].length[pairs.row[those]] = (pairs.end - pairs.middle - 1)[those]
-    return found
+    if compiled is not None:
+        found = compiled.find_properties(data, start, length)
+    else:
+        found = np.zeros((2 * len(_NAMES), len(start)), np.int64)
+        for row, (at, size) in enumerate(zip(start.tolist(), length.tolist(), strict=True)):
+            for pair in bytes(data.data[at : at + size]).split(bytes([PAIR_END])):
+                name, _, value = pair.partition(bytes([NAME_END]))
+                if value and name in _NAMES:
+                    number = 2 * _NAMES.index(name)
+                    found[number, row], found[number + 1, row] = at + len(name) + 1, len(value)
+                at += len(pair) + 1
+    return {name: Pieces(found[2 * i], found[2 * i + 1]) for i, name in enumerate(_NAMES)}
 
 
 def split_ragged(flat: Bytes, ends: Ints, separator: int) -> tuple[Ints, Ints, Ints]:
@@ -222,34 +181,7 @@ def split_ragged(flat: Bytes, ends: Ints, separator: int) -> tuple[Ints, Ints, I
     return np.cumsum(row), piece_start, piece_end - piece_start
 
 
-@dataclass(frozen=True, slots=True)
-class PropertyPairs:
-    """The properties that have a name and a value, in order: `row`, then positions in the text.
-
-    A name is [`start`, `middle`), its value [`middle` + 1, `end`).
-    """
-
-    row: Ints
-    start: Ints
-    middle: Ints
-    end: Ints
-
-
-def split_properties(flat: Bytes, ends: Ints) -> PropertyPairs:
-    """The pairs of joined properties; `ends` are the ends of each record's in `flat`."""
-    row, start, size = split_ragged(flat, ends, PAIR_END)
-    name_ends = np.flatnonzero(flat == NAME_END)
-    if not len(name_ends):
-        none = np.empty(0, np.int64)
-        return PropertyPairs(none, none, none, none)
-    which = np.minimum(np.searchsorted(name_ends, start), len(name_ends) - 1)
-    middle = name_ends[which]
-    whole = np.flatnonzero((middle > start) & (middle < start + size - 1))
-    return PropertyPairs(row[whole], start[whole], middle[whole], (start + size)[whole])
-
-
-@dataclass(frozen=True, slots=True)
-class IndexKeys:
+class IndexKeys(NamedTuple):
     """One row an index entry, in the order in which the entries are made."""
 
     row: Ints
@@ -259,10 +191,27 @@ class IndexKeys:
 def index_keys(requests: DispatchRequests, with_tags: bool = True) -> IndexKeys:
     """The entries of each record: UNIQ_KEY, then each of KEYS, then (5.4 and later) TAGS."""
     compiled = loader.active()
-    found = None
     if compiled is not None:
         found = kernel_calls.index_keys(compiled, requests.columns, with_tags)
-    return index_keys_numpy(requests, with_tags) if found is None else IndexKeys(*found)
+        if found is not None:
+            return IndexKeys(*found)
+    columns, rows, texts = requests.columns, list[int](), list[bytes]()
+    for row in np.flatnonzero(requests.is_indexed).tolist():
+        raw = columns.piece(columns.properties_start, columns.properties_length, row)
+        pairs = decode_raw_properties(raw)
+        own = [
+            key for key in (pairs.get(_UNIQUE_KEY, b""), *pairs.get(_KEYS, b"").split(b" ")) if key
+        ]
+        if with_tags and _TAGS in pairs:
+            own.append(TAGS_KEY_PREFIX.encode() + pairs[_TAGS])
+        topic = requests.topics[int(requests.topic_id[row])].encode()
+        texts += [b"%s#%s" % (topic, key) for key in own]
+        rows += [row] * len(own)
+    length = np.array([len(text) for text in texts], np.int64)
+    flat = np.frombuffer(b"".join(texts), np.uint8)
+    hashes = np.abs(hash_pieces(flat, np.cumsum(length) - length, length))
+    hashes[hashes < 0] = 0  # of -2^31
+    return IndexKeys(np.array(rows, np.int64), hashes)
 
 
 def key_batch(requests: DispatchRequests, with_tags: bool = True) -> KeyBatch:
@@ -270,84 +219,6 @@ def key_batch(requests: DispatchRequests, with_tags: bool = True) -> KeyBatch:
     keys, columns = index_keys(requests, with_tags), requests.columns
     offsets, times = columns.physical_offset[keys.row], columns.store_timestamp[keys.row]
     return KeyBatch(keys.key_hash, offsets, times)
-
-
-def index_keys_numpy(requests: DispatchRequests, with_tags: bool = True) -> IndexKeys:
-    """As `index_keys`."""
-    rows = np.flatnonzero(requests.is_indexed)
-    parts: list[tuple[Ints, Ints, Ints, int]] = []
-    unique = rows[requests.unique_key.length[rows] > 0]
-    parts.append((unique, requests.unique_key.start[unique], requests.unique_key.length[unique], 0))
-    parts.append((*_single_keys(requests, rows), 1))
-    if with_tags:
-        tagged = rows[requests.tags.length[rows] > 0]
-        parts.append((tagged, requests.tags.start[tagged], requests.tags.length[tagged], 2))
-    row = np.concatenate([part[0] for part in parts])
-    start = np.concatenate([part[1] for part in parts])
-    length = np.concatenate([part[2] for part in parts])
-    order = np.concatenate([np.full(len(part[0]), part[3]) for part in parts])
-    prefixes = [
-        [f"{topic}#{tail}" for tail in ("", "", TAGS_KEY_PREFIX)] for topic in requests.topics
-    ]
-    table = np.array([[java_hash(text) for text in row_] for row_ in prefixes] or [[0, 0, 0]])
-    hashes = _joined_hash(table[requests.topic_id[row], order], requests.flat, start, length)
-    in_order = np.lexsort((order, row))
-    return IndexKeys(row[in_order], hashes[in_order])
-
-
-def _single_keys(requests: DispatchRequests, rows: Ints) -> tuple[Ints, Ints, Ints]:
-    keyed = rows[requests.keys.length[rows] > 0]
-    start, length = requests.keys.start[keyed], requests.keys.length[keyed]
-    flat, ends = gather_ragged(requests.flat, start, length)
-    if not len(flat):
-        return keyed, start, length
-    row, piece_start, piece_length = split_ragged(flat, ends, 0x20)
-    kept = piece_length > 0
-    row, piece_start, piece_length = row[kept], piece_start[kept], piece_length[kept]
-    # Back from positions in the joined KEYS to positions in the joined properties.
-    piece_start = piece_start - (ends - length)[row] + start[row]
-    return keyed[row], piece_start, piece_length
-
-
-def _joined_hash(prefix: Ints, flat: Bytes, start: Ints, length: Ints) -> NDArray[np.int32]:
-    """|Java hash of prefix + piece|, from the prefix's hash and the piece; 0 for -2^31."""
-    if not len(start):
-        return np.empty(0, np.int32)
-    hashes, units = _hashes_and_units(flat, start, length)
-    tail = hashes.view(np.uint32)
-    power = powers_of_31(int(units.max()) + 1)[units]
-    joined = (prefix.astype(np.uint32) * power + tail).view(np.int32)
-    return np.where(joined == -(2**31), 0, np.abs(joined)).astype(np.int32)
-
-
-def _hashes_and_units(flat: Bytes, start: Ints, length: Ints) -> tuple[NDArray[np.int32], Ints]:
-    """Java hash and UTF-16 code units of each piece; ASCII pieces have as many as bytes."""
-    compiled = loader.active()
-    if compiled is None:
-        return hash_pieces(flat, start, length), _utf16_length(flat, start, length)
-    hashes, not_ascii = compiled.java_hash(flat, start, length)
-    for row in np.flatnonzero(not_ascii):
-        hashes[row] = java_hash(_text(flat, start, length, row))
-    return hashes, _count_units(not_ascii, flat, start, length)
-
-
-def _utf16_length(flat: Bytes, start: Ints, length: Ints) -> Ints:
-    chars, ends = gather_ragged(flat, start, length)
-    wide = np.zeros(len(chars) + 1, np.int64)
-    np.cumsum(chars >= 0x80, out=wide[1:])
-    return _count_units(wide[ends] - wide[ends - length], flat, start, length)
-
-
-def _count_units(not_ascii: NDArray[Any], flat: Bytes, start: Ints, length: Ints) -> Ints:
-    """As many as bytes, but where `not_ascii` is not 0."""
-    units = length.copy()
-    for row in np.flatnonzero(not_ascii):
-        units[row] = len(_text(flat, start, length, row).encode("utf-16-be")) // 2
-    return units
-
-
-def _text(flat: Bytes, start: Ints, length: Ints, row: Any) -> str:
-    return java_text(flat[start[row] : start[row] + length[row]].tobytes())
 
 
 def plain_index_keys(topic: str, unique_key: str, keys: Sequence[str], tags: str) -> list[str]:

@@ -1,7 +1,6 @@
 """Where the units of a queue go: RocketMQ's ConsumeQueue#putMessagePositionInfo, planned.
 
-Pure planning for one queue and one batch; the queue worker carries it out. `place_unit` is the
-plain form for one record, and the oracle for `plan_units`.
+Pure planning for one queue and one batch; the queue worker carries it out.
 """
 
 from dataclasses import dataclass
@@ -101,17 +100,3 @@ def _kept_rows(position: int, offsets: Ints) -> tuple[list[int], bool]:
         kept.append(row)
         position += 1
     return kept, has_gap
-
-
-def place_unit(
-    state: QueueEnd, units_per_file: int, queue_offset: int, physical_end: int
-) -> tuple[int, int, QueueEnd] | None:
-    """Where one record's unit goes: (first filler, unit, state after it); None for no unit."""
-    if physical_end <= state.physical_end:
-        return None
-    if state.end is None:
-        base = queue_offset - queue_offset % units_per_file
-        return base, queue_offset, QueueEnd(queue_offset + 1, physical_end)
-    if queue_offset != 0 and queue_offset < state.end:
-        return None
-    return state.end, state.end, QueueEnd(state.end + 1, physical_end)

@@ -1,6 +1,6 @@
 /* The hot loops of protocol/record/columns.py and its neighbours, compiled. Optional: protocol/kernel/loader.py
- * loads this file's library when the installation could build it, and numpy does the same work
- * otherwise. The numpy functions are what is right; tests hold this file against them, on whole,
+ * loads this file's library when the installation could build it, and Python does the same work
+ * otherwise. The Python functions are what is right; tests hold this file against them, on whole,
  * damaged and random bytes, and under the address sanitizer.
  *
  * Rules of this file:
@@ -22,7 +22,7 @@
 #include <string.h>
 #include <sys/uio.h>
 
-#define KERNEL_ABI 10
+#define KERNEL_ABI 11
 
 #ifndef KERNEL_SOURCE
 #define KERNEL_SOURCE "" /* the build puts the digest of kernel*.c here */
@@ -304,23 +304,8 @@ static inline int is_within(int64_t start, int64_t size, int64_t length) {
     return start >= 0 && size >= 0 && start <= length && size <= length - start;
 }
 
-/* Joins the pieces data[start:start+size] in `out`; ends[row] is where each ends there. Answers
- * the bytes joined, -1 for a piece outside `data` or when `out` has too few. */
-EXPORT int64_t keelog_join(const uint8_t *data, int64_t length, int64_t rows, const int64_t *start,
-                           const int64_t *size, uint8_t *out, int64_t out_bytes, int64_t *ends) {
-    int64_t total = 0;
-    for (int64_t row = 0; row < rows; row++) {
-        int64_t at = start[row], count = size[row];
-        if (!is_within(at, count, length) || count > out_bytes - total)
-            return -1;
-        memcpy(out + total, data + at, (size_t)count);
-        total += count;
-        ends[row] = total;
-    }
-    return total;
-}
-
-/* As keelog_join, with the offsets of an Arrow array: rows + 1 of them, from 0 on. */
+/* Joins pieces of `data`, and answers their bytes, -1 where one lies outside or has no room. `offsets` are
+ * those of an Arrow array: rows + 1 of them, from 0 on. */
 EXPORT int64_t keelog_join32(const uint8_t *data, int64_t length, int64_t rows,
                              const int64_t *start, const int64_t *size, uint8_t *out,
                              int64_t out_bytes, int32_t *offsets) {
@@ -542,7 +527,5 @@ EXPORT int64_t keelog_pairs(const uint8_t *data, int64_t length, int64_t rows, c
 
 #include "kernel_read.c"
 #include "kernel_append.c"
-#include "kernel_append_run.c"
-#include "kernel_put.c"
 #include "kernel_items.c"
 #include "kernel_dispatch.c"

@@ -1,10 +1,10 @@
 /* The way in: what a client encodes, and what the writer checks, numbers and seals. Part of
  * kernel.c, which includes it. The oracles are protocol/record/patch.py and protocol/record/encode.py.
  *
- * A group of requests stands back to back in one buffer of the caller's, which nobody else writes.
- * `append_check` finds what every record must be and which queues there are; the caller gives each
- * of those its next offset; `append_seal` fills in what only the writer knows. Suspicion of any kind
- * is -1: the plain way then decides, and words the error. */
+ * `append_check` finds what every record of a request must be and which queues there are; the caller
+ * gives each of those its next offset; `append_seal` fills in what only the writer knows. `append_run`
+ * does both for a request of one queue. Suspicion of any kind is -1: the plain way then decides, and
+ * words the error. */
 
 #define FORBIDDEN_SYS_FLAGS (0xC | 0x80 | 0x40) /* transactions, inner batches */
 #define QUEUE_ID_MAX 65535
@@ -86,34 +86,27 @@ static inline int ends_in_crc(const uint8_t *properties, int64_t size) {
            tail[CRC_PROPERTY_BYTES - 1] == PAIR_END;
 }
 
-#define IS_ANY_QUEUE 1 /* the caller will choose one queue for all records */
-#define IS_CHECKED 2   /* the caller has encoded the records itself */
-
+/* A request of a client. All addresses are the caller's memory; numbers are 64 bits on every machine. */
 typedef struct {
-    int64_t size, count; /* what the client says of its records */
-    int64_t crc;         /* of all of them, -1: none was named */
-    int64_t sizes_at;    /* place in the buffer of each record's size, u32 little-endian; -1: none */
-    int64_t flags;
-    int64_t part, parts; /* found: which parts are its */
+    int64_t size, count;             /* what the client says of its records */
+    int64_t crc;                     /* of all of them, -1: none was named */
+    int64_t is_any_queue;            /* whether the caller chooses one queue for all */
+    int64_t topic_bytes, queue_id;   /* of a run: its queue, */
+    int64_t queue_offset;            /* and the offset there of the first record */
+    int64_t base;                    /* log offset of the first record */
+    int64_t out, out_bytes;          /* where the sealed records go */
+    int64_t time, host;              /* store time and host for all */
+    int64_t body_max, seal_crc;      /* the rules: largest body; whether __CRC32# must, or may not, be */
+    int64_t parts, part_of, rows_max; /* append_part, and int32: the part of each record */
+    int64_t table, slots;            /* int32, a power of two, more than twice rows_max */
+    int64_t last_at;                 /* found: where the last record begins in `out` */
 } append_request;
 
-/* The records of one request that go to one queue. */
+/* The records of a request that go to one queue. */
 typedef struct {
     int64_t topic_at, topic_length, queue_id, count;
     int64_t next; /* queue offset of the next record; the caller's, before sealing */
 } append_part;
-
-/* All addresses are the caller's memory; numbers are 64 bits on every machine. */
-typedef struct {
-    int64_t data, bytes;       /* the records of all requests, then the sizes that they name */
-    int64_t requests, count;   /* append_request */
-    int64_t parts, parts_max;  /* append_part */
-    int64_t part_of, rows_max; /* int32: the part of each record */
-    int64_t table, slots;      /* int32, a power of two, more than twice rows_max */
-    int64_t body_max, crc;     /* the rules: largest body; whether __CRC32# must, or may not, be */
-    int64_t base, time, host;  /* log offset of the first record; store time and host for all */
-    int64_t rows, last_at;     /* found: how many records, where the last one begins */
-} append_group;
 
 #define AT(kind, address) ((kind *)(uintptr_t)(address))
 
@@ -130,20 +123,16 @@ static inline int is_part(const uint8_t *data, const append_part *part, const ui
            !memcmp(data + part->topic_at, topic, (size_t)size);
 }
 
-/* The number of the part for this topic and queue among those from `first` on, of which there are
- * `parts`; a new one when it is the first. -1: no room. Items of `table` below `first` are of
- * earlier requests, and as good as empty. */
-static int64_t part_for(const append_group *group, int64_t first, int64_t parts, int64_t slots,
+/* The number of the part for this topic and queue among the `parts` that there are; a new one when it
+ * is the first. */
+static int64_t part_for(const append_request *request, const uint8_t *data, int64_t parts, int64_t slots,
                         int64_t topic_at, int64_t size, int64_t queue_id) {
-    const uint8_t *data = AT(uint8_t, group->data), *topic = data + topic_at;
-    append_part *all = AT(append_part, group->parts);
-    int32_t *table = AT(int32_t, group->table);
-    int64_t slot = hash_of(topic, size, queue_id) & (slots - 1);
-    for (; table[slot] >= first; slot = (slot + 1) & (slots - 1))
-        if (is_part(data, all + table[slot], topic, size, queue_id))
+    append_part *all = AT(append_part, request->parts);
+    int32_t *table = AT(int32_t, request->table);
+    int64_t slot = hash_of(data + topic_at, size, queue_id) & (slots - 1);
+    for (; table[slot] >= 0; slot = (slot + 1) & (slots - 1))
+        if (is_part(data, all + table[slot], data + topic_at, size, queue_id))
             return table[slot];
-    if (parts >= group->parts_max)
-        return -1;
     table[slot] = (int32_t)parts;
     all[parts] = (append_part){topic_at, size, queue_id, 0, 0};
     return parts;
@@ -166,66 +155,46 @@ static inline int is_stated(const uint8_t *stated, int64_t size) {
     return ((uint32_t)stated[3] << 24 | (uint32_t)stated[2] << 16 | low) == size;
 }
 
-/* Walks one request from `at` on; the number of parts so far, or -1. */
-static int64_t check_request(append_group *group, append_request *request, int64_t at,
-                             int64_t parts, int64_t slots) {
-    const uint8_t *data = AT(uint8_t, group->data);
-    append_part *all = AT(append_part, group->parts);
-    int32_t *part_of = AT(int32_t, group->part_of);
-    int64_t end = at + request->size, rows = 0, part = -1;
+/* Whether the next record of a request is at `at`, fit, and of the size that the request names. */
+static inline int is_next(const append_request *request, const uint8_t *data, int64_t at, int64_t row,
+                          const uint8_t *sizes, record *found) {
+    int64_t size = stated_size(data + at, request->size - at);
+    return size && row < request->count && read_record(data, at, size, found) &&
+           is_fit(data, found, request->body_max, request->seal_crc) &&
+           (!sizes || is_stated(sizes + 4 * row, size));
+}
+
+static inline int agrees_in_crc(const append_request *request, const uint8_t *data) {
+    return request->crc < 0 || crc32_of(data, (size_t)request->size) == request->crc;
+}
+
+/* Checks every record of a request. `sizes` may be none. Answers how many parts there are, -1 where the
+ * plain way has to look: something is wrong, or the caller's memory too small. */
+EXPORT int64_t keelog_append_check(append_request *request, const uint8_t *data, const uint8_t *sizes) {
+    append_part *all = AT(append_part, request->parts);
+    int64_t at = 0, rows = 0, slots = 4, parts = 0, part = -1;
     record found;
-    if (request->crc >= 0 && crc32_of(data + at, (size_t)request->size) != request->crc)
+    if (request->count < 1 || request->count > request->rows_max || request->size < 0 ||
+        !agrees_in_crc(request, data))
         return -1;
-    request->part = parts;
-    while (at < end) {
-        int64_t size = stated_size(data + at, end - at);
-        if (!size || rows >= request->count || !read_record(data, at, size, &found) ||
-            (!(request->flags & IS_CHECKED) && !is_fit(data, &found, group->body_max, group->crc)) ||
-            (request->sizes_at >= 0 && !is_stated(data + request->sizes_at + 4 * rows, size)))
+    while (slots <= 2 * request->count)
+        slots *= 2;
+    if (slots > request->slots)
+        return -1;
+    memset(AT(int32_t, request->table), 0xFF, 4 * (size_t)slots);
+    for (; at < request->size; at += found.field[SIZE], rows++) {
+        if (!is_next(request, data, at, rows, sizes, &found))
             return -1;
-        int64_t queue_id = request->flags & IS_ANY_QUEUE ? ANY_QUEUE : found.field[QUEUE_ID];
+        int64_t queue_id = request->is_any_queue ? ANY_QUEUE : found.field[QUEUE_ID];
         int64_t topic_at = found.field[TOPIC_START], length = found.field[TOPIC_LENGTH];
         if (part < 0 || !is_part(data, all + part, data + topic_at, length, queue_id)) {
-            part = part_for(group, request->part, parts, slots, topic_at, length, queue_id);
-            if (part < 0)
-                return -1;
+            part = part_for(request, data, parts, slots, topic_at, length, queue_id);
             parts += part == parts;
         }
         all[part].count++;
-        part_of[group->rows + rows++] = (int32_t)part;
-        group->last_at = at;
-        at += size;
+        AT(int32_t, request->part_of)[rows] = (int32_t)part;
     }
-    group->rows += rows;
-    request->parts = parts - request->part;
     return rows == request->count ? parts : -1;
-}
-
-/* Checks every record of the group. Answers how many parts there are, -1 where the plain way has to
- * look: something is wrong, or the caller's memory too small. */
-EXPORT int64_t keelog_append_check(append_group *group) {
-    append_request *requests = AT(append_request, group->requests);
-    int64_t rows = 0, bytes = 0, slots = 4, parts = 0, at = 0;
-    for (int64_t i = 0; i < group->count; i++) {
-        const append_request *request = requests + i;
-        if (request->count < 1 || request->count > group->rows_max - rows || request->size < 0 ||
-            request->size > group->bytes - bytes)
-            return -1;
-        rows += request->count;
-        bytes += request->size;
-        if (request->sizes_at >= 0 && !is_within(request->sizes_at, 4 * request->count, group->bytes))
-            return -1;
-    }
-    while (slots <= 2 * rows)
-        slots *= 2;
-    if (slots > group->slots)
-        return -1;
-    memset(AT(int32_t, group->table), 0xFF, 4 * (size_t)slots);
-    group->rows = 0;
-    for (int64_t i = 0; i < group->count; at += requests[i++].size)
-        if ((parts = check_request(group, requests + i, at, parts, slots)) < 0)
-            return -1;
-    return parts;
 }
 
 /* -- sealing ------------------------------------------------------------------------------------ */
@@ -264,27 +233,61 @@ static inline void seal(uint8_t *at, int64_t size, const record_seal *with, int6
     }
 }
 
-/* Seals every record. The parts' `queue_id` and `next` are the caller's by now. Answers the records sealed; not all of them only when the group
- * was not checked before. */
-EXPORT int64_t keelog_append_seal(append_group *group) {
-    uint8_t *data = AT(uint8_t, group->data);
-    append_part *parts = AT(append_part, group->parts);
-    const int32_t *part_of = AT(int32_t, group->part_of);
-    int64_t position = 0;
-    for (int64_t row = 0; row < group->rows; row++) {
+/* Copies a request that was checked to `out` and seals it there. The parts' `queue_id` and `next` are
+ * the caller's by now. Answers the records sealed; not all of them only when it was not checked. */
+EXPORT int64_t keelog_append_seal(append_request *request, const uint8_t *records) {
+    uint8_t *data = AT(uint8_t, request->out);
+    append_part *parts = AT(append_part, request->parts);
+    const int32_t *part_of = AT(int32_t, request->part_of);
+    int64_t position = 0, row = 0;
+    if (request->size < 0 || request->size > request->out_bytes)
+        return 0;
+    memcpy(data, records, (size_t)request->size);
+    for (; row < request->count && row < request->rows_max; row++) {
         uint8_t *at = data + position;
-        int64_t size = stated_size(at, group->bytes - position);
-        if (!size || !is_sealable(at, size, group->crc) || part_of[row] < 0 ||
-            part_of[row] >= group->parts_max)
-            return row;
+        int64_t size = stated_size(at, request->size - position);
+        if (!size || !is_sealable(at, size, request->seal_crc) || part_of[row] < 0 ||
+            part_of[row] >= request->rows_max)
+            break;
         append_part *part = parts + part_of[row];
         record_seal with = {part->queue_id, part->next++,
-                            (int64_t)((uint64_t)group->base + (uint64_t)position), group->time,
-                            group->host};
-        seal(at, size, &with, group->crc);
+                            (int64_t)((uint64_t)request->base + (uint64_t)position), request->time,
+                            request->host};
+        seal(at, size, &with, request->seal_crc);
+        request->last_at = position;
         position += size;
     }
-    return group->rows;
+    return row;
+}
+
+/* What most clients send goes to one queue, and the caller can tell which before it has checked
+ * anything. Copies such a request to `out`, checks and seals it there in one pass. `sizes` may be none.
+ * Answers how many records there are, -1 where another way has to look. */
+EXPORT int64_t keelog_append_run(append_request *request, const uint8_t *records, const uint8_t *sizes,
+                                 const uint8_t *topic) {
+    uint8_t *data = AT(uint8_t, request->out);
+    int64_t at = 0, rows = 0;
+    record_seal with = {request->queue_id, request->queue_offset, request->base, request->time,
+                        request->host};
+    record found;
+    if (request->size < 0 || request->size > request->out_bytes)
+        return -1;
+    memcpy(data, records, (size_t)request->size);
+    if (!agrees_in_crc(request, data))
+        return -1;
+    for (; at < request->size; at += found.field[SIZE], rows++) {
+        if (!is_next(request, data, at, rows, sizes, &found) ||
+            (!request->is_any_queue && found.field[QUEUE_ID] != request->queue_id) ||
+            found.field[TOPIC_LENGTH] != request->topic_bytes ||
+            memcmp(data + found.field[TOPIC_START], topic, (size_t)request->topic_bytes) ||
+            !is_sealable(data + at, found.field[SIZE], request->seal_crc))
+            return -1;
+        with.queue_offset = (int64_t)((uint64_t)request->queue_offset + (uint64_t)rows);
+        with.log_offset = (int64_t)((uint64_t)request->base + (uint64_t)at);
+        seal(data + at, found.field[SIZE], &with, request->seal_crc);
+        request->last_at = at;
+    }
+    return rows == request->count ? rows : -1;
 }
 
 /* -- encoding ----------------------------------------------------------------------------------- */
@@ -371,4 +374,54 @@ EXPORT int64_t keelog_encode_batch(const batch_draft *draft, const uint8_t *shar
     uint32_t checksum = crc32_of(first, (size_t)(at - first));
     memcpy(out, &checksum, 4);
     return at - first;
+}
+
+/* A message of the node's own, encoded and sealed at once. */
+
+#define TOPIC_BYTES_MAX 127 /* of a record of the first version */
+
+typedef struct {
+    int64_t host, seal_crc; /* the store host; whether records end in __CRC32# */
+    int64_t out, out_bytes; /* where the record goes */
+    int64_t body_bytes, properties_bytes, topic_bytes;
+    int64_t queue_id, queue_offset, log_offset, time, born_timestamp;
+    int32_t flag, sys_flag, born_port, reconsume_times;
+    uint8_t born_ip[4];
+} message_draft;
+
+/* Answers the bytes of the record, -1 for what needs another head, or has no room. `properties` are
+ * without the checksum's. */
+EXPORT int64_t keelog_put_message(const message_draft *draft, const uint8_t *body,
+                                  const uint8_t *topic, const uint8_t *properties) {
+    int64_t own = draft->properties_bytes + (draft->seal_crc ? CRC_PROPERTY_BYTES : 0);
+    if (draft->body_bytes < 0 || draft->body_bytes > INT32_MAX - 2 * PROPERTIES_BYTES_MAX ||
+        draft->topic_bytes < 1 || draft->topic_bytes > TOPIC_BYTES_MAX ||
+        draft->properties_bytes < 0 || own > PROPERTIES_BYTES_MAX ||
+        draft->sys_flag & (FORBIDDEN_SYS_FLAGS | BORN_HOST_V6 | STORE_HOST_V6))
+        return -1;
+    int64_t total = HEAD_BYTES + draft->body_bytes + 1 + draft->topic_bytes + 2 + own;
+    if (total > draft->out_bytes)
+        return -1;
+    uint8_t *start = AT(uint8_t, draft->out), *at = start + HEAD_BYTES;
+    memset(start, 0, HEAD_BYTES);
+    put32(start, (uint32_t)total);
+    put32(start + 4, MAGIC_V1);
+    put32(start + 8, crc32_of(body, (size_t)draft->body_bytes) & CRC_MASK);
+    put32(start + 16, (uint32_t)draft->flag);
+    put32(start + 36, (uint32_t)draft->sys_flag);
+    put64(start + 40, (uint64_t)draft->born_timestamp);
+    memcpy(start + 48, draft->born_ip, 4);
+    put32(start + 52, (uint32_t)draft->born_port);
+    put32(start + 72, (uint32_t)draft->reconsume_times);
+    put32(start + 84, (uint32_t)draft->body_bytes);
+    at = put_bytes(at, body, draft->body_bytes);
+    *at++ = (uint8_t)draft->topic_bytes;
+    at = put_bytes(at, topic, draft->topic_bytes);
+    *at++ = (uint8_t)(own >> 8);
+    *at++ = (uint8_t)own;
+    put_bytes(at, properties, draft->properties_bytes);
+    record_seal with = {draft->queue_id, draft->queue_offset, draft->log_offset, draft->time,
+                        draft->host};
+    seal(start, total, &with, draft->seal_crc);
+    return total;
 }

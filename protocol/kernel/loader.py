@@ -1,6 +1,6 @@
-"""Loads the compiled twin of the columns' hot loops, `kernel.c`, where the installation built it.
+"""Loads the compiled twin of the hot loops, `kernel.c`, where the installation built it.
 
-`active()` is the kernel or None; its caller then does the same work with numpy. `unfit()` says
+`active()` is the kernel or None; its caller then does the same work plainly. `unfit()` says
 why a library that is there is not used: it may be an earlier version's. The environment variable
 KEELOG_KERNEL=off leaves it out. It is loaded by ctypes, with plain buffers: every function
 checks its lengths itself, and the interpreter's lock is free meanwhile.
@@ -31,7 +31,6 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "gather": (None, (POINTER, LONG, LONG, *[POINTER] * 3, ctypes.c_int32, *[POINTER] * 2)),
     "pairs": (LONG, (POINTER, LONG, LONG, *[POINTER] * 3, LONG, POINTER)),
     "read_pieces": (LONG, (ctypes.c_int32, LONG, *[POINTER] * 3, LONG)),
-    "join": (LONG, (POINTER, LONG, LONG, *[POINTER] * 3, LONG, POINTER)),
     "join32": (LONG, (POINTER, LONG, LONG, *[POINTER] * 3, LONG, POINTER)),
     "java_hash": (LONG, (POINTER, LONG, LONG, *[POINTER] * 4)),
     "group": (LONG, (POINTER, LONG, LONG, *[POINTER] * 5, LONG)),
@@ -45,8 +44,8 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     ),
     "whole_records": (LONG, (POINTER, *[LONG] * 2, POINTER)),
     # kernel_append.c
-    "append_check": (LONG, (POINTER,)),
-    "append_seal": (LONG, (POINTER,)),
+    "append_check": (LONG, (POINTER,) * 3),
+    "append_seal": (LONG, (POINTER,) * 2),
     "append_run": (LONG, (POINTER,) * 4),
     "put_message": (LONG, (POINTER,) * 4),
     "encode_batch": (LONG, (POINTER,) * 5),
@@ -73,7 +72,7 @@ Bools = NDArray[np.bool_]
 
 SWITCH = "KEELOG_KERNEL"
 """The environment variable; `off` leaves the kernel out, at run time and when installing."""
-ABI = 10
+ABI = 11
 """As KERNEL_ABI in kernel.c: a library of another one is not used."""
 FILE = "_kernel.so"
 BUILD_AGAIN = (
@@ -134,10 +133,6 @@ class Kernel:
         """The function itself, for a caller on a hot path. Its arrays go by `address`."""
         return self._functions[name]
 
-    def crc32(self, data: Bytes) -> int:
-        """As zlib's."""
-        return int(self.call("crc32", data, len(data)))
-
     def scan(self, data: Bytes, position: int, base: int, flags: int) -> tuple[Ints, int]:
         """The columns of the whole records from `position` on, and the position after them."""
         rows = self.call("count", data, len(data), position)
@@ -178,12 +173,6 @@ class Kernel:
         if answer < 0:
             raise IndexError(_OUTSIDE)
         return answer
-
-    def join(self, data: Bytes, start: Ints, length: Ints) -> tuple[Bytes, Ints]:
-        """The pieces joined, and where each ends."""
-        out, ends = np.empty(int(length.sum()), np.uint8), np.empty(len(start), np.int64)
-        self._over_pieces("join", data, start, length, out, len(out), ends)
-        return out, ends
 
     def join_arrow(self, data: Bytes, start: Ints, length: Ints) -> tuple[Bytes, NDArray[np.int32]]:
         """The pieces joined, and the offsets of an Arrow array of them; below 2 GiB in all."""

@@ -66,6 +66,7 @@ DEFAULT_DELAY_LEVELS_MS = tuple(
 
 _CRC_NAME = CRC32.encode()
 _PHYSICAL_OFFSET_BYTES = 8
+_BYTE, _SHORT = struct.Struct(">b").unpack_from, struct.Struct(">h").unpack_from
 _JAVA_INT = re.compile(r"[+-]?\d{1,4000}")
 
 
@@ -99,6 +100,7 @@ class FillerHead(NamedTuple):
 
 
 FILLER_HEAD = StructLayout(FillerHead)
+_SIZE_AND_MAGIC = FILLER_HEAD.struct.unpack_from
 
 
 def _head_layout(sys_flag: int) -> StructLayout[RecordHead]:
@@ -238,19 +240,23 @@ class Record:
 
 
 def decode(
-    data: Readable, position: int, expected_offset: int | None = None, sealed: bool = True
+    data: Readable,
+    position: int,
+    expected_offset: int | None = None,
+    sealed: bool = True,
+    verify: bool = True,
 ) -> Record | Filler | Torn:
     """The record at `position` of `data`, whole and verified, or what is there instead.
 
     Sizes are bounded by what is left, then magic, place (`expected_offset`, when given), lengths
     and checksum are checked before any other field is believed. Never raises for bad bytes.
     `sealed=False` is for records that the writer has not filled in yet: only the body's checksum
-    counts.
+    counts. `verify=False` leaves the checksums out.
     """
     left = len(data) - position
     if left < FILLER_BYTES:
         return Torn(position, "cut", f"{left} bytes left, a record needs {RECORD_BYTES_MIN}")
-    size, magic = FILLER_HEAD.read(data, position)
+    size, magic = _SIZE_AND_MAGIC(data, position)
     if magic == MAGIC_FILLER:
         return Filler(position, size)
     if magic not in (MAGIC_V1, MAGIC_V2):
@@ -262,11 +268,11 @@ def decode(
     if size > left:
         return Torn(position, "cut", f"a record of {size} bytes, {left} are left")
     record = bytes(data[position : position + size])
-    return _decode_whole(record, position, expected_offset, sealed)
+    return _decode_whole(record, position, expected_offset, sealed, verify)
 
 
 def _decode_whole(
-    raw: bytes, position: int, expected_offset: int | None, sealed: bool
+    raw: bytes, position: int, expected_offset: int | None, sealed: bool, verify: bool
 ) -> Record | Torn:
     size = len(raw)
     layout = record_head(int.from_bytes(raw[SYS_FLAG_POSITION : SYS_FLAG_POSITION + 4], "big"))
@@ -284,13 +290,12 @@ def _decode_whole(
     if not 0 <= head.body_length <= size - layout.size - tail_bytes:
         return Torn(position, "bad_size", f"body length {head.body_length} in {size} bytes")
     topic_at = layout.size + head.body_length
-    topic_format = ">b" if version_bytes == 0 else ">h"
-    (topic_length,) = struct.unpack_from(topic_format, raw, topic_at)
+    (topic_length,) = (_SHORT if version_bytes else _BYTE)(raw, topic_at)
     topic_at += 1 + version_bytes
     if not 0 <= topic_length <= size - topic_at - 2:
         return Torn(position, "bad_size", f"topic length {topic_length} in {size} bytes")
     properties_at = topic_at + topic_length + 2
-    (properties_length,) = struct.unpack_from(">h", raw, properties_at - 2)
+    (properties_length,) = _SHORT(raw, properties_at - 2)
     if properties_at + properties_length != size:
         return Torn(
             position,
@@ -298,10 +303,8 @@ def _decode_whole(
             f"lengths add up to {properties_at + properties_length}, not {size}",
         )
     body = raw[layout.size : layout.size + head.body_length]
-    if sealed and states_crc(raw[properties_at:]):
-        why = _check_whole(raw)
-    else:
-        why = _check_body(body, head.body_crc)
+    is_sealed = sealed and verify and states_crc(raw[properties_at:])
+    why = _check_whole(raw) if is_sealed else _check_body(body, head.body_crc) if verify else ""
     if why:
         return Torn(position, "bad_crc", why)
     try:

@@ -3,12 +3,11 @@
 `scan` walks a buffer of back-to-back records and returns every fixed field as an array, together
 with what ended the walk. Nothing is copied out of the buffer.
 
-Where the installation has the compiled kernel (`protocol.kernel`) it walks and checks; the numpy
-functions here, `…_numpy`, do the same without it, and are what the kernel is held against.
+Where the installation has the compiled kernel (`protocol.kernel`) it walks and checks; without it
+`decode` does, record by record.
 """
 
-import struct
-import zlib
+from array import array
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,38 +17,14 @@ from numpy.typing import NDArray
 from protocol.kernel import loader
 from protocol.layout import Readable
 from protocol.record.bodies import COMPRESSED
-from protocol.record.codec import (
-    BORN_HOST_V6,
-    CRC_MASK,
-    MAGIC_V1,
-    MAGIC_V2,
-    RECORD_BYTES_MIN,
-    SHORT_HEAD,
-    STORE_HOST_V6,
-    TAIL_BYTES_V1,
-    Filler,
-    Record,
-    Torn,
-    decode,
-    states_crc,
-    whole_record,
-)
-from protocol.record.properties import (
-    CRC_DIGITS,
-    CRC_PREFIX,
-    CRC_PROPERTY_BYTES,
-    NAME_END,
-    PAIR_END,
-)
+from protocol.record.codec import Filler, Record, Torn, decode, whole_record
+from protocol.record.properties import CRC_PREFIX, CRC_PROPERTY_BYTES, PAIR_END
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-_SIZE_AND_MAGIC = struct.Struct(">II").unpack_from
-_V6_EXTRA_BYTES = 12
-_CRC_PREFIX_WORD = int.from_bytes(CRC_PREFIX[:8], "big")
-_DIGIT_WEIGHTS = 10 ** np.arange(CRC_DIGITS, dtype=np.int64)
+_CRC_PREFIX = np.frombuffer(CRC_PREFIX, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +85,9 @@ class RecordColumns:
         )
 
 
+_NUMBERS = len(RecordColumns.__slots__) - 1
+
+
 @dataclass(frozen=True, slots=True)
 class Scan:
     """The records found, the position after the last one, and what is there.
@@ -137,57 +115,89 @@ def scan(
     """
     buffer = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     compiled = loader.active()
-    if compiled is None:
-        columns, end = scan_numpy(buffer, base, position, verify, sealed)
-    else:
+    numbers = array("q")
+    if compiled is not None:
         flags = loader.VERIFY * verify | loader.SEALED * sealed
         flags |= loader.CHECK_PLACE * (base is not None)
-        block, end = compiled.scan(buffer, position, base or 0, flags)
-        columns = RecordColumns(buffer, *block)
-    return Scan(columns, end, _what_stands(buffer, end, base, sealed))
+        block, position = compiled.scan(buffer, position, base or 0, flags)
+    stop: Filler | Torn | None = None
+    while position < len(buffer):
+        place = None if base is None else base + position
+        found = decode(buffer.data, position, place, sealed, verify)
+        if not isinstance(found, Record):
+            stop = found
+            break
+        assert compiled is None, f"columns refuse what decode takes, at {position}"
+        numbers.extend(_row(found, position))
+        position += found.size
+    columns = _columns(buffer, numbers) if compiled is None else RecordColumns(buffer, *block)
+    return Scan(columns, position, stop)
 
 
-def scan_numpy(
-    buffer: Bytes, base: int | None, position: int, verify: bool, sealed: bool
-) -> tuple[RecordColumns, int]:
-    """The whole records, and the position after the last one; see `scan`."""
-    starts, end = _walk(buffer, position)
-    columns, good = gather_records(buffer, starts)
-    if base is not None:
-        good &= columns.physical_offset == columns.start + base
-    bad_at = int(np.argmin(good)) if len(good) and not good.all() else len(good)
-    if verify:
-        bad_at = first_bad_crc(columns, bad_at, sealed)
-    if bad_at < len(good):
-        end = int(columns.start[bad_at])
-        columns = columns.take(slice(0, bad_at))
-    return columns, end
+def _row(record: Record, start: int) -> tuple[int, ...]:
+    """The numbers of a record that starts at `start`, in the order of the columns."""
+    head = record.head
+    topic_bytes, end = len(record.topic.encode()), start + record.size
+    properties_start = end - len(record.properties_raw)
+    topic_start = properties_start - 2 - topic_bytes
+    body_start = topic_start - record.version - head.body_length
+    return (
+        start, *head[:9], head.store_timestamp, *head[14:16], body_start, head.body_length,
+        topic_start, topic_bytes, properties_start, end - properties_start,
+    )  # fmt: skip
 
 
-def _what_stands(
-    buffer: Bytes, position: int, base: int | None, sealed: bool
-) -> Filler | Torn | None:
-    if position == len(buffer):
-        return None
-    found = decode(buffer.data, position, None if base is None else base + position, sealed)
-    assert not isinstance(found, Record), f"columns refuse what decode takes, at {position}"
+def _columns(buffer: Bytes, numbers: "array[int]") -> RecordColumns:
+    """`numbers`: those of each record, one after the other."""
+    return RecordColumns(buffer, *np.array(numbers, np.int64).reshape(-1, _NUMBERS).T.copy())
+
+
+def group_topics(columns: RecordColumns) -> tuple[list[str], Ints]:
+    """The topics in order of appearance, and each record's place among them."""
+    compiled = loader.active()
+    if compiled is not None:
+        ids, first = compiled.group(columns.data, columns.topic_start, columns.topic_length)
+        topics = [columns.piece(columns.topic_start, columns.topic_length, row) for row in first]
+        return [topic.decode() for topic in topics], ids
+    seen: dict[bytes, int] = {}
+    data = columns.data.data
+    begin = columns.topic_start.tolist()
+    end = (columns.topic_start + columns.topic_length).tolist()
+    each = [seen.setdefault(bytes(data[a:b]), len(seen)) for a, b in zip(begin, end, strict=True)]
+    return [topic.decode() for topic in seen], np.array(each, np.int64)
+
+
+def end_in_crc(columns: RecordColumns) -> Bools:
+    """Which records end in `__CRC32#`, as `protocol.record.codec.has_crc_property` has it."""
+    found: Bools = columns.properties_length >= CRC_PROPERTY_BYTES
+    tail = np.where(found, columns.start + columns.size - CRC_PROPERTY_BYTES, columns.start)
+    prefix = columns.data[tail[:, None] + np.arange(len(_CRC_PREFIX))]
+    found &= (prefix == _CRC_PREFIX).all(axis=1)
+    found &= columns.data[tail + CRC_PROPERTY_BYTES - 1] == PAIR_END
     return found
 
 
-def _walk(buffer: Bytes, position: int) -> tuple[Ints, int]:
-    starts: list[int] = []
-    add = starts.append
-    end = len(buffer)
-    view = buffer.data
-    while end - position >= RECORD_BYTES_MIN:
-        size, magic = _SIZE_AND_MAGIC(view, position)
-        if (
-            magic != MAGIC_V1 and magic != MAGIC_V2
-        ) or not RECORD_BYTES_MIN <= size <= end - position:
-            break
-        add(position)
-        position += size
-    return np.array(starts, np.int64), position
+def gather_verified(
+    buffer: Bytes, start: Ints, size: Ints, place: Ints
+) -> tuple[RecordColumns, Bools]:
+    """All columns of the records that start at `start`, and which of them are whole.
+
+    Whole: of that size in bytes and at that log offset, with lengths that agree with each other
+    and the right checksum. The columns of the others mean nothing. A `start` may lie anywhere.
+    """
+    compiled = loader.active()
+    if compiled is not None:
+        block, good = compiled.gather(buffer, start, size, place, loader.VERIFY | loader.SEALED)
+        return RecordColumns(buffer, *block), good
+    numbers, good = array("q"), np.zeros(len(start), np.bool_)
+    wanted = zip(start.tolist(), size.tolist(), place.tolist(), strict=True)
+    for row, (at, length, offset) in enumerate(wanted):
+        found = None
+        if 0 <= at <= len(buffer) - length and length >= 0:
+            found = decode(buffer.data[: at + length], at, offset)
+        good[row] = isinstance(found, Record) and found.size == length
+        numbers.extend(_row(found, at) if isinstance(found, Record) else (0,) * _NUMBERS)
+    return _columns(buffer, numbers), good
 
 
 class Gather:
@@ -205,226 +215,3 @@ class Gather:
             (len(self.buffer) - width + 1,), np.dtype(kind), self.buffer, strides=(1,)
         )
         return every[positions].astype(np.int64)
-
-
-def gather_records(buffer: Bytes, start: Ints) -> tuple[RecordColumns, Bools]:
-    """All columns, and which records have lengths that agree with each other.
-
-    Every record must have its magic, and end by its own TOTALSIZE within the buffer.
-    """
-    at = Gather(buffer)
-    head = {
-        name: at(start + SHORT_HEAD.offsets[name], SHORT_HEAD.wires[name].format)
-        for name in (
-            *("total_size", "magic", "body_crc", "queue_id", "flag", "queue_offset"),
-            *("physical_offset", "sys_flag", "born_timestamp"),
-        )
-    }
-    size = head["total_size"]
-    born_extra = np.where(head["sys_flag"] & BORN_HOST_V6, _V6_EXTRA_BYTES, 0)
-    both_extra = born_extra + np.where(head["sys_flag"] & STORE_HOST_V6, _V6_EXTRA_BYTES, 0)
-    version_bytes = (head["magic"] == MAGIC_V2).astype(np.int64)
-    fixed = SHORT_HEAD.size + TAIL_BYTES_V1 + both_extra + version_bytes
-    good = size >= fixed
-    offsets = SHORT_HEAD.offsets
-    # A record whose lengths lie is read at its own start instead, which is inside the buffer.
-    tail = start + np.where(good, both_extra, 0)
-    body_length = at(tail + offsets["body_length"], ">i4")
-    good &= (body_length >= 0) & (body_length <= size - fixed)
-    body_start = tail + SHORT_HEAD.size
-    topic_at = np.where(good, body_start + body_length, start)
-    topic_length = np.where(version_bytes, at(topic_at, ">i2"), at(topic_at, ">i1"))
-    good &= (topic_length >= 0) & (topic_length <= size - fixed - body_length)
-    topic_start = topic_at + 1 + version_bytes
-    properties_start = np.where(good, topic_start + topic_length, start) + 2
-    properties_length = at(properties_start - 2, ">i2")
-    good &= (properties_length >= 0) & (
-        fixed + body_length + topic_length + properties_length == size
-    )
-    columns = RecordColumns(
-        data=buffer,
-        start=start,
-        size=size,
-        **{name: values for name, values in head.items() if name != "total_size"},
-        store_timestamp=at(
-            start + np.where(good, born_extra, 0) + offsets["store_timestamp"], ">i8"
-        ),
-        reconsume_times=at(tail + offsets["reconsume_times"], ">i4"),
-        prepared_transaction_offset=at(tail + offsets["prepared_transaction_offset"], ">i8"),
-        body_start=body_start,
-        body_length=body_length,
-        topic_start=topic_start,
-        topic_length=topic_length,
-        properties_start=properties_start,
-        properties_length=properties_length,
-    )
-    return columns, good & _topics_are_utf8(columns, good)
-
-
-def _topics_are_utf8(columns: RecordColumns, good: Bools) -> Bools:
-    answer = np.ones(len(good), np.bool_)
-    rows = np.flatnonzero(good)
-    flat, ends = gather_ragged(columns.data, columns.topic_start[rows], columns.topic_length[rows])
-    if not (flat >= 0x80).any():
-        return answer
-    wide = np.zeros(len(flat) + 1, np.int64)
-    np.cumsum(flat >= 0x80, out=wide[1:])
-    for i in np.flatnonzero(wide[ends] - wide[ends - columns.topic_length[rows]]):
-        topic = columns.piece(columns.topic_start, columns.topic_length, rows[i])
-        answer[rows[i]] = _is_utf8(topic)
-    return answer
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def group_topics(columns: RecordColumns) -> tuple[list[str], Ints]:
-    """The topics in order of appearance, and each record's place among them."""
-    compiled = loader.active()
-    if compiled is not None:
-        ids, first = compiled.group(columns.data, columns.topic_start, columns.topic_length)
-        rows = first.tolist()
-        topics = [columns.piece(columns.topic_start, columns.topic_length, row) for row in rows]
-        return [topic.decode() for topic in topics], ids
-    return group_topics_plain(columns)
-
-
-def group_topics_plain(columns: RecordColumns) -> tuple[list[str], Ints]:
-    """As `group_topics`."""
-    seen: dict[bytes, int] = {}
-    data = columns.data.data
-    begin = columns.topic_start.tolist()
-    end = (columns.topic_start + columns.topic_length).tolist()
-    ids = [seen.setdefault(bytes(data[a:b]), len(seen)) for a, b in zip(begin, end, strict=True)]
-    return [topic.decode() for topic in seen], np.array(ids, np.int64)
-
-
-def gather_ragged(data: Bytes, start: Ints, length: Ints) -> tuple[Bytes, Ints]:
-    """The pieces `data[start:start+length]` joined, and where each ends in the result."""
-    compiled = loader.active()
-    if compiled is not None:
-        return compiled.join(data, start, length)
-    return gather_ragged_numpy(data, start, length)
-
-
-def gather_ragged_numpy(data: Bytes, start: Ints, length: Ints) -> tuple[Bytes, Ints]:
-    """As `gather_ragged`."""
-    ends = np.cumsum(length)
-    total = int(ends[-1]) if len(ends) else 0
-    index = np.arange(total) + np.repeat(start - (ends - length), length)
-    return data[index], ends
-
-
-def crc_property_rows(columns: RecordColumns, damaged: bool = False) -> tuple[Bools, Ints]:
-    """Which records end in `__CRC32#`, and the checksum that it states, -1 for no number.
-
-    `damaged`: also those with one of the property's ten fixed bytes wrong, whose checksum is -1
-    (protocol.record.states_crc says why).
-    """
-    at = Gather(columns.data)
-    long_enough = columns.properties_length >= CRC_PROPERTY_BYTES
-    tail = np.where(long_enough, columns.start + columns.size - CRC_PROPERTY_BYTES, columns.start)
-    name = at(tail, ">u8") == np.int64(_CRC_PREFIX_WORD)
-    separators = (columns.data[tail + 8] == NAME_END).astype(np.int8)
-    separators += columns.data[tail + CRC_PROPERTY_BYTES - 1] == PAIR_END
-    marked = long_enough & name & (separators == 2)
-    stated = np.full(len(tail), -1, np.int64)
-    rows = np.flatnonzero(marked)
-    digits = columns.data[tail[rows, None] + np.arange(len(CRC_PREFIX), CRC_PROPERTY_BYTES - 1)]
-    plain = ((digits >= 0x30) & (digits <= 0x39)).all(axis=1)
-    stated[rows] = np.where(plain, (digits.astype(np.int64) - 0x30) @ _DIGIT_WEIGHTS, -1)
-    if damaged:
-        suspect = long_enough & ~marked & (name & (separators == 1) | ~name & (separators == 2))
-        for row in np.flatnonzero(suspect):
-            marked[row] = states_crc(columns.data[tail[row] :][:CRC_PROPERTY_BYTES].tobytes())
-    return marked, stated
-
-
-def first_bad_crc(columns: RecordColumns, limit: int, sealed: bool = True) -> int:
-    """The first record below `limit` whose checksum does not agree, or `limit`."""
-    marked, stated = crc_property_rows(columns, damaged=True)
-    marked &= sealed
-    view = columns.data.data
-    crc32 = zlib.crc32
-    whole = marked.tolist()
-    begin = np.where(marked, columns.start, columns.body_start).tolist()
-    end = np.where(
-        marked,
-        columns.start + columns.size - CRC_PROPERTY_BYTES,
-        columns.body_start + columns.body_length,
-    ).tolist()
-    expected = np.where(marked, stated, columns.body_crc).tolist()
-    for row in range(limit):
-        if begin[row] == end[row] and not whole[row]:
-            continue
-        if crc32(view[begin[row] : end[row]]) & CRC_MASK != expected[row]:
-            return row
-    return limit
-
-
-# -- records at known places ----------------------------------------------------------------------
-
-
-def gather_verified(
-    buffer: Bytes, start: Ints, size: Ints, place: Ints
-) -> tuple[RecordColumns, Bools]:
-    """All columns of the records that start at `start`, and which of them are whole.
-
-    Whole: of that size in bytes and at that log offset, with lengths that agree with each other
-    and the right checksum. The columns of the others mean nothing. A `start` may lie anywhere.
-    """
-    compiled = loader.active()
-    if compiled is None:
-        return gather_verified_numpy(buffer, start, size, place)
-    block, good = compiled.gather(buffer, start, size, place, loader.VERIFY | loader.SEALED)
-    return RecordColumns(buffer, *block), good
-
-
-def gather_verified_numpy(
-    buffer: Bytes, start: Ints, size: Ints, place: Ints
-) -> tuple[RecordColumns, Bools]:
-    """As `gather_verified`."""
-    inside = (start >= 0) & (size >= RECORD_BYTES_MIN) & (start <= len(buffer) - size)
-    good = inside.copy()
-    good[inside] = are_heads(buffer, start[inside], size[inside])
-    rows = np.flatnonzero(good)
-    found, fits = gather_records(buffer, start[rows])
-    fits &= found.physical_offset == place[rows]
-    good[rows] = fits & _crc_agrees(found, fits)
-    spread = np.zeros(len(start), np.int64)
-    spread[rows] = np.arange(len(rows))
-    columns = found.take(spread) if len(rows) else _no_columns(buffer, len(start))
-    return columns, good
-
-
-def _no_columns(buffer: Bytes, rows: int) -> RecordColumns:
-    return RecordColumns(buffer, *np.zeros((len(RecordColumns.__slots__) - 1, rows), np.int64))
-
-
-def _crc_agrees(columns: RecordColumns, good: Bools) -> Bools:
-    """Which of the good records have the checksum that they state."""
-    answer = np.ones(len(good), np.bool_)
-    rows = np.flatnonzero(good)
-    while True:
-        bad = first_bad_crc(columns.take(rows), len(rows))
-        if bad == len(rows):
-            return answer
-        answer[rows[bad]] = False
-        rows = rows[bad + 1 :]
-
-
-def are_heads(buffer: Bytes, start: Ints, size: Ints) -> Bools:
-    """Which records say that they have that size, after it a record's magic.
-
-    Each must have eight bytes in the buffer.
-    """
-    head = buffer[start[:, None] + np.arange(8)]
-    total = head[:, :4].copy().view(">i4")[:, 0]
-    magic = head[:, 4:].copy().view(">u4")[:, 0]
-    fits: Bools = (total == size) & ((magic == MAGIC_V1) | (magic == MAGIC_V2))
-    return fits

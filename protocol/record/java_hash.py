@@ -61,20 +61,21 @@ def hash_pieces(
     count as `java_text` has them.
     """
     compiled = loader.active()
-    if compiled is None:
-        return hash_pieces_numpy(flat, start, length)
-    hashes, not_ascii = compiled.java_hash(flat, start, length)
+    if compiled is not None:
+        hashes, not_ascii = compiled.java_hash(flat, start, length)
+    else:
+        hashes, not_ascii = _hashes_of_bytes(flat, start, length)
     for row in np.flatnonzero(not_ascii).tolist():
         hashes[row] = java_hash(java_text(bytes(flat[start[row] : start[row] + length[row]])))
     return hashes
 
 
-def hash_pieces_numpy(
+def _hashes_of_bytes(
     flat: NDArray[np.uint8], start: NDArray[np.int64], length: NDArray[np.int64]
-) -> NDArray[np.int32]:
-    """As `hash_pieces`."""
+) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    """The hash of each piece, and which are not ASCII, so that theirs is not right."""
     if not len(start):
-        return np.empty(0, np.int32)
+        return np.empty(0, np.int32), np.empty(0, np.bool_)
     longest = int(length.max())
     total = int(length.sum())
     ends = np.cumsum(length)
@@ -86,7 +87,4 @@ def hash_pieces_numpy(
     hashes: NDArray[np.int32] = (sums[ends] - sums[ends - length]).view(np.int32)
     wide = np.zeros(total + 1, np.int64)
     np.cumsum(chars >= 0x80, out=wide[1:])
-    for row in np.flatnonzero(wide[ends] - wide[ends - length]):
-        piece = bytes(flat[start[row] : start[row] + length[row]])
-        hashes[row] = java_hash(java_text(piece))
-    return hashes
+    return hashes, wide[ends] > wide[ends - length]

@@ -27,7 +27,7 @@ from node.runtime import disk
 from protocol.derived import file_layouts
 from protocol.derived.dispatch_request import DispatchRequests, key_batch
 from protocol.derived.file_layouts import UNIT_BYTES, IndexGeometry, IndexHeader, KeyBatch
-from protocol.derived.index_build import EMPTY_HEADER, plan_entries, rolled_header
+from protocol.derived.index_build import EMPTY_HEADER, put_keys, rolled_header
 from protocol.derived.queue_build import filler_units
 from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.ids import Queue
@@ -453,11 +453,10 @@ def _fill(descriptor: int, plan: IndexFilePlan, open_file: OpenKeys) -> IndexHea
     header, geometry = plan.header, plan.geometry
     slots = np.zeros(geometry.slot_count, _SLOTS_DTYPE)
     for batch in read_keys(plan.keys, open_file):
-        planned = plan_entries(header, geometry, slots, batch)
+        planned = put_keys(header, geometry, slots, batch)
         assert planned.taken == len(batch.key_hash), "a file was planned with too many keys"
         position = geometry.entry_position(planned.first_entry)
         disk.write_all(descriptor, planned.entries.view(np.uint8).data, position)
-        slots[planned.slots] = planned.newest
         header = planned.header
     table = slots.view(np.uint8)
     for start in range(0, len(table), _CHUNK_BYTES):

@@ -6,7 +6,7 @@ column SYSFLAG; without a column for bodies nothing is unpacked at all.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -20,20 +20,14 @@ from keelog.pipeline.read import arrays
 from keelog.pipeline.tables import DAMAGE, Column
 from keelog.pipeline.task_spec import Task
 from protocol.addresses import without_credentials
-from protocol.derived.dispatch_request import (
-    Pieces,
-    PropertyPairs,
-    look_up,
-    split_properties,
-    split_ragged,
-)
+from protocol.derived.dispatch_request import Pieces, look_up, split_ragged
 from protocol.errors import BodyUnreadable, CodecMissing
 from protocol.ids import IPV4_BYTES, IPV6_BYTES, PORT_BYTES, Host, offset_message_id
 from protocol.kernel import loader
 from protocol.record.bodies import COMPRESSED
 from protocol.record.codec import BORN_HOST_V6, SHORT_HEAD, STORE_HOST_V6
-from protocol.record.columns import Bools, Bytes, Gather, Ints, RecordColumns
-from protocol.record.java_hash import hash_pieces, java_text
+from protocol.record.columns import Gather, Ints, RecordColumns
+from protocol.record.java_hash import java_text
 from protocol.record.properties import KEY_SEPARATOR, decode_properties
 
 _V4_BYTES = IPV4_BYTES + PORT_BYTES
@@ -101,14 +95,13 @@ class MessageRows:
         return arrays.pieces(columns.data, columns.properties_start, columns.properties_length)
 
     @cached_property
-    def _found(self) -> tuple[Bytes, dict[bytes, Pieces]]:
+    def _found(self) -> dict[bytes, Pieces]:
         columns = self.columns
         return look_up(columns.data, columns.properties_start, columns.properties_length)
 
     def property_text(self, name: bytes) -> pa.StringArray:
         """TAGS, UNIQ_KEY or the whole KEYS, NULL where there is none."""
-        data, places = self._found
-        found = places[name]
+        data, found = self.columns.data, self._found[name]
         there = found.length > 0
         raw = arrays.pieces(data, found.start[there], found.length[there])
         return arrays.spread(arrays.texts(raw, java_text), there)
@@ -116,8 +109,7 @@ class MessageRows:
     @property
     def keys(self) -> pa.ListArray:
         """The single keys of KEYS."""
-        data, places = self._found
-        found = places[b"KEYS"]
+        data, found = self.columns.data, self._found[b"KEYS"]
         rows = np.flatnonzero(found.length)
         joined = arrays.pieces(data, found.start[rows], found.length[rows])
         flat, ends = arrays.flat_and_ends(joined)
@@ -135,19 +127,19 @@ class MessageRows:
     @property
     def properties(self) -> pa.MapArray:
         """All properties; of a repeated name the last counts."""
-        data, offsets, places = self._pairs
-        start, middle, end = places
-        if not len(start):
-            return pa.array([[]] * len(self), arrays.PAIRS)
-        names = arrays.pieces(data, start, middle - start)
-        values = arrays.pieces(data, middle + 1, end - middle - 1)
-        try:
-            # Names that are not UTF-8 may become one and the same text.
-            names, values = names.cast(pa.string()), values.cast(pa.string())
-        except pa.ArrowInvalid:
-            plain = [list(decode_properties(item).items()) for item in self._properties.to_pylist()]
-            return pa.array(plain, arrays.PAIRS)
-        return pa.MapArray.from_arrays(offsets, names, values)
+        columns, compiled = self.columns, loader.active()
+        where = columns.properties_start, columns.properties_length
+        found = None if compiled is None else compiled.pairs(columns.data, *where)
+        if found is not None:
+            (start, middle, end), counts = found
+            names = arrays.pieces(columns.data, start, middle - start)
+            values = arrays.pieces(columns.data, middle + 1, end - middle - 1)
+            with suppress(pa.ArrowInvalid):
+                # Names that are not UTF-8 may become one and the same text.
+                texts_of = names.cast(pa.string()), values.cast(pa.string())
+                return pa.MapArray.from_arrays(arrays.offsets_of_counts(counts), *texts_of)
+        plain = [list(decode_properties(item).items()) for item in self._properties.to_pylist()]
+        return pa.array(plain, arrays.PAIRS)
 
     @property
     def headers(self) -> pa.ListArray:
@@ -160,24 +152,6 @@ class MessageRows:
         return pa.ListArray.from_arrays(
             pairs.offsets, struct, type=arrays.HEADERS, mask=pa.array(none)
         )
-
-    @property
-    def _pairs(self) -> tuple[Bytes, pa.Array, tuple[Ints, Ints, Ints]]:
-        """Bytes, each row's first pair, and all pairs: start of the name, middle, end of the value.
-
-        Of a repeated name the last counts.
-        """
-        columns, compiled = self.columns, loader.active()
-        if compiled is not None:
-            where = columns.properties_start, columns.properties_length
-            if (found := compiled.pairs(columns.data, *where)) is not None:
-                (start, middle, end), counts = found
-                return columns.data, arrays.offsets_of_counts(counts), (start, middle, end)
-        flat, ends = arrays.flat_and_ends(self._properties)
-        pairs = split_properties(flat, ends)
-        kept = last_of_each_name(flat, pairs)
-        places = (pairs.start[kept], pairs.middle[kept], pairs.end[kept])
-        return flat, arrays.offsets_of(pairs.row[kept], len(self)), places
 
     def hosts(self, flag: int, position: Ints) -> pa.StringArray:
         """Addresses as text; `flag` is the bit of SYSFLAG that makes them IPv6."""
@@ -230,24 +204,6 @@ class MessageRows:
             host = _unpack_host(columns.data[host_at : host_at + _V6_BYTES].tobytes())
             plain[row] = offset_message_id(host, int(columns.physical_offset[row]))
         return pa.array(plain, pa.string())
-
-
-def last_of_each_name(flat: Bytes, pairs: PropertyPairs) -> Bools:
-    """Which pairs stay when of a name that a record repeats only the last one counts."""
-    kept = np.ones(len(pairs.row), np.bool_)
-    codes = hash_pieces(flat, pairs.start, pairs.middle - pairs.start)
-    name = pairs.row << 32 | codes.view(np.uint32).astype(np.int64)
-    order = np.argsort(name, kind="stable")
-    again = np.flatnonzero(np.diff(name[order]) == 0)
-    # Two names with one hash are kept apart here.
-    for row in np.unique(pairs.row[order[again]]).tolist():
-        seen: dict[bytes, int] = {}
-        for place in np.flatnonzero(pairs.row == row).tolist():
-            text = flat[pairs.start[place] : pairs.middle[place]].tobytes()
-            if text in seen:
-                kept[seen[text]] = False
-            seen[text] = place
-    return kept
 
 
 def _unpack_host(raw: bytes) -> Host:

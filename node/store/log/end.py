@@ -16,7 +16,7 @@ from node.store.log.reader import Bounds, LogReader, next_record, wrong_blank
 from node.store.log.segments import Segment, SegmentList
 from protocol.errors import StoreDamaged
 from protocol.record.codec import Record, Torn, decode
-from protocol.record.columns import RecordColumns, crc_property_rows
+from protocol.record.columns import RecordColumns, end_in_crc
 
 RECOVER_FILES_MAX = 10
 """commitLogRecoverMaxNum: the number of files that a broker's recovery goes back."""
@@ -92,10 +92,7 @@ class TailWalk:
         last = columns.data[columns.start + columns.size - 1]
         torn, why = (columns.properties_length > 0) & (last == 0), "the properties end in a zero"
         if self._is_sealed:
-            torn, why = (
-                ~crc_property_rows(columns)[0],
-                "the checksum of the whole record is missing",
-            )
+            torn, why = ~end_in_crc(columns), "the checksum of the whole record is missing"
         torn &= offsets >= self._floor
         return (int(np.argmax(torn)), why) if torn.any() else (len(columns), "")
 

@@ -12,8 +12,9 @@ a broker cut off without wiping them: their store times are before that of the l
 import struct
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from node.store.file_cache import see_all_damage
 from node.store.log.segments import Segment, SegmentList
 from protocol.errors import NotFound, StoreDamaged
 from protocol.kernel.loader import Bytes
-from protocol.record.check import SealedRecord, at_a_glance
+from protocol.record.check import SealedRecord, sealed_at
 from protocol.record.codec import (
     FILLER_BYTES,
     MAGIC_V1,
@@ -42,6 +43,8 @@ BUFFERS_BYTES_MAX = 16 << 20
 """Memory that stays allocated; further blocks are allocated and freed each time."""
 BUFFER_BYTES_MIN = 1 << 16
 """A smaller block is not worth keeping."""
+
+Few = TypeVar("Few", Record, SealedRecord)
 
 _ID_HINT = "look for the message by one of its keys: keelog msg find --topic T --key K"
 _PEEK_BYTES, _PAGE_BYTES = 1024, 4096
@@ -216,38 +219,33 @@ class LogReader:
         A record must start at `start`, and one must end at `stop`. None for more than `count_max`
         records, or anything else: then the caller reads columns, which report what is there.
         """
-        data = self._within_a_segment(start, stop)
-        records: list[Record] = []
-        position = 0
-        while data is not None and position < len(data):
-            found = decode(data, position, start + position)
-            if len(records) >= count_max or not isinstance(found, Record):
-                return None
-            records.append(found)
-            position += found.size
-        return records if data is not None else None
+
+        def record_at(data: bytes, position: int, offset: int) -> Record | None:
+            found = decode(data, position, offset)
+            return found if isinstance(found, Record) else None
+
+        return self._few(start, stop, count_max, record_at)
 
     def few_sealed(self, start: int, stop: int, count_max: int) -> list[SealedRecord] | None:
         """As `few`, but with only the queue and the number of each record decoded."""
-        data = self._within_a_segment(start, stop)
-        records: list[SealedRecord] = []
+        return self._few(start, stop, count_max, sealed_at)
+
+    def _few(
+        self, start: int, stop: int, count_max: int, read: Callable[[bytes, int, int], Few | None]
+    ) -> list[Few] | None:
+        segment = self.segment_at(start)
+        if stop > min(segment.end, self.bounds.end):
+            return None
+        data = segment.read(start - segment.start, stop - start)
+        records: list[Few] = []
         position = 0
-        while data is not None and position < len(data):
-            found = at_a_glance(data, position, start + position)
-            if found is None:
-                record = decode(data, position, start + position)
-                found = SealedRecord.of(record) if isinstance(record, Record) else None
+        while position < len(data):
+            found = read(data, position, start + position)
             if len(records) >= count_max or found is None:
                 return None
             records.append(found)
             position += len(found.raw)
-        return records if data is not None else None
-
-    def _within_a_segment(self, start: int, stop: int) -> bytes | None:
-        segment = self.segment_at(start)
-        if stop > min(segment.start + segment.size, self.bounds.end):
-            return None
-        return segment.read(start - segment.start, stop - start)
+        return records
 
     def columns(
         self,

@@ -1,10 +1,10 @@
 """One pull: RocketMQ's `getMessage`, its request and result, statuses, limits, corrected offsets.
 
 `plain_scan` is the broker's loop (DefaultMessageStore#getMessage) and handles every case.
-`_compiled_scan` and `_fast_scan` return the same where every record of the range can be read.
+Without a filter `_compiled_scan` returns the same where every record of the range can be read.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -26,7 +26,7 @@ FILTERED_BYTES_MAX = 4 << 20
 """Records that one pull reads for a filter in SQL92, but always one record."""
 TOTAL_BYTES_MIN = 100
 ONE_BY_ONE_MAX = 2
-"""Up to this number, units are faster one by one than compiled or as columns."""
+"""Up to this number, units are faster one by one than compiled."""
 
 
 class PullStatus(StrEnum):
@@ -219,13 +219,10 @@ def _scan_file(
 
 
 def _scan(log: LogReader, units: Units, request: PullRequest) -> Scanned:
-    """Scans compiled or as columns where that is faster; the plain loop does the rest."""
+    """Scans compiled where that is faster; the plain loop does the rest."""
     compiled, found = loader.active(), None
-    if len(units) > ONE_BY_ONE_MAX:
-        if request.tags is None and compiled is not None:
-            found = _compiled_scan(compiled, log, units, request)
-        else:
-            found = _fast_scan(log, units, request)
+    if compiled is not None and request.tags is None and len(units) > ONE_BY_ONE_MAX:
+        found = _compiled_scan(compiled, log, units, request)
     return found or plain_scan(log, units, request)
 
 
@@ -233,21 +230,10 @@ def _compiled_scan(
     compiled: loader.Kernel, log: LogReader, units: Units, request: PullRequest
 ) -> Scanned | None:
     """For pulls without a filter; None where the plain loop must decide."""
-    limits, count_max, bytes_max = request.limits, request.max_messages, total_max(request)
-    count = fitting_units(
-        compiled,
-        units,
-        FitLimits(
-            log.min_offset,
-            log.end,
-            log.segment_bytes,
-            -1 if limits.memory_bytes is None else limits.memory_bytes,
-            hot=PullBound(min(limits.count_max, count_max), min(limits.bytes_max, bytes_max)),
-            cold=PullBound(
-                min(limits.cold_count_max, count_max), min(limits.cold_bytes_max, bytes_max)
-            ),
-        ),
-    )
+    memory_bytes = request.limits.memory_bytes
+    hot_bytes = -1 if memory_bytes is None else memory_bytes
+    bounds = FitLimits(log.min_offset, log.end, log.segment_bytes, hot_bytes, *_bounds(request))
+    count = fitting_units(compiled, units, bounds)
     return Scanned(range(count), count, PullStatus.FOUND) if count > 0 else None
 
 
@@ -256,75 +242,13 @@ def total_max(request: PullRequest) -> int:
     return min(max(request.total_bytes_max, TOTAL_BYTES_MIN), TOTAL_BYTES_MAX)
 
 
-def _fast_scan(log: LogReader, units: Units, request: PullRequest) -> Scanned | None:
-    """None if a unit that passes the filter has no readable record: the plain loop decides."""
-    offset = units["physical_offset"].astype(np.int64)
-    size = units["size"].astype(np.int64)
-    wanted = (
-        request.tags.takes_units(units)
-        if request.tags is not None
-        else np.ones(len(units), np.bool_)
+def _bounds(request: PullRequest) -> tuple[PullBound, PullBound]:
+    """How much a pull takes of hot and of cold records."""
+    limits, count_max, bytes_max = request.limits, request.max_messages, total_max(request)
+    return (
+        PullBound(min(limits.count_max, count_max), min(limits.bytes_max, bytes_max)),
+        PullBound(min(limits.cold_count_max, count_max), min(limits.cold_bytes_max, bytes_max)),
     )
-    step = log.segment_bytes
-    readable = (offset >= log.min_offset) & (offset + size <= log.end) & (size > 0)
-    if step:
-        readable &= offset % step + size <= step
-    if not readable[wanted].all():
-        return None
-    count_limit, byte_limit = _limits(offset, log.end, request)
-    checked: dict[int, bool] = {}
-    while True:
-        end = _break_at(wanted, size, count_limit, byte_limit)
-        rows = np.flatnonzero(wanted[:end]).tolist()
-        if request.tags is None or not request.exact:
-            break
-        refused = [row for row in rows if not _text_fits(log, units, row, request, checked)]
-        if not refused:
-            break
-        wanted[refused] = False
-    status = PullStatus.FOUND if rows else PullStatus.NO_MATCHED_MESSAGE
-    return Scanned(rows, end, status)
-
-
-def _limits(
-    offset: NDArray[np.int64], log_end: int, request: PullRequest
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    limits = request.limits
-    if limits.memory_bytes is None:
-        hot = np.ones(len(offset), np.bool_)
-    else:
-        hot = log_end - offset <= limits.memory_bytes
-    count = np.minimum(np.where(hot, limits.count_max, limits.cold_count_max), request.max_messages)
-    size = np.minimum(np.where(hot, limits.bytes_max, limits.cold_bytes_max), total_max(request))
-    return count, size
-
-
-def _break_at(
-    wanted: NDArray[np.bool_],
-    size: NDArray[np.int64],
-    count_limit: NDArray[np.int64],
-    byte_limit: NDArray[np.int64],
-) -> int:
-    """The first row that the plain loop would not consume; a refused unit's size counts too."""
-    taken_bytes = np.cumsum(np.where(wanted, size, 0))
-    before_bytes = taken_bytes - np.where(wanted, size, 0)
-    before: NDArray[np.int64] = np.cumsum(wanted) - wanted
-    full = (before > 0) & ((before + 1 > count_limit) | (before_bytes + size > byte_limit))
-    return int(np.argmax(full)) if full.any() else len(wanted)
-
-
-def _text_fits(
-    log: LogReader, units: Units, row: int, request: PullRequest, checked: dict[int, bool]
-) -> bool:
-    if row not in checked:
-        assert request.tags is not None
-        unit = units[row]
-        try:
-            raw = log.raw(int(unit["physical_offset"]), int(unit["size"]))
-        except StoreDamaged:
-            return True  # the read of the record reports the damage
-        checked[row] = request.tags.takes_record(raw)
-    return checked[row]
 
 
 def plain_scan(log: LogReader, units: Units, request: PullRequest) -> Scanned:
@@ -332,16 +256,21 @@ def plain_scan(log: LogReader, units: Units, request: PullRequest) -> Scanned:
     rows: list[int] = []
     total, skip_until, consumed = 0, -1, 0
     status = PullStatus.NO_MATCHED_MESSAGE
-    takes = _filter(log, units, request)
+    tags, bytes_max, memory_bytes = request.tags, total_max(request), request.limits.memory_bytes
+    hot, cold = _bounds(request)
+    passes = None if tags is None else tags.takes_units(units).tolist()
     for row, (offset, size, _) in enumerate(units.tolist()):
-        if rows and _is_full(len(rows), total, offset, size, log.end, request):
-            break
-        if total >= total_max(request):
+        if rows:  # DefaultMessageStore#isTheBatchFull
+            is_hot = memory_bytes is None or log.end - offset <= memory_bytes
+            most = hot if is_hot else cold
+            if len(rows) >= most.records or total + size > most.bytes:
+                break
+        if total >= bytes_max:
             break
         consumed = row + 1
         if 0 <= offset < skip_until:
             continue
-        if not takes(row, by_text=False):
+        if passes is not None and not passes[row]:
             status = status if rows else PullStatus.NO_MATCHED_MESSAGE
             continue
         if not log.holds(offset, size):
@@ -353,7 +282,7 @@ def plain_scan(log: LogReader, units: Units, request: PullRequest) -> Scanned:
             skip_until = offset + step - offset % step
             status = status if rows else PullStatus.MESSAGE_WAS_REMOVING
             continue
-        if not takes(row, by_text=True):
+        if tags is not None and request.exact and not _text_fits(log, tags, offset, size):
             continue
         rows.append(row)
         total += size
@@ -362,27 +291,8 @@ def plain_scan(log: LogReader, units: Units, request: PullRequest) -> Scanned:
     return Scanned(rows, consumed, status)
 
 
-def _filter(log: LogReader, units: Units, request: PullRequest) -> Callable[..., bool]:
-    passes = request.tags.takes_units(units) if request.tags is not None else None
-    checked: dict[int, bool] = {}
-
-    def takes(row: int, by_text: bool) -> bool:
-        if passes is None:
-            return True
-        if not by_text:
-            return bool(passes[row])
-        return not request.exact or _text_fits(log, units, row, request, checked)
-
-    return takes
-
-
-def _is_full(
-    count: int, total: int, offset: int, size: int, log_end: int, request: PullRequest
-) -> bool:
-    """DefaultMessageStore#isTheBatchFull, after its first test."""
-    limits = request.limits
-    if count + 1 > request.max_messages or total + size > total_max(request):
-        return True
-    if limits.memory_bytes is None or log_end - offset <= limits.memory_bytes:
-        return total + size > limits.bytes_max or count > limits.count_max - 1
-    return total + size > limits.cold_bytes_max or count > limits.cold_count_max - 1
+def _text_fits(log: LogReader, tags: TagFilter | SqlFilter, offset: int, size: int) -> bool:
+    try:
+        return tags.takes_record(log.raw(offset, size))
+    except StoreDamaged:
+        return True  # the read of the record reports the damage

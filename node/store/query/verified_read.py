@@ -15,7 +15,7 @@ from protocol.derived.kernel_calls import MessageUnits, copy_messages, unit_byte
 from protocol.errors import MessageDamaged, NotFound, StoreDamaged
 from protocol.kernel import loader
 from protocol.kernel.loader import Kernel
-from protocol.record.check import WantedRecords, first_unfit
+from protocol.record.check import SealedRecord, first_unfit
 from protocol.record.codec import Filler, Record, Torn
 
 Payload = bytes | memoryview
@@ -36,8 +36,8 @@ def record_of(log: LogReader, queue: QueueReader, number: int, unit: QueueUnit) 
         )
     if log.holds(unit.physical_offset, unit.size):
         found = _peek_or_damage(log, unit.physical_offset)
-        wanted = WantedRecords(queue.queue, (number,), (unit.physical_offset,), (unit.size,))
-        if isinstance(found, Record) and wanted.is_this(0, found):
+        wanted = (queue.queue, number, unit.size)
+        if isinstance(found, Record) and (*SealedRecord.of(found)[:2], found.size) == wanted:
             return found
     raise damaged_message(log, queue, number, unit)
 
@@ -62,15 +62,11 @@ def verified_bytes(log: LogReader, messages: MessageUnits) -> tuple[Payload, int
     compiled = loader.active()
     if compiled is not None and len(messages.units) > COMPILED_ABOVE:
         return _copied_bytes(compiled, log, messages)
-    wanted = WantedRecords(
-        messages.queue,
-        messages.number.tolist(),
-        messages.units["physical_offset"].tolist(),
-        messages.units["size"].tolist(),
-    )
-    payload, count = log.payload(wanted.offsets, wanted.sizes)
-    good = first_unfit(payload, wanted if count == len(wanted.sizes) else wanted.first(count))
-    return (payload if good == count else payload[: sum(wanted.sizes[:good])]), good
+    offsets, sizes = messages.units["physical_offset"].tolist(), messages.units["size"].tolist()
+    payload, count = log.payload(offsets, sizes)
+    rows = zip(messages.number.tolist()[:count], offsets, sizes, strict=False)
+    good = first_unfit(payload, messages.queue, rows)
+    return (payload if good == count else payload[: sum(sizes[:good])]), good
 
 
 def _copied_bytes(compiled: Kernel, log: LogReader, messages: MessageUnits) -> tuple[Payload, int]:

@@ -32,7 +32,7 @@ from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 from protocol.names import is_folder_name
 from protocol.record.codec import FILLER_BYTES, MAGIC_FILLER, Record, Torn
-from protocol.record.columns import RecordColumns, crc_property_rows
+from protocol.record.columns import RecordColumns, end_in_crc
 from protocol.record.lost_marker import queue_marker_bytes_min
 
 Ints = NDArray[np.int64]
@@ -110,7 +110,7 @@ class LogWalk:
         self.records += len(columns)
         self.last_record = int(columns.physical_offset[-1])
         self.store_timestamp = int(columns.store_timestamp[-1])
-        self.sealed = bool(crc_property_rows(columns)[0][-1])
+        self.sealed = bool(end_in_crc(columns)[-1])
         self.end = self.last_record + int(columns.size[-1])
         hole_at = self.holes[-1].start if self.holes else -1
         for queue, seen in _queues_of(self.removed.dispatched(columns)):
@@ -230,24 +230,15 @@ def _blank_at(reader: LogReader, position: int) -> int | None:
 
 
 def _queues_of(columns: RecordColumns) -> Iterator[tuple[Queue, WalkedQueue]]:
-    if not len(columns):
-        return
-    requests = DispatchRequests(columns)
-    rows = np.flatnonzero(requests.is_queued)
-    if not len(rows):
-        return
-    keys = requests.topic_id[rows] * (1 << 32) + columns.queue_id[rows]
-    _, first = np.unique(keys, return_index=True)
-    _, last = np.unique(keys[::-1], return_index=True)
-    for first_row, last_row in zip(rows[first].tolist(), rows[::-1][last].tolist(), strict=True):
-        topic = requests.topics[int(requests.topic_id[first_row])]
+    for queue, rows in DispatchRequests(columns).by_queue():
+        first, last = int(rows[0]), int(rows[-1])
         yield (
-            Queue(topic, int(columns.queue_id[first_row])),
+            queue,
             WalkedQueue(
-                int(columns.queue_offset[first_row]),
-                int(columns.physical_offset[first_row]),
-                int(columns.queue_offset[last_row]),
-                int(columns.physical_offset[last_row] + columns.size[last_row]),
+                int(columns.queue_offset[first]),
+                int(columns.physical_offset[first]),
+                int(columns.queue_offset[last]),
+                int(columns.physical_offset[last] + columns.size[last]),
             ),
         )
 

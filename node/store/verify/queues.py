@@ -195,16 +195,8 @@ class QueueCheck:
         columns = requests.columns
         if not len(columns):
             return
-        queued = np.flatnonzero(requests.is_queued)
-        order = np.lexsort((columns.queue_id[queued], requests.topic_id[queued]))
-        queued = queued[order]
-        keys = np.stack([requests.topic_id[queued], columns.queue_id[queued]])
-        cuts = np.flatnonzero((np.diff(keys, axis=1) != 0).any(axis=0)) + 1
-        for rows in np.split(queued, cuts):
-            if len(rows):
-                topic = requests.topics[int(requests.topic_id[rows[0]])]
-                numbers, expected = columns.queue_offset[rows], requests.units(rows)
-                self.check(Queue(topic, int(columns.queue_id[rows[0]])), numbers, expected)
+        for queue, rows in requests.by_queue():
+            self.check(queue, columns.queue_offset[rows], requests.units(rows))
         if self._has_light_queues:
             for queue, batch in lmq_batches(requests):
                 self.check(queue, batch.queue_offset, batch.units)

@@ -11,7 +11,6 @@ into the log before the stages go. When the disk needs room, abandoned batches g
 
 import logging
 import os
-import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -48,10 +47,11 @@ from node.store.staging_files import (
     staging_dir,
     touched_ms,
 )
-from node.writer.appender import AppendRequest, check_crc, check_sizes
+from node.writer.appender import AppendRequest
 from node.writer.log.retention import LOOK_EVERY_S, staging_ratio
 from node.writer.requests import batch_of, refuse_payload
 from node.writer.topic_table import TopicTable
+from protocol.derived.dispatch_request import look_up
 from protocol.errors import (
     BadRequest,
     IllegalMessage,
@@ -61,9 +61,10 @@ from protocol.errors import (
     ServiceNotAvailable,
 )
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR
-from protocol.record.columns import RecordColumns, gather_ragged
-from protocol.record.patch import AppendRules, check_columns
-from protocol.record.properties import PAIR_END, UNIQUE_KEY
+from protocol.record.append import Sealer
+from protocol.record.columns import RecordColumns, scan
+from protocol.record.patch import AppendRules
+from protocol.record.properties import UNIQUE_KEY
 from protocol.request_fields import staging_id
 from protocol.requests import PUBLISH, STAGE, UNSTAGE
 from protocol.wire.frames import PAYLOAD_BYTES_MAX, Header
@@ -85,7 +86,6 @@ FRAMES_MAX = 100_000
 """Frames of one stage."""
 FRAMES_AHEAD_MAX = 64
 """A frame up to this far ahead of its turn is refused as busy: those between may be coming."""
-_UNIQUE_KEY = re.compile(rb"%s\x01" % UNIQUE_KEY.encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class Staging:
     ) -> None:
         self.root = root
         self._settings = settings
-        self._rules = rules
+        self._checker = Sealer(rules)
         self._topics = topics
         self._record_bytes_max = record_bytes_max
         self._stages: dict[StagedBatch, dict[str, Stage]] = {}
@@ -219,9 +219,8 @@ class Staging:
 
     def check_records(self, request: AppendRequest) -> None:
         """Raises what an append would be refused with, and IllegalMessage without unique keys."""
-        checked = check_columns(np.frombuffer(request.records, np.uint8), self._rules)
-        columns = checked.columns
-        check_sizes(request, columns.size.tolist())
+        parts = self._checker.check(request)
+        columns = scan(request.records, base=None, sealed=False).columns
         over = np.flatnonzero(columns.size > self._record_bytes_max)
         if len(over):
             raise MessageTooLarge(
@@ -229,11 +228,8 @@ class Staging:
                 f" log takes {self._record_bytes_max}",
                 "send smaller messages",
             )
-        for number, name in enumerate(checked.topics):
-            topic = self._topics.would_take(name)
-            ids = columns.queue_id[checked.topic_id == number]
-            self._topics.check_queue(topic, int(ids.min()))
-            self._topics.check_queue(topic, int(ids.max()))
+        for part in parts:
+            self._topics.check_queue(self._topics.would_take(part.topic), part.queue_id)
         without = _first_without_unique_key(columns)
         if without is not None:
             raise IllegalMessage(
@@ -420,7 +416,7 @@ def parse_stage(header: Header, payload: bytes | None) -> StageRequest:
     if header.get("queue") is not None:
         raise BadRequest("stage takes no field queue", "each record names its own queue")
     append = batch_of(payload, records, size, crc, sizes, any_queue=False)
-    check_crc(append)
+    append.check_crc()
     return StageRequest(StagedBatch(query, batch), stage, frame, append, crc)
 
 
@@ -507,12 +503,6 @@ def find_idle(root: Path, limit_ms: int) -> list[Idle]:
 
 
 def _first_without_unique_key(columns: RecordColumns) -> int | None:
-    flat, ends = gather_ragged(columns.data, columns.properties_start, columns.properties_length)
-    at = np.array([match.start() for match in _UNIQUE_KEY.finditer(flat.tobytes())], np.int64)
-    begins = ends - columns.properties_length
-    rows = np.searchsorted(ends, at, "right")
-    at_begin = at == begins[rows] if len(at) else np.zeros(0, bool)
-    real = at_begin | (flat[np.maximum(at - 1, 0)] == PAIR_END) if len(at) else at_begin
-    has = np.zeros(len(columns), np.bool_)
-    has[rows[real]] = True
+    found = look_up(columns.data, columns.properties_start, columns.properties_length)
+    has = found[UNIQUE_KEY.encode()].length > 0
     return None if has.all() else int(np.argmin(has))

@@ -1,4 +1,4 @@
-"""Pulls: the columns answer what the broker's loop answers, text is compared when asked for."""
+"""Pulls: the kernel answers what the broker's loop answers, text is compared when asked for."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,10 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from node.store.log.reader import LogReader
 from node.store.opening import StoppedStore, open_store
 from node.store.query import pull
 from node.store.query.filters import TagFilter, parse_tags, sql_filter
 from node.store.query.pull import IN_MEMORY, PullRequest, PullStatus, TransferLimits, get_message
+from node.store.queues import Units
 from protocol.errors import BadRequest, StoreDamaged
 from protocol.kernel import loader
 from tests.support.golden import GetStore
@@ -44,9 +46,62 @@ REQUESTS = st.builds(
 )
 
 
+def is_the_batch_full(
+    request: PullRequest, log_end: int, offset: int, size: int, total: int, count: int
+) -> bool:
+    """DefaultMessageStore#isTheBatchFull, whose first two tests getMessage makes as well."""
+    if total == 0 or count == 0:
+        return False
+    limits = request.limits
+    if count + 1 > request.max_messages or total + size > pull.total_max(request):
+        return True
+    if limits.memory_bytes is None or log_end - offset <= limits.memory_bytes:
+        return total + size > limits.bytes_max or count > limits.count_max - 1
+    return total + size > limits.cold_bytes_max or count > limits.cold_count_max - 1
+
+
+def brokers_loop(  # noqa: C901 (as long as the broker's)
+    log: LogReader, units: Units, request: PullRequest
+) -> pull.Scanned:
+    """DefaultMessageStore#getMessage, line by line; a unit that names no place ends it."""
+    rows: list[int] = []
+    total = consumed = 0
+    next_phy_file_start = -1
+    status = PullStatus.NO_MATCHED_MESSAGE
+    for row in range(len(units)):
+        offset, size = int(units["physical_offset"][row]), int(units["size"][row])
+        if is_the_batch_full(request, log.end, offset, size, total, len(rows)):
+            break
+        if total >= pull.total_max(request):
+            break
+        consumed = row + 1
+        if next_phy_file_start >= 0 and 0 <= offset < next_phy_file_start:
+            continue
+        if request.tags is not None and not request.tags.takes_units(units[row : row + 1])[0]:
+            if not rows:
+                status = PullStatus.NO_MATCHED_MESSAGE
+            continue
+        if not log.holds(offset, size):
+            if not rows:
+                status = PullStatus.MESSAGE_WAS_REMOVING
+            if offset < 0 or offset >= log.min_offset:
+                status = PullStatus.FOUND if rows else status
+                return pull.Scanned(rows, row, status, None if rows else row)
+            next_phy_file_start = (offset // log.segment_bytes + 1) * log.segment_bytes
+            continue
+        is_exact = request.exact and request.tags is not None
+        if is_exact and not request.tags.takes_record(log.raw(offset, size)):
+            continue
+        rows.append(row)
+        total += size
+        status = PullStatus.FOUND
+        next_phy_file_start = -1
+    return pull.Scanned(rows, consumed, status)
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(request=REQUESTS, data=st.data())
-def test_columns_answer_what_the_brokers_loop_answers(
+def test_the_kernel_answers_what_the_brokers_loop_answers(
     store: StoppedStore, request: PullRequest, data: st.DataObject
 ) -> None:
     queue = store.queue(*data.draw(st.sampled_from(store.queues())))
@@ -55,8 +110,7 @@ def test_columns_answer_what_the_brokers_loop_answers(
     # Below the minimum there are units whose records are gone.
     units = queue.units(number, data.draw(st.integers(1, 300)))
     plain = pull.plain_scan(store.log, units, request)
-    fast = pull._fast_scan(store.log, units, request)
-    assert fast is None or fast == plain
+    assert plain == brokers_loop(store.log, units, request)
     compiled = loader.active()
     if request.tags is None and compiled is not None:
         short = pull._compiled_scan(compiled, store.log, units, request)
@@ -69,7 +123,6 @@ def test_units_whose_records_are_gone_are_stepped_over(store: StoppedStore) -> N
     gone = queue.min_offset - queue.first
     assert gone > 0
     units = queue.units(queue.first, gone)
-    assert pull._fast_scan(store.log, units, PullRequest()) is None
     scanned = pull.plain_scan(store.log, units, PullRequest())
     assert scanned == pull.Scanned([], gone, PullStatus.MESSAGE_WAS_REMOVING)
 

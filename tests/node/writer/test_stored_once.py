@@ -29,10 +29,10 @@ from node.writer.topic_table import TopicTable
 from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.errors import BadRequest, IllegalMessage, NodeBusy
 from protocol.ids import Host, Queue
+from protocol.record.append import Put
 from protocol.record.codec import Filler, Record, decode
 from protocol.record.columns import scan
 from protocol.record.encode import NewMessage, check_message, encode_batch, record_bytes
-from protocol.record.kernel_append import Put
 from protocol.record.patch import AppendRules
 
 SEGMENT_BYTES = 64 * 1024

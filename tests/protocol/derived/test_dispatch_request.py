@@ -40,12 +40,9 @@ def test_requests_say_what_the_plain_decoder_says(items: list[Draft]) -> None:
         assert bool(requests.success[row]) == (code is not None)
         assert int(requests.tags_code[row]) == (code or 0)
         raw = decode_raw_properties(record.properties_raw)
-        for name, pieces in (
-            (b"TAGS", requests.tags),
-            (b"KEYS", requests.keys),
-            (b"UNIQ_KEY", requests.unique_key),
-        ):
-            found = requests.flat[pieces.start[row] :][: pieces.length[row]].tobytes()
+        assert requests.found.keys() == {b"TAGS", b"KEYS", b"UNIQ_KEY"}
+        for name, pieces in requests.found.items():
+            found = requests.columns.data[pieces.start[row] :][: pieces.length[row]].tobytes()
             assert java_text(found) == java_text(raw.get(name, b""))
         unit = (head.physical_offset, head.total_size, code or 0)
         assert requests.units(np.array([row])).tolist() == [unit]

@@ -1,7 +1,5 @@
 """Planning of index files against the plain form of putKey."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,6 +9,7 @@ from protocol.derived.file_layouts import (
     INDEX_ENTRY,
     INDEX_HEADER,
     INDEX_SLOT,
+    IndexEntry,
     IndexGeometry,
     IndexHeader,
     KeyBatch,
@@ -20,8 +19,7 @@ from protocol.derived.index_build import (
     IndexImage,
     fill_slots,
     free_entries,
-    plan_entries,
-    put_key,
+    put_keys,
     rolled_header,
 )
 
@@ -41,6 +39,37 @@ KEYS = st.lists(st.one_of(KEY, FAR_KEY), max_size=40)
 def batch_of(keys: list[tuple[int, int, int]]) -> KeyBatch:
     columns = np.array(keys, np.int64).reshape(-1, 3).T
     return KeyBatch(columns[0].astype(np.int32), columns[1], columns[2])
+
+
+def put_key(
+    header: IndexHeader,
+    geometry: IndexGeometry,
+    slot_value: int,
+    key_hash: int,
+    physical_offset: int,
+    store_timestamp: int,
+) -> tuple[IndexEntry, IndexHeader] | None:
+    """Enters one key as `IndexFile#putKey` does. None when the file is full.
+
+    `slot_value` is what slot `hash % slot_count` holds; it becomes the entry's number.
+    """
+    number = max(header.index_count, 1)
+    if number >= geometry.index_num:
+        return None
+    prev = slot_value if 0 < slot_value <= number else 0
+    diff = 0
+    if 0 < header.begin_timestamp <= store_timestamp:
+        diff = min((store_timestamp - header.begin_timestamp) // 1000, 2**31 - 1)
+    if number <= 1:
+        header = header._replace(
+            begin_timestamp=store_timestamp, begin_physical_offset=physical_offset
+        )
+    return IndexEntry(key_hash, physical_offset, diff, prev), header._replace(
+        slot_count=header.slot_count + (prev == 0),
+        index_count=number + 1,
+        end_physical_offset=physical_offset,
+        end_timestamp=store_timestamp,
+    )
 
 
 def plain_file(
@@ -87,8 +116,8 @@ def test_files_filled_in_batches_equal_files_filled_key_by_key(
 
 def test_the_first_entry_of_a_rolled_file_is_timed_from_the_end_of_the_file_before() -> None:
     header = rolled_header(IndexHeader(1_000, 90_000, 5, 70, 3, 12))
-    plan = plan_entries(
-        header, GEOMETRY, np.zeros(7, np.int32), batch_of([(1, 80, 106_500), (2, 90, 100_000)])
+    plan = put_keys(
+        header, GEOMETRY, np.zeros(7, ">i4"), batch_of([(1, 80, 106_500), (2, 90, 100_000)])
     )
     assert plan.entries["time_diff_s"].tolist() == [16, 0]
     assert plan.header == IndexHeader(106_500, 100_000, 80, 90, 2, 3)
@@ -96,29 +125,17 @@ def test_the_first_entry_of_a_rolled_file_is_timed_from_the_end_of_the_file_befo
 
 def test_a_slot_that_points_beyond_the_entries_counts_as_empty() -> None:
     header = EMPTY_HEADER._replace(begin_timestamp=1, index_count=4, slot_count=1)
-    slots = np.array([0, 9, -3, 2, 0, 0, 0], np.int32)
-    plan = plan_entries(header, GEOMETRY, slots, batch_of([(1, 8, 1), (2, 8, 1), (3, 8, 1)]))
+    slots = np.array([0, 9, -3, 2, 0, 0, 0], ">i4")
+    plan = put_keys(header, GEOMETRY, slots, batch_of([(1, 8, 1), (2, 8, 1), (3, 8, 1)]))
     assert plan.entries["prev"].tolist() == [0, 0, 2]
     assert plan.header.slot_count == 3
 
 
 def test_a_full_file_takes_nothing() -> None:
     header = EMPTY_HEADER._replace(index_count=GEOMETRY.index_num)
-    plan = plan_entries(header, GEOMETRY, np.zeros(7, np.int32), batch_of([(1, 2, 3)]))
+    plan = put_keys(header, GEOMETRY, np.zeros(7, ">i4"), batch_of([(1, 2, 3)]))
     assert (plan.taken, plan.header) == (0, header)
     assert free_entries(header, GEOMETRY) == 0
-
-
-def test_slot_values_may_come_from_a_function() -> None:
-    asked: list[list[int]] = []
-
-    def values(slots: Any) -> Any:
-        asked.append(slots.tolist())
-        return np.zeros(len(slots), np.int32)
-
-    plan = plan_entries(EMPTY_HEADER, GEOMETRY, values, batch_of([(8, 1, 1), (1, 1, 1), (5, 1, 1)]))
-    assert asked == [[1, 5]]
-    assert plan.newest.tolist() == [2, 3]
 
 
 @given(st.lists(st.integers(0, 2**31 - 1), max_size=40), st.integers(0, 40))

@@ -8,18 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from protocol.derived.dispatch_request import (
-    DispatchRequests,
-    index_keys_numpy,
-    plain_index_keys,
-)
+from protocol.derived import dispatch_request
+from protocol.derived.dispatch_request import DispatchRequests, plain_index_keys
 from protocol.derived.file_layouts import IndexGeometry, IndexHeader, KeyBatch, fold_hash
-from protocol.derived.index_build import (
-    EMPTY_HEADER,
-    put_keys,
-    put_keys_numpy,
-    rolled_header,
-)
+from protocol.derived.index_build import EMPTY_HEADER, put_keys, rolled_header
 from protocol.derived.kernel_calls import index_keys
 from protocol.ids import Queue, shard_of
 from protocol.kernel import loader
@@ -28,7 +20,7 @@ from protocol.record.columns import RecordColumns, scan
 from protocol.record.java_hash import java_hash
 from protocol.record.properties import encode_properties
 from tests.protocol.records import Draft, drafts, pack_log
-from workers.queue_units import UnitGroup, unit_groups, unit_groups_numpy
+from workers.queue_units import UnitGroup, unit_groups
 
 LEVELS = (1000, 5000, 2**40)
 SCHEDULE = b"SCHEDULE_TOPIC_XXXX"
@@ -98,7 +90,7 @@ def test_units_are_those_of_numpy_queue_by_queue(
 
     found = list(unit_groups(requests_of(items), own))
     with loader.using(None):
-        expected = shown(unit_groups_numpy(requests_of(items), own))
+        expected = shown(unit_groups(requests_of(items), own))
     assert shown(iter(found)) == expected
     for group in found:
         if not group.physical_end:
@@ -117,7 +109,7 @@ def test_units_are_those_of_numpy_queue_by_queue(
 
 @given(LISTS, st.booleans())
 @example([Draft(topic=SCHEDULE, properties="DELAY\1\u00f6\2".encode())], True)
-def test_keys_are_those_of_numpy_and_of_the_plain_rule(
+def test_keys_are_those_of_the_plain_rule(
     compiled: Kernel, items: list[Draft], with_tags: bool
 ) -> None:
     requests = requests_of(items)
@@ -128,7 +120,7 @@ def test_keys_are_those_of_numpy_and_of_the_plain_rule(
         assert any(not delay.isascii() for delay in delays), "only such are left to Python"
         return
     with loader.using(None):
-        expected = index_keys_numpy(requests_of(items), with_tags)
+        expected = dispatch_request.index_keys(requests_of(items), with_tags)
         indexed = requests_of(items).is_indexed
     assert found[0].tolist() == expected.row.tolist()
     assert found[1].tolist() == expected.key_hash.tolist()
@@ -147,7 +139,9 @@ def test_more_keys_than_there_is_room_for_at_first_are_all_found(compiled: Kerne
     found = index_keys(compiled, columns, True)
     assert found is not None
     assert len(found[0]) == 500
-    assert found[1].tolist() == index_keys_numpy(DispatchRequests(columns)).key_hash.tolist()
+    with loader.using(None):
+        expected = dispatch_request.index_keys(DispatchRequests(columns))
+    assert found[1].tolist() == expected.key_hash.tolist()
 
 
 def test_a_delay_in_other_digits_than_ascii_is_left_to_python(compiled: Kernel) -> None:
@@ -185,7 +179,8 @@ def test_entered_keys_are_those_of_numpy(
         times = np.full(len(keys), time) - np.arange(len(keys)) % 3
         batch = KeyBatch(columns[:, 0].astype(np.int32), columns[:, 1], times)
         before = tables[0].copy()
-        expected = put_keys_numpy(header, geometry, tables[1], batch)
+        with loader.using(None):
+            expected = put_keys(header, geometry, tables[1], batch)
         found = put_keys(header, geometry, tables[0], batch)
         assert (found.first_entry, found.header) == (expected.first_entry, expected.header)
         assert found.entries.tobytes() == expected.entries.tobytes()

@@ -5,10 +5,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.derived.file_layouts import FILLER_SIZE, FILLER_UNIT, QUEUE_UNIT, QueueUnit
-from protocol.derived.queue_build import QueueEnd, UnitBatch, place_unit, plan_units, unit_array
+from protocol.derived.queue_build import QueueEnd, UnitBatch, plan_units, unit_array
 
 UNITS_PER_FILE = 5
 Row = tuple[int, int, int, int]
+
+
+def place_unit(
+    state: QueueEnd, units_per_file: int, queue_offset: int, physical_end: int
+) -> tuple[int, int, QueueEnd] | None:
+    """Where one record's unit goes: (first filler, unit, state after it); None for no unit."""
+    if physical_end <= state.physical_end:
+        return None
+    if state.end is None:
+        base = queue_offset - queue_offset % units_per_file
+        return base, queue_offset, QueueEnd(queue_offset + 1, physical_end)
+    if queue_offset != 0 and queue_offset < state.end:
+        return None
+    return state.end, state.end, QueueEnd(state.end + 1, physical_end)
 
 
 def batch_of(rows: list[Row]) -> UnitBatch:

@@ -83,10 +83,9 @@ static void try_pieces(const uint8_t *data, int64_t length) {
     }
     int64_t room = draw(4) ? total : (int64_t)draw((uint64_t)total + 1);
     uint8_t *joined = block(room);
-    int64_t found = keelog_join(data, length, rows, start, size, joined, room, ids);
+    int64_t found = keelog_join32(data, length, rows, start, size, joined, room, offsets);
     check(!is_tame || found == (room == total ? total : -1), "tame pieces are joined");
     keelog_read_pieces(seed_file, rows, start, size, joined, room);
-    keelog_join32(data, length, rows, start, size, joined, room, offsets);
     keelog_java_hash(data, length, rows, start, size, hash, wide);
     while (slots <= 2 * rows)
         slots *= 2;
@@ -237,40 +236,15 @@ static void try_scan(const uint8_t *data, int64_t length) {
     free(out);
 }
 
-/* A group of requests that cut the data somewhere, and say something of it, mostly the truth. */
+/* A request that says something of its records, mostly the truth: checked and sealed, and as a run. */
 static void try_append(const uint8_t *from, int64_t length) {
-    int64_t count = (int64_t)draw(4), rows = (int64_t)draw(12), slots = 4, at = 0;
+    int64_t known = keelog_count(from, length, 0), rows = (int64_t)draw(12), slots = 4;
+    int64_t room = draw(5) ? length : wild(length);
+    int64_t out_bytes = room < 0 || room > length ? 0 : room;
     while (slots <= 2 * rows)
         slots *= 2;
-    append_request *requests = block(sizeof *requests * count);
     append_part *parts = block(sizeof *parts * rows);
     int32_t *part_of = block(4 * rows), *table = block(4 * slots);
-    uint8_t *data = block(length);
-    memcpy(data, from, length);
-    for (int64_t i = 0; i < count; i++) {
-        int64_t size = i + 1 < count ? (int64_t)draw((uint64_t)(length - at) + 1) : length - at;
-        int64_t known = keelog_count(data, at + size, at);
-        append_request wanted = {draw(9) ? size : wild(length), draw(9) ? known : wild(12),
-                                 draw(2) ? -1 : wild(length), draw(3) ? -1 : wild(length),
-                                 (int64_t)draw(4), wild(9), wild(9)};
-        requests[i] = wanted;
-        at += size;
-    }
-    append_group group = {(intptr_t)data, length, (intptr_t)requests, count, (intptr_t)parts, rows,
-                          (intptr_t)part_of, rows, (intptr_t)table, slots, (int64_t)draw(300),
-                          (int64_t)draw(2), wild(length), 5, 7, 0, 0};
-    if (keelog_append_check(&group) >= 0) {
-        if (draw(3) == 0)
-            damage(data, length);
-        int64_t sealed = keelog_append_seal(&group);
-        check(sealed >= 0 && sealed <= group.rows, "a sealed record is one of the group");
-    }
-    free(data), free(table), free(part_of), free(parts), free(requests);
-}
-
-static void try_run(const uint8_t *from, int64_t length) {
-    int64_t known = keelog_count(from, length, 0), room = draw(5) ? length : wild(length);
-    int64_t out_bytes = room < 0 || room > length ? 0 : room, rows = draw(5) ? known : wild(12);
     uint8_t *data = block(length), *out = block(out_bytes), *sizes = block(4 * (known + 1));
     memcpy(data, from, length);
     memset(sizes, 0, 4 * (known + 1));
@@ -280,12 +254,23 @@ static void try_run(const uint8_t *from, int64_t length) {
     uint8_t *topic = block(topic_bytes);
     if (topic_bytes)
         memcpy(topic, data + first.field[TOPIC_START], topic_bytes);
-    append_run run = {length, rows > known ? known + 1 : rows, draw(2) ? -1 : wild(length),
-                      (int64_t)draw(4), topic_bytes, wild(9), wild(length), wild(length), 5, 7,
-                      (int64_t)draw(300), (int64_t)draw(2), (intptr_t)out, out_bytes, 0};
-    int64_t sealed = keelog_append_run(&run, data, draw(3) ? NULL : sizes, topic);
-    check(sealed == -1 || sealed == run.count, "a run is sealed whole, or not taken");
-    free(data), free(out), free(sizes), free(topic);
+    int64_t stated = draw(5) ? known : wild(12);
+    const uint8_t *named = draw(3) ? NULL : sizes;
+    append_request request = {length, stated > known ? known + 1 : stated, draw(2) ? -1 : wild(length),
+                              (int64_t)draw(2), topic_bytes, wild(9), wild(length), wild(length),
+                              (intptr_t)out, out_bytes, 5, 7, (int64_t)draw(300), (int64_t)draw(2),
+                              (intptr_t)parts, (intptr_t)part_of, rows, (intptr_t)table, slots, 0};
+    int64_t sealed = keelog_append_run(&request, data, named, topic);
+    check(sealed == -1 || sealed == request.count, "a run is sealed whole, or not taken");
+    int64_t found = keelog_append_check(&request, data, named);
+    check(found <= rows, "no more parts than there is room for");
+    if (found >= 0) {
+        if (draw(3) == 0)
+            damage(data, length);
+        sealed = keelog_append_seal(&request, data);
+        check(sealed >= 0 && sealed <= request.count, "a sealed record is one of the request");
+    }
+    free(data), free(out), free(sizes), free(topic), free(table), free(part_of), free(parts);
 }
 
 static void try_put(const uint8_t *from, int64_t length) {
@@ -379,7 +364,6 @@ int main(int argc, char **argv) {
         try_scan(data, length);
         try_pieces(data, length);
         try_append(data, length);
-        try_run(data, length);
         try_put(data, length);
         try_items(data, length);
         keelog_crc32(data, length);

@@ -1,11 +1,9 @@
-"""The writer's check and patch: the columns against the plain path, and every kind of bad batch."""
+"""The writer's check and patch, and every kind of bad batch."""
 
 import re
 import struct
-from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,16 +15,13 @@ from protocol.record.columns import scan
 from protocol.record.encode import NewMessage, encode_batch, encode_message, pack_record
 from protocol.record.patch import (
     AppendRules,
-    PlainRow,
     StoreStamp,
-    check_columns,
     check_plain,
-    patch_columns,
     patch_plain,
 )
 from protocol.record.properties import EMPTY_CRC_PROPERTY
 from tests.protocol.record.test_encode import messages
-from tests.protocol.records import Draft, drafts, pack_draft
+from tests.protocol.records import Draft, pack_draft
 
 pytestmark = pytest.mark.usefixtures("way")
 
@@ -35,27 +30,11 @@ STORE_HOST = Host(bytes([10, 0, 0, 5]), 10_911)
 STAMP = StoreStamp(1_700_000_000_123, STORE_HOST.to_bytes())
 
 
-def rows_by_columns(frame: bytes, rules: AppendRules) -> list[PlainRow]:
-    checked = check_columns(np.frombuffer(frame, np.uint8), rules)
-    columns = checked.columns
-    return [
-        PlainRow(
-            int(columns.start[row]),
-            int(columns.size[row]),
-            checked.topics[int(checked.topic_id[row])],
-            int(columns.queue_id[row]),
-            int(columns.sys_flag[row]),
-        )
-        for row in range(len(columns))
-    ]
-
-
 @given(st.lists(messages(), max_size=8), st.booleans())
-def test_both_checks_find_the_same_records(items: list[NewMessage], crc: bool) -> None:
+def test_the_check_finds_the_records(items: list[NewMessage], crc: bool) -> None:
     batch = encode_batch(items, crc)
     rules = RULES._replace(crc=crc)
     rows = check_plain(batch.records, rules)
-    assert rows == rows_by_columns(batch.records, rules)
     assert rows == check_plain(memoryview(batch.records), rules)
     assert [row.size for row in rows] == list(batch.sizes)
     assert [(row.topic, row.queue_id) for row in rows] == [
@@ -64,9 +43,7 @@ def test_both_checks_find_the_same_records(items: list[NewMessage], crc: bool) -
 
 
 @given(st.lists(messages(), min_size=1, max_size=8), st.booleans(), st.data())
-def test_both_patches_write_the_same_bytes_and_they_are_whole_records(
-    items: list[NewMessage], crc: bool, data: st.DataObject
-) -> None:
+def test_patched_records_are_whole(items: list[NewMessage], crc: bool, data: st.DataObject) -> None:
     records = encode_batch(items, crc).records
     rules = RULES._replace(crc=crc)
     count = len(items)
@@ -82,17 +59,6 @@ def test_both_patches_write_the_same_bytes_and_they_are_whole_records(
     ):
         placed = replace(row, queue_id=number)
         patch_plain(plain, placed, offset, base + row.start, stamp, crc)
-    buffer = bytearray(records)
-    columns = check_columns(np.frombuffer(buffer, np.uint8), rules).columns
-    patch_columns(
-        columns,
-        np.array(queue_id, np.int64),
-        np.array(queue_offset, np.int64),
-        columns.start + base,
-        stamp,
-        crc,
-    )
-    assert buffer == plain
 
     found = scan(plain, base)
     assert (len(found.columns), found.stop) == (count, None)
@@ -168,18 +134,12 @@ BAD: list[tuple[str, bytes, type[MqError]]] = [
 BAD_IDS = [row[0] for row in BAD]
 
 
-@pytest.mark.parametrize("check", [check_plain, rows_by_columns])
 @pytest.mark.parametrize(("raw", "kind"), [row[1:] for row in BAD], ids=BAD_IDS)
 @pytest.mark.parametrize("place", [0, 2])
-def test_one_bad_record_refuses_its_batch(
-    check: Callable[[bytes, AppendRules], list[PlainRow]],
-    raw: bytes,
-    kind: type[MqError],
-    place: int,
-) -> None:
+def test_one_bad_record_refuses_its_batch(raw: bytes, kind: type[MqError], place: int) -> None:
     frame = GOOD * place + raw
     with pytest.raises(MqError) as caught:
-        check(frame, RULES)
+        check_plain(frame, RULES)
     assert type(caught.value) is kind
     assert not caught.value.retriable
     (caught.value.reason + caught.value.hint).encode()
@@ -189,61 +149,24 @@ def test_one_bad_record_refuses_its_batch(
         assert f"record {row} of the batch" in caught.value.reason
 
 
-@pytest.mark.parametrize(("raw", "kind"), [row[1:] for row in BAD], ids=BAD_IDS)
-def test_both_checks_refuse_with_the_same_words(raw: bytes, kind: type[MqError]) -> None:
-    words = []
-    for check in (check_plain, rows_by_columns):
-        with pytest.raises(kind) as caught:
-            check(GOOD + raw + GOOD, RULES)
-        words.append((caught.value.reason, caught.value.hint))
-    assert words[0] == words[1]
-
-
 def test_a_node_without_whole_record_checksums_wants_no_room_for_them() -> None:
     rules = RULES._replace(crc=False)
-    for check in (check_plain, rows_by_columns):
-        with pytest.raises(IllegalMessage, match="must not have room"):
-            check(GOOD, rules)
-        assert len(check(encode_message(NewMessage("t", b""), crc=False), rules)) == 1
+    with pytest.raises(IllegalMessage, match="must not have room"):
+        check_plain(GOOD, rules)
+    assert len(check_plain(encode_message(NewMessage("t", b""), crc=False), rules)) == 1
 
 
 def test_an_empty_batch_has_no_records() -> None:
-    assert check_plain(b"", RULES) == rows_by_columns(b"", RULES) == []
-
-
-def outcome(check: Callable[[], list[PlainRow]]) -> list[PlainRow] | None:
-    """The rows, None when the batch is refused; any other exception fails the test."""
-    try:
-        return check()
-    except MqError:
-        return None
-
-
-@given(st.lists(drafts(), max_size=3), st.booleans())
-def test_both_checks_take_and_refuse_the_same_records(items: list[Draft], crc: bool) -> None:
-    frame = b"".join(pack_draft(replace(draft, topic=draft.topic or b"t")) for draft in items)
-    rules = AppendRules(2**22, crc)
-    plain = outcome(lambda: check_plain(frame, rules))
-    assert plain == outcome(lambda: rows_by_columns(frame, rules))
-
-
-@given(st.lists(messages(), min_size=1, max_size=3), st.data())
-def test_both_checks_take_and_refuse_the_same_damaged_batches(
-    items: list[NewMessage], data: st.DataObject
-) -> None:
-    frame = bytearray(encode_batch(items, crc=True).records)
-    for _ in range(data.draw(st.integers(1, 3))):
-        frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
-    raw = bytes(frame[: data.draw(st.one_of(st.just(len(frame)), st.integers(0, len(frame))))])
-    plain = outcome(lambda: check_plain(raw, RULES))
-    assert plain == outcome(lambda: rows_by_columns(raw, RULES))
+    assert check_plain(b"", RULES) == []
 
 
 @given(st.binary(max_size=300))
 def test_any_bytes_at_all_are_refused_or_records(raw: bytes) -> None:
-    plain = outcome(lambda: check_plain(raw, RULES))
-    assert plain == outcome(lambda: rows_by_columns(raw, RULES))
-    assert (plain == []) == (raw == b"")
+    try:
+        rows = check_plain(raw, RULES)
+    except MqError:
+        return
+    assert sum(row.size for row in rows) == len(raw)
 
 
 def test_a_patch_changes_only_what_the_node_knows() -> None:
@@ -267,18 +190,14 @@ PIECES = st.sampled_from([b"a", b"KEY", b"\x01", b"\x02", b"\xc3\xa4", b"\xff", 
 
 
 @given(st.lists(st.lists(PIECES, max_size=8).map(b"".join), min_size=1, max_size=4))
-def test_properties_that_are_no_pairs_are_refused_by_both_checks(many: list[bytes]) -> None:
+def test_properties_that_are_no_pairs_are_refused(many: list[bytes]) -> None:
     rules = RULES._replace(crc=False)
     frame = b"".join(pack_record(NewMessage("t", b"x", 0), properties) for properties in many)
-    outcomes: list[object] = []
-    for check in (check_plain, rows_by_columns):
-        try:
-            outcomes.append(check(frame, rules))
-        except IllegalMessage as refused:
-            outcomes.append(refused.reason)
-    assert outcomes[0] == outcomes[1]
-    regular = all(is_regular(properties) for properties in many)
-    assert regular == isinstance(outcomes[0], list)
+    try:
+        is_taken = len(check_plain(frame, rules)) == len(many)
+    except IllegalMessage:
+        is_taken = False
+    assert is_taken == all(is_regular(properties) for properties in many)
 
 
 def is_regular(properties: bytes) -> bool:
