@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
 from time import monotonic
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from node.runtime.event_log import Seldom, fields
 from protocol.addresses import foreign_client
@@ -23,6 +23,7 @@ from protocol.ids import NO_HOST, Host
 from protocol.remoting.codes import BadCommand, BrokenFrame, ResponseCode
 from protocol.remoting.frame_reader import ROOM_BYTES, FrameReader, frame_head
 from protocol.remoting.headers import ANSWER, ONE_WAY, RemotingHeader
+from protocol.remoting.java_json import write_body
 
 log = logging.getLogger("keelog.gateway")
 
@@ -54,6 +55,16 @@ class Reply(NamedTuple):
     ext: Mapping[str, str] = NO_EXT
     body: Body = b""
     remark: str | None = None
+
+
+def system_error(why: object) -> Reply:
+    """The reply to what failed, where RocketMQ has no other code for that."""
+    return Reply(ResponseCode.SYSTEM_ERROR, remark=str(why))
+
+
+def json_reply(value: Any, ext: Mapping[str, str] = NO_EXT) -> Reply:
+    """A body of `write_body`, in standard JSON."""
+    return Reply(ext=ext, body=write_body(value, standard=True))
 
 
 class EndReason(StrEnum):

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from keelog.client.results import Receipt
 from keelog.client.send.record_batch import EncodedMessage
-from keelog.gateway.connection import Reply, Request
+from keelog.gateway.connection import Reply, Request, system_error
 from keelog.gateway.sending.half import (
     FIRST_OFFSET,
     PRODUCER_GROUP,
@@ -93,7 +93,7 @@ class Ends:
         try:
             half = self._look_up(wanted.commit_log_offset)
         except NotFound:
-            return _refusal("Find prepared transaction message failed")
+            return system_error("Find prepared transaction message failed")
         refused = self._checked(half, wanted)
         if refused is not None:
             return refused
@@ -110,25 +110,25 @@ class Ends:
             self._deliver(request, half, first)
         except MqError as error:
             self.chains.end(first, is_done=False)
-            return _refusal(error.reason)
+            return system_error(error.reason)
         return None
 
     def _checked(self, half: Record, wanted: EndTransactionHeader) -> Reply | None:
         """The refusal of an end that does not fit its half message."""
         properties = half.properties
         if half.topic != HALF_TOPIC:
-            return _refusal("Find prepared transaction message failed")
+            return system_error("Find prepared transaction message failed")
         if not wanted.from_transaction_check:
             immune = immunity_ms(half, self._timeout_ms)
             age = now_ms() - half.head.born_timestamp
             if immune is not None and age > max(immune, self._timeout_ms):
                 return Reply(ResponseCode.ILLEGAL_OPERATION)
         if properties.get(PRODUCER_GROUP) != wanted.producer_group:
-            return _refusal("The producer group wrong")
+            return system_error("The producer group wrong")
         if half.head.queue_offset != wanted.tran_state_table_offset:
-            return _refusal("The transaction state table offset wrong")
+            return system_error("The transaction state table offset wrong")
         if half.physical_offset != wanted.commit_log_offset:
-            return _refusal("The commit log offset wrong")
+            return system_error("The commit log offset wrong")
         return None
 
     def _deliver(self, request: Request, half: Record, first: HalfPlace) -> None:
@@ -144,8 +144,18 @@ class Ends:
         elif later := timed(properties, place, now_ms(), self._delays.timer_ms_max):
             properties, place = later.properties, TIMER_PLACE
         record = committed(half, place, properties, self._link.crc)
-        slot = _Commit(self, request, half, first)
-        entry = EncodedMessage(record, *place, None, half.unique_key, slot)
+
+        def done(outcome: Receipt | MqError) -> None:
+            if not isinstance(outcome, MqError):
+                self.finish(half, first)
+                request.answer(Reply())
+                return
+            # Or nobody knows: the producer is asked later.
+            self.chains.end(first, is_done=False)
+            log.warning("a transaction was not committed", extra=fields(why=outcome))
+            request.answer(system_error(outcome.reason))
+
+        entry = EncodedMessage(record, *place, None, half.unique_key, done)
         self._link.put(entry, WAIT_NONE, is_inner=True)
 
     def _fitting(self, place: RealPlace) -> RealPlace:
@@ -162,30 +172,6 @@ class Ends:
         if newest.offset > places[0].offset:
             places.append(newest)
         self.ops.note(places, Host(half.head.store_ip, half.head.store_port))
-
-
-class _Commit:
-    """A commit, until its message is stored."""
-
-    __slots__ = ("_ends", "_first", "_half", "_request")
-
-    def __init__(self, ends: "Ends", request: Request, half: Record, first: HalfPlace) -> None:
-        self._ends, self._request, self._half, self._first = ends, request, half, first
-
-    def stored(self, _: Receipt) -> None:
-        """The message is there."""
-        self._ends.finish(self._half, self._first)
-        self._request.answer(Reply())
-
-    def refused(self, error: MqError) -> None:
-        """It is not, or nobody knows: the producer is asked later."""
-        self._ends.chains.end(self._first, is_done=False)
-        log.warning("a transaction was not committed", extra=fields(why=error))
-        self._request.answer(Reply(ResponseCode.SYSTEM_ERROR, remark=error.reason))
-
-
-def _refusal(why: str) -> Reply:
-    return Reply(ResponseCode.SYSTEM_ERROR, remark=why)
 
 
 class Chains:
@@ -280,7 +266,7 @@ class OpLog:
         else:
             self._wake(self._interval_s)
 
-    def put_back(self, queue_id: int, offsets: list[int], error: MqError) -> None:
+    def _put_back(self, queue_id: int, offsets: list[int], error: MqError) -> None:
         """They could not be written: they are tried again, and before the others."""
         self._waiting.setdefault(queue_id, deque()).extendleft(reversed(offsets))
         self._bytes += sum(len(str(offset)) + 1 for offset in offsets)
@@ -315,8 +301,13 @@ class OpLog:
     def _send(self, queue_id: int, some: list[int]) -> None:
         self.under_way += len(some)
         record = ended(queue_id, some, now_ms(), self._host, self._link.crc)
-        slot = _Written(self, queue_id, some)
-        entry = EncodedMessage(record, OP_TOPIC, queue_id, None, "", slot)
+
+        def done(outcome: Receipt | MqError) -> None:
+            self.under_way -= len(some)
+            if isinstance(outcome, MqError):
+                self._put_back(queue_id, some, outcome)  # written twice they do no harm
+
+        entry = EncodedMessage(record, OP_TOPIC, queue_id, None, "", done)
         self._link.put(entry, WAIT_NONE, is_inner=True)
 
     async def close(self) -> None:
@@ -327,21 +318,3 @@ class OpLog:
             await asyncio.sleep(_LOOK_S)
         if self._timer is not None:
             self._timer.cancel()
-
-
-class _Written:
-    """Some ends on their way to the writer."""
-
-    __slots__ = ("_log", "_offsets", "_queue_id")
-
-    def __init__(self, log_: "OpLog", queue_id: int, offsets: list[int]) -> None:
-        self._log, self._queue_id, self._offsets = log_, queue_id, offsets
-
-    def stored(self, _: Receipt) -> None:
-        """They are in the log."""
-        self._log.under_way -= len(self._offsets)
-
-    def refused(self, error: MqError) -> None:
-        """They are not, or nobody knows: written twice they do no harm."""
-        self._log.under_way -= len(self._offsets)
-        self._log.put_back(self._queue_id, self._offsets, error)

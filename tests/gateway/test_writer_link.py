@@ -47,11 +47,9 @@ class Slot:
     def __init__(self) -> None:
         self.error: MqError | None = None
 
-    def stored(self, receipt: Receipt) -> None:
-        raise AssertionError(f"stored: {receipt}")
-
-    def refused(self, error: MqError) -> None:
-        self.error = error
+    def __call__(self, outcome: Receipt | MqError) -> None:
+        assert isinstance(outcome, MqError)
+        self.error = outcome
 
 
 def encoded_batch() -> EncodedBatch:

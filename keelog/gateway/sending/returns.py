@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from keelog.client.results import Receipt
 from keelog.client.send.record_batch import EncodedMessage
-from keelog.gateway.connection import Reply, Request
+from keelog.gateway.connection import Reply, Request, system_error
 from keelog.gateway.groups import Groups
 from keelog.gateway.sending.sends import Sends
 from keelog.gateway.sending.stored_properties import (
@@ -76,7 +76,7 @@ class SendBack:
         try:
             record = self._look_up(wanted.offset)
         except NotFound as error:
-            return Reply(ResponseCode.SYSTEM_ERROR, remark=error.reason)
+            return system_error(error.reason)
         times_max = wanted.max_reconsume_times
         if times_max is None:
             times_max = settings.retry_times_max
@@ -88,8 +88,15 @@ class SendBack:
         place = RealPlace(topic.name, random.randrange(max(topic.write_queues, 1)))
         crc = self._link.crc
         place, again = handed_back(record, place, level, self._level_max, crc)
-        slot = _HandedBack(request)
-        entry = EncodedMessage(again, *place, None, record.unique_key, slot)
+
+        def done(outcome: Receipt | MqError) -> None:
+            # A consumer that is refused sends the message to the retry topic by itself.
+            if isinstance(outcome, MqError):
+                request.answer(system_error(outcome.reason))
+            else:
+                request.answer(Reply())
+
+        entry = EncodedMessage(again, *place, None, record.unique_key, done)
         is_inner = level > 0 or is_committed(record)
         self._link.put(entry, WAIT_NONE, is_inner=is_inner)
         return None
@@ -102,23 +109,6 @@ class SendBack:
         if not topic.is_writable:
             raise NotAllowed(f"the topic {name} does not take messages (perm {topic.perm})")
         return topic
-
-
-class _HandedBack:
-    """The request, until its message is stored again."""
-
-    __slots__ = ("request",)
-
-    def __init__(self, request: Request) -> None:
-        self.request = request
-
-    def refused(self, error: MqError) -> None:
-        """The consumer sends the message to the retry topic by itself then."""
-        self.request.answer(Reply(ResponseCode.SYSTEM_ERROR, remark=error.reason))
-
-    def stored(self, _: Receipt) -> None:
-        """It is."""
-        self.request.answer(Reply())
 
 
 class Recalls:
@@ -161,26 +151,16 @@ class Recalls:
             properties=recall_properties(key, handle.deliver_ms, now, group).decode(),
         )
         place = RealPlace(wanted.topic, 0)
-        self._sends.put(request, message, place, RECALL_BODY, b"", _Recalled(request, key))
+
+        def done(outcome: Receipt | MqError) -> None:
+            if isinstance(outcome, MqError):
+                text = "recall failed, execute error"
+                request.answer(_no_recall(ResponseCode.SYSTEM_ERROR, text))
+            else:
+                request.answer(Reply(ext={**_EXT, "msgId": key}))
+
+        self._sends.put(request, message, place, RECALL_BODY, b"", done)
         return None
-
-
-class _Recalled:
-    """The request, until its message is stored."""
-
-    __slots__ = ("key", "request")
-
-    def __init__(self, request: Request, key: str) -> None:
-        self.request = request
-        self.key = key
-
-    def refused(self, _: MqError) -> None:
-        """It is not, or nobody knows."""
-        self.request.answer(_no_recall(ResponseCode.SYSTEM_ERROR, "recall failed, execute error"))
-
-    def stored(self, _: Receipt) -> None:
-        """It is."""
-        self.request.answer(Reply(ResponseCode.SUCCESS, {**_EXT, "msgId": self.key}))
 
 
 def _illegal_recall(text: str) -> Reply:

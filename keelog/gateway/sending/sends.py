@@ -5,7 +5,7 @@ The checks and their order are those of RocketMQ's SendMessageProcessor.
 
 import random
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 from zlib import crc32
 
@@ -30,7 +30,7 @@ from keelog.gateway.sending.stored_properties import (
     unique_key_of,
     waits_for_disk,
 )
-from keelog.gateway.sending.writer_link import Slot, WriterLink
+from keelog.gateway.sending.writer_link import RecordDone, WriterLink
 from keelog.gateway.settings import SEND_EXT
 from keelog.gateway.topics import Topics
 from node.runtime.process import now_ms
@@ -195,7 +195,7 @@ class Sends:
         elif is_half:
             self._put_half(request, wanted, place, body)
         else:
-            self.put(request, wanted, place, body, self._added, _Sent(request, place.queue_id))
+            self.put(request, wanted, place, body, self._added)
 
     def _is_half(self, wanted: SendMessageHeader) -> bool:
         """Whether a message is the half of a transaction; one that is handed back keeps the
@@ -217,8 +217,8 @@ class Sends:
         wait = None if waits_for_disk(properties) else WAIT_NONE
         timed(properties, place, now_ms(), self._delays.timer_ms_max)  # refuses what cannot be
         properties = half_properties(properties, place)
-        waits_at, sent = RealPlace(HALF_TOPIC, HALF_QUEUE), _Sent(request, place.queue_id)
-        entry = self._entry(wanted, waits_at, body, properties, wanted.flag, request, sent)
+        waits_at, done = RealPlace(HALF_TOPIC, HALF_QUEUE), partial(_sent, request, place.queue_id)
+        entry = self._entry(wanted, waits_at, body, properties, request, done)
         self._link.put(entry, wait, is_inner=True)
 
     def put(
@@ -228,23 +228,24 @@ class Sends:
         place: RealPlace,
         body: bytes | memoryview,
         added: bytes,
-        slot: Slot,
+        done: RecordDone | None = None,
     ) -> None:
-        """Sends one message to the writer, `added` at the end of its properties. `slot` gets the
-        outcome. Raises IllegalMessage and its kinds."""
+        """Sends one message to the writer, `added` at the end of its properties. `done` gets the
+        outcome, which is else replied. Raises IllegalMessage and its kinds."""
         properties = stored_properties(wanted.properties.encode(), added, self._keys.next)
         wait = None if waits_for_disk(properties) else WAIT_NONE
         level = delay_level_of(properties, self._delays.level_max)
         later: Timed | None = None
+        handle, queue_id = "", place.queue_id
         if level:
             properties, place = scheduled(properties, place, level), schedule_place(level)
         else:
             later = timed(properties, place, now_ms(), self._delays.timer_ms_max)
         if later is not None:
-            if isinstance(slot, _Sent):
-                slot.recall_handle = self._delays.recall_handle(later, place)
+            handle = self._delays.recall_handle(later, place)
             properties, place = later.properties, TIMER_PLACE
-        entry = self._entry(wanted, place, body, properties, wanted.flag, request, slot)
+        done = done or partial(_sent, request, queue_id, recall_handle=handle)
+        entry = self._entry(wanted, place, body, properties, request, done)
         once = later is None and self._asks_once(wanted.topic)
         self._link.put(entry, wait, is_inner=level > 0 or later is not None, once=once)
 
@@ -292,13 +293,12 @@ class Sends:
         place: RealPlace,
         body: bytes | memoryview,
         properties: bytes,
-        flag: int,
         request: Request,
-        slot: Slot,
+        done: RecordDone,
     ) -> EncodedMessage:
         template = _template(request, wanted, place)
-        record, key = self._record(template, body, properties, flag)
-        return EncodedMessage(record, place.topic, place.queue_id, None, key, slot)
+        record, key = self._record(template, body, properties, wanted.flag)
+        return EncodedMessage(record, place.topic, place.queue_id, None, key, done)
 
     def _record(
         self, template: RecordMould, body: bytes | memoryview, properties: bytes, flag: int
@@ -321,28 +321,18 @@ class Sends:
         return record, unique_key_of(properties).decode("utf-8", "replace")
 
 
-class _Sent:
-    """The message of one request, until it has its outcome. `queue_id`: the one that its client
-    gets to know."""
-
-    __slots__ = ("queue_id", "recall_handle", "request")
-
-    def __init__(self, request: Request, queue_id: int) -> None:
-        self.request = request
-        self.queue_id = queue_id
-        self.recall_handle = ""
-        """Of a timer message: what takes it back."""
-
-    def refused(self, error: MqError) -> None:
-        """It was not stored."""
-        self.request.answer(refusal_of_send(error))
-
-    def stored(self, receipt: Receipt) -> None:
-        """It was."""
-        ext = _answer_fields(receipt, receipt.msg_id, self.queue_id)
-        if self.recall_handle:
-            ext["recallHandle"] = self.recall_handle
-        self.request.answer(Reply(_code(receipt.status), ext))
+def _sent(
+    request: Request, queue_id: int, outcome: Receipt | MqError, recall_handle: str = ""
+) -> None:
+    """The message of a request has its outcome. `queue_id`: the one that its client gets to know;
+    `recall_handle`: what takes a timer message back."""
+    if isinstance(outcome, MqError):
+        request.answer(refusal_of_send(outcome))
+        return
+    ext = _answer_fields(outcome, outcome.msg_id, queue_id)
+    if recall_handle:
+        ext["recallHandle"] = recall_handle
+    request.answer(Reply(_CODES.get(outcome.status, ResponseCode.SUCCESS), ext))
 
 
 class _SentBatch:
@@ -368,7 +358,7 @@ class _SentBatch:
             ids = ",".join([part.joined_ids() for part in self.parts])
             # One that is not as durable as was asked is what the client has to know.
             worst = max(
-                (_code(part.status) for part in self.parts),
+                (_CODES.get(part.status, ResponseCode.SUCCESS) for part in self.parts),
                 key=lambda code: code != ResponseCode.SUCCESS,
             )
             self.request.answer(Reply(worst, _answer_fields(first, ids, self.queue_id)))
@@ -418,10 +408,6 @@ def _queue_of(topic: Topic, wanted: int) -> int:
     if wanted >= queues:
         raise BadRequest(f"queue {wanted} of topic {topic.name} is outside [0, {queues - 1}]")
     return wanted
-
-
-def _code(status: str) -> int:
-    return _CODES.get(status, ResponseCode.SUCCESS)
 
 
 def _answer_fields(first: Receipt, msg_ids: str, queue_id: int) -> dict[str, str]:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from keelog.client.core import ClientCore
 from keelog.client.event_loop import AsyncioChannel
@@ -38,14 +38,8 @@ TIMEOUT_S = 10.0
 """How long the writer may take: clients give up after 3 s, and then ask again."""
 
 
-class Slot(Protocol):
-    """Where the outcome of a record goes."""
-
-    def stored(self, receipt: Receipt) -> None:
-        """It was."""
-
-    def refused(self, error: MqError) -> None:
-        """It was not, or nobody knows."""
+RecordDone = Callable[[Receipt | MqError], object]
+"""The slot of an entry: takes its receipt, or why it was not stored, or that nobody knows."""
 
 
 class FutureSlot:
@@ -54,15 +48,7 @@ class FutureSlot:
     def __init__(self) -> None:
         self.done: asyncio.Future[Receipt | MqError] = asyncio.get_running_loop().create_future()
 
-    def stored(self, receipt: Receipt) -> None:
-        """It was."""
-        self._end(receipt)
-
-    def refused(self, error: MqError) -> None:
-        """It was not, or nobody knows."""
-        self._end(error)
-
-    def _end(self, outcome: Receipt | MqError) -> None:
+    def __call__(self, outcome: Receipt | MqError) -> None:
         if not self.done.done():
             self.done.set_result(outcome)
 
@@ -144,7 +130,7 @@ class WriterLink:
         is_inner: bool = False,
         once: bool = False,
     ) -> None:
-        """Takes a record, whose slot gets the outcome. It goes at the end of the turn."""
+        """Takes a record, whose slot is a RecordDone. It goes at the end of the turn."""
         self._waiting.setdefault(_Kind(wait, is_inner, once), deque()).append(entry)
         self.waiting_bytes += len(entry.record)
         if not self._is_due:
@@ -211,10 +197,7 @@ class WriterLink:
             left -= len(some)
             for row, entry in enumerate(some):
                 self.waiting_bytes -= len(entry.record)
-                if isinstance(results, MqError):
-                    entry.slot.refused(results)
-                else:
-                    entry.slot.stored(results[row])
+                entry.slot(results if isinstance(results, MqError) else results[row])
             if not left:
                 self._under_way -= 1
                 self._go()
