@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import Any
 
-from keelog.gateway.connection import RemotingConnection, Reply, Request
+from keelog.gateway.connection import RemotingConnection, Reply, Request, json_reply, system_error
 from node.runtime.event_log import fields
 from protocol.errors import BadRequest, NotAllowed
 from protocol.names import is_group_name
@@ -27,10 +27,10 @@ from protocol.remoting.bodies import (
     MessageQueue,
     SubscriptionData,
 )
-from protocol.remoting.codes import Language, RequestCode, ResponseCode
+from protocol.remoting.codes import Language, RequestCode
 from protocol.remoting.header_fields import request_fields
 from protocol.remoting.headers import ONE_WAY, RemotingHeader
-from protocol.remoting.java_json import read_body, write_body
+from protocol.remoting.java_json import read_body
 
 log = logging.getLogger("keelog.gateway")
 
@@ -314,9 +314,8 @@ class Members:
         here = () if group is None else group.members.values()
         ids = dict.fromkeys((*(member.client_id for member in here), *self._awaited.of(name)))
         if not ids:
-            text = f"no consumer for this group, {name}"
-            return Reply(ResponseCode.SYSTEM_ERROR, remark=text)
-        return Reply(body=write_body(ConsumerIdList(tuple(ids)), standard=True))
+            return system_error(f"no consumer for this group, {name}")
+        return json_reply(ConsumerIdList(tuple(ids)))
 
     def lock(self, request: Request, now: float) -> Reply:
         """41: locks those of the queues that nobody else has."""
@@ -337,7 +336,7 @@ class Members:
                 self._lock_count += queue not in locks
                 locks[queue] = wanted.client_id, now
                 granted.append(queue)
-        return Reply(body=write_body(LockedQueues(tuple(granted)), standard=True))
+        return json_reply(LockedQueues(tuple(granted)))
 
     def _has_room(self, locks: Mapping[MessageQueue, Any]) -> bool:
         return len(locks) < LOCKS_MAX and self._lock_count < LOCKS_OF_ALL_MAX

@@ -17,11 +17,11 @@ from contextlib import closing, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple, Self
 from zlib import crc32
 
 from keelog.client.event_loop import pass_on_error
+from keelog.gateway.connection import Reply
 from keelog.gateway.settings import MASTER, BrokerName
 from keelog.gateway.topics import Topics
 from node.runtime import disk
@@ -60,15 +60,6 @@ REGISTERED_TWICE = 2
 """Registrations without success, after which another master counts as the newer one."""
 
 
-class CallerReply(NamedTuple):
-    """The outcome of a request of ours."""
-
-    code: int
-    remark: str
-    body: bytes
-    ext: Mapping[str, str] = MappingProxyType({})
-
-
 class RemotingCaller(asyncio.BufferedProtocol):
     """One connection. Make it with `connect`; all runs in the loop's thread.
 
@@ -79,7 +70,7 @@ class RemotingCaller(asyncio.BufferedProtocol):
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Done, with the reason as a text, once the connection has ended."""
         self._reader = FrameReader(FIRST_ROOM_BYTES)
-        self._waiting: dict[int, asyncio.Future[CallerReply]] = {}
+        self._waiting: dict[int, asyncio.Future[Reply]] = {}
         self._numbers = count(1)
         self._transport: asyncio.Transport | None = None
 
@@ -91,9 +82,7 @@ class RemotingCaller(asyncio.BufferedProtocol):
             _, caller = await loop.create_connection(cls, host, port)
         return caller
 
-    async def ask(
-        self, code: int, ext: Mapping[str, str], body: bytes, timeout_s: float
-    ) -> CallerReply:
+    async def ask(self, code: int, ext: Mapping[str, str], body: bytes, timeout_s: float) -> Reply:
         """Sends a request and waits for its answer.
 
         Raises BadCommand for one that is too large, ConnectionError, TimeoutError.
@@ -101,7 +90,7 @@ class RemotingCaller(asyncio.BufferedProtocol):
         self.check()
         opaque = next(self._numbers)
         head = frame_head(RemotingHeader(code, opaque, ext=ext), len(body))
-        coming: asyncio.Future[CallerReply] = asyncio.get_running_loop().create_future()
+        coming: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._waiting[opaque] = coming
         try:
             assert self._transport is not None
@@ -149,8 +138,8 @@ class RemotingCaller(asyncio.BufferedProtocol):
             for header, body in self._reader.received(nbytes):
                 coming = self._waiting.get(header.opaque) if header.is_answer else None
                 if coming is not None and not coming.done():
-                    remark = header.remark or ""
-                    coming.set_result(CallerReply(header.code, remark, bytes(body), header.ext))
+                    found = Reply(header.code, header.ext, bytes(body), header.remark)
+                    coming.set_result(found)
         except BrokenFrame as error:
             self._end(f"it sent a broken frame: {error.reason}")
             self.close()
@@ -213,7 +202,7 @@ class OtherMasters:
         if reply.code != ResponseCode.SUCCESS:
             return ""
         with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError, MqError):
-            group = parse_java_json(reply.body.decode("utf-8", "replace"))["brokerMemberGroup"]
+            group = parse_java_json(str(reply.body, "utf-8", "replace"))["brokerMemberGroup"]
             found = str(group["brokerAddrs"].get(str(MASTER), ""))
             return "" if found == self._name.announced else found
         return ""
@@ -247,7 +236,7 @@ async def _is_a_master(place: str, own_port: int) -> bool:
         if port == own_port and caller.is_of_this_machine:
             return False
         reply = await caller.ask(RequestCode.GET_BROKER_CONFIG, {}, b"", ANSWER_S)
-    lines = reply.body.decode("utf-8", "replace").splitlines()
+    lines = str(reply.body, "utf-8", "replace").splitlines()
     settings = {line.partition("=")[0].strip(): line.partition("=")[2].strip() for line in lines}
     is_slave = settings.get("brokerRole") == "SLAVE" or settings.get("brokerId") != str(MASTER)
     return reply.code == ResponseCode.SUCCESS and not is_slave
@@ -502,7 +491,8 @@ class NameServerLink:
         ext, body, topics = await self._registration.request()
         reply = await caller.ask(RequestCode.REGISTER_BROKER, ext, body, self._pace.answer_s)
         if reply.code != ResponseCode.SUCCESS:
-            raise RegistrationRefused(f"its reply is code {reply.code}: {reply.remark[:200]}")
+            why = (reply.remark or "")[:200]
+            raise RegistrationRefused(f"its reply is code {reply.code}: {why}")
         place = MasterPlace(reply.ext.get("masterAddr", ""), reply.ext.get("haServerAddr", ""))
         if place.remoting and place.ha:
             self.heard(place)

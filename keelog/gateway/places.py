@@ -10,27 +10,13 @@ has its place in memory, and would commit over a new one. So the new place waits
 member pulls: the reply says then to go on from there (ConsumerOffsetManager#assignResetOffset).
 """
 
-import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import NamedTuple
 
-from keelog.gateway.admin.figures import QueueFacts
-from keelog.gateway.commits import Commits, GroupOffsets
-from keelog.gateway.connection import RemotingConnection, Reply, Request
-from keelog.gateway.groups import Groups
-from keelog.gateway.members import Members
-from keelog.gateway.topics import Topics
+from keelog.gateway.connection import RemotingConnection
 from protocol.errors import NodeBusy
-from protocol.remoting.bodies import MessageQueue, ResetOffsetBody
-from protocol.remoting.codes import ResponseCode
-from protocol.remoting.header_fields import (
-    CloneOffsetHeader,
-    PullMessageHeader,
-    ResetOffsetHeader,
-    request_fields,
-)
-from protocol.remoting.java_json import write_body
+from protocol.remoting.header_fields import PullMessageHeader
 
 NOTED_MAX = 65_536
 """Places in topics that were removed once, of which it is known that they are of the new one. When
@@ -149,75 +135,3 @@ class WaitingResets:
     def forget_group(self, group: str) -> None:
         """A group is gone."""
         self._offsets = {k: v for k, v in self._offsets.items() if k.group != group}
-
-
-class Resets:
-    """The requests of tools. One for each gateway, in the thread of its loop."""
-
-    def __init__(
-        self,
-        waiting: WaitingResets,
-        facts: QueueFacts,
-        topics: Topics,
-        groups: Groups,
-        members: Members,
-        commits: Commits,
-        offsets: GroupOffsets,
-    ) -> None:
-        self._waiting = waiting
-        self._facts = facts
-        self._topics = topics
-        self._groups = groups
-        self._members = members
-        self._commits = commits
-        self._offsets = offsets
-
-    async def reset(self, request: Request) -> Reply:
-        """222: of one queue or all, to an offset or a time. Members need not be there."""
-        wanted: ResetOffsetHeader = request_fields(request.header)
-        topic = self._topics.find(wanted.topic)
-        if topic is None:
-            text = f"Topic {wanted.topic} does not exist"
-            return Reply(ResponseCode.TOPIC_NOT_EXIST, remark=text)
-        if not self._groups.has(wanted.group):
-            text = f"Group {wanted.group} does not exist"
-            return Reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=text)
-        self._facts.look()
-        places: dict[int, int] = {}
-        if wanted.queue_id >= 0 and wanted.offset != -1:
-            low, high = self._facts.bounds(wanted.topic, wanted.queue_id)
-            if not low <= wanted.offset <= high:
-                text = f"Target offset {wanted.offset} not in consume queue range [{low}-{high}]"
-                return Reply(ResponseCode.SYSTEM_ERROR, remark=text)
-            places[wanted.queue_id] = wanted.offset
-        else:
-            queues = range(topic.read_queues) if wanted.queue_id < 0 else (wanted.queue_id,)
-            for queue_id in queues:
-                places[queue_id] = self._facts.offset_at(wanted.topic, queue_id, wanted.timestamp)
-        if not places:
-            return Reply(ResponseCode.SYSTEM_ERROR, remark="No queues to reset.")
-        for queue_id, offset in places.items():
-            self._waiting.put(GroupQueuePlace(wanted.topic, wanted.group, queue_id), offset)
-        await self._commit(wanted.topic, wanted.group, places)
-        broker = self._topics.name.broker
-        table = {MessageQueue(wanted.topic, broker, n): offset for n, offset in places.items()}
-        return Reply(body=write_body(ResetOffsetBody(table), standard=True))
-
-    async def _commit(self, topic: str, group: str, places: Mapping[int, int]) -> None:
-        """All queues go to the writer together."""
-        commit = self._commits.commit
-        await asyncio.gather(*(commit(topic, group, n, offset) for n, offset in places.items()))
-
-    async def clone(self, request: Request) -> Reply:
-        """314: a group gets the offsets of another, of one topic or of all that it reads."""
-        wanted: CloneOffsetHeader = request_fields(request.header)
-        known = await self._offsets.of(wanted.src_group)
-        here = self._members.find(wanted.src_group)
-        for name in [wanted.topic] if wanted.topic.strip() else sorted(known):
-            if self._topics.find(name) is None:
-                continue
-            is_read = here is None or not here.subscriptions or name in here.subscriptions
-            if not wanted.offline and not is_read:
-                continue
-            await self._commit(name, wanted.dest_group, known.get(name, {}))
-        return Reply()

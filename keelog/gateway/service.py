@@ -14,13 +14,12 @@ import resource
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from inspect import iscoroutine
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from keelog.client.core import ClientCore
 from keelog.client.event_loop import pass_on_error
-from keelog.gateway.admin.desk import AdminDesk, AdminParts
+from keelog.gateway.admin.handlers import AdminHandlers, Handle
 from keelog.gateway.admin.look_ups import LookUps
 from keelog.gateway.commits import Commits
 from keelog.gateway.connection import (
@@ -72,7 +71,6 @@ SHOW_PULLS_S = 5.0
 """How often the file of the members says from where they pull."""
 SPARE_DESCRIPTORS = 128
 """Of a process with few descriptors: kept for the store's files, and for the way to the writer."""
-Handle = Callable[[Request], Any]
 SENDS = frozenset(
     {
         RequestCode.SEND_MESSAGE,
@@ -118,7 +116,7 @@ class GatewayService:
         self._show_pulls_at = 0.0
         self.connections: set[RemotingConnection] = set()
         self.members = Members(AwaitedMembers(read_members(store.root), monotonic()))
-        self._live = live = LiveSettings(settings)
+        self.live = live = LiveSettings(settings)
         self.topics = Topics(TopicsFile(store.root), core, live, name)
         self.groups = Groups(
             store.root,
@@ -133,7 +131,7 @@ class GatewayService:
         delays = DelayRules(levels, settings.timer_max_delay_sec * 1000, name.broker)
         self.sends = self._make_sends(settings, name.cluster, delays)
         self._recalls = Recalls(self.sends, self.topics, delays, settings.recall_message_enable)
-        self._ends = Ends(self.link, self.topics, self._look_up, settings, delays)
+        self._ends = Ends(self.link, self.topics, self.look_up, settings, delays)
         self.checks = Checks(
             core,
             self.link,
@@ -144,17 +142,17 @@ class GatewayService:
             settings,
         )
         self.checks.clock_sets = partial(clock_sets, store.root)
-        self._send_back = SendBack(self.link, self.topics, self.groups, self._look_up, levels)
+        self._send_back = SendBack(self.link, self.topics, self.groups, self.look_up, levels)
         self.asked = ClientRequests()
         self._replies = Replies(self.sends, self.members, self.asked, name.address, live)
         self._places = ClientPlaces(self._generation_of, self._readable)
         self.commits = Commits(core, self._generation_of)
-        self._resets = WaitingResets(self._generation_of)
+        self.resets = WaitingResets(self._generation_of)
         self._offsets = self._make_offsets(core)
-        self._look_ups = LookUps(core, store.root, self._look_up, self._readable)
+        self._look_ups = LookUps(core, store.root, self.look_up, self._readable)
         self._tasks: set[asyncio.Future[Any]] = set()
         self._own_tasks: list[asyncio.Future[Any]] = []
-        self._admin = AdminDesk(self._admin_parts(store.root, core))
+        self._admin = AdminHandlers(self, store.root, core)
         self.before_reading: Callable[[float], None] = lambda now: None
         """Takes in how far the log has grown; its owner sets it."""
         self._handlers = as_slave(self._declared(), settings)
@@ -176,27 +174,10 @@ class GatewayService:
             self.topics,
             self.commits,
             self.pulls.desk,
-            self._resets,
+            self.resets,
             self.groups,
             self.members,
             self._places,
-        )
-
-    def _admin_parts(self, root: Path, core: ClientCore) -> AdminParts:
-        return AdminParts(
-            root=root,
-            core=core,
-            desk=self.pulls.desk,
-            topics=self.topics,
-            groups=self.groups,
-            members=self.members,
-            commits=self.commits,
-            resets=self._resets,
-            asked=self.asked,
-            live=self._live,
-            look_up=self._look_up,
-            now=self._now,
-            waiting=lambda: len(self._tasks),
         )
 
     def _declared(self) -> dict[int, Handle]:
@@ -214,13 +195,13 @@ class GatewayService:
             code.END_TRANSACTION: self._ends.take,
             code.PULL_MESSAGE: self._pull,
             code.LITE_PULL_MESSAGE: self._pull,
-            code.QUERY_CONSUMER_OFFSET: lambda request: offsets.stored(request, self._now()),
+            code.QUERY_CONSUMER_OFFSET: lambda request: offsets.stored(request, self.now()),
             code.UPDATE_CONSUMER_OFFSET: offsets.commit,
-            code.SEARCH_OFFSET_BY_TIMESTAMP: lambda request: offsets.by_time(request, self._now()),
-            code.GET_MAX_OFFSET: lambda request: offsets.max(request, self._now()),
-            code.GET_MIN_OFFSET: lambda request: offsets.min(request, self._now()),
+            code.SEARCH_OFFSET_BY_TIMESTAMP: lambda request: offsets.by_time(request, self.now()),
+            code.GET_MAX_OFFSET: lambda request: offsets.max(request, self.now()),
+            code.GET_MIN_OFFSET: lambda request: offsets.min(request, self.now()),
             code.GET_EARLIEST_MSG_STORETIME: lambda request: offsets.earliest_time(
-                request, self._now()
+                request, self.now()
             ),
             code.QUERY_MESSAGE: self._look_ups.by_key,
             code.VIEW_MESSAGE_BY_ID: self._look_ups.by_offset,
@@ -239,21 +220,25 @@ class GatewayService:
             **self._admin.handlers(),
         }
 
-    def _look_up(self, offset: int) -> Record:
+    def look_up(self, offset: int) -> Record:
         """The record at a log offset. Raises NotFound, StoreDamaged."""
-        self._now()
+        self.now()
         return self.pulls.desk.again(lambda: self.pulls.desk.store.look_up(offset))
 
     def _readable(self) -> int:
         """Up to where the log may be read."""
-        self._now()
+        self.now()
         return self.pulls.desk.store.log.end
 
     def _generation_of(self, topic: str) -> int:
         """That of the topic, as of the last look."""
         return self.pulls.desk.store.removed.horizon(topic)
 
-    def _now(self) -> float:
+    def waiting(self) -> int:
+        """How many requests wait for the writer."""
+        return len(self._tasks)
+
+    def now(self) -> float:
         """The time, after taking in how far the log has grown."""
         now = monotonic()
         self.before_reading(now)
@@ -359,8 +344,8 @@ class GatewayService:
 
     def _pull(self, request: Request) -> Coroutine[Any, Any, None] | None:
         wanted: PullMessageHeader = request_fields(request.header)
-        now = self._now()
-        if self._resets and (moved := self._resets.taken(wanted)) is not None:
+        now = self.now()
+        if self.resets and (moved := self.resets.taken(wanted)) is not None:
             place = GroupQueuePlace(wanted.topic, wanted.consumer_group, wanted.queue_id)
             self._places.note(request.connection, place)  # it has one of the topic that is there
             request.answer(moved_reply(moved))
@@ -403,7 +388,7 @@ class GatewayService:
             request.answer(moved_reply(known, text))
         else:
             self._places.note(request.connection, place)
-            self._pull_on(request, wanted, self._now())
+            self._pull_on(request, wanted, self.now())
 
     def _pull_on(self, request: Request, wanted: PullMessageHeader, now: float) -> None:
         if wanted.sys_flag & COMMIT:

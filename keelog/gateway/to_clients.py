@@ -45,19 +45,12 @@ NOT_STORED = "0"
 _ADDED = "".join(f"{name}\x01{value}\x02" for name, value in SEND_EXT.items())
 
 
-class ClientAnswer(NamedTuple):
-    """What a client has answered."""
-
-    header: RemotingHeader
-    body: bytes
-
-
 class ClientRequests:
     """One for each gateway, in the thread of its loop."""
 
     def __init__(self) -> None:
         self._numbers = count(1)
-        self._waiting: dict[int, tuple[RemotingConnection, asyncio.Future[ClientAnswer]]] = {}
+        self._waiting: dict[int, tuple[RemotingConnection, asyncio.Future[Reply]]] = {}
 
     def __len__(self) -> int:
         """How many have no answer yet."""
@@ -70,7 +63,7 @@ class ClientRequests:
         ext: Mapping[str, str],
         body: Body,
         timeout_s: float = ANSWER_S_MAX,
-    ) -> ClientAnswer:
+    ) -> Reply:
         """Sends a request, and returns its answer.
 
         Raises NodeBusy beyond CLIENT_REQUESTS_MAX, TimeoutError, and ConnectionResetError when the
@@ -81,7 +74,7 @@ class ClientRequests:
         if connection.is_closed:
             raise ConnectionResetError("the client is gone")
         opaque = next(self._numbers) % INT32_MAX
-        coming: asyncio.Future[ClientAnswer] = asyncio.get_running_loop().create_future()
+        coming: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._waiting[opaque] = connection, coming
         try:
             connection.send(RemotingHeader(code, opaque, ext=ext), body)
@@ -96,7 +89,7 @@ class ClientRequests:
         """Takes an answer that came over a connection."""
         asked, coming = self._waiting.get(header.opaque, (None, None))
         if asked is connection and coming is not None and not coming.done():
-            coming.set_result(ClientAnswer(header, bytes(body)))
+            coming.set_result(Reply(header.code, header.ext, bytes(body), header.remark))
 
     def went(self, connection: RemotingConnection) -> None:
         """A connection is gone: what it was asked fails at once."""
@@ -168,7 +161,7 @@ class Replies:
         ext = self._pushed_fields(one)
         code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
         try:
-            answer, _ = await self._asked.ask(connection, code, ext, one.body)
+            answer = await self._asked.ask(connection, code, ext, one.body)
         except (TimeoutError, ConnectionError) as error:
             why: object = str(error) or "it does not answer"
         else:

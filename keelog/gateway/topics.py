@@ -13,7 +13,7 @@ from typing import Any
 from keelog.client import operations
 from keelog.client.core import ClientCore
 from keelog.client.event_loop import run
-from keelog.gateway.connection import Reply, Request
+from keelog.gateway.connection import Reply, Request, json_reply
 from keelog.gateway.settings import (
     CLUSTER_QUEUES,
     CREATES_TOPICS,
@@ -231,12 +231,12 @@ class Topics:
     def names(self, _: Request) -> Reply:
         """206: the names of all topics."""
         self.look()
-        return Reply(body=write_body(TopicList(tuple(sorted(self._file.topics))), standard=True))
+        return json_reply(TopicList(tuple(sorted(self._file.topics))))
 
     def config(self, request: Request) -> Reply:
         """351: the settings of one topic."""
         name = request_fields(request.header).topic
-        return Reply(body=write_body(_config(self.need(name)), standard=True))
+        return json_reply(_config(self.need(name)))
 
     def configs(self, request: Request) -> Reply:
         """21: the settings of all topics, or of a page of them."""

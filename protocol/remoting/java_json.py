@@ -261,7 +261,7 @@ _BOUNDS: dict[Read, tuple[int, int]] = {
 }
 
 
-def read_body(row: type[Row], body: bytes | memoryview) -> Row:
+def read_body(row: type[Row], body: bytes | bytearray | memoryview) -> Row:
     """Returns the body of a request or answer. Raises BadCommand."""
     if not body:
         raise BadCommand(f"the body is missing, {row.__name__} was expected")

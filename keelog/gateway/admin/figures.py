@@ -18,7 +18,7 @@ from node.runtime.stats import read_topics
 from node.runtime.stats_series import QUEUE
 from node.store.query.look_up import Boundary, offset_by_time
 from protocol.ids import Queue
-from protocol.remoting.bodies import BrokerStats, StatsOfSpan
+from protocol.remoting.bodies import StatsOfSpan
 
 PUT_NUMS, PUT_SIZE, GET_NUMS = "TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE", "GROUP_GET_NUMS"
 """Names of statistics (Stats)."""
@@ -132,12 +132,13 @@ class BrokerCounts:
             self._got[key] += max(0, offset - self._pulled.get(place, begun[topic, queue_id]))
         self._pulled = now
 
-    def find(self, name: str, key: str) -> BrokerStats | None:
+    def find(self, name: str, key: str) -> Mapping[str, StatsOfSpan] | None:
         """The figures of one statistic; None for one that is not known."""
         minutes = self._looks[0]
         if not minutes or (name, key) not in minutes[-1].totals:
             return None
-        return BrokerStats(*(_of_span(kept, name, key) for kept in self._looks))
+        minute, hour, day = (_of_span(kept, name, key) for kept in self._looks)
+        return {"statsDay": day, "statsHour": hour, "statsMinute": minute}
 
     def put_tps(self, topic: str) -> float:
         """Messages each second that a topic got in the last minute."""

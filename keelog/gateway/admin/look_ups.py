@@ -10,13 +10,12 @@ from keelog.client import operations
 from keelog.client.core import ClientCore
 from keelog.client.event_loop import run
 from keelog.client.messages import Message
-from keelog.gateway.connection import Reply, Request
+from keelog.gateway.connection import Reply, Request, system_error
 from node.runtime.state_page import WorkerPage
 from node.store.indexes import MAX_MESSAGES_BATCH
 from protocol.derived.file_layouts import TAGS_KEY_PREFIX
 from protocol.errors import NotFound, StoreDamaged, UnknownTopic
 from protocol.record.codec import Record
-from protocol.remoting.codes import ResponseCode
 from protocol.remoting.header_fields import QueryMessageHeader, ViewMessageHeader, request_fields
 
 UNIQUE_MESSAGES_MAX = 32
@@ -110,4 +109,4 @@ class LookUps:
         try:
             return Reply(body=self._look_up(wanted.offset).raw)
         except NotFound as error:
-            return Reply(ResponseCode.SYSTEM_ERROR, remark=error.reason)
+            return system_error(error.reason)

@@ -15,7 +15,6 @@ from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
 
 from keelog.replication.followers.connection import (
     FlushedLog,
@@ -49,16 +48,6 @@ TORN_BYTES_MAX = 64 * 1024 * 1024
 be lower than the one that was refused, by this much."""
 
 
-class Acknowledging(Protocol):
-    """A connection, as far as it matters here."""
-
-    @property
-    def broker_id(self) -> int:
-        """Who follows."""
-
-    acknowledged: int | None
-
-
 class ElectedRule:
     """Follows the file that the keeper writes. `own_id`: that of this node."""
 
@@ -76,7 +65,7 @@ class ElectedRule:
         """Takes in what the keeper says now."""
         self._state = read_sync_state(self._root)
 
-    def acknowledged(self, connections: Iterable[Acknowledging], needed: int) -> int:
+    def acknowledged(self, connections: Iterable[FollowerConnection], needed: int) -> int:
         """The end of the log that all who must have it have, and `needed` followers at least.
 
         0 while nobody has said who must have it.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from keelog.gateway.admin.topics import SYSTEM_TOPICS, is_system_topic
-from keelog.gateway.connection import Reply, Request
+from keelog.gateway.connection import Reply, Request, json_reply
 from keelog.gateway.settings import UNIT_FLAG, UNIT_SUB_FLAG
 from keelog.gateway.topics import Topics
 from node.runtime.process import now_ms
@@ -25,7 +25,7 @@ KEYS_KEPT_MAX = 10_000
 VALUE_CHARS_MAX = 4_096
 
 
-class NameDesk:
+class NameServerHandlers:
     """One for each gateway, which owns the file, in the thread of its loop."""
 
     def __init__(self, root: Path, topics: Topics) -> None:
@@ -72,7 +72,7 @@ class NameDesk:
         if found is None:
             raise NotFound(f"No config item, Namespace: {namespace}")
         table = {name: str(value) for name, value in found.items()}
-        return Reply(body=write_body(KVTable(table), standard=True))
+        return json_reply(KVTable(table))
 
     def wipe(self, request: Request) -> Reply:
         """205: routes say that nothing can be sent, until 327 or a restart of the gateway."""
@@ -93,13 +93,13 @@ class NameDesk:
         """224: the topics of a cluster, which is this node."""
         is_ours = request_fields(request.header).cluster == self._topics.name.cluster
         names = tuple(self._topics.announced().topic_config_table) if is_ours else ()
-        return Reply(body=write_body(TopicList(names), standard=True))
+        return json_reply(TopicList(names))
 
     def system_topics(self, request: Request) -> Reply:
         """304: the cluster and the broker, which have topics of their names."""
         address = self._topics.name.address or request.connection.address
         names = (self._topics.name.cluster, self._topics.name.broker)
-        return Reply(body=write_body(TopicList(names, address), standard=True))
+        return json_reply(TopicList(names, address))
 
     def unit_topics(self, _: Request) -> Reply:
         """311: the topics that producers in unit mode made."""
@@ -117,7 +117,7 @@ class NameDesk:
         """The topics whose flags fit."""
         known = self._topics.announced().topic_config_table
         names = tuple(name for name, one in known.items() if fits(one.topic_sys_flag))
-        return Reply(body=write_body(TopicList(names), standard=True))
+        return json_reply(TopicList(names))
 
     def own_system_topics(self, _: Request) -> Reply:
         """305: of a broker: the topics that clients may not make, also those that nobody has made:
