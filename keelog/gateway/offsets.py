@@ -3,6 +3,7 @@
 Those of groups are the writer's (config/consumerOffset.json), as are the cursors of our own client.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 from keelog.client import operations
@@ -33,28 +34,18 @@ from protocol.remoting.header_fields import (
 _BOUNDARIES = {one.value: one for one in Boundary}
 
 
+@dataclass(slots=True, eq=False)
 class Offsets:
     """One for each gateway, in the thread of its loop."""
 
-    def __init__(
-        self,
-        core: ClientCore,
-        topics: Topics,
-        commits: Commits,
-        desk: PullDesk,
-        resets: WaitingResets,
-        groups: Groups,
-        members: Members,
-        places: ClientPlaces,
-    ) -> None:
-        self._members = members
-        self._places = places
-        self._core = core
-        self._resets = resets
-        self._groups = groups
-        self._commits = commits
-        self._topics = topics
-        self._desk = desk
+    _core: ClientCore
+    _topics: Topics
+    _commits: Commits
+    _desk: PullDesk
+    _resets: WaitingResets
+    _groups: Groups
+    _members: Members
+    _places: ClientPlaces
 
     # Of queues
 

@@ -11,7 +11,7 @@ to the master (PullMessageProcessor#rejectRequest).
 import asyncio
 import logging
 import resource
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from inspect import iscoroutine
 from time import monotonic
@@ -60,7 +60,6 @@ from protocol.names import is_system_group
 from protocol.record.codec import Record
 from protocol.remoting.codes import RequestCode, ResponseCode
 from protocol.remoting.header_fields import PullMessageHeader, request_fields
-from protocol.remoting.headers import RemotingHeader
 
 log = logging.getLogger("keelog.gateway")
 
@@ -108,7 +107,7 @@ class GatewayService:
         self.requests = 0
         self.buffers = ConnectionBuffers()
         self.stats = GatewayStats(store.root)
-        self.count = self.stats.answered
+        self.count, self.count_end = self.stats.answered, self.stats.ended
         self._connections_max, self._is_slave = connections_max(), bool(settings.follow)
         self._root = store.root
         self._shown = self._shown_pulls = -1
@@ -144,6 +143,7 @@ class GatewayService:
         self.checks.clock_sets = partial(clock_sets, store.root)
         self._send_back = SendBack(self.link, self.topics, self.groups, self.look_up, levels)
         self.asked = ClientRequests()
+        self.answered = self.asked.answered
         self._replies = Replies(self.sends, self.members, self.asked, name.address, live)
         self._places = ClientPlaces(self._generation_of, self._readable)
         self.commits = Commits(core, self._generation_of)
@@ -285,16 +285,6 @@ class GatewayService:
 
     # Requests
 
-    def answered(
-        self, connection: RemotingConnection, header: RemotingHeader, body: memoryview
-    ) -> None:
-        """A client's answer to what it was asked."""
-        self.asked.answered(connection, header, body)
-
-    def count_end(self, reason: EndReason) -> None:
-        """A connection was ended."""
-        self.stats.ended(reason)
-
     def take(self, request: Request) -> None:
         """Serves a request, at once or later."""
         self.requests += 1
@@ -308,30 +298,35 @@ class GatewayService:
         except (MqError, OSError) as error:
             self._refuse(request, error)
             return
-        if found is None:
-            return
         if iscoroutine(found):
-            self._await(request, found)
-        else:
+            self._begin(found, partial(self._refuse, request), request)
+        elif found is not None:
             request.answer(found)
 
-    def _await(self, request: Request, coming: Coroutine[Any, Any, Reply | None]) -> None:
+    def _begin(
+        self,
+        coming: Coroutine[Any, Any, Any],
+        refuse: Callable[[MqError | OSError], None],
+        request: Request | None = None,
+    ) -> None:
+        """Does what takes longer, as a task, and replies to the request with its result."""
+
+        async def run() -> None:
+            try:
+                found = await coming
+            except (MqError, OSError) as error:
+                refuse(error)
+            else:
+                if request is not None and found is not None:
+                    request.answer(found)
+
         if len(self._tasks) >= TASKS_MAX:
             coming.close()
-            self._refuse(request, NodeBusy(f"{TASKS_MAX} requests wait for the writer"))
+            refuse(NodeBusy(f"{TASKS_MAX} requests wait for the writer"))
             return
-        task = asyncio.ensure_future(self._answer(request, coming))
+        task = asyncio.ensure_future(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def _answer(self, request: Request, coming: Awaitable[Reply | None]) -> None:
-        try:
-            found = await coming
-        except (MqError, OSError) as error:
-            self._refuse(request, error)
-            return
-        if found is not None:
-            request.answer(found)
 
     def _refuse(self, request: Request, error: MqError | OSError) -> None:
         refused = as_refusal(error, "the gateway")
@@ -409,24 +404,7 @@ class GatewayService:
             settings, name = self.groups.find(group.group_name), retry_topic(group.group_name)
             if settings is not None and self.topics.find(name) is None and not self._is_slave:
                 coming = self.topics.make(name, settings.retry_queues, is_unit=group.unit_mode)
-                self._aside(coming, "a retry topic was not made")
-
-    def _aside(self, coming: Coroutine[Any, Any, Any], event: str) -> None:
-        """Does what nobody waits for; a failure is logged."""
-        if len(self._tasks) >= TASKS_MAX:
-            coming.close()
-            log.warning(event, extra=fields(why=f"{TASKS_MAX} requests wait for the writer"))
-            return
-
-        async def attempt() -> None:
-            try:
-                await coming
-            except (MqError, OSError) as error:
-                log.warning(event, extra=fields(why=error))
-
-        task = asyncio.ensure_future(attempt())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+                self._begin(coming, _no_retry_topic)
 
     def start(self, fail: Callable[[BaseException], None]) -> None:
         """Begins what the gateway does by itself; `fail` is called with an unexpected error."""
@@ -479,6 +457,10 @@ def as_slave(handlers: Mapping[int, Handle], settings: Settings) -> dict[int, Ha
     if not settings.slave_read_enable:
         changed.update(dict.fromkeys(_PULLS, _no_pull))
     return changed
+
+
+def _no_retry_topic(error: MqError | OSError) -> None:
+    log.warning("a retry topic was not made", extra=fields(why=error))
 
 
 def _no_end(_: Request) -> Reply:

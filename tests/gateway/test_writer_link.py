@@ -18,8 +18,8 @@ from keelog.client.send.record_batch import (
     EntryBatch,
     RecordBatch,
 )
-from keelog.gateway.awake_selector import AwakeSelector
 from keelog.gateway.connection import Gathering
+from keelog.gateway.loop import AwakeSelector
 from keelog.gateway.sending.writer_link import WriterLink
 from node.runtime.settings import Settings
 from protocol.errors import MqError, NodeBusy

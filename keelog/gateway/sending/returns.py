@@ -10,6 +10,7 @@ one back; nobody looks whether that one is there.
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from keelog.client.results import Receipt
 from keelog.client.send.record_batch import EncodedMessage
@@ -45,22 +46,15 @@ FIRST_RETRY_LEVEL = 3
 _EXT = {"MSG_REGION": REGION}
 
 
+@dataclass(slots=True, eq=False)
 class SendBack:
-    """One for each gateway. `look_up` returns the record at a log offset."""
+    """One for each gateway. `_look_up` returns the record at a log offset."""
 
-    def __init__(
-        self,
-        link: WriterLink,
-        topics: Topics,
-        groups: Groups,
-        look_up: Callable[[int], Record],
-        level_max: int,
-    ) -> None:
-        self._link = link
-        self._topics = topics
-        self._groups = groups
-        self._look_up = look_up
-        self._level_max = level_max
+    _link: WriterLink
+    _topics: Topics
+    _groups: Groups
+    _look_up: Callable[[int], Record]
+    _level_max: int
 
     async def take(self, request: Request) -> Reply | None:
         """36. Replies at once, or when the message is stored."""
@@ -128,16 +122,17 @@ class Recalls:
         if self._topics.find(wanted.topic) is None:
             text = f"recall failed, the topic[{wanted.topic}] not exist"
             return _no_recall(ResponseCode.TOPIC_NOT_EXIST, text)
+        illegal = ResponseCode.ILLEGAL_OPERATION
         handle = parse_recall_handle(wanted.recall_handle)
         if handle is None:
-            return _illegal_recall("recall handle is invalid")
+            return _no_recall(illegal, "recall handle is invalid")
         if handle.topic != wanted.topic:
-            return _illegal_recall("recall failed, topic not match")
+            return _no_recall(illegal, "recall failed, topic not match")
         if handle.broker != self._delays.broker:
-            return _illegal_recall("recall failed, broker service not available")
+            return _no_recall(illegal, "recall failed, broker service not available")
         now = now_ms()
         if not 0 < handle.deliver_ms - now < self._delays.timer_ms_max:
-            return _illegal_recall("recall failed, timestamp invalid")
+            return _no_recall(illegal, "recall failed, timestamp invalid")
         group, key = wanted.producer_group, handle.unique_key
         message = SendMessageHeader(
             producer_group=group,
@@ -161,10 +156,6 @@ class Recalls:
 
         self._sends.put(request, message, place, RECALL_BODY, b"", done)
         return None
-
-
-def _illegal_recall(text: str) -> Reply:
-    return _no_recall(ResponseCode.ILLEGAL_OPERATION, text)
 
 
 def _no_recall(code: ResponseCode, text: str) -> Reply:

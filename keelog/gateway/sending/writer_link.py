@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keelog.client.core import ClientCore
 from keelog.client.event_loop import AsyncioChannel
@@ -25,11 +25,13 @@ from keelog.client.send.record_batch import (
     RecordBatch,
 )
 from keelog.client.send.sender import SEND_BYTES_MAX, SEND_RECORDS_MAX, UNDER_WAY_MAX
-from keelog.gateway.awake_selector import AwakeSelector
 from keelog.gateway.connection import Gathering
 from node.runtime.settings import Settings
 from node.store.run_files import find_right
 from protocol.errors import MqError
+
+if TYPE_CHECKING:
+    from keelog.gateway.loop import AwakeSelector
 
 BATCH_BYTES_UNDER_WAY_MAX = 2 * 1024 * 1024
 """Of batches that the writer has: single records queue after them. These share their next request
