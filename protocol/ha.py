@@ -313,7 +313,6 @@ def _end_of(epoch: MasterEpoch, epochs: MasterEpochs, end: int) -> int:
 
 
 def encode_epochs(epochs: MasterEpochs) -> bytes:
-    """The file."""
     lines = "".join(f"{one.number}-{one.start}\n" for one in epochs)
     return f"{len(epochs)}\n{crc32(lines.encode()) & _CRC_MASK}\n{lines}".encode()
 

@@ -239,7 +239,6 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self.handler.came(self)
 
     def connection_lost(self, _: Exception | None) -> None:
-        """Of asyncio."""
         self.is_closed = True
         self._unsent.clear()
         self.handler.buffers.note(self, 0)
@@ -271,7 +270,6 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._note_bytes()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Of asyncio."""
         return self._reader.room()
 
     def buffer_updated(self, nbytes: int) -> None:

@@ -102,7 +102,6 @@ class Groups:
         return self.find(name) or GroupSettings()
 
     def names(self) -> list[str]:
-        """All groups."""
         return sorted(self._file.entries)
 
     def has(self, name: str) -> bool:
@@ -178,7 +177,6 @@ class Groups:
             self._settings.clear()
 
     def close(self) -> None:
-        """Saves what is not saved."""
         self._file.close(keeps=self._is_owner)
 
 

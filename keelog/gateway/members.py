@@ -513,7 +513,6 @@ class AwaitedMembers:
         return bool(self._groups)
 
     def of(self, group: str) -> Iterable[str]:
-        """Those of one group."""
         return self._groups.get(group, {})
 
     def left(self, group: str) -> dict[str, float]:

@@ -120,16 +120,13 @@ class RemotingCaller(asyncio.BufferedProtocol):
     # Of asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Of asyncio."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Of asyncio."""
         self._end(str(error) if error else "the connection was closed")
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Of asyncio."""
         return self._reader.room()
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -297,7 +294,6 @@ class Registration:
         self._writing = asyncio.Lock()
 
     def forget(self) -> None:
-        """The topics have changed."""
         self._is_old = True
 
     async def request(self) -> RegisterRequest:

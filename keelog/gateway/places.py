@@ -54,11 +54,9 @@ class ClientPlaces:
         self._count = 0
 
     def came(self, connection: RemotingConnection) -> None:
-        """A connection is there."""
         self._came_at[connection] = self._log_end()
 
     def went(self, connection: RemotingConnection) -> None:
-        """It is gone."""
         self._came_at.pop(connection, None)
         self._count -= len(self._noted.pop(connection, ()))
 
@@ -129,9 +127,7 @@ class WaitingResets:
         return found
 
     def forget_topic(self, topic: str) -> None:
-        """A topic is gone."""
         self._offsets = {k: v for k, v in self._offsets.items() if k.topic != topic}
 
     def forget_group(self, group: str) -> None:
-        """A group is gone."""
         self._offsets = {k: v for k, v in self._offsets.items() if k.group != group}

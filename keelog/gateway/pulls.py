@@ -175,7 +175,6 @@ class Pulls:
 
     @property
     def settings(self) -> Settings:
-        """The store's."""
         return self.desk.store.settings
 
     def check(self, request: Request) -> Reply:

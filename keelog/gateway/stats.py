@@ -58,7 +58,6 @@ class GatewayStats:
         self._gauges = [counts.place(family) for family in GATEWAY_GAUGES]
 
     def answered(self, code: int, outcome: int) -> None:
-        """A request of this code had this outcome."""
         numbers = self._numbers
         place = self._requests.get(code)
         numbers[self._other if place is None else place] += 1
@@ -66,7 +65,6 @@ class GatewayStats:
             numbers[self._refusals.get(outcome, self._other_refusal)] += 1
 
     def ended(self, reason: EndReason) -> None:
-        """The gateway has ended a connection."""
         self._numbers[self._ends[reason]] += 1
 
     def publish(self, service: "GatewayService") -> None:

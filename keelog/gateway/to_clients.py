@@ -87,7 +87,6 @@ class ClientRequests:
     def answered(
         self, connection: RemotingConnection, header: RemotingHeader, body: Body = b""
     ) -> None:
-        """Takes an answer that came over a connection."""
         asked, coming = self._waiting.get(header.opaque, (None, None))
         if asked is connection and coming is not None and not coming.done():
             coming.set_result(Reply(header.code, header.ext, bytes(body), header.remark))

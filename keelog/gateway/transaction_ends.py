@@ -215,11 +215,9 @@ class Chains:
             _remember(self._ended, first, None)
 
     def has_ended(self, first: HalfPlace) -> bool:
-        """Whether its end is known."""
         return first in self._ended
 
     def is_ending(self, first: HalfPlace) -> bool:
-        """Whether its end is under way."""
         return first in self._ending
 
 

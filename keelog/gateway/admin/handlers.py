@@ -176,7 +176,6 @@ class AdminHandlers:
         self._names.turn(now)
 
     def close(self) -> None:
-        """Saves what is not saved."""
         self._names.close()
 
 

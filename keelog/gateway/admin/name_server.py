@@ -128,9 +128,7 @@ class NameServerHandlers:
         return Reply(ResponseCode.SUCCESS, body=body)
 
     def turn(self, now: float) -> None:
-        """Saves when that is due."""
         self._file.turn(now)
 
     def close(self) -> None:
-        """Saves what is not saved."""
         self._file.close()

@@ -69,7 +69,13 @@ from protocol.record.waiting import (
     scheduled,
     timed,
 )
-from protocol.remoting.batch import BatchItem, RecordMould, batch_items, encode_items, packed_names
+from protocol.remoting.batch import (
+    BatchItem,
+    RecordTemplate,
+    batch_items,
+    encode_items,
+    packed_names,
+)
 from protocol.remoting.codes import ResponseCode
 from protocol.remoting.header_fields import SendMessageHeader, request_fields
 from protocol.request_fields import WAIT_NONE
@@ -277,7 +283,7 @@ class Sends:
         encoded = EncodedBatch(np.frombuffer(records, np.uint8), sizes, crc32(records))
         return EncodedColumns(place.topic, place.queue_id, encoded, [key for _, key in items])
 
-    def _item(self, template: RecordMould, item: BatchItem) -> tuple[bytes, str]:
+    def _item(self, template: RecordTemplate, item: BatchItem) -> tuple[bytes, str]:
         """The record of one message of a batch, and its unique key: a broker adds nothing to it."""
         given = bytes(item.properties)
         if asks_for_transaction(given.decode("utf-8", "replace")):
@@ -301,7 +307,7 @@ class Sends:
         return EncodedMessage(record, place.topic, place.queue_id, None, key, done)
 
     def _record(
-        self, template: RecordMould, body: bytes | memoryview, properties: bytes, flag: int
+        self, template: RecordTemplate, body: bytes | memoryview, properties: bytes, flag: int
     ) -> tuple[bytes, str]:
         """A record and its unique key. Raises MessageTooLarge, IllegalMessage."""
         if len(body) > self._link.body_bytes_max:
@@ -348,7 +354,6 @@ class _SentBatch:
         self.parts: list[BatchReceipt] = []
 
     def done(self, found: BatchReceipt | MqError) -> None:
-        """A part has its outcome."""
         if isinstance(found, MqError):
             self.request.answer(refusal_of_send(found))
             return
@@ -364,8 +369,8 @@ class _SentBatch:
             self.request.answer(Reply(worst, _answer_fields(first, ids, self.queue_id)))
 
 
-def _template(request: Request, wanted: SendMessageHeader, place: RealPlace) -> RecordMould:
-    return RecordMould(
+def _template(request: Request, wanted: SendMessageHeader, place: RealPlace) -> RecordTemplate:
+    return RecordTemplate(
         place.topic,
         place.queue_id,
         wanted.born_timestamp,

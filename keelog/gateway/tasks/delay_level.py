@@ -175,9 +175,7 @@ class DelayOffsets:
             self._file.touch()
 
     def turn(self, now: float) -> None:
-        """Saves when that is due."""
         self._file.turn(now)
 
     def close(self) -> None:
-        """Saves what is not saved."""
         self._file.close()

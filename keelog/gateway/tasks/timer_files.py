@@ -77,7 +77,6 @@ class WaitingUnit(NamedTuple):
 
     @property
     def second(self) -> int:
-        """The second of its slot."""
         return self.slot_ms // PRECISION_MS
 
     @property
@@ -495,7 +494,6 @@ class TimerLog:
             self._unsynced.add(keep)
 
     def clear(self) -> None:
-        """Forgets all units."""
         for start in sorted(self._files):
             self._remove(start)
         self.end = 0
@@ -592,7 +590,6 @@ class TimerLog:
                 disk.sync_with_length(file.descriptor)
 
     def close(self) -> None:
-        """Closes the files."""
         for file in self._files.values():
             file.close()
         self._files.clear()
@@ -620,8 +617,6 @@ class TimerLog:
 
 
 class _TimerLogFile:
-    """One open file."""
-
     def __init__(self, path: Path, file_bytes: int) -> None:
         self.path = path
         self.descriptor = disk.open_file(path, create=True, own=True)

@@ -111,11 +111,9 @@ class TimerRecords:
 
     @property
     def begin(self) -> int:
-        """The log offset where the log begins."""
         return self._store.log.min_offset
 
     def close(self) -> None:
-        """Closes the log's files."""
         if self._opened is not None:
             self._opened.close()
 
@@ -297,7 +295,6 @@ class LoadedSecond:
         return markers
 
     def add(self, unit: DueUnit) -> None:
-        """Takes a message that came later."""
         heapq.heappush(self._late, unit)
 
     def next_ms(self) -> int | None:

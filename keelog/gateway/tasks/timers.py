@@ -196,7 +196,6 @@ class TimerDeliverer:
         return self._ends is None or not (self._root / TIMER_CHECK_FILE).exists()
 
     def close(self) -> None:
-        """Saves what is not saved."""
         if self._opened is not None:
             self._opened.close(self._delivered_ms(), self._at.wall_ms)
         self._records.close()

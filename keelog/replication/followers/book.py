@@ -103,7 +103,6 @@ class FollowerBook:
         """By address: when it was looked at, and what it had been sent then."""
 
     def came(self, connection: FollowerConnection) -> None:
-        """Logs a connection."""
         log.info("a follower connected", extra=fields(follower=connection.address))
 
     def went(self, connection: FollowerConnection, gone: FollowerGone, now: float) -> None:

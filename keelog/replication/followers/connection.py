@@ -110,7 +110,6 @@ class FlushedLog:
         return open_regular(path, os.O_RDONLY), start
 
     def close(self) -> None:
-        """Gives the map back."""
         if self._page is not None:
             self._page.close()
             self._page = None
@@ -232,7 +231,6 @@ class FollowerConnection:
 
     @property
     def host(self) -> str:
-        """Where it comes from."""
         return self.address.rpartition(":")[0]
 
     @property

@@ -288,7 +288,6 @@ class FollowerServer:
                 write_followers(self._root, state)
 
     def close(self) -> None:
-        """Gives everything back."""
         for connection in self._connections.values():
             connection.close()
         self._epoll.close()

@@ -79,7 +79,6 @@ class Controllers:
         raise ControllersAway("; ".join(whys), "are the controllers' processes running?")
 
     def close(self) -> None:
-        """Ends the connection."""
         if self._asker is not None:
             self._asker.close()
             self._asker = None

@@ -173,7 +173,6 @@ class MasterFollower:
             self._lose("the name servers name another master", now)
 
     def close(self) -> None:
-        """Ends the connection."""
         if self._link is not None:
             self._link.close()
         self._connector.close()

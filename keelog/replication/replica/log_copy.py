@@ -183,7 +183,6 @@ class LogCopy:
 
     @property
     def end(self) -> int:
-        """The end of the log."""
         return self.store.log.end
 
     @property
@@ -277,7 +276,6 @@ class LogCopy:
         return b"".join(parts)
 
     def close(self) -> None:
-        """Ends the flush thread."""
         self.flushing.close()
 
 

@@ -140,7 +140,6 @@ class MasterLink:
             raise LinkLost(error.reason) from None
 
     def close(self) -> None:
-        """Ends the connection."""
         self._socket.close()
 
 
@@ -220,11 +219,9 @@ class Connector:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a try is under way."""
         return self._thread.is_busy
 
     def begin(self, address: MasterAddress) -> None:
-        """Starts a try."""
         self._thread.start(ConnectJob(address))
 
     def collect(self) -> Connected | None:
