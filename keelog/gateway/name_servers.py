@@ -221,22 +221,17 @@ class OtherMasters:
         """Whether a master takes requests there, and not this node at `own_port`: the address may
         have come here. A name server has a machine that was lost for two minutes."""
         try:
-            return await _is_a_master(place, own_port)
+            host, port = split_place(place)
+            with closing(await RemotingCaller.connect(host, port, ANSWER_S)) as caller:
+                if port == own_port and caller.is_of_this_machine:
+                    return False
+                reply = await caller.ask(RequestCode.GET_BROKER_CONFIG, {}, b"", ANSWER_S)
         except (OSError, ValueError, OverflowError):
             return False  # also for an address that none can be: a name server says what it heard
-
-
-async def _is_a_master(place: str, own_port: int) -> bool:
-    """As `OtherMasters.lives`. Raises OSError."""
-    host, port = split_place(place)
-    with closing(await RemotingCaller.connect(host, port, ANSWER_S)) as caller:
-        if port == own_port and caller.is_of_this_machine:
-            return False
-        reply = await caller.ask(RequestCode.GET_BROKER_CONFIG, {}, b"", ANSWER_S)
-    lines = str(reply.body, "utf-8", "replace").splitlines()
-    settings = {line.partition("=")[0].strip(): line.partition("=")[2].strip() for line in lines}
-    is_slave = settings.get("brokerRole") == "SLAVE" or settings.get("brokerId") != str(MASTER)
-    return reply.code == ResponseCode.SUCCESS and not is_slave
+        lines = str(reply.body, "utf-8", "replace").splitlines()
+        settings = {one.partition("=")[0].strip(): one.partition("=")[2].strip() for one in lines}
+        is_slave = settings.get("brokerRole") == "SLAVE" or settings.get("brokerId") != str(MASTER)
+        return reply.code == ResponseCode.SUCCESS and not is_slave
 
 
 class Pace(NamedTuple):
@@ -260,18 +255,6 @@ class Pace(NamedTuple):
     """How long an orderly stop waits for all name servers."""
 
 
-class RegistrationRefused(RefusedError):
-    """A name server has answered, but not with success."""
-
-
-class RegisterRequest(NamedTuple):
-    """103: its fields, its body, and the names of the topics in it."""
-
-    ext: Mapping[str, str]
-    body: bytes
-    topics: frozenset[str]
-
-
 class Registration:
     """What each name server gets."""
 
@@ -290,21 +273,19 @@ class Registration:
         self._epoch = name.epoch
         self._body = b""
         self._names: frozenset[str] = frozenset()
-        self._is_old = True
+        self.is_old = True
+        """Whether the topics have changed since they were written."""
         self._writing = asyncio.Lock()
 
-    def forget(self) -> None:
-        self._is_old = True
-
-    async def request(self) -> RegisterRequest:
-        """103 with all topics, always.
+    async def request(self) -> tuple[Mapping[str, str], bytes, frozenset[str]]:
+        """103 with all topics, always: its fields, its body, and the names of the topics in it.
 
         Of single topics a name server could take the others for removed
         (deleteTopicWithBrokerRegistration), and it refuses a broker that begins with one.
         """
         async with self._writing:
-            if self._is_old:
-                self._is_old = False
+            if self.is_old:
+                self.is_old = False
                 topics = self._topics.announced()
                 version = topics.data_version._replace(state_version=self._epoch)
                 topics = topics._replace(data_version=version)
@@ -318,7 +299,7 @@ class Registration:
             "compressed": "false",
             "bodyCrc32": str(crc32(self._body) & CRC_MASK),
         }
-        return RegisterRequest(ext, self._body, self._names)
+        return ext, self._body, self._names
 
 
 class Registrar:
@@ -373,7 +354,7 @@ class Registrar:
         await asyncio.gather(*(link.leave() for link in self._links))
 
     def _topics_changed(self) -> None:
-        self._registration.forget()
+        self._registration.is_old = True
         for link in self._links:
             link.wake()
 
@@ -488,7 +469,7 @@ class NameServerLink:
         reply = await caller.ask(RequestCode.REGISTER_BROKER, ext, body, self._pace.answer_s)
         if reply.code != ResponseCode.SUCCESS:
             why = (reply.remark or "")[:200]
-            raise RegistrationRefused(f"its reply is code {reply.code}: {why}")
+            raise RefusedError(f"its reply is code {reply.code}: {why}")
         place = MasterPlace(reply.ext.get("masterAddr", ""), reply.ext.get("haServerAddr", ""))
         if place.remoting and place.ha:
             self.heard(place)

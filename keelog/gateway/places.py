@@ -87,19 +87,13 @@ class ClientPlaces:
         return PlaceVerdict.STALE if is_older else PlaceVerdict.UNKNOWN
 
 
-class _Reset(NamedTuple):
-    """An offset to go on from, in a topic of this generation."""
-
-    offset: int
-    generation: int
-
-
 class WaitingResets:
     """The places that groups shall go on from. Pulls and commits look here first."""
 
     def __init__(self, generation_of: Callable[[str], int]) -> None:
         self._generation_of = generation_of
-        self._offsets: dict[GroupQueuePlace, _Reset] = {}
+        self._offsets: dict[GroupQueuePlace, tuple[int, int]] = {}
+        """Each with the generation of its topic."""
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -108,14 +102,14 @@ class WaitingResets:
         """A queue's group shall go on from an offset. Raises NodeBusy."""
         if len(self._offsets) >= RESETS_MAX and place not in self._offsets:
             raise NodeBusy(f"{RESETS_MAX} resets wait for members of groups")
-        self._offsets[place] = _Reset(offset, self._generation_of(place.topic))
+        self._offsets[place] = offset, self._generation_of(place.topic)
 
     def find(self, topic: str, group: str, queue_id: int) -> int | None:
         """The place that waits for a group; None where none does."""
         place = GroupQueuePlace(topic, group, queue_id)
-        found = self._offsets.get(place)
-        if found is None or found.generation >= self._generation_of(topic):
-            return None if found is None else found.offset
+        offset, generation = self._offsets.get(place, (None, 0))
+        if offset is None or generation >= self._generation_of(topic):
+            return offset
         del self._offsets[place]  # of a topic that was removed
         return None
 

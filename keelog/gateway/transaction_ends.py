@@ -32,13 +32,12 @@ from keelog.gateway.sending.half import (
     immunity_ms,
     number_in,
     place_of,
-    real_place,
 )
 from keelog.gateway.sending.sends import WAITING_BYTES_MAX
-from keelog.gateway.sending.stored_properties import DelayRules, delay_level_of
+from keelog.gateway.sending.stored_properties import DelayRules, delay_level_of, real_place_of
 from keelog.gateway.sending.writer_link import WriterLink
 from keelog.gateway.topics import Topics
-from node.runtime.event_log import fields
+from node.runtime.event_log import Seldom, fields
 from node.runtime.process import now_ms
 from node.runtime.settings import Settings
 from protocol.errors import MqError, NodeBusy, NotFound
@@ -46,6 +45,7 @@ from protocol.ids import Host
 from protocol.names import HALF_TOPIC, OP_TOPIC
 from protocol.record.codec import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, Record
 from protocol.record.encode import ANY_QUEUE
+from protocol.record.properties import decode_raw_properties
 from protocol.record.waiting import TIMER_PLACE, RealPlace, schedule_place, scheduled, timed
 from protocol.remoting.codes import ResponseCode
 from protocol.remoting.header_fields import EndTransactionHeader, request_fields
@@ -133,7 +133,7 @@ class Ends:
 
     def _deliver(self, request: Request, half: Record, first: HalfPlace) -> None:
         """Raises NotFound, IllegalMessage and its kinds."""
-        place = real_place(half)
+        place = real_place_of(decode_raw_properties(half.properties_raw))
         if place is None:
             raise NotFound("the half message names no topic and queue")
         place = self._fitting(place)
@@ -240,7 +240,7 @@ class OpLog:
         self._bytes = 0
         self._host = Host(bytes(4), 0)
         self._timer: asyncio.TimerHandle | None = None
-        self._warned_at = -RETRY_S
+        self._said = Seldom(RETRY_S)
         self.under_way = 0
         """Offsets that the writer has not confirmed."""
 
@@ -268,8 +268,7 @@ class OpLog:
         """They could not be written: they are tried again, and before the others."""
         self._waiting.setdefault(queue_id, deque()).extendleft(reversed(offsets))
         self._bytes += sum(len(str(offset)) + 1 for offset in offsets)
-        if monotonic() >= self._warned_at + RETRY_S:
-            self._warned_at = monotonic()
+        if self._said.is_due("", monotonic()):
             log.warning("ends of transactions wait for the writer", extra=fields(why=error))
         self._wake(RETRY_S)
 

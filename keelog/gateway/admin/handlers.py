@@ -173,10 +173,10 @@ class AdminHandlers:
     def turn(self, now: float) -> None:
         """Counts and saves when that is due. Call it each second or so."""
         self._counts.look(now)
-        self._names.turn(now)
+        self._names.file.turn(now)
 
     def close(self) -> None:
-        self._names.close()
+        self._names.file.close()
 
 
 def _nothing_to_do(_: Request) -> Reply:

@@ -30,26 +30,26 @@ class NameServerHandlers:
 
     def __init__(self, root: Path, topics: Topics) -> None:
         self._topics = topics
-        self._file = ConfigTable(root / KV_CONFIG_FILE, "configTable", now_ms)
+        self.file = ConfigTable(root / KV_CONFIG_FILE, "configTable", now_ms)
 
     def put(self, request: Request) -> Reply:
         """100: gives a name a value. Raises NotAllowed."""
         wanted: KvHeader = request_fields(request.header)
-        self._file.check_readable()
-        known = self._file.entries.get(wanted.namespace, {})
-        count = sum(map(len, self._file.entries.values()))
+        self.file.check_readable()
+        known = self.file.entries.get(wanted.namespace, {})
+        count = sum(map(len, self.file.entries.values()))
         if count >= KEYS_KEPT_MAX and wanted.key not in known:
             raise NotAllowed(f"{KEYS_KEPT_MAX} names have values already")
         if max(map(len, wanted)) > VALUE_CHARS_MAX:
             raise NotAllowed(f"more than {VALUE_CHARS_MAX} characters")
-        self._file.entries[wanted.namespace] = {**known, wanted.key: wanted.value}
-        self._file.touch()
+        self.file.entries[wanted.namespace] = {**known, wanted.key: wanted.value}
+        self.file.touch()
         return Reply()
 
     def get(self, request: Request) -> Reply:
         """101: the value of a name."""
         wanted: KvHeader = request_fields(request.header)
-        found = self._file.entries.get(wanted.namespace, {}).get(wanted.key)
+        found = self.file.entries.get(wanted.namespace, {}).get(wanted.key)
         if found is None:
             text = f"No config item, Namespace: {wanted.namespace} Key: {wanted.key}"
             raise NotFound(text)
@@ -58,17 +58,17 @@ class NameServerHandlers:
     def delete(self, request: Request) -> Reply:
         """102: takes a name's value away."""
         wanted: KvHeader = request_fields(request.header)
-        self._file.check_readable()
-        known = dict(self._file.entries.get(wanted.namespace, {}))
+        self.file.check_readable()
+        known = dict(self.file.entries.get(wanted.namespace, {}))
         if known.pop(wanted.key, None) is not None:
-            self._file.entries[wanted.namespace] = known
-            self._file.touch()
+            self.file.entries[wanted.namespace] = known
+            self.file.touch()
         return Reply()
 
     def values(self, request: Request) -> Reply:
         """219: all names of a namespace."""
         namespace = request_fields(request.header).namespace
-        found = self._file.entries.get(namespace)
+        found = self.file.entries.get(namespace)
         if found is None:
             raise NotFound(f"No config item, Namespace: {namespace}")
         table = {name: str(value) for name, value in found.items()}
@@ -126,9 +126,3 @@ class NameServerHandlers:
         names = SYSTEM_TOPICS.union(name for name in known if is_system_topic(name, self._topics))
         body = write_body(TopicList(tuple(sorted(names))), standard=True)
         return Reply(ResponseCode.SUCCESS, body=body)
-
-    def turn(self, now: float) -> None:
-        self._file.turn(now)
-
-    def close(self) -> None:
-        self._file.close()

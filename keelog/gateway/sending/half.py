@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from keelog.client.results import Receipt
-from keelog.gateway.sending.stored_properties import copy_of
+from keelog.gateway.sending.stored_properties import copy_of, real_place_of
 from protocol.ids import Host, parse_offset_message_id
-from protocol.names import HALF_TOPIC, OP_TOPIC, QUEUE_ID_MAX, UNDECIDED_TOPIC, is_folder_name
+from protocol.names import HALF_TOPIC, OP_TOPIC, UNDECIDED_TOPIC
 from protocol.record.codec import (
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
@@ -81,14 +81,6 @@ def half_properties(properties: bytes, place: RealPlace) -> bytes:
     joined = joined_properties(found)
     check_properties_length(len(joined) + _GROWTH_BYTES)
     return joined
-
-
-def real_place(record: Record) -> RealPlace | None:
-    """Where a half message goes when it is committed; None where it does not say."""
-    topic, queue_id = record.properties.get(REAL_TOPIC, ""), number_in(record, REAL_QUEUE_ID)
-    if queue_id is None or queue_id > QUEUE_ID_MAX or not is_folder_name(topic):
-        return None
-    return RealPlace(topic, queue_id)
 
 
 def number_in(record: Record, name: str) -> int | None:
@@ -170,7 +162,7 @@ def question(record: Record, again: Receipt, broker: str) -> tuple[Mapping[str, 
     }
     if key:
         ext |= {"msgId": key, "transactionId": key}
-    place = real_place(record) or RealPlace(record.topic, record.head.queue_id)
+    place = real_place_of(_raw(record)) or RealPlace(record.topic, record.head.queue_id)
     properties = joined_properties({**_counted(record), WAIT.encode(): b"false"})
     head = record.head
     body = bytearray(copy_of(record, place, properties, crc=False))

@@ -11,6 +11,7 @@ import logging
 from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import monotonic
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from keelog.gateway.tasks.timer_records import (
     waiting_unit,
 )
 from node.runtime import disk
-from node.runtime.event_log import fields
+from node.runtime.event_log import Seldom, fields
 from node.runtime.run_files import TimerState, write_timer_state
 from node.runtime.settings import Settings
 from node.runtime.stored_times import Arrivals, ClockSet, Moment, is_noted, moment, set_since
@@ -103,7 +104,7 @@ class TimerDeliverer:
         self.delivered = 0
         self._late_ms = 0
         """The latest delivery since the state was last shown."""
-        self._warned_at = -ERROR_S
+        self._said = Seldom(ERROR_S)
 
     async def run(self) -> None:
         """Delivers until it is cancelled. Raises StoreMoved, and errors of the disk."""
@@ -422,7 +423,8 @@ class TimerDeliverer:
                 if loop.time() >= remove_at:
                     remove_at = loop.time() + REMOVE_S
                     files.log.remove_before(self._records.begin)
-                self._show(files)
+                late_ms, self._late_ms = self._late_ms, 0
+                write_timer_state(self._root, TimerState(files.pending, self.delivered, late_ms))
 
     def _delivered_ms(self) -> int:
         """Until when all that was due and has a unit is delivered."""
@@ -432,12 +434,6 @@ class TimerDeliverer:
         first = min([*begins, known, *(end for end in ends if end is not None)])
         return min(first - 1, self._at.wall_ms)
 
-    def _show(self, files: TimerFiles) -> None:
-        late_ms, self._late_ms = self._late_ms, 0
-        write_timer_state(self._root, TimerState(files.pending, self.delivered, late_ms))
-
     def _warn(self, error: MqError) -> None:
-        now = asyncio.get_running_loop().time()
-        if now >= self._warned_at + ERROR_S:
-            self._warned_at = now
+        if self._said.is_due("", monotonic()):
             log.warning("timer messages wait", extra=fields(why=error))

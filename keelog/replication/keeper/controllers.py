@@ -177,7 +177,10 @@ def register(root: Path, controllers: Controllers, member: NodeOfGroup) -> int:
         )
     if answer.code != ResponseCode.SUCCESS:
         raise ServiceNotAvailable(f"registration: code {answer.code}: {answer.remark[:200]}")
-    log.info("registered at the controllers", extra=fields(id=identity.broker_id, **_said(member)))
+    extra = fields(
+        id=identity.broker_id, cluster=member.cluster, broker=member.broker, at=member.place
+    )
+    log.info("registered at the controllers", extra=extra)
     return identity.broker_id
 
 
@@ -214,7 +217,3 @@ def _check_group(root: Path, identity: BrokerIdentity, member: NodeOfGroup) -> N
             f"{identity.broker}, not of {member.cluster}/{member.broker}",
             "name its group with --cluster and --broker-name",
         )
-
-
-def _said(member: NodeOfGroup) -> dict[str, object]:
-    return {"cluster": member.cluster, "broker": member.broker, "at": member.place}

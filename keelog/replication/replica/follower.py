@@ -17,8 +17,7 @@ from keelog.replication.replica.comparison import (
 from keelog.replication.replica.log_copy import LogAssembler, LogCopy
 from keelog.replication.replica.master_link import (
     READS_AT_ONCE,
-    Connected,
-    Connector,
+    ConnectJob,
     LinkClosed,
     LinkLost,
     MasterAddress,
@@ -28,6 +27,7 @@ from keelog.replication.replica.questions import MasterFacts
 from node.runtime.event_log import fields
 from node.runtime.process import now_ms
 from node.runtime.run_files import COMPARING, CONNECTING, FOLLOWING, STOPPED, WAITING
+from node.writer.log.flush import JobThread
 from protocol.errors import ServiceNotAvailable
 from protocol.ha import ONE_BYTE_BEHIND, LogFrame, MasterEpoch
 
@@ -64,7 +64,7 @@ class MasterFollower:
         self._epoch: MasterEpoch | None = None
         """That of the last frame, which is in the file."""
         self._find = find
-        self._connector = Connector()
+        self._connector: JobThread[ConnectJob] = JobThread("connect", may_be_left=True)
         self._try_at = now
         self._pause_s = PAUSE_S_MIN
         self._link: MasterLink | None = None
@@ -156,9 +156,7 @@ class MasterFollower:
         bytes would wait unread."""
         if self.stopped is not None:
             return
-        outcome = self._connector.collect()
-        if outcome is not None and outcome.socket is not None:
-            outcome.socket.close()
+        self._drop_connected()
         if self._is_halted:
             return
         if self._link is not None:
@@ -175,14 +173,23 @@ class MasterFollower:
     def close(self) -> None:
         if self._link is not None:
             self._link.close()
-        self._connector.close()
+        self._drop_connected()
+        # A try at a master that says nothing is left to the end of the process.
+        if not self._connector.is_busy:
+            self._connector.close()
+
+    def _drop_connected(self) -> None:
+        """Closes the connection of a try that has ended."""
+        job = self._connector.collect()
+        if job is not None and job.connected is not None:
+            job.connected.close()
 
     # -- connecting ---------------------------------------------------------------------------
 
     def _connect(self, now: float) -> None:
-        outcome = self._connector.collect()
-        if outcome is not None:
-            self._connected(outcome, now)
+        job = self._connector.collect()
+        if job is not None:
+            self._connected(job, now)
         elif now >= self._try_at and not self._connector.is_busy:
             self.address = self._find()
             if not self.address.ha:
@@ -193,28 +200,28 @@ class MasterFollower:
                 )
                 self._try_at = now + PAUSE_S_MAX / 5
                 return
-            self._connector.begin(self.address)
+            self._connector.start(ConnectJob(self.address))
 
-    def _connected(self, outcome: Connected, now: float) -> None:
-        self.facts = outcome.facts or self.facts
-        if outcome.facts is not None:
-            self.master_end = outcome.facts.end
-        elif outcome.socket is not None:
+    def _connected(self, job: ConnectJob, now: float) -> None:
+        self.facts = job.facts or self.facts
+        if job.facts is not None:
+            self.master_end = job.facts.end
+        elif job.connected is not None:
             self.master_end = 0  # it may have lost its end meanwhile
-        if outcome.socket is None:
+        if job.connected is None:
             if self._turned_away >= TURNED_AWAY_MAX:
                 self.waits_for = ("", "")
             self._turned_away = 0
-            self._lose(outcome.why, now)
+            self._lose(job.why, now)
             return
-        self._link = MasterLink(outcome.socket, now, self._broker_id)
+        self._link = MasterLink(job.connected, now, self._broker_id)
         self.connections += 1
         self.lacks = ""
         if self._broker_id:
             self.state, self._epoch = COMPARING, None
             self._link.greet()
         else:
-            self._begin(self._link, outcome.facts, now)
+            self._begin(self._link, job.facts, now)
 
     def _hear_greeting(self, link: MasterLink, now: float) -> None:
         greeting = link.receive_greeting(now)
