@@ -18,15 +18,7 @@ from keelog.gateway.connection import RemotingConnection, Reply, Request, json_r
 from node.runtime.event_log import fields
 from protocol.errors import BadRequest, NotAllowed
 from protocol.names import is_group_name
-from protocol.remoting.bodies import (
-    ConsumerData,
-    ConsumerIdList,
-    HeartbeatData,
-    LockBatchBody,
-    LockedQueues,
-    MessageQueue,
-    SubscriptionData,
-)
+from protocol.remoting import bodies
 from protocol.remoting.codes import Language, RequestCode
 from protocol.remoting.header_fields import request_fields
 from protocol.remoting.headers import ONE_WAY, RemotingHeader
@@ -87,7 +79,7 @@ class Group:
     """A consumer group with members. Its subscriptions are the newest heart-beat's."""
 
     members: dict[RemotingConnection, GroupMember] = field(default_factory=dict)
-    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+    subscriptions: dict[str, bodies.SubscriptionData] = field(default_factory=dict)
     message_model: str = ""
     consume_type: str = ""
     consume_from_where: str = ""
@@ -98,7 +90,7 @@ class Group:
     chars: int = 0
     """Of its subscriptions."""
 
-    def take(self, data: ConsumerData, without_sub: bool) -> bool:
+    def take(self, data: bodies.ConsumerData, without_sub: bool) -> bool:
         """Takes what a heart-beat says; True if the topics have changed."""
         self.message_model, self.consume_type = data.message_model, data.consume_type
         self.consume_from_where = data.consume_from_where
@@ -123,7 +115,7 @@ class Group:
         return len(gone)
 
 
-def _chars(subscriptions: Iterable[SubscriptionData]) -> int:
+def _chars(subscriptions: Iterable[bodies.SubscriptionData]) -> int:
     """About how much memory subscriptions take."""
     return sum(
         len(one.topic) + len(one.sub_string) + sum(map(len, one.tags_set)) + len(one.code_set)
@@ -131,7 +123,9 @@ def _chars(subscriptions: Iterable[SubscriptionData]) -> int:
     )
 
 
-def _newer(known: SubscriptionData | None, found: SubscriptionData) -> SubscriptionData:
+def _newer(
+    known: bodies.SubscriptionData | None, found: bodies.SubscriptionData
+) -> bodies.SubscriptionData:
     return known if known is not None and known.sub_version > found.sub_version else found
 
 
@@ -155,7 +149,7 @@ class Members:
         self._produces: dict[RemotingConnection, set[str]] = {}
         """By connection: its producer groups."""
         self._memberships = self._chars = self._lock_count = 0
-        self._locks: dict[str, dict[MessageQueue, tuple[str, float]]] = {}
+        self._locks: dict[str, dict[bodies.MessageQueue, tuple[str, float]]] = {}
 
     def has(self, group: str, connection: RemotingConnection) -> bool:
         """Whether a connection is a member of a consumer group."""
@@ -196,9 +190,9 @@ class Members:
 
     # Requests
 
-    def beat(self, request: Request, now: float) -> Iterable[ConsumerData]:
+    def beat(self, request: Request, now: float) -> Iterable[bodies.ConsumerData]:
         """34: takes a heart-beat, replies to it, and returns the consumer groups that are new."""
-        data = read_body(HeartbeatData, request.body)
+        data = read_body(bodies.HeartbeatData, request.body)
         if len(data.client_id) > CLIENT_ID_CHARS_MAX:
             raise BadRequest(f"a client id of more than {CLIENT_ID_CHARS_MAX} characters")
         request.connection.client_id = data.client_id
@@ -217,7 +211,7 @@ class Members:
         return fresh
 
     def _beat_of_producer(
-        self, name: str, request: Request, data: HeartbeatData, now: float
+        self, name: str, request: Request, data: bodies.HeartbeatData, now: float
     ) -> None:
         connection, header = request.connection, request.header
         members = self.producers.get(name, {})
@@ -234,8 +228,8 @@ class Members:
     def _beat_of(
         self,
         request: Request,
-        data: HeartbeatData,
-        consumer: ConsumerData,
+        data: bodies.HeartbeatData,
+        consumer: bodies.ConsumerData,
         now: float,
     ) -> None:
         name, connection = _checked(consumer.group_name), request.connection
@@ -315,11 +309,11 @@ class Members:
         ids = dict.fromkeys((*(member.client_id for member in here), *self._awaited.of(name)))
         if not ids:
             return system_error(f"no consumer for this group, {name}")
-        return json_reply(ConsumerIdList(tuple(ids)))
+        return json_reply(bodies.ConsumerIdList(tuple(ids)))
 
     def lock(self, request: Request, now: float) -> Reply:
         """41: locks those of the queues that nobody else has."""
-        wanted = read_body(LockBatchBody, request.body)
+        wanted = read_body(bodies.LockBatchBody, request.body)
         name = _checked(wanted.consumer_group)
         if name not in self._locks and len(self._locks) >= GROUPS_MAX:
             raise NotAllowed(f"{GROUPS_MAX} groups have locked queues already")
@@ -336,9 +330,9 @@ class Members:
                 self._lock_count += queue not in locks
                 locks[queue] = wanted.client_id, now
                 granted.append(queue)
-        return json_reply(LockedQueues(tuple(granted)))
+        return json_reply(bodies.LockedQueues(tuple(granted)))
 
-    def _has_room(self, locks: Mapping[MessageQueue, Any]) -> bool:
+    def _has_room(self, locks: Mapping[bodies.MessageQueue, Any]) -> bool:
         return len(locks) < LOCKS_MAX and self._lock_count < LOCKS_OF_ALL_MAX
 
     def has_locks(self, name: str, now: float) -> bool:
@@ -348,7 +342,7 @@ class Members:
 
     def unlock(self, request: Request) -> Reply:
         """42: gives locks back."""
-        wanted = read_body(LockBatchBody, request.body)
+        wanted = read_body(bodies.LockBatchBody, request.body)
         locks = self._locks.get(wanted.consumer_group, {})
         for queue in wanted.mq_set:
             if locks.get(queue, ("", 0.0))[0] == wanted.client_id:

@@ -24,18 +24,9 @@ from keelog.client.event_loop import pass_on_error
 from keelog.gateway.connection import Reply
 from keelog.gateway.settings import MASTER, BrokerName
 from keelog.gateway.topics import Topics
-from node.runtime import disk
+from node.runtime import disk, run_files
 from node.runtime.addresses import remoting_beside, split_place
 from node.runtime.event_log import fields
-from node.runtime.run_files import (
-    STEP,
-    MasterPlace,
-    OtherMaster,
-    forget_other_master,
-    read_follow_state,
-    read_other_master,
-    write_other_master,
-)
 from node.store.identity.roles import MASTER as MASTER_ROLE
 from node.store.identity.roles import load_role
 from protocol.addresses import is_loopback
@@ -161,11 +152,11 @@ class OtherMasters:
     def __init__(self, root: Path, name: BrokerName) -> None:
         self._root = root
         self._name = name
-        self._seen: dict[str, OtherMaster] = {}
+        self._seen: dict[str, run_files.OtherMaster] = {}
         """By name server."""
-        self._noted = read_other_master(root)
+        self._noted = run_files.read_other_master(root)
 
-    def note(self, where: str, other: OtherMaster | None) -> None:
+    def note(self, where: str, other: run_files.OtherMaster | None) -> None:
         """What was found there now. One that leads is believed until the node starts again: it
         has messages that this one lacks."""
         if other is not None:
@@ -179,13 +170,15 @@ class OtherMasters:
             return
         if found is None:
             self._noted = None
-            forget_other_master(self._root)
+            run_files.forget_other_master(self._root)
             log.info("no other master runs under this one's name any more")
             return
         with disk.if_room():  # else it is told at the next look
-            write_other_master(self._root, found)
+            run_files.write_other_master(self._root, found)
             self._noted = found
-        extra = fields(other=found.address, own=self._name.announced, why=found, hint=STEP)
+        extra = fields(
+            other=found.address, own=self._name.announced, why=found, hint=run_files.STEP
+        )
         if found.leads:
             log.error("takes no messages: another master leads", extra=extra)
         else:
@@ -209,12 +202,12 @@ class OtherMasters:
         role = load_role(self._root)
         if role is None or role.role != MASTER_ROLE or not role.source:
             return
-        place = read_follow_state(self._root).remoting
+        place = run_files.read_follow_state(self._root).remoting
         if not place and "/" not in role.source:
             place = remoting_beside(role.source)
         while place:
             is_there = await self.lives(place, own_port)
-            self.note(OLD_MASTER, OtherMaster(place, False) if is_there else None)
+            self.note(OLD_MASTER, run_files.OtherMaster(place, False) if is_there else None)
             await asyncio.sleep(LOOK_S)
 
     async def lives(self, place: str, own_port: int = 0) -> bool:
@@ -327,7 +320,7 @@ class Registrar:
         self._tasks: list[asyncio.Task[None]] = []
         self._can_read = True
 
-    def follow(self, heard: Callable[[MasterPlace], None]) -> None:
+    def follow(self, heard: Callable[[run_files.MasterPlace], None]) -> None:
         """The node is a replica. `heard` gets where the master of its name is, with each answer
         that says so."""
         self.follows = True
@@ -403,7 +396,7 @@ class NameServerLink:
         self._caller: RemotingCaller | None = None
         self._known: frozenset[str] = frozenset()
         """The topics that it got over this connection."""
-        self.heard: Callable[[MasterPlace], None] = lambda place: None
+        self.heard: Callable[[run_files.MasterPlace], None] = lambda place: None
         """Gets what the answer of a slave's registration says of the master."""
 
     def wake(self) -> None:
@@ -458,7 +451,9 @@ class NameServerLink:
             await self._register(caller)
             after = await others.at(caller, wait_s) if before else ""
             if before:
-                seen = OtherMaster(before, leads=after == before and await others.lives(before))
+                seen = run_files.OtherMaster(
+                    before, leads=after == before and await others.lives(before)
+                )
             if not after:
                 break
         others.note(self.place, seen)
@@ -470,7 +465,9 @@ class NameServerLink:
         if reply.code != ResponseCode.SUCCESS:
             why = (reply.remark or "")[:200]
             raise RefusedError(f"its reply is code {reply.code}: {why}")
-        place = MasterPlace(reply.ext.get("masterAddr", ""), reply.ext.get("haServerAddr", ""))
+        place = run_files.MasterPlace(
+            reply.ext.get("masterAddr", ""), reply.ext.get("haServerAddr", "")
+        )
         if place.remoting and place.ha:
             self.heard(place)
         for topic in self._known - topics:

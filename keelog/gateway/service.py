@@ -114,41 +114,35 @@ class GatewayService:
         """The numbers of the changes that the file of the members has."""
         self._show_pulls_at = 0.0
         self.connections: set[RemotingConnection] = set()
-        self.members = Members(AwaitedMembers(read_members(store.root), monotonic()))
+        self.members = members = Members(AwaitedMembers(read_members(store.root), monotonic()))
         self.live = live = LiveSettings(settings)
-        self.topics = Topics(TopicsFile(store.root), core, live, name)
-        self.groups = Groups(
+        self.topics = topics = Topics(TopicsFile(store.root), core, live, name)
+        self.groups = groups = Groups(
             store.root,
             live,
-            lambda group: self.members.has_locks(group, monotonic()),
+            lambda group: members.has_locks(group, monotonic()),
             is_owner=not settings.follow,
         )
-        self.members.may_ring = lambda group: self.groups.settings(group).rings
-        self.pulls = Pulls(store, self.topics, self.members, self.groups, limits, shards)
-        self.link = WriterLink(core, run_dir(store.root), settings, self.buffers.gathering)
+        members.may_ring = lambda group: groups.settings(group).rings
+        self.pulls = Pulls(store, topics, members, groups, limits, shards)
+        self.link = link = WriterLink(core, run_dir(store.root), settings, self.buffers.gathering)
         levels = len(settings.delay_levels_ms)
         delays = DelayRules(levels, settings.timer_max_delay_sec * 1000, name.broker)
-        self.sends = self._make_sends(settings, name.cluster, delays)
-        self._recalls = Recalls(self.sends, self.topics, delays, settings.recall_message_enable)
-        self._ends = Ends(self.link, self.topics, self.look_up, settings, delays)
-        self.checks = Checks(
-            core,
-            self.link,
-            self.topics,
-            self._ends,
-            self.members.producer_of,
-            name.broker,
-            settings,
-        )
+        self.sends = Sends(link, topics, groups, name.cluster, delays, settings)
+        self._recalls = Recalls(self.sends, topics, delays, settings.recall_message_enable)
+        self._ends = ends = Ends(link, topics, self.look_up, settings, delays)
+        self.checks = Checks(core, link, topics, ends, members.producer_of, name.broker, settings)
         self.checks.clock_sets = partial(clock_sets, store.root)
-        self._send_back = SendBack(self.link, self.topics, self.groups, self.look_up, levels)
+        self._send_back = SendBack(link, topics, groups, self.look_up, levels)
         self.asked = ClientRequests()
         self.answered = self.asked.answered
-        self._replies = Replies(self.sends, self.members, self.asked, name.address, live)
+        self._replies = Replies(self.sends, members, self.asked, name.address, live)
         self._places = ClientPlaces(self._generation_of, self._readable)
-        self.commits = Commits(core, self._generation_of)
-        self.resets = WaitingResets(self._generation_of)
-        self._offsets = self._make_offsets(core)
+        self.commits = commits = Commits(core, self._generation_of)
+        self.resets = resets = WaitingResets(self._generation_of)
+        self._offsets = Offsets(
+            core, topics, commits, self.pulls.desk, resets, groups, members, self._places
+        )
         self._look_ups = LookUps(core, store.root, self.look_up, self._readable)
         self._tasks: set[asyncio.Future[Any]] = set()
         self._own_tasks: list[asyncio.Future[Any]] = []
@@ -156,29 +150,6 @@ class GatewayService:
         self.before_reading: Callable[[float], None] = lambda now: None
         """Takes in how far the log has grown; its owner sets it."""
         self._handlers = as_slave(self._declared(), settings)
-
-    def _make_sends(self, settings: Settings, cluster: str, delays: DelayRules) -> Sends:
-        return Sends(
-            self.link,
-            self.topics,
-            self.groups,
-            cluster,
-            delays,
-            rejects_halves=settings.reject_transaction_message,
-            once=settings.idempotent_remoting and settings.idempotent_window > 0,
-        )
-
-    def _make_offsets(self, core: ClientCore) -> Offsets:
-        return Offsets(
-            core,
-            self.topics,
-            self.commits,
-            self.pulls.desk,
-            self.resets,
-            self.groups,
-            self.members,
-            self._places,
-        )
 
     def _declared(self) -> dict[int, Handle]:
         """Each replies at once (Reply), by itself (None), or later (an awaitable of either)."""

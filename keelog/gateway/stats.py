@@ -4,18 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keelog.gateway.connection import EndReason
+from node.runtime import stats_series
 from node.runtime.stats import StatsPage
-from node.runtime.stats_series import (
-    GATEWAY,
-    GATEWAY_CHECKS,
-    GATEWAY_CODES,
-    GATEWAY_ENDED,
-    GATEWAY_GAUGES,
-    GATEWAY_REFUSALS,
-    GATEWAY_REFUSED,
-    GATEWAY_REQUESTS,
-    OTHER,
-)
 from protocol.remoting.codes import ResponseCode
 
 if TYPE_CHECKING:
@@ -40,22 +30,26 @@ class GatewayStats:
     """For the gateway's one thread."""
 
     def __init__(self, root: Path) -> None:
-        self._page = StatsPage(root, GATEWAY, 0)
+        self._page = StatsPage(root, stats_series.GATEWAY, 0)
         counts = self._page.counts
         self._numbers = counts.numbers
         self._requests = {
-            int(code): counts.place(GATEWAY_REQUESTS, request_code=code.name.lower())
-            for code in GATEWAY_CODES
+            int(code): counts.place(stats_series.GATEWAY_REQUESTS, request_code=code.name.lower())
+            for code in stats_series.GATEWAY_CODES
         }
-        self._other = counts.place(GATEWAY_REQUESTS, request_code=OTHER)
+        self._other = counts.place(stats_series.GATEWAY_REQUESTS, request_code=stats_series.OTHER)
         self._refusals = {
-            int(code): counts.place(GATEWAY_REFUSALS, response_code=code.name.lower())
-            for code in GATEWAY_REFUSED
+            int(code): counts.place(stats_series.GATEWAY_REFUSALS, response_code=code.name.lower())
+            for code in stats_series.GATEWAY_REFUSED
         }
-        self._other_refusal = counts.place(GATEWAY_REFUSALS, response_code=OTHER)
-        self._ends = {one: counts.place(GATEWAY_ENDED, reason=one) for one in EndReason}
-        self._checks = counts.place(GATEWAY_CHECKS)
-        self._gauges = [counts.place(family) for family in GATEWAY_GAUGES]
+        self._other_refusal = counts.place(
+            stats_series.GATEWAY_REFUSALS, response_code=stats_series.OTHER
+        )
+        self._ends = {
+            one: counts.place(stats_series.GATEWAY_ENDED, reason=one) for one in EndReason
+        }
+        self._checks = counts.place(stats_series.GATEWAY_CHECKS)
+        self._gauges = [counts.place(family) for family in stats_series.GATEWAY_GAUGES]
 
     def answered(self, code: int, outcome: int) -> None:
         numbers = self._numbers

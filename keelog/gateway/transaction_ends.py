@@ -22,17 +22,7 @@ from typing import TypeVar
 from keelog.client.results import Receipt
 from keelog.client.send.record_batch import EncodedMessage
 from keelog.gateway.connection import Reply, Request, system_error
-from keelog.gateway.sending.half import (
-    FIRST_OFFSET,
-    PRODUCER_GROUP,
-    HalfPlace,
-    committed,
-    committed_properties,
-    ended,
-    immunity_ms,
-    number_in,
-    place_of,
-)
+from keelog.gateway.sending import half as halves
 from keelog.gateway.sending.sends import WAITING_BYTES_MAX
 from keelog.gateway.sending.stored_properties import DelayRules, delay_level_of, real_place_of
 from keelog.gateway.sending.writer_link import WriterLink
@@ -119,11 +109,11 @@ class Ends:
         if half.topic != HALF_TOPIC:
             return system_error("Find prepared transaction message failed")
         if not wanted.from_transaction_check:
-            immune = immunity_ms(half, self._timeout_ms)
+            immune = halves.immunity_ms(half, self._timeout_ms)
             age = now_ms() - half.head.born_timestamp
             if immune is not None and age > max(immune, self._timeout_ms):
                 return Reply(ResponseCode.ILLEGAL_OPERATION)
-        if properties.get(PRODUCER_GROUP) != wanted.producer_group:
+        if properties.get(halves.PRODUCER_GROUP) != wanted.producer_group:
             return system_error("The producer group wrong")
         if half.head.queue_offset != wanted.tran_state_table_offset:
             return system_error("The transaction state table offset wrong")
@@ -131,19 +121,19 @@ class Ends:
             return system_error("The commit log offset wrong")
         return None
 
-    def _deliver(self, request: Request, half: Record, first: HalfPlace) -> None:
+    def _deliver(self, request: Request, half: Record, first: halves.HalfPlace) -> None:
         """Raises NotFound, IllegalMessage and its kinds."""
         place = real_place_of(decode_raw_properties(half.properties_raw))
         if place is None:
             raise NotFound("the half message names no topic and queue")
         place = self._fitting(place)
-        properties = committed_properties(half)
+        properties = halves.committed_properties(half)
         level = delay_level_of(properties, self._delays.level_max)
         if level:
             properties, place = scheduled(properties, place, level), schedule_place(level)
         elif later := timed(properties, place, now_ms(), self._delays.timer_ms_max):
             properties, place = later.properties, TIMER_PLACE
-        record = committed(half, place, properties, self._link.crc)
+        record = halves.committed(half, place, properties, self._link.crc)
 
         def done(outcome: Receipt | MqError) -> None:
             if not isinstance(outcome, MqError):
@@ -164,10 +154,10 @@ class Ends:
         queues = 0 if topic is None else max(topic.read_queues, topic.write_queues)
         return place if place.queue_id < queues else place._replace(queue_id=ANY_QUEUE)
 
-    def finish(self, half: Record, first: HalfPlace) -> None:
+    def finish(self, half: Record, first: halves.HalfPlace) -> None:
         """A transaction has ended: this half message, and the newest one, are resolved."""
         self.chains.end(first, is_done=True)
-        places = [place_of(half)]
+        places = [halves.place_of(half)]
         newest = first._replace(offset=self.chains.newest_of(first))
         if newest.offset > places[0].offset:
             places.append(newest)
@@ -178,20 +168,20 @@ class Chains:
     """All transactions, each by the place of its first half message."""
 
     def __init__(self) -> None:
-        self._firsts: dict[HalfPlace, HalfPlace] = {}
+        self._firsts: dict[halves.HalfPlace, halves.HalfPlace] = {}
         """Of a half message that was stored again: the first of its transaction."""
-        self._newest: dict[HalfPlace, int] = {}
+        self._newest: dict[halves.HalfPlace, int] = {}
         """By first half message: the offset of the newest."""
-        self._ended: dict[HalfPlace, None] = {}
-        self._ending: set[HalfPlace] = set()
+        self._ended: dict[halves.HalfPlace, None] = {}
+        self._ending: set[halves.HalfPlace] = set()
 
-    def first_of(self, half: Record) -> HalfPlace:
+    def first_of(self, half: Record) -> halves.HalfPlace:
         """The first half message of a transaction."""
-        place = place_of(half)
-        offset = number_in(half, FIRST_OFFSET)
+        place = halves.place_of(half)
+        offset = halves.number_in(half, halves.FIRST_OFFSET)
         return self._firsts.get(place, place if offset is None else place._replace(offset=offset))
 
-    def newest_of(self, first: HalfPlace) -> int:
+    def newest_of(self, first: halves.HalfPlace) -> int:
         """The offset of the newest half message of a transaction."""
         return self._newest.get(first, first.offset)
 
@@ -201,23 +191,23 @@ class Chains:
         _remember(self._firsts, first._replace(offset=offset), first)
         _remember(self._newest, first, offset)
 
-    def begin_end(self, first: HalfPlace) -> bool:
+    def begin_end(self, first: halves.HalfPlace) -> bool:
         """False for a transaction that has ended, or ends right now."""
         if first in self._ended or first in self._ending:
             return False
         self._ending.add(first)
         return True
 
-    def end(self, first: HalfPlace, *, is_done: bool) -> None:
+    def end(self, first: halves.HalfPlace, *, is_done: bool) -> None:
         """The end that has begun is done, or has failed."""
         self._ending.discard(first)
         if is_done:
             _remember(self._ended, first, None)
 
-    def has_ended(self, first: HalfPlace) -> bool:
+    def has_ended(self, first: halves.HalfPlace) -> bool:
         return first in self._ended
 
-    def is_ending(self, first: HalfPlace) -> bool:
+    def is_ending(self, first: halves.HalfPlace) -> bool:
         return first in self._ending
 
 
@@ -253,7 +243,7 @@ class OpLog:
         if len(self) >= OFFSETS_MAX:
             raise NodeBusy(f"{OFFSETS_MAX} ends of transactions wait for the writer")
 
-    def note(self, places: Iterable[HalfPlace], host: Host) -> None:
+    def note(self, places: Iterable[halves.HalfPlace], host: Host) -> None:
         """The transaction of these half messages has ended. `host` is this broker's."""
         self._host = host
         for queue_id, offset in places:
@@ -297,7 +287,7 @@ class OpLog:
 
     def _send(self, queue_id: int, some: list[int]) -> None:
         self.under_way += len(some)
-        record = ended(queue_id, some, now_ms(), self._host, self._link.crc)
+        record = halves.ended(queue_id, some, now_ms(), self._host, self._link.crc)
 
         def done(outcome: Receipt | MqError) -> None:
             self.under_way -= len(some)

@@ -67,7 +67,7 @@ def _broken(number: int) -> BadCommand:
     return BadCommand(f"message {number} of the batch does not end within it")
 
 
-class RecordTemplate(NamedTuple):
+class ItemTemplate(NamedTuple):
     """What the records of a batch share."""
 
     topic: str
@@ -115,7 +115,7 @@ def packed_names(names: Iterable[str]) -> bytes:
 
 
 def encode_items(
-    items: memoryview, template: RecordTemplate, names: bytes, body_bytes_max: int, crc: bool
+    items: memoryview, template: ItemTemplate, names: bytes, body_bytes_max: int, crc: bool
 ) -> EncodedItems | None:
     """The records of the messages in `items`; with `crc` they have room for the checksum."""
     kernel = loader.active()

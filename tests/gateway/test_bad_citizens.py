@@ -351,7 +351,7 @@ def test_nothing_that_expires_looks_at_the_wall_clock() -> None:
     assert users == {
         "keelog/gateway/admin/broker_info.py",
         "keelog/gateway/admin/clients.py",
-        "keelog/gateway/admin/name_desk.py",
+        "keelog/gateway/admin/name_server.py",
         "keelog/gateway/admin/topics.py",
         "keelog/gateway/groups.py",
         "keelog/gateway/members.py",

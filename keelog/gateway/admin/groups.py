@@ -22,24 +22,8 @@ from keelog.gateway.places import GroupQueuePlace, WaitingResets
 from keelog.gateway.topics import Topics
 from node.store.config.topics_file import Topic
 from protocol.errors import NotAllowed
-from protocol.remoting.bodies import (
-    ConsumeStats,
-    ConsumeStatsList,
-    MessageQueue,
-    OffsetWrapper,
-    ResetOffsetBody,
-    TopicList,
-)
+from protocol.remoting import bodies, header_fields
 from protocol.remoting.codes import ResponseCode
-from protocol.remoting.header_fields import (
-    CloneOffsetHeader,
-    ConsumeStatsHeader,
-    DeleteGroupHeader,
-    GroupHeader,
-    PagedGroupsHeader,
-    ResetOffsetHeader,
-    request_fields,
-)
 from protocol.remoting.java_json import write_body
 
 QUEUES_SHOWN_MAX = 50_000
@@ -64,14 +48,14 @@ class GroupHandlers:
 
     async def stats(self, request: Request) -> Reply:
         """208: how far a group has come in the queues of its topics."""
-        wanted: ConsumeStatsHeader = request_fields(request.header)
+        wanted: header_fields.ConsumeStatsHeader = header_fields.request_fields(request.header)
         group = wanted.consumer_group
         known = await self._offsets.of(group)
         topics: Iterable[str] = filter(None, wanted.topic_list.split(";"))
         if not wanted.topic_list:
             topics = self._still_read(group, [wanted.topic] if wanted.topic.strip() else known)
         self._facts.look()
-        table: dict[MessageQueue, OffsetWrapper] = {}
+        table: dict[bodies.MessageQueue, bodies.OffsetWrapper] = {}
         tps = 0.0
         for name in sorted(topics):
             topic = self._topics.find(name)
@@ -80,14 +64,14 @@ class GroupHandlers:
                 places = known.get(name, {})
                 table.update(self._queues(topic, topic.read_queues, group, places, with_pulls=True))
                 tps += self._counts.get_tps(name, group)
-        return json_reply(ConsumeStats(table, tps))
+        return json_reply(bodies.ConsumeStats(table, tps))
 
     async def stats_of_all(self, request: Request) -> Reply:
         """317: how far all groups have come, in a list for each topic. The loop has others to
         serve: after each group they have their turn."""
-        is_order = request_fields(request.header).is_order
+        is_order = header_fields.request_fields(request.header).is_order
         known = await self._offsets.all()
-        rows: list[Mapping[str, tuple[ConsumeStats, ...]]] = []
+        rows: list[Mapping[str, tuple[bodies.ConsumeStats, ...]]] = []
         count = lag = in_flight = 0
         for group in self._groups.names():
             self._facts.look()
@@ -104,16 +88,18 @@ class GroupHandlers:
             rows.append({group: tuple(stats)})
             await asyncio.sleep(0)
         address = self._topics.name.address or request.connection.address
-        return json_reply(ConsumeStatsList(tuple(rows), address, lag, in_flight))
+        return json_reply(bodies.ConsumeStatsList(tuple(rows), address, lag, in_flight))
 
-    def _stats_of(self, group: str, known: OfTopics, is_order: bool) -> Iterable[ConsumeStats]:
+    def _stats_of(
+        self, group: str, known: OfTopics, is_order: bool
+    ) -> Iterable[bodies.ConsumeStats]:
         for name in self._still_read(group, known):
             topic = self._topics.find(name)
             if topic is None or (is_order and not topic.is_ordered):
                 continue
             places = known.get(name, {})
             table = dict(self._queues(topic, topic.write_queues, group, places, with_pulls=False))
-            yield ConsumeStats(table, self._counts.get_tps(name, group))
+            yield bodies.ConsumeStats(table, self._counts.get_tps(name, group))
 
     def _still_read(self, group: str, topics: Iterable[str]) -> list[str]:
         """Of a group with members only the topics that these subscribe."""
@@ -124,7 +110,7 @@ class GroupHandlers:
 
     def _queues(
         self, topic: Topic, count: int, group: str, places: Mapping[int, int], *, with_pulls: bool
-    ) -> Iterable[tuple[MessageQueue, OffsetWrapper]]:
+    ) -> Iterable[tuple[bodies.MessageQueue, bodies.OffsetWrapper]]:
         here = self._members.find(group) if with_pulls else None
         pulled = {} if here is None else here.pulled.get(topic.name, {})
         for queue_id in range(count):
@@ -132,13 +118,13 @@ class GroupHandlers:
             place = places.get(queue_id, 0)
             last = self._facts.time_at(topic.name, queue_id, place - 1) if place else 0
             _, pull = pulled.get(queue_id, ("", 0))
-            queue = MessageQueue(topic.name, self._topics.name.broker, queue_id)
+            queue = bodies.MessageQueue(topic.name, self._topics.name.broker, queue_id)
             seen = max(place, pull) if with_pulls else 0
-            yield queue, OffsetWrapper(end, place, seen, max(0, last))
+            yield queue, bodies.OffsetWrapper(end, place, seen, max(0, last))
 
     async def readers_of(self, request: Request) -> Reply:
         """300: the groups that subscribe a topic, or have offsets of it."""
-        topic = request_fields(request.header).topic
+        topic = header_fields.request_fields(request.header).topic
         known = await self._offsets.all()
         groups = {name for name, of in known.items() if topic in of}
         groups |= {name for name, of in self._members.groups.items() if topic in of.subscriptions}
@@ -146,14 +132,14 @@ class GroupHandlers:
 
     async def topics_of(self, request: Request) -> Reply:
         """343: the topics of which a group has offsets."""
-        wanted: GroupHeader = request_fields(request.header)
+        wanted: header_fields.GroupHeader = header_fields.request_fields(request.header)
         topics = tuple(sorted(await self._offsets.of(wanted.group)))
         address = self._topics.name.address or request.connection.address
-        return json_reply(TopicList(topics, address))
+        return json_reply(bodies.TopicList(topics, address))
 
     def subscription(self, request: Request) -> Reply:
         """345: what a group subscribes of a topic."""
-        wanted: GroupHeader = request_fields(request.header)
+        wanted: header_fields.GroupHeader = header_fields.request_fields(request.header)
         group = self._members.find(wanted.group)
         found = None if group is None else group.subscriptions.get(wanted.topic)
         return json_reply({"group": wanted.group, "subscriptionData": found, "topic": wanted.topic})
@@ -162,7 +148,7 @@ class GroupHandlers:
 
     def config(self, request: Request) -> Reply:
         """352: the settings of one group."""
-        found = self._groups.entry(request_fields(request.header).group)
+        found = self._groups.entry(header_fields.request_fields(request.header).group)
         if found is None:
             code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
             return Reply(code, remark="No group in this broker")
@@ -170,7 +156,7 @@ class GroupHandlers:
 
     def configs(self, request: Request) -> Reply:
         """201: the settings of all groups, or of a page of them."""
-        wanted: PagedGroupsHeader = request_fields(request.header)
+        wanted: header_fields.PagedGroupsHeader = header_fields.request_fields(request.header)
         names = self._groups.names()
         first = max(0, wanted.group_seq)
         page = names[first : first + max(0, wanted.max_group_num)]
@@ -184,7 +170,7 @@ class GroupHandlers:
 
     async def delete(self, request: Request) -> Reply:
         """207: removes a group's settings, and if asked for its offsets."""
-        wanted: DeleteGroupHeader = request_fields(request.header)
+        wanted: header_fields.DeleteGroupHeader = header_fields.request_fields(request.header)
         self._groups.remove(wanted.group_name)
         self._resets.forget_group(wanted.group_name)
         if wanted.clean_offset:
@@ -194,7 +180,7 @@ class GroupHandlers:
 
     async def reset(self, request: Request) -> Reply:
         """222: of one queue or all, to an offset or a time. Members need not be there."""
-        wanted: ResetOffsetHeader = request_fields(request.header)
+        wanted: header_fields.ResetOffsetHeader = header_fields.request_fields(request.header)
         topic = self._topics.find(wanted.topic)
         if topic is None:
             text = f"Topic {wanted.topic} does not exist"
@@ -221,8 +207,10 @@ class GroupHandlers:
             self._resets.put(GroupQueuePlace(wanted.topic, wanted.group, queue_id), offset)
         await self._commit(wanted.topic, wanted.group, places)
         broker = self._topics.name.broker
-        table = {MessageQueue(wanted.topic, broker, n): offset for n, offset in places.items()}
-        return json_reply(ResetOffsetBody(table))
+        table = {
+            bodies.MessageQueue(wanted.topic, broker, n): offset for n, offset in places.items()
+        }
+        return json_reply(bodies.ResetOffsetBody(table))
 
     async def _commit(self, topic: str, group: str, places: Mapping[int, int]) -> None:
         """All queues go to the writer together."""
@@ -231,7 +219,7 @@ class GroupHandlers:
 
     async def clone(self, request: Request) -> Reply:
         """314: a group gets the offsets of another, of one topic or of all that it reads."""
-        wanted: CloneOffsetHeader = request_fields(request.header)
+        wanted: header_fields.CloneOffsetHeader = header_fields.request_fields(request.header)
         known = await self._offsets.of(wanted.src_group)
         here = self._members.find(wanted.src_group)
         for name in [wanted.topic] if wanted.topic.strip() else sorted(known):

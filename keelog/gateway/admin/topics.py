@@ -22,14 +22,7 @@ from keelog.gateway.settings import SELF_TEST_TOPIC, TBW102
 from keelog.gateway.topics import Topics
 from node.reader.answers import NO_TIME, look_again
 from node.runtime.process import now_ms
-from node.store.config.topics_file import (
-    CLEANUP,
-    LITE_EXPIRATION,
-    MESSAGE_TYPE,
-    QUEUE_TYPE,
-    RESERVE_TIME,
-    Topic,
-)
+from node.store.config import topics_file
 from protocol.errors import BadRequest, IllegalMessage, UnknownTopic
 from protocol.names import NOT_FOR_CLIENTS, SYSTEM_PREFIX, TRACE_TOPIC, check_topic
 from protocol.remoting.bodies import (
@@ -53,15 +46,15 @@ TOPICS_AT_ONCE_MAX = 1_000
 _MESSAGE_TYPES = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE")
 MIXED = "MIXED"
 _VALUES: Mapping[str, tuple[str, ...]] = {
-    QUEUE_TYPE: ("BatchCQ", "SimpleCQ"),
-    CLEANUP: ("COMPACTION", "DELETE"),
-    MESSAGE_TYPE: (*_MESSAGE_TYPES, MIXED),
-    RESERVE_TIME: (),
-    LITE_EXPIRATION: (),
+    topics_file.QUEUE_TYPE: ("BatchCQ", "SimpleCQ"),
+    topics_file.CLEANUP: ("COMPACTION", "DELETE"),
+    topics_file.MESSAGE_TYPE: (*_MESSAGE_TYPES, MIXED),
+    topics_file.RESERVE_TIME: (),
+    topics_file.LITE_EXPIRATION: (),
 }
 """What each attribute may be at a broker; without values it is a number. The writer refuses those
 that a node does not offer."""
-_FIXED = frozenset((QUEUE_TYPE, CLEANUP))
+_FIXED = frozenset((topics_file.QUEUE_TYPE, topics_file.CLEANUP))
 """Attributes that a topic keeps for its life."""
 
 SYSTEM_TOPICS = frozenset(
@@ -121,10 +114,10 @@ class TopicHandlers:
     async def _put(self, wanted: TopicConfig) -> None:
         name = wanted.topic_name
         self._check_name(name)
-        if wanted.attributes.get(f"+{MESSAGE_TYPE}") == MIXED:
+        if wanted.attributes.get(f"+{topics_file.MESSAGE_TYPE}") == MIXED:
             raise BadRequest("MIXED message type is not supported.")
         attributes = _changed_attributes(self._topics.find(name), wanted.attributes)
-        hours = int(attributes.pop(RESERVE_TIME, 0))
+        hours = int(attributes.pop(topics_file.RESERVE_TIME, 0))
         fields = {
             "topic": name,
             "queues": wanted.write_queue_nums,
@@ -268,12 +261,14 @@ def _parsed_attributes(changes: str) -> dict[str, str]:
     return found
 
 
-def _changed_attributes(known: Topic | None, changes: Mapping[str, str]) -> dict[str, str]:
+def _changed_attributes(
+    known: topics_file.Topic | None, changes: Mapping[str, str]
+) -> dict[str, str]:
     """Attributes of a topic after changes, as AttributeUtil#alterCurrentAttributes. Raises
     BadCommand."""
     found = {} if known is None else dict(known.attributes)
     if known is not None and known.retention_hours:
-        found[RESERVE_TIME] = str(known.retention_hours)
+        found[topics_file.RESERVE_TIME] = str(known.retention_hours)
     for signed, value in changes.items():
         name, is_added = signed[1:], signed.startswith("+")
         if not name or "+" in name or "-" in name:

@@ -34,25 +34,10 @@ from keelog.gateway.sending.writer_link import RecordDone, WriterLink
 from keelog.gateway.settings import SEND_EXT
 from keelog.gateway.topics import Topics
 from node.runtime.process import now_ms
+from node.runtime.settings import Settings
 from node.store.config.topics_file import Topic
-from protocol.errors import (
-    BadRequest,
-    IllegalMessage,
-    MessageTooLarge,
-    MqError,
-    NodeBusy,
-    NotAllowed,
-    OutcomeUnknownError,
-)
+from protocol import errors, names
 from protocol.ids import IPV4_BYTES
-from protocol.names import (
-    DLQ_PREFIX,
-    HALF_TOPIC,
-    RETRY_PREFIX,
-    SCHEDULE_TOPIC,
-    TIMER_TOPIC,
-    check_topic_for_send,
-)
 from protocol.record.codec import TRANSACTION_MASK
 from protocol.record.encode import ANY_QUEUE, FORBIDDEN_SYS_FLAGS, EncodedBatch, pack_fields
 from protocol.record.properties import (
@@ -71,7 +56,7 @@ from protocol.record.waiting import (
 )
 from protocol.remoting.batch import (
     BatchItem,
-    RecordTemplate,
+    ItemTemplate,
     batch_items,
     encode_items,
     packed_names,
@@ -89,7 +74,7 @@ _CODES = {
     "FLUSH_SLAVE_TIMEOUT": ResponseCode.FLUSH_SLAVE_TIMEOUT,
     "SLAVE_NOT_AVAILABLE": ResponseCode.SLAVE_NOT_AVAILABLE,
 }
-_WAITING = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
+_WAITING = (names.SCHEDULE_TOPIC, names.TIMER_TOPIC, names.HALF_TOPIC)
 """The topics of messages that consumers get later, elsewhere."""
 
 
@@ -103,17 +88,15 @@ class Sends:
         groups: Groups,
         cluster: str,
         delays: DelayRules,
-        *,
-        rejects_halves: bool,
-        once: bool,
+        settings: Settings,
     ) -> None:
-        """`once`: the writer is asked to store each unique key once."""
         self._link = link
         self._topics = topics
         self._groups = groups
         self._delays = delays
-        self._rejects_halves = rejects_halves
-        self._once = once
+        self._rejects_halves = settings.reject_transaction_message
+        self._once = settings.idempotent_remoting and settings.idempotent_window > 0
+        """Whether the writer is asked to store each unique key once."""
         self._keys = UniqueKeys(bytes(IPV4_BYTES))
         self._added = broker_properties(cluster)
         self._making_bytes = 0
@@ -122,7 +105,7 @@ class Sends:
     def send(self, request: Request) -> Any:
         """10, 310, 320: stores messages. Replies later, or returns what has to be awaited."""
         wanted: SendMessageHeader = request_fields(request.header)
-        if wanted.topic.startswith(RETRY_PREFIX):
+        if wanted.topic.startswith(names.RETRY_PREFIX):
             wanted = self._or_dead_letter(wanted)
         topic = self._topics.find(wanted.topic)
         if topic is None:
@@ -134,7 +117,7 @@ class Sends:
     def _or_dead_letter(self, wanted: SendMessageHeader) -> SendMessageHeader:
         """A message to a retry topic, or as a dead letter where it has failed too often. An orderly
         group, which has locks, tries again by itself before."""
-        group = wanted.topic.removeprefix(RETRY_PREFIX)
+        group = wanted.topic.removeprefix(names.RETRY_PREFIX)
         times_max = wanted.max_reconsume_times
         if times_max is None:
             times_max = self._groups.settings(group).retry_times_max
@@ -160,7 +143,7 @@ class Sends:
         """Raises NodeBusy."""
         waiting = self._link.waiting_bytes + self._making_bytes
         if waiting + more > WAITING_BYTES_MAX:
-            raise NodeBusy(f"{waiting} bytes wait for the writer", "send again later")
+            raise errors.NodeBusy(f"{waiting} bytes wait for the writer", "send again later")
 
     async def place_of(self, wanted: SendMessageHeader) -> RealPlace:
         """Where a single message goes; makes the topic where that is missing.
@@ -178,10 +161,12 @@ class Sends:
         self._check_room()
         _check_for_clients(topic.name)
         if not topic.is_writable:
-            raise NotAllowed(f"the topic {topic.name} does not take messages (perm {topic.perm})")
+            raise errors.NotAllowed(
+                f"the topic {topic.name} does not take messages (perm {topic.perm})"
+            )
         queue_id = _queue_of(topic, wanted.queue_id)
         if wanted.sys_flag & FORBIDDEN_SYS_FLAGS:
-            raise IllegalMessage(
+            raise errors.IllegalMessage(
                 f"sysFlag {wanted.sys_flag:#x} marks an inner batch, which this node does not"
                 " offer, or a transaction that no property names",
                 "send plain messages",
@@ -211,7 +196,7 @@ class Sends:
         if wanted.reconsume_times > 0 and delay_level_of(wanted.properties.encode(), 1):
             return False
         if self._rejects_halves:
-            raise NotAllowed("this node refuses messages of transactions")
+            raise errors.NotAllowed("this node refuses messages of transactions")
         return True
 
     def _put_half(
@@ -223,7 +208,10 @@ class Sends:
         wait = None if waits_for_disk(properties) else WAIT_NONE
         timed(properties, place, now_ms(), self._delays.timer_ms_max)  # refuses what cannot be
         properties = half_properties(properties, place)
-        waits_at, done = RealPlace(HALF_TOPIC, HALF_QUEUE), partial(_sent, request, place.queue_id)
+        waits_at, done = (
+            RealPlace(names.HALF_TOPIC, HALF_QUEUE),
+            partial(_sent, request, place.queue_id),
+        )
         entry = self._entry(wanted, waits_at, body, properties, request, done)
         self._link.put(entry, wait, is_inner=True)
 
@@ -257,13 +245,13 @@ class Sends:
 
     def _asks_once(self, topic: str) -> bool:
         """Not for retry topics: a message that fails again comes with the key that it had."""
-        return self._once and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        return self._once and not topic.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX))
 
     def _send_batch(
         self, request: Request, wanted: SendMessageHeader, place: RealPlace, body: memoryview
     ) -> None:
-        if wanted.topic.startswith(RETRY_PREFIX):
-            raise IllegalMessage("a batch to a retry topic", "send them one by one")
+        if wanted.topic.startswith(names.RETRY_PREFIX):
+            raise errors.IllegalMessage("a batch to a retry topic", "send them one by one")
         parts = list(_parts(self._columns(request, wanted, place, body)))
         sent, once = _SentBatch(request, len(parts), place.queue_id), self._asks_once(wanted.topic)
         for part in parts:
@@ -283,14 +271,14 @@ class Sends:
         encoded = EncodedBatch(np.frombuffer(records, np.uint8), sizes, crc32(records))
         return EncodedColumns(place.topic, place.queue_id, encoded, [key for _, key in items])
 
-    def _item(self, template: RecordTemplate, item: BatchItem) -> tuple[bytes, str]:
+    def _item(self, template: ItemTemplate, item: BatchItem) -> tuple[bytes, str]:
         """The record of one message of a batch, and its unique key: a broker adds nothing to it."""
         given = bytes(item.properties)
         if asks_for_transaction(given.decode("utf-8", "replace")):
-            raise IllegalMessage("a transaction in a batch", "send such messages one by one")
+            raise errors.IllegalMessage("a transaction in a batch", "send such messages one by one")
         properties = stored_properties(given, b"", self._keys.next)
         if delay_level_of(properties, self._delays.level_max) or is_timed(properties):
-            raise IllegalMessage("a delay in a batch", "send delayed messages one by one")
+            raise errors.IllegalMessage("a delay in a batch", "send delayed messages one by one")
         return self._record(template, item.body, properties, item.flag)
 
     def _entry(
@@ -307,11 +295,11 @@ class Sends:
         return EncodedMessage(record, place.topic, place.queue_id, None, key, done)
 
     def _record(
-        self, template: RecordTemplate, body: bytes | memoryview, properties: bytes, flag: int
+        self, template: ItemTemplate, body: bytes | memoryview, properties: bytes, flag: int
     ) -> tuple[bytes, str]:
         """A record and its unique key. Raises MessageTooLarge, IllegalMessage."""
         if len(body) > self._link.body_bytes_max:
-            raise MessageTooLarge(
+            raise errors.MessageTooLarge(
                 f"the body has {len(body)} bytes, {self._link.body_bytes_max} are allowed",
                 "split the body, or raise max_message_size",
             )
@@ -328,11 +316,11 @@ class Sends:
 
 
 def _sent(
-    request: Request, queue_id: int, outcome: Receipt | MqError, recall_handle: str = ""
+    request: Request, queue_id: int, outcome: Receipt | errors.MqError, recall_handle: str = ""
 ) -> None:
     """The message of a request has its outcome. `queue_id`: the one that its client gets to know;
     `recall_handle`: what takes a timer message back."""
-    if isinstance(outcome, MqError):
+    if isinstance(outcome, errors.MqError):
         request.answer(refusal_of_send(outcome))
         return
     ext = _answer_fields(outcome, outcome.msg_id, queue_id)
@@ -353,8 +341,8 @@ class _SentBatch:
         self.queue_id = queue_id
         self.parts: list[BatchReceipt] = []
 
-    def done(self, found: BatchReceipt | MqError) -> None:
-        if isinstance(found, MqError):
+    def done(self, found: BatchReceipt | errors.MqError) -> None:
+        if isinstance(found, errors.MqError):
             self.request.answer(refusal_of_send(found))
             return
         self.parts.append(found)
@@ -369,8 +357,8 @@ class _SentBatch:
             self.request.answer(Reply(worst, _answer_fields(first, ids, self.queue_id)))
 
 
-def _template(request: Request, wanted: SendMessageHeader, place: RealPlace) -> RecordTemplate:
-    return RecordTemplate(
+def _template(request: Request, wanted: SendMessageHeader, place: RealPlace) -> ItemTemplate:
+    return ItemTemplate(
         place.topic,
         place.queue_id,
         wanted.born_timestamp,
@@ -400,18 +388,20 @@ def _parts(columns: EncodedColumns) -> Iterator[EncodedColumns]:
 @lru_cache(maxsize=4096)
 def _check_for_clients(topic: str) -> None:
     """Raises NotAllowed for the system's own topics, which a store of a broker has."""
-    check_topic_for_send(topic)
+    names.check_topic_for_send(topic)
 
 
 def _queue_of(topic: Topic, wanted: int) -> int:
     """The queue that the client named, or any. Raises BadRequest, NotAllowed."""
     if wanted < 0:
         if not topic.write_queues:
-            raise NotAllowed(f"topic {topic.name} has no queue to write to")
+            raise errors.NotAllowed(f"topic {topic.name} has no queue to write to")
         return random.randrange(topic.write_queues)
     queues = max(topic.read_queues, topic.write_queues)
     if wanted >= queues:
-        raise BadRequest(f"queue {wanted} of topic {topic.name} is outside [0, {queues - 1}]")
+        raise errors.BadRequest(
+            f"queue {wanted} of topic {topic.name} is outside [0, {queues - 1}]"
+        )
     return wanted
 
 
@@ -432,11 +422,11 @@ def _answer_fields(first: Receipt, msg_ids: str, queue_id: int) -> dict[str, str
     }
 
 
-def refusal_of_send(error: MqError) -> Reply:
+def refusal_of_send(error: errors.MqError) -> Reply:
     """A refusal has the fields that a Java client reads without a check.
 
     Where the outcome is unknown, the client tries again, as after a time-out of its own.
     """
-    is_unknown = isinstance(error, OutcomeUnknownError)
+    is_unknown = isinstance(error, errors.OutcomeUnknownError)
     code = ResponseCode.SYSTEM_ERROR if is_unknown else error.code
     return Reply(code, SEND_EXT, remark=error.reason)

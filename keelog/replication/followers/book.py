@@ -22,16 +22,9 @@ from keelog.replication.followers.connection import (
     FollowerGone,
     Gone,
 )
+from node.runtime import run_files
 from node.runtime.event_log import Seldom, fields
 from node.runtime.process import now_ms
-from node.runtime.run_files import (
-    ENDED_SHOWN_MAX,
-    FollowerEnd,
-    FollowerRow,
-    FollowersState,
-    SyncState,
-    read_sync_state,
-)
 
 log = logging.getLogger("keelog.followers")
 
@@ -54,7 +47,7 @@ class ElectedRule:
     def __init__(self, root: Path, own_id: int) -> None:
         self._root = root
         self._own_id = own_id
-        self._state: SyncState | None = None
+        self._state: run_files.SyncState | None = None
 
     @property
     def number(self) -> int:
@@ -63,7 +56,7 @@ class ElectedRule:
 
     def look(self) -> None:
         """Takes in what the keeper says now."""
-        self._state = read_sync_state(self._root)
+        self._state = run_files.read_sync_state(self._root)
 
     def acknowledged(self, connections: Iterable[FollowerConnection], needed: int) -> int:
         """The end of the log that all who must have it have, and `needed` followers at least.
@@ -93,7 +86,9 @@ class FollowerBook:
         self._gap_max = gap_max
         self._moments: deque[tuple[float, int]] = deque(maxlen=MOMENTS_MAX)
         """When the log was found to end where; both ascend."""
-        self._ended: deque[tuple[str, Gone, FollowerEnd]] = deque(maxlen=ENDED_SHOWN_MAX)
+        self._ended: deque[tuple[str, Gone, run_files.FollowerEnd]] = deque(
+            maxlen=run_files.ENDED_SHOWN_MAX
+        )
         """With the host, the latest first."""
         self._served: set[str] = set()
         """The addresses of those that could follow."""
@@ -117,7 +112,7 @@ class FollowerBook:
                 self._ended.remove(before)
                 since_ms = before[2].at_ms
         self._served.discard(connection.address)
-        end = FollowerEnd(connection.address, since_ms, acknowledged, gone.reason)
+        end = run_files.FollowerEnd(connection.address, since_ms, acknowledged, gone.reason)
         self._ended.appendleft((*key, end))
         if not self._said.is_due(key, now):
             return
@@ -167,11 +162,11 @@ class FollowerBook:
 
     def state(
         self, connections: Iterable[FollowerConnection], flushed: FlushedLog, now: float
-    ) -> FollowersState:
+    ) -> run_files.FollowersState:
         """All of it, for the file."""
         all_of_them = list(connections)
         self._look_who_is_back(all_of_them)
-        return FollowersState(
+        return run_files.FollowersState(
             self._needed,
             self.acknowledged(all_of_them),
             tuple(self._row(one, flushed.appended, now) for one in all_of_them),
@@ -179,12 +174,12 @@ class FollowerBook:
             -1 if self._rule is None else self._rule.number,
         )
 
-    def _row(self, one: FollowerConnection, end: int, now: float) -> FollowerRow:
+    def _row(self, one: FollowerConnection, end: int, now: float) -> run_files.FollowerRow:
         acknowledged = one.acknowledged or 0
         lag = max(0, end - acknowledged)
         before, sent = self._counted.get(one.address, (now - 1.0, one.sent))
         self._counted[one.address] = now, one.sent
-        return FollowerRow(
+        return run_files.FollowerRow(
             one.address,
             one.since_ms,
             one.sent,

@@ -19,27 +19,14 @@ from typing import NamedTuple
 
 from node.runtime.state_page import RECOVERING, STARTING, LogPage, LogState
 from node.runtime.store_paths import open_regular
+from protocol import ha
 from protocol.addresses import foreign_client
 from protocol.errors import BadRequest, MqError
-from protocol.ha import (
-    FRAME_BODY_BYTES,
-    ONE_BYTE_BEHIND,
-    REPORT_BYTES,
-    FollowerReader,
-    MasterEpoch,
-    MasterEpochs,
-    MasterGreeting,
-    ReportReader,
-    encode_answer,
-    encode_head,
-    encode_switch_head,
-    epoch_at,
-)
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
 
 TURN_BYTES_MAX = 1024 * 1024
 """What one follower gets in a turn, so that others have theirs."""
-RECEIVED_AT_ONCE = 512 * REPORT_BYTES
+RECEIVED_AT_ONCE = 512 * ha.REPORT_BYTES
 
 
 class FlushedLog:
@@ -119,7 +106,7 @@ class PlainWire:
     """One connection's bytes, without a controller."""
 
     def __init__(self) -> None:
-        self._reader: ReportReader | FollowerReader = ReportReader()
+        self._reader: ha.ReportReader | ha.FollowerReader = ha.ReportReader()
 
     @property
     def broker_id(self) -> int:
@@ -140,17 +127,17 @@ class PlainWire:
 
     def head(self, offset: int, size: int) -> bytes:
         """What goes before a frame's bytes."""
-        return encode_head(offset, size)
+        return ha.encode_head(offset, size)
 
 
 class SwitchWire(PlainWire):
     """With a controller. `epochs` loads those of the log; `confirmed` returns its end as all who
     must have it have acknowledged it."""
 
-    def __init__(self, epochs: Callable[[], MasterEpochs], confirmed: Callable[[], int]) -> None:
-        self._follower = self._reader = FollowerReader()
+    def __init__(self, epochs: Callable[[], ha.MasterEpochs], confirmed: Callable[[], int]) -> None:
+        self._follower = self._reader = ha.FollowerReader()
         self._load = epochs
-        self._epochs: MasterEpochs = ()
+        self._epochs: ha.MasterEpochs = ()
         self._confirmed = confirmed
         self._has_greeted = False
 
@@ -165,18 +152,18 @@ class SwitchWire(PlainWire):
             return b""
         self._has_greeted = True
         self._epochs = self._load()
-        return encode_answer(MasterGreeting(end, self._epochs))
+        return ha.encode_answer(ha.MasterGreeting(end, self._epochs))
 
     def piece(self, offset: int, size: int) -> int:
         """A frame belongs to one epoch."""
-        _, end = epoch_at(self._epochs, offset)
+        _, end = ha.epoch_at(self._epochs, offset)
         return size if end is None else min(size, end - offset)
 
     def head(self, offset: int, size: int) -> bytes:
         """Names the epoch of the bytes, and how far the log is confirmed."""
-        epoch, _ = epoch_at(self._epochs, offset)
-        first = self._epochs[0] if self._epochs else MasterEpoch(-1, 0)
-        return encode_switch_head(offset, size, epoch or first, self._confirmed())
+        epoch, _ = ha.epoch_at(self._epochs, offset)
+        first = self._epochs[0] if self._epochs else ha.MasterEpoch(-1, 0)
+        return ha.encode_switch_head(offset, size, epoch or first, self._confirmed())
 
 
 class FollowerPace(NamedTuple):
@@ -286,7 +273,7 @@ class FollowerConnection:
         a broker gives it the last segment alone."""
         if report < 0:
             raise FollowerGone(Gone.BAD_REPORT, f"its first report is {report}, no log offset")
-        if report == ONE_BYTE_BEHIND and not log.appended:
+        if report == ha.ONE_BYTE_BEHIND and not log.appended:
             # Both logs are empty: it wants what follows byte 0, once that is there.
             self.sent, self.acknowledged = report, 0
             return
@@ -344,7 +331,7 @@ class FollowerConnection:
         left = log.end - self.sent
         if left > 0:
             to_segment_end = self._in_segment(log)
-            most = min(left, FRAME_BODY_BYTES, to_segment_end)
+            most = min(left, ha.FRAME_BODY_BYTES, to_segment_end)
             self._left = self._wire.piece(self.sent, most)
             self._head = self._wire.head(self.sent, self._left)
             return True

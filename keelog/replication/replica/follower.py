@@ -6,14 +6,7 @@ One object for the life of the process. `turn` does what is possible now and wai
 import logging
 from collections.abc import Callable
 
-from keelog.replication.replica.comparison import (
-    OVERLAP_BYTES,
-    FollowStopped,
-    OtherSegments,
-    Overlap,
-    check_same,
-    note_epoch,
-)
+from keelog.replication.replica import comparison
 from keelog.replication.replica.log_copy import LogAssembler, LogCopy
 from keelog.replication.replica.master_link import (
     READS_AT_ONCE,
@@ -68,7 +61,7 @@ class MasterFollower:
         self._try_at = now
         self._pause_s = PAUSE_S_MIN
         self._link: MasterLink | None = None
-        self._overlap: Overlap | None = None
+        self._overlap: comparison.Overlap | None = None
         self._assembler: LogAssembler | None = None
         self._turned_away = 0
         """How many connections in a row the master ended before it sent anything."""
@@ -77,7 +70,7 @@ class MasterFollower:
         self.state = CONNECTING
         self.address = MasterAddress()
         self.facts: MasterFacts | None = None
-        self.stopped: FollowStopped | None = None
+        self.stopped: comparison.FollowStopped | None = None
         self.lacks = ""
         """Why the disk had no room at the last try; empty where it had."""
         self._is_halted = False
@@ -141,7 +134,7 @@ class MasterFollower:
             if isinstance(lost, LinkClosed) and overlap is not None:
                 self._count_turned_away(overlap)
             return False
-        except FollowStopped as stopped:
+        except comparison.FollowStopped as stopped:
             self._stop(stopped)
             return False
         except ServiceNotAvailable as full:
@@ -231,7 +224,7 @@ class MasterFollower:
         self.master_end = max(self.master_end, greeting.end)
         copy = self._copy
         if not copy.is_empty:
-            check_same(copy.store.root, copy.end, greeting)
+            comparison.check_same(copy.store.root, copy.end, greeting)
         self._begin(link, self.facts, now)
         if copy.is_empty and greeting.end <= copy.end:
             self._follow()  # there is nothing yet that could be compared
@@ -243,7 +236,7 @@ class MasterFollower:
         else:
             self._check_segments(facts)
             start = max(self._overlap_start(facts), ONE_BYTE_BEHIND)
-            self._overlap = Overlap(start, copy.end, copy.read, facts)
+            self._overlap = comparison.Overlap(start, copy.end, copy.read, facts)
             self._assembler = copy.assembler(starts_at_zero=False)
             self.state, self._began_at = COMPARING, start
             link.report(start, now)
@@ -263,7 +256,7 @@ class MasterFollower:
         link.report(self._began_at, now)
 
     def _overlap_start(self, facts: MasterFacts | None) -> int:
-        start = self._copy.overlap_start(OVERLAP_BYTES)
+        start = self._copy.overlap_start(comparison.OVERLAP_BYTES)
         if facts is not None and start < facts.begin < self._copy.end:
             return facts.begin
         return start
@@ -279,7 +272,7 @@ class MasterFollower:
     def _check_segments(self, facts: MasterFacts | None) -> None:
         own_bytes = self._copy.store.log.segment_bytes
         if facts is not None and facts.segment_bytes not in (0, own_bytes):
-            raise OtherSegments(
+            raise comparison.OtherSegments(
                 f"the master's segments have {facts.segment_bytes} bytes, ours {own_bytes}",
                 "follow with an empty directory: it takes over the master's length",
             )
@@ -318,7 +311,7 @@ class MasterFollower:
         if self.state != FOLLOWING:
             self._follow()
         if frame.epoch is not None and frame.epoch != self._epoch:
-            note_epoch(self._copy.store.root, frame.epoch)
+            comparison.note_epoch(self._copy.store.root, frame.epoch)
             self._epoch = frame.epoch
         assembler.feed(body)
 
@@ -361,7 +354,7 @@ class MasterFollower:
         self._try_at = now + self._pause_s
         self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
 
-    def _count_turned_away(self, overlap: Overlap) -> None:
+    def _count_turned_away(self, overlap: comparison.Overlap) -> None:
         """A connection has ended before the comparison. A node ends that of a follower whose log
         it cannot go on with at once, where a broker sends heart-beats."""
         self._turned_away += 1
@@ -372,7 +365,7 @@ class MasterFollower:
             if not self._broker_id:
                 # An elected master says what is confirmed; its greeting named its end.
                 overlap.check_shorter()
-        except FollowStopped as stopped:
+        except comparison.FollowStopped as stopped:
             self._stop(stopped)
             return
         self.waits_for = (
@@ -382,7 +375,7 @@ class MasterFollower:
             "keelog status at the master shows its reason",
         )
 
-    def _stop(self, stopped: FollowStopped) -> None:
+    def _stop(self, stopped: comparison.FollowStopped) -> None:
         if self._link is not None:
             self._link.close()
             self._link = None
