@@ -91,7 +91,8 @@ class Groups:
             return found
         entry = self._file.entries.get(name)
         if entry is None:
-            if not self._may_create() and not name.startswith(SYSTEM_GROUP_PREFIX):
+            may_create = self._live.now.auto_create_subscription_group
+            if not may_create and not name.startswith(SYSTEM_GROUP_PREFIX):
                 return None
             entry = self._create(name)
         found = self._settings[name] = _settings(entry)
@@ -142,9 +143,6 @@ class Groups:
         for wanted in read_body(GroupConfigs, request.body).group_config_list:
             self._configure(wanted)
         return Reply()
-
-    def _may_create(self) -> bool:
-        return self._live.now.auto_create_subscription_group
 
     def _configure(self, wanted: SubscriptionGroupConfig) -> None:
         name = wanted.group_name

@@ -143,7 +143,8 @@ class Members:
         self._pulled_queues = self._turn = 0
         self.groups: dict[str, Group] = {}
         self.producers: dict[str, dict[RemotingConnection, GroupMember]] = {}
-        self._producers_by_id: dict[str, RemotingConnection] = {}
+        self.producers_by_id: dict[str, RemotingConnection] = {}
+        """The connection of each client that is a producer: the one that beat last."""
         self._joined: dict[RemotingConnection, set[str]] = {}
         """By connection: its consumer groups."""
         self._produces: dict[RemotingConnection, set[str]] = {}
@@ -168,15 +169,6 @@ class Members:
     def find(self, group: str) -> Group | None:
         """A group with members; None where nobody is."""
         return self.groups.get(group)
-
-    @property
-    def producer_count(self) -> int:
-        """Clients that are producers."""
-        return len(self._producers_by_id)
-
-    def producer(self, client_id: str) -> RemotingConnection | None:
-        """The connection of a client that is a producer: the one that beat last."""
-        return self._producers_by_id.get(client_id)
 
     def producer_of(self, group: str) -> RemotingConnection | None:
         """A connection of a group of producers: each in turn, first those whose client reads."""
@@ -223,7 +215,7 @@ class Members:
             self._join(self._produces, connection, name)
         members[connection] = GroupMember(data.client_id, now, header.language.name, header.version)
         self.producers[name] = members
-        self._producers_by_id[data.client_id] = connection
+        self.producers_by_id[data.client_id] = connection
 
     def _beat_of(
         self,
@@ -454,9 +446,9 @@ class Members:
         if member is None:
             return
         self._part(self._produces, connection, name)
-        if self._producers_by_id.get(member.client_id) is connection:
+        if self.producers_by_id.get(member.client_id) is connection:
             # As at a broker also where it is a producer of another group: that beats again.
-            del self._producers_by_id[member.client_id]
+            del self.producers_by_id[member.client_id]
 
     def _notify_anew(self, name: str) -> None:
         """One that was awaited is so no more, and is not back."""

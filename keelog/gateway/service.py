@@ -31,7 +31,7 @@ from keelog.gateway.connection import (
 )
 from keelog.gateway.groups import Groups
 from keelog.gateway.members import AwaitedMembers, Members
-from keelog.gateway.offsets import Offsets
+from keelog.gateway.offsets import Offsets, QueueFacts
 from keelog.gateway.places import ClientPlaces, GroupQueuePlace, PlaceVerdict, WaitingResets
 from keelog.gateway.pulls import COMMIT, Pulls, moved_reply
 from keelog.gateway.sending.returns import Recalls, SendBack
@@ -140,9 +140,8 @@ class GatewayService:
         self._places = ClientPlaces(self._generation_of, self._readable)
         self.commits = commits = Commits(core, self._generation_of)
         self.resets = resets = WaitingResets(self._generation_of)
-        self._offsets = Offsets(
-            core, topics, commits, self.pulls.desk, resets, groups, members, self._places
-        )
+        self.facts = facts = QueueFacts(self.pulls.desk, self.now)
+        self._offsets = Offsets(core, topics, commits, facts, resets, groups, members, self._places)
         self._look_ups = LookUps(core, store.root, self.look_up, self._readable)
         self._tasks: set[asyncio.Future[Any]] = set()
         self._own_tasks: list[asyncio.Future[Any]] = []
@@ -166,14 +165,12 @@ class GatewayService:
             code.END_TRANSACTION: self._ends.take,
             code.PULL_MESSAGE: self._pull,
             code.LITE_PULL_MESSAGE: self._pull,
-            code.QUERY_CONSUMER_OFFSET: lambda request: offsets.stored(request, self.now()),
+            code.QUERY_CONSUMER_OFFSET: offsets.stored,
             code.UPDATE_CONSUMER_OFFSET: offsets.commit,
-            code.SEARCH_OFFSET_BY_TIMESTAMP: lambda request: offsets.by_time(request, self.now()),
-            code.GET_MAX_OFFSET: lambda request: offsets.max(request, self.now()),
-            code.GET_MIN_OFFSET: lambda request: offsets.min(request, self.now()),
-            code.GET_EARLIEST_MSG_STORETIME: lambda request: offsets.earliest_time(
-                request, self.now()
-            ),
+            code.SEARCH_OFFSET_BY_TIMESTAMP: offsets.by_time,
+            code.GET_MAX_OFFSET: offsets.max,
+            code.GET_MIN_OFFSET: offsets.min,
+            code.GET_EARLIEST_MSG_STORETIME: offsets.earliest_time,
             code.QUERY_MESSAGE: self._look_ups.by_key,
             code.VIEW_MESSAGE_BY_ID: self._look_ups.by_offset,
             code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.groups.configure,

@@ -68,7 +68,7 @@ class GatewayStats:
             len(service.pulls.desk.holds),
             service.buffers.held,
             len(service.asked),
-            service.members.producer_count,
+            len(service.members.producers_by_id),
             service.checks.open,
         )
         for place, value in zip(self._gauges, now, strict=True):

@@ -138,7 +138,7 @@ class Replies:
         to = decode_raw_properties(properties).get(REPLY_TO_CLIENT.encode(), b"").decode()
         if not to:
             return f"reply message properties[{REPLY_TO_CLIENT}] is null"
-        connection = self._members.producer(to)
+        connection = self._members.producers_by_id.get(to)
         if connection is None:
             return f"push reply message fail, channel of <{to}> not found."
         ext = self._pushed_fields(wanted, request.connection)

@@ -139,7 +139,8 @@ def add_topics_of_log(found: Recovery, settings: Settings, begin: int) -> tuple[
     not in that table, was removed at the master.
     """
     file, missing = TopicsFile(found.root), dict[str, int]()
-    unknown = [queue for queue in found.tails if not _has_queue(file, queue)]
+    read_queues = {name: topic.read_queues for name, topic in file.topics.items()}
+    unknown = [one for one in found.tails if one.queue_id >= read_queues.get(one.topic, 0)]
     if not unknown:
         return ()
     with open_store(found.root, settings) as store:
@@ -165,11 +166,6 @@ def _last_offset(store: StoppedStore, queue: Queue) -> int:
     except StoreDamaged:
         return store.log.end
     return -1 if last is None else last.physical_offset
-
-
-def _has_queue(file: TopicsFile, queue: Queue) -> bool:
-    known = file.topics.get(queue.topic)
-    return known is not None and queue.queue_id < known.read_queues
 
 
 def _master_end(state: FollowState, though_alive: bool) -> int:

@@ -241,13 +241,7 @@ def _as_it_is(value: Any, depth: int = 0) -> Any:
     return value
 
 
-_SCALARS: dict[Any, Read] = {
-    int: _int64,
-    bool: _boolean,
-    str: _text,
-    float: float,
-    Any: _as_it_is,
-}
+_SCALARS: dict[Any, Read] = {int: _int64, bool: _boolean, str: _text, float: float, Any: _as_it_is}
 _TAKEN: dict[Read, str] = {
     _int64: "int({})",
     _int32: "int({})",

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from dataclasses import fields as dataclass_fields
 from time import localtime, monotonic
 
-from keelog.gateway.admin.figures import GET_NUMS, PUT_NUMS, PUT_SIZE, BrokerCounts, QueueFacts
+from keelog.gateway.admin.figures import GET_NUMS, PUT_NUMS, PUT_SIZE, BrokerCounts
 from keelog.gateway.connection import Reply, Request, json_reply
+from keelog.gateway.offsets import QueueFacts
 from keelog.gateway.settings import CHANGEABLE, LiveSettings
 from keelog.gateway.topics import Topics
 from node.reader.answers import NO_TIME

@@ -13,11 +13,12 @@ from typing import Any
 from keelog.client import groups as client_groups
 from keelog.client.core import ClientCore
 from keelog.client.event_loop import run
-from keelog.gateway.admin.figures import BrokerCounts, QueueFacts
+from keelog.gateway.admin.figures import BrokerCounts
 from keelog.gateway.commits import Commits, GroupOffsets, OfTopics
 from keelog.gateway.connection import Reply, Request, json_reply, system_error
 from keelog.gateway.groups import Groups
 from keelog.gateway.members import Members
+from keelog.gateway.offsets import QueueFacts
 from keelog.gateway.places import GroupQueuePlace, WaitingResets
 from keelog.gateway.topics import Topics
 from node.store.config.topics_file import Topic
@@ -200,7 +201,12 @@ class GroupHandlers:
         else:
             queues = range(topic.read_queues) if wanted.queue_id < 0 else (wanted.queue_id,)
             for queue_id in queues:
-                places[queue_id] = self._facts.offset_at(wanted.topic, queue_id, wanted.timestamp)
+                if wanted.timestamp < 0:
+                    places[queue_id] = self._facts.bounds(wanted.topic, queue_id).max
+                else:
+                    places[queue_id] = self._facts.offset_at(
+                        wanted.topic, queue_id, wanted.timestamp
+                    )
         if not places:
             return system_error("No queues to reset.")
         for queue_id, offset in places.items():

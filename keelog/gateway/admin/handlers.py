@@ -4,19 +4,21 @@ A code of which a node offers nothing is refused with the reason.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keelog.client.core import ClientCore
 from keelog.gateway.admin.broker_info import BrokerHandlers
 from keelog.gateway.admin.clients import ClientHandlers
-from keelog.gateway.admin.figures import BrokerCounts, QueueFacts
+from keelog.gateway.admin.figures import BrokerCounts
 from keelog.gateway.admin.groups import GroupHandlers
 from keelog.gateway.admin.name_server import NameServerHandlers
 from keelog.gateway.admin.slaves import SlaveHandlers
 from keelog.gateway.admin.topics import TopicHandlers
 from keelog.gateway.commits import GroupOffsets
 from keelog.gateway.connection import Reply, Request, json_reply, system_error
+from keelog.gateway.settings import UNIT_FLAG, UNIT_SUB_FLAG
 from protocol.errors import NotAllowed
 from protocol.remoting.codes import RequestCode, ResponseCode
 from protocol.remoting.controller import ControllerCode
@@ -66,11 +68,10 @@ class AdminHandlers:
 
     def __init__(self, service: "GatewayService", root: Path, core: ClientCore) -> None:
         topics, members, groups = service.topics, service.members, service.groups
-        resets, live = service.resets, service.live
+        resets, live, facts = service.resets, service.live, service.facts
         self._counts = counts = BrokerCounts(root, members)
         self._names = NameServerHandlers(root, topics)
         self._settings = groups
-        facts = QueueFacts(service.pulls.desk, service.now)
         offsets = GroupOffsets(core, service.commits)
         self._topics = TopicHandlers(core, topics, members, resets, facts, offsets, counts)
         self._groups = GroupHandlers(
@@ -131,13 +132,15 @@ class AdminHandlers:
             code.GET_KV_CONFIG: names.get,
             code.DELETE_KV_CONFIG: names.delete,
             code.GET_KVLIST_BY_NAMESPACE: names.values,
-            code.WIPE_WRITE_PERM_OF_BROKER: names.wipe,
-            code.ADD_WRITE_PERM_OF_BROKER: names.unwipe,
+            code.WIPE_WRITE_PERM_OF_BROKER: partial(names.set_wiped, True),
+            code.ADD_WRITE_PERM_OF_BROKER: partial(names.set_wiped, False),
             code.GET_TOPICS_BY_CLUSTER: names.topics_of_cluster,
             code.GET_SYSTEM_TOPIC_LIST_FROM_NS: names.system_topics,
-            code.GET_UNIT_TOPIC_LIST: names.unit_topics,
-            code.GET_HAS_UNIT_SUB_TOPIC_LIST: names.unit_retry_topics,
-            code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: names.unit_retry_topics_of_others,
+            code.GET_UNIT_TOPIC_LIST: partial(names.flagged, UNIT_FLAG, 0),
+            code.GET_HAS_UNIT_SUB_TOPIC_LIST: partial(names.flagged, UNIT_SUB_FLAG, 0),
+            code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: partial(
+                names.flagged, UNIT_SUB_FLAG, UNIT_FLAG
+            ),
         }
 
     def _of_groups(self) -> dict[int, Handle]:

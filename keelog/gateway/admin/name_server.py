@@ -4,12 +4,10 @@ Values of names are kept in `config/kvConfig.json`, the file of a name server (K
 there, unless `orderMessageEnable` is set, nothing heeds the order of topics in them.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 from keelog.gateway.admin.topics import SYSTEM_TOPICS, is_system_topic
 from keelog.gateway.connection import Reply, Request, json_reply
-from keelog.gateway.settings import UNIT_FLAG, UNIT_SUB_FLAG
 from keelog.gateway.topics import Topics
 from node.runtime.process import now_ms
 from node.store.config.config_table import ConfigTable
@@ -74,20 +72,14 @@ class NameServerHandlers:
         table = {name: str(value) for name, value in found.items()}
         return json_reply(KVTable(table))
 
-    def wipe(self, request: Request) -> Reply:
-        """205: routes say that nothing can be sent, until 327 or a restart of the gateway."""
-        return Reply(ext={"wipeTopicCount": self._set_wiped(request, is_wiped=True)})
-
-    def unwipe(self, request: Request) -> Reply:
-        """327: takes 205 back."""
-        return Reply(ext={"addTopicCount": self._set_wiped(request, is_wiped=False)})
-
-    def _set_wiped(self, request: Request, *, is_wiped: bool) -> str:
-        """How many topics that concerns: none of another broker."""
-        if request_fields(request.header).broker_name != self._topics.name.broker:
-            return "0"
-        self._topics.is_wiped = is_wiped
-        return str(len(self._topics.announced().topic_config_table))
+    def set_wiped(self, is_wiped: bool, request: Request) -> Reply:
+        """205: routes say that nothing can be sent, until 327 or a restart of the gateway. Returns
+        how many topics that concerns: none of another broker."""
+        count = 0
+        if request_fields(request.header).broker_name == self._topics.name.broker:
+            self._topics.is_wiped = is_wiped
+            count = len(self._topics.announced().topic_config_table)
+        return Reply(ext={"wipeTopicCount" if is_wiped else "addTopicCount": str(count)})
 
     def topics_of_cluster(self, request: Request) -> Reply:
         """224: the topics of a cluster, which is this node."""
@@ -101,23 +93,13 @@ class NameServerHandlers:
         names = (self._topics.name.cluster, self._topics.name.broker)
         return json_reply(TopicList(names, address))
 
-    def unit_topics(self, _: Request) -> Reply:
-        """311: the topics that producers in unit mode made."""
-        return self._flagged(lambda flag: bool(flag & UNIT_FLAG))
-
-    def unit_retry_topics(self, _: Request) -> Reply:
-        """312: the topics with a mark of groups in unit mode."""
-        return self._flagged(lambda flag: bool(flag & UNIT_SUB_FLAG))
-
-    def unit_retry_topics_of_others(self, _: Request) -> Reply:
-        """313: those of 312 that are not among those of 311."""
-        return self._flagged(lambda flag: bool(flag & UNIT_SUB_FLAG and not flag & UNIT_FLAG))
-
-    def _flagged(self, fits: Callable[[int], bool]) -> Reply:
-        """The topics whose flags fit."""
-        known = self._topics.announced().topic_config_table
-        names = tuple(name for name, one in known.items() if fits(one.topic_sys_flag))
-        return json_reply(TopicList(names))
+    def flagged(self, has: int, lacks: int, _: Request) -> Reply:
+        """311 to 313: the topics of which the flags have a bit, and lack another."""
+        flags = {
+            n: t.topic_sys_flag for n, t in self._topics.announced().topic_config_table.items()
+        }
+        names = (name for name, flag in flags.items() if flag & has and not flag & lacks)
+        return json_reply(TopicList(tuple(names)))
 
     def own_system_topics(self, _: Request) -> Reply:
         """305: of a broker: the topics that clients may not make, also those that nobody has made:

@@ -141,7 +141,3 @@ class SlaveHandlers:
             "maxOffset": self._end(),
         }
         return json_reply(body)
-
-    def role_changed(self, _: Request) -> Reply:
-        """1008: the keeper asks the controller by itself, twice a second."""
-        return Reply()

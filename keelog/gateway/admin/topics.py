@@ -13,10 +13,11 @@ from typing import Any
 from keelog.client import operations
 from keelog.client.core import ClientCore
 from keelog.client.event_loop import run
-from keelog.gateway.admin.figures import BrokerCounts, QueueFacts
+from keelog.gateway.admin.figures import BrokerCounts
 from keelog.gateway.commits import GroupOffsets
 from keelog.gateway.connection import Reply, Request, json_reply, system_error
 from keelog.gateway.members import Members
+from keelog.gateway.offsets import QueueFacts
 from keelog.gateway.places import WaitingResets
 from keelog.gateway.settings import SELF_TEST_TOPIC, TBW102
 from keelog.gateway.topics import Topics

@@ -12,11 +12,7 @@ from keelog.gateway.sending.stored_properties import copy_of, real_place_of
 from protocol.ids import Host, parse_offset_message_id
 from protocol.names import HALF_TOPIC, OP_TOPIC, UNDECIDED_TOPIC
 from protocol.record import properties as props
-from protocol.record.codec import (
-    TRANSACTION_COMMIT,
-    TRANSACTION_MASK,
-    Record,
-)
+from protocol.record.codec import TRANSACTION_COMMIT, TRANSACTION_MASK, Record
 from protocol.record.encode import pack_fields
 from protocol.record.patch import PlainRow, StoreStamp, patch_plain
 from protocol.record.waiting import RealPlace, joined_properties

@@ -54,13 +54,7 @@ from protocol.record.waiting import (
     scheduled,
     timed,
 )
-from protocol.remoting.batch import (
-    BatchItem,
-    ItemTemplate,
-    batch_items,
-    encode_items,
-    packed_names,
-)
+from protocol.remoting.batch import BatchItem, ItemTemplate, batch_items, encode_items, packed_names
 from protocol.remoting.codes import ResponseCode
 from protocol.remoting.header_fields import SendMessageHeader, request_fields
 from protocol.request_fields import WAIT_NONE

@@ -15,12 +15,7 @@ from typing import NamedTuple
 
 from keelog.gateway.settings import REGION
 from protocol.errors import IllegalMessage
-from protocol.names import (
-    DLQ_PREFIX,
-    QUEUE_ID_MAX,
-    RETRY_PREFIX,
-    is_folder_name,
-)
+from protocol.names import DLQ_PREFIX, QUEUE_ID_MAX, RETRY_PREFIX, is_folder_name
 from protocol.record import properties as props
 from protocol.record import waiting
 from protocol.record.codec import TRANSACTION_MASK, Record, has_crc_property

@@ -157,11 +157,6 @@ class TimerRecords:
         key, topic = record.unique_key, record.properties.get(props.REAL_TOPIC, "")
         return (key, f"{topic}+{key}") if key else ()
 
-    @classmethod
-    def is_taken_back(cls, record: Record, loaded: "LoadedSecond") -> bool:
-        """Whether another message of its second takes it back."""
-        return bool(loaded.taken_back) and not loaded.taken_back.isdisjoint(cls.keys_of(record))
-
     @staticmethod
     def delivery(record: Record, written_ms: int, now_ms: int, is_rolled: bool) -> Delivery | None:
         """The delivery of a message that is due; None for one that only takes another back.

@@ -305,7 +305,9 @@ class TimerDeliverer:
                 await asyncio.sleep(0)
             else:
                 await self._sleep(files)
-            self._look_at_batches()
+            for batch in [one for one in self._batches if one.done()]:
+                self._batches.discard(batch)
+                batch.result()
 
     async def _load(self, files: TimerFiles, now: int) -> None:
         """Loads the seconds that have begun, or begin soon."""
@@ -360,7 +362,9 @@ class TimerDeliverer:
         for unit in due:
             record = self._records.at(unit.physical_offset)
             is_rolled = bool(unit.magic & TIMER_ROLL)
-            if record is None or (not is_rolled and self._records.is_taken_back(record, loaded)):
+            if record is None:
+                continue
+            if not (is_rolled or loaded.taken_back.isdisjoint(self._records.keys_of(record))):
                 continue
             is_late = unit.due_ms <= unit.written_ms
             written_ms = NEVER_WAITED if is_late and not is_rolled else unit.written_ms
@@ -371,12 +375,6 @@ class TimerDeliverer:
         self._late_ms = max(self._late_ms, self._at.wall_ms - due[0].due_ms)
         loaded.delivered(due)
         self._changed.set()
-
-    def _look_at_batches(self) -> None:
-        """Raises what a batch did not foresee."""
-        for batch in [one for one in self._batches if one.done()]:
-            self._batches.discard(batch)
-            batch.result()
 
     def _pass(self, files: TimerFiles, now: int) -> None:
         """Notes how far all is delivered: whole seconds that are over."""

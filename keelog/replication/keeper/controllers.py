@@ -189,11 +189,7 @@ def _apply(root: Path, controllers: Controllers, member: NodeOfGroup) -> roles.B
         asked = roles.BrokerIdentity(member.cluster, member.broker, int(text), code)
         roles.save_asked_identity(root, asked)
     _check_group(root, asked, member)
-    ext = {
-        **group,
-        "appliedBrokerId": str(asked.broker_id),
-        "registerCheckCode": asked.check_code,
-    }
+    ext = {**group, "appliedBrokerId": str(asked.broker_id), "registerCheckCode": asked.check_code}
     answer = controllers.ask(ControllerCode.APPLY_BROKER_ID, ext)
     if answer.code != ResponseCode.SUCCESS:
         if answer.code == ControllerReply.BROKER_ID_INVALID:

@@ -123,7 +123,7 @@ class MasterFollower:
             if self._link is None:
                 self._connect(now)
                 return False
-            if self._link.awaits_greeting:
+            if self._link.greeting is not None:
                 self._hear_greeting(self._link, now)
                 return False
             has_more = self._receive(self._link, now)

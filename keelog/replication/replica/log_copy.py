@@ -282,10 +282,7 @@ class LogCopy:
 def settings_of_copy(settings: Settings) -> Settings:
     """A replica's log as it is: each flush is waited for, and no append waits in memory."""
     return replace(
-        settings,
-        flush_disk_type=SYNC_FLUSH,
-        transient_store_pool_enable=False,
-        idempotent_window=0,
+        settings, flush_disk_type=SYNC_FLUSH, transient_store_pool_enable=False, idempotent_window=0
     )
 
 

@@ -29,7 +29,6 @@ from protocol.ha import (
 CONNECT_S = 5.0
 """How long a connection may take."""
 
-_GREETING_BYTES_AT_ONCE = 64 * 1024
 READS_AT_ONCE = 16
 """Reads of one turn: then the loop looks at other things."""
 
@@ -45,7 +44,8 @@ class MasterLink:
         self._broker_id = broker_id
         self._encode: Callable[[int], bytes] = encode_switch_report if broker_id else encode_report
         self._frames: LogFrameReader = SwitchFrameReader() if broker_id else LogFrameReader()
-        self._greeting = GreetingReader() if broker_id else None
+        self.greeting = GreetingReader() if broker_id else None
+        """Of the master; None once it has come."""
         self._heard_at = now
         self._reported_at = now
         self._unsent = b""
@@ -60,11 +60,6 @@ class MasterLink:
         """What to wait for."""
         return select.POLLIN | (select.POLLOUT if self._unsent else 0)
 
-    @property
-    def awaits_greeting(self) -> bool:
-        """Whether the master's greeting has not come yet."""
-        return self._greeting is not None
-
     def greet(self) -> None:
         """Says who follows. Raises LinkLost."""
         self._unsent = encode_greeting(self._broker_id)
@@ -72,30 +67,15 @@ class MasterLink:
 
     def receive_greeting(self, now: float) -> MasterGreeting | None:
         """The master's greeting, once it is whole. Raises LinkLost."""
-        assert self._greeting is not None
-        if self._unsent:
-            self._send()
+        assert self.greeting is not None
+        data = self._read(now)
         try:
-            data = self._socket.recv(_GREETING_BYTES_AT_ONCE)
-        except BlockingIOError:
-            self._check_silence(now)
-            return None
-        except OSError as error:
-            raise LinkClosed(f"the connection was lost: {error.strerror or error}") from None
-        if not data:
-            raise LinkClosed("the master closed the connection")
-        self._heard_at = now
-        try:
-            greeting = self._greeting.feed(data)
+            found = self.greeting.feed(data)
         except BadRequest as error:
             raise LinkLost(error.reason) from None
-        if greeting is not None:
-            self._greeting = None
-        return greeting
-
-    def _check_silence(self, now: float) -> None:
-        if now - self._heard_at > SILENCE_S:
-            raise LinkLost(f"the master said nothing for {SILENCE_S:.0f} s")
+        if found is not None:
+            self.greeting = None
+        return found
 
     def report(self, end: int, now: float) -> None:
         """Tells the master that our log is durable below `end`. Raises LinkLost."""
@@ -121,22 +101,29 @@ class MasterLink:
     def receive(self, now: float) -> list[LogFrame]:
         """The frames of one read, whose bodies are valid until the next; none when nothing is
         there. Raises LinkLost, also when the master is silent for too long."""
+        count = len(self._read(now))
+        try:
+            return list(self._frames.take(count)) if count else []
+        except BadRequest as error:
+            raise LinkLost(error.reason) from None
+
+    def _read(self, now: float) -> memoryview:
+        """What one read brings, in the room of the frames; nothing where nothing is there."""
         if self._unsent:
             self._send()
+        room = self._frames.room()
         try:
-            count = self._socket.recv_into(self._frames.room())
+            count = self._socket.recv_into(room)
         except BlockingIOError:
-            self._check_silence(now)
-            return []
+            if now - self._heard_at > SILENCE_S:
+                raise LinkLost(f"the master said nothing for {SILENCE_S:.0f} s") from None
+            return room[:0]
         except OSError as error:
             raise LinkClosed(f"the connection was lost: {error.strerror or error}") from None
         if not count:
             raise LinkClosed("the master closed the connection")
         self._heard_at = now
-        try:
-            return list(self._frames.take(count))
-        except BadRequest as error:
-            raise LinkLost(error.reason) from None
+        return room[:count]
 
     def close(self) -> None:
         self._socket.close()

@@ -98,11 +98,7 @@ class MasterTables:
     """All methods are for the thread of the loop."""
 
     def __init__(
-        self,
-        root: Path,
-        topics: TopicTable,
-        offsets: ConsumerOffsets,
-        now: float,
+        self, root: Path, topics: TopicTable, offsets: ConsumerOffsets, now: float
     ) -> None:
         self._root = root
         self._topics = topics
@@ -294,10 +290,7 @@ def _paged(place: str, code: int, kind: str, name: str) -> dict[str, Any]:
             if total is None or len(table) >= int(total) or len(table) == before:
                 break
     kept = (_DATA_VERSION, "forbiddenTable")
-    return {
-        **{key: document[key] for key in kept if document.get(key) is not None},
-        name: table,
-    }
+    return {**{key: document[key] for key in kept if document.get(key) is not None}, name: table}
 
 
 def _one(place: str, code: int, table: str) -> dict[str, Any]:
