@@ -51,7 +51,7 @@ class GroupSettings(NamedTuple):
 
     may_consume: bool = True
     may_broadcast: bool = True
-    rings: bool = True
+    notifies: bool = True
     """Whether its members hear of others that come and go."""
     retry_queues: int = 1
     retry_times_max: int = 16
@@ -200,7 +200,7 @@ def _settings(entry: dict[str, Any]) -> GroupSettings:
     return GroupSettings(
         may_consume=entry.get("consumeEnable") is not False,
         may_broadcast=entry.get("consumeBroadcastEnable") is not False,
-        rings=entry.get("notifyConsumerIdsChangedEnable") is not False,
+        notifies=entry.get("notifyConsumerIdsChangedEnable") is not False,
         retry_queues=number("retryQueueNums", 1),
         retry_times_max=number("retryMaxTimes", 16),
         broker_id=number("brokerId", 0),

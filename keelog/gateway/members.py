@@ -135,7 +135,7 @@ class Members:
     def __init__(self, awaited: "AwaitedMembers | None" = None) -> None:
         """`awaited`: who was there before the gateway started."""
         self._awaited = AwaitedMembers() if awaited is None else awaited
-        self.may_ring: Callable[[str], bool] = lambda group: True
+        self.may_notify: Callable[[str], bool] = lambda group: True
         """Whether a group's members hear of changes; its owner sets it."""
         self.changes = self.pulls = 0
         """They rise when `shown` has something else to say: of members, and of what they pulled or
@@ -459,7 +459,7 @@ class Members:
 
     def _notify(self, name: str, group: Group) -> None:
         """40: notifies all members that the group has changed."""
-        if group.message_model == BROADCASTING or not self.may_ring(name):
+        if group.message_model == BROADCASTING or not self.may_notify(name):
             return
         for connection in group.members:
             ext = {"consumerGroup": name}

@@ -123,7 +123,7 @@ class GatewayService:
             lambda group: members.has_locks(group, monotonic()),
             is_owner=not settings.follow,
         )
-        members.may_ring = lambda group: groups.settings(group).rings
+        members.may_notify = lambda group: groups.settings(group).notifies
         self.pulls = Pulls(store, topics, members, groups, limits, shards)
         self.link = link = WriterLink(core, run_dir(store.root), settings, self.buffers.gathering)
         levels = len(settings.delay_levels_ms)

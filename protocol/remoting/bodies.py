@@ -201,14 +201,6 @@ class SubscriptionGroupConfig(NamedTuple):
     attributes: Mapping[str, str] = _EMPTY
 
 
-class SubscriptionGroupTable(NamedTuple):
-    """201: all groups of a broker, and what is forbidden to each."""
-
-    subscription_group_table: Mapping[str, SubscriptionGroupConfig] = _EMPTY
-    forbidden_table: Mapping[str, Mapping[str, Int32]] = _EMPTY
-    data_version: DataVersion = DataVersion()
-
-
 class TopicOffset(NamedTuple):
     """The bounds of one queue."""
 
@@ -260,18 +252,6 @@ class GetConsumerStatusBody(NamedTuple):
 
     message_queue_table: Mapping[MessageQueue, int] = _EMPTY
     consumer_table: Mapping[str, Mapping[MessageQueue, int]] = _EMPTY
-
-
-class ConsumerRunningInfo(NamedTuple):
-    """307 from a client: what it does. The details of its queues are passed on as they are."""
-
-    properties: Mapping[str, Any] = _EMPTY
-    subscription_set: tuple[SubscriptionData, ...] = ()
-    mq_table: Mapping[MessageQueue, Any] = _EMPTY
-    mq_pop_table: Mapping[MessageQueue, Any] = _EMPTY
-    status_table: Mapping[str, Any] = _EMPTY
-    user_consumer_info: Mapping[str, str] = _EMPTY
-    jstack: str | None = None
 
 
 class KVTable(NamedTuple):

@@ -68,7 +68,7 @@ def batches(properties: st.SearchStrategy[bytes]) -> st.SearchStrategy[list[Item
 def sends_with(crc: bool) -> Sends:
     link = SimpleNamespace(body_bytes_max=BODY_MAX, crc=crc)
     delays = DelayRules(18, 1000, "b")
-    made = Sends(*cast(Any, (link, None, None, "c", delays)), Settings())
+    made = Sends(*cast(Any, (link, None, None, "c", delays, Settings())))
     made._keys = cast(Any, SimpleNamespace(next=lambda: "OURS"))
     return made
 

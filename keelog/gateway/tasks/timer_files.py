@@ -289,13 +289,11 @@ class TimerFiles:
 
     def last_of(self, second: int) -> int:
         """The position of the last unit of a second; NO_UNIT without one."""
-        slot = self._slots[second % WHEEL_SLOTS]
-        return int(slot["last"]) if int(slot["second"]) == second else NO_TIMER_UNIT
+        return self._slot(second)[1]
 
     def count_of(self, second: int) -> int:
         """The messages of a second, without those that are taken back."""
-        slot = self._slots[second % WHEEL_SLOTS]
-        return int(slot["count"]) if int(slot["second"]) == second else 0
+        return self._slot(second)[2]
 
     def next_second(self, first: int, end: int) -> int | None:
         """The first second of [first, end) that has a unit."""
