@@ -22,18 +22,7 @@ from keelog.client.event_loop import run
 from keelog.client.results import Receipt
 from keelog.client.send.record_batch import EncodedMessage
 from keelog.gateway.connection import RemotingConnection
-from keelog.gateway.sending.half import (
-    CHECK_TIMES,
-    FIRST_OFFSET,
-    PRODUCER_GROUP,
-    asked_again,
-    ended_offsets,
-    immune_again,
-    immunity_ms,
-    number_in,
-    question,
-    undecided,
-)
+from keelog.gateway.sending import half as halves
 from keelog.gateway.sending.writer_link import FutureSlot, WriterLink
 from keelog.gateway.system_queue import read_page
 from keelog.gateway.topics import Topics
@@ -107,7 +96,7 @@ class OpView:
                 self.offset = following
 
     def _take(self, record: Record) -> None:
-        offsets = ended_offsets(record)
+        offsets = halves.ended_offsets(record)
         for offset in offsets:
             if self.first <= offset < self.limit:
                 self.resolved.add(offset)
@@ -157,12 +146,12 @@ def judge(half: Record, bounds: CheckBounds, age_ms: int, is_fresh: bool) -> Hal
 
     `is_fresh`: it was stored after the round began.
     """
-    is_worn = (number_in(half, CHECK_TIMES) or 0) >= bounds.times_max
+    is_worn = (halves.number_in(half, halves.CHECK_TIMES) or 0) >= bounds.times_max
     if is_worn or age_ms > bounds.age_ms_max:
         return HalfVerdict.GIVE_UP
     if is_fresh:
         return HalfVerdict.STOP
-    immune = immunity_ms(half, bounds.timeout_ms)
+    immune = halves.immunity_ms(half, bounds.timeout_ms)
     if immune is None:
         return HalfVerdict.STOP if age_ms <= bounds.timeout_ms else HalfVerdict.ASK
     return HalfVerdict.IMMUNE if age_ms <= immune else HalfVerdict.ASK
@@ -283,12 +272,12 @@ class Checks:
                 await asyncio.sleep(0)
         return offset
 
-    async def _deal_with(self, halves: Sequence[Record], ops: OpView, end: int) -> Record | None:
+    async def _deal_with(self, some: Sequence[Record], ops: OpView, end: int) -> Record | None:
         """Returns the half message before which the round ends; None where it goes on."""
         puts: list[tuple[Record, HalfVerdict, asyncio.Future[Receipt | MqError]]] = []
         stop: Record | None = None
         now = moment()
-        for half in halves:
+        for half in some:
             verdict = self._verdict(half, ops, end, now)
             if verdict is HalfVerdict.STOP:
                 stop = half
@@ -311,7 +300,7 @@ class Checks:
     def _verdict(self, half: Record, ops: OpView, end: int, now: Moment) -> HalfVerdict:
         offset, chains = half.head.queue_offset, self._ends.chains
         first = chains.first_of(half)
-        before = number_in(half, FIRST_OFFSET)
+        before = halves.number_in(half, halves.FIRST_OFFSET)
         if offset in ops.resolved or chains.has_ended(first):
             return HalfVerdict.PASS
         if before is not None and (before in ops.resolved or before in ops.earlier):
@@ -327,11 +316,11 @@ class Checks:
     def _put(self, half: Record, verdict: HalfVerdict) -> "asyncio.Future[Receipt | MqError]":
         crc, topic, queue_id = self._link.crc, HALF_TOPIC, half.head.queue_id
         if verdict is HalfVerdict.ASK:
-            record = asked_again(half, crc)
+            record = halves.asked_again(half, crc)
         elif verdict is HalfVerdict.IMMUNE:
-            record = immune_again(half, crc)
+            record = halves.immune_again(half, crc)
         else:
-            record, topic, queue_id = undecided(half, crc), UNDECIDED_TOPIC, 0
+            record, topic, queue_id = halves.undecided(half, crc), UNDECIDED_TOPIC, 0
         slot = FutureSlot()
         entry = EncodedMessage(record, topic, queue_id, None, half.unique_key, slot)
         self._link.put(entry, WAIT_NONE, is_inner=True)
@@ -350,12 +339,12 @@ class Checks:
 
     def _ask(self, half: Record, again: Receipt) -> None:
         """39: nobody waits for the answer, which is an end of the transaction (37)."""
-        group = half.properties.get(PRODUCER_GROUP, "")
+        group = half.properties.get(halves.PRODUCER_GROUP, "")
         connection = self._producer(group)
         if connection is None:
             log.warning("no producer can be asked", extra=fields(group=group))
             return
-        ext, body = question(half, again, self._broker)
+        ext, body = halves.question(half, again, self._broker)
         self._opaque = (self._opaque + 1) % INT32_MAX
         code = RequestCode.CHECK_TRANSACTION_STATE
         connection.send(RemotingHeader(code, self._opaque, ONE_WAY, ext), body)

@@ -1,8 +1,8 @@
 """The fields of headers: those of requests, by their codes, and those that name a damaged message.
 
-To add a request's, declare it and name its codes. Those of the admin tools come first. Other fields
-may be there and are ignored: `lo`, `ns`, `nsd`, `bname`, `oway` of 5.x, `AccessKey`, `Signature`,
-`SecurityToken`.
+To add a request's, declare what a node heeds, and name its codes. Those of the admin tools come
+first. Other fields may be there and are ignored, as `lo`, `ns`, `nsd`, `bname`, `oway` of 5.x,
+`AccessKey`, `Signature`, `SecurityToken`.
 
 A pull's answer names a damaged message by fields that RocketMQ's clients ignore.
 """
@@ -89,7 +89,6 @@ class ResetOffsetHeader(NamedTuple):
     topic: str
     group: str
     timestamp: int
-    is_force: bool = False
     queue_id: Int32 = -1
     offset: int = -1
 
@@ -107,7 +106,6 @@ class RunningInfoHeader(NamedTuple):
 
     consumer_group: str
     client_id: str
-    jstack_enable: bool = False
 
 
 class ConsumeDirectlyHeader(NamedTuple):
@@ -116,7 +114,6 @@ class ConsumeDirectlyHeader(NamedTuple):
     consumer_group: str
     client_id: str = ""
     msg_id: str = ""
-    topic: str = ""
 
 
 class CloneOffsetHeader(NamedTuple):
@@ -219,7 +216,6 @@ class PullMessageHeader(NamedTuple):
     expression_type: str = "TAG"
     max_msg_bytes: Int32 = INT32_MAX
     request_source: Int32 | None = None
-    proxy_forward_client_id: Annotated[str | None, "proxyFrowardClientId"] = None
     known_at: int | None = None
     """Of our own client alone: a log offset at which it knew the place."""
 
@@ -274,7 +270,6 @@ class QueryMessageHeader(NamedTuple):
     begin_timestamp: int
     end_timestamp: int
     index_type: str = ""
-    last_key: str | None = None
     unique_key_query: Annotated[bool, "_UNIQUE_KEY_QUERY"] = False
 
 
@@ -282,7 +277,6 @@ class ViewMessageHeader(NamedTuple):
     """The message at a log offset."""
 
     offset: int
-    topic: str | None = None
 
 
 class UnregisterClientHeader(NamedTuple):
@@ -321,10 +315,7 @@ class EndTransactionHeader(NamedTuple):
     tran_state_table_offset: int
     commit_log_offset: int
     commit_or_rollback: Int32
-    msg_id: str = ""
     from_transaction_check: bool = False
-    transaction_id: str | None = None
-    topic: str | None = None
 
 
 class ConsumerGroupHeader(NamedTuple):
@@ -345,7 +336,6 @@ class CreateTopicHeader(NamedTuple):
     topic_sys_flag: Int32 = 0
     order: bool = False
     attributes: str | None = None
-    force: bool = False
 
 
 class GetRouteInfoHeader(NamedTuple):

@@ -12,19 +12,8 @@ from typing import NamedTuple
 from keelog.replication.replica.questions import MasterFacts, ask_facts
 from node.runtime.addresses import MasterSource, remoting_beside, split_place
 from node.runtime.run_files import read_master_place
+from protocol import ha
 from protocol.errors import BadRequest
-from protocol.ha import (
-    HEARTBEAT_S,
-    SILENCE_S,
-    GreetingReader,
-    LogFrame,
-    LogFrameReader,
-    MasterGreeting,
-    SwitchFrameReader,
-    encode_greeting,
-    encode_report,
-    encode_switch_report,
-)
 
 CONNECT_S = 5.0
 """How long a connection may take."""
@@ -42,9 +31,13 @@ class MasterLink:
     def __init__(self, connected: socket.socket, now: float, broker_id: int = 0) -> None:
         self._socket = connected
         self._broker_id = broker_id
-        self._encode: Callable[[int], bytes] = encode_switch_report if broker_id else encode_report
-        self._frames: LogFrameReader = SwitchFrameReader() if broker_id else LogFrameReader()
-        self.greeting = GreetingReader() if broker_id else None
+        self._encode: Callable[[int], bytes] = (
+            ha.encode_switch_report if broker_id else ha.encode_report
+        )
+        self._frames: ha.LogFrameReader = (
+            ha.SwitchFrameReader() if broker_id else ha.LogFrameReader()
+        )
+        self.greeting = ha.GreetingReader() if broker_id else None
         """Of the master; None once it has come."""
         self._heard_at = now
         self._reported_at = now
@@ -62,10 +55,10 @@ class MasterLink:
 
     def greet(self) -> None:
         """Says who follows. Raises LinkLost."""
-        self._unsent = encode_greeting(self._broker_id)
+        self._unsent = ha.encode_greeting(self._broker_id)
         self._send()
 
-    def receive_greeting(self, now: float) -> MasterGreeting | None:
+    def receive_greeting(self, now: float) -> ha.MasterGreeting | None:
         """The master's greeting, once it is whole. Raises LinkLost."""
         assert self.greeting is not None
         data = self._read(now)
@@ -87,7 +80,7 @@ class MasterLink:
 
     def is_report_due(self, now: float) -> bool:
         """Whether a report is due though nothing is new: the master closes what is silent."""
-        return now - self._reported_at >= HEARTBEAT_S
+        return now - self._reported_at >= ha.HEARTBEAT_S
 
     def _send(self) -> None:
         try:
@@ -98,7 +91,7 @@ class MasterLink:
         except OSError as error:
             raise LinkClosed(f"the connection was lost: {error.strerror or error}") from None
 
-    def receive(self, now: float) -> list[LogFrame]:
+    def receive(self, now: float) -> list[ha.LogFrame]:
         """The frames of one read, whose bodies are valid until the next; none when nothing is
         there. Raises LinkLost, also when the master is silent for too long."""
         count = len(self._read(now))
@@ -115,8 +108,8 @@ class MasterLink:
         try:
             count = self._socket.recv_into(room)
         except BlockingIOError:
-            if now - self._heard_at > SILENCE_S:
-                raise LinkLost(f"the master said nothing for {SILENCE_S:.0f} s") from None
+            if now - self._heard_at > ha.SILENCE_S:
+                raise LinkLost(f"the master said nothing for {ha.SILENCE_S:.0f} s") from None
             return room[:0]
         except OSError as error:
             raise LinkClosed(f"the connection was lost: {error.strerror or error}") from None
