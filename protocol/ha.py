@@ -146,7 +146,6 @@ class LogFrameReader:
             yield frame
 
     def _size(self, at: int) -> tuple[int, int]:
-        """The offset and the size that the head at `at` names."""
         offset, size = _HEAD.unpack_from(self._buffer, at)
         return offset, size
 

@@ -166,7 +166,6 @@ class ConnectionBuffers:
         self.held = sum(self._holders.values())
 
     def _shrink(self) -> None:
-        """Ends the connections that hold most, until the others fit."""
         while self.held > self._limit:
             greediest = max(self._holders, key=self._holders.__getitem__)
             why = f"the connections hold {self.held} bytes, this one {self._holders[greediest]}"

@@ -116,7 +116,6 @@ class Group:
 
 
 def _chars(subscriptions: Iterable[bodies.SubscriptionData]) -> int:
-    """About how much memory subscriptions take."""
     return sum(
         len(one.topic) + len(one.sub_string) + sum(map(len, one.tags_set)) + len(one.code_set)
         for one in subscriptions

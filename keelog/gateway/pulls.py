@@ -188,7 +188,6 @@ class Pulls:
             )
 
     def _refusal(self, selection: Selection, code: ResponseCode) -> Reply | None:
-        """The answer to an expression that does not parse."""
         try:
             _filter(selection)
         except errors.BadRequest as error:
@@ -198,7 +197,6 @@ class Pulls:
         return None
 
     def _selection(self, wanted: PullMessageHeader) -> Selection | Reply:
-        """The expression that counts, or why there is none."""
         bad_code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
         if wanted.sys_flag & SUBSCRIPTION:
             selection = _selected(wanted.subscription, wanted.expression_type)

@@ -34,7 +34,7 @@ from keelog.gateway.members import AwaitedMembers, Members
 from keelog.gateway.offsets import Offsets, QueueFacts
 from keelog.gateway.places import ClientPlaces, GroupQueuePlace, PlaceVerdict, WaitingResets
 from keelog.gateway.pulls import COMMIT, Pulls, moved_reply
-from keelog.gateway.sending.returns import Recalls, SendBack
+from keelog.gateway.sending.returns import SendBack, recall
 from keelog.gateway.sending.sends import Sends, refusal_of_send
 from keelog.gateway.sending.stored_properties import DelayRules, retry_topic
 from keelog.gateway.sending.writer_link import WriterLink
@@ -129,7 +129,7 @@ class GatewayService:
         levels = len(settings.delay_levels_ms)
         delays = DelayRules(levels, settings.timer_max_delay_sec * 1000, name.broker)
         self.sends = Sends(link, topics, groups, name.cluster, delays, settings)
-        self._recalls = Recalls(self.sends, topics, delays, settings.recall_message_enable)
+        self._recall = partial(recall, self.sends, topics, delays, settings.recall_message_enable)
         self._ends = ends = Ends(link, topics, self.look_up, settings, delays)
         self.checks = Checks(core, link, topics, ends, members.producer_of, name.broker, settings)
         self.checks.clock_sets = partial(clock_sets, store.root)
@@ -161,7 +161,7 @@ class GatewayService:
             code.SEND_REPLY_MESSAGE: self._replies.take,
             code.SEND_REPLY_MESSAGE_V2: self._replies.take,
             code.CONSUMER_SEND_MSG_BACK: self._send_back.take,
-            code.RECALL_MESSAGE: self._recalls.take,
+            code.RECALL_MESSAGE: self._recall,
             code.END_TRANSACTION: self._ends.take,
             code.PULL_MESSAGE: self._pull,
             code.LITE_PULL_MESSAGE: self._pull,
@@ -194,7 +194,6 @@ class GatewayService:
         return self.pulls.desk.again(lambda: self.pulls.desk.store.look_up(offset))
 
     def _readable(self) -> int:
-        """Up to where the log may be read."""
         self.now()
         return self.pulls.desk.store.log.end
 

@@ -20,7 +20,6 @@ from keelog.client import operations
 from keelog.client.core import ClientCore
 from keelog.client.event_loop import run
 from keelog.client.results import Receipt
-from keelog.client.send.record_batch import EncodedMessage
 from keelog.gateway.connection import RemotingConnection
 from keelog.gateway.sending import half as halves
 from keelog.gateway.sending.writer_link import FutureSlot, WriterLink
@@ -33,6 +32,7 @@ from node.runtime.stored_times import Arrivals, ClockSet, Moment, moment
 from protocol.errors import IllegalMessage, MqError
 from protocol.names import HALF_TOPIC, OP_TOPIC, TRANSACTIONS_GROUP, UNDECIDED_TOPIC
 from protocol.record.codec import Record
+from protocol.record.waiting import RealPlace
 from protocol.remoting.codes import RequestCode
 from protocol.remoting.headers import ONE_WAY, RemotingHeader
 from protocol.remoting.java_json import INT32_MAX
@@ -314,16 +314,15 @@ class Checks:
         return judge(half, self._bounds, age_ms, offset >= end)
 
     def _put(self, half: Record, verdict: HalfVerdict) -> "asyncio.Future[Receipt | MqError]":
-        crc, topic, queue_id = self._link.crc, HALF_TOPIC, half.head.queue_id
+        crc, place = self._link.crc, RealPlace(HALF_TOPIC, half.head.queue_id)
         if verdict is HalfVerdict.ASK:
             record = halves.asked_again(half, crc)
         elif verdict is HalfVerdict.IMMUNE:
             record = halves.immune_again(half, crc)
         else:
-            record, topic, queue_id = halves.undecided(half, crc), UNDECIDED_TOPIC, 0
+            record, place = halves.undecided(half, crc), RealPlace(UNDECIDED_TOPIC, 0)
         slot = FutureSlot()
-        entry = EncodedMessage(record, topic, queue_id, None, half.unique_key, slot)
-        self._link.put(entry, WAIT_NONE, is_inner=True)
+        self._link.put(record, place, half.unique_key, slot, WAIT_NONE, is_inner=True)
         return slot.done
 
     def _stored(self, half: Record, verdict: HalfVerdict, receipt: Receipt) -> None:

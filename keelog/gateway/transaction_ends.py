@@ -20,7 +20,6 @@ from time import monotonic
 from typing import TypeVar
 
 from keelog.client.results import Receipt
-from keelog.client.send.record_batch import EncodedMessage
 from keelog.gateway.connection import Reply, Request, system_error
 from keelog.gateway.sending import half as halves
 from keelog.gateway.sending.sends import WAITING_BYTES_MAX
@@ -145,8 +144,7 @@ class Ends:
             log.warning("a transaction was not committed", extra=fields(why=outcome))
             request.answer(system_error(outcome.reason))
 
-        entry = EncodedMessage(record, *place, None, half.unique_key, done)
-        self._link.put(entry, WAIT_NONE, is_inner=True)
+        self._link.put(record, place, half.unique_key, done, WAIT_NONE, is_inner=True)
 
     def _fitting(self, place: RealPlace) -> RealPlace:
         """Any queue where the topic has fewer than it had."""
@@ -212,7 +210,6 @@ class Chains:
 
 
 def _remember(table: dict[Key, Value], key: Key, value: Value) -> None:
-    """Notes a pair as the newest."""
     table.pop(key, None)
     if len(table) >= REMEMBERED_MAX:
         del table[next(iter(table))]
@@ -277,7 +274,6 @@ class OpLog:
                 self._send(queue_id, self._taken(offsets))
 
     def _taken(self, offsets: deque[int]) -> list[int]:
-        """Takes out what goes into one message."""
         some: list[int] = []
         size = 0
         while offsets and size < self._bytes_max:
@@ -294,8 +290,8 @@ class OpLog:
             if isinstance(outcome, MqError):
                 self._put_back(queue_id, some, outcome)  # written twice they do no harm
 
-        entry = EncodedMessage(record, OP_TOPIC, queue_id, None, "", done)
-        self._link.put(entry, WAIT_NONE, is_inner=True)
+        place = RealPlace(OP_TOPIC, queue_id)
+        self._link.put(record, place, "", done, WAIT_NONE, is_inner=True)
 
     async def close(self) -> None:
         """Writes what waits, for STOP_S at most."""

@@ -278,7 +278,6 @@ def _carry_out(root: Path, plan: Rewind, segment_bytes: int) -> Path:
 
 
 def _pieces(end: LogEnd, stop: int) -> Iterator[tuple[int, bytes]]:
-    """All bytes of the log from the cut on."""
     at = end.offset
     while at < stop:
         base = at - at % end.segment_bytes

@@ -140,7 +140,6 @@ def _check_length(length: int) -> None:
 
 
 def _broken(length: int, header_bytes: int, form: int) -> BrokenFrame:
-    """Returns what is wrong with the first eight bytes of a frame."""
     _check_length(length)
     if form >= _FORMS:
         return BrokenFrame(f"a header in serialisation {form}", "use 0, JSON, or 1, binary")

@@ -187,7 +187,6 @@ def decode_json_plain(data: memoryview) -> RemotingHeader:
 
 
 def _number(found: Mapping[str, Any], name: str) -> int:
-    """A number of 32 bits; 0 where there is none."""
     value = found.get(name)
     if value is None:
         return 0
@@ -201,7 +200,6 @@ def _number(found: Mapping[str, Any], name: str) -> int:
 
 
 def _text(name: str, value: Any) -> str:
-    """A value of `extFields` as Java's map of texts holds it."""
     if isinstance(value, str):
         return sound_text(value)
     if isinstance(value, bool | int | float):

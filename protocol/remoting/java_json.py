@@ -166,7 +166,6 @@ def java_class(row: type[Row]) -> JavaClass[Row]:
 
 
 def _reader(hint: Any) -> Read:
-    """Returns how a value with this annotation is read."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _int32 if 32 in args else _reader(args[0])

@@ -150,7 +150,6 @@ class BrokerHandlers:
         return found
 
     def _delays(self) -> Mapping[str, str]:
-        """For each delay level: the offset of the next message, and the end."""
         path = self._facts.desk.store.root / DELAY_OFFSETS_FILE
         try:
             text = read_bounded(path, OFFSETS_FILE_BYTES_MAX).decode("utf-8", "replace")

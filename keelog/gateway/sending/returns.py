@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from keelog.client.results import Receipt
-from keelog.client.send.record_batch import EncodedMessage
 from keelog.gateway.connection import Reply, Request, system_error
 from keelog.gateway.groups import Groups
 from keelog.gateway.sending.sends import Sends
@@ -90,9 +89,8 @@ class SendBack:
             else:
                 request.answer(Reply())
 
-        entry = EncodedMessage(again, *place, None, record.unique_key, done)
         is_inner = level > 0 or is_committed(record)
-        self._link.put(entry, WAIT_NONE, is_inner=is_inner)
+        self._link.put(again, place, record.unique_key, done, WAIT_NONE, is_inner=is_inner)
         return None
 
     async def _writable(self, name: str, queues: int, *, is_unit: bool = False) -> Topic:
@@ -105,57 +103,51 @@ class SendBack:
         return topic
 
 
-class Recalls:
-    """One for each gateway. `is_enabled`: RocketMQ's recallMessageEnable."""
+def recall(
+    sends: Sends, topics: Topics, delays: DelayRules, is_enabled: bool, request: Request
+) -> Reply | None:
+    """370. Replies at once, or when the message is stored. `is_enabled`: RocketMQ's
+    recallMessageEnable."""
+    if not is_enabled:
+        return _no_recall(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
+    wanted: RecallMessageHeader = request_fields(request.header)
+    if topics.find(wanted.topic) is None:
+        text = f"recall failed, the topic[{wanted.topic}] not exist"
+        return _no_recall(ResponseCode.TOPIC_NOT_EXIST, text)
+    illegal = ResponseCode.ILLEGAL_OPERATION
+    handle = parse_recall_handle(wanted.recall_handle)
+    if handle is None:
+        return _no_recall(illegal, "recall handle is invalid")
+    if handle.topic != wanted.topic:
+        return _no_recall(illegal, "recall failed, topic not match")
+    if handle.broker != delays.broker:
+        return _no_recall(illegal, "recall failed, broker service not available")
+    now = now_ms()
+    if not 0 < handle.deliver_ms - now < delays.timer_ms_max:
+        return _no_recall(illegal, "recall failed, timestamp invalid")
+    group, key = wanted.producer_group, handle.unique_key
+    message = SendMessageHeader(
+        producer_group=group,
+        topic=wanted.topic,
+        default_topic="",
+        default_topic_queue_nums=0,
+        queue_id=0,
+        sys_flag=0,
+        born_timestamp=now,
+        flag=0,
+        properties=recall_properties(key, handle.deliver_ms, now, group).decode(),
+    )
+    place = RealPlace(wanted.topic, 0)
 
-    def __init__(self, sends: Sends, topics: Topics, delays: DelayRules, is_enabled: bool) -> None:
-        self._sends = sends
-        self._topics = topics
-        self._delays = delays
-        self._is_enabled = is_enabled
+    def done(outcome: Receipt | MqError) -> None:
+        if isinstance(outcome, MqError):
+            text = "recall failed, execute error"
+            request.answer(_no_recall(ResponseCode.SYSTEM_ERROR, text))
+        else:
+            request.answer(Reply(ext={**_EXT, "msgId": key}))
 
-    def take(self, request: Request) -> Reply | None:
-        """370. Replies at once, or when the message is stored."""
-        if not self._is_enabled:
-            return _no_recall(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
-        wanted: RecallMessageHeader = request_fields(request.header)
-        if self._topics.find(wanted.topic) is None:
-            text = f"recall failed, the topic[{wanted.topic}] not exist"
-            return _no_recall(ResponseCode.TOPIC_NOT_EXIST, text)
-        illegal = ResponseCode.ILLEGAL_OPERATION
-        handle = parse_recall_handle(wanted.recall_handle)
-        if handle is None:
-            return _no_recall(illegal, "recall handle is invalid")
-        if handle.topic != wanted.topic:
-            return _no_recall(illegal, "recall failed, topic not match")
-        if handle.broker != self._delays.broker:
-            return _no_recall(illegal, "recall failed, broker service not available")
-        now = now_ms()
-        if not 0 < handle.deliver_ms - now < self._delays.timer_ms_max:
-            return _no_recall(illegal, "recall failed, timestamp invalid")
-        group, key = wanted.producer_group, handle.unique_key
-        message = SendMessageHeader(
-            producer_group=group,
-            topic=wanted.topic,
-            default_topic="",
-            default_topic_queue_nums=0,
-            queue_id=0,
-            sys_flag=0,
-            born_timestamp=now,
-            flag=0,
-            properties=recall_properties(key, handle.deliver_ms, now, group).decode(),
-        )
-        place = RealPlace(wanted.topic, 0)
-
-        def done(outcome: Receipt | MqError) -> None:
-            if isinstance(outcome, MqError):
-                text = "recall failed, execute error"
-                request.answer(_no_recall(ResponseCode.SYSTEM_ERROR, text))
-            else:
-                request.answer(Reply(ext={**_EXT, "msgId": key}))
-
-        self._sends.put(request, message, place, RECALL_BODY, b"", done)
-        return None
+    sends.put(request, message, place, RECALL_BODY, b"", done)
+    return None
 
 
 def _no_recall(code: ResponseCode, text: str) -> Reply:

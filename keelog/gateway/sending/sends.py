@@ -13,7 +13,7 @@ import numpy as np
 
 from keelog.client.results import Receipt
 from keelog.client.send.receipts import BatchReceipt
-from keelog.client.send.record_batch import EncodedColumns, EncodedMessage
+from keelog.client.send.record_batch import EncodedColumns
 from keelog.client.send.sender import SEND_BYTES_MAX
 from keelog.client.send.unique_key import UniqueKeys
 from keelog.gateway.connection import Reply, Request
@@ -202,12 +202,11 @@ class Sends:
         wait = None if waits_for_disk(properties) else WAIT_NONE
         timed(properties, place, now_ms(), self._delays.timer_ms_max)  # refuses what cannot be
         properties = half_properties(properties, place)
-        waits_at, done = (
-            RealPlace(names.HALF_TOPIC, HALF_QUEUE),
-            partial(_sent, request, place.queue_id),
-        )
-        entry = self._entry(wanted, waits_at, body, properties, request, done)
-        self._link.put(entry, wait, is_inner=True)
+        waits_at = RealPlace(names.HALF_TOPIC, HALF_QUEUE)
+        template = _template(request, wanted, waits_at)
+        record, key = self._record(template, body, properties, wanted.flag)
+        done = partial(_sent, request, place.queue_id)
+        self._link.put(record, waits_at, key, done, wait, is_inner=True)
 
     def put(
         self,
@@ -233,9 +232,11 @@ class Sends:
             handle = self._delays.recall_handle(later, place)
             properties, place = later.properties, TIMER_PLACE
         done = done or partial(_sent, request, queue_id, recall_handle=handle)
-        entry = self._entry(wanted, place, body, properties, request, done)
+        template = _template(request, wanted, place)
+        record, key = self._record(template, body, properties, wanted.flag)
         once = later is None and self._asks_once(wanted.topic)
-        self._link.put(entry, wait, is_inner=level > 0 or later is not None, once=once)
+        is_inner = level > 0 or later is not None
+        self._link.put(record, place, key, done, wait, is_inner=is_inner, once=once)
 
     def _asks_once(self, topic: str) -> bool:
         """Not for retry topics: a message that fails again comes with the key that it had."""
@@ -274,19 +275,6 @@ class Sends:
         if delay_level_of(properties, self._delays.level_max) or is_timed(properties):
             raise errors.IllegalMessage("a delay in a batch", "send delayed messages one by one")
         return self._record(template, item.body, properties, item.flag)
-
-    def _entry(
-        self,
-        wanted: SendMessageHeader,
-        place: RealPlace,
-        body: bytes | memoryview,
-        properties: bytes,
-        request: Request,
-        done: RecordDone,
-    ) -> EncodedMessage:
-        template = _template(request, wanted, place)
-        record, key = self._record(template, body, properties, wanted.flag)
-        return EncodedMessage(record, place.topic, place.queue_id, None, key, done)
 
     def _record(
         self, template: ItemTemplate, body: bytes | memoryview, properties: bytes, flag: int

@@ -29,6 +29,7 @@ from keelog.gateway.connection import Gathering
 from node.runtime.settings import Settings
 from node.store.run_files import find_right
 from protocol.errors import MqError
+from protocol.record.waiting import RealPlace
 
 if TYPE_CHECKING:
     from keelog.gateway.loop import AwakeSelector
@@ -41,7 +42,7 @@ TIMEOUT_S = 10.0
 
 
 RecordDone = Callable[[Receipt | MqError], object]
-"""The slot of an entry: takes its receipt, or why it was not stored, or that nobody knows."""
+"""Takes the receipt of a record, or why it was not stored, or that nobody knows."""
 
 
 class FutureSlot:
@@ -68,8 +69,6 @@ class _Kind(NamedTuple):
 
 
 class _WaitingBatch(NamedTuple):
-    """Records that are a request of their own."""
-
     columns: EncodedColumns
     done: BatchDone
     once: bool
@@ -127,14 +126,18 @@ class WriterLink:
 
     def put(
         self,
-        entry: EncodedMessage,
+        record: bytes,
+        place: RealPlace,
+        key: str,
+        done: RecordDone,
         wait: str | None = None,
         is_inner: bool = False,
         once: bool = False,
     ) -> None:
-        """Takes a record, whose slot is a RecordDone. It goes at the end of the turn."""
+        """Takes a record, which goes at the end of the turn. `key` is its unique key."""
+        entry = EncodedMessage(record, *place, None, key, done)
         self._waiting.setdefault(_Kind(wait, is_inner, once), deque()).append(entry)
-        self.waiting_bytes += len(entry.record)
+        self.waiting_bytes += len(record)
         if not self._is_due:
             self._is_due = True
             self._gathering.at_end(self._go)
@@ -162,7 +165,6 @@ class WriterLink:
         self._is_due = bool(self._waiting)
 
     def _in_loop(self, take: Callable[..., None], *found: Any) -> None:
-        """Calls `take` in the thread of the loop."""
         if self._link.is_here():
             take(*found)
             return

@@ -110,7 +110,6 @@ class DelayQueue:
                 self._arrivals.look(await self._queue.end(), self._now())
 
     def _due(self, waiting: deque[_Waiting]) -> list[Record]:
-        """Takes out those that are due."""
         found: list[Record] = []
         steady_ms = self._now().steady_ms
         while waiting and waiting[0].due_ms <= steady_ms:

@@ -10,7 +10,6 @@ from functools import partial
 from typing import NamedTuple
 
 from keelog.client.results import Receipt
-from keelog.client.send.record_batch import EncodedMessage
 from keelog.gateway.sending.stored_properties import copy_of, is_committed
 from keelog.gateway.sending.writer_link import WriterLink
 from node.runtime.event_log import fields
@@ -38,8 +37,6 @@ class Delivery(NamedTuple):
 
 
 class _Round:
-    """The outcomes of messages that are put together."""
-
     def __init__(self, link: WriterLink, deliveries: list[Delivery]) -> None:
         self._left = len(deliveries)
         self.errors: list[tuple[Delivery, MqError]] = []
@@ -51,7 +48,7 @@ class _Round:
             copy = copy_of(one.record, one.place, one.properties, link.crc)
             is_inner = one.is_inner or is_committed(one.record)
             done = partial(self._end, one)
-            link.put(EncodedMessage(copy, *one.place, None, "", done), is_inner=is_inner)
+            link.put(copy, one.place, "", done, is_inner=is_inner)
 
     def _end(self, one: Delivery, outcome: Receipt | MqError) -> None:
         if isinstance(outcome, MqError):

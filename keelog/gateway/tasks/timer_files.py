@@ -593,7 +593,6 @@ class TimerLog:
         self._files.clear()
 
     def _count_in(self, start: int) -> int:
-        """The units of a file before the first other bytes."""
         units = self._files[start].units
         magic = units["magic"]
         bad = (units["size"] != TIMER_UNIT_BYTES) | (magic < 0) | (magic >= _MAGICS)

@@ -310,7 +310,6 @@ class TimerDeliverer:
                 batch.result()
 
     async def _load(self, files: TimerFiles, now: int) -> None:
-        """Loads the seconds that have begun, or begin soon."""
         end = (now + LEAD_MS) // PRECISION_MS + 1
         while self._loaded_to < end:
             if self._is_full():
@@ -377,7 +376,6 @@ class TimerDeliverer:
         self._changed.set()
 
     def _pass(self, files: TimerFiles, now: int) -> None:
-        """Notes how far all is delivered: whole seconds that are over."""
         now_second = now // PRECISION_MS
         for second in sorted(self._seconds):
             if not self._seconds[second].is_done or second >= now_second:

@@ -128,7 +128,6 @@ class Overlap:
 
 
 def _same_bytes(ours: bytes, theirs: bytes) -> int:
-    """How many bytes at the begin of both are the same."""
     pairs = enumerate(zip(ours, theirs, strict=False))
     return next((at for at, (own, other) in pairs if own != other), min(len(ours), len(theirs)))
 

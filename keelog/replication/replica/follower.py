@@ -172,7 +172,6 @@ class MasterFollower:
             self._connector.close()
 
     def _drop_connected(self) -> None:
-        """Closes the connection of a try that has ended."""
         job = self._connector.collect()
         if job is not None and job.connected is not None:
             job.connected.close()

@@ -110,7 +110,6 @@ class LogAssembler:
 
     @property
     def _left(self) -> int:
-        """The bytes from here to the end of the segment."""
         return self._segment_bytes - self._at % self._segment_bytes
 
     def _advance(self, size: int) -> None:
