@@ -35,7 +35,7 @@ STATUS_S_MAX = 5.0
 
 @dataclass(slots=True, eq=False)
 class ClientHandlers:
-    """One for each gateway. `look_up` returns the record at a log offset."""
+    """One for each gateway. `_look_up` returns the record at a log offset."""
 
     _members: Members
     _asked: ClientRequests

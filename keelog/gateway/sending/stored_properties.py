@@ -71,12 +71,10 @@ def waits_for_disk(properties: bytes) -> bool:
 def unique_key_of(properties: bytes) -> bytes:
     """The value of UNIQ_KEY; empty without one."""
     at = properties.find(_KEY_START)
-    if at < 0 or (at and properties[at - 1] != _PAIR_END[0]):
-        return (
-            b""
-            if at < 0
-            else props.decode_raw_properties(properties).get(props.UNIQUE_KEY.encode(), b"")
-        )
+    if at < 0:
+        return b""
+    if at and properties[at - 1] != _PAIR_END[0]:
+        return props.decode_raw_properties(properties).get(props.UNIQUE_KEY.encode(), b"")
     at += len(_KEY_START)
     end = properties.find(_PAIR_END, at)
     return properties[at:] if end < 0 else properties[at:end]

@@ -176,6 +176,8 @@ class LogCopy:
         self.store = store
         self._workers = workers
         self._notes = TailNotes(store.placement.tails, store.removed)
+        self.settle = self._notes.settle
+        """Brings the queues' ends up to date."""
         self.flushing = FlushServices(store.log, store.settings, now, store.after_flush)
         self._has_rest = False
         """Whether a blank's bytes other than zeros were written after the end."""
@@ -231,10 +233,6 @@ class LogCopy:
         store.page.show_append(store.placement.records, store.log.end)
         self._workers.wake(store.epoch, store.log.end)
         store.snapshot_if_due(self.settle)
-
-    def settle(self) -> None:
-        """Brings the queues' ends up to date."""
-        self._notes.settle()
 
     def take_flushed(self, now: float) -> None:
         """Takes in a flush that ended."""

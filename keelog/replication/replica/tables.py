@@ -132,7 +132,10 @@ class MasterTables:
             self.facts = job.facts
             self._take(job, now)
         for part in [part for part, one in self._coming.items() if one.log_end <= flushed]:
-            self._arrived(part, self._coming.pop(part))
+            coming = self._coming.pop(part)
+            self._put(part, coming.document)
+            if part in OFTEN and not self.why[part]:
+                self._asked_ms[part] = coming.asked_ms
         if remoting and not self._thread.is_busy and now >= min(self._look_at, self._fetch_at):
             self._look_at = now + LOOK_EVERY_S
             parts = PARTS if now >= self._fetch_at else OFTEN
@@ -159,11 +162,6 @@ class MasterTables:
         if job.parts == PARTS:
             came = any(not table.why for table in job.tables.values())
             self._fetch_at = now + (FETCH_EVERY_S if came else RETRY_S)
-
-    def _arrived(self, part: str, coming: _Coming) -> None:
-        self._put(part, coming.document)
-        if part in OFTEN and not self.why[part]:
-            self._asked_ms[part] = coming.asked_ms
 
     def _put(self, part: str, document: dict[str, Any]) -> None:
         why = ""
@@ -240,7 +238,9 @@ def fetch_tables(remoting: str, parts: Iterable[str] = PARTS) -> dict[str, Maste
     """Parts, from the master at HOST:PORT. Never raises for what it says or does not say."""
     fetches: dict[str, Callable[[str], dict[str, Any]]] = {
         TOPICS: _topics,
-        GROUPS: _groups,
+        GROUPS: lambda place: _paged(
+            place, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "group", "subscriptionGroupTable"
+        ),
         OFFSETS: lambda place: _one(place, RequestCode.GET_ALL_CONSUMER_OFFSET, "offsetTable"),
         DELAYS: lambda place: _one(place, RequestCode.GET_ALL_DELAY_OFFSET, "offsetTable"),
         TIMERS: _timers,
@@ -265,11 +265,6 @@ def _topics(place: str) -> dict[str, Any]:
         return _paged(f"{host}:{port - VIP_DISTANCE}", *asked)
     except OSError:
         return _paged(place, *asked)
-
-
-def _groups(place: str) -> dict[str, Any]:
-    code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-    return _paged(place, code, "group", "subscriptionGroupTable")
 
 
 def _paged(place: str, code: int, kind: str, name: str) -> dict[str, Any]:
