@@ -234,7 +234,10 @@ class MasterFollower:
             self._begin_empty(link, facts, now)
         else:
             self._check_segments(facts)
-            start = max(self._overlap_start(facts), ONE_BYTE_BEHIND)
+            start = copy.overlap_start(comparison.OVERLAP_BYTES)
+            if facts is not None and start < facts.begin < copy.end:
+                start = facts.begin
+            start = max(start, ONE_BYTE_BEHIND)
             self._overlap = comparison.Overlap(start, copy.end, copy.read, facts)
             self._assembler = copy.assembler(starts_at_zero=False)
             self.state, self._began_at = COMPARING, start
@@ -253,12 +256,6 @@ class MasterFollower:
         self.state, self.waits_for = WAITING, NOTHING_SENT
         self._began_at = ONE_BYTE_BEHIND if says_one else begin
         link.report(self._began_at, now)
-
-    def _overlap_start(self, facts: MasterFacts | None) -> int:
-        start = self._copy.overlap_start(comparison.OVERLAP_BYTES)
-        if facts is not None and start < facts.begin < self._copy.end:
-            return facts.begin
-        return start
 
     def _check_begin(self, facts: MasterFacts | None) -> None:
         """Raises StartsElsewhere unless the empty log can go on as the master's begins."""
