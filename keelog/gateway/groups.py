@@ -29,21 +29,8 @@ CONFIG_BYTES_MAX = 16 * 1024
 """The settings of one group, as a tool sends them."""
 CONFIGS_BYTES_MAX = 512 * 1024
 """The settings of several groups."""
-_NEW_ENTRY: dict[str, Any] = {
-    "attributes": {},
-    "brokerId": 0,
-    "consumeBroadcastEnable": True,
-    "consumeEnable": True,
-    "consumeFromMinEnable": True,
-    "consumeMessageOrderly": False,
-    "consumeTimeoutMinute": 15,
-    "groupRetryPolicy": {"type": "CUSTOMIZED"},
-    "groupSysFlag": 0,
-    "notifyConsumerIdsChangedEnable": True,
-    "retryMaxTimes": 16,
-    "retryQueueNums": 1,
-    "whichBrokerWhenConsumeSlowly": 1,
-}
+_NEW_ENTRY: dict[str, Any] = json.loads(write_body(SubscriptionGroupConfig(""), standard=True))
+del _NEW_ENTRY["groupName"]
 
 
 class GroupSettings(NamedTuple):

@@ -68,12 +68,6 @@ class _Kind(NamedTuple):
     once: bool
 
 
-class _WaitingBatch(NamedTuple):
-    columns: EncodedColumns
-    done: BatchDone
-    once: bool
-
-
 class WriterLink:
     """The way to the writer, in the thread of the loop. `run_dir` has the right of the node."""
 
@@ -91,7 +85,7 @@ class WriterLink:
         self._link = AsyncioChannel(core.io, self._loop, self)
         core.adopt(self._link)
         self._waiting: dict[_Kind, deque[EncodedMessage]] = {}
-        self._batches: deque[_WaitingBatch] = deque()
+        self._batches: deque[tuple[EncodedColumns, BatchDone, bool]] = deque()
         self._batch_bytes_under_way = 0
         self.waiting_bytes = 0
         """Of all records that have no outcome yet."""
@@ -145,13 +139,13 @@ class WriterLink:
     def put_batch(self, columns: EncodedColumns, done: BatchDone, once: bool) -> None:
         """Takes records of one queue, which are stored together or not at all. It shares no
         request, so it goes at once: the writer stores it while the next one is made."""
-        self._batches.append(_WaitingBatch(columns, done, once))
+        self._batches.append((columns, done, once))
         self.waiting_bytes += len(columns.encoded.records)
         self._send_batches()
 
     def _send_batches(self) -> None:
         while self._batches and self._batch_bytes_under_way < BATCH_BYTES_UNDER_WAY_MAX:
-            self._send_batch(self._batches.popleft())
+            self._send_batch(*self._batches.popleft())
 
     def _go(self) -> None:
         """Sends what waits, unless enough is under way: the next answer does it then."""
@@ -171,20 +165,20 @@ class WriterLink:
         with suppress(RuntimeError):  # the loop is closed: so are all connections
             self._loop.call_soon_threadsafe(take, *found)
 
-    def _send_batch(self, waiting: _WaitingBatch) -> None:
-        size = len(waiting.columns.encoded.records)
+    def _send_batch(self, columns: EncodedColumns, done: BatchDone, once: bool) -> None:
+        size = len(columns.encoded.records)
 
         def take(found: BatchReceipt | MqError) -> None:
             self.waiting_bytes -= size
             self._batch_bytes_under_way -= size
-            waiting.done(found)
+            done(found)
             self._send_batches()
             self.on_outcome()
 
         self._batch_bytes_under_way += size
         deadline = monotonic() + TIMEOUT_S
-        done = partial(self._in_loop, take)
-        self._carry(ColumnBatch(None, deadline, waiting.columns, done, once=waiting.once))
+        taken = partial(self._in_loop, take)
+        self._carry(ColumnBatch(None, deadline, columns, taken, once=once))
 
     def _carry(self, batch: RecordBatch) -> None:
         self.on_request()

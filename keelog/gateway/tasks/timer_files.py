@@ -383,8 +383,8 @@ class TimerFiles:
             flushed=self.log.end,
             queue_offset=self.queue_offset,
             master_offset=self.queue_offset,
+            delivered_ms=delivered_ms,
         )
-        check = check._replace(delivered_ms=delivered_ms)
         if check == self._saved:
             return None
         self._check = check._replace(timestamp=now_ms or self._now_ms(), counter=check.counter + 1)

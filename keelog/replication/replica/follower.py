@@ -13,13 +13,12 @@ from keelog.replication.replica.master_link import (
     ConnectJob,
     LinkClosed,
     LinkLost,
-    MasterAddress,
     MasterLink,
 )
 from keelog.replication.replica.questions import MasterFacts
 from node.runtime.event_log import fields
 from node.runtime.process import now_ms
-from node.runtime.run_files import COMPARING, CONNECTING, FOLLOWING, STOPPED, WAITING
+from node.runtime.run_files import COMPARING, CONNECTING, FOLLOWING, STOPPED, WAITING, MasterPlace
 from node.writer.log.flush import JobThread
 from protocol.errors import ServiceNotAvailable
 from protocol.ha import ONE_BYTE_BEHIND, LogFrame, MasterEpoch
@@ -49,7 +48,7 @@ class MasterFollower:
     """`find` says where the master is."""
 
     def __init__(
-        self, copy: LogCopy, find: Callable[[], MasterAddress], now: float, broker_id: int = 0
+        self, copy: LogCopy, find: Callable[[], MasterPlace], now: float, broker_id: int = 0
     ) -> None:
         """With a `broker_id`, which a controller gave, it follows an elected master."""
         self._copy = copy
@@ -68,7 +67,7 @@ class MasterFollower:
         self._began_at = 0
         """What this connection reported first."""
         self.state = CONNECTING
-        self.address = MasterAddress()
+        self.address = MasterPlace()
         self.facts: MasterFacts | None = None
         self.stopped: comparison.FollowStopped | None = None
         self.lacks = ""

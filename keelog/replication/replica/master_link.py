@@ -7,11 +7,10 @@ import select
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from keelog.replication.replica.questions import MasterFacts, ask_facts
 from node.runtime.addresses import MasterSource, remoting_beside, split_place
-from node.runtime.run_files import read_master_place
+from node.runtime.run_files import MasterPlace, read_master_place
 from protocol import ha
 from protocol.errors import BadRequest
 
@@ -130,13 +129,6 @@ class LinkClosed(LinkLost):
     """The master ended it, or the network did."""
 
 
-class MasterAddress(NamedTuple):
-    """Where a master is: its replication, and its port for requests, which may be guessed."""
-
-    ha: str = ""
-    remoting: str = ""
-
-
 class MasterFinder:
     """Where the master is now. `remoting` is the setting `follow_remoting`."""
 
@@ -145,20 +137,20 @@ class MasterFinder:
         self._source = source
         self._remoting = remoting
 
-    def find(self) -> MasterAddress:
-        """An empty address where no name server has said it yet."""
-        if self._source.ha:
-            return MasterAddress(
-                self._source.ha, self._remoting or remoting_beside(self._source.ha)
-            )
+    def find(self) -> MasterPlace:
+        """An empty place where no name server has said it yet; its port for requests may be
+        guessed."""
+        ha = self._source.ha
+        if ha:
+            return MasterPlace(self._remoting or remoting_beside(ha), ha)
         found = read_master_place(self._root)
-        return MasterAddress(found.ha, self._remoting or found.remoting)
+        return MasterPlace(self._remoting or found.remoting, found.ha)
 
 
 class ConnectJob:
     """A try: asks the master for facts, then connects."""
 
-    def __init__(self, address: MasterAddress) -> None:
+    def __init__(self, address: MasterPlace) -> None:
         self._address = address
         self.facts: MasterFacts | None = None
         self.connected: socket.socket | None = None
