@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from time import monotonic
-from typing import NamedTuple
 
 from keelog.client import operations
 from keelog.client.core import ClientCore
@@ -54,14 +53,6 @@ REQUEST_S = 10.0
 _HOUR_MS = 3_600_000
 
 
-class _Op(NamedTuple):
-    """An op message, and the last half message that it resolves."""
-
-    offset: int
-    physical_offset: int
-    last: int
-
-
 @dataclass(slots=True)
 class OpView:
     """The ends from the op queue's `offset` on, for half messages from `first` on."""
@@ -72,7 +63,9 @@ class OpView:
     resolved: set[int] = field(default_factory=set)
     earlier: set[int] = field(default_factory=set)
     """Half messages before `first`: newer copies of them may be open."""
-    _ops: list[_Op] = field(default_factory=list)
+    _ops: list[tuple[int, int, int]] = field(default_factory=list)
+    """Of each op message: its offset, its place in the log, and the last half message that it
+    resolves."""
 
     @property
     def limit(self) -> int:
@@ -103,7 +96,7 @@ class OpView:
             elif offset < self.first and len(self.earlier) < RESOLVED_MAX:
                 self.earlier.add(offset)
         head = record.head
-        self._ops.append(_Op(head.queue_offset, head.physical_offset, max(offsets, default=-1)))
+        self._ops.append((head.queue_offset, head.physical_offset, max(offsets, default=-1)))
 
     def done_offset(self, half_offset: int, half_physical: int | None) -> int:
         """The offset of the first op message that the next round needs, which begins at a half
@@ -113,11 +106,11 @@ class OpView:
         messages before it are passed.
         """
         done = self.offset
-        for op in self._ops:
-            is_passed = half_physical is None or op.physical_offset < half_physical
-            if op.last >= half_offset or not is_passed:
+        for offset, physical, last in self._ops:
+            is_passed = half_physical is None or physical < half_physical
+            if last >= half_offset or not is_passed:
                 break
-            done = op.offset + 1
+            done = offset + 1
         return done
 
 
@@ -133,27 +126,20 @@ class HalfVerdict(Enum):
     GIVE_UP = auto()
 
 
-class CheckBounds(NamedTuple):
-    """When a producer is asked; the settings of RocketMQ's names."""
-
-    timeout_ms: int
-    times_max: int
-    age_ms_max: int
-
-
-def judge(half: Record, bounds: CheckBounds, age_ms: int, is_fresh: bool) -> HalfVerdict:
+def judge(half: Record, settings: Settings, age_ms: int, is_fresh: bool) -> HalfVerdict:
     """What a round does with an open half message that was born `age_ms` ago. Pure.
 
     `is_fresh`: it was stored after the round began.
     """
-    is_worn = (halves.number_in(half, halves.CHECK_TIMES) or 0) >= bounds.times_max
-    if is_worn or age_ms > bounds.age_ms_max:
+    times, timeout_ms = halves.number_in(half, halves.CHECK_TIMES), settings.transaction_time_out
+    is_worn = (times or 0) >= settings.transaction_check_max
+    if is_worn or age_ms > settings.file_reserved_time * _HOUR_MS:
         return HalfVerdict.GIVE_UP
     if is_fresh:
         return HalfVerdict.STOP
-    immune = halves.immunity_ms(half, bounds.timeout_ms)
+    immune = halves.immunity_ms(half, timeout_ms)
     if immune is None:
-        return HalfVerdict.STOP if age_ms <= bounds.timeout_ms else HalfVerdict.ASK
+        return HalfVerdict.STOP if age_ms <= timeout_ms else HalfVerdict.ASK
     return HalfVerdict.IMMUNE if age_ms <= immune else HalfVerdict.ASK
 
 
@@ -176,12 +162,7 @@ class Checks:
         self._ends = ends
         self._producer = producer
         self._broker = broker
-        self._interval_s = settings.transaction_check_interval / 1000
-        self._bounds = CheckBounds(
-            settings.transaction_time_out,
-            settings.transaction_check_max,
-            settings.file_reserved_time * _HOUR_MS,
-        )
+        self._settings = settings
         self._arrivals: defaultdict[int, Arrivals] = defaultdict(self._new_arrivals)
         """By queue: when half messages came, by their first copies."""
         self.clock_sets: Callable[[Moment], Sequence[ClockSet]] = lambda now: ()
@@ -194,12 +175,13 @@ class Checks:
 
     def _new_arrivals(self) -> Arrivals:
         began = moment()
-        return Arrivals(self._bounds.age_ms_max, began, self.clock_sets(began))
+        age_ms_max = self._settings.file_reserved_time * _HOUR_MS
+        return Arrivals(age_ms_max, began, self.clock_sets(began))
 
     async def run(self) -> None:
         """Checks until it is cancelled."""
         while True:
-            await asyncio.sleep(self._interval_s)
+            await asyncio.sleep(self._settings.transaction_check_interval / 1000)
             try:
                 topic = self._topics.find(HALF_TOPIC)
                 self._left_open = 0
@@ -311,7 +293,7 @@ class Checks:
             return HalfVerdict.STOP
         arrivals, born_ms = self._arrivals[ops.queue_id], half.head.born_timestamp
         age_ms = arrivals.age_ms(first.offset, born_ms, now)
-        return judge(half, self._bounds, age_ms, offset >= end)
+        return judge(half, self._settings, age_ms, offset >= end)
 
     def _put(self, half: Record, verdict: HalfVerdict) -> "asyncio.Future[Receipt | MqError]":
         crc, place = self._link.crc, RealPlace(HALF_TOPIC, half.head.queue_id)

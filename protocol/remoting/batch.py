@@ -102,13 +102,6 @@ class ItemKeys(Sequence[str]):
         return self._records[at : at + size].tobytes().decode()
 
 
-class EncodedItems(NamedTuple):
-    """The records of a batch, and the unique key of each."""
-
-    encoded: EncodedBatch
-    unique_keys: Sequence[str]
-
-
 def packed_names(names: Iterable[str]) -> bytes:
     """Names of properties as `encode_items` takes them: those that no plain message has."""
     return b"".join(bytes([len(name)]) + name.encode() for name in names)
@@ -116,8 +109,9 @@ def packed_names(names: Iterable[str]) -> bytes:
 
 def encode_items(
     items: memoryview, template: ItemTemplate, names: bytes, body_bytes_max: int, crc: bool
-) -> EncodedItems | None:
-    """The records of the messages in `items`; with `crc` they have room for the checksum."""
+) -> tuple[EncodedBatch, Sequence[str]] | None:
+    """The records of the messages in `items`, and the unique key of each; with `crc` they have room
+    for the checksum."""
     kernel = loader.active()
     if kernel is None:
         return None
@@ -145,4 +139,4 @@ def encode_items(
         return None
     found, records = out[:head].view(np.uint32), out[head : head + size]
     encoded = EncodedBatch(records, found[1 : 1 + rows], int(found[0]))
-    return EncodedItems(encoded, ItemKeys(records, found[1 + rows :]))
+    return encoded, ItemKeys(records, found[1 + rows :])
