@@ -18,18 +18,8 @@ from keelog.client.send.sender import SEND_BYTES_MAX
 from keelog.client.send.unique_key import UniqueKeys
 from keelog.gateway.connection import Reply, Request
 from keelog.gateway.groups import Groups
+from keelog.gateway.sending import stored_properties as stored
 from keelog.gateway.sending.half import HALF_QUEUE, asks_for_transaction, half_properties
-from keelog.gateway.sending.stored_properties import (
-    SPECIAL_NAMES,
-    DelayRules,
-    broker_properties,
-    dead_letter,
-    dead_letter_topic,
-    delay_level_of,
-    stored_properties,
-    unique_key_of,
-    waits_for_disk,
-)
 from keelog.gateway.sending.writer_link import RecordDone, WriterLink
 from keelog.gateway.settings import SEND_EXT
 from keelog.gateway.topics import Topics
@@ -61,7 +51,7 @@ from protocol.request_fields import WAIT_NONE
 
 WAITING_BYTES_MAX = 64 * 1024 * 1024
 """Of all clients' messages that the writer has not taken; beyond it, sends are refused as busy."""
-_SPECIAL = packed_names(SPECIAL_NAMES)
+_SPECIAL = packed_names(stored.SPECIAL_NAMES)
 _CODES = {
     "PUT_OK": ResponseCode.SUCCESS,
     "FLUSH_DISK_TIMEOUT": ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -81,7 +71,7 @@ class Sends:
         topics: Topics,
         groups: Groups,
         cluster: str,
-        delays: DelayRules,
+        delays: stored.DelayRules,
         settings: Settings,
     ) -> None:
         self._link = link
@@ -92,7 +82,7 @@ class Sends:
         self._once = settings.idempotent_remoting and settings.idempotent_window > 0
         """Whether the writer is asked to store each unique key once."""
         self._keys = UniqueKeys(bytes(IPV4_BYTES))
-        self._added = broker_properties(cluster)
+        self._added = stored.broker_properties(cluster)
         self._making_bytes = 0
         """Of messages whose topic is being made."""
 
@@ -117,9 +107,9 @@ class Sends:
             times_max = self._groups.settings(group).retry_times_max
         if wanted.reconsume_times <= times_max and not self._groups.has_locks(group):
             return wanted
-        properties = dead_letter(wanted.properties.encode()).decode()
+        properties = stored.dead_letter(wanted.properties.encode()).decode()
         return wanted._replace(
-            topic=dead_letter_topic(group), queue_id=ANY_QUEUE, properties=properties
+            topic=stored.dead_letter_topic(group), queue_id=ANY_QUEUE, properties=properties
         )
 
     async def _make_and_send(
@@ -187,7 +177,7 @@ class Sends:
         property, and is none (SendMessageProcessor). Raises NotAllowed."""
         if wanted.batch or not asks_for_transaction(wanted.properties):
             return False
-        if wanted.reconsume_times > 0 and delay_level_of(wanted.properties.encode(), 1):
+        if wanted.reconsume_times > 0 and stored.delay_level_of(wanted.properties.encode(), 1):
             return False
         if self._rejects_halves:
             raise errors.NotAllowed("this node refuses messages of transactions")
@@ -198,8 +188,8 @@ class Sends:
     ) -> None:
         """Raises as `put`. The answer names the queue of the message, not that of the half."""
         given = wanted.properties.encode()
-        properties = stored_properties(given, self._added, self._keys.next)
-        wait = None if waits_for_disk(properties) else WAIT_NONE
+        properties = stored.stored_properties(given, self._added, self._keys.next)
+        wait = None if stored.waits_for_disk(properties) else WAIT_NONE
         timed(properties, place, now_ms(), self._delays.timer_ms_max)  # refuses what cannot be
         properties = half_properties(properties, place)
         waits_at = RealPlace(names.HALF_TOPIC, HALF_QUEUE)
@@ -219,9 +209,9 @@ class Sends:
     ) -> None:
         """Sends one message to the writer, `added` at the end of its properties. `done` gets the
         outcome, which is else replied. Raises IllegalMessage and its kinds."""
-        properties = stored_properties(wanted.properties.encode(), added, self._keys.next)
-        wait = None if waits_for_disk(properties) else WAIT_NONE
-        level = delay_level_of(properties, self._delays.level_max)
+        properties = stored.stored_properties(wanted.properties.encode(), added, self._keys.next)
+        wait = None if stored.waits_for_disk(properties) else WAIT_NONE
+        level = stored.delay_level_of(properties, self._delays.level_max)
         later: Timed | None = None
         handle, queue_id = "", place.queue_id
         if level:
@@ -271,8 +261,8 @@ class Sends:
         given = bytes(item.properties)
         if asks_for_transaction(given.decode("utf-8", "replace")):
             raise errors.IllegalMessage("a transaction in a batch", "send such messages one by one")
-        properties = stored_properties(given, b"", self._keys.next)
-        if delay_level_of(properties, self._delays.level_max) or is_timed(properties):
+        properties = stored.stored_properties(given, b"", self._keys.next)
+        if stored.delay_level_of(properties, self._delays.level_max) or is_timed(properties):
             raise errors.IllegalMessage("a delay in a batch", "send delayed messages one by one")
         return self._record(template, item.body, properties, item.flag)
 
@@ -294,7 +284,7 @@ class Sends:
             template.born_timestamp, template.born_host,
             flag, template.sys_flag, template.reconsume_times,
         )  # fmt: skip
-        return record, unique_key_of(properties).decode("utf-8", "replace")
+        return record, stored.unique_key_of(properties).decode("utf-8", "replace")
 
 
 def _sent(
