@@ -146,7 +146,6 @@ class LogFrameReader:
             yield frame
 
     def _size(self, at: int) -> tuple[int, int]:
-        """The offset and the size that the head at `at` names."""
         offset, size = _HEAD.unpack_from(self._buffer, at)
         return offset, size
 
@@ -313,7 +312,6 @@ def _end_of(epoch: MasterEpoch, epochs: MasterEpochs, end: int) -> int:
 
 
 def encode_epochs(epochs: MasterEpochs) -> bytes:
-    """The file."""
     lines = "".join(f"{one.number}-{one.start}\n" for one in epochs)
     return f"{len(epochs)}\n{crc32(lines.encode()) & _CRC_MASK}\n{lines}".encode()
 

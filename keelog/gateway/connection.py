@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
 from time import monotonic
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from node.runtime.event_log import Seldom, fields
 from protocol.addresses import foreign_client
@@ -23,6 +23,10 @@ from protocol.ids import NO_HOST, Host
 from protocol.remoting.codes import BadCommand, BrokenFrame, ResponseCode
 from protocol.remoting.frame_reader import ROOM_BYTES, FrameReader, frame_head
 from protocol.remoting.headers import ANSWER, ONE_WAY, RemotingHeader
+from protocol.remoting.java_json import write_body
+
+if TYPE_CHECKING:
+    from keelog.gateway.service import GatewayService
 
 log = logging.getLogger("keelog.gateway")
 
@@ -56,6 +60,16 @@ class Reply(NamedTuple):
     remark: str | None = None
 
 
+def system_error(why: object) -> Reply:
+    """The reply to what failed, where RocketMQ has no other code for that."""
+    return Reply(ResponseCode.SYSTEM_ERROR, remark=str(why))
+
+
+def json_reply(value: Any, ext: Mapping[str, str] = NO_EXT) -> Reply:
+    """A body of `write_body`, in standard JSON."""
+    return Reply(ext=ext, body=write_body(value, standard=True))
+
+
 class EndReason(StrEnum):
     """Why a connection was ended."""
 
@@ -64,32 +78,6 @@ class EndReason(StrEnum):
     SILENT = "silent"
     CROWD = "crowd"
     MEMORY = "memory"
-
-
-class RequestHandler(Protocol):
-    """What takes the requests of all connections."""
-
-    buffers: "ConnectionBuffers"
-
-    def count(self, code: int, outcome: int) -> None:
-        """A request of this code had this outcome."""
-
-    def count_end(self, reason: EndReason) -> None:
-        """A connection was ended."""
-
-    def take(self, request: "Request") -> None:
-        """Serves a request, at once or later. Its body is valid only until the return."""
-
-    def answered(
-        self, connection: "RemotingConnection", header: RemotingHeader, body: memoryview
-    ) -> None:
-        """A client's answer to what it was asked. Its body is valid only until the return."""
-
-    def came(self, connection: "RemotingConnection") -> None:
-        """A client has connected."""
-
-    def went(self, connection: "RemotingConnection") -> None:
-        """A connection is gone: nothing reaches it any more."""
 
 
 @dataclass(slots=True, eq=False)
@@ -178,7 +166,6 @@ class ConnectionBuffers:
         self.held = sum(self._holders.values())
 
     def _shrink(self) -> None:
-        """Ends the connections that hold most, until the others fit."""
         while self.held > self._limit:
             greediest = max(self._holders, key=self._holders.__getitem__)
             why = f"the connections hold {self.held} bytes, this one {self._holders[greediest]}"
@@ -199,7 +186,8 @@ _EVENTS = {
 class RemotingConnection(asyncio.BufferedProtocol):
     """The server's end. All runs in the loop's thread."""
 
-    handler: RequestHandler
+    handler: "GatewayService"
+    """Takes requests and answers, whose bodies are valid only until it returns."""
     loop: asyncio.AbstractEventLoop
     peer: Host = NO_HOST
     """The client's address: the born host of its messages."""
@@ -240,7 +228,6 @@ class RemotingConnection(asyncio.BufferedProtocol):
         return self._reader.buffer_bytes + transport.get_write_buffer_size()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Of asyncio."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=PAUSE_BYTES)
@@ -251,7 +238,6 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self.handler.came(self)
 
     def connection_lost(self, _: Exception | None) -> None:
-        """Of asyncio."""
         self.is_closed = True
         self._unsent.clear()
         self.handler.buffers.note(self, 0)
@@ -283,7 +269,6 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._note_bytes()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Of asyncio."""
         return self._reader.room()
 
     def buffer_updated(self, nbytes: int) -> None:

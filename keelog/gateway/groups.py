@@ -29,21 +29,8 @@ CONFIG_BYTES_MAX = 16 * 1024
 """The settings of one group, as a tool sends them."""
 CONFIGS_BYTES_MAX = 512 * 1024
 """The settings of several groups."""
-_NEW_ENTRY: dict[str, Any] = {
-    "attributes": {},
-    "brokerId": 0,
-    "consumeBroadcastEnable": True,
-    "consumeEnable": True,
-    "consumeFromMinEnable": True,
-    "consumeMessageOrderly": False,
-    "consumeTimeoutMinute": 15,
-    "groupRetryPolicy": {"type": "CUSTOMIZED"},
-    "groupSysFlag": 0,
-    "notifyConsumerIdsChangedEnable": True,
-    "retryMaxTimes": 16,
-    "retryQueueNums": 1,
-    "whichBrokerWhenConsumeSlowly": 1,
-}
+_NEW_ENTRY: dict[str, Any] = json.loads(write_body(SubscriptionGroupConfig(""), standard=True))
+del _NEW_ENTRY["groupName"]
 
 
 class GroupSettings(NamedTuple):
@@ -51,7 +38,7 @@ class GroupSettings(NamedTuple):
 
     may_consume: bool = True
     may_broadcast: bool = True
-    rings: bool = True
+    notifies: bool = True
     """Whether its members hear of others that come and go."""
     retry_queues: int = 1
     retry_times_max: int = 16
@@ -91,7 +78,8 @@ class Groups:
             return found
         entry = self._file.entries.get(name)
         if entry is None:
-            if not self._may_create() and not name.startswith(SYSTEM_GROUP_PREFIX):
+            may_create = self._live.now.auto_create_subscription_group
+            if not may_create and not name.startswith(SYSTEM_GROUP_PREFIX):
                 return None
             entry = self._create(name)
         found = self._settings[name] = _settings(entry)
@@ -102,7 +90,6 @@ class Groups:
         return self.find(name) or GroupSettings()
 
     def names(self) -> list[str]:
-        """All groups."""
         return sorted(self._file.entries)
 
     def has(self, name: str) -> bool:
@@ -144,9 +131,6 @@ class Groups:
             self._configure(wanted)
         return Reply()
 
-    def _may_create(self) -> bool:
-        return self._live.now.auto_create_subscription_group
-
     def _configure(self, wanted: SubscriptionGroupConfig) -> None:
         name = wanted.group_name
         old = self._file.entries.get(name, _NEW_ENTRY)
@@ -178,7 +162,6 @@ class Groups:
             self._settings.clear()
 
     def close(self) -> None:
-        """Saves what is not saved."""
         self._file.close(keeps=self._is_owner)
 
 
@@ -204,7 +187,7 @@ def _settings(entry: dict[str, Any]) -> GroupSettings:
     return GroupSettings(
         may_consume=entry.get("consumeEnable") is not False,
         may_broadcast=entry.get("consumeBroadcastEnable") is not False,
-        rings=entry.get("notifyConsumerIdsChangedEnable") is not False,
+        notifies=entry.get("notifyConsumerIdsChangedEnable") is not False,
         retry_queues=number("retryQueueNums", 1),
         retry_times_max=number("retryMaxTimes", 16),
         broker_id=number("brokerId", 0),

@@ -6,17 +6,18 @@ Run it as `python -m keelog.gateway.loop DIR --bind HOST:PORT --node URL --shard
 import asyncio
 import logging
 import os
+import select
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from selectors import EpollSelector, SelectorKey
 
 import zmq
 
 from keelog.client.core import ClientCore
 from keelog.client.event_loop import pass_on_error
-from keelog.gateway.awake_selector import AwakeSelector
 from keelog.gateway.connection import RemotingConnection
 from keelog.gateway.name_servers import OtherMasters, Registrar, promoted_at
 from keelog.gateway.service import GatewayService
@@ -46,6 +47,7 @@ from node.store.identity.roles import load_master_epochs
 from protocol.addresses import VIP_DISTANCE
 from protocol.errors import BadRequest, MqError, ServiceNotAvailable
 from protocol.ha import last_number
+from protocol.wire.awake import AwakeLook
 
 log = logging.getLogger("keelog.gateway")
 
@@ -54,8 +56,44 @@ SHORTAGE_S = 0.1
 """The pause after a turn that failed because no descriptor was free, or the disk was full."""
 LOOK_S = 1.0
 LOCK_WAIT_S = 2.0
+AWAKE_S = 0.0003
+"""How long the loop looks for the next request before it sleeps: longer than a client takes from a
+reply to that."""
 REQUEST_S = 5.0
 """How long a request to the writer may take, beside sends."""
+
+
+class AwakeSelector(EpollSelector):
+    """As the selector that asyncio takes by itself, for one thread, but it can look for the next
+    event before it sleeps. A client that waits for each reply sends its next request at once: the
+    loop would go to sleep just before that comes (decision 27)."""
+
+    def __init__(self, give_way: Callable[[], object] = os.sched_yield) -> None:
+        super().__init__()
+        self._look = AwakeLook(AWAKE_S, len(os.sched_getaffinity(0)), time.monotonic, give_way)
+        self._looks = False
+        self._events = select.poll()
+        self._events.register(self.fileno(), select.POLLIN)
+
+    @property
+    def is_awake(self) -> bool:
+        """Whether its looks bring something: a client sends its next request at once."""
+        return self._look.is_awake
+
+    def look_once(self) -> None:
+        """Lets it look before the next sleep: a client has its reply, and nobody else waits."""
+        self._looks = True
+
+    def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
+        """As that of `EpollSelector`."""
+        if self._looks and (timeout is None or timeout > 0):
+            self._looks = False
+            if not self._is_ready():
+                self._look.until(self._is_ready)
+        return super().select(timeout)
+
+    def _is_ready(self) -> bool:
+        return bool(self._events.poll(0))
 
 
 class Gateway:

@@ -14,23 +14,15 @@ from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import Any
 
-from keelog.gateway.connection import RemotingConnection, Reply, Request
+from keelog.gateway.connection import RemotingConnection, Reply, Request, json_reply, system_error
 from node.runtime.event_log import fields
 from protocol.errors import BadRequest, NotAllowed
 from protocol.names import is_group_name
-from protocol.remoting.bodies import (
-    ConsumerData,
-    ConsumerIdList,
-    HeartbeatData,
-    LockBatchBody,
-    LockedQueues,
-    MessageQueue,
-    SubscriptionData,
-)
-from protocol.remoting.codes import Language, RequestCode, ResponseCode
+from protocol.remoting import bodies
+from protocol.remoting.codes import Language, RequestCode
 from protocol.remoting.header_fields import request_fields
 from protocol.remoting.headers import ONE_WAY, RemotingHeader
-from protocol.remoting.java_json import read_body, write_body
+from protocol.remoting.java_json import read_body
 
 log = logging.getLogger("keelog.gateway")
 
@@ -87,7 +79,7 @@ class Group:
     """A consumer group with members. Its subscriptions are the newest heart-beat's."""
 
     members: dict[RemotingConnection, GroupMember] = field(default_factory=dict)
-    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+    subscriptions: dict[str, bodies.SubscriptionData] = field(default_factory=dict)
     message_model: str = ""
     consume_type: str = ""
     consume_from_where: str = ""
@@ -98,7 +90,7 @@ class Group:
     chars: int = 0
     """Of its subscriptions."""
 
-    def take(self, data: ConsumerData, without_sub: bool) -> bool:
+    def take(self, data: bodies.ConsumerData, without_sub: bool) -> bool:
         """Takes what a heart-beat says; True if the topics have changed."""
         self.message_model, self.consume_type = data.message_model, data.consume_type
         self.consume_from_where = data.consume_from_where
@@ -123,15 +115,16 @@ class Group:
         return len(gone)
 
 
-def _chars(subscriptions: Iterable[SubscriptionData]) -> int:
-    """About how much memory subscriptions take."""
+def _chars(subscriptions: Iterable[bodies.SubscriptionData]) -> int:
     return sum(
         len(one.topic) + len(one.sub_string) + sum(map(len, one.tags_set)) + len(one.code_set)
         for one in subscriptions
     )
 
 
-def _newer(known: SubscriptionData | None, found: SubscriptionData) -> SubscriptionData:
+def _newer(
+    known: bodies.SubscriptionData | None, found: bodies.SubscriptionData
+) -> bodies.SubscriptionData:
     return known if known is not None and known.sub_version > found.sub_version else found
 
 
@@ -141,7 +134,7 @@ class Members:
     def __init__(self, awaited: "AwaitedMembers | None" = None) -> None:
         """`awaited`: who was there before the gateway started."""
         self._awaited = AwaitedMembers() if awaited is None else awaited
-        self.may_ring: Callable[[str], bool] = lambda group: True
+        self.may_notify: Callable[[str], bool] = lambda group: True
         """Whether a group's members hear of changes; its owner sets it."""
         self.changes = self.pulls = 0
         """They rise when `shown` has something else to say: of members, and of what they pulled or
@@ -149,13 +142,14 @@ class Members:
         self._pulled_queues = self._turn = 0
         self.groups: dict[str, Group] = {}
         self.producers: dict[str, dict[RemotingConnection, GroupMember]] = {}
-        self._producers_by_id: dict[str, RemotingConnection] = {}
+        self.producers_by_id: dict[str, RemotingConnection] = {}
+        """The connection of each client that is a producer: the one that beat last."""
         self._joined: dict[RemotingConnection, set[str]] = {}
         """By connection: its consumer groups."""
         self._produces: dict[RemotingConnection, set[str]] = {}
         """By connection: its producer groups."""
         self._memberships = self._chars = self._lock_count = 0
-        self._locks: dict[str, dict[MessageQueue, tuple[str, float]]] = {}
+        self._locks: dict[str, dict[bodies.MessageQueue, tuple[str, float]]] = {}
 
     def has(self, group: str, connection: RemotingConnection) -> bool:
         """Whether a connection is a member of a consumer group."""
@@ -175,15 +169,6 @@ class Members:
         """A group with members; None where nobody is."""
         return self.groups.get(group)
 
-    @property
-    def producer_count(self) -> int:
-        """Clients that are producers."""
-        return len(self._producers_by_id)
-
-    def producer(self, client_id: str) -> RemotingConnection | None:
-        """The connection of a client that is a producer: the one that beat last."""
-        return self._producers_by_id.get(client_id)
-
     def producer_of(self, group: str) -> RemotingConnection | None:
         """A connection of a group of producers: each in turn, first those whose client reads."""
         members = list(self.producers.get(group, ()))
@@ -196,9 +181,9 @@ class Members:
 
     # Requests
 
-    def beat(self, request: Request, now: float) -> Iterable[ConsumerData]:
+    def beat(self, request: Request, now: float) -> Iterable[bodies.ConsumerData]:
         """34: takes a heart-beat, replies to it, and returns the consumer groups that are new."""
-        data = read_body(HeartbeatData, request.body)
+        data = read_body(bodies.HeartbeatData, request.body)
         if len(data.client_id) > CLIENT_ID_CHARS_MAX:
             raise BadRequest(f"a client id of more than {CLIENT_ID_CHARS_MAX} characters")
         request.connection.client_id = data.client_id
@@ -217,7 +202,7 @@ class Members:
         return fresh
 
     def _beat_of_producer(
-        self, name: str, request: Request, data: HeartbeatData, now: float
+        self, name: str, request: Request, data: bodies.HeartbeatData, now: float
     ) -> None:
         connection, header = request.connection, request.header
         members = self.producers.get(name, {})
@@ -229,13 +214,13 @@ class Members:
             self._join(self._produces, connection, name)
         members[connection] = GroupMember(data.client_id, now, header.language.name, header.version)
         self.producers[name] = members
-        self._producers_by_id[data.client_id] = connection
+        self.producers_by_id[data.client_id] = connection
 
     def _beat_of(
         self,
         request: Request,
-        data: HeartbeatData,
-        consumer: ConsumerData,
+        data: bodies.HeartbeatData,
+        consumer: bodies.ConsumerData,
         now: float,
     ) -> None:
         name, connection = _checked(consumer.group_name), request.connection
@@ -314,13 +299,12 @@ class Members:
         here = () if group is None else group.members.values()
         ids = dict.fromkeys((*(member.client_id for member in here), *self._awaited.of(name)))
         if not ids:
-            text = f"no consumer for this group, {name}"
-            return Reply(ResponseCode.SYSTEM_ERROR, remark=text)
-        return Reply(body=write_body(ConsumerIdList(tuple(ids)), standard=True))
+            return system_error(f"no consumer for this group, {name}")
+        return json_reply(bodies.ConsumerIdList(tuple(ids)))
 
     def lock(self, request: Request, now: float) -> Reply:
         """41: locks those of the queues that nobody else has."""
-        wanted = read_body(LockBatchBody, request.body)
+        wanted = read_body(bodies.LockBatchBody, request.body)
         name = _checked(wanted.consumer_group)
         if name not in self._locks and len(self._locks) >= GROUPS_MAX:
             raise NotAllowed(f"{GROUPS_MAX} groups have locked queues already")
@@ -337,9 +321,9 @@ class Members:
                 self._lock_count += queue not in locks
                 locks[queue] = wanted.client_id, now
                 granted.append(queue)
-        return Reply(body=write_body(LockedQueues(tuple(granted)), standard=True))
+        return json_reply(bodies.LockedQueues(tuple(granted)))
 
-    def _has_room(self, locks: Mapping[MessageQueue, Any]) -> bool:
+    def _has_room(self, locks: Mapping[bodies.MessageQueue, Any]) -> bool:
         return len(locks) < LOCKS_MAX and self._lock_count < LOCKS_OF_ALL_MAX
 
     def has_locks(self, name: str, now: float) -> bool:
@@ -349,7 +333,7 @@ class Members:
 
     def unlock(self, request: Request) -> Reply:
         """42: gives locks back."""
-        wanted = read_body(LockBatchBody, request.body)
+        wanted = read_body(bodies.LockBatchBody, request.body)
         locks = self._locks.get(wanted.consumer_group, {})
         for queue in wanted.mq_set:
             if locks.get(queue, ("", 0.0))[0] == wanted.client_id:
@@ -461,9 +445,9 @@ class Members:
         if member is None:
             return
         self._part(self._produces, connection, name)
-        if self._producers_by_id.get(member.client_id) is connection:
+        if self.producers_by_id.get(member.client_id) is connection:
             # As at a broker also where it is a producer of another group: that beats again.
-            del self._producers_by_id[member.client_id]
+            del self.producers_by_id[member.client_id]
 
     def _notify_anew(self, name: str) -> None:
         """One that was awaited is so no more, and is not back."""
@@ -474,7 +458,7 @@ class Members:
 
     def _notify(self, name: str, group: Group) -> None:
         """40: notifies all members that the group has changed."""
-        if group.message_model == BROADCASTING or not self.may_ring(name):
+        if group.message_model == BROADCASTING or not self.may_notify(name):
             return
         for connection in group.members:
             ext = {"consumerGroup": name}
@@ -514,7 +498,6 @@ class AwaitedMembers:
         return bool(self._groups)
 
     def of(self, group: str) -> Iterable[str]:
-        """Those of one group."""
         return self._groups.get(group, {})
 
     def left(self, group: str) -> dict[str, float]:

@@ -17,25 +17,16 @@ from contextlib import closing, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple, Self
 from zlib import crc32
 
 from keelog.client.event_loop import pass_on_error
+from keelog.gateway.connection import Reply
 from keelog.gateway.settings import MASTER, BrokerName
 from keelog.gateway.topics import Topics
-from node.runtime import disk
+from node.runtime import disk, run_files
 from node.runtime.addresses import remoting_beside, split_place
 from node.runtime.event_log import fields
-from node.runtime.run_files import (
-    STEP,
-    MasterPlace,
-    OtherMaster,
-    forget_other_master,
-    read_follow_state,
-    read_other_master,
-    write_other_master,
-)
 from node.store.identity.roles import MASTER as MASTER_ROLE
 from node.store.identity.roles import load_role
 from protocol.addresses import is_loopback
@@ -60,15 +51,6 @@ REGISTERED_TWICE = 2
 """Registrations without success, after which another master counts as the newer one."""
 
 
-class CallerReply(NamedTuple):
-    """The outcome of a request of ours."""
-
-    code: int
-    remark: str
-    body: bytes
-    ext: Mapping[str, str] = MappingProxyType({})
-
-
 class RemotingCaller(asyncio.BufferedProtocol):
     """One connection. Make it with `connect`; all runs in the loop's thread.
 
@@ -79,7 +61,7 @@ class RemotingCaller(asyncio.BufferedProtocol):
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Done, with the reason as a text, once the connection has ended."""
         self._reader = FrameReader(FIRST_ROOM_BYTES)
-        self._waiting: dict[int, asyncio.Future[CallerReply]] = {}
+        self._waiting: dict[int, asyncio.Future[Reply]] = {}
         self._numbers = count(1)
         self._transport: asyncio.Transport | None = None
 
@@ -91,9 +73,7 @@ class RemotingCaller(asyncio.BufferedProtocol):
             _, caller = await loop.create_connection(cls, host, port)
         return caller
 
-    async def ask(
-        self, code: int, ext: Mapping[str, str], body: bytes, timeout_s: float
-    ) -> CallerReply:
+    async def ask(self, code: int, ext: Mapping[str, str], body: bytes, timeout_s: float) -> Reply:
         """Sends a request and waits for its answer.
 
         Raises BadCommand for one that is too large, ConnectionError, TimeoutError.
@@ -101,7 +81,7 @@ class RemotingCaller(asyncio.BufferedProtocol):
         self.check()
         opaque = next(self._numbers)
         head = frame_head(RemotingHeader(code, opaque, ext=ext), len(body))
-        coming: asyncio.Future[CallerReply] = asyncio.get_running_loop().create_future()
+        coming: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._waiting[opaque] = coming
         try:
             assert self._transport is not None
@@ -131,16 +111,13 @@ class RemotingCaller(asyncio.BufferedProtocol):
     # Of asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Of asyncio."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Of asyncio."""
         self._end(str(error) if error else "the connection was closed")
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Of asyncio."""
         return self._reader.room()
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -149,8 +126,8 @@ class RemotingCaller(asyncio.BufferedProtocol):
             for header, body in self._reader.received(nbytes):
                 coming = self._waiting.get(header.opaque) if header.is_answer else None
                 if coming is not None and not coming.done():
-                    remark = header.remark or ""
-                    coming.set_result(CallerReply(header.code, remark, bytes(body), header.ext))
+                    found = Reply(header.code, header.ext, bytes(body), header.remark)
+                    coming.set_result(found)
         except BrokenFrame as error:
             self._end(f"it sent a broken frame: {error.reason}")
             self.close()
@@ -175,11 +152,11 @@ class OtherMasters:
     def __init__(self, root: Path, name: BrokerName) -> None:
         self._root = root
         self._name = name
-        self._seen: dict[str, OtherMaster] = {}
+        self._seen: dict[str, run_files.OtherMaster] = {}
         """By name server."""
-        self._noted = read_other_master(root)
+        self._noted = run_files.read_other_master(root)
 
-    def note(self, where: str, other: OtherMaster | None) -> None:
+    def note(self, where: str, other: run_files.OtherMaster | None) -> None:
         """What was found there now. One that leads is believed until the node starts again: it
         has messages that this one lacks."""
         if other is not None:
@@ -193,13 +170,15 @@ class OtherMasters:
             return
         if found is None:
             self._noted = None
-            forget_other_master(self._root)
+            run_files.forget_other_master(self._root)
             log.info("no other master runs under this one's name any more")
             return
         with disk.if_room():  # else it is told at the next look
-            write_other_master(self._root, found)
+            run_files.write_other_master(self._root, found)
             self._noted = found
-        extra = fields(other=found.address, own=self._name.announced, why=found, hint=STEP)
+        extra = fields(
+            other=found.address, own=self._name.announced, why=found, hint=run_files.STEP
+        )
         if found.leads:
             log.error("takes no messages: another master leads", extra=extra)
         else:
@@ -213,7 +192,7 @@ class OtherMasters:
         if reply.code != ResponseCode.SUCCESS:
             return ""
         with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError, MqError):
-            group = parse_java_json(reply.body.decode("utf-8", "replace"))["brokerMemberGroup"]
+            group = parse_java_json(str(reply.body, "utf-8", "replace"))["brokerMemberGroup"]
             found = str(group["brokerAddrs"].get(str(MASTER), ""))
             return "" if found == self._name.announced else found
         return ""
@@ -223,34 +202,29 @@ class OtherMasters:
         role = load_role(self._root)
         if role is None or role.role != MASTER_ROLE or not role.source:
             return
-        place = read_follow_state(self._root).remoting
+        place = run_files.read_follow_state(self._root).remoting
         if not place and "/" not in role.source:
             place = remoting_beside(role.source)
         while place:
             is_there = await self.lives(place, own_port)
-            self.note(OLD_MASTER, OtherMaster(place, False) if is_there else None)
+            self.note(OLD_MASTER, run_files.OtherMaster(place, False) if is_there else None)
             await asyncio.sleep(LOOK_S)
 
     async def lives(self, place: str, own_port: int = 0) -> bool:
         """Whether a master takes requests there, and not this node at `own_port`: the address may
         have come here. A name server has a machine that was lost for two minutes."""
         try:
-            return await _is_a_master(place, own_port)
+            host, port = split_place(place)
+            with closing(await RemotingCaller.connect(host, port, ANSWER_S)) as caller:
+                if port == own_port and caller.is_of_this_machine:
+                    return False
+                reply = await caller.ask(RequestCode.GET_BROKER_CONFIG, {}, b"", ANSWER_S)
         except (OSError, ValueError, OverflowError):
             return False  # also for an address that none can be: a name server says what it heard
-
-
-async def _is_a_master(place: str, own_port: int) -> bool:
-    """As `OtherMasters.lives`. Raises OSError."""
-    host, port = split_place(place)
-    with closing(await RemotingCaller.connect(host, port, ANSWER_S)) as caller:
-        if port == own_port and caller.is_of_this_machine:
-            return False
-        reply = await caller.ask(RequestCode.GET_BROKER_CONFIG, {}, b"", ANSWER_S)
-    lines = reply.body.decode("utf-8", "replace").splitlines()
-    settings = {line.partition("=")[0].strip(): line.partition("=")[2].strip() for line in lines}
-    is_slave = settings.get("brokerRole") == "SLAVE" or settings.get("brokerId") != str(MASTER)
-    return reply.code == ResponseCode.SUCCESS and not is_slave
+        lines = str(reply.body, "utf-8", "replace").splitlines()
+        settings = {one.partition("=")[0].strip(): one.partition("=")[2].strip() for one in lines}
+        is_slave = settings.get("brokerRole") == "SLAVE" or settings.get("brokerId") != str(MASTER)
+        return reply.code == ResponseCode.SUCCESS and not is_slave
 
 
 class Pace(NamedTuple):
@@ -274,18 +248,6 @@ class Pace(NamedTuple):
     """How long an orderly stop waits for all name servers."""
 
 
-class RegistrationRefused(RefusedError):
-    """A name server has answered, but not with success."""
-
-
-class RegisterRequest(NamedTuple):
-    """103: its fields, its body, and the names of the topics in it."""
-
-    ext: Mapping[str, str]
-    body: bytes
-    topics: frozenset[str]
-
-
 class Registration:
     """What each name server gets."""
 
@@ -304,22 +266,19 @@ class Registration:
         self._epoch = name.epoch
         self._body = b""
         self._names: frozenset[str] = frozenset()
-        self._is_old = True
+        self.is_old = True
+        """Whether the topics have changed since they were written."""
         self._writing = asyncio.Lock()
 
-    def forget(self) -> None:
-        """The topics have changed."""
-        self._is_old = True
-
-    async def request(self) -> RegisterRequest:
-        """103 with all topics, always.
+    async def request(self) -> tuple[Mapping[str, str], bytes, frozenset[str]]:
+        """103 with all topics, always: its fields, its body, and the names of the topics in it.
 
         Of single topics a name server could take the others for removed
         (deleteTopicWithBrokerRegistration), and it refuses a broker that begins with one.
         """
         async with self._writing:
-            if self._is_old:
-                self._is_old = False
+            if self.is_old:
+                self.is_old = False
                 topics = self._topics.announced()
                 version = topics.data_version._replace(state_version=self._epoch)
                 topics = topics._replace(data_version=version)
@@ -333,7 +292,7 @@ class Registration:
             "compressed": "false",
             "bodyCrc32": str(crc32(self._body) & CRC_MASK),
         }
-        return RegisterRequest(ext, self._body, self._names)
+        return ext, self._body, self._names
 
 
 class Registrar:
@@ -361,7 +320,7 @@ class Registrar:
         self._tasks: list[asyncio.Task[None]] = []
         self._can_read = True
 
-    def follow(self, heard: Callable[[MasterPlace], None]) -> None:
+    def follow(self, heard: Callable[[run_files.MasterPlace], None]) -> None:
         """The node is a replica. `heard` gets where the master of its name is, with each answer
         that says so."""
         self.follows = True
@@ -388,7 +347,7 @@ class Registrar:
         await asyncio.gather(*(link.leave() for link in self._links))
 
     def _topics_changed(self) -> None:
-        self._registration.forget()
+        self._registration.is_old = True
         for link in self._links:
             link.wake()
 
@@ -437,7 +396,7 @@ class NameServerLink:
         self._caller: RemotingCaller | None = None
         self._known: frozenset[str] = frozenset()
         """The topics that it got over this connection."""
-        self.heard: Callable[[MasterPlace], None] = lambda place: None
+        self.heard: Callable[[run_files.MasterPlace], None] = lambda place: None
         """Gets what the answer of a slave's registration says of the master."""
 
     def wake(self) -> None:
@@ -492,7 +451,9 @@ class NameServerLink:
             await self._register(caller)
             after = await others.at(caller, wait_s) if before else ""
             if before:
-                seen = OtherMaster(before, leads=after == before and await others.lives(before))
+                seen = run_files.OtherMaster(
+                    before, leads=after == before and await others.lives(before)
+                )
             if not after:
                 break
         others.note(self.place, seen)
@@ -502,8 +463,11 @@ class NameServerLink:
         ext, body, topics = await self._registration.request()
         reply = await caller.ask(RequestCode.REGISTER_BROKER, ext, body, self._pace.answer_s)
         if reply.code != ResponseCode.SUCCESS:
-            raise RegistrationRefused(f"its reply is code {reply.code}: {reply.remark[:200]}")
-        place = MasterPlace(reply.ext.get("masterAddr", ""), reply.ext.get("haServerAddr", ""))
+            why = (reply.remark or "")[:200]
+            raise RefusedError(f"its reply is code {reply.code}: {why}")
+        place = run_files.MasterPlace(
+            reply.ext.get("masterAddr", ""), reply.ext.get("haServerAddr", "")
+        )
         if place.remoting and place.ha:
             self.heard(place)
         for topic in self._known - topics:

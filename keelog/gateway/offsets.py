@@ -1,9 +1,11 @@
-"""Offsets of queues (29 to 32) and of groups (14, 15).
+"""Offsets and times of queues (29 to 32), and offsets of groups (14, 15).
 
 Those of groups are the writer's (config/consumerOffset.json), as are the cursors of our own client.
 """
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from keelog.client import operations
 from keelog.client.core import ClientCore
@@ -14,7 +16,7 @@ from keelog.gateway.groups import Groups
 from keelog.gateway.members import Members
 from keelog.gateway.places import ClientPlaces, GroupQueuePlace, PlaceVerdict, WaitingResets
 from keelog.gateway.topics import Topics
-from node.reader.answers import bounds_of, look_again
+from node.reader.answers import bounds_of, look_again, time_at
 from node.reader.pull_desk import PullDesk
 from node.runtime.process import machine_memory_bytes, met_damage
 from node.store.query.look_up import Boundary, offset_by_time
@@ -33,90 +35,120 @@ from protocol.remoting.header_fields import (
 _BOUNDARIES = {one.value: one for one in Boundary}
 
 
+class StoredOffsets(NamedTuple):
+    """The first offset that a queue still has, and that of its next message."""
+
+    min: int
+    max: int
+
+
+class QueueFacts:
+    """Asks the store as it is now. `desk` follows the log, `now` makes it look."""
+
+    def __init__(self, desk: PullDesk, now: Callable[[], float]) -> None:
+        self.desk = desk
+        self._now = now
+
+    def look(self) -> None:
+        """Takes in how far the log has grown. Call it before questions that belong together."""
+        self.desk.see_end(self._now())
+
+    def end(self) -> int:
+        """Where the log ends."""
+        self.look()
+        return self.desk.store.log.end
+
+    def bounds(self, topic: str, queue_id: int) -> StoredOffsets:
+        """Zeros for a queue that does not exist. Raises StoreDamaged."""
+        desk, queue = self.desk, Queue(topic, queue_id)
+        return StoredOffsets(
+            *look_again(desk.store, lambda: bounds_of(desk.store, desk.tail, queue))
+        )
+
+    def time_at(self, topic: str, queue_id: int, offset: int) -> int:
+        """When a message was stored, in ms; NO_TIME where there is none that can be read."""
+        desk = self.desk
+        return time_at(desk.store, desk.tail, Queue(topic, queue_id), offset)
+
+    def offset_at(
+        self, topic: str, queue_id: int, timestamp: int, boundary: Boundary = Boundary.LOWER
+    ) -> int:
+        """The first offset of a store time in ms, or with `boundary` the last."""
+        desk = self.desk
+
+        def look() -> int:
+            queue = desk.store.queue(topic, queue_id)
+            return offset_by_time(desk.store.log, queue, timestamp, boundary)
+
+        return look_again(desk.store, look)
+
+
+@dataclass(slots=True, eq=False)
 class Offsets:
     """One for each gateway, in the thread of its loop."""
 
-    def __init__(
-        self,
-        core: ClientCore,
-        topics: Topics,
-        commits: Commits,
-        desk: PullDesk,
-        resets: WaitingResets,
-        groups: Groups,
-        members: Members,
-        places: ClientPlaces,
-    ) -> None:
-        self._members = members
-        self._places = places
-        self._core = core
-        self._resets = resets
-        self._groups = groups
-        self._commits = commits
-        self._topics = topics
-        self._desk = desk
+    _core: ClientCore
+    _topics: Topics
+    _commits: Commits
+    _facts: QueueFacts
+    _resets: WaitingResets
+    _groups: Groups
+    _members: Members
+    _places: ClientPlaces
 
     # Of queues
 
-    def max(self, request: Request, now: float) -> Reply:
+    def max(self, request: Request) -> Reply:
         """30: the offset of the next message of a queue; 0 for one that does not exist."""
-        return _reply(self._bounds(request, now)[1])
+        return _reply(self._bounds(request).max)
 
-    def min(self, request: Request, now: float) -> Reply:
+    def min(self, request: Request) -> Reply:
         """31: the offset of the first message that a queue still has."""
-        return _reply(self._bounds(request, now)[0])
+        return _reply(self._bounds(request).min)
 
-    def by_time(self, request: Request, now: float) -> Reply:
+    def _bounds(self, request: Request) -> StoredOffsets:
+        self._facts.look()
+        return self._facts.bounds(*request_fields(request.header))
+
+    def by_time(self, request: Request) -> Reply:
         """29: the offset of a store time."""
+        self._facts.look()
         wanted: SearchOffsetHeader = request_fields(request.header)
         boundary = _BOUNDARIES.get(wanted.boundary_type.lower())
         if boundary is None:
             raise BadCommand(f"boundaryType is {wanted.boundary_type[:40]!a}", "lower or upper")
-        desk = self._desk
-        desk.see_end(now)
+        place = wanted.topic, wanted.queue_id, wanted.timestamp
+        return _reply(self._facts.offset_at(*place, boundary))
 
-        def look() -> int:
-            queue = desk.store.queue(wanted.topic, wanted.queue_id)
-            return offset_by_time(desk.store.log, queue, wanted.timestamp, boundary)
-
-        return _reply(look_again(desk.store, look))
-
-    def earliest_time(self, request: Request, now: float) -> Reply:
+    def earliest_time(self, request: Request) -> Reply:
         """32: when the first message of a queue was stored, in ms; -1 without one that can be
         read."""
-        wanted = request_fields(request.header)
-        desk = self._desk
-        desk.see_end(now)
+        self._facts.look()
+        wanted, store = request_fields(request.header), self._facts.desk.store
 
         def look() -> int:
-            queue = desk.store.queue(wanted.topic, wanted.queue_id)
+            queue = store.queue(wanted.topic, wanted.queue_id)
             unit = None if queue is None else queue.unit(queue.min_offset)
             if queue is None or unit is None:
                 return -1
             try:
-                return store_time(desk.store.log, queue, queue.min_offset, unit)
+                return store_time(store.log, queue, queue.min_offset, unit)
             except MessageDamaged as damage:
                 met_damage.note(damage)
                 return -1
 
-        return Reply(ext={"timestamp": str(look_again(desk.store, look))})
-
-    def _bounds(self, request: Request, now: float) -> tuple[int, int]:
-        wanted = request_fields(request.header)
-        desk = self._desk
-        desk.see_end(now)
-        queue = Queue(wanted.topic, wanted.queue_id)
-        return look_again(desk.store, lambda: bounds_of(desk.store, desk.tail, queue))
+        return Reply(ext={"timestamp": str(look_again(store, look))})
 
     # Of groups
 
-    async def stored(self, request: Request, now: float) -> Reply:
+    async def stored(self, request: Request) -> Reply:
         """14: the next offset that a group consumes; 22 where it has none, so that the client
         begins as its group says.
 
         A young topic is consumed from its begin: that is the case where its first message is
         among the newest, as RocketMQ has it (ConsumerManageProcessor#queryConsumerOffset).
         """
+        self._facts.look()
         wanted: QueryConsumerOffsetHeader = request_fields(request.header)
         topic, group = wanted.topic, wanted.consumer_group
         found = self._resets.find(topic, group, wanted.queue_id)
@@ -126,7 +158,7 @@ class Offsets:
         self._places.note(request.connection, GroupQueuePlace(topic, group, wanted.queue_id))
         if found is not None:
             return _reply(found)
-        if wanted.set_zero_if_not_found and self._is_young(topic, wanted.queue_id, now):
+        if wanted.set_zero_if_not_found and self._is_young(topic, wanted.queue_id):
             return _reply(0)
         raise NotFound(
             f"group {wanted.consumer_group} has no offset in queue {wanted.queue_id} of"
@@ -176,7 +208,7 @@ class Offsets:
         is_tool = not request.header.is_one_way and not self._members.has(group, connection)
         return not is_tool
 
-    def _is_young(self, topic: str, queue_id: int, now: float) -> bool:
+    def _is_young(self, topic: str, queue_id: int) -> bool:
         """Whether the first message of a queue is there still, and within the newest part of the
         log that is taken to be in memory.
 
@@ -184,11 +216,10 @@ class Offsets:
         where the queue ends would miss what is sent in between. Not so a retry queue, which clients
         begin at 0 in any case: they would commit 0, and tools would show it.
         """
-        desk = self._desk
-        desk.see_end(now)
+        self._facts.look()
+        store = self._facts.desk.store
 
         def look() -> Any:
-            store = desk.store
             queue = store.queue(topic, queue_id)
             unit = None if queue is None else queue.unit(0)
             if queue is None or unit is None:
@@ -200,7 +231,7 @@ class Offsets:
             hot_bytes = machine_memory_bytes() * share // 100
             return queue.min_offset == 0 and unit.physical_offset >= store.log.end - hot_bytes
 
-        return bool(look_again(desk.store, look))
+        return bool(look_again(store, look))
 
 
 def _reply(offset: int) -> Reply:

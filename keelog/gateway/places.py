@@ -10,27 +10,13 @@ has its place in memory, and would commit over a new one. So the new place waits
 member pulls: the reply says then to go on from there (ConsumerOffsetManager#assignResetOffset).
 """
 
-import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import NamedTuple
 
-from keelog.gateway.admin.figures import QueueFacts
-from keelog.gateway.commits import Commits, GroupOffsets
-from keelog.gateway.connection import RemotingConnection, Reply, Request
-from keelog.gateway.groups import Groups
-from keelog.gateway.members import Members
-from keelog.gateway.topics import Topics
+from keelog.gateway.connection import RemotingConnection
 from protocol.errors import NodeBusy
-from protocol.remoting.bodies import MessageQueue, ResetOffsetBody
-from protocol.remoting.codes import ResponseCode
-from protocol.remoting.header_fields import (
-    CloneOffsetHeader,
-    PullMessageHeader,
-    ResetOffsetHeader,
-    request_fields,
-)
-from protocol.remoting.java_json import write_body
+from protocol.remoting.header_fields import PullMessageHeader
 
 NOTED_MAX = 65_536
 """Places in topics that were removed once, of which it is known that they are of the new one. When
@@ -68,11 +54,9 @@ class ClientPlaces:
         self._count = 0
 
     def came(self, connection: RemotingConnection) -> None:
-        """A connection is there."""
         self._came_at[connection] = self._log_end()
 
     def went(self, connection: RemotingConnection) -> None:
-        """It is gone."""
         self._came_at.pop(connection, None)
         self._count -= len(self._noted.pop(connection, ()))
 
@@ -103,19 +87,13 @@ class ClientPlaces:
         return PlaceVerdict.STALE if is_older else PlaceVerdict.UNKNOWN
 
 
-class _Reset(NamedTuple):
-    """An offset to go on from, in a topic of this generation."""
-
-    offset: int
-    generation: int
-
-
 class WaitingResets:
     """The places that groups shall go on from. Pulls and commits look here first."""
 
     def __init__(self, generation_of: Callable[[str], int]) -> None:
         self._generation_of = generation_of
-        self._offsets: dict[GroupQueuePlace, _Reset] = {}
+        self._offsets: dict[GroupQueuePlace, tuple[int, int]] = {}
+        """Each with the generation of its topic."""
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -124,14 +102,14 @@ class WaitingResets:
         """A queue's group shall go on from an offset. Raises NodeBusy."""
         if len(self._offsets) >= RESETS_MAX and place not in self._offsets:
             raise NodeBusy(f"{RESETS_MAX} resets wait for members of groups")
-        self._offsets[place] = _Reset(offset, self._generation_of(place.topic))
+        self._offsets[place] = offset, self._generation_of(place.topic)
 
     def find(self, topic: str, group: str, queue_id: int) -> int | None:
         """The place that waits for a group; None where none does."""
         place = GroupQueuePlace(topic, group, queue_id)
-        found = self._offsets.get(place)
-        if found is None or found.generation >= self._generation_of(topic):
-            return None if found is None else found.offset
+        offset, generation = self._offsets.get(place, (None, 0))
+        if offset is None or generation >= self._generation_of(topic):
+            return offset
         del self._offsets[place]  # of a topic that was removed
         return None
 
@@ -143,81 +121,7 @@ class WaitingResets:
         return found
 
     def forget_topic(self, topic: str) -> None:
-        """A topic is gone."""
         self._offsets = {k: v for k, v in self._offsets.items() if k.topic != topic}
 
     def forget_group(self, group: str) -> None:
-        """A group is gone."""
         self._offsets = {k: v for k, v in self._offsets.items() if k.group != group}
-
-
-class Resets:
-    """The requests of tools. One for each gateway, in the thread of its loop."""
-
-    def __init__(
-        self,
-        waiting: WaitingResets,
-        facts: QueueFacts,
-        topics: Topics,
-        groups: Groups,
-        members: Members,
-        commits: Commits,
-        offsets: GroupOffsets,
-    ) -> None:
-        self._waiting = waiting
-        self._facts = facts
-        self._topics = topics
-        self._groups = groups
-        self._members = members
-        self._commits = commits
-        self._offsets = offsets
-
-    async def reset(self, request: Request) -> Reply:
-        """222: of one queue or all, to an offset or a time. Members need not be there."""
-        wanted: ResetOffsetHeader = request_fields(request.header)
-        topic = self._topics.find(wanted.topic)
-        if topic is None:
-            text = f"Topic {wanted.topic} does not exist"
-            return Reply(ResponseCode.TOPIC_NOT_EXIST, remark=text)
-        if not self._groups.has(wanted.group):
-            text = f"Group {wanted.group} does not exist"
-            return Reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=text)
-        self._facts.look()
-        places: dict[int, int] = {}
-        if wanted.queue_id >= 0 and wanted.offset != -1:
-            low, high = self._facts.bounds(wanted.topic, wanted.queue_id)
-            if not low <= wanted.offset <= high:
-                text = f"Target offset {wanted.offset} not in consume queue range [{low}-{high}]"
-                return Reply(ResponseCode.SYSTEM_ERROR, remark=text)
-            places[wanted.queue_id] = wanted.offset
-        else:
-            queues = range(topic.read_queues) if wanted.queue_id < 0 else (wanted.queue_id,)
-            for queue_id in queues:
-                places[queue_id] = self._facts.offset_at(wanted.topic, queue_id, wanted.timestamp)
-        if not places:
-            return Reply(ResponseCode.SYSTEM_ERROR, remark="No queues to reset.")
-        for queue_id, offset in places.items():
-            self._waiting.put(GroupQueuePlace(wanted.topic, wanted.group, queue_id), offset)
-        await self._commit(wanted.topic, wanted.group, places)
-        broker = self._topics.name.broker
-        table = {MessageQueue(wanted.topic, broker, n): offset for n, offset in places.items()}
-        return Reply(body=write_body(ResetOffsetBody(table), standard=True))
-
-    async def _commit(self, topic: str, group: str, places: Mapping[int, int]) -> None:
-        """All queues go to the writer together."""
-        commit = self._commits.commit
-        await asyncio.gather(*(commit(topic, group, n, offset) for n, offset in places.items()))
-
-    async def clone(self, request: Request) -> Reply:
-        """314: a group gets the offsets of another, of one topic or of all that it reads."""
-        wanted: CloneOffsetHeader = request_fields(request.header)
-        known = await self._offsets.of(wanted.src_group)
-        here = self._members.find(wanted.src_group)
-        for name in [wanted.topic] if wanted.topic.strip() else sorted(known):
-            if self._topics.find(name) is None:
-                continue
-            is_read = here is None or not here.subscriptions or name in here.subscriptions
-            if not wanted.offline and not is_read:
-                continue
-            await self._commit(name, wanted.dest_group, known.get(name, {}))
-        return Reply()

@@ -22,14 +22,7 @@ from node.store.config.topics_file import PERM_READ
 from node.store.opening import RunningStore
 from node.store.query.filters import SqlFilter, TagFilter, parse_tags, sql_filter
 from node.store.query.pull import PullRequest, PullStatus, TransferLimits
-from protocol.errors import (
-    BadRequest,
-    CorruptError,
-    MessageDamaged,
-    MqError,
-    NotAllowed,
-    TopicRemoved,
-)
+from protocol import errors
 from protocol.ids import queue_of
 from protocol.record.codec import stated_offset
 from protocol.remoting.bodies import CheckClientBody
@@ -119,12 +112,12 @@ class Pulls:
             request.answer(Reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=text))
             return
         if not settings.may_consume:
-            raise NotAllowed(f"the group {wanted.consumer_group} may not consume")
+            raise errors.NotAllowed(f"the group {wanted.consumer_group} may not consume")
         topic = self._topics.need(wanted.topic)
         if not topic.perm & PERM_READ:
-            raise NotAllowed(f"the topic {topic.name} is not readable (perm {topic.perm})")
+            raise errors.NotAllowed(f"the topic {topic.name} is not readable (perm {topic.perm})")
         if not 0 <= wanted.queue_id < topic.read_queues:
-            raise BadRequest(
+            raise errors.BadRequest(
                 f"queue {wanted.queue_id} of topic {topic.name} is outside"
                 f" [0, {topic.read_queues - 1}]"
             )
@@ -152,10 +145,10 @@ class Pulls:
             self._readers[number] = wanted.consumer_group
         try:
             self.desk.pull(request.connection.number, number, asked, now)
-        except MessageDamaged as damage:
+        except errors.MessageDamaged as damage:
             self._close(number, chars)
             request.answer(self._past(damage))
-        except MqError:
+        except errors.MqError:
             self._close(number, chars)
             raise
         if request.is_open:
@@ -175,7 +168,6 @@ class Pulls:
 
     @property
     def settings(self) -> Settings:
-        """The store's."""
         return self.desk.store.settings
 
     def check(self, request: Request) -> Reply:
@@ -196,17 +188,15 @@ class Pulls:
             )
 
     def _refusal(self, selection: Selection, code: ResponseCode) -> Reply | None:
-        """The answer to an expression that does not parse."""
         try:
             _filter(selection)
-        except BadRequest as error:
+        except errors.BadRequest as error:
             return Reply(
                 code, remark=f"{error.reason}; {error.hint}" if error.hint else error.reason
             )
         return None
 
     def _selection(self, wanted: PullMessageHeader) -> Selection | Reply:
-        """The expression that counts, or why there is none."""
         bad_code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
         if wanted.sys_flag & SUBSCRIPTION:
             selection = _selected(wanted.subscription, wanted.expression_type)
@@ -217,7 +207,7 @@ class Pulls:
                 return Reply(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark=text)
             is_broadcast = group.message_model == BROADCASTING
             if is_broadcast and not self._groups.settings(wanted.consumer_group).may_broadcast:
-                raise NotAllowed(f"the group {wanted.consumer_group} may not broadcast")
+                raise errors.NotAllowed(f"the group {wanted.consumer_group} may not broadcast")
             found = group.subscriptions.get(wanted.topic)
             if found is None:
                 text = f"{wanted.consumer_group} does not subscribe {wanted.topic}"
@@ -234,17 +224,17 @@ class Pulls:
         self._check_kind(selection.kind)
         return self._refusal(selection, bad_code) or selection
 
-    def _deliver(self, held: Held, found: Answer | MqError, _: Mapping[str, Any]) -> bool:
+    def _deliver(self, held: Held, found: Answer | errors.MqError, _: Mapping[str, Any]) -> bool:
         group = self._readers.get(held.request_id)
         request = self._close(held.request_id, len(held.pull.tags))
         if request is None:
             return False
-        if isinstance(found, MessageDamaged):
+        if isinstance(found, errors.MessageDamaged):
             request.answer(self._past(found))
-        elif isinstance(found, TopicRemoved):
+        elif isinstance(found, errors.TopicRemoved):
             request.answer(moved_reply(0, found.reason))
-        elif isinstance(found, MqError):
-            if isinstance(found, CorruptError):
+        elif isinstance(found, errors.MqError):
+            if isinstance(found, errors.CorruptError):
                 met_damage.note(found)
             request.answer(Reply(found.code, remark=found.reason))
         else:
@@ -252,7 +242,7 @@ class Pulls:
             request.answer(_reply(held, found, which))
         return not request.connection.is_closed
 
-    def _past(self, damage: MessageDamaged) -> Reply:
+    def _past(self, damage: errors.MessageDamaged) -> Reply:
         """Sends a consumer on after a damaged message, as after one that its filter refuses; or
         refuses the pull, as the settings say. Either way the answer names the damage."""
         met_damage.note(damage)
@@ -289,7 +279,7 @@ class Pulls:
             unit = None if queue is None else queue.unit(last)
             return None if unit is None else unit.physical_offset
 
-        with suppress(MqError):
+        with suppress(errors.MqError):
             return self.desk.again(look)
         return None
 
@@ -340,7 +330,7 @@ def _filter_of(selection: Selection) -> TagFilter | SqlFilter | None:
     if not selection.kind:
         return parse_tags(selection.expression)
     if selection.kind != SQL92:
-        raise BadRequest(
+        raise errors.BadRequest(
             f"expressions of the type {selection.kind[:80]!a} are unknown", "use SQL92 or TAG"
         )
     return sql_filter(selection.expression)

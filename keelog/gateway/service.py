@@ -11,16 +11,15 @@ to the master (PullMessageProcessor#rejectRequest).
 import asyncio
 import logging
 import resource
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from inspect import iscoroutine
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from keelog.client.core import ClientCore
 from keelog.client.event_loop import pass_on_error
-from keelog.gateway.admin.desk import AdminDesk, AdminParts
+from keelog.gateway.admin.handlers import AdminHandlers, Handle
 from keelog.gateway.admin.look_ups import LookUps
 from keelog.gateway.commits import Commits
 from keelog.gateway.connection import (
@@ -32,10 +31,10 @@ from keelog.gateway.connection import (
 )
 from keelog.gateway.groups import Groups
 from keelog.gateway.members import AwaitedMembers, Members
-from keelog.gateway.offsets import Offsets
+from keelog.gateway.offsets import Offsets, QueueFacts
 from keelog.gateway.places import ClientPlaces, GroupQueuePlace, PlaceVerdict, WaitingResets
 from keelog.gateway.pulls import COMMIT, Pulls, moved_reply
-from keelog.gateway.sending.returns import Recalls, SendBack
+from keelog.gateway.sending.returns import SendBack, recall
 from keelog.gateway.sending.sends import Sends, refusal_of_send
 from keelog.gateway.sending.stored_properties import DelayRules, retry_topic
 from keelog.gateway.sending.writer_link import WriterLink
@@ -61,7 +60,6 @@ from protocol.names import is_system_group
 from protocol.record.codec import Record
 from protocol.remoting.codes import RequestCode, ResponseCode
 from protocol.remoting.header_fields import PullMessageHeader, request_fields
-from protocol.remoting.headers import RemotingHeader
 
 log = logging.getLogger("keelog.gateway")
 
@@ -72,7 +70,6 @@ SHOW_PULLS_S = 5.0
 """How often the file of the members says from where they pull."""
 SPARE_DESCRIPTORS = 128
 """Of a process with few descriptors: kept for the store's files, and for the way to the writer."""
-Handle = Callable[[Request], Any]
 SENDS = frozenset(
     {
         RequestCode.SEND_MESSAGE,
@@ -110,94 +107,48 @@ class GatewayService:
         self.requests = 0
         self.buffers = ConnectionBuffers()
         self.stats = GatewayStats(store.root)
-        self.count = self.stats.answered
+        self.count, self.count_end = self.stats.answered, self.stats.ended
         self._connections_max, self._is_slave = connections_max(), bool(settings.follow)
         self._root = store.root
         self._shown = self._shown_pulls = -1
         """The numbers of the changes that the file of the members has."""
         self._show_pulls_at = 0.0
         self.connections: set[RemotingConnection] = set()
-        self.members = Members(AwaitedMembers(read_members(store.root), monotonic()))
-        self._live = live = LiveSettings(settings)
-        self.topics = Topics(TopicsFile(store.root), core, live, name)
-        self.groups = Groups(
+        self.members = members = Members(AwaitedMembers(read_members(store.root), monotonic()))
+        self.live = live = LiveSettings(settings)
+        self.topics = topics = Topics(TopicsFile(store.root), core, live, name)
+        self.groups = groups = Groups(
             store.root,
             live,
-            lambda group: self.members.has_locks(group, monotonic()),
+            lambda group: members.has_locks(group, monotonic()),
             is_owner=not settings.follow,
         )
-        self.members.may_ring = lambda group: self.groups.settings(group).rings
-        self.pulls = Pulls(store, self.topics, self.members, self.groups, limits, shards)
-        self.link = WriterLink(core, run_dir(store.root), settings, self.buffers.gathering)
+        members.may_notify = lambda group: groups.settings(group).notifies
+        self.pulls = Pulls(store, topics, members, groups, limits, shards)
+        self.link = link = WriterLink(core, run_dir(store.root), settings, self.buffers.gathering)
         levels = len(settings.delay_levels_ms)
         delays = DelayRules(levels, settings.timer_max_delay_sec * 1000, name.broker)
-        self.sends = self._make_sends(settings, name.cluster, delays)
-        self._recalls = Recalls(self.sends, self.topics, delays, settings.recall_message_enable)
-        self._ends = Ends(self.link, self.topics, self._look_up, settings, delays)
-        self.checks = Checks(
-            core,
-            self.link,
-            self.topics,
-            self._ends,
-            self.members.producer_of,
-            name.broker,
-            settings,
-        )
+        self.sends = Sends(link, topics, groups, name.cluster, delays, settings)
+        self._recall = partial(recall, self.sends, topics, delays, settings.recall_message_enable)
+        self._ends = ends = Ends(link, topics, self.look_up, settings, delays)
+        self.checks = Checks(core, link, topics, ends, members.producer_of, name.broker, settings)
         self.checks.clock_sets = partial(clock_sets, store.root)
-        self._send_back = SendBack(self.link, self.topics, self.groups, self._look_up, levels)
+        self._send_back = SendBack(link, topics, groups, self.look_up, levels)
         self.asked = ClientRequests()
-        self._replies = Replies(self.sends, self.members, self.asked, name.address, live)
+        self.answered = self.asked.answered
+        self._replies = Replies(self.sends, members, self.asked, name.address, live)
         self._places = ClientPlaces(self._generation_of, self._readable)
-        self.commits = Commits(core, self._generation_of)
-        self._resets = WaitingResets(self._generation_of)
-        self._offsets = self._make_offsets(core)
-        self._look_ups = LookUps(core, store.root, self._look_up, self._readable)
+        self.commits = commits = Commits(core, self._generation_of)
+        self.resets = resets = WaitingResets(self._generation_of)
+        self.facts = facts = QueueFacts(self.pulls.desk, self.now)
+        self._offsets = Offsets(core, topics, commits, facts, resets, groups, members, self._places)
+        self._look_ups = LookUps(core, store.root, self.look_up, self._readable)
         self._tasks: set[asyncio.Future[Any]] = set()
         self._own_tasks: list[asyncio.Future[Any]] = []
-        self._admin = AdminDesk(self._admin_parts(store.root, core))
+        self._admin = AdminHandlers(self, store.root, core)
         self.before_reading: Callable[[float], None] = lambda now: None
         """Takes in how far the log has grown; its owner sets it."""
         self._handlers = as_slave(self._declared(), settings)
-
-    def _make_sends(self, settings: Settings, cluster: str, delays: DelayRules) -> Sends:
-        return Sends(
-            self.link,
-            self.topics,
-            self.groups,
-            cluster,
-            delays,
-            rejects_halves=settings.reject_transaction_message,
-            once=settings.idempotent_remoting and settings.idempotent_window > 0,
-        )
-
-    def _make_offsets(self, core: ClientCore) -> Offsets:
-        return Offsets(
-            core,
-            self.topics,
-            self.commits,
-            self.pulls.desk,
-            self._resets,
-            self.groups,
-            self.members,
-            self._places,
-        )
-
-    def _admin_parts(self, root: Path, core: ClientCore) -> AdminParts:
-        return AdminParts(
-            root=root,
-            core=core,
-            desk=self.pulls.desk,
-            topics=self.topics,
-            groups=self.groups,
-            members=self.members,
-            commits=self.commits,
-            resets=self._resets,
-            asked=self.asked,
-            live=self._live,
-            look_up=self._look_up,
-            now=self._now,
-            waiting=lambda: len(self._tasks),
-        )
 
     def _declared(self) -> dict[int, Handle]:
         """Each replies at once (Reply), by itself (None), or later (an awaitable of either)."""
@@ -210,18 +161,16 @@ class GatewayService:
             code.SEND_REPLY_MESSAGE: self._replies.take,
             code.SEND_REPLY_MESSAGE_V2: self._replies.take,
             code.CONSUMER_SEND_MSG_BACK: self._send_back.take,
-            code.RECALL_MESSAGE: self._recalls.take,
+            code.RECALL_MESSAGE: self._recall,
             code.END_TRANSACTION: self._ends.take,
             code.PULL_MESSAGE: self._pull,
             code.LITE_PULL_MESSAGE: self._pull,
-            code.QUERY_CONSUMER_OFFSET: lambda request: offsets.stored(request, self._now()),
+            code.QUERY_CONSUMER_OFFSET: offsets.stored,
             code.UPDATE_CONSUMER_OFFSET: offsets.commit,
-            code.SEARCH_OFFSET_BY_TIMESTAMP: lambda request: offsets.by_time(request, self._now()),
-            code.GET_MAX_OFFSET: lambda request: offsets.max(request, self._now()),
-            code.GET_MIN_OFFSET: lambda request: offsets.min(request, self._now()),
-            code.GET_EARLIEST_MSG_STORETIME: lambda request: offsets.earliest_time(
-                request, self._now()
-            ),
+            code.SEARCH_OFFSET_BY_TIMESTAMP: offsets.by_time,
+            code.GET_MAX_OFFSET: offsets.max,
+            code.GET_MIN_OFFSET: offsets.min,
+            code.GET_EARLIEST_MSG_STORETIME: offsets.earliest_time,
             code.QUERY_MESSAGE: self._look_ups.by_key,
             code.VIEW_MESSAGE_BY_ID: self._look_ups.by_offset,
             code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.groups.configure,
@@ -239,21 +188,24 @@ class GatewayService:
             **self._admin.handlers(),
         }
 
-    def _look_up(self, offset: int) -> Record:
+    def look_up(self, offset: int) -> Record:
         """The record at a log offset. Raises NotFound, StoreDamaged."""
-        self._now()
+        self.now()
         return self.pulls.desk.again(lambda: self.pulls.desk.store.look_up(offset))
 
     def _readable(self) -> int:
-        """Up to where the log may be read."""
-        self._now()
+        self.now()
         return self.pulls.desk.store.log.end
 
     def _generation_of(self, topic: str) -> int:
         """That of the topic, as of the last look."""
         return self.pulls.desk.store.removed.horizon(topic)
 
-    def _now(self) -> float:
+    def waiting(self) -> int:
+        """How many requests wait for the writer."""
+        return len(self._tasks)
+
+    def now(self) -> float:
         """The time, after taking in how far the log has grown."""
         now = monotonic()
         self.before_reading(now)
@@ -300,16 +252,6 @@ class GatewayService:
 
     # Requests
 
-    def answered(
-        self, connection: RemotingConnection, header: RemotingHeader, body: memoryview
-    ) -> None:
-        """A client's answer to what it was asked."""
-        self.asked.answered(connection, header, body)
-
-    def count_end(self, reason: EndReason) -> None:
-        """A connection was ended."""
-        self.stats.ended(reason)
-
     def take(self, request: Request) -> None:
         """Serves a request, at once or later."""
         self.requests += 1
@@ -323,30 +265,35 @@ class GatewayService:
         except (MqError, OSError) as error:
             self._refuse(request, error)
             return
-        if found is None:
-            return
         if iscoroutine(found):
-            self._await(request, found)
-        else:
+            self._begin(found, partial(self._refuse, request), request)
+        elif found is not None:
             request.answer(found)
 
-    def _await(self, request: Request, coming: Coroutine[Any, Any, Reply | None]) -> None:
+    def _begin(
+        self,
+        coming: Coroutine[Any, Any, Any],
+        refuse: Callable[[MqError | OSError], None],
+        request: Request | None = None,
+    ) -> None:
+        """Does what takes longer, as a task, and replies to the request with its result."""
+
+        async def run() -> None:
+            try:
+                found = await coming
+            except (MqError, OSError) as error:
+                refuse(error)
+            else:
+                if request is not None and found is not None:
+                    request.answer(found)
+
         if len(self._tasks) >= TASKS_MAX:
             coming.close()
-            self._refuse(request, NodeBusy(f"{TASKS_MAX} requests wait for the writer"))
+            refuse(NodeBusy(f"{TASKS_MAX} requests wait for the writer"))
             return
-        task = asyncio.ensure_future(self._answer(request, coming))
+        task = asyncio.ensure_future(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def _answer(self, request: Request, coming: Awaitable[Reply | None]) -> None:
-        try:
-            found = await coming
-        except (MqError, OSError) as error:
-            self._refuse(request, error)
-            return
-        if found is not None:
-            request.answer(found)
 
     def _refuse(self, request: Request, error: MqError | OSError) -> None:
         refused = as_refusal(error, "the gateway")
@@ -359,8 +306,8 @@ class GatewayService:
 
     def _pull(self, request: Request) -> Coroutine[Any, Any, None] | None:
         wanted: PullMessageHeader = request_fields(request.header)
-        now = self._now()
-        if self._resets and (moved := self._resets.taken(wanted)) is not None:
+        now = self.now()
+        if self.resets and (moved := self.resets.taken(wanted)) is not None:
             place = GroupQueuePlace(wanted.topic, wanted.consumer_group, wanted.queue_id)
             self._places.note(request.connection, place)  # it has one of the topic that is there
             request.answer(moved_reply(moved))
@@ -403,7 +350,7 @@ class GatewayService:
             request.answer(moved_reply(known, text))
         else:
             self._places.note(request.connection, place)
-            self._pull_on(request, wanted, self._now())
+            self._pull_on(request, wanted, self.now())
 
     def _pull_on(self, request: Request, wanted: PullMessageHeader, now: float) -> None:
         if wanted.sys_flag & COMMIT:
@@ -424,24 +371,7 @@ class GatewayService:
             settings, name = self.groups.find(group.group_name), retry_topic(group.group_name)
             if settings is not None and self.topics.find(name) is None and not self._is_slave:
                 coming = self.topics.make(name, settings.retry_queues, is_unit=group.unit_mode)
-                self._aside(coming, "a retry topic was not made")
-
-    def _aside(self, coming: Coroutine[Any, Any, Any], event: str) -> None:
-        """Does what nobody waits for; a failure is logged."""
-        if len(self._tasks) >= TASKS_MAX:
-            coming.close()
-            log.warning(event, extra=fields(why=f"{TASKS_MAX} requests wait for the writer"))
-            return
-
-        async def attempt() -> None:
-            try:
-                await coming
-            except (MqError, OSError) as error:
-                log.warning(event, extra=fields(why=error))
-
-        task = asyncio.ensure_future(attempt())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+                self._begin(coming, _no_retry_topic)
 
     def start(self, fail: Callable[[BaseException], None]) -> None:
         """Begins what the gateway does by itself; `fail` is called with an unexpected error."""
@@ -494,6 +424,10 @@ def as_slave(handlers: Mapping[int, Handle], settings: Settings) -> dict[int, Ha
     if not settings.slave_read_enable:
         changed.update(dict.fromkeys(_PULLS, _no_pull))
     return changed
+
+
+def _no_retry_topic(error: MqError | OSError) -> None:
+    log.warning("a retry topic was not made", extra=fields(why=error))
 
 
 def _no_end(_: Request) -> Reply:

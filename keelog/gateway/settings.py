@@ -71,7 +71,6 @@ class LiveSettings:
         self._callbacks[name] = changed
 
     def change(self, name: str, value: bool) -> None:
-        """Changes one of CHANGEABLE."""
         values: dict[str, Any] = {name: value}
         self.now = replace(self.now, **values)
         log.warning("changed until the gateway ends", extra=fields(setting=name, value=value))

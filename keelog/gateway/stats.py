@@ -4,18 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keelog.gateway.connection import EndReason
+from node.runtime import stats_series
 from node.runtime.stats import StatsPage
-from node.runtime.stats_series import (
-    GATEWAY,
-    GATEWAY_CHECKS,
-    GATEWAY_CODES,
-    GATEWAY_ENDED,
-    GATEWAY_GAUGES,
-    GATEWAY_REFUSALS,
-    GATEWAY_REFUSED,
-    GATEWAY_REQUESTS,
-    OTHER,
-)
 from protocol.remoting.codes import ResponseCode
 
 if TYPE_CHECKING:
@@ -40,25 +30,28 @@ class GatewayStats:
     """For the gateway's one thread."""
 
     def __init__(self, root: Path) -> None:
-        self._page = StatsPage(root, GATEWAY, 0)
+        self._page = StatsPage(root, stats_series.GATEWAY, 0)
         counts = self._page.counts
         self._numbers = counts.numbers
         self._requests = {
-            int(code): counts.place(GATEWAY_REQUESTS, request_code=code.name.lower())
-            for code in GATEWAY_CODES
+            int(code): counts.place(stats_series.GATEWAY_REQUESTS, request_code=code.name.lower())
+            for code in stats_series.GATEWAY_CODES
         }
-        self._other = counts.place(GATEWAY_REQUESTS, request_code=OTHER)
+        self._other = counts.place(stats_series.GATEWAY_REQUESTS, request_code=stats_series.OTHER)
         self._refusals = {
-            int(code): counts.place(GATEWAY_REFUSALS, response_code=code.name.lower())
-            for code in GATEWAY_REFUSED
+            int(code): counts.place(stats_series.GATEWAY_REFUSALS, response_code=code.name.lower())
+            for code in stats_series.GATEWAY_REFUSED
         }
-        self._other_refusal = counts.place(GATEWAY_REFUSALS, response_code=OTHER)
-        self._ends = {one: counts.place(GATEWAY_ENDED, reason=one) for one in EndReason}
-        self._checks = counts.place(GATEWAY_CHECKS)
-        self._gauges = [counts.place(family) for family in GATEWAY_GAUGES]
+        self._other_refusal = counts.place(
+            stats_series.GATEWAY_REFUSALS, response_code=stats_series.OTHER
+        )
+        self._ends = {
+            one: counts.place(stats_series.GATEWAY_ENDED, reason=one) for one in EndReason
+        }
+        self._checks = counts.place(stats_series.GATEWAY_CHECKS)
+        self._gauges = [counts.place(family) for family in stats_series.GATEWAY_GAUGES]
 
     def answered(self, code: int, outcome: int) -> None:
-        """A request of this code had this outcome."""
         numbers = self._numbers
         place = self._requests.get(code)
         numbers[self._other if place is None else place] += 1
@@ -66,7 +59,6 @@ class GatewayStats:
             numbers[self._refusals.get(outcome, self._other_refusal)] += 1
 
     def ended(self, reason: EndReason) -> None:
-        """The gateway has ended a connection."""
         self._numbers[self._ends[reason]] += 1
 
     def publish(self, service: "GatewayService") -> None:
@@ -76,7 +68,7 @@ class GatewayStats:
             len(service.pulls.desk.holds),
             service.buffers.held,
             len(service.asked),
-            service.members.producer_count,
+            len(service.members.producers_by_id),
             service.checks.open,
         )
         for place, value in zip(self._gauges, now, strict=True):

@@ -13,8 +13,9 @@ RocketMQ's ReplyMessageProcessor.
 import asyncio
 import logging
 from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 from keelog.gateway.connection import Body, RemotingConnection, Reply, Request
 from keelog.gateway.members import Members
@@ -45,19 +46,12 @@ NOT_STORED = "0"
 _ADDED = "".join(f"{name}\x01{value}\x02" for name, value in SEND_EXT.items())
 
 
-class ClientAnswer(NamedTuple):
-    """What a client has answered."""
-
-    header: RemotingHeader
-    body: bytes
-
-
 class ClientRequests:
     """One for each gateway, in the thread of its loop."""
 
     def __init__(self) -> None:
         self._numbers = count(1)
-        self._waiting: dict[int, tuple[RemotingConnection, asyncio.Future[ClientAnswer]]] = {}
+        self._waiting: dict[int, tuple[RemotingConnection, asyncio.Future[Reply]]] = {}
 
     def __len__(self) -> int:
         """How many have no answer yet."""
@@ -70,7 +64,7 @@ class ClientRequests:
         ext: Mapping[str, str],
         body: Body,
         timeout_s: float = ANSWER_S_MAX,
-    ) -> ClientAnswer:
+    ) -> Reply:
         """Sends a request, and returns its answer.
 
         Raises NodeBusy beyond CLIENT_REQUESTS_MAX, TimeoutError, and ConnectionResetError when the
@@ -81,7 +75,7 @@ class ClientRequests:
         if connection.is_closed:
             raise ConnectionResetError("the client is gone")
         opaque = next(self._numbers) % INT32_MAX
-        coming: asyncio.Future[ClientAnswer] = asyncio.get_running_loop().create_future()
+        coming: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._waiting[opaque] = connection, coming
         try:
             connection.send(RemotingHeader(code, opaque, ext=ext), body)
@@ -93,10 +87,9 @@ class ClientRequests:
     def answered(
         self, connection: RemotingConnection, header: RemotingHeader, body: Body = b""
     ) -> None:
-        """Takes an answer that came over a connection."""
         asked, coming = self._waiting.get(header.opaque, (None, None))
         if asked is connection and coming is not None and not coming.done():
-            coming.set_result(ClientAnswer(header, bytes(body)))
+            coming.set_result(Reply(header.code, header.ext, bytes(body), header.remark))
 
     def went(self, connection: RemotingConnection) -> None:
         """A connection is gone: what it was asked fails at once."""
@@ -105,32 +98,16 @@ class ClientRequests:
                 coming.set_exception(ConnectionResetError("the client is gone"))
 
 
-class _Checked(NamedTuple):
-    """A reply that has passed the checks of a send."""
-
-    request: Request
-    wanted: SendMessageHeader
-    place: RealPlace
-    body: bytes
-
-
+@dataclass(slots=True, eq=False)
 class Replies:
     """One for each gateway. Replies are stored as well where `store_reply_message_enable` is on."""
 
-    def __init__(
-        self,
-        sends: Sends,
-        members: Members,
-        asked: ClientRequests,
-        store_host: str,
-        live: LiveSettings,
-    ) -> None:
-        self._sends = sends
-        self._members = members
-        self._asked = asked
-        self._store_host = store_host
-        self._live = live
-        self._pushed_bytes = 0
+    _sends: Sends
+    _members: Members
+    _asked: ClientRequests
+    _store_host: str
+    _live: LiveSettings
+    _pushed_bytes: int = 0
 
     def take(self, request: Request) -> Coroutine[Any, Any, Reply]:
         """324, 325: pushes a reply, then stores it. Raises BadCommand."""
@@ -146,29 +123,28 @@ class Replies:
         self._pushed_bytes += len(body)
         try:
             place = await self._sends.place_of(wanted)
-            one = _Checked(request, wanted, place, body)
-            failure = await self._push(one)
+            failure = await self._push(request, wanted, body)
         finally:
             self._pushed_bytes -= len(body)
         ext = {**SEND_EXT, "msgId": NOT_STORED, "queueOffset": "0", "queueId": str(place.queue_id)}
         if self._live.now.store_reply_message_enable:
-            ext.update(await self._store(one))
+            ext.update(await self._store(request, wanted, place, body))
         code = ResponseCode.SYSTEM_ERROR if failure else ResponseCode.SUCCESS
         return Reply(code, ext, remark=failure)
 
-    async def _push(self, one: _Checked) -> str | None:
+    async def _push(self, request: Request, wanted: SendMessageHeader, body: bytes) -> str | None:
         """326. Returns what went wrong. Raises NodeBusy."""
-        properties = one.wanted.properties.encode()
+        properties = wanted.properties.encode()
         to = decode_raw_properties(properties).get(REPLY_TO_CLIENT.encode(), b"").decode()
         if not to:
             return f"reply message properties[{REPLY_TO_CLIENT}] is null"
-        connection = self._members.producer(to)
+        connection = self._members.producers_by_id.get(to)
         if connection is None:
             return f"push reply message fail, channel of <{to}> not found."
-        ext = self._pushed_fields(one)
+        ext = self._pushed_fields(wanted, request.connection)
         code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
         try:
-            answer, _ = await self._asked.ask(connection, code, ext, one.body)
+            answer = await self._asked.ask(connection, code, ext, body)
         except (TimeoutError, ConnectionError) as error:
             why: object = str(error) or "it does not answer"
         else:
@@ -178,9 +154,10 @@ class Replies:
         log.warning("a reply was not pushed", extra=fields(client=to, why=why))
         return f"push reply message to {to} fail."
 
-    def _pushed_fields(self, one: _Checked) -> Mapping[str, str]:
+    def _pushed_fields(
+        self, wanted: SendMessageHeader, connection: RemotingConnection
+    ) -> Mapping[str, str]:
         """The header of 326 (ReplyMessageRequestHeader)."""
-        wanted, connection = one.wanted, one.request.connection
         now = now_ms()
         known = wanted.properties
         if known and not known.endswith("\x02"):
@@ -203,11 +180,13 @@ class Replies:
             "storeTimestamp": str(now),
         }
 
-    async def _store(self, one: _Checked) -> Mapping[str, str]:
+    async def _store(
+        self, request: Request, wanted: SendMessageHeader, place: RealPlace, body: bytes
+    ) -> Mapping[str, str]:
         """What the answer says about the stored reply; nothing when it could not be stored."""
         slot = FutureSlot()
         try:
-            self._sends.put(one.request, one.wanted, one.place, one.body, _ADDED.encode(), slot)
+            self._sends.put(request, wanted, place, body, _ADDED.encode(), slot)
             outcome = await slot.done
         except MqError as error:
             outcome = error

@@ -13,18 +13,8 @@ from typing import Any
 from keelog.client import operations
 from keelog.client.core import ClientCore
 from keelog.client.event_loop import run
-from keelog.gateway.connection import Reply, Request
-from keelog.gateway.settings import (
-    CLUSTER_QUEUES,
-    CREATES_TOPICS,
-    SELF_TEST_TOPIC,
-    TBW102,
-    TBW102_QUEUES,
-    UNIT_FLAG,
-    UNIT_SUB_FLAG,
-    BrokerName,
-    LiveSettings,
-)
+from keelog.gateway import settings
+from keelog.gateway.connection import Reply, Request, json_reply
 from node.store.config.topics_file import (
     PERM_DEFAULT,
     PERM_INHERIT,
@@ -35,16 +25,7 @@ from node.store.config.topics_file import (
 )
 from protocol.errors import UnknownTopic
 from protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_topic_for_send
-from protocol.remoting.bodies import (
-    BrokerData,
-    ClusterInfo,
-    DataVersion,
-    QueueData,
-    TopicConfig,
-    TopicConfigTable,
-    TopicList,
-    TopicRouteData,
-)
+from protocol.remoting import bodies
 from protocol.remoting.header_fields import (
     PagedTopicsHeader,
     SendMessageHeader,
@@ -59,16 +40,16 @@ NO_ROUTE = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further 
 _OF_GROUPS = (RETRY_PREFIX, DLQ_PREFIX)
 
 
-def standard_topics(name: BrokerName, with_default: bool) -> dict[str, Topic]:
+def standard_topics(name: settings.BrokerName, with_default: bool) -> dict[str, Topic]:
     """The topics that every broker has without anybody making them: tools find brokers by them.
 
     They are at least two: a name server refuses a broker that begins with a single topic.
     `with_default`: sends create topics, by the settings of TBW102.
     """
-    found = {one: Topic(one, 1, 1) for one in (SELF_TEST_TOPIC, name.reply_topic)}
-    models = {name.cluster: CLUSTER_QUEUES, name.broker: 1}
+    found = {one: Topic(one, 1, 1) for one in (settings.SELF_TEST_TOPIC, name.reply_topic)}
+    models = {name.cluster: settings.CLUSTER_QUEUES, name.broker: 1}
     if with_default:
-        models[TBW102] = TBW102_QUEUES
+        models[settings.TBW102] = settings.TBW102_QUEUES
     perm = PERM_DEFAULT | PERM_INHERIT
     return found | {one: Topic(one, queues, queues, perm) for one, queues in models.items()}
 
@@ -77,7 +58,11 @@ class Topics:
     """One for each gateway, in the thread of its loop."""
 
     def __init__(
-        self, file: TopicsFile, core: ClientCore, live: LiveSettings, name: BrokerName
+        self,
+        file: TopicsFile,
+        core: ClientCore,
+        live: settings.LiveSettings,
+        name: settings.BrokerName,
     ) -> None:
         self._file = file
         self._core = core
@@ -86,7 +71,7 @@ class Topics:
         self.is_wiped = False
         """Whether routes say that nothing can be sent: 205, as of a name server."""
         self._standard = standard_topics(name, self.creates)
-        live.when_changed(CREATES_TOPICS, self._creation_changed)
+        live.when_changed(settings.CREATES_TOPICS, self._creation_changed)
         self._reload_at = 0.0
         self.when_changed: Callable[[], None] = lambda: None
         """Is called after the table was read anew; its owner sets it."""
@@ -112,12 +97,12 @@ class Topics:
         self.when_changed()
         return True
 
-    def announced(self) -> TopicConfigTable:
+    def announced(self) -> bodies.TopicConfigTable:
         """103: the topics that a name server gets, as they are known."""
         names = sorted({*self._standard, *self._file.topics})
         known = ((name, self._known(name, self._file.topics.get(name))) for name in names)
         table = {name: _config(topic) for name, topic in known if topic is not None}
-        return TopicConfigTable(table, self._version(), DataVersion(), {}, {})
+        return bodies.TopicConfigTable(table, self._version(), bodies.DataVersion(), {}, {})
 
     def _known(self, name: str, found: Topic | None) -> Topic | None:
         """`found` in the table, or the topic that every broker has of this name. New topics follow
@@ -149,7 +134,7 @@ class Topics:
         """The topic whose settings a new one gets: it is there, and lets others have them
         (TopicConfigManager#createTopicInSendMessageMethod). Raises UnknownTopic."""
         found = self._known(model, self.find(model))
-        may_follow = model != TBW102 or self.creates
+        may_follow = model != settings.TBW102 or self.creates
         if found is None or not found.perm & PERM_INHERIT or not may_follow:
             raise UnknownTopic(
                 f"topic {name} does not exist, and is not created from {model[:80]!a}",
@@ -191,7 +176,7 @@ class Topics:
         task = self._making.get(name)
         if task is None:
             of_group = name.startswith(RETRY_PREFIX)
-            flag = (UNIT_SUB_FLAG if of_group else UNIT_FLAG) if is_unit else 0
+            flag = (settings.UNIT_SUB_FLAG if of_group else settings.UNIT_FLAG) if is_unit else 0
             wanted = {"topic": name, "queues": queues, "perm": perm, "sys_flag": flag}
             task = asyncio.ensure_future(self._make(wanted))
             self._making[name] = task
@@ -215,28 +200,30 @@ class Topics:
             text = f"No topic route info in name server for the topic: {wanted.topic}"
             raise UnknownTopic(f"{text}\n{NO_ROUTE}")
         perm = known.perm & ~PERM_WRITE if self.is_wiped else known.perm
-        queues = QueueData(
+        queues = bodies.QueueData(
             self.name.broker, known.read_queues, known.write_queues, perm, known.sys_flag
         )
-        route = TopicRouteData((self._broker(request),), (queues,))
+        route = bodies.TopicRouteData((self._broker(request),), (queues,))
         standard = wants_standard_json(request.header, wanted.accept_standard_json_only)
         return Reply(body=write_body(route, standard=standard))
 
     def cluster(self, request: Request) -> Reply:
         """106: all brokers: this one."""
         broker = self._broker(request)
-        info = ClusterInfo({self.name.broker: broker}, {self.name.cluster: (self.name.broker,)})
+        info = bodies.ClusterInfo(
+            {self.name.broker: broker}, {self.name.cluster: (self.name.broker,)}
+        )
         return Reply(body=write_body(info, standard=wants_standard_json(request.header, False)))
 
     def names(self, _: Request) -> Reply:
         """206: the names of all topics."""
         self.look()
-        return Reply(body=write_body(TopicList(tuple(sorted(self._file.topics))), standard=True))
+        return json_reply(bodies.TopicList(tuple(sorted(self._file.topics))))
 
     def config(self, request: Request) -> Reply:
         """351: the settings of one topic."""
         name = request_fields(request.header).topic
-        return Reply(body=write_body(_config(self.need(name)), standard=True))
+        return json_reply(_config(self.need(name)))
 
     def configs(self, request: Request) -> Reply:
         """21: the settings of all topics, or of a page of them."""
@@ -246,7 +233,7 @@ class Topics:
         first = max(0, wanted.topic_seq)
         page = known[first : first + max(0, wanted.max_topic_num)]
         table = {name: _config(topic) for name, topic in page}
-        body = write_body(TopicConfigTable(table, self._version()), standard=True)
+        body = write_body(bodies.TopicConfigTable(table, self._version()), standard=True)
         return Reply(ext={"totalTopicNum": str(len(known))}, body=body)
 
     @property
@@ -256,24 +243,26 @@ class Topics:
 
     def _creation_changed(self) -> None:
         standard = standard_topics(self.name, self.creates)
-        if not self.creates and TBW102 in self._standard:
+        if not self.creates and settings.TBW102 in self._standard:
             # As at a broker it keeps its route, and clients hear why a send is refused.
-            standard[TBW102] = Topic(TBW102, TBW102_QUEUES, TBW102_QUEUES)
+            standard[settings.TBW102] = Topic(
+                settings.TBW102, settings.TBW102_QUEUES, settings.TBW102_QUEUES
+            )
         self._standard = standard
         self.when_changed()
 
-    def _version(self) -> DataVersion:
-        return DataVersion(counter=self._file.version)
+    def _version(self) -> bodies.DataVersion:
+        return bodies.DataVersion(counter=self._file.version)
 
-    def _broker(self, request: Request) -> BrokerData:
+    def _broker(self, request: Request) -> bodies.BrokerData:
         address = self.name.address or request.connection.address
         addresses: Mapping[int, str] = {self.name.broker_id: address}
-        return BrokerData(self.name.broker, addresses, self.name.cluster)
+        return bodies.BrokerData(self.name.broker, addresses, self.name.cluster)
 
 
-def _config(topic: Topic) -> TopicConfig:
+def _config(topic: Topic) -> bodies.TopicConfig:
     hours = topic.retention_hours
-    return TopicConfig(
+    return bodies.TopicConfig(
         topic.name,
         topic.read_queues,
         topic.write_queues,

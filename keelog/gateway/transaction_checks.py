@@ -14,26 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from time import monotonic
-from typing import NamedTuple
 
 from keelog.client import operations
 from keelog.client.core import ClientCore
 from keelog.client.event_loop import run
 from keelog.client.results import Receipt
-from keelog.client.send.record_batch import EncodedMessage
 from keelog.gateway.connection import RemotingConnection
-from keelog.gateway.sending.half import (
-    CHECK_TIMES,
-    FIRST_OFFSET,
-    PRODUCER_GROUP,
-    asked_again,
-    ended_offsets,
-    immune_again,
-    immunity_ms,
-    number_in,
-    question,
-    undecided,
-)
+from keelog.gateway.sending import half as halves
 from keelog.gateway.sending.writer_link import FutureSlot, WriterLink
 from keelog.gateway.system_queue import read_page
 from keelog.gateway.topics import Topics
@@ -44,6 +31,7 @@ from node.runtime.stored_times import Arrivals, ClockSet, Moment, moment
 from protocol.errors import IllegalMessage, MqError
 from protocol.names import HALF_TOPIC, OP_TOPIC, TRANSACTIONS_GROUP, UNDECIDED_TOPIC
 from protocol.record.codec import Record
+from protocol.record.waiting import RealPlace
 from protocol.remoting.codes import RequestCode
 from protocol.remoting.headers import ONE_WAY, RemotingHeader
 from protocol.remoting.java_json import INT32_MAX
@@ -65,14 +53,6 @@ REQUEST_S = 10.0
 _HOUR_MS = 3_600_000
 
 
-class _Op(NamedTuple):
-    """An op message, and the last half message that it resolves."""
-
-    offset: int
-    physical_offset: int
-    last: int
-
-
 @dataclass(slots=True)
 class OpView:
     """The ends from the op queue's `offset` on, for half messages from `first` on."""
@@ -83,7 +63,9 @@ class OpView:
     resolved: set[int] = field(default_factory=set)
     earlier: set[int] = field(default_factory=set)
     """Half messages before `first`: newer copies of them may be open."""
-    _ops: list[_Op] = field(default_factory=list)
+    _ops: list[tuple[int, int, int]] = field(default_factory=list)
+    """Of each op message: its offset, its place in the log, and the last half message that it
+    resolves."""
 
     @property
     def limit(self) -> int:
@@ -107,14 +89,14 @@ class OpView:
                 self.offset = following
 
     def _take(self, record: Record) -> None:
-        offsets = ended_offsets(record)
+        offsets = halves.ended_offsets(record)
         for offset in offsets:
             if self.first <= offset < self.limit:
                 self.resolved.add(offset)
             elif offset < self.first and len(self.earlier) < RESOLVED_MAX:
                 self.earlier.add(offset)
         head = record.head
-        self._ops.append(_Op(head.queue_offset, head.physical_offset, max(offsets, default=-1)))
+        self._ops.append((head.queue_offset, head.physical_offset, max(offsets, default=-1)))
 
     def done_offset(self, half_offset: int, half_physical: int | None) -> int:
         """The offset of the first op message that the next round needs, which begins at a half
@@ -124,11 +106,11 @@ class OpView:
         messages before it are passed.
         """
         done = self.offset
-        for op in self._ops:
-            is_passed = half_physical is None or op.physical_offset < half_physical
-            if op.last >= half_offset or not is_passed:
+        for offset, physical, last in self._ops:
+            is_passed = half_physical is None or physical < half_physical
+            if last >= half_offset or not is_passed:
                 break
-            done = op.offset + 1
+            done = offset + 1
         return done
 
 
@@ -144,27 +126,20 @@ class HalfVerdict(Enum):
     GIVE_UP = auto()
 
 
-class CheckBounds(NamedTuple):
-    """When a producer is asked; the settings of RocketMQ's names."""
-
-    timeout_ms: int
-    times_max: int
-    age_ms_max: int
-
-
-def judge(half: Record, bounds: CheckBounds, age_ms: int, is_fresh: bool) -> HalfVerdict:
+def judge(half: Record, settings: Settings, age_ms: int, is_fresh: bool) -> HalfVerdict:
     """What a round does with an open half message that was born `age_ms` ago. Pure.
 
     `is_fresh`: it was stored after the round began.
     """
-    is_worn = (number_in(half, CHECK_TIMES) or 0) >= bounds.times_max
-    if is_worn or age_ms > bounds.age_ms_max:
+    times, timeout_ms = halves.number_in(half, halves.CHECK_TIMES), settings.transaction_time_out
+    is_worn = (times or 0) >= settings.transaction_check_max
+    if is_worn or age_ms > settings.file_reserved_time * _HOUR_MS:
         return HalfVerdict.GIVE_UP
     if is_fresh:
         return HalfVerdict.STOP
-    immune = immunity_ms(half, bounds.timeout_ms)
+    immune = halves.immunity_ms(half, timeout_ms)
     if immune is None:
-        return HalfVerdict.STOP if age_ms <= bounds.timeout_ms else HalfVerdict.ASK
+        return HalfVerdict.STOP if age_ms <= timeout_ms else HalfVerdict.ASK
     return HalfVerdict.IMMUNE if age_ms <= immune else HalfVerdict.ASK
 
 
@@ -187,12 +162,7 @@ class Checks:
         self._ends = ends
         self._producer = producer
         self._broker = broker
-        self._interval_s = settings.transaction_check_interval / 1000
-        self._bounds = CheckBounds(
-            settings.transaction_time_out,
-            settings.transaction_check_max,
-            settings.file_reserved_time * _HOUR_MS,
-        )
+        self._settings = settings
         self._arrivals: defaultdict[int, Arrivals] = defaultdict(self._new_arrivals)
         """By queue: when half messages came, by their first copies."""
         self.clock_sets: Callable[[Moment], Sequence[ClockSet]] = lambda now: ()
@@ -205,12 +175,13 @@ class Checks:
 
     def _new_arrivals(self) -> Arrivals:
         began = moment()
-        return Arrivals(self._bounds.age_ms_max, began, self.clock_sets(began))
+        age_ms_max = self._settings.file_reserved_time * _HOUR_MS
+        return Arrivals(age_ms_max, began, self.clock_sets(began))
 
     async def run(self) -> None:
         """Checks until it is cancelled."""
         while True:
-            await asyncio.sleep(self._interval_s)
+            await asyncio.sleep(self._settings.transaction_check_interval / 1000)
             try:
                 topic = self._topics.find(HALF_TOPIC)
                 self._left_open = 0
@@ -283,12 +254,12 @@ class Checks:
                 await asyncio.sleep(0)
         return offset
 
-    async def _deal_with(self, halves: Sequence[Record], ops: OpView, end: int) -> Record | None:
+    async def _deal_with(self, some: Sequence[Record], ops: OpView, end: int) -> Record | None:
         """Returns the half message before which the round ends; None where it goes on."""
         puts: list[tuple[Record, HalfVerdict, asyncio.Future[Receipt | MqError]]] = []
         stop: Record | None = None
         now = moment()
-        for half in halves:
+        for half in some:
             verdict = self._verdict(half, ops, end, now)
             if verdict is HalfVerdict.STOP:
                 stop = half
@@ -311,7 +282,7 @@ class Checks:
     def _verdict(self, half: Record, ops: OpView, end: int, now: Moment) -> HalfVerdict:
         offset, chains = half.head.queue_offset, self._ends.chains
         first = chains.first_of(half)
-        before = number_in(half, FIRST_OFFSET)
+        before = halves.number_in(half, halves.FIRST_OFFSET)
         if offset in ops.resolved or chains.has_ended(first):
             return HalfVerdict.PASS
         if before is not None and (before in ops.resolved or before in ops.earlier):
@@ -322,19 +293,18 @@ class Checks:
             return HalfVerdict.STOP
         arrivals, born_ms = self._arrivals[ops.queue_id], half.head.born_timestamp
         age_ms = arrivals.age_ms(first.offset, born_ms, now)
-        return judge(half, self._bounds, age_ms, offset >= end)
+        return judge(half, self._settings, age_ms, offset >= end)
 
     def _put(self, half: Record, verdict: HalfVerdict) -> "asyncio.Future[Receipt | MqError]":
-        crc, topic, queue_id = self._link.crc, HALF_TOPIC, half.head.queue_id
+        crc, place = self._link.crc, RealPlace(HALF_TOPIC, half.head.queue_id)
         if verdict is HalfVerdict.ASK:
-            record = asked_again(half, crc)
+            record = halves.asked_again(half, crc)
         elif verdict is HalfVerdict.IMMUNE:
-            record = immune_again(half, crc)
+            record = halves.immune_again(half, crc)
         else:
-            record, topic, queue_id = undecided(half, crc), UNDECIDED_TOPIC, 0
+            record, place = halves.undecided(half, crc), RealPlace(UNDECIDED_TOPIC, 0)
         slot = FutureSlot()
-        entry = EncodedMessage(record, topic, queue_id, None, half.unique_key, slot)
-        self._link.put(entry, WAIT_NONE, is_inner=True)
+        self._link.put(record, place, half.unique_key, slot, WAIT_NONE, is_inner=True)
         return slot.done
 
     def _stored(self, half: Record, verdict: HalfVerdict, receipt: Receipt) -> None:
@@ -350,12 +320,12 @@ class Checks:
 
     def _ask(self, half: Record, again: Receipt) -> None:
         """39: nobody waits for the answer, which is an end of the transaction (37)."""
-        group = half.properties.get(PRODUCER_GROUP, "")
+        group = half.properties.get(halves.PRODUCER_GROUP, "")
         connection = self._producer(group)
         if connection is None:
             log.warning("no producer can be asked", extra=fields(group=group))
             return
-        ext, body = question(half, again, self._broker)
+        ext, body = halves.question(half, again, self._broker)
         self._opaque = (self._opaque + 1) % INT32_MAX
         code = RequestCode.CHECK_TRANSACTION_STATE
         connection.send(RemotingHeader(code, self._opaque, ONE_WAY, ext), body)

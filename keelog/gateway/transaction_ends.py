@@ -20,25 +20,13 @@ from time import monotonic
 from typing import TypeVar
 
 from keelog.client.results import Receipt
-from keelog.client.send.record_batch import EncodedMessage
-from keelog.gateway.connection import Reply, Request
-from keelog.gateway.sending.half import (
-    FIRST_OFFSET,
-    PRODUCER_GROUP,
-    HalfPlace,
-    committed,
-    committed_properties,
-    ended,
-    immunity_ms,
-    number_in,
-    place_of,
-    real_place,
-)
+from keelog.gateway.connection import Reply, Request, system_error
+from keelog.gateway.sending import half as halves
 from keelog.gateway.sending.sends import WAITING_BYTES_MAX
-from keelog.gateway.sending.stored_properties import DelayRules, delay_level_of
+from keelog.gateway.sending.stored_properties import DelayRules, delay_level_of, real_place_of
 from keelog.gateway.sending.writer_link import WriterLink
 from keelog.gateway.topics import Topics
-from node.runtime.event_log import fields
+from node.runtime.event_log import Seldom, fields
 from node.runtime.process import now_ms
 from node.runtime.settings import Settings
 from protocol.errors import MqError, NodeBusy, NotFound
@@ -46,6 +34,7 @@ from protocol.ids import Host
 from protocol.names import HALF_TOPIC, OP_TOPIC
 from protocol.record.codec import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, Record
 from protocol.record.encode import ANY_QUEUE
+from protocol.record.properties import decode_raw_properties
 from protocol.record.waiting import TIMER_PLACE, RealPlace, schedule_place, scheduled, timed
 from protocol.remoting.codes import ResponseCode
 from protocol.remoting.header_fields import EndTransactionHeader, request_fields
@@ -93,7 +82,7 @@ class Ends:
         try:
             half = self._look_up(wanted.commit_log_offset)
         except NotFound:
-            return _refusal("Find prepared transaction message failed")
+            return system_error("Find prepared transaction message failed")
         refused = self._checked(half, wanted)
         if refused is not None:
             return refused
@@ -110,43 +99,52 @@ class Ends:
             self._deliver(request, half, first)
         except MqError as error:
             self.chains.end(first, is_done=False)
-            return _refusal(error.reason)
+            return system_error(error.reason)
         return None
 
     def _checked(self, half: Record, wanted: EndTransactionHeader) -> Reply | None:
         """The refusal of an end that does not fit its half message."""
         properties = half.properties
         if half.topic != HALF_TOPIC:
-            return _refusal("Find prepared transaction message failed")
+            return system_error("Find prepared transaction message failed")
         if not wanted.from_transaction_check:
-            immune = immunity_ms(half, self._timeout_ms)
+            immune = halves.immunity_ms(half, self._timeout_ms)
             age = now_ms() - half.head.born_timestamp
             if immune is not None and age > max(immune, self._timeout_ms):
                 return Reply(ResponseCode.ILLEGAL_OPERATION)
-        if properties.get(PRODUCER_GROUP) != wanted.producer_group:
-            return _refusal("The producer group wrong")
+        if properties.get(halves.PRODUCER_GROUP) != wanted.producer_group:
+            return system_error("The producer group wrong")
         if half.head.queue_offset != wanted.tran_state_table_offset:
-            return _refusal("The transaction state table offset wrong")
+            return system_error("The transaction state table offset wrong")
         if half.physical_offset != wanted.commit_log_offset:
-            return _refusal("The commit log offset wrong")
+            return system_error("The commit log offset wrong")
         return None
 
-    def _deliver(self, request: Request, half: Record, first: HalfPlace) -> None:
+    def _deliver(self, request: Request, half: Record, first: halves.HalfPlace) -> None:
         """Raises NotFound, IllegalMessage and its kinds."""
-        place = real_place(half)
+        place = real_place_of(decode_raw_properties(half.properties_raw))
         if place is None:
             raise NotFound("the half message names no topic and queue")
         place = self._fitting(place)
-        properties = committed_properties(half)
+        properties = halves.committed_properties(half)
         level = delay_level_of(properties, self._delays.level_max)
         if level:
             properties, place = scheduled(properties, place, level), schedule_place(level)
         elif later := timed(properties, place, now_ms(), self._delays.timer_ms_max):
             properties, place = later.properties, TIMER_PLACE
-        record = committed(half, place, properties, self._link.crc)
-        slot = _Commit(self, request, half, first)
-        entry = EncodedMessage(record, *place, None, half.unique_key, slot)
-        self._link.put(entry, WAIT_NONE, is_inner=True)
+        record = halves.committed(half, place, properties, self._link.crc)
+
+        def done(outcome: Receipt | MqError) -> None:
+            if not isinstance(outcome, MqError):
+                self.finish(half, first)
+                request.answer(Reply())
+                return
+            # Or nobody knows: the producer is asked later.
+            self.chains.end(first, is_done=False)
+            log.warning("a transaction was not committed", extra=fields(why=outcome))
+            request.answer(system_error(outcome.reason))
+
+        self._link.put(record, place, half.unique_key, done, WAIT_NONE, is_inner=True)
 
     def _fitting(self, place: RealPlace) -> RealPlace:
         """Any queue where the topic has fewer than it had."""
@@ -154,58 +152,34 @@ class Ends:
         queues = 0 if topic is None else max(topic.read_queues, topic.write_queues)
         return place if place.queue_id < queues else place._replace(queue_id=ANY_QUEUE)
 
-    def finish(self, half: Record, first: HalfPlace) -> None:
+    def finish(self, half: Record, first: halves.HalfPlace) -> None:
         """A transaction has ended: this half message, and the newest one, are resolved."""
         self.chains.end(first, is_done=True)
-        places = [place_of(half)]
+        places = [halves.place_of(half)]
         newest = first._replace(offset=self.chains.newest_of(first))
         if newest.offset > places[0].offset:
             places.append(newest)
         self.ops.note(places, Host(half.head.store_ip, half.head.store_port))
 
 
-class _Commit:
-    """A commit, until its message is stored."""
-
-    __slots__ = ("_ends", "_first", "_half", "_request")
-
-    def __init__(self, ends: "Ends", request: Request, half: Record, first: HalfPlace) -> None:
-        self._ends, self._request, self._half, self._first = ends, request, half, first
-
-    def stored(self, _: Receipt) -> None:
-        """The message is there."""
-        self._ends.finish(self._half, self._first)
-        self._request.answer(Reply())
-
-    def refused(self, error: MqError) -> None:
-        """It is not, or nobody knows: the producer is asked later."""
-        self._ends.chains.end(self._first, is_done=False)
-        log.warning("a transaction was not committed", extra=fields(why=error))
-        self._request.answer(Reply(ResponseCode.SYSTEM_ERROR, remark=error.reason))
-
-
-def _refusal(why: str) -> Reply:
-    return Reply(ResponseCode.SYSTEM_ERROR, remark=why)
-
-
 class Chains:
     """All transactions, each by the place of its first half message."""
 
     def __init__(self) -> None:
-        self._firsts: dict[HalfPlace, HalfPlace] = {}
+        self._firsts: dict[halves.HalfPlace, halves.HalfPlace] = {}
         """Of a half message that was stored again: the first of its transaction."""
-        self._newest: dict[HalfPlace, int] = {}
+        self._newest: dict[halves.HalfPlace, int] = {}
         """By first half message: the offset of the newest."""
-        self._ended: dict[HalfPlace, None] = {}
-        self._ending: set[HalfPlace] = set()
+        self._ended: dict[halves.HalfPlace, None] = {}
+        self._ending: set[halves.HalfPlace] = set()
 
-    def first_of(self, half: Record) -> HalfPlace:
+    def first_of(self, half: Record) -> halves.HalfPlace:
         """The first half message of a transaction."""
-        place = place_of(half)
-        offset = number_in(half, FIRST_OFFSET)
+        place = halves.place_of(half)
+        offset = halves.number_in(half, halves.FIRST_OFFSET)
         return self._firsts.get(place, place if offset is None else place._replace(offset=offset))
 
-    def newest_of(self, first: HalfPlace) -> int:
+    def newest_of(self, first: halves.HalfPlace) -> int:
         """The offset of the newest half message of a transaction."""
         return self._newest.get(first, first.offset)
 
@@ -215,30 +189,27 @@ class Chains:
         _remember(self._firsts, first._replace(offset=offset), first)
         _remember(self._newest, first, offset)
 
-    def begin_end(self, first: HalfPlace) -> bool:
+    def begin_end(self, first: halves.HalfPlace) -> bool:
         """False for a transaction that has ended, or ends right now."""
         if first in self._ended or first in self._ending:
             return False
         self._ending.add(first)
         return True
 
-    def end(self, first: HalfPlace, *, is_done: bool) -> None:
+    def end(self, first: halves.HalfPlace, *, is_done: bool) -> None:
         """The end that has begun is done, or has failed."""
         self._ending.discard(first)
         if is_done:
             _remember(self._ended, first, None)
 
-    def has_ended(self, first: HalfPlace) -> bool:
-        """Whether its end is known."""
+    def has_ended(self, first: halves.HalfPlace) -> bool:
         return first in self._ended
 
-    def is_ending(self, first: HalfPlace) -> bool:
-        """Whether its end is under way."""
+    def is_ending(self, first: halves.HalfPlace) -> bool:
         return first in self._ending
 
 
 def _remember(table: dict[Key, Value], key: Key, value: Value) -> None:
-    """Notes a pair as the newest."""
     table.pop(key, None)
     if len(table) >= REMEMBERED_MAX:
         del table[next(iter(table))]
@@ -256,7 +227,7 @@ class OpLog:
         self._bytes = 0
         self._host = Host(bytes(4), 0)
         self._timer: asyncio.TimerHandle | None = None
-        self._warned_at = -RETRY_S
+        self._said = Seldom(RETRY_S)
         self.under_way = 0
         """Offsets that the writer has not confirmed."""
 
@@ -269,7 +240,7 @@ class OpLog:
         if len(self) >= OFFSETS_MAX:
             raise NodeBusy(f"{OFFSETS_MAX} ends of transactions wait for the writer")
 
-    def note(self, places: Iterable[HalfPlace], host: Host) -> None:
+    def note(self, places: Iterable[halves.HalfPlace], host: Host) -> None:
         """The transaction of these half messages has ended. `host` is this broker's."""
         self._host = host
         for queue_id, offset in places:
@@ -280,12 +251,11 @@ class OpLog:
         else:
             self._wake(self._interval_s)
 
-    def put_back(self, queue_id: int, offsets: list[int], error: MqError) -> None:
+    def _put_back(self, queue_id: int, offsets: list[int], error: MqError) -> None:
         """They could not be written: they are tried again, and before the others."""
         self._waiting.setdefault(queue_id, deque()).extendleft(reversed(offsets))
         self._bytes += sum(len(str(offset)) + 1 for offset in offsets)
-        if monotonic() >= self._warned_at + RETRY_S:
-            self._warned_at = monotonic()
+        if self._said.is_due("", monotonic()):
             log.warning("ends of transactions wait for the writer", extra=fields(why=error))
         self._wake(RETRY_S)
 
@@ -304,7 +274,6 @@ class OpLog:
                 self._send(queue_id, self._taken(offsets))
 
     def _taken(self, offsets: deque[int]) -> list[int]:
-        """Takes out what goes into one message."""
         some: list[int] = []
         size = 0
         while offsets and size < self._bytes_max:
@@ -314,10 +283,15 @@ class OpLog:
 
     def _send(self, queue_id: int, some: list[int]) -> None:
         self.under_way += len(some)
-        record = ended(queue_id, some, now_ms(), self._host, self._link.crc)
-        slot = _Written(self, queue_id, some)
-        entry = EncodedMessage(record, OP_TOPIC, queue_id, None, "", slot)
-        self._link.put(entry, WAIT_NONE, is_inner=True)
+        record = halves.ended(queue_id, some, now_ms(), self._host, self._link.crc)
+
+        def done(outcome: Receipt | MqError) -> None:
+            self.under_way -= len(some)
+            if isinstance(outcome, MqError):
+                self._put_back(queue_id, some, outcome)  # written twice they do no harm
+
+        place = RealPlace(OP_TOPIC, queue_id)
+        self._link.put(record, place, "", done, WAIT_NONE, is_inner=True)
 
     async def close(self) -> None:
         """Writes what waits, for STOP_S at most."""
@@ -327,21 +301,3 @@ class OpLog:
             await asyncio.sleep(_LOOK_S)
         if self._timer is not None:
             self._timer.cancel()
-
-
-class _Written:
-    """Some ends on their way to the writer."""
-
-    __slots__ = ("_log", "_offsets", "_queue_id")
-
-    def __init__(self, log_: "OpLog", queue_id: int, offsets: list[int]) -> None:
-        self._log, self._queue_id, self._offsets = log_, queue_id, offsets
-
-    def stored(self, _: Receipt) -> None:
-        """They are in the log."""
-        self._log.under_way -= len(self._offsets)
-
-    def refused(self, error: MqError) -> None:
-        """They are not, or nobody knows: written twice they do no harm."""
-        self._log.under_way -= len(self._offsets)
-        self._log.put_back(self._queue_id, self._offsets, error)

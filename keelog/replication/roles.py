@@ -24,30 +24,11 @@ from node.runtime.locks import StoreLock
 from node.runtime.process import now_ms
 from node.runtime.run_files import FollowState, read_follow_state, write_follow_state
 from node.runtime.settings import Settings
-from node.store.checkpoints import (
-    TAILS_FILE,
-    Floor,
-    clear_clean,
-    load_epochs,
-    load_removed,
-    load_tails,
-    own_dir,
-    save_epochs,
-    save_removed,
-)
+from node.store import checkpoints
 from node.store.condition import check_is_store, read_checkpoint
 from node.store.config.topics_file import Topic, TopicsFile
 from node.store.file_cache import OpenFiles
-from node.store.identity.roles import (
-    MASTER,
-    REPLICA,
-    StoreRole,
-    WrongRole,
-    load_master_epochs,
-    load_role,
-    save_master_epochs,
-    save_role,
-)
+from node.store.identity import roles
 from node.store.identity.store_id import ensure_id
 from node.store.log.reader import Bounds, LogReader
 from node.store.log.segments import SegmentList, list_folder
@@ -56,16 +37,9 @@ from node.store.quarantine import keep_bytes
 from node.writer.broker_checkpoint import lowered_checkpoint
 from node.writer.log.tail import LogEnd, drop_segments_behind, zero_behind
 from node.writer.recovery import Recovery, carry_out, examine
+from protocol import ha
 from protocol.derived.file_layouts import encode_checkpoint
 from protocol.errors import BadRequest, RefusedError, StoreDamaged
-from protocol.ha import (
-    MasterEpoch,
-    MasterGreeting,
-    epochs_below,
-    epochs_from,
-    last_number,
-    with_epoch,
-)
 from protocol.ids import Queue
 from protocol.names import CHECKPOINT_FILE, COMMIT_LOG_DIR
 from protocol.record.codec import Filler, Record
@@ -123,9 +97,9 @@ def promote(root: Path, settings: Settings, though_alive: bool = False) -> Promo
     then.
     """
     with stopped_store(root) as place:
-        role = load_role(place)
-        if role is None or role.role != REPLICA:
-            raise WrongRole(f"the store {place} is not a replica", "keelog serve DIR runs it")
+        role = roles.load_role(place)
+        if role is None or role.role != roles.REPLICA:
+            raise roles.WrongRole(f"the store {place} is not a replica", "keelog serve DIR runs it")
         state = read_follow_state(place)
         found = examine(place, settings)
         acknowledged = max(role.acknowledged, state.acknowledged)
@@ -136,13 +110,15 @@ def promote(root: Path, settings: Settings, though_alive: bool = False) -> Promo
                 "promote another replica; this one may follow it then",
             )
         master_end = _master_end(state, though_alive)
-        clear_clean(place)
+        checkpoints.clear_clean(place)
         epoch = carry_out(found, settings.enabled_append_prop_crc)
         topics = add_topics_of_log(found, settings, state.topics_end)
-        save_role(place, StoreRole(MASTER, role.source, epoch, found.end, acknowledged))
+        roles.save_role(
+            place, roles.StoreRole(roles.MASTER, role.source, epoch, found.end, acknowledged)
+        )
         return Promotion(
             str(place),
-            MASTER,
+            roles.MASTER,
             epoch,
             found.end,
             acknowledged,
@@ -163,7 +139,8 @@ def add_topics_of_log(found: Recovery, settings: Settings, begin: int) -> tuple[
     not in that table, was removed at the master.
     """
     file, missing = TopicsFile(found.root), dict[str, int]()
-    unknown = [queue for queue in found.tails if not _has_queue(file, queue)]
+    read_queues = {name: topic.read_queues for name, topic in file.topics.items()}
+    unknown = [one for one in found.tails if one.queue_id >= read_queues.get(one.topic, 0)]
     if not unknown:
         return ()
     with open_store(found.root, settings) as store:
@@ -191,11 +168,6 @@ def _last_offset(store: StoppedStore, queue: Queue) -> int:
     return -1 if last is None else last.physical_offset
 
 
-def _has_queue(file: TopicsFile, queue: Queue) -> bool:
-    known = file.topics.get(queue.topic)
-    return known is not None and queue.queue_id < known.read_queues
-
-
 def _master_end(state: FollowState, though_alive: bool) -> int:
     """The end of the master's log. Raises MasterLives."""
     facts = ask_facts(state.remoting, with_segments=False) if state.remoting else None
@@ -209,21 +181,21 @@ def _master_end(state: FollowState, though_alive: bool) -> int:
     return facts.end
 
 
-def demote(root: Path, source: str) -> StoreRole:
+def demote(root: Path, source: str) -> roles.StoreRole:
     """Notes that the store follows `source` from now on: the next start compares both logs.
 
     Raises WrongRole for a store that is a replica already.
     """
     with stopped_store(root) as place:
-        role = load_role(place)
-        if role is not None and role.role == REPLICA:
-            raise WrongRole(
+        role = roles.load_role(place)
+        if role is not None and role.role == roles.REPLICA:
+            raise roles.WrongRole(
                 f"the store {place} is a replica of {role.source} already",
                 f"keelog serve {place} --follow {role.source}",
             )
         ensure_id(place)  # a note of a store without an id would not count once it has one
-        changed = StoreRole(REPLICA, source)
-        save_role(place, changed)
+        changed = roles.StoreRole(roles.REPLICA, source)
+        roles.save_role(place, changed)
         return changed
 
 
@@ -259,7 +231,7 @@ def rewind_held(place: Path, offset: int, settings: Settings, apply: bool) -> Re
             "name the begin of a record: keelog store dump DIR shows them",
         )
     records = _records_from(place, offset, found.end)
-    role = load_role(place)
+    role = roles.load_role(place)
     acknowledged = 0 if role is None else role.acknowledged
     plan = Rewind(str(place), apply, offset, found.end, found.end - offset, records, acknowledged)
     if not apply or offset == found.end:
@@ -306,7 +278,6 @@ def _carry_out(root: Path, plan: Rewind, segment_bytes: int) -> Path:
 
 
 def _pieces(end: LogEnd, stop: int) -> Iterator[tuple[int, bytes]]:
-    """All bytes of the log from the cut on."""
     at = end.offset
     while at < stop:
         base = at - at % end.segment_bytes
@@ -322,18 +293,18 @@ def _pieces(end: LogEnd, stop: int) -> Iterator[tuple[int, bytes]]:
 def _lower(root: Path, offset: int) -> None:
     """Nothing of ours names an offset above the cut any more: workers then reconcile with it as
     with any epoch that ended."""
-    clear_clean(root)
-    removed = load_removed(root)
+    checkpoints.clear_clean(root)
+    removed = checkpoints.load_removed(root)
     if removed.within(0, offset) is not removed:
-        save_removed(root, removed.within(0, offset))
-    tails = load_tails(root)
+        checkpoints.save_removed(root, removed.within(0, offset))
+    tails = checkpoints.load_tails(root)
     if tails is not None and tails.at > offset:
-        disk.unlink(own_dir(root) / TAILS_FILE)
-        disk.sync_dir(own_dir(root))
-    lines = [line._replace(start=min(line.start, offset)) for line in load_epochs(root)]
+        disk.unlink(checkpoints.own_dir(root) / checkpoints.TAILS_FILE)
+        disk.sync_dir(checkpoints.own_dir(root))
+    lines = [line._replace(start=min(line.start, offset)) for line in checkpoints.load_epochs(root)]
     if lines:
-        save_epochs(root, lines)
-    floor = Floor(root)
+        checkpoints.save_epochs(root, lines)
+    floor = checkpoints.Floor(root)
     floor.save(offset)
     floor.close()
     _lower_acknowledged(root, offset)
@@ -342,9 +313,9 @@ def _lower(root: Path, offset: int) -> None:
 def _lower_acknowledged(root: Path, offset: int) -> None:
     """A promotion goes by what was acknowledged, as both of its notes say, and by what the log had
     when the master's topics were taken over."""
-    role, state = load_role(root), read_follow_state(root)
+    role, state = roles.load_role(root), read_follow_state(root)
     if role is not None and role.acknowledged > offset:
-        save_role(root, role._replace(acknowledged=offset))
+        roles.save_role(root, role._replace(acknowledged=offset))
     if max(state.acknowledged, state.topics_end) > offset:
         acknowledged, topics_end = min(state.acknowledged, offset), min(state.topics_end, offset)
         write_follow_state(root, state._replace(acknowledged=acknowledged, topics_end=topics_end))
@@ -390,35 +361,36 @@ def lead(root: Path, settings: Settings, epoch: int) -> int:
     Raises OldEpoch, AcknowledgedLost, StoreDamaged; then nothing is changed.
     """
     with stopped_store(root) as place:
-        known, role = load_master_epochs(place), load_role(place)
-        if epoch < last_number(known):
+        known, role = roles.load_master_epochs(place), roles.load_role(place)
+        last = ha.last_number(known)
+        if epoch < last:
             raise OldEpoch(
-                f"the controller says epoch {epoch}, and epoch {last_number(known)} wrote this log",
+                f"the controller says epoch {epoch}, and epoch {last} wrote this log",
                 "controllers that lost their data? give the group another --broker-name",
             )
         found = examine(place, settings)
-        acknowledged = role.acknowledged if role is not None and role.role == REPLICA else 0
+        acknowledged = role.acknowledged if role is not None and role.role == roles.REPLICA else 0
         if found.end < acknowledged:
             raise AcknowledgedLost(
                 f"the log ends at {found.end}, and {acknowledged} was acknowledged",
                 "start another node of the group; this one may follow it then",
             )
-        if epoch > last_number(known):
+        if epoch > last:
             # From here on others copy: what the epoch begins with has to be on the disk.
-            clear_clean(place)
+            checkpoints.clear_clean(place)
             carry_out(found, settings.enabled_append_prop_crc)
             # The first epoch owns all that the log has.
             start = found.end if known else found.min_offset
-            kept = epochs_from(known, found.min_offset)
-            save_master_epochs(place, with_epoch(kept, MasterEpoch(epoch, start)))
-        if role is not None and role.role == REPLICA:
+            kept = ha.epochs_from(known, found.min_offset)
+            roles.save_master_epochs(place, ha.with_epoch(kept, ha.MasterEpoch(epoch, start)))
+        if role is not None and role.role == roles.REPLICA:
             add_topics_of_log(found, settings, read_follow_state(place).topics_end)
         ensure_id(place)  # a note of a store without an id would not count once it has one
-        save_role(place, StoreRole(MASTER, "", epoch, found.end, acknowledged))
+        roles.save_role(place, roles.StoreRole(roles.MASTER, "", epoch, found.end, acknowledged))
         return found.end
 
 
-def follow(root: Path, settings: Settings, source: str, greeting: MasterGreeting) -> Joined:
+def follow(root: Path, settings: Settings, source: str, greeting: ha.MasterGreeting) -> Joined:
     """Cuts what the master does not have, after it was copied to quarantine, and notes the role.
 
     Raises NoCommonEpoch, StoreDamaged, BadRequest where the log begins after the common point.
@@ -431,9 +403,11 @@ def follow(root: Path, settings: Settings, source: str, greeting: MasterGreeting
             if point < found.end:
                 cut = rewind_held(place, point, settings, apply=True)
                 joined = Joined(point, cut.bytes, cut.records, cut.kept_in)
-        save_master_epochs(place, epochs_below(load_master_epochs(place), joined.end))
+        roles.save_master_epochs(
+            place, ha.epochs_below(roles.load_master_epochs(place), joined.end)
+        )
         ensure_id(place)
-        role = load_role(place)
+        role = roles.load_role(place)
         acknowledged = 0 if role is None else min(role.acknowledged, joined.end)
-        save_role(place, StoreRole(REPLICA, source, 0, joined.end, acknowledged))
+        roles.save_role(place, roles.StoreRole(roles.REPLICA, source, 0, joined.end, acknowledged))
         return joined

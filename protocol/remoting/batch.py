@@ -67,7 +67,7 @@ def _broken(number: int) -> BadCommand:
     return BadCommand(f"message {number} of the batch does not end within it")
 
 
-class RecordMould(NamedTuple):
+class ItemTemplate(NamedTuple):
     """What the records of a batch share."""
 
     topic: str
@@ -102,22 +102,16 @@ class ItemKeys(Sequence[str]):
         return self._records[at : at + size].tobytes().decode()
 
 
-class EncodedItems(NamedTuple):
-    """The records of a batch, and the unique key of each."""
-
-    encoded: EncodedBatch
-    unique_keys: Sequence[str]
-
-
 def packed_names(names: Iterable[str]) -> bytes:
     """Names of properties as `encode_items` takes them: those that no plain message has."""
     return b"".join(bytes([len(name)]) + name.encode() for name in names)
 
 
 def encode_items(
-    items: memoryview, template: RecordMould, names: bytes, body_bytes_max: int, crc: bool
-) -> EncodedItems | None:
-    """The records of the messages in `items`; with `crc` they have room for the checksum."""
+    items: memoryview, template: ItemTemplate, names: bytes, body_bytes_max: int, crc: bool
+) -> tuple[EncodedBatch, Sequence[str]] | None:
+    """The records of the messages in `items`, and the unique key of each; with `crc` they have room
+    for the checksum."""
     kernel = loader.active()
     if kernel is None:
         return None
@@ -145,4 +139,4 @@ def encode_items(
         return None
     found, records = out[:head].view(np.uint32), out[head : head + size]
     encoded = EncodedBatch(records, found[1 : 1 + rows], int(found[0]))
-    return EncodedItems(encoded, ItemKeys(records, found[1 + rows :]))
+    return encoded, ItemKeys(records, found[1 + rows :])

@@ -1,6 +1,7 @@
 """The bodies of requests and replies as classes of Java: names, types and defaults are Java's.
 
-To add one, declare it. `protocol.remoting.java_json` reads and writes it. Those of the replies to
+To add one, declare it. `protocol.remoting.java_json` reads and writes it. A body that is only
+written, in one place, is a map there, with its keys in Java's order. Those of the replies to
 RocketMQ's admin tools come last.
 """
 
@@ -200,21 +201,6 @@ class SubscriptionGroupConfig(NamedTuple):
     attributes: Mapping[str, str] = _EMPTY
 
 
-class SubscriptionGroupTable(NamedTuple):
-    """201: all groups of a broker, and what is forbidden to each."""
-
-    subscription_group_table: Mapping[str, SubscriptionGroupConfig] = _EMPTY
-    forbidden_table: Mapping[str, Mapping[str, Int32]] = _EMPTY
-    data_version: DataVersion = DataVersion()
-
-
-class ConsumerOffsetTable(NamedTuple):
-    """43: `topic@group` to the offset of each queue."""
-
-    offset_table: Mapping[str, Mapping[int, int]] = _EMPTY
-    data_version: DataVersion | None = None
-
-
 class TopicOffset(NamedTuple):
     """The bounds of one queue."""
 
@@ -261,38 +247,11 @@ class ResetOffsetBody(NamedTuple):
     offset_table: Mapping[MessageQueue, int] = _EMPTY
 
 
-class QueueOffsetForC(NamedTuple):
-    """One entry of `ResetOffsetBodyForC`."""
-
-    topic: str
-    broker_name: str
-    queue_id: Int32
-    offset: int
-
-
-class ResetOffsetBodyForC(NamedTuple):
-    """220 to a client in C++, which reads a list."""
-
-    offset_table: tuple[QueueOffsetForC, ...] = ()
-
-
 class GetConsumerStatusBody(NamedTuple):
     """221 from a client, and 223: its offsets, or those of each client id."""
 
     message_queue_table: Mapping[MessageQueue, int] = _EMPTY
     consumer_table: Mapping[str, Mapping[MessageQueue, int]] = _EMPTY
-
-
-class ConsumerRunningInfo(NamedTuple):
-    """307 from a client: what it does. The details of its queues are passed on as they are."""
-
-    properties: Mapping[str, Any] = _EMPTY
-    subscription_set: tuple[SubscriptionData, ...] = ()
-    mq_table: Mapping[MessageQueue, Any] = _EMPTY
-    mq_pop_table: Mapping[MessageQueue, Any] = _EMPTY
-    status_table: Mapping[str, Any] = _EMPTY
-    user_consumer_info: Mapping[str, str] = _EMPTY
-    jstack: str | None = None
 
 
 class KVTable(NamedTuple):
@@ -301,110 +260,12 @@ class KVTable(NamedTuple):
     table: Mapping[str, str] = _EMPTY
 
 
-class ClientConnection(NamedTuple):
-    """One connection of a client, as a broker shows it; `client_addr` is IP:PORT."""
-
-    client_id: str
-    client_addr: str
-    language: str
-    version: Int32
-
-
-class ConsumerConnection(NamedTuple):
-    """203: who consumes for a group, and what."""
-
-    connection_set: tuple[ClientConnection, ...] = ()
-    subscription_table: Mapping[str, SubscriptionData] = _EMPTY
-    consume_type: str = ""
-    message_model: str = ""
-    consume_from_where: str = ""
-
-
-class ProducerConnection(NamedTuple):
-    """204: who produces for a group."""
-
-    connection_set: tuple[ClientConnection, ...] = ()
-
-
-class ProducerInfo(NamedTuple):
-    """One producer of 328. `last_update_timestamp`: ms of its last heart-beat."""
-
-    client_id: str
-    remote_ip: Annotated[str, "remoteIP"]
-    language: str
-    version: Int32
-    last_update_timestamp: int
-
-
-class ProducerTable(NamedTuple):
-    """328: all producers, by group."""
-
-    data: Mapping[str, tuple[ProducerInfo, ...]] = _EMPTY
-
-
-class GroupList(NamedTuple):
-    """300: names of groups."""
-
-    group_list: tuple[str, ...] = ()
-
-
-class SubscriptionOfGroup(NamedTuple):
-    """345: what a group subscribes of a topic."""
-
-    group: str
-    topic: str
-    subscription_data: SubscriptionData | None = None
-
-
-class QueueTimeSpan(NamedTuple):
-    """One queue of 303; ms, -1 where there is no message."""
-
-    message_queue: MessageQueue
-    min_time_stamp: int
-    max_time_stamp: int
-    consume_time_stamp: int
-    delay_time: int
-
-
-class ConsumeTimeSpans(NamedTuple):
-    """303: the times of a topic's messages, and how far a group has come."""
-
-    consume_time_span_set: tuple[QueueTimeSpan, ...] = ()
-
-
 class StatsOfSpan(NamedTuple):
     """A statistic over a span of time: the sum, and that by second and by time."""
 
     sum: int = 0
     tps: float = 0.0
     avgpt: float = 0.0
-
-
-class BrokerStats(NamedTuple):
-    """315: a statistic over the last minute, hour and day."""
-
-    stats_minute: StatsOfSpan = StatsOfSpan()
-    stats_hour: StatsOfSpan = StatsOfSpan()
-    stats_day: StatsOfSpan = StatsOfSpan()
-
-
-class UnitOfQueue(NamedTuple):
-    """One unit of 321."""
-
-    physic_offset: int
-    physic_size: Int32
-    tags_code: int
-    eval: bool = False
-
-
-class UnitsOfQueue(NamedTuple):
-    """321: units of a queue, and its bounds."""
-
-    queue_data: tuple[UnitOfQueue, ...] = ()
-    max_queue_index: int = 0
-    min_queue_index: int = 0
-    subscription_data: SubscriptionData | None = None
-    filter_data: str | None = None
 
 
 class TopicConfigs(NamedTuple):
@@ -417,36 +278,3 @@ class GroupConfigs(NamedTuple):
     """225: groups to make or change, each as in 200."""
 
     group_config_list: tuple[SubscriptionGroupConfig, ...] = ()
-
-
-class HAClientInfo(NamedTuple):
-    """907: a slave's connection to its master; a master shows zeros."""
-
-    master_addr: str | None = None
-    transferred_byte_in_second: int = 0
-    max_offset: int = 0
-    last_read_timestamp: int = 0
-    last_write_timestamp: int = 0
-    master_flush_offset: int = 0
-    is_activated: Annotated[bool, "activated"] = False
-
-
-class HAConnectionInfo(NamedTuple):
-    """907: one connection of a slave, as its master sees it."""
-
-    addr: str = ""
-    slave_ack_offset: int = 0
-    diff: int = 0
-    in_sync: bool = False
-    transferred_byte_in_second: int = 0
-    transfer_from_where: int = 0
-
-
-class HARuntimeInfo(NamedTuple):
-    """907: the slaves of a master."""
-
-    master: bool = True
-    master_commit_log_max_offset: int = 0
-    in_sync_slave_nums: Int32 = 0
-    ha_connection_info: tuple[HAConnectionInfo, ...] = ()
-    ha_client_runtime_info: HAClientInfo = HAClientInfo()

@@ -136,14 +136,10 @@ def _check_length(length: int) -> None:
     """Raises BrokenFrame for a length that no frame has."""
     if not _WORD_BYTES <= length <= _LENGTH_MAX:
         size = f"of {length + _LENGTH.size} bytes" if length >= 0 else f"with the length {length}"
-        raise BrokenFrame(
-            f"a frame {size}",
-            f"frames have {_HEAD.size} to {FRAME_BYTES_MAX} bytes",
-        )
+        raise BrokenFrame(f"a frame {size}", f"frames have {_HEAD.size} to {FRAME_BYTES_MAX} bytes")
 
 
 def _broken(length: int, header_bytes: int, form: int) -> BrokenFrame:
-    """Returns what is wrong with the first eight bytes of a frame."""
     _check_length(length)
     if form >= _FORMS:
         return BrokenFrame(f"a header in serialisation {form}", "use 0, JSON, or 1, binary")

@@ -1,8 +1,8 @@
 """The fields of headers: those of requests, by their codes, and those that name a damaged message.
 
-To add a request's, declare it and name its codes. The admin tools' come first, as `REQUEST_HEADERS`
-joins them to those of clients. Other fields may be there and are ignored: `lo`, `ns`, `nsd`,
-`bname`, `oway` of 5.x, `AccessKey`, `Signature`, `SecurityToken`.
+To add a request's, declare what a node heeds, and name its codes. Those of the admin tools come
+first. Other fields may be there and are ignored, as `lo`, `ns`, `nsd`, `bname`, `oway` of 5.x,
+`AccessKey`, `Signature`, `SecurityToken`.
 
 A pull's answer names a damaged message by fields that RocketMQ's clients ignore.
 """
@@ -11,18 +11,14 @@ from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
 
 from protocol.errors import MessageDamaged
-from protocol.remoting.codes import STANDARD_JSON_VERSION, RequestCode
+from protocol.remoting.codes import STANDARD_JSON_VERSION
+from protocol.remoting.codes import RequestCode as Code
 from protocol.remoting.headers import RemotingHeader
-from protocol.remoting.java_json import INT32_MAX, Int32, JavaClass
+from protocol.remoting.java_json import INT32_MAX, Int32, JavaClass, java_class
 
 _LETTERS = "abcdefghijklmn"
-_FILE, _PLACE, _FOUND, _HINT, _NEXT = (
-    "damagedFile",
-    "damagedPlace",
-    "damageFound",
-    "damageHint",
-    "nextBeginOffset",
-)
+_FILE, _PLACE, _FOUND, _HINT = "damagedFile", "damagedPlace", "damageFound", "damageHint"
+_NEXT = "nextBeginOffset"
 
 
 class TopicHeader(NamedTuple):
@@ -93,7 +89,6 @@ class ResetOffsetHeader(NamedTuple):
     topic: str
     group: str
     timestamp: int
-    is_force: bool = False
     queue_id: Int32 = -1
     offset: int = -1
 
@@ -111,7 +106,6 @@ class RunningInfoHeader(NamedTuple):
 
     consumer_group: str
     client_id: str
-    jstack_enable: bool = False
 
 
 class ConsumeDirectlyHeader(NamedTuple):
@@ -120,7 +114,6 @@ class ConsumeDirectlyHeader(NamedTuple):
     consumer_group: str
     client_id: str = ""
     msg_id: str = ""
-    topic: str = ""
 
 
 class CloneOffsetHeader(NamedTuple):
@@ -184,43 +177,6 @@ class RequestModeHeader(NamedTuple):
     pop_share_queue_num: Int32 = 0
 
 
-_TOPIC = JavaClass(TopicHeader)
-_ADMIN_GROUP = JavaClass(GroupHeader)
-_BROKER = JavaClass(BrokerNameHeader)
-_KV = JavaClass(KvHeader)
-ADMIN_HEADERS: Mapping[int, JavaClass[Any]] = {
-    RequestCode.GET_TOPIC_CONFIG: _TOPIC,
-    RequestCode.DELETE_TOPIC_IN_BROKER: _TOPIC,
-    RequestCode.DELETE_TOPIC_IN_NAMESRV: _TOPIC,
-    RequestCode.GET_TOPIC_STATS_INFO: _TOPIC,
-    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _TOPIC,
-    RequestCode.QUERY_TOPICS_BY_CONSUMER: _ADMIN_GROUP,
-    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: _ADMIN_GROUP,
-    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: _ADMIN_GROUP,
-    RequestCode.QUERY_CONSUME_TIME_SPAN: JavaClass(TopicOfGroupHeader),
-    RequestCode.GET_PRODUCER_CONNECTION_LIST: JavaClass(ProducerGroupHeader),
-    RequestCode.GET_CONSUME_STATS: JavaClass(ConsumeStatsHeader),
-    RequestCode.GET_BROKER_CONSUME_STATS: JavaClass(AllConsumeStatsHeader),
-    RequestCode.DELETE_SUBSCRIPTIONGROUP: JavaClass(DeleteGroupHeader),
-    RequestCode.GET_ALL_TOPIC_CONFIG: JavaClass(PagedTopicsHeader),
-    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: JavaClass(PagedGroupsHeader),
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: JavaClass(ResetOffsetHeader),
-    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: JavaClass(ConsumerStatusHeader),
-    RequestCode.GET_CONSUMER_RUNNING_INFO: JavaClass(RunningInfoHeader),
-    RequestCode.CONSUME_MESSAGE_DIRECTLY: JavaClass(ConsumeDirectlyHeader),
-    RequestCode.CLONE_GROUP_OFFSET: JavaClass(CloneOffsetHeader),
-    RequestCode.VIEW_BROKER_STATS_DATA: JavaClass(StatsHeader),
-    RequestCode.QUERY_CONSUME_QUEUE: JavaClass(QueryQueueHeader),
-    RequestCode.PUT_KV_CONFIG: _KV,
-    RequestCode.GET_KV_CONFIG: _KV,
-    RequestCode.DELETE_KV_CONFIG: _KV,
-    RequestCode.GET_KVLIST_BY_NAMESPACE: JavaClass(NamespaceHeader),
-    RequestCode.GET_TOPICS_BY_CLUSTER: JavaClass(ClusterHeader),
-    RequestCode.WIPE_WRITE_PERM_OF_BROKER: _BROKER,
-    RequestCode.ADD_WRITE_PERM_OF_BROKER: _BROKER,
-}
-
-
 class SendMessageHeader(NamedTuple):
     """A message or a batch, whose body is the frame's. In V2 each name is a letter, from a on.
 
@@ -260,7 +216,6 @@ class PullMessageHeader(NamedTuple):
     expression_type: str = "TAG"
     max_msg_bytes: Int32 = INT32_MAX
     request_source: Int32 | None = None
-    proxy_forward_client_id: Annotated[str | None, "proxyFrowardClientId"] = None
     known_at: int | None = None
     """Of our own client alone: a log offset at which it knew the place."""
 
@@ -315,7 +270,6 @@ class QueryMessageHeader(NamedTuple):
     begin_timestamp: int
     end_timestamp: int
     index_type: str = ""
-    last_key: str | None = None
     unique_key_query: Annotated[bool, "_UNIQUE_KEY_QUERY"] = False
 
 
@@ -323,7 +277,6 @@ class ViewMessageHeader(NamedTuple):
     """The message at a log offset."""
 
     offset: int
-    topic: str | None = None
 
 
 class UnregisterClientHeader(NamedTuple):
@@ -362,10 +315,7 @@ class EndTransactionHeader(NamedTuple):
     tran_state_table_offset: int
     commit_log_offset: int
     commit_or_rollback: Int32
-    msg_id: str = ""
     from_transaction_check: bool = False
-    transaction_id: str | None = None
-    topic: str | None = None
 
 
 class ConsumerGroupHeader(NamedTuple):
@@ -386,7 +336,6 @@ class CreateTopicHeader(NamedTuple):
     topic_sys_flag: Int32 = 0
     order: bool = False
     attributes: str | None = None
-    force: bool = False
 
 
 class GetRouteInfoHeader(NamedTuple):
@@ -396,37 +345,58 @@ class GetRouteInfoHeader(NamedTuple):
     accept_standard_json_only: bool = False
 
 
-_SEND_V1 = JavaClass(SendMessageHeader)
+_CODES: Mapping[type[Any], tuple[int, ...]] = {
+    SendMessageHeader: (Code.SEND_MESSAGE, Code.SEND_REPLY_MESSAGE),
+    PullMessageHeader: (Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE),
+    QueryConsumerOffsetHeader: (Code.QUERY_CONSUMER_OFFSET,),
+    UpdateConsumerOffsetHeader: (Code.UPDATE_CONSUMER_OFFSET,),
+    SearchOffsetHeader: (Code.SEARCH_OFFSET_BY_TIMESTAMP,),
+    QueueHeader: (Code.GET_MAX_OFFSET, Code.GET_MIN_OFFSET, Code.GET_EARLIEST_MSG_STORETIME),
+    QueryMessageHeader: (Code.QUERY_MESSAGE,),
+    ViewMessageHeader: (Code.VIEW_MESSAGE_BY_ID,),
+    UnregisterClientHeader: (Code.UNREGISTER_CLIENT,),
+    ConsumerSendMsgBackHeader: (Code.CONSUMER_SEND_MSG_BACK,),
+    RecallMessageHeader: (Code.RECALL_MESSAGE,),
+    EndTransactionHeader: (Code.END_TRANSACTION,),
+    ConsumerGroupHeader: (
+        *(Code.GET_CONSUMER_LIST_BY_GROUP, Code.NOTIFY_CONSUMER_IDS_CHANGED),
+        Code.GET_CONSUMER_CONNECTION_LIST,
+    ),
+    CreateTopicHeader: (Code.UPDATE_AND_CREATE_TOPIC,),
+    GetRouteInfoHeader: (Code.GET_ROUTEINFO_BY_TOPIC,),
+    TopicHeader: (
+        *(Code.GET_TOPIC_CONFIG, Code.GET_TOPIC_STATS_INFO, Code.QUERY_TOPIC_CONSUME_BY_WHO),
+        *(Code.DELETE_TOPIC_IN_BROKER, Code.DELETE_TOPIC_IN_NAMESRV),
+    ),
+    GroupHeader: (
+        *(Code.QUERY_TOPICS_BY_CONSUMER, Code.QUERY_SUBSCRIPTION_BY_CONSUMER),
+        Code.GET_SUBSCRIPTIONGROUP_CONFIG,
+    ),
+    TopicOfGroupHeader: (Code.QUERY_CONSUME_TIME_SPAN,),
+    ProducerGroupHeader: (Code.GET_PRODUCER_CONNECTION_LIST,),
+    ConsumeStatsHeader: (Code.GET_CONSUME_STATS,),
+    AllConsumeStatsHeader: (Code.GET_BROKER_CONSUME_STATS,),
+    DeleteGroupHeader: (Code.DELETE_SUBSCRIPTIONGROUP,),
+    PagedTopicsHeader: (Code.GET_ALL_TOPIC_CONFIG,),
+    PagedGroupsHeader: (Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,),
+    ResetOffsetHeader: (Code.INVOKE_BROKER_TO_RESET_OFFSET,),
+    ConsumerStatusHeader: (Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,),
+    RunningInfoHeader: (Code.GET_CONSUMER_RUNNING_INFO,),
+    ConsumeDirectlyHeader: (Code.CONSUME_MESSAGE_DIRECTLY,),
+    CloneOffsetHeader: (Code.CLONE_GROUP_OFFSET,),
+    StatsHeader: (Code.VIEW_BROKER_STATS_DATA,),
+    QueryQueueHeader: (Code.QUERY_CONSUME_QUEUE,),
+    KvHeader: (Code.PUT_KV_CONFIG, Code.GET_KV_CONFIG, Code.DELETE_KV_CONFIG),
+    NamespaceHeader: (Code.GET_KVLIST_BY_NAMESPACE,),
+    ClusterHeader: (Code.GET_TOPICS_BY_CLUSTER,),
+    BrokerNameHeader: (Code.WIPE_WRITE_PERM_OF_BROKER, Code.ADD_WRITE_PERM_OF_BROKER),
+}
 _SEND_V2 = JavaClass(SendMessageHeader, _LETTERS)
-_PULL = JavaClass(PullMessageHeader)
-_QUEUE = JavaClass(QueueHeader)
-_GROUP = JavaClass(ConsumerGroupHeader)
 REQUEST_HEADERS: Mapping[int, JavaClass[Any]] = {
-    RequestCode.SEND_MESSAGE: _SEND_V1,
-    RequestCode.SEND_REPLY_MESSAGE: _SEND_V1,
-    RequestCode.SEND_MESSAGE_V2: _SEND_V2,
-    RequestCode.SEND_BATCH_MESSAGE: _SEND_V2,
-    RequestCode.SEND_REPLY_MESSAGE_V2: _SEND_V2,
-    RequestCode.PULL_MESSAGE: _PULL,
-    RequestCode.LITE_PULL_MESSAGE: _PULL,
-    RequestCode.QUERY_CONSUMER_OFFSET: JavaClass(QueryConsumerOffsetHeader),
-    RequestCode.UPDATE_CONSUMER_OFFSET: JavaClass(UpdateConsumerOffsetHeader),
-    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: JavaClass(SearchOffsetHeader),
-    RequestCode.GET_MAX_OFFSET: _QUEUE,
-    RequestCode.GET_MIN_OFFSET: _QUEUE,
-    RequestCode.GET_EARLIEST_MSG_STORETIME: _QUEUE,
-    RequestCode.QUERY_MESSAGE: JavaClass(QueryMessageHeader),
-    RequestCode.VIEW_MESSAGE_BY_ID: JavaClass(ViewMessageHeader),
-    RequestCode.UNREGISTER_CLIENT: JavaClass(UnregisterClientHeader),
-    RequestCode.CONSUMER_SEND_MSG_BACK: JavaClass(ConsumerSendMsgBackHeader),
-    RequestCode.RECALL_MESSAGE: JavaClass(RecallMessageHeader),
-    RequestCode.END_TRANSACTION: JavaClass(EndTransactionHeader),
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP: _GROUP,
-    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: _GROUP,
-    RequestCode.UPDATE_AND_CREATE_TOPIC: JavaClass(CreateTopicHeader),
-    RequestCode.GET_ROUTEINFO_BY_TOPIC: JavaClass(GetRouteInfoHeader),
-    RequestCode.GET_CONSUMER_CONNECTION_LIST: _GROUP,
-    **ADMIN_HEADERS,
+    **{code: java_class(row) for row, codes in _CODES.items() for code in codes},
+    Code.SEND_MESSAGE_V2: _SEND_V2,
+    Code.SEND_BATCH_MESSAGE: _SEND_V2,
+    Code.SEND_REPLY_MESSAGE_V2: _SEND_V2,
 }
 """34, 41, 42, 46 and 200 have bodies alone."""
 

@@ -1,8 +1,8 @@
 """The header of a remoting frame, in both of its serialisations: JSON, and RocketMQ's binary form.
 
 The decoders take all that Java takes; the encoders write text values, which every client reads.
-The plain decoder of JSON, with the standard library, is the oracle: `fast_json` only does sooner
-what it would do.
+msgspec reads and writes what nearly every client does. It leaves all else to the plain codec of the
+standard library, which is the oracle, and names what is wrong.
 """
 
 import json
@@ -10,10 +10,11 @@ import struct
 from collections.abc import Mapping
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
 
 from protocol.record.java_hash import java_text
-from protocol.remoting import fast_json
 from protocol.remoting.codes import LANGUAGES, LANGUAGES_BY_NAME, VERSION, BrokenFrame, Language
 from protocol.remoting.java_json import INT32_MAX, INT32_MIN, sound_text
 
@@ -76,13 +77,37 @@ class RemotingHeader(NamedTuple):
         )
 
 
+class _UsualHeader(
+    msgspec.Struct,
+    gc=False,
+    # The values of unknown fields would not be checked, so the plain decoder has to see them.
+    forbid_unknown_fields=True,
+    rename={"ext": "extFields", "form": "serializeTypeCurrentRPC"},
+):
+    code: Annotated[int, msgspec.Meta(ge=INT32_MIN, le=INT32_MAX)] = 0
+    opaque: Annotated[int, msgspec.Meta(ge=INT32_MIN, le=INT32_MAX)] = 0
+    flag: Annotated[int, msgspec.Meta(ge=INT32_MIN, le=INT32_MAX)] = 0
+    version: Annotated[int, msgspec.Meta(ge=INT32_MIN, le=INT32_MAX)] = 0
+    ext: dict[str, str] | None = None
+    remark: str | None = None
+    language: str = "JAVA"
+    form: str = ""
+
+
+_usual_header = msgspec.json.Decoder(_UsualHeader).decode
+_encode_usual = msgspec.json.Encoder().encode
+
+
 def decode_header(serialization: int, data: memoryview) -> RemotingHeader:
     """Returns the header in `data`. Raises BrokenFrame, whatever the bytes are."""
     if serialization == _ROCKETMQ:
         return decode_binary(data)
-    found = fast_json.decode(data)
-    if found is None or len(ext := found.extFields or {}) > EXT_FIELDS_MAX:
+    try:
+        found = _usual_header(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
         return decode_json_plain(data)
+    if len(ext := found.ext or {}) > EXT_FIELDS_MAX:
+        raise _too_many(len(ext))
     return tuple.__new__(
         RemotingHeader,
         (
@@ -102,13 +127,17 @@ def encode_header(header: RemotingHeader) -> bytes:
     """Returns the header in its form."""
     if header.serialization == _ROCKETMQ:
         return encode_binary(header)
-    document = _document(header)
-    return fast_json.encode(document) or _encode_plain(document)
+    try:
+        encoded: bytes = _encode_usual(_document(header))
+    except UnicodeError:
+        return encode_json_plain(header)
+    return encoded
 
 
 def encode_json_plain(header: RemotingHeader) -> bytes:
     """As `encode_header` for JSON, with the standard library. The oracle for it."""
-    return _encode_plain(_document(header))
+    # Half a surrogate pair becomes a question mark, as in Java.
+    return _ENCODE(_document(header)).encode("utf-8", "replace")
 
 
 def _document(header: RemotingHeader) -> dict[str, Any]:
@@ -124,11 +153,6 @@ def _document(header: RemotingHeader) -> dict[str, Any]:
     document["serializeTypeCurrentRPC"] = "JSON"
     document["version"] = header.version
     return document
-
-
-def _encode_plain(document: dict[str, Any]) -> bytes:
-    # Half a surrogate pair becomes a question mark, as in Java.
-    return _ENCODE(document).encode("utf-8", "replace")
 
 
 def decode_json_plain(data: memoryview) -> RemotingHeader:
@@ -163,7 +187,6 @@ def decode_json_plain(data: memoryview) -> RemotingHeader:
 
 
 def _number(found: Mapping[str, Any], name: str) -> int:
-    """A number of 32 bits; 0 where there is none."""
     value = found.get(name)
     if value is None:
         return 0
@@ -177,7 +200,6 @@ def _number(found: Mapping[str, Any], name: str) -> int:
 
 
 def _text(name: str, value: Any) -> str:
-    """A value of `extFields` as Java's map of texts holds it."""
     if isinstance(value, str):
         return sound_text(value)
     if isinstance(value, bool | int | float):

@@ -166,7 +166,6 @@ def java_class(row: type[Row]) -> JavaClass[Row]:
 
 
 def _reader(hint: Any) -> Read:
-    """Returns how a value with this annotation is read."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _int32 if 32 in args else _reader(args[0])
@@ -241,13 +240,7 @@ def _as_it_is(value: Any, depth: int = 0) -> Any:
     return value
 
 
-_SCALARS: dict[Any, Read] = {
-    int: _int64,
-    bool: _boolean,
-    str: _text,
-    float: float,
-    Any: _as_it_is,
-}
+_SCALARS: dict[Any, Read] = {int: _int64, bool: _boolean, str: _text, float: float, Any: _as_it_is}
 _TAKEN: dict[Read, str] = {
     _int64: "int({})",
     _int32: "int({})",
@@ -261,7 +254,7 @@ _BOUNDS: dict[Read, tuple[int, int]] = {
 }
 
 
-def read_body(row: type[Row], body: bytes | memoryview) -> Row:
+def read_body(row: type[Row], body: bytes | bytearray | memoryview) -> Row:
     """Returns the body of a request or answer. Raises BadCommand."""
     if not body:
         raise BadCommand(f"the body is missing, {row.__name__} was expected")

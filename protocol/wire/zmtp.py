@@ -67,7 +67,6 @@ def message(header: bytes, payload: Sendable | None) -> tuple[Sendable, ...]:
 
 
 def command(name: bytes, data: bytes = b"") -> bytes:
-    """The bytes of a command."""
     body = bytes([len(name)]) + name + data
     if len(body) <= _SHORT_MAX:
         return _SHORT_HEAD.pack(_COMMAND, len(body)) + body

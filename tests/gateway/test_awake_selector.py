@@ -9,7 +9,7 @@ from selectors import EVENT_READ
 
 import pytest
 
-from keelog.gateway.awake_selector import AWAKE_S, AwakeSelector
+from keelog.gateway.loop import AWAKE_S, AwakeSelector
 from protocol.wire.awake import ASLEEP_LOOKS
 
 

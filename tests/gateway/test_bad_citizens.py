@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -140,7 +140,7 @@ class Handler:
 
 
 async def connected(handler: Handler) -> tuple[RemotingConnection, Transport]:
-    connection = RemotingConnection(handler, asyncio.get_running_loop())
+    connection = RemotingConnection(cast(Any, handler), asyncio.get_running_loop())
     transport = Transport()
     connection.connection_made(transport)
     return connection, transport
@@ -351,7 +351,7 @@ def test_nothing_that_expires_looks_at_the_wall_clock() -> None:
     assert users == {
         "keelog/gateway/admin/broker_info.py",
         "keelog/gateway/admin/clients.py",
-        "keelog/gateway/admin/name_desk.py",
+        "keelog/gateway/admin/name_server.py",
         "keelog/gateway/admin/topics.py",
         "keelog/gateway/groups.py",
         "keelog/gateway/members.py",
@@ -401,7 +401,7 @@ def test_replies_arrive_whole_and_in_order_whatever_the_network_takes_at_once(ro
 
     async def run() -> bytes:
         loop, handler = asyncio.get_running_loop(), Handler()
-        connection = RemotingConnection(handler, loop)
+        connection = RemotingConnection(cast(Any, handler), loop)
         server = await loop.create_server(lambda: connection, "127.0.0.1", 0)
         server.sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, room)
         found = b""

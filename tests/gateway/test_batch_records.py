@@ -14,6 +14,7 @@ from keelog.gateway.connection import Reply, Request
 from keelog.gateway.sending import sends
 from keelog.gateway.sending.sends import Sends
 from keelog.gateway.sending.stored_properties import SPECIAL_NAMES, DelayRules
+from node.runtime.settings import Settings
 from protocol.errors import IllegalMessage, MessageTooLarge, MqError
 from protocol.ids import Host
 from protocol.kernel import loader
@@ -67,7 +68,7 @@ def batches(properties: st.SearchStrategy[bytes]) -> st.SearchStrategy[list[Item
 def sends_with(crc: bool) -> Sends:
     link = SimpleNamespace(body_bytes_max=BODY_MAX, crc=crc)
     delays = DelayRules(18, 1000, "b")
-    made = Sends(*cast(Any, (link, None, None, "c", delays)), rejects_halves=False, once=True)
+    made = Sends(*cast(Any, (link, None, None, "c", delays, Settings())))
     made._keys = cast(Any, SimpleNamespace(next=lambda: "OURS"))
     return made
 

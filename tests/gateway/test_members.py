@@ -260,11 +260,11 @@ def test_a_producer_is_found_by_its_id_while_its_connection_is_there() -> None:
     members, old, new = Members(), Peer(), Peer()
     beat(members, old, "c1")
     beat(members, new, "c1")
-    assert members.producer("c1") is new  # type: ignore[comparison-overlap]
+    assert members.producers_by_id.get("c1") is new  # type: ignore[comparison-overlap]
     members.went(old)  # type: ignore[arg-type]
-    assert members.producer("c1") is new  # type: ignore[comparison-overlap]
+    assert members.producers_by_id.get("c1") is new  # type: ignore[comparison-overlap]
     members.went(new)  # type: ignore[arg-type]
-    assert members.producer("c1") is None
+    assert members.producers_by_id.get("c1") is None
 
 
 def test_the_end_of_a_connection_costs_no_look_at_all_groups() -> None:

@@ -183,7 +183,7 @@ def test_a_client_that_does_not_answer_is_given_up_and_few_are_asked_at_once() -
         numbers = {header.opaque for header in peer.sent}
         assert len(numbers) == CLIENT_REQUESTS_MAX + 1, "each has its own"
         asked.answered(to, peer.sent[1]._replace(code=7))
-        assert (await waiting[0]).header.code == 7
+        assert (await waiting[0]).code == 7
         asked.went(to)
         gone = await asyncio.gather(*waiting[1:], return_exceptions=True)
         assert all(isinstance(one, ConnectionResetError) for one in gone)

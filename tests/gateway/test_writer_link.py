@@ -14,16 +14,16 @@ from keelog.client.results import Receipt
 from keelog.client.send.record_batch import (
     ColumnBatch,
     EncodedColumns,
-    EncodedMessage,
     EntryBatch,
     RecordBatch,
 )
-from keelog.gateway.awake_selector import AwakeSelector
 from keelog.gateway.connection import Gathering
+from keelog.gateway.loop import AwakeSelector
 from keelog.gateway.sending.writer_link import WriterLink
 from node.runtime.settings import Settings
 from protocol.errors import MqError, NodeBusy
 from protocol.record.encode import EncodedBatch
+from protocol.record.waiting import RealPlace
 
 
 class Sender:
@@ -47,19 +47,19 @@ class Slot:
     def __init__(self) -> None:
         self.error: MqError | None = None
 
-    def stored(self, receipt: Receipt) -> None:
-        raise AssertionError(f"stored: {receipt}")
-
-    def refused(self, error: MqError) -> None:
-        self.error = error
+    def __call__(self, outcome: Receipt | MqError) -> None:
+        assert isinstance(outcome, MqError)
+        self.error = outcome
 
 
 def encoded_batch() -> EncodedBatch:
     return EncodedBatch(np.frombuffer(b"record", np.uint8), np.array([6], np.uint32), 0)
 
 
-def entry() -> EncodedMessage:
-    return EncodedMessage(b"record", "topic", 0, None, "key", Slot())
+def put(link: WriterLink) -> Slot:
+    slot = Slot()
+    link.put(b"record", RealPlace("topic", 0), "key", slot)
+    return slot
 
 
 class Selector:
@@ -105,10 +105,9 @@ def no_look() -> None:
 def test_after_a_lone_record_the_selector_looks_for_the_next_request(tmp_path: Path) -> None:
     def act(link: WriterLink, sender: Sender, gathering: Gathering) -> None:
         looks(link, sender.end)
-        one = entry()
         with gathering:
-            link.put(one)
-        assert isinstance(one.slot.error, NodeBusy)
+            slot = put(link)
+        assert isinstance(slot.error, NodeBusy)
         assert link.waiting_bytes == 0
 
     assert run(tmp_path, act) == 1
@@ -119,7 +118,7 @@ def test_where_looks_bring_nothing_the_link_waits_for_the_loop(tmp_path: Path) -
         looks(link, no_look)
         cast(Any, link.selector).is_awake = False
         with gathering:
-            link.put(entry())
+            put(link)
         sender.end()
 
     assert run(tmp_path, act) == 1, "the selector counts how many fall out"
@@ -130,7 +129,7 @@ def test_a_loop_without_such_a_selector_never_looks(tmp_path: Path) -> None:
         looks(link, no_look)
         link.selector = None
         with gathering:
-            link.put(entry())
+            put(link)
         sender.end()
 
     assert run(tmp_path, act) == 0
@@ -140,8 +139,8 @@ def test_after_two_records_at_once_nobody_looks(tmp_path: Path) -> None:
     def act(link: WriterLink, sender: Sender, gathering: Gathering) -> None:
         looks(link, no_look)
         with gathering:
-            link.put(entry())
-            link.put(entry())
+            put(link)
+            put(link)
         assert [len(batch.entries) for batch in sender.batches] == [2]
         sender.end()
 
@@ -155,7 +154,7 @@ def test_while_outcomes_are_taken_the_link_does_not_look_however_deep(tmp_path: 
             with link:
                 pass
             with gathering:
-                link.put(entry())
+                put(link)
         assert len(sender.batches) == 1
         sender.end()
 
@@ -168,7 +167,7 @@ def test_a_batch_goes_at_once_and_a_single_record_at_the_end_of_the_turn(tmp_pat
         columns = EncodedColumns("topic", 0, encoded_batch(), ["key"])
         found: list[object] = []
         with gathering:
-            link.put(entry())
+            put(link)
             link.put_batch(columns, found.append, once=False)
             assert [type(batch) for batch in sender.batches] == [ColumnBatch]
         assert [type(batch) for batch in sender.batches] == [ColumnBatch, EntryBatch]
@@ -205,7 +204,7 @@ def test_who_is_woken_by_answers_hears_of_each_request_and_each_outcome(tmp_path
         link.on_request = lambda: heard.append(("request", link.is_answered_soon))
         link.on_outcome = lambda: heard.append(("outcome", link.is_answered_soon))
         with gathering:
-            link.put(entry())
+            put(link)
         columns = EncodedColumns("topic", 0, encoded_batch(), ["key"])
         link.put_batch(columns, lambda _: None, once=False)
         assert heard == [("request", True)] * 2
@@ -228,7 +227,7 @@ def test_an_answer_that_waits_for_disk_or_follower_is_no_news_of_others_records(
     def act(link: WriterLink, sender: Sender, gathering: Gathering) -> None:
         cast(Any, link.selector).is_awake = False
         with gathering:
-            link.put(entry())
+            put(link)
         assert len(sender.batches) == 1
         assert not link.is_answered_soon
         sender.end()

@@ -5,11 +5,13 @@ that has nothing to do.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from dataclasses import fields as dataclass_fields
 from time import localtime, monotonic
 
-from keelog.gateway.admin.figures import GET_NUMS, PUT_NUMS, PUT_SIZE, BrokerCounts, QueueFacts
-from keelog.gateway.connection import Reply, Request
+from keelog.gateway.admin.figures import GET_NUMS, PUT_NUMS, PUT_SIZE, BrokerCounts
+from keelog.gateway.connection import Reply, Request, json_reply
+from keelog.gateway.offsets import QueueFacts
 from keelog.gateway.settings import CHANGEABLE, LiveSettings
 from keelog.gateway.topics import Topics
 from node.reader.answers import NO_TIME
@@ -21,7 +23,7 @@ from protocol.errors import CorruptError, NotAllowed, NotFound, StoreDamaged
 from protocol.names import DELAY_OFFSETS_FILE, SCHEDULE_TOPIC
 from protocol.remoting.bodies import KVTable
 from protocol.remoting.codes import BadCommand
-from protocol.remoting.java_json import parse_java_json, write_body
+from protocol.remoting.java_json import parse_java_json
 
 _POOLS = ("send", "pull", "litePull", "query", "ack")
 VERSION_NAME = "V5_5_0"
@@ -30,24 +32,17 @@ _BOOLEANS = {"true": True, "false": False}
 _KNOWN = frozenset(one.name for one in dataclass_fields(Settings))
 
 
-class BrokerInfo:
-    """One for each gateway. `waiting` returns how many requests wait for the writer."""
+@dataclass(slots=True, eq=False)
+class BrokerHandlers:
+    """One for each gateway. `_waiting` returns how many requests wait for the writer."""
 
-    def __init__(
-        self,
-        facts: QueueFacts,
-        topics: Topics,
-        counts: BrokerCounts,
-        waiting: Callable[[], int],
-        live: LiveSettings,
-    ) -> None:
-        self._facts = facts
-        self._topics = topics
-        self._counts = counts
-        self._waiting = waiting
-        self._live = live
-        self._began_at = monotonic()
-        self._began_ms = now_ms()
+    _facts: QueueFacts
+    _topics: Topics
+    _counts: BrokerCounts
+    _waiting: Callable[[], int]
+    _live: LiveSettings
+    _began_at: float = field(default_factory=monotonic)
+    _began_ms: int = field(default_factory=now_ms)
 
     def runtime(self, _: Request) -> Reply:
         """28: names and values."""
@@ -59,7 +54,7 @@ class BrokerInfo:
             **self._queues(),
             **self._delays(),
         }
-        return Reply(body=write_body(KVTable(dict(sorted(table.items()))), standard=True))
+        return json_reply(KVTable(dict(sorted(table.items()))))
 
     def _times(self) -> Mapping[str, str]:
         seconds = int(monotonic() - self._began_at)
@@ -155,7 +150,6 @@ class BrokerInfo:
         return found
 
     def _delays(self) -> Mapping[str, str]:
-        """For each delay level: the offset of the next message, and the end."""
         path = self._facts.desk.store.root / DELAY_OFFSETS_FILE
         try:
             text = read_bounded(path, OFFSETS_FILE_BYTES_MAX).decode("utf-8", "replace")
@@ -190,15 +184,9 @@ class BrokerInfo:
         version = '{"counter":0,"stateVersion":0,"timestamp":0}'
         return Reply(ext={"version": version}, body=text.encode())
 
-
-class SettingChanges:
-    """Changes settings while the node runs, and refuses by name those that do not change."""
-
-    def __init__(self, live: LiveSettings) -> None:
-        self._live = live
-
     def update(self, request: Request) -> Reply:
-        """25: `name=value` lines, all or none. Raises NotAllowed, BadCommand."""
+        """25: changes settings while the node runs, `name=value` lines, all or none. Raises
+        NotAllowed for those that do not change, BadCommand."""
         if len(request.body) > PROPERTIES_BYTES_MAX:
             raise BadCommand(f"{len(request.body)} bytes", f"send {PROPERTIES_BYTES_MAX}")
         text = bytes(request.body).decode("utf-8", "replace")

@@ -6,23 +6,18 @@ client's own connection. Their replies go back as they are: a stack of threads c
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from time import monotonic
+from typing import Any
 
-from keelog.gateway.connection import RemotingConnection, Reply, Request
+from keelog.gateway.connection import RemotingConnection, Reply, Request, json_reply, system_error
 from keelog.gateway.members import Group, GroupMember, Members
-from keelog.gateway.to_clients import ClientAnswer, ClientRequests
+from keelog.gateway.to_clients import ClientRequests
 from node.runtime.process import now_ms
 from protocol.errors import MqError, NotFound
 from protocol.ids import parse_offset_message_id
 from protocol.record.codec import Record
-from protocol.remoting.bodies import (
-    ClientConnection,
-    ConsumerConnection,
-    GetConsumerStatusBody,
-    ProducerConnection,
-    ProducerInfo,
-    ProducerTable,
-)
+from protocol.remoting.bodies import GetConsumerStatusBody
 from protocol.remoting.codes import RequestCode, ResponseCode
 from protocol.remoting.header_fields import (
     ConsumeDirectlyHeader,
@@ -30,7 +25,7 @@ from protocol.remoting.header_fields import (
     RunningInfoHeader,
     request_fields,
 )
-from protocol.remoting.java_json import read_body, write_body
+from protocol.remoting.java_json import read_body
 
 CLIENTS_SHOWN_MAX = 50_000
 """Producers of one reply to 328; further ones are left out."""
@@ -38,11 +33,14 @@ STATUS_S_MAX = 5.0
 """How long each client may take for 221 (Broker2Client#getConsumeStatus)."""
 
 
-class Connections:
-    """One for each gateway, in the thread of its loop."""
+@dataclass(slots=True, eq=False)
+class ClientHandlers:
+    """One for each gateway. `_look_up` returns the record at a log offset."""
 
-    def __init__(self, members: Members) -> None:
-        self._members = members
+    _members: Members
+    _asked: ClientRequests
+    _broker: str
+    _look_up: Callable[[int], Record]
 
     def of_group(self, request: Request) -> Reply:
         """203: the members of a group and what it subscribes; 206 where nobody is."""
@@ -51,64 +49,41 @@ class Connections:
         if group is None:
             text = f"the consumer group[{name}] not online"
             return Reply(ResponseCode.CONSUMER_NOT_ONLINE, remark=text)
-        body = ConsumerConnection(
-            _shown(group.members),
-            group.subscriptions,
-            group.consume_type,
-            group.message_model,
-            group.consume_from_where,
+        return json_reply(
+            {
+                "connectionSet": _shown(group.members),
+                "consumeFromWhere": group.consume_from_where,
+                "consumeType": group.consume_type,
+                "messageModel": group.message_model,
+                "subscriptionTable": group.subscriptions,
+            }
         )
-        return Reply(body=write_body(body, standard=True))
 
     def of_producers(self, request: Request) -> Reply:
         """204: the producers of a group."""
         name = request_fields(request.header).producer_group
         members = self._members.producers.get(name)
         if members is None:
-            text = f"the producer group[{name}] not exist"
-            return Reply(ResponseCode.SYSTEM_ERROR, remark=text)
-        return Reply(body=write_body(ProducerConnection(_shown(members)), standard=True))
+            return system_error(f"the producer group[{name}] not exist")
+        return json_reply({"connectionSet": _shown(members)})
 
     def all_producers(self, _: Request) -> Reply:
         """328: the producers of all groups."""
         table, left, wall = {}, CLIENTS_SHOWN_MAX, now_ms() - int(monotonic() * 1000)
         for name, members in sorted(self._members.producers.items()):
             rows = [
-                ProducerInfo(
-                    one.client_id,
-                    f"/{connection.peer}",
-                    one.language,
-                    one.version,
-                    wall + int(one.beat_at * 1000),
-                )
+                {
+                    "clientId": one.client_id,
+                    "language": one.language,
+                    "lastUpdateTimestamp": wall + int(one.beat_at * 1000),
+                    "remoteIP": f"/{connection.peer}",
+                    "version": one.version,
+                }
                 for connection, one in list(members.items())[:left]
             ]
-            table[name] = tuple(rows)
+            table[name] = rows
             left -= len(rows)
-        return Reply(body=write_body(ProducerTable(table), standard=True))
-
-
-def _shown(members: Mapping[RemotingConnection, GroupMember]) -> tuple[ClientConnection, ...]:
-    return tuple(
-        ClientConnection(one.client_id, str(connection.peer), one.language, one.version)
-        for connection, one in members.items()
-    )
-
-
-class ClientCalls:
-    """One for each gateway. `look_up` returns the record at a log offset."""
-
-    def __init__(
-        self,
-        members: Members,
-        asked: ClientRequests,
-        broker: str,
-        look_up: Callable[[int], Record],
-    ) -> None:
-        self._members = members
-        self._asked = asked
-        self._broker = broker
-        self._look_up = look_up
+        return json_reply({"data": table})
 
     async def running_info(self, request: Request) -> Reply:
         """307: what a client does."""
@@ -143,17 +118,14 @@ class ClientCalls:
         """As AdminBrokerProcessor#callConsumer."""
         connection = _connection_of(self._members.find(group), client)
         if connection is None:
-            text = f"The Consumer <{group}> <{client}> not online"
-            return Reply(ResponseCode.SYSTEM_ERROR, remark=text)
+            return system_error(f"The Consumer <{group}> <{client}> not online")
         try:
-            found = await self._asked.ask(connection, code, ext, body)
+            return await self._asked.ask(connection, code, ext, body)
         except TimeoutError:
             text = f"consumer <{group}> <{client}> Timeout"
             return Reply(ResponseCode.CONSUME_MSG_TIMEOUT, remark=text)
         except ConnectionResetError as error:
-            text = f"invoke consumer <{group}> <{client}> Exception: {error}"
-            return Reply(ResponseCode.SYSTEM_ERROR, remark=text)
-        return Reply(found.header.code, found.header.ext, found.body, found.header.remark)
+            return system_error(f"invoke consumer <{group}> <{client}> Exception: {error}")
 
     async def status(self, request: Request) -> Reply:
         """223: the offsets that clients of a group have in memory, of all or of one."""
@@ -171,20 +143,31 @@ class ClientCalls:
         }
         replies = await asyncio.gather(*(self._status_of(one, ext) for one in asked))
         for member, found in zip(asked.values(), replies, strict=True):
-            if found is not None and not found.header.code and found.body:
+            if found is not None and not found.code and found.body:
                 body = read_body(GetConsumerStatusBody, found.body)
                 table[member.client_id] = body.message_queue_table
-        body = GetConsumerStatusBody(consumer_table=table)
-        return Reply(body=write_body(body, standard=True))
+        return json_reply(GetConsumerStatusBody(consumer_table=table))
 
     async def _status_of(
         self, connection: RemotingConnection, ext: Mapping[str, str]
-    ) -> ClientAnswer | None:
+    ) -> Reply | None:
         code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
         try:
             return await self._asked.ask(connection, code, ext, b"", STATUS_S_MAX)
         except (TimeoutError, ConnectionResetError, MqError):
             return None
+
+
+def _shown(members: Mapping[RemotingConnection, GroupMember]) -> list[dict[str, Any]]:
+    return [
+        {
+            "clientAddr": str(connection.peer),
+            "clientId": one.client_id,
+            "language": one.language,
+            "version": one.version,
+        }
+        for connection, one in members.items()
+    ]
 
 
 def _connection_of(group: Group | None, client_id: str) -> RemotingConnection | None:

@@ -1,4 +1,4 @@
-"""Figures for the replies to admin tools: bounds and times of queues, and how much went in and out.
+"""Figures for the replies to admin tools: how much went in and out.
 
 The counts of late, by topic and group, are for 315 and the figures beside it. As
 RocketMQ's StatsItem: totals are looked at each 10 s, 10 min and hour, and a figure is what came
@@ -12,13 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from keelog.gateway.members import Members
-from node.reader.answers import bounds_of, look_again, time_at
-from node.reader.pull_desk import PullDesk
 from node.runtime.stats import read_topics
 from node.runtime.stats_series import QUEUE
-from node.store.query.look_up import Boundary, offset_by_time
-from protocol.ids import Queue
-from protocol.remoting.bodies import BrokerStats, StatsOfSpan
+from protocol.remoting.bodies import StatsOfSpan
 
 PUT_NUMS, PUT_SIZE, GET_NUMS = "TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE", "GROUP_GET_NUMS"
 """Names of statistics (Stats)."""
@@ -29,54 +25,6 @@ _SPANS = ((LOOK_S, 7), (600.0, 7), (3_600.0, 25))
 """Of minute, hour and day: seconds between two looks, and how many of them are kept."""
 
 Totals = Mapping[tuple[str, str], int]
-
-
-class StoredOffsets(NamedTuple):
-    """The first offset that a queue still has, and that of its next message."""
-
-    min: int
-    max: int
-
-
-class QueueFacts:
-    """Asks the store as it is now. `desk` follows the log, `now` makes it look."""
-
-    def __init__(self, desk: PullDesk, now: Callable[[], float]) -> None:
-        self.desk = desk
-        self._now = now
-
-    def look(self) -> None:
-        """Takes in how far the log has grown. Call it before questions that belong together."""
-        self.desk.see_end(self._now())
-
-    def end(self) -> int:
-        """Where the log ends."""
-        self.look()
-        return self.desk.store.log.end
-
-    def bounds(self, topic: str, queue_id: int) -> StoredOffsets:
-        """Zeros for a queue that does not exist. Raises StoreDamaged."""
-        desk, queue = self.desk, Queue(topic, queue_id)
-        return StoredOffsets(
-            *look_again(desk.store, lambda: bounds_of(desk.store, desk.tail, queue))
-        )
-
-    def time_at(self, topic: str, queue_id: int, offset: int) -> int:
-        """When a message was stored, in ms; NO_TIME where there is none that can be read."""
-        desk = self.desk
-        return time_at(desk.store, desk.tail, Queue(topic, queue_id), offset)
-
-    def offset_at(self, topic: str, queue_id: int, timestamp: int) -> int:
-        """The first offset of a store time in ms; the queue's end for a negative one."""
-        if timestamp < 0:
-            return self.bounds(topic, queue_id).max
-        desk = self.desk
-
-        def look() -> int:
-            queue = desk.store.queue(topic, queue_id)
-            return offset_by_time(desk.store.log, queue, timestamp, Boundary.LOWER)
-
-        return look_again(desk.store, look)
 
 
 class _Look(NamedTuple):
@@ -132,12 +80,13 @@ class BrokerCounts:
             self._got[key] += max(0, offset - self._pulled.get(place, begun[topic, queue_id]))
         self._pulled = now
 
-    def find(self, name: str, key: str) -> BrokerStats | None:
+    def find(self, name: str, key: str) -> Mapping[str, StatsOfSpan] | None:
         """The figures of one statistic; None for one that is not known."""
         minutes = self._looks[0]
         if not minutes or (name, key) not in minutes[-1].totals:
             return None
-        return BrokerStats(*(_of_span(kept, name, key) for kept in self._looks))
+        minute, hour, day = (_of_span(kept, name, key) for kept in self._looks)
+        return {"statsDay": day, "statsHour": hour, "statsMinute": minute}
 
     def put_tps(self, topic: str) -> float:
         """Messages each second that a topic got in the last minute."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
@@ -10,13 +11,12 @@ from keelog.client import operations
 from keelog.client.core import ClientCore
 from keelog.client.event_loop import run
 from keelog.client.messages import Message
-from keelog.gateway.connection import Reply, Request
+from keelog.gateway.connection import Reply, Request, system_error
 from node.runtime.state_page import WorkerPage
 from node.store.indexes import MAX_MESSAGES_BATCH
 from protocol.derived.file_layouts import TAGS_KEY_PREFIX
 from protocol.errors import NotFound, StoreDamaged, UnknownTopic
 from protocol.record.codec import Record
-from protocol.remoting.codes import ResponseCode
 from protocol.remoting.header_fields import QueryMessageHeader, ViewMessageHeader, request_fields
 
 UNIQUE_MESSAGES_MAX = 32
@@ -30,22 +30,16 @@ _OF_TAGS = "T"
 """The type of index in which tags are."""
 
 
+@dataclass(slots=True, eq=False)
 class LookUps:
-    """One for each gateway. `look_up` returns the record at a log offset, and `readable` how far
-    the log of the store at `root` may be read. Readers look for keys, as an index file that is not
+    """One for each gateway. `_look_up` returns the record at a log offset, and `_readable` how far
+    the log of the store at `_root` may be read. Readers look for keys, as an index file that is not
     in memory must not hold up heart-beats."""
 
-    def __init__(
-        self,
-        core: ClientCore,
-        root: Path,
-        look_up: Callable[[int], Record],
-        readable: Callable[[], int],
-    ) -> None:
-        self._core = core
-        self._root = root
-        self._look_up = look_up
-        self._readable = readable
+    _core: ClientCore
+    _root: Path
+    _look_up: Callable[[int], Record]
+    _readable: Callable[[], int]
 
     async def by_key(self, request: Request) -> Reply:
         """12: the newest messages with a key, oldest first: up to 64 of them, or about 4 MiB.
@@ -55,7 +49,9 @@ class LookUps:
         Raises NotFound when there are none, StoreDamaged when all that may be it are damaged.
         """
         wanted: QueryMessageHeader = request_fields(request.header)
-        await self._until_indexed(self._readable(), monotonic() + WAIT_S_MAX)
+        end, deadline = self._readable(), monotonic() + WAIT_S_MAX
+        while self._indexed() < end and monotonic() < deadline:
+            await asyncio.sleep(_LOOK_S)
         found = await self._newest(wanted)
         if not found:
             raise NotFound("can not find message, maybe time range not correct")
@@ -65,10 +61,6 @@ class LookUps:
             "indexLastUpdatePhyoffset": str(last.physical_offset),
         }
         return Reply(ext=ext, body=b"".join(message.raw for message in found))
-
-    async def _until_indexed(self, end: int, deadline: float) -> None:
-        while self._indexed() < end and monotonic() < deadline:
-            await asyncio.sleep(_LOOK_S)
 
     def _indexed(self) -> int:
         """Up to where the log is in the index; 0 where that is not known."""
@@ -110,4 +102,4 @@ class LookUps:
         try:
             return Reply(body=self._look_up(wanted.offset).raw)
         except NotFound as error:
-            return Reply(ResponseCode.SYSTEM_ERROR, remark=error.reason)
+            return system_error(error.reason)

@@ -7,63 +7,55 @@ old messages are (303), as AdminBrokerProcessor replies.
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
 from keelog.client import operations
 from keelog.client.core import ClientCore
 from keelog.client.event_loop import run
-from keelog.gateway.admin.figures import BrokerCounts, QueueFacts
+from keelog.gateway.admin.figures import BrokerCounts
 from keelog.gateway.commits import GroupOffsets
-from keelog.gateway.connection import Reply, Request
+from keelog.gateway.connection import Reply, Request, json_reply, system_error
 from keelog.gateway.members import Members
+from keelog.gateway.offsets import QueueFacts
 from keelog.gateway.places import WaitingResets
 from keelog.gateway.settings import SELF_TEST_TOPIC, TBW102
 from keelog.gateway.topics import Topics
 from node.reader.answers import NO_TIME, look_again
 from node.runtime.process import now_ms
-from node.store.config.topics_file import (
-    CLEANUP,
-    LITE_EXPIRATION,
-    MESSAGE_TYPE,
-    QUEUE_TYPE,
-    RESERVE_TIME,
-    Topic,
-)
+from node.store.config import topics_file
 from protocol.errors import BadRequest, IllegalMessage, UnknownTopic
 from protocol.names import NOT_FOR_CLIENTS, SYSTEM_PREFIX, TRACE_TOPIC, check_topic
 from protocol.remoting.bodies import (
-    ConsumeTimeSpans,
     MessageQueue,
-    QueueTimeSpan,
     TopicConfig,
     TopicConfigs,
     TopicOffset,
     TopicStatsTable,
-    UnitOfQueue,
-    UnitsOfQueue,
 )
-from protocol.remoting.codes import BadCommand, ResponseCode
+from protocol.remoting.codes import BadCommand
 from protocol.remoting.header_fields import (
     CreateTopicHeader,
     QueryQueueHeader,
     TopicOfGroupHeader,
     request_fields,
 )
-from protocol.remoting.java_json import read_body, write_body
+from protocol.remoting.java_json import read_body
 
 TOPICS_AT_ONCE_MAX = 1_000
 """Of one request to make several."""
 _MESSAGE_TYPES = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE")
 MIXED = "MIXED"
 _VALUES: Mapping[str, tuple[str, ...]] = {
-    QUEUE_TYPE: ("BatchCQ", "SimpleCQ"),
-    CLEANUP: ("COMPACTION", "DELETE"),
-    MESSAGE_TYPE: (*_MESSAGE_TYPES, MIXED),
-    RESERVE_TIME: (),
-    LITE_EXPIRATION: (),
+    topics_file.QUEUE_TYPE: ("BatchCQ", "SimpleCQ"),
+    topics_file.CLEANUP: ("COMPACTION", "DELETE"),
+    topics_file.MESSAGE_TYPE: (*_MESSAGE_TYPES, MIXED),
+    topics_file.RESERVE_TIME: (),
+    topics_file.LITE_EXPIRATION: (),
 }
 """What each attribute may be at a broker; without values it is a number. The writer refuses those
 that a node does not offer."""
-_FIXED = frozenset((QUEUE_TYPE, CLEANUP))
+_FIXED = frozenset((topics_file.QUEUE_TYPE, topics_file.CLEANUP))
 """Attributes that a topic keeps for its life."""
 
 SYSTEM_TOPICS = frozenset(
@@ -78,13 +70,19 @@ UNITS_MAX = 1_024
 """Of one reply to 321, where the tool asks for more."""
 
 
-class TopicChanges:
+@dataclass(slots=True, eq=False)
+class TopicHandlers:
     """One for each gateway, in the thread of its loop. The writer makes and removes topics."""
 
-    def __init__(self, core: ClientCore, topics: Topics, resets: WaitingResets) -> None:
-        self._core = core
-        self._topics = topics
-        self._resets = resets
+    _core: ClientCore
+    _topics: Topics
+    _members: Members
+    _resets: WaitingResets
+    _facts: QueueFacts
+    _offsets: GroupOffsets
+    _counts: BrokerCounts
+
+    # Changes
 
     async def create(self, request: Request) -> Reply:
         """17: makes a topic, or changes it."""
@@ -117,10 +115,10 @@ class TopicChanges:
     async def _put(self, wanted: TopicConfig) -> None:
         name = wanted.topic_name
         self._check_name(name)
-        if wanted.attributes.get(f"+{MESSAGE_TYPE}") == MIXED:
+        if wanted.attributes.get(f"+{topics_file.MESSAGE_TYPE}") == MIXED:
             raise BadRequest("MIXED message type is not supported.")
         attributes = _changed_attributes(self._topics.find(name), wanted.attributes)
-        hours = int(attributes.pop(RESERVE_TIME, 0))
+        hours = int(attributes.pop(topics_file.RESERVE_TIME, 0))
         fields = {
             "topic": name,
             "queues": wanted.write_queue_nums,
@@ -160,6 +158,90 @@ class TopicChanges:
         self._topics.look()
         return Reply()
 
+    # Reports
+
+    def stats(self, request: Request) -> Reply:
+        """202: the bounds of all queues of a topic, and when each got its last message."""
+        topic = self._topics.need(request_fields(request.header).topic)
+        self._facts.look()
+        table = {}
+        for queue_id in range(max(topic.read_queues, topic.write_queues)):
+            low, high = self._facts.bounds(topic.name, queue_id)
+            last = self._facts.time_at(topic.name, queue_id, high - 1) if high else 0
+            queue = MessageQueue(topic.name, self._topics.name.broker, queue_id)
+            table[queue] = TopicOffset(low, high, max(0, last))
+        return json_reply(TopicStatsTable(table, self._counts.put_tps(topic.name)))
+
+    async def time_span(self, request: Request) -> Reply:
+        """303: for each queue the times of its first and last message, and of the last that a
+        group has consumed."""
+        wanted: TopicOfGroupHeader = request_fields(request.header)
+        topic = self._topics.need(wanted.topic)
+        committed = (await self._offsets.of(wanted.group)).get(topic.name, {})
+        self._facts.look()
+        spans = [
+            self._span(topic.name, queue_id, committed.get(queue_id, -1))
+            for queue_id in range(topic.write_queues)
+        ]
+        return json_reply({"consumeTimeSpanSet": spans})
+
+    def _span(self, topic: str, queue_id: int, committed: int) -> Mapping[str, Any]:
+        facts = self._facts
+        low, high = facts.bounds(topic, queue_id)
+        first = facts.time_at(topic, queue_id, low)
+        consumed = facts.time_at(topic, queue_id, committed - 1) if committed > 0 else first
+        delay = 0
+        if committed < high:
+            following = facts.time_at(topic, queue_id, committed)
+            delay = now_ms() - following if following != NO_TIME else now_ms() + 1
+        return {
+            "consumeTimeStamp": consumed,
+            "delayTime": delay,
+            "maxTimeStamp": facts.time_at(topic, queue_id, high - 1),
+            "messageQueue": MessageQueue(topic, self._topics.name.broker, queue_id),
+            "minTimeStamp": first,
+        }
+
+    def units(self, request: Request) -> Reply:
+        """321: units of a queue as they are in its files."""
+        wanted: QueryQueueHeader = request_fields(request.header)
+        self._facts.look()
+        store = self._facts.desk.store
+        queue = look_again(store, lambda: store.queue(wanted.topic, wanted.queue_id))
+        if queue is None:
+            return system_error(f"{wanted.queue_id}@{wanted.topic} is not exist!")
+        subscription, filter_data = None, None
+        if wanted.consumer_group is not None:
+            group = self._members.find(wanted.consumer_group)
+            subscription = None if group is None else group.subscriptions.get(wanted.topic)
+            offline = f"{wanted.consumer_group}@{wanted.topic} is not online!"
+            filter_data = offline if subscription is None else "null"
+        low, high = queue.min_offset, queue.max_offset
+        if not low <= wanted.first < high:
+            text = f"Index {wanted.first} of {wanted.queue_id}@{wanted.topic} is not exist!"
+            return Reply(remark=text)
+        last = min(high, wanted.first + max(0, min(wanted.units, UNITS_MAX)))
+        units = [queue.unit(number) for number in range(wanted.first, last)]
+        rows = [
+            {
+                "eval": False,
+                "physicOffset": one.physical_offset,
+                "physicSize": one.size,
+                "tagsCode": one.tags_code,
+            }
+            for one in units
+            if one is not None
+        ]
+        return json_reply(
+            {
+                "filterData": filter_data,
+                "maxQueueIndex": high,
+                "minQueueIndex": low,
+                "queueData": rows,
+                "subscriptionData": subscription,
+            }
+        )
+
 
 def is_system_topic(name: str, topics: Topics) -> bool:
     """Whether clients may not make or remove a topic (TopicValidator#isSystemTopic)."""
@@ -180,12 +262,14 @@ def _parsed_attributes(changes: str) -> dict[str, str]:
     return found
 
 
-def _changed_attributes(known: Topic | None, changes: Mapping[str, str]) -> dict[str, str]:
+def _changed_attributes(
+    known: topics_file.Topic | None, changes: Mapping[str, str]
+) -> dict[str, str]:
     """Attributes of a topic after changes, as AttributeUtil#alterCurrentAttributes. Raises
     BadCommand."""
     found = {} if known is None else dict(known.attributes)
     if known is not None and known.retention_hours:
-        found[RESERVE_TIME] = str(known.retention_hours)
+        found[topics_file.RESERVE_TIME] = str(known.retention_hours)
     for signed, value in changes.items():
         name, is_added = signed[1:], signed.startswith("+")
         if not name or "+" in name or "-" in name:
@@ -212,93 +296,3 @@ def _check_value(name: str, value: str) -> None:
         raise BadCommand(f"value is not in set: [{', '.join(values)}]")
     if not values and not value.removeprefix("-").isdecimal():
         raise BadCommand(f"attribute {name} is {value[:40]!a}: name a number")
-
-
-class TopicReports:
-    """One for each gateway, in the thread of its loop."""
-
-    def __init__(
-        self,
-        facts: QueueFacts,
-        topics: Topics,
-        members: Members,
-        offsets: GroupOffsets,
-        counts: BrokerCounts,
-    ) -> None:
-        self._facts = facts
-        self._topics = topics
-        self._members = members
-        self._offsets = offsets
-        self._counts = counts
-
-    def stats(self, request: Request) -> Reply:
-        """202: the bounds of all queues of a topic, and when each got its last message."""
-        topic = self._topics.need(request_fields(request.header).topic)
-        self._facts.look()
-        table = {}
-        for queue_id in range(max(topic.read_queues, topic.write_queues)):
-            low, high = self._facts.bounds(topic.name, queue_id)
-            last = self._facts.time_at(topic.name, queue_id, high - 1) if high else 0
-            queue = MessageQueue(topic.name, self._topics.name.broker, queue_id)
-            table[queue] = TopicOffset(low, high, max(0, last))
-        stats = TopicStatsTable(table, self._counts.put_tps(topic.name))
-        return Reply(body=write_body(stats, standard=True))
-
-    async def time_span(self, request: Request) -> Reply:
-        """303: for each queue the times of its first and last message, and of the last that a
-        group has consumed."""
-        wanted: TopicOfGroupHeader = request_fields(request.header)
-        topic = self._topics.need(wanted.topic)
-        committed = (await self._offsets.of(wanted.group)).get(topic.name, {})
-        self._facts.look()
-        spans = tuple(
-            self._span(topic.name, queue_id, committed.get(queue_id, -1))
-            for queue_id in range(topic.write_queues)
-        )
-        return Reply(body=write_body(ConsumeTimeSpans(spans), standard=True))
-
-    def _span(self, topic: str, queue_id: int, committed: int) -> QueueTimeSpan:
-        facts = self._facts
-        low, high = facts.bounds(topic, queue_id)
-        first = facts.time_at(topic, queue_id, low)
-        consumed = facts.time_at(topic, queue_id, committed - 1) if committed > 0 else first
-        delay = 0
-        if committed < high:
-            following = facts.time_at(topic, queue_id, committed)
-            delay = now_ms() - following if following != NO_TIME else now_ms() + 1
-        return QueueTimeSpan(
-            MessageQueue(topic, self._topics.name.broker, queue_id),
-            first,
-            facts.time_at(topic, queue_id, high - 1),
-            consumed,
-            delay,
-        )
-
-    def units(self, request: Request) -> Reply:
-        """321: units of a queue as they are in its files."""
-        wanted: QueryQueueHeader = request_fields(request.header)
-        self._facts.look()
-        store = self._facts.desk.store
-        queue = look_again(store, lambda: store.queue(wanted.topic, wanted.queue_id))
-        if queue is None:
-            text = f"{wanted.queue_id}@{wanted.topic} is not exist!"
-            return Reply(ResponseCode.SYSTEM_ERROR, remark=text)
-        subscription, filter_data = None, None
-        if wanted.consumer_group is not None:
-            group = self._members.find(wanted.consumer_group)
-            subscription = None if group is None else group.subscriptions.get(wanted.topic)
-            offline = f"{wanted.consumer_group}@{wanted.topic} is not online!"
-            filter_data = offline if subscription is None else "null"
-        low, high = queue.min_offset, queue.max_offset
-        if not low <= wanted.first < high:
-            text = f"Index {wanted.first} of {wanted.queue_id}@{wanted.topic} is not exist!"
-            return Reply(remark=text)
-        last = min(high, wanted.first + max(0, min(wanted.units, UNITS_MAX)))
-        units = [queue.unit(number) for number in range(wanted.first, last)]
-        rows = tuple(
-            UnitOfQueue(one.physical_offset, one.size, one.tags_code)
-            for one in units
-            if one is not None
-        )
-        body = UnitsOfQueue(rows, high, low, subscription, filter_data)
-        return Reply(body=write_body(body, standard=True))

@@ -8,29 +8,13 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from keelog.client.results import Receipt
-from keelog.gateway.sending.stored_properties import copy_of
+from keelog.gateway.sending.stored_properties import copy_of, real_place_of
 from protocol.ids import Host, parse_offset_message_id
-from protocol.names import HALF_TOPIC, OP_TOPIC, QUEUE_ID_MAX, UNDECIDED_TOPIC, is_folder_name
-from protocol.record.codec import (
-    TRANSACTION_COMMIT,
-    TRANSACTION_MASK,
-    Record,
-)
+from protocol.names import HALF_TOPIC, OP_TOPIC, UNDECIDED_TOPIC
+from protocol.record import properties as props
+from protocol.record.codec import TRANSACTION_COMMIT, TRANSACTION_MASK, Record
 from protocol.record.encode import pack_fields
 from protocol.record.patch import PlainRow, StoreStamp, patch_plain
-from protocol.record.properties import (
-    CRC32,
-    EMPTY_CRC_PROPERTY,
-    REAL_QUEUE_ID,
-    REAL_TOPIC,
-    TAGS,
-    TRANSACTION,
-    UNIQUE_KEY,
-    WAIT,
-    check_properties_length,
-    decode_raw_properties,
-    encode_properties,
-)
 from protocol.record.waiting import RealPlace, joined_properties
 
 HALF_QUEUE = 0
@@ -41,7 +25,7 @@ IMMUNITY_S = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 FIRST_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
 """In a half message that was stored again while nobody may ask: its first queue offset."""
 OP_TAG = "d"
-_TRANSACTION_START = f"{TRANSACTION}\x01"
+_TRANSACTION_START = f"{props.TRANSACTION}\x01"
 _GROWTH_BYTES = 128
 """Room for what is added to the properties of a half message while it is asked for."""
 _TEXT_CHARS_MAX = 18
@@ -64,7 +48,7 @@ def asks_for_transaction(properties: str) -> bool:
     """Whether properties say that their message is the first half of a transaction."""
     if _TRANSACTION_START not in properties:
         return False
-    value = decode_raw_properties(properties.encode()).get(TRANSACTION.encode(), b"")
+    value = props.decode_raw_properties(properties.encode()).get(props.TRANSACTION.encode(), b"")
     return value.lower() == b"true"
 
 
@@ -73,22 +57,14 @@ def half_properties(properties: bytes, place: RealPlace) -> bytes:
 
     Raises PropertiesTooLarge where they could not grow any more.
     """
-    found = decode_raw_properties(properties)
-    if key := found.get(UNIQUE_KEY.encode()):
+    found = props.decode_raw_properties(properties)
+    if key := found.get(props.UNIQUE_KEY.encode()):
         found[TRANSACTION_ID.encode()] = key
-    found[REAL_TOPIC.encode()] = place.topic.encode()
-    found[REAL_QUEUE_ID.encode()] = b"%d" % place.queue_id
+    found[props.REAL_TOPIC.encode()] = place.topic.encode()
+    found[props.REAL_QUEUE_ID.encode()] = b"%d" % place.queue_id
     joined = joined_properties(found)
-    check_properties_length(len(joined) + _GROWTH_BYTES)
+    props.check_properties_length(len(joined) + _GROWTH_BYTES)
     return joined
-
-
-def real_place(record: Record) -> RealPlace | None:
-    """Where a half message goes when it is committed; None where it does not say."""
-    topic, queue_id = record.properties.get(REAL_TOPIC, ""), number_in(record, REAL_QUEUE_ID)
-    if queue_id is None or queue_id > QUEUE_ID_MAX or not is_folder_name(topic):
-        return None
-    return RealPlace(topic, queue_id)
 
 
 def number_in(record: Record, name: str) -> int | None:
@@ -109,7 +85,7 @@ def immunity_ms(record: Record, timeout_ms: int) -> int | None:
 def committed_properties(record: Record) -> bytes:
     """The properties of the message that a commit delivers: TRAN_MSG and the id stay there."""
     found = _raw(record)
-    for name in (REAL_TOPIC, REAL_QUEUE_ID):
+    for name in (props.REAL_TOPIC, props.REAL_QUEUE_ID):
         found.pop(name.encode(), None)
     return joined_properties(found)
 
@@ -132,7 +108,7 @@ def immune_again(record: Record, crc: bool) -> bytes:
     A broker counts that as a question, and so gives up a message that is immune for long without
     ever asking.
     """
-    found = {**_raw(record), WAIT.encode(): b"false"}
+    found = {**_raw(record), props.WAIT.encode(): b"false"}
     found.setdefault(FIRST_OFFSET.encode(), b"%d" % record.head.queue_offset)
     return _again(record, found, crc)
 
@@ -145,8 +121,8 @@ def undecided(record: Record, crc: bool) -> bytes:
 def ended(queue_id: int, offsets: Iterable[int], born_ms: int, host: Host, crc: bool) -> bytes:
     """The op message: these half messages are resolved."""
     body = b"".join(b"%d," % offset for offset in offsets)
-    properties = encode_properties({WAIT: "true", TAGS: OP_TAG})
-    properties += EMPTY_CRC_PROPERTY if crc else b""
+    properties = props.encode_properties({props.WAIT: "true", props.TAGS: OP_TAG})
+    properties += props.EMPTY_CRC_PROPERTY if crc else b""
     return pack_fields(OP_TOPIC, body, queue_id, properties, born_ms, host)
 
 
@@ -160,7 +136,7 @@ def ended_offsets(record: Record) -> list[int]:
 
 def question(record: Record, again: Receipt, broker: str) -> tuple[Mapping[str, str], bytes]:
     """The header and the body of 39, about a half message that was stored again as `again`."""
-    key = record.properties.get(UNIQUE_KEY, "")
+    key = record.properties.get(props.UNIQUE_KEY, "")
     ext = {
         "topic": HALF_TOPIC,
         "tranStateTableOffset": str(again.queue_offset),
@@ -170,8 +146,8 @@ def question(record: Record, again: Receipt, broker: str) -> tuple[Mapping[str, 
     }
     if key:
         ext |= {"msgId": key, "transactionId": key}
-    place = real_place(record) or RealPlace(record.topic, record.head.queue_id)
-    properties = joined_properties({**_counted(record), WAIT.encode(): b"false"})
+    place = real_place_of(_raw(record)) or RealPlace(record.topic, record.head.queue_id)
+    properties = joined_properties({**_counted(record), props.WAIT.encode(): b"false"})
     head = record.head
     body = bytearray(copy_of(record, place, properties, crc=False))
     row = PlainRow(0, len(body), place.topic, place.queue_id, head.sys_flag)
@@ -182,8 +158,8 @@ def question(record: Record, again: Receipt, broker: str) -> tuple[Mapping[str, 
 
 
 def _raw(record: Record) -> dict[bytes, bytes]:
-    found = decode_raw_properties(record.properties_raw)
-    found.pop(CRC32.encode(), None)
+    found = props.decode_raw_properties(record.properties_raw)
+    found.pop(props.CRC32.encode(), None)
     return found
 
 
@@ -195,7 +171,7 @@ def _counted(record: Record) -> dict[bytes, bytes]:
 def _again(record: Record, properties: Mapping[bytes, bytes], crc: bool) -> bytes:
     """A broker copies neither the flag nor how often the message was consumed."""
     head = record.head
-    raw = joined_properties(properties) + (EMPTY_CRC_PROPERTY if crc else b"")
+    raw = joined_properties(properties) + (props.EMPTY_CRC_PROPERTY if crc else b"")
     return pack_fields(
         HALF_TOPIC, record.raw_body, head.queue_id, raw,
         head.born_timestamp, record.born_host, 0, head.sys_flag,

@@ -10,10 +10,10 @@ one back; nobody looks whether that one is there.
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from keelog.client.results import Receipt
-from keelog.client.send.record_batch import EncodedMessage
-from keelog.gateway.connection import Reply, Request
+from keelog.gateway.connection import Reply, Request, system_error
 from keelog.gateway.groups import Groups
 from keelog.gateway.sending.sends import Sends
 from keelog.gateway.sending.stored_properties import (
@@ -45,22 +45,15 @@ FIRST_RETRY_LEVEL = 3
 _EXT = {"MSG_REGION": REGION}
 
 
+@dataclass(slots=True, eq=False)
 class SendBack:
-    """One for each gateway. `look_up` returns the record at a log offset."""
+    """One for each gateway. `_look_up` returns the record at a log offset."""
 
-    def __init__(
-        self,
-        link: WriterLink,
-        topics: Topics,
-        groups: Groups,
-        look_up: Callable[[int], Record],
-        level_max: int,
-    ) -> None:
-        self._link = link
-        self._topics = topics
-        self._groups = groups
-        self._look_up = look_up
-        self._level_max = level_max
+    _link: WriterLink
+    _topics: Topics
+    _groups: Groups
+    _look_up: Callable[[int], Record]
+    _level_max: int
 
     async def take(self, request: Request) -> Reply | None:
         """36. Replies at once, or when the message is stored."""
@@ -76,7 +69,7 @@ class SendBack:
         try:
             record = self._look_up(wanted.offset)
         except NotFound as error:
-            return Reply(ResponseCode.SYSTEM_ERROR, remark=error.reason)
+            return system_error(error.reason)
         times_max = wanted.max_reconsume_times
         if times_max is None:
             times_max = settings.retry_times_max
@@ -88,10 +81,16 @@ class SendBack:
         place = RealPlace(topic.name, random.randrange(max(topic.write_queues, 1)))
         crc = self._link.crc
         place, again = handed_back(record, place, level, self._level_max, crc)
-        slot = _HandedBack(request)
-        entry = EncodedMessage(again, *place, None, record.unique_key, slot)
+
+        def done(outcome: Receipt | MqError) -> None:
+            # A consumer that is refused sends the message to the retry topic by itself.
+            if isinstance(outcome, MqError):
+                request.answer(system_error(outcome.reason))
+            else:
+                request.answer(Reply())
+
         is_inner = level > 0 or is_committed(record)
-        self._link.put(entry, WAIT_NONE, is_inner=is_inner)
+        self._link.put(again, place, record.unique_key, done, WAIT_NONE, is_inner=is_inner)
         return None
 
     async def _writable(self, name: str, queues: int, *, is_unit: bool = False) -> Topic:
@@ -104,87 +103,51 @@ class SendBack:
         return topic
 
 
-class _HandedBack:
-    """The request, until its message is stored again."""
+def recall(
+    sends: Sends, topics: Topics, delays: DelayRules, is_enabled: bool, request: Request
+) -> Reply | None:
+    """370. Replies at once, or when the message is stored. `is_enabled`: RocketMQ's
+    recallMessageEnable."""
+    if not is_enabled:
+        return _no_recall(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
+    wanted: RecallMessageHeader = request_fields(request.header)
+    if topics.find(wanted.topic) is None:
+        text = f"recall failed, the topic[{wanted.topic}] not exist"
+        return _no_recall(ResponseCode.TOPIC_NOT_EXIST, text)
+    illegal = ResponseCode.ILLEGAL_OPERATION
+    handle = parse_recall_handle(wanted.recall_handle)
+    if handle is None:
+        return _no_recall(illegal, "recall handle is invalid")
+    if handle.topic != wanted.topic:
+        return _no_recall(illegal, "recall failed, topic not match")
+    if handle.broker != delays.broker:
+        return _no_recall(illegal, "recall failed, broker service not available")
+    now = now_ms()
+    if not 0 < handle.deliver_ms - now < delays.timer_ms_max:
+        return _no_recall(illegal, "recall failed, timestamp invalid")
+    group, key = wanted.producer_group, handle.unique_key
+    message = SendMessageHeader(
+        producer_group=group,
+        topic=wanted.topic,
+        default_topic="",
+        default_topic_queue_nums=0,
+        queue_id=0,
+        sys_flag=0,
+        born_timestamp=now,
+        flag=0,
+        properties=recall_properties(key, handle.deliver_ms, now, group).decode(),
+    )
+    place = RealPlace(wanted.topic, 0)
 
-    __slots__ = ("request",)
+    def done(outcome: Receipt | MqError) -> None:
+        if isinstance(outcome, MqError):
+            text = "recall failed, execute error"
+            request.answer(_no_recall(ResponseCode.SYSTEM_ERROR, text))
+        else:
+            request.answer(Reply(ext={**_EXT, "msgId": key}))
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
-
-    def refused(self, error: MqError) -> None:
-        """The consumer sends the message to the retry topic by itself then."""
-        self.request.answer(Reply(ResponseCode.SYSTEM_ERROR, remark=error.reason))
-
-    def stored(self, _: Receipt) -> None:
-        """It is."""
-        self.request.answer(Reply())
-
-
-class Recalls:
-    """One for each gateway. `is_enabled`: RocketMQ's recallMessageEnable."""
-
-    def __init__(self, sends: Sends, topics: Topics, delays: DelayRules, is_enabled: bool) -> None:
-        self._sends = sends
-        self._topics = topics
-        self._delays = delays
-        self._is_enabled = is_enabled
-
-    def take(self, request: Request) -> Reply | None:
-        """370. Replies at once, or when the message is stored."""
-        if not self._is_enabled:
-            return _no_recall(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
-        wanted: RecallMessageHeader = request_fields(request.header)
-        if self._topics.find(wanted.topic) is None:
-            text = f"recall failed, the topic[{wanted.topic}] not exist"
-            return _no_recall(ResponseCode.TOPIC_NOT_EXIST, text)
-        handle = parse_recall_handle(wanted.recall_handle)
-        if handle is None:
-            return _illegal_recall("recall handle is invalid")
-        if handle.topic != wanted.topic:
-            return _illegal_recall("recall failed, topic not match")
-        if handle.broker != self._delays.broker:
-            return _illegal_recall("recall failed, broker service not available")
-        now = now_ms()
-        if not 0 < handle.deliver_ms - now < self._delays.timer_ms_max:
-            return _illegal_recall("recall failed, timestamp invalid")
-        group, key = wanted.producer_group, handle.unique_key
-        message = SendMessageHeader(
-            producer_group=group,
-            topic=wanted.topic,
-            default_topic="",
-            default_topic_queue_nums=0,
-            queue_id=0,
-            sys_flag=0,
-            born_timestamp=now,
-            flag=0,
-            properties=recall_properties(key, handle.deliver_ms, now, group).decode(),
-        )
-        place = RealPlace(wanted.topic, 0)
-        self._sends.put(request, message, place, RECALL_BODY, b"", _Recalled(request, key))
-        return None
-
-
-class _Recalled:
-    """The request, until its message is stored."""
-
-    __slots__ = ("key", "request")
-
-    def __init__(self, request: Request, key: str) -> None:
-        self.request = request
-        self.key = key
-
-    def refused(self, _: MqError) -> None:
-        """It is not, or nobody knows."""
-        self.request.answer(_no_recall(ResponseCode.SYSTEM_ERROR, "recall failed, execute error"))
-
-    def stored(self, _: Receipt) -> None:
-        """It is."""
-        self.request.answer(Reply(ResponseCode.SUCCESS, {**_EXT, "msgId": self.key}))
-
-
-def _illegal_recall(text: str) -> Reply:
-    return _no_recall(ResponseCode.ILLEGAL_OPERATION, text)
+    sends.put(request, message, place, RECALL_BODY, b"", done)
+    return None
 
 
 def _no_recall(code: ResponseCode, text: str) -> Reply:

@@ -5,7 +5,7 @@ The checks and their order are those of RocketMQ's SendMessageProcessor.
 
 import random
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 from zlib import crc32
 
@@ -13,46 +13,21 @@ import numpy as np
 
 from keelog.client.results import Receipt
 from keelog.client.send.receipts import BatchReceipt
-from keelog.client.send.record_batch import EncodedColumns, EncodedMessage
+from keelog.client.send.record_batch import EncodedColumns
 from keelog.client.send.sender import SEND_BYTES_MAX
 from keelog.client.send.unique_key import UniqueKeys
 from keelog.gateway.connection import Reply, Request
 from keelog.gateway.groups import Groups
+from keelog.gateway.sending import stored_properties as stored
 from keelog.gateway.sending.half import HALF_QUEUE, asks_for_transaction, half_properties
-from keelog.gateway.sending.stored_properties import (
-    SPECIAL_NAMES,
-    DelayRules,
-    broker_properties,
-    dead_letter,
-    dead_letter_topic,
-    delay_level_of,
-    stored_properties,
-    unique_key_of,
-    waits_for_disk,
-)
-from keelog.gateway.sending.writer_link import Slot, WriterLink
+from keelog.gateway.sending.writer_link import RecordDone, WriterLink
 from keelog.gateway.settings import SEND_EXT
 from keelog.gateway.topics import Topics
 from node.runtime.process import now_ms
+from node.runtime.settings import Settings
 from node.store.config.topics_file import Topic
-from protocol.errors import (
-    BadRequest,
-    IllegalMessage,
-    MessageTooLarge,
-    MqError,
-    NodeBusy,
-    NotAllowed,
-    OutcomeUnknownError,
-)
+from protocol import errors, names
 from protocol.ids import IPV4_BYTES
-from protocol.names import (
-    DLQ_PREFIX,
-    HALF_TOPIC,
-    RETRY_PREFIX,
-    SCHEDULE_TOPIC,
-    TIMER_TOPIC,
-    check_topic_for_send,
-)
 from protocol.record.codec import TRANSACTION_MASK
 from protocol.record.encode import ANY_QUEUE, FORBIDDEN_SYS_FLAGS, EncodedBatch, pack_fields
 from protocol.record.properties import (
@@ -69,21 +44,21 @@ from protocol.record.waiting import (
     scheduled,
     timed,
 )
-from protocol.remoting.batch import BatchItem, RecordMould, batch_items, encode_items, packed_names
+from protocol.remoting.batch import BatchItem, ItemTemplate, batch_items, encode_items, packed_names
 from protocol.remoting.codes import ResponseCode
 from protocol.remoting.header_fields import SendMessageHeader, request_fields
 from protocol.request_fields import WAIT_NONE
 
 WAITING_BYTES_MAX = 64 * 1024 * 1024
 """Of all clients' messages that the writer has not taken; beyond it, sends are refused as busy."""
-_SPECIAL = packed_names(SPECIAL_NAMES)
+_SPECIAL = packed_names(stored.SPECIAL_NAMES)
 _CODES = {
     "PUT_OK": ResponseCode.SUCCESS,
     "FLUSH_DISK_TIMEOUT": ResponseCode.FLUSH_DISK_TIMEOUT,
     "FLUSH_SLAVE_TIMEOUT": ResponseCode.FLUSH_SLAVE_TIMEOUT,
     "SLAVE_NOT_AVAILABLE": ResponseCode.SLAVE_NOT_AVAILABLE,
 }
-_WAITING = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
+_WAITING = (names.SCHEDULE_TOPIC, names.TIMER_TOPIC, names.HALF_TOPIC)
 """The topics of messages that consumers get later, elsewhere."""
 
 
@@ -96,27 +71,25 @@ class Sends:
         topics: Topics,
         groups: Groups,
         cluster: str,
-        delays: DelayRules,
-        *,
-        rejects_halves: bool,
-        once: bool,
+        delays: stored.DelayRules,
+        settings: Settings,
     ) -> None:
-        """`once`: the writer is asked to store each unique key once."""
         self._link = link
         self._topics = topics
         self._groups = groups
         self._delays = delays
-        self._rejects_halves = rejects_halves
-        self._once = once
+        self._rejects_halves = settings.reject_transaction_message
+        self._once = settings.idempotent_remoting and settings.idempotent_window > 0
+        """Whether the writer is asked to store each unique key once."""
         self._keys = UniqueKeys(bytes(IPV4_BYTES))
-        self._added = broker_properties(cluster)
+        self._added = stored.broker_properties(cluster)
         self._making_bytes = 0
         """Of messages whose topic is being made."""
 
     def send(self, request: Request) -> Any:
         """10, 310, 320: stores messages. Replies later, or returns what has to be awaited."""
         wanted: SendMessageHeader = request_fields(request.header)
-        if wanted.topic.startswith(RETRY_PREFIX):
+        if wanted.topic.startswith(names.RETRY_PREFIX):
             wanted = self._or_dead_letter(wanted)
         topic = self._topics.find(wanted.topic)
         if topic is None:
@@ -128,15 +101,15 @@ class Sends:
     def _or_dead_letter(self, wanted: SendMessageHeader) -> SendMessageHeader:
         """A message to a retry topic, or as a dead letter where it has failed too often. An orderly
         group, which has locks, tries again by itself before."""
-        group = wanted.topic.removeprefix(RETRY_PREFIX)
+        group = wanted.topic.removeprefix(names.RETRY_PREFIX)
         times_max = wanted.max_reconsume_times
         if times_max is None:
             times_max = self._groups.settings(group).retry_times_max
         if wanted.reconsume_times <= times_max and not self._groups.has_locks(group):
             return wanted
-        properties = dead_letter(wanted.properties.encode()).decode()
+        properties = stored.dead_letter(wanted.properties.encode()).decode()
         return wanted._replace(
-            topic=dead_letter_topic(group), queue_id=ANY_QUEUE, properties=properties
+            topic=stored.dead_letter_topic(group), queue_id=ANY_QUEUE, properties=properties
         )
 
     async def _make_and_send(
@@ -154,7 +127,7 @@ class Sends:
         """Raises NodeBusy."""
         waiting = self._link.waiting_bytes + self._making_bytes
         if waiting + more > WAITING_BYTES_MAX:
-            raise NodeBusy(f"{waiting} bytes wait for the writer", "send again later")
+            raise errors.NodeBusy(f"{waiting} bytes wait for the writer", "send again later")
 
     async def place_of(self, wanted: SendMessageHeader) -> RealPlace:
         """Where a single message goes; makes the topic where that is missing.
@@ -172,10 +145,12 @@ class Sends:
         self._check_room()
         _check_for_clients(topic.name)
         if not topic.is_writable:
-            raise NotAllowed(f"the topic {topic.name} does not take messages (perm {topic.perm})")
+            raise errors.NotAllowed(
+                f"the topic {topic.name} does not take messages (perm {topic.perm})"
+            )
         queue_id = _queue_of(topic, wanted.queue_id)
         if wanted.sys_flag & FORBIDDEN_SYS_FLAGS:
-            raise IllegalMessage(
+            raise errors.IllegalMessage(
                 f"sysFlag {wanted.sys_flag:#x} marks an inner batch, which this node does not"
                 " offer, or a transaction that no property names",
                 "send plain messages",
@@ -195,17 +170,17 @@ class Sends:
         elif is_half:
             self._put_half(request, wanted, place, body)
         else:
-            self.put(request, wanted, place, body, self._added, _Sent(request, place.queue_id))
+            self.put(request, wanted, place, body, self._added)
 
     def _is_half(self, wanted: SendMessageHeader) -> bool:
         """Whether a message is the half of a transaction; one that is handed back keeps the
         property, and is none (SendMessageProcessor). Raises NotAllowed."""
         if wanted.batch or not asks_for_transaction(wanted.properties):
             return False
-        if wanted.reconsume_times > 0 and delay_level_of(wanted.properties.encode(), 1):
+        if wanted.reconsume_times > 0 and stored.delay_level_of(wanted.properties.encode(), 1):
             return False
         if self._rejects_halves:
-            raise NotAllowed("this node refuses messages of transactions")
+            raise errors.NotAllowed("this node refuses messages of transactions")
         return True
 
     def _put_half(
@@ -213,13 +188,15 @@ class Sends:
     ) -> None:
         """Raises as `put`. The answer names the queue of the message, not that of the half."""
         given = wanted.properties.encode()
-        properties = stored_properties(given, self._added, self._keys.next)
-        wait = None if waits_for_disk(properties) else WAIT_NONE
+        properties = stored.stored_properties(given, self._added, self._keys.next)
+        wait = None if stored.waits_for_disk(properties) else WAIT_NONE
         timed(properties, place, now_ms(), self._delays.timer_ms_max)  # refuses what cannot be
         properties = half_properties(properties, place)
-        waits_at, sent = RealPlace(HALF_TOPIC, HALF_QUEUE), _Sent(request, place.queue_id)
-        entry = self._entry(wanted, waits_at, body, properties, wanted.flag, request, sent)
-        self._link.put(entry, wait, is_inner=True)
+        waits_at = RealPlace(names.HALF_TOPIC, HALF_QUEUE)
+        template = _template(request, wanted, waits_at)
+        record, key = self._record(template, body, properties, wanted.flag)
+        done = partial(_sent, request, place.queue_id)
+        self._link.put(record, waits_at, key, done, wait, is_inner=True)
 
     def put(
         self,
@@ -228,35 +205,38 @@ class Sends:
         place: RealPlace,
         body: bytes | memoryview,
         added: bytes,
-        slot: Slot,
+        done: RecordDone | None = None,
     ) -> None:
-        """Sends one message to the writer, `added` at the end of its properties. `slot` gets the
-        outcome. Raises IllegalMessage and its kinds."""
-        properties = stored_properties(wanted.properties.encode(), added, self._keys.next)
-        wait = None if waits_for_disk(properties) else WAIT_NONE
-        level = delay_level_of(properties, self._delays.level_max)
+        """Sends one message to the writer, `added` at the end of its properties. `done` gets the
+        outcome, which is else replied. Raises IllegalMessage and its kinds."""
+        properties = stored.stored_properties(wanted.properties.encode(), added, self._keys.next)
+        wait = None if stored.waits_for_disk(properties) else WAIT_NONE
+        level = stored.delay_level_of(properties, self._delays.level_max)
         later: Timed | None = None
+        handle, queue_id = "", place.queue_id
         if level:
             properties, place = scheduled(properties, place, level), schedule_place(level)
         else:
             later = timed(properties, place, now_ms(), self._delays.timer_ms_max)
         if later is not None:
-            if isinstance(slot, _Sent):
-                slot.recall_handle = self._delays.recall_handle(later, place)
+            handle = self._delays.recall_handle(later, place)
             properties, place = later.properties, TIMER_PLACE
-        entry = self._entry(wanted, place, body, properties, wanted.flag, request, slot)
+        done = done or partial(_sent, request, queue_id, recall_handle=handle)
+        template = _template(request, wanted, place)
+        record, key = self._record(template, body, properties, wanted.flag)
         once = later is None and self._asks_once(wanted.topic)
-        self._link.put(entry, wait, is_inner=level > 0 or later is not None, once=once)
+        is_inner = level > 0 or later is not None
+        self._link.put(record, place, key, done, wait, is_inner=is_inner, once=once)
 
     def _asks_once(self, topic: str) -> bool:
         """Not for retry topics: a message that fails again comes with the key that it had."""
-        return self._once and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        return self._once and not topic.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX))
 
     def _send_batch(
         self, request: Request, wanted: SendMessageHeader, place: RealPlace, body: memoryview
     ) -> None:
-        if wanted.topic.startswith(RETRY_PREFIX):
-            raise IllegalMessage("a batch to a retry topic", "send them one by one")
+        if wanted.topic.startswith(names.RETRY_PREFIX):
+            raise errors.IllegalMessage("a batch to a retry topic", "send them one by one")
         parts = list(_parts(self._columns(request, wanted, place, body)))
         sent, once = _SentBatch(request, len(parts), place.queue_id), self._asks_once(wanted.topic)
         for part in parts:
@@ -276,36 +256,22 @@ class Sends:
         encoded = EncodedBatch(np.frombuffer(records, np.uint8), sizes, crc32(records))
         return EncodedColumns(place.topic, place.queue_id, encoded, [key for _, key in items])
 
-    def _item(self, template: RecordMould, item: BatchItem) -> tuple[bytes, str]:
+    def _item(self, template: ItemTemplate, item: BatchItem) -> tuple[bytes, str]:
         """The record of one message of a batch, and its unique key: a broker adds nothing to it."""
         given = bytes(item.properties)
         if asks_for_transaction(given.decode("utf-8", "replace")):
-            raise IllegalMessage("a transaction in a batch", "send such messages one by one")
-        properties = stored_properties(given, b"", self._keys.next)
-        if delay_level_of(properties, self._delays.level_max) or is_timed(properties):
-            raise IllegalMessage("a delay in a batch", "send delayed messages one by one")
+            raise errors.IllegalMessage("a transaction in a batch", "send such messages one by one")
+        properties = stored.stored_properties(given, b"", self._keys.next)
+        if stored.delay_level_of(properties, self._delays.level_max) or is_timed(properties):
+            raise errors.IllegalMessage("a delay in a batch", "send delayed messages one by one")
         return self._record(template, item.body, properties, item.flag)
 
-    def _entry(
-        self,
-        wanted: SendMessageHeader,
-        place: RealPlace,
-        body: bytes | memoryview,
-        properties: bytes,
-        flag: int,
-        request: Request,
-        slot: Slot,
-    ) -> EncodedMessage:
-        template = _template(request, wanted, place)
-        record, key = self._record(template, body, properties, flag)
-        return EncodedMessage(record, place.topic, place.queue_id, None, key, slot)
-
     def _record(
-        self, template: RecordMould, body: bytes | memoryview, properties: bytes, flag: int
+        self, template: ItemTemplate, body: bytes | memoryview, properties: bytes, flag: int
     ) -> tuple[bytes, str]:
         """A record and its unique key. Raises MessageTooLarge, IllegalMessage."""
         if len(body) > self._link.body_bytes_max:
-            raise MessageTooLarge(
+            raise errors.MessageTooLarge(
                 f"the body has {len(body)} bytes, {self._link.body_bytes_max} are allowed",
                 "split the body, or raise max_message_size",
             )
@@ -318,31 +284,21 @@ class Sends:
             template.born_timestamp, template.born_host,
             flag, template.sys_flag, template.reconsume_times,
         )  # fmt: skip
-        return record, unique_key_of(properties).decode("utf-8", "replace")
+        return record, stored.unique_key_of(properties).decode("utf-8", "replace")
 
 
-class _Sent:
-    """The message of one request, until it has its outcome. `queue_id`: the one that its client
-    gets to know."""
-
-    __slots__ = ("queue_id", "recall_handle", "request")
-
-    def __init__(self, request: Request, queue_id: int) -> None:
-        self.request = request
-        self.queue_id = queue_id
-        self.recall_handle = ""
-        """Of a timer message: what takes it back."""
-
-    def refused(self, error: MqError) -> None:
-        """It was not stored."""
-        self.request.answer(refusal_of_send(error))
-
-    def stored(self, receipt: Receipt) -> None:
-        """It was."""
-        ext = _answer_fields(receipt, receipt.msg_id, self.queue_id)
-        if self.recall_handle:
-            ext["recallHandle"] = self.recall_handle
-        self.request.answer(Reply(_code(receipt.status), ext))
+def _sent(
+    request: Request, queue_id: int, outcome: Receipt | errors.MqError, recall_handle: str = ""
+) -> None:
+    """The message of a request has its outcome. `queue_id`: the one that its client gets to know;
+    `recall_handle`: what takes a timer message back."""
+    if isinstance(outcome, errors.MqError):
+        request.answer(refusal_of_send(outcome))
+        return
+    ext = _answer_fields(outcome, outcome.msg_id, queue_id)
+    if recall_handle:
+        ext["recallHandle"] = recall_handle
+    request.answer(Reply(_CODES.get(outcome.status, ResponseCode.SUCCESS), ext))
 
 
 class _SentBatch:
@@ -357,9 +313,8 @@ class _SentBatch:
         self.queue_id = queue_id
         self.parts: list[BatchReceipt] = []
 
-    def done(self, found: BatchReceipt | MqError) -> None:
-        """A part has its outcome."""
-        if isinstance(found, MqError):
+    def done(self, found: BatchReceipt | errors.MqError) -> None:
+        if isinstance(found, errors.MqError):
             self.request.answer(refusal_of_send(found))
             return
         self.parts.append(found)
@@ -368,14 +323,14 @@ class _SentBatch:
             ids = ",".join([part.joined_ids() for part in self.parts])
             # One that is not as durable as was asked is what the client has to know.
             worst = max(
-                (_code(part.status) for part in self.parts),
+                (_CODES.get(part.status, ResponseCode.SUCCESS) for part in self.parts),
                 key=lambda code: code != ResponseCode.SUCCESS,
             )
             self.request.answer(Reply(worst, _answer_fields(first, ids, self.queue_id)))
 
 
-def _template(request: Request, wanted: SendMessageHeader, place: RealPlace) -> RecordMould:
-    return RecordMould(
+def _template(request: Request, wanted: SendMessageHeader, place: RealPlace) -> ItemTemplate:
+    return ItemTemplate(
         place.topic,
         place.queue_id,
         wanted.born_timestamp,
@@ -405,23 +360,21 @@ def _parts(columns: EncodedColumns) -> Iterator[EncodedColumns]:
 @lru_cache(maxsize=4096)
 def _check_for_clients(topic: str) -> None:
     """Raises NotAllowed for the system's own topics, which a store of a broker has."""
-    check_topic_for_send(topic)
+    names.check_topic_for_send(topic)
 
 
 def _queue_of(topic: Topic, wanted: int) -> int:
     """The queue that the client named, or any. Raises BadRequest, NotAllowed."""
     if wanted < 0:
         if not topic.write_queues:
-            raise NotAllowed(f"topic {topic.name} has no queue to write to")
+            raise errors.NotAllowed(f"topic {topic.name} has no queue to write to")
         return random.randrange(topic.write_queues)
     queues = max(topic.read_queues, topic.write_queues)
     if wanted >= queues:
-        raise BadRequest(f"queue {wanted} of topic {topic.name} is outside [0, {queues - 1}]")
+        raise errors.BadRequest(
+            f"queue {wanted} of topic {topic.name} is outside [0, {queues - 1}]"
+        )
     return wanted
-
-
-def _code(status: str) -> int:
-    return _CODES.get(status, ResponseCode.SUCCESS)
 
 
 def _answer_fields(first: Receipt, msg_ids: str, queue_id: int) -> dict[str, str]:
@@ -441,11 +394,11 @@ def _answer_fields(first: Receipt, msg_ids: str, queue_id: int) -> dict[str, str
     }
 
 
-def refusal_of_send(error: MqError) -> Reply:
+def refusal_of_send(error: errors.MqError) -> Reply:
     """A refusal has the fields that a Java client reads without a check.
 
     Where the outcome is unknown, the client tries again, as after a time-out of its own.
     """
-    is_unknown = isinstance(error, OutcomeUnknownError)
+    is_unknown = isinstance(error, errors.OutcomeUnknownError)
     code = ResponseCode.SYSTEM_ERROR if is_unknown else error.code
     return Reply(code, SEND_EXT, remark=error.reason)

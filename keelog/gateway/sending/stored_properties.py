@@ -15,57 +15,29 @@ from typing import NamedTuple
 
 from keelog.gateway.settings import REGION
 from protocol.errors import IllegalMessage
-from protocol.names import (
-    DLQ_PREFIX,
-    QUEUE_ID_MAX,
-    RETRY_PREFIX,
-    is_folder_name,
-)
+from protocol.names import DLQ_PREFIX, QUEUE_ID_MAX, RETRY_PREFIX, is_folder_name
+from protocol.record import properties as props
+from protocol.record import waiting
 from protocol.record.codec import TRANSACTION_MASK, Record, has_crc_property
 from protocol.record.encode import NOT_OFFERED, pack_fields
-from protocol.record.properties import (
-    CRC32,
-    CRC_PROPERTY_BYTES,
-    DELAY,
-    EMPTY_CRC_PROPERTY,
-    ORIGIN_MESSAGE_ID,
-    REAL_QUEUE_ID,
-    REAL_TOPIC,
-    RETRY_TOPIC,
-    TRANSACTION,
-    UNIQUE_KEY,
-    WAIT,
-    decode_raw_properties,
-    encode_properties,
-)
-from protocol.record.waiting import (
-    TIMERS,
-    RealPlace,
-    RecallHandle,
-    Timed,
-    joined_properties,
-    recall_handle,
-    schedule_place,
-    scheduled,
-)
 
 CLUSTER, MSG_REGION, TRACE_ON, POP_CK = "CLUSTER", "MSG_REGION", "TRACE_ON", "POP_CK"
 _ADDED = (CLUSTER, MSG_REGION, TRACE_ON, POP_CK)
-_OFFERED = (DELAY, TRANSACTION, *TIMERS)
+_OFFERED = (props.DELAY, props.TRANSACTION, *waiting.TIMERS)
 _REFUSED = {name: what for name, what in NOT_OFFERED.items() if name not in _OFFERED}
-_DROPPED = frozenset(name.encode() for name in (*_ADDED, CRC32))
+_DROPPED = frozenset(name.encode() for name in (*_ADDED, props.CRC32))
 _SPECIAL = re.compile(
     b"(?:^|\x02)(?:"
-    + b"|".join(re.escape(name.encode()) for name in (*_REFUSED, *_ADDED, CRC32))
+    + b"|".join(re.escape(name.encode()) for name in (*_REFUSED, *_ADDED, props.CRC32))
     + b")\x01"
 )
-SPECIAL_NAMES = (*NOT_OFFERED, *_ADDED, CRC32)
+SPECIAL_NAMES = (*NOT_OFFERED, *_ADDED, props.CRC32)
 """Of properties that are not stored as they are, or not of every message."""
-_KEY_START = f"{UNIQUE_KEY}\x01".encode()
+_KEY_START = f"{props.UNIQUE_KEY}\x01".encode()
 _NAME_END, _PAIR_END = b"\x01", b"\x02"
 _NO_VALUE, _NO_NAME = b"\x01\x02", b"\x02\x01"
-_NO_WAIT = f"{WAIT}\x01false\x02".encode()
-_DELAY_START = f"{DELAY}\x01".encode()
+_NO_WAIT = f"{props.WAIT}\x01false\x02".encode()
+_DELAY_START = f"{props.DELAY}\x01".encode()
 _LEVEL_CHARS_MAX = 11
 
 
@@ -99,8 +71,10 @@ def waits_for_disk(properties: bytes) -> bool:
 def unique_key_of(properties: bytes) -> bytes:
     """The value of UNIQ_KEY; empty without one."""
     at = properties.find(_KEY_START)
-    if at < 0 or (at and properties[at - 1] != _PAIR_END[0]):
-        return b"" if at < 0 else decode_raw_properties(properties).get(UNIQUE_KEY.encode(), b"")
+    if at < 0:
+        return b""
+    if at and properties[at - 1] != _PAIR_END[0]:
+        return props.decode_raw_properties(properties).get(props.UNIQUE_KEY.encode(), b"")
     at += len(_KEY_START)
     end = properties.find(_PAIR_END, at)
     return properties[at:] if end < 0 else properties[at:end]
@@ -119,7 +93,7 @@ def _has_half_pairs(given: bytes) -> bool:
 
 
 def _without_ours(given: bytes) -> bytes:
-    found = decode_raw_properties(given)
+    found = props.decode_raw_properties(given)
     for name, what in _REFUSED.items():
         value = found.get(name.encode())
         if value is not None:
@@ -139,13 +113,15 @@ class DelayRules(NamedTuple):
     timer_ms_max: int
     broker: str
 
-    def recall_handle(self, later: Timed, place: RealPlace) -> str:
+    def recall_handle(self, later: waiting.Timed, place: waiting.RealPlace) -> str:
         """Returns the handle of a timer message for `place`; empty for one of a retry topic
         (SendMessageProcessor#attachRecallHandle)."""
         if place.topic.startswith(RETRY_PREFIX):
             return ""
         key = unique_key_of(later.properties).decode("utf-8", "replace")
-        return recall_handle(RecallHandle(place.topic, self.broker, later.out_ms + 1, key))
+        return waiting.recall_handle(
+            waiting.RecallHandle(place.topic, self.broker, later.out_ms + 1, key)
+        )
 
 
 def delay_level_of(properties: bytes, level_max: int) -> int:
@@ -155,7 +131,7 @@ def delay_level_of(properties: bytes, level_max: int) -> int:
     """
     if _DELAY_START not in properties:
         return 0
-    text = decode_raw_properties(properties).get(DELAY.encode(), b"0")
+    text = props.decode_raw_properties(properties).get(props.DELAY.encode(), b"0")
     digits = text.removeprefix(b"-")
     if not digits.isdigit() or len(text) > _LEVEL_CHARS_MAX:
         raise IllegalMessage(f"the delay level is {text[:40]!a}", f"name one of 1 to {level_max}")
@@ -164,17 +140,21 @@ def delay_level_of(properties: bytes, level_max: int) -> int:
 
 def dead_letter(properties: bytes) -> bytes:
     """The properties of a message that was sent to a retry topic once too often."""
-    return joined_properties({**decode_raw_properties(properties), DELAY.encode(): b"-1"})
+    return waiting.joined_properties(
+        {**props.decode_raw_properties(properties), props.DELAY.encode(): b"-1"}
+    )
 
 
-def real_place_of(properties: Mapping[bytes, bytes]) -> RealPlace | None:
+def real_place_of(properties: Mapping[bytes, bytes]) -> waiting.RealPlace | None:
     """Where a message that waits is delivered; None where it does not say."""
-    raw, queue = (properties.get(name.encode(), b"") for name in (REAL_TOPIC, REAL_QUEUE_ID))
+    raw, queue = (
+        properties.get(name.encode(), b"") for name in (props.REAL_TOPIC, props.REAL_QUEUE_ID)
+    )
     topic = raw.decode("utf-8", "replace")
     is_queue = queue.isdigit() and len(queue) <= len(str(QUEUE_ID_MAX))
     if not is_queue or int(queue) > QUEUE_ID_MAX or not is_folder_name(topic):
         return None
-    return RealPlace(topic, int(queue))
+    return waiting.RealPlace(topic, int(queue))
 
 
 def is_committed(record: Record) -> bool:
@@ -186,12 +166,12 @@ def is_committed(record: Record) -> bool:
 def own_properties(record: Record) -> bytes:
     """The stored properties without the checksum. A broker delivers them as they are, too."""
     raw = record.properties_raw
-    return raw[:-CRC_PROPERTY_BYTES] if has_crc_property(raw) else raw
+    return raw[: -props.CRC_PROPERTY_BYTES] if has_crc_property(raw) else raw
 
 
 def copy_of(
     record: Record,
-    place: RealPlace,
+    place: waiting.RealPlace,
     properties: bytes,
     crc: bool,
     *,
@@ -203,7 +183,7 @@ def copy_of(
     head = record.head
     return pack_fields(
         place.topic, record.raw_body, place.queue_id,
-        properties + (EMPTY_CRC_PROPERTY if crc else b""),
+        properties + (props.EMPTY_CRC_PROPERTY if crc else b""),
         head.born_timestamp, record.born_host, head.flag,
         head.sys_flag if sys_flag is None else sys_flag,
         head.reconsume_times if reconsume_times is None else reconsume_times,
@@ -212,21 +192,21 @@ def copy_of(
 
 
 def handed_back(
-    record: Record, place: RealPlace, level: int, level_max: int, crc: bool
-) -> tuple[RealPlace, bytes]:
+    record: Record, place: waiting.RealPlace, level: int, level_max: int, crc: bool
+) -> tuple[waiting.RealPlace, bytes]:
     """The record of a message that its consumers get again after a delay, and where it is stored.
 
     `level` 0: none, it goes to `place` at once.
     """
     properties = dict(record.properties)
-    properties.pop(CRC32, None)
-    properties.setdefault(RETRY_TOPIC, record.topic)
-    properties.setdefault(ORIGIN_MESSAGE_ID, record.message_id)
-    properties |= {WAIT: "false", DELAY: str(level)}
-    raw = encode_properties(properties)
+    properties.pop(props.CRC32, None)
+    properties.setdefault(props.RETRY_TOPIC, record.topic)
+    properties.setdefault(props.ORIGIN_MESSAGE_ID, record.message_id)
+    properties |= {props.WAIT: "false", props.DELAY: str(level)}
+    raw = props.encode_properties(properties)
     if level:
         level = min(level, level_max)
-        raw, place = scheduled(raw, place, level), schedule_place(level)
+        raw, place = waiting.scheduled(raw, place, level), waiting.schedule_place(level)
     times = record.head.reconsume_times + 1
     return place, copy_of(record, place, raw, crc, reconsume_times=times)
 

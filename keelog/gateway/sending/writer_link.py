@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keelog.client.core import ClientCore
 from keelog.client.event_loop import AsyncioChannel
@@ -25,11 +25,14 @@ from keelog.client.send.record_batch import (
     RecordBatch,
 )
 from keelog.client.send.sender import SEND_BYTES_MAX, SEND_RECORDS_MAX, UNDER_WAY_MAX
-from keelog.gateway.awake_selector import AwakeSelector
 from keelog.gateway.connection import Gathering
 from node.runtime.settings import Settings
 from node.store.run_files import find_right
 from protocol.errors import MqError
+from protocol.record.waiting import RealPlace
+
+if TYPE_CHECKING:
+    from keelog.gateway.loop import AwakeSelector
 
 BATCH_BYTES_UNDER_WAY_MAX = 2 * 1024 * 1024
 """Of batches that the writer has: single records queue after them. These share their next request
@@ -38,14 +41,8 @@ TIMEOUT_S = 10.0
 """How long the writer may take: clients give up after 3 s, and then ask again."""
 
 
-class Slot(Protocol):
-    """Where the outcome of a record goes."""
-
-    def stored(self, receipt: Receipt) -> None:
-        """It was."""
-
-    def refused(self, error: MqError) -> None:
-        """It was not, or nobody knows."""
+RecordDone = Callable[[Receipt | MqError], object]
+"""Takes the receipt of a record, or why it was not stored, or that nobody knows."""
 
 
 class FutureSlot:
@@ -54,15 +51,7 @@ class FutureSlot:
     def __init__(self) -> None:
         self.done: asyncio.Future[Receipt | MqError] = asyncio.get_running_loop().create_future()
 
-    def stored(self, receipt: Receipt) -> None:
-        """It was."""
-        self._end(receipt)
-
-    def refused(self, error: MqError) -> None:
-        """It was not, or nobody knows."""
-        self._end(error)
-
-    def _end(self, outcome: Receipt | MqError) -> None:
+    def __call__(self, outcome: Receipt | MqError) -> None:
         if not self.done.done():
             self.done.set_result(outcome)
 
@@ -76,14 +65,6 @@ class _Kind(NamedTuple):
 
     wait: str | None
     is_inner: bool
-    once: bool
-
-
-class _WaitingBatch(NamedTuple):
-    """Records that are a request of their own."""
-
-    columns: EncodedColumns
-    done: BatchDone
     once: bool
 
 
@@ -104,7 +85,7 @@ class WriterLink:
         self._link = AsyncioChannel(core.io, self._loop, self)
         core.adopt(self._link)
         self._waiting: dict[_Kind, deque[EncodedMessage]] = {}
-        self._batches: deque[_WaitingBatch] = deque()
+        self._batches: deque[tuple[EncodedColumns, BatchDone, bool]] = deque()
         self._batch_bytes_under_way = 0
         self.waiting_bytes = 0
         """Of all records that have no outcome yet."""
@@ -139,14 +120,18 @@ class WriterLink:
 
     def put(
         self,
-        entry: EncodedMessage,
+        record: bytes,
+        place: RealPlace,
+        key: str,
+        done: RecordDone,
         wait: str | None = None,
         is_inner: bool = False,
         once: bool = False,
     ) -> None:
-        """Takes a record, whose slot gets the outcome. It goes at the end of the turn."""
+        """Takes a record, which goes at the end of the turn. `key` is its unique key."""
+        entry = EncodedMessage(record, *place, None, key, done)
         self._waiting.setdefault(_Kind(wait, is_inner, once), deque()).append(entry)
-        self.waiting_bytes += len(entry.record)
+        self.waiting_bytes += len(record)
         if not self._is_due:
             self._is_due = True
             self._gathering.at_end(self._go)
@@ -154,13 +139,13 @@ class WriterLink:
     def put_batch(self, columns: EncodedColumns, done: BatchDone, once: bool) -> None:
         """Takes records of one queue, which are stored together or not at all. It shares no
         request, so it goes at once: the writer stores it while the next one is made."""
-        self._batches.append(_WaitingBatch(columns, done, once))
+        self._batches.append((columns, done, once))
         self.waiting_bytes += len(columns.encoded.records)
         self._send_batches()
 
     def _send_batches(self) -> None:
         while self._batches and self._batch_bytes_under_way < BATCH_BYTES_UNDER_WAY_MAX:
-            self._send_batch(self._batches.popleft())
+            self._send_batch(*self._batches.popleft())
 
     def _go(self) -> None:
         """Sends what waits, unless enough is under way: the next answer does it then."""
@@ -174,27 +159,26 @@ class WriterLink:
         self._is_due = bool(self._waiting)
 
     def _in_loop(self, take: Callable[..., None], *found: Any) -> None:
-        """Calls `take` in the thread of the loop."""
         if self._link.is_here():
             take(*found)
             return
         with suppress(RuntimeError):  # the loop is closed: so are all connections
             self._loop.call_soon_threadsafe(take, *found)
 
-    def _send_batch(self, waiting: _WaitingBatch) -> None:
-        size = len(waiting.columns.encoded.records)
+    def _send_batch(self, columns: EncodedColumns, done: BatchDone, once: bool) -> None:
+        size = len(columns.encoded.records)
 
         def take(found: BatchReceipt | MqError) -> None:
             self.waiting_bytes -= size
             self._batch_bytes_under_way -= size
-            waiting.done(found)
+            done(found)
             self._send_batches()
             self.on_outcome()
 
         self._batch_bytes_under_way += size
         deadline = monotonic() + TIMEOUT_S
-        done = partial(self._in_loop, take)
-        self._carry(ColumnBatch(None, deadline, waiting.columns, done, once=waiting.once))
+        taken = partial(self._in_loop, take)
+        self._carry(ColumnBatch(None, deadline, columns, taken, once=once))
 
     def _carry(self, batch: RecordBatch) -> None:
         self.on_request()
@@ -211,10 +195,7 @@ class WriterLink:
             left -= len(some)
             for row, entry in enumerate(some):
                 self.waiting_bytes -= len(entry.record)
-                if isinstance(results, MqError):
-                    entry.slot.refused(results)
-                else:
-                    entry.slot.stored(results[row])
+                entry.slot(results if isinstance(results, MqError) else results[row])
             if not left:
                 self._under_way -= 1
                 self._go()

@@ -14,6 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import NamedTuple
 
 from keelog.client.core import ClientCore
@@ -21,7 +22,7 @@ from keelog.gateway.sending.stored_properties import is_committed, own_propertie
 from keelog.gateway.sending.writer_link import WriterLink
 from keelog.gateway.system_queue import WaitingQueue
 from keelog.gateway.tasks.delivery import RETRY_S, Delivery, deliver_all
-from node.runtime.event_log import fields
+from node.runtime.event_log import Seldom, fields
 from node.runtime.stored_times import Arrivals, ClockSet, Moment, moment
 from node.store.config.config_table import ConfigTable
 from protocol.errors import MqError
@@ -38,14 +39,6 @@ ERROR_S = 10.0
 """Between two lines of the log about one trouble."""
 
 
-class DelayLevel(NamedTuple):
-    """A level, from 1 on, its delay, and how long a reader holds a pull of it."""
-
-    level: int
-    delay_ms: int
-    wait_s: float
-
-
 class _Waiting(NamedTuple):
     """A message, and when it is due, in ms of the steady clock."""
 
@@ -54,7 +47,8 @@ class _Waiting(NamedTuple):
 
 
 class DelayQueue:
-    """The queue of one level. `now` returns this moment.
+    """The queue of one level, from 1 on. `wait_s` is how long a reader holds a pull of it, and
+    `now` returns this moment.
 
     A delay is counted by the steady clock from when its message came, as `Arrivals` knows it: a
     wall clock that is set, or was ahead when the message was stored, makes it neither shorter nor
@@ -63,21 +57,23 @@ class DelayQueue:
 
     def __init__(
         self,
-        level: DelayLevel,
+        level: int,
+        delay_ms: int,
+        wait_s: float,
         core: ClientCore,
         link: WriterLink,
         offsets: "DelayOffsets",
         sets: Sequence[ClockSet] = (),
         now: Callable[[], Moment] = moment,
     ) -> None:
-        self._level = level
-        self._queue = WaitingQueue(core, schedule_place(level.level), level.wait_s)
+        self._level, self._delay_ms = level, delay_ms
+        self._queue = WaitingQueue(core, schedule_place(level), wait_s)
         self._link = link
         self._offsets = offsets
         self._now = now
-        self._arrivals = Arrivals(level.delay_ms, now(), sets)
+        self._arrivals = Arrivals(delay_ms, now(), sets)
         self.delivered = 0
-        self._warned_at = -ERROR_S
+        self._said = Seldom(ERROR_S)
 
     async def run(self) -> None:
         """Delivers until it is cancelled."""
@@ -93,11 +89,10 @@ class DelayQueue:
 
     async def _pull(self) -> deque[_Waiting]:
         """The next messages, none after a while without one. Raises what a reader refuses."""
-        level = self._level.level
-        offset = self._offsets.get(level)
+        offset = self._offsets.get(self._level)
         found = await self._queue.pull(offset)
         if not found.records and found.next_offset != offset:
-            self._offsets.note(level, found.next_offset)
+            self._offsets.note(self._level, found.next_offset)
         now = self._now()
         self._arrivals.look(max(found.max_offset, found.next_offset), now)
         return deque(_Waiting(record, self._due_ms(record, now)) for record in found.records)
@@ -105,7 +100,7 @@ class DelayQueue:
     def _due_ms(self, record: Record, now: Moment) -> int:
         head = record.head
         age_ms = self._arrivals.age_ms(head.queue_offset, head.store_timestamp, now)
-        return now.steady_ms + self._level.delay_ms - age_ms
+        return now.steady_ms + self._delay_ms - age_ms
 
     async def _sleep_until(self, due_ms: int) -> None:
         """Meanwhile it looks for messages that come, so that it knows when each of them came."""
@@ -115,7 +110,6 @@ class DelayQueue:
                 self._arrivals.look(await self._queue.end(), self._now())
 
     def _due(self, waiting: deque[_Waiting]) -> list[Record]:
-        """Takes out those that are due."""
         found: list[Record] = []
         steady_ms = self._now().steady_ms
         while waiting and waiting[0].due_ms <= steady_ms:
@@ -125,13 +119,11 @@ class DelayQueue:
     async def _deliver(self, records: list[Record]) -> None:
         """Delivers all of them, as often as it takes, and notes that."""
         self.delivered += await deliver_all(self._link, map(_delivery, records), self._warn)
-        self._offsets.note(self._level.level, records[-1].head.queue_offset + 1)
+        self._offsets.note(self._level, records[-1].head.queue_offset + 1)
 
     def _warn(self, error: MqError) -> None:
-        now = asyncio.get_running_loop().time()
-        if now >= self._warned_at + ERROR_S:
-            self._warned_at = now
-            log.warning("delayed messages wait", extra=fields(level=self._level.level, why=error))
+        if self._said.is_due("", monotonic()):
+            log.warning("delayed messages wait", extra=fields(level=self._level, why=error))
 
 
 def _delivery(record: Record) -> Delivery:
@@ -140,44 +132,36 @@ def _delivery(record: Record) -> Delivery:
     return Delivery(record, place, properties, is_inner=is_committed(record))
 
 
-class DelayOffsets:
+class DelayOffsets(ConfigTable):
     """Up to where each level is delivered: the table in memory. All methods are for one thread."""
 
     def __init__(self, root: Path, now_ms: Callable[[], int]) -> None:
         """Raises StoreDamaged."""
-        self._file = ConfigTable(root / DELAY_OFFSETS_FILE, "offsetTable", now_ms, of_objects=False)
-        self._file.check_readable()
+        super().__init__(root / DELAY_OFFSETS_FILE, "offsetTable", now_ms, of_objects=False)
+        self.check_readable()
 
     def lower(self, ends: Callable[[int], int]) -> None:
         """No entry stays above the end of its level's queue, which `ends` returns: as after a power
         loss, the next messages get these offsets, and must not be passed over."""
         above = {
             level: end
-            for level in self._file.entries
+            for level in self.entries
             if level.isdigit() and (end := ends(int(level))) < self.get(int(level))
         }
         if above:
-            extra = fields(file=self._file.path, levels=",".join(sorted(above, key=int)))
+            extra = fields(file=self.path, levels=",".join(sorted(above, key=int)))
             log.warning("what is delivered lies beyond the queues, and is lowered", extra=extra)
-            self._file.entries.update(above)
-            self._file.touch()
-            self._file.save()
+            self.entries.update(above)
+            self.touch()
+            self.save()
 
     def get(self, level: int) -> int:
         """The offset of the level's next message."""
-        found = self._file.entries.get(str(level), 0)
+        found = self.entries.get(str(level), 0)
         return found if type(found) is int and found >= 0 else 0
 
     def note(self, level: int, offset: int) -> None:
         """All messages of the level before this one are delivered."""
         if self.get(level) != offset:
-            self._file.entries[str(level)] = offset
-            self._file.touch()
-
-    def turn(self, now: float) -> None:
-        """Saves when that is due."""
-        self._file.turn(now)
-
-    def close(self) -> None:
-        """Saves what is not saved."""
-        self._file.close()
+            self.entries[str(level)] = offset
+            self.touch()

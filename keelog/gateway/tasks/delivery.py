@@ -6,10 +6,10 @@ A delivery without a reply is repeated. So a crash may repeat one, and loses non
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple
 
 from keelog.client.results import Receipt
-from keelog.client.send.record_batch import EncodedMessage
 from keelog.gateway.sending.stored_properties import copy_of, is_committed
 from keelog.gateway.sending.writer_link import WriterLink
 from node.runtime.event_log import fields
@@ -37,38 +37,25 @@ class Delivery(NamedTuple):
 
 
 class _Round:
-    """The outcomes of messages that were put together."""
-
-    __slots__ = ("done", "errors", "left")
-
-    def __init__(self, count: int) -> None:
-        self.left = count
+    def __init__(self, link: WriterLink, deliveries: list[Delivery]) -> None:
+        self._left = len(deliveries)
         self.errors: list[tuple[Delivery, MqError]] = []
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        for one in deliveries:
+            if one.place is None:
+                self._end(one, _NOWHERE)
+                continue
+            copy = copy_of(one.record, one.place, one.properties, link.crc)
+            is_inner = one.is_inner or is_committed(one.record)
+            done = partial(self._end, one)
+            link.put(copy, one.place, "", done, is_inner=is_inner)
 
-    def end_one(self) -> None:
-        self.left -= 1
-        if not self.left and not self.done.done():
+    def _end(self, one: Delivery, outcome: Receipt | MqError) -> None:
+        if isinstance(outcome, MqError):
+            self.errors.append((one, outcome))
+        self._left -= 1
+        if not self._left and not self.done.done():
             self.done.set_result(None)
-
-
-class _Outcome:
-    """Where the outcome of one delivery goes."""
-
-    __slots__ = ("delivery", "round")
-
-    def __init__(self, delivery: Delivery, of: _Round) -> None:
-        self.delivery = delivery
-        self.round = of
-
-    def stored(self, _: Receipt) -> None:
-        """It is delivered."""
-        self.round.end_one()
-
-    def refused(self, error: MqError) -> None:
-        """It is not, or nobody knows."""
-        self.round.errors.append((self.delivery, error))
-        self.round.end_one()
 
 
 async def deliver_all(
@@ -79,9 +66,7 @@ async def deliver_all(
     left = list(deliveries)
     count = len(left)
     while left:
-        outcomes = _Round(len(left))
-        for one in left:
-            _put(link, one, _Outcome(one, outcomes))
+        outcomes = _Round(link, left)
         await outcomes.done
         again: list[Delivery] = []
         for one, error in outcomes.errors:
@@ -90,7 +75,10 @@ async def deliver_all(
                 # The topic has fewer queues than it had.
                 again.append(one._replace(place=place._replace(queue_id=ANY_QUEUE)))
             elif isinstance(error, RefusedError):
-                _give_up(one, error)
+                # It must not hold up the next ones.
+                topic = one.record.properties.get("REAL_TOPIC", "")
+                extra = fields(msg_id=one.record.message_id, topic=topic, why=error)
+                log.error("a delayed message cannot be delivered", extra=extra)
                 count -= 1
             else:
                 warn(error)
@@ -99,20 +87,3 @@ async def deliver_all(
             await asyncio.sleep(RETRY_S)
         left = again
     return count
-
-
-def _put(link: WriterLink, one: Delivery, outcome: _Outcome) -> None:
-    if one.place is None:
-        outcome.refused(_NOWHERE)
-        return
-    copy = copy_of(one.record, one.place, one.properties, link.crc)
-    is_inner = one.is_inner or is_committed(one.record)
-    link.put(EncodedMessage(copy, *one.place, None, "", outcome), is_inner=is_inner)
-
-
-def _give_up(one: Delivery, error: MqError) -> None:
-    """A message that no node takes must not hold up the next ones."""
-    extra = fields(
-        msg_id=one.record.message_id, topic=one.record.properties.get("REAL_TOPIC", ""), why=error
-    )
-    log.error("a delayed message cannot be delivered", extra=extra)

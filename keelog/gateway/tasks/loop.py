@@ -22,7 +22,7 @@ from keelog.client.groups import GroupInfo, described, longest
 from keelog.gateway.connection import Gathering
 from keelog.gateway.sending.writer_link import WriterLink
 from keelog.gateway.system_queue import WAIT_S_MAX, WaitingQueue
-from keelog.gateway.tasks.delay_level import DelayLevel, DelayOffsets, DelayQueue
+from keelog.gateway.tasks.delay_level import DelayOffsets, DelayQueue
 from keelog.gateway.tasks.timers import TimerDeliverer
 from node.runtime import disk
 from node.runtime.event_log import fields
@@ -97,7 +97,7 @@ class Tasks:
         wait_s = min(WAIT_S_MAX, settings.long_polling_ms_max / 1000)
         sets = clock_sets(child.root, moment())
         self._levels = [
-            DelayQueue(DelayLevel(number, delay_ms, wait_s), core, self._link, self._offsets, sets)
+            DelayQueue(number, delay_ms, wait_s, core, self._link, self._offsets, sets)
             for number, delay_ms in enumerate(settings.delay_levels_ms, 1)
         ]
         queue = WaitingQueue(core, TIMER_PLACE, wait_s)

@@ -77,7 +77,6 @@ class WaitingUnit(NamedTuple):
 
     @property
     def second(self) -> int:
-        """The second of its slot."""
         return self.slot_ms // PRECISION_MS
 
     @property
@@ -290,13 +289,11 @@ class TimerFiles:
 
     def last_of(self, second: int) -> int:
         """The position of the last unit of a second; NO_UNIT without one."""
-        slot = self._slots[second % WHEEL_SLOTS]
-        return int(slot["last"]) if int(slot["second"]) == second else NO_TIMER_UNIT
+        return self._slot(second)[1]
 
     def count_of(self, second: int) -> int:
         """The messages of a second, without those that are taken back."""
-        slot = self._slots[second % WHEEL_SLOTS]
-        return int(slot["count"]) if int(slot["second"]) == second else 0
+        return self._slot(second)[2]
 
     def next_second(self, first: int, end: int) -> int | None:
         """The first second of [first, end) that has a unit."""
@@ -386,8 +383,8 @@ class TimerFiles:
             flushed=self.log.end,
             queue_offset=self.queue_offset,
             master_offset=self.queue_offset,
+            delivered_ms=delivered_ms,
         )
-        check = check._replace(delivered_ms=delivered_ms)
         if check == self._saved:
             return None
         self._check = check._replace(timestamp=now_ms or self._now_ms(), counter=check.counter + 1)
@@ -495,7 +492,6 @@ class TimerLog:
             self._unsynced.add(keep)
 
     def clear(self) -> None:
-        """Forgets all units."""
         for start in sorted(self._files):
             self._remove(start)
         self.end = 0
@@ -592,13 +588,11 @@ class TimerLog:
                 disk.sync_with_length(file.descriptor)
 
     def close(self) -> None:
-        """Closes the files."""
         for file in self._files.values():
             file.close()
         self._files.clear()
 
     def _count_in(self, start: int) -> int:
-        """The units of a file before the first other bytes."""
         units = self._files[start].units
         magic = units["magic"]
         bad = (units["size"] != TIMER_UNIT_BYTES) | (magic < 0) | (magic >= _MAGICS)
@@ -620,8 +614,6 @@ class TimerLog:
 
 
 class _TimerLogFile:
-    """One open file."""
-
     def __init__(self, path: Path, file_bytes: int) -> None:
         self.path = path
         self.descriptor = disk.open_file(path, create=True, own=True)

@@ -13,16 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from keelog.gateway.sending.stored_properties import own_properties, real_place_of
+from keelog.gateway.tasks import timer_files
 from keelog.gateway.tasks.delivery import RETRY_S, Delivery
-from keelog.gateway.tasks.timer_files import (
-    AHEAD_MS,
-    GONE,
-    Positions,
-    TimerMessage,
-    Units,
-    WaitingUnit,
-    effective_due,
-)
 from node.runtime.event_log import fields
 from node.runtime.process import met_damage
 from node.runtime.settings import Settings
@@ -30,18 +22,9 @@ from node.store.opening import RunningStore
 from protocol.derived.file_layouts import TIMER_DELETE, TIMER_ROLL
 from protocol.errors import MqError, NotFound, StoreDamaged
 from protocol.names import TIMER_TOPIC
+from protocol.record import properties as props
 from protocol.record.codec import Record
 from protocol.record.java_hash import java_hash
-from protocol.record.properties import (
-    PROPERTIES_BYTES_MAX,
-    REAL_TOPIC,
-    TIMER_DELETE_KEY,
-    TIMER_DEQUEUE_MS,
-    TIMER_ENQUEUE_MS,
-    TIMER_OUT_MS,
-    TIMER_ROLL_TIMES,
-    decode_raw_properties,
-)
 from protocol.record.waiting import (
     PRECISION_MS,
     TIMER_PLACE,
@@ -61,12 +44,12 @@ _CRC_ROOM = 32
 _OUT, _DELETE, _TOPIC, _ENQUEUE, _DEQUEUE, _ROLLS = (
     name.encode()
     for name in (
-        TIMER_OUT_MS,
-        TIMER_DELETE_KEY,
-        REAL_TOPIC,
-        TIMER_ENQUEUE_MS,
-        TIMER_DEQUEUE_MS,
-        TIMER_ROLL_TIMES,
+        props.TIMER_OUT_MS,
+        props.TIMER_DELETE_KEY,
+        props.REAL_TOPIC,
+        props.TIMER_ENQUEUE_MS,
+        props.TIMER_DEQUEUE_MS,
+        props.TIMER_ROLL_TIMES,
     )
 )
 
@@ -111,11 +94,9 @@ class TimerRecords:
 
     @property
     def begin(self) -> int:
-        """The log offset where the log begins."""
         return self._store.log.min_offset
 
     def close(self) -> None:
-        """Closes the log's files."""
         if self._opened is not None:
             self._opened.close()
 
@@ -123,7 +104,7 @@ class TimerRecords:
         """The queue offset of the timer message at a log offset; None without one, GONE where the
         log begins later. As `is_stored` of the files of timer messages."""
         if offset < self.begin:
-            return GONE
+            return timer_files.GONE
         try:
             record = self._store.log.record_at(offset)
         except NotFound:
@@ -148,24 +129,24 @@ class TimerRecords:
         log.error("a timer message is gone, and not delivered", extra=extra)
         return None
 
-    def message_at(self, offset: int) -> TimerMessage | None:
+    def message_at(self, offset: int) -> timer_files.TimerMessage | None:
         """What the timer message at a log offset says; None without one."""
         try:
             record = self._store.log.record_at(offset)
         except (NotFound, StoreDamaged):
             return None
-        delay_ms = delay_of(decode_raw_properties(record.properties_raw))
-        return TimerMessage(delay_ms, self.keys_of(record), self.taken_back_by(record))
+        delay_ms = delay_of(props.decode_raw_properties(record.properties_raw))
+        return timer_files.TimerMessage(delay_ms, self.keys_of(record), self.taken_back_by(record))
 
     @staticmethod
     def taken_back_by(record: Record) -> str:
         """The key of the message that this one takes back."""
-        return record.properties.get(TIMER_DELETE_KEY, "")
+        return record.properties.get(props.TIMER_DELETE_KEY, "")
 
     @staticmethod
-    def is_moved(record: Record, unit: WaitingUnit) -> bool:
+    def is_moved(record: Record, unit: timer_files.WaitingUnit) -> bool:
         """Whether a message waits in another second than those that take it back would name."""
-        out_ms = int(record.properties[TIMER_OUT_MS])
+        out_ms = int(record.properties[props.TIMER_OUT_MS])
         return (
             not unit.magic & (TIMER_ROLL | TIMER_DELETE) and unit.second != out_ms // PRECISION_MS
         )
@@ -173,13 +154,8 @@ class TimerRecords:
     @staticmethod
     def keys_of(record: Record) -> tuple[str, ...]:
         """How other messages name this one to take it back: its key may come with the topic."""
-        key, topic = record.unique_key, record.properties.get(REAL_TOPIC, "")
+        key, topic = record.unique_key, record.properties.get(props.REAL_TOPIC, "")
         return (key, f"{topic}+{key}") if key else ()
-
-    @classmethod
-    def is_taken_back(cls, record: Record, loaded: "LoadedSecond") -> bool:
-        """Whether another message of its second takes it back."""
-        return bool(loaded.taken_back) and not loaded.taken_back.isdisjoint(cls.keys_of(record))
 
     @staticmethod
     def delivery(record: Record, written_ms: int, now_ms: int, is_rolled: bool) -> Delivery | None:
@@ -188,7 +164,7 @@ class TimerRecords:
         `is_rolled`: it waits on (TimerMessageStore#convert).
         """
         raw = own_properties(record)
-        properties = decode_raw_properties(raw)
+        properties = props.decode_raw_properties(raw)
         if _DELETE in properties and not is_rolled:
             return None
         place: RealPlace | None = TIMER_PLACE if is_rolled else real_place_of(properties)
@@ -198,13 +174,13 @@ class TimerRecords:
             properties[_ROLLS] = b"%d" % (int(before) + 1 if before.isdigit() else 1)
         properties[_DEQUEUE] = b"%d" % now_ms
         longer = joined_properties(properties)
-        fits = len(longer) + _CRC_ROOM <= PROPERTIES_BYTES_MAX
+        fits = len(longer) + _CRC_ROOM <= props.PROPERTIES_BYTES_MAX
         return Delivery(record, place, longer if fits else raw, is_rolled)
 
 
 def waiting_unit(
     record: Record, now_ms: int, window_ms: int, age_ms: int | None = None
-) -> WaitingUnit | None:
+) -> timer_files.WaitingUnit | None:
     """The unit of a message that begins to wait; None for one that does not say when it is due.
 
     `age_ms`: how long ago it was stored; None: as its store time says. A delay counts from then.
@@ -212,16 +188,16 @@ def waiting_unit(
     One that is due later than `window_ms` from now waits for a shorter time first
     (TimerMessageStore#doEnqueue).
     """
-    properties = decode_raw_properties(record.properties_raw)
+    properties = props.decode_raw_properties(record.properties_raw)
     text = properties.get(_OUT, b"")
     if not text.isdigit() or len(text) > len(str(NEVER_WAITED)):
-        extra = fields(msg_id=record.message_id, why=f"its {TIMER_OUT_MS} is {text[:40]!a}")
+        extra = fields(msg_id=record.message_id, why=f"its {props.TIMER_OUT_MS} is {text[:40]!a}")
         log.error("a timer message is not delivered", extra=extra)
         return None
     out_ms, stored_ms, delay_ms = int(text), record.head.store_timestamp, delay_of(properties)
     if delay_ms is not None and age_ms is not None:
         asked_ms = now_ms - age_ms + delay_ms
-        if abs(asked_ms - out_ms) > AHEAD_MS:
+        if abs(asked_ms - out_ms) > timer_files.AHEAD_MS:
             # The clock was set since, or was ahead.
             out_ms = (asked_ms - 1) // PRECISION_MS * PRECISION_MS
             stored_ms = asked_ms - delay_ms
@@ -237,7 +213,7 @@ def waiting_unit(
     if _DELETE in properties:
         magic |= TIMER_DELETE
     topic = properties.get(_TOPIC, b"").decode("utf-8", "replace")
-    return WaitingUnit(
+    return timer_files.WaitingUnit(
         slot_ms=slot_ms,
         magic=magic,
         written_ms=min(written_ms, slot_ms + INT32_MAX),
@@ -270,7 +246,7 @@ class LoadedSecond:
         those that were taken with them was due."""
         self.is_loading = False
         self._due = self._positions = np.empty(0, np.int64)
-        self._units: Units | None = None
+        self._units: timer_files.Units | None = None
         self._at = 0
         self._late: list[DueUnit] = []
         """A heap of those that came after it was loaded."""
@@ -280,7 +256,11 @@ class LoadedSecond:
         return len(self._due) - self._at + len(self._late)
 
     def load(
-        self, positions: Positions, units: Units, delivered_ms: int = 0, delivered_end: int = 0
+        self,
+        positions: timer_files.Positions,
+        units: timer_files.Units,
+        delivered_ms: int = 0,
+        delivered_end: int = 0,
     ) -> list[int]:
         """Takes the units of the second, without those below `delivered_end` that were due by
         `delivered_ms`; returns the log offsets of those that take others back."""
@@ -288,7 +268,7 @@ class LoadedSecond:
         is_marker = ((magic & TIMER_DELETE) != 0) & ((magic & TIMER_ROLL) == 0)
         markers: list[int] = units["physical_offset"][is_marker].tolist()
         positions, units = positions[~is_marker], units[~is_marker]
-        due = effective_due(units, self.second)
+        due = timer_files.effective_due(units, self.second)
         left = np.flatnonzero((due > delivered_ms) | (positions >= delivered_end))
         due, positions, units = due[left], positions[left], units[left]
         order = np.lexsort((positions, due))
@@ -297,7 +277,6 @@ class LoadedSecond:
         return markers
 
     def add(self, unit: DueUnit) -> None:
-        """Takes a message that came later."""
         heapq.heappush(self._late, unit)
 
     def next_ms(self) -> int | None:

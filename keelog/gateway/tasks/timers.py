@@ -11,6 +11,7 @@ import logging
 from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import monotonic
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from keelog.gateway.tasks.timer_records import (
     waiting_unit,
 )
 from node.runtime import disk
-from node.runtime.event_log import fields
+from node.runtime.event_log import Seldom, fields
 from node.runtime.run_files import TimerState, write_timer_state
 from node.runtime.settings import Settings
 from node.runtime.stored_times import Arrivals, ClockSet, Moment, is_noted, moment, set_since
@@ -103,7 +104,7 @@ class TimerDeliverer:
         self.delivered = 0
         self._late_ms = 0
         """The latest delivery since the state was last shown."""
-        self._warned_at = -ERROR_S
+        self._said = Seldom(ERROR_S)
 
     async def run(self) -> None:
         """Delivers until it is cancelled. Raises StoreMoved, and errors of the disk."""
@@ -196,7 +197,6 @@ class TimerDeliverer:
         return self._ends is None or not (self._root / TIMER_CHECK_FILE).exists()
 
     def close(self) -> None:
-        """Saves what is not saved."""
         if self._opened is not None:
             self._opened.close(self._delivered_ms(), self._at.wall_ms)
         self._records.close()
@@ -305,10 +305,11 @@ class TimerDeliverer:
                 await asyncio.sleep(0)
             else:
                 await self._sleep(files)
-            self._look_at_batches()
+            for batch in [one for one in self._batches if one.done()]:
+                self._batches.discard(batch)
+                batch.result()
 
     async def _load(self, files: TimerFiles, now: int) -> None:
-        """Loads the seconds that have begun, or begin soon."""
         end = (now + LEAD_MS) // PRECISION_MS + 1
         while self._loaded_to < end:
             if self._is_full():
@@ -360,7 +361,9 @@ class TimerDeliverer:
         for unit in due:
             record = self._records.at(unit.physical_offset)
             is_rolled = bool(unit.magic & TIMER_ROLL)
-            if record is None or (not is_rolled and self._records.is_taken_back(record, loaded)):
+            if record is None:
+                continue
+            if not (is_rolled or loaded.taken_back.isdisjoint(self._records.keys_of(record))):
                 continue
             is_late = unit.due_ms <= unit.written_ms
             written_ms = NEVER_WAITED if is_late and not is_rolled else unit.written_ms
@@ -372,14 +375,7 @@ class TimerDeliverer:
         loaded.delivered(due)
         self._changed.set()
 
-    def _look_at_batches(self) -> None:
-        """Raises what a batch did not foresee."""
-        for batch in [one for one in self._batches if one.done()]:
-            self._batches.discard(batch)
-            batch.result()
-
     def _pass(self, files: TimerFiles, now: int) -> None:
-        """Notes how far all is delivered: whole seconds that are over."""
         now_second = now // PRECISION_MS
         for second in sorted(self._seconds):
             if not self._seconds[second].is_done or second >= now_second:
@@ -423,7 +419,8 @@ class TimerDeliverer:
                 if loop.time() >= remove_at:
                     remove_at = loop.time() + REMOVE_S
                     files.log.remove_before(self._records.begin)
-                self._show(files)
+                late_ms, self._late_ms = self._late_ms, 0
+                write_timer_state(self._root, TimerState(files.pending, self.delivered, late_ms))
 
     def _delivered_ms(self) -> int:
         """Until when all that was due and has a unit is delivered."""
@@ -433,12 +430,6 @@ class TimerDeliverer:
         first = min([*begins, known, *(end for end in ends if end is not None)])
         return min(first - 1, self._at.wall_ms)
 
-    def _show(self, files: TimerFiles) -> None:
-        late_ms, self._late_ms = self._late_ms, 0
-        write_timer_state(self._root, TimerState(files.pending, self.delivered, late_ms))
-
     def _warn(self, error: MqError) -> None:
-        now = asyncio.get_running_loop().time()
-        if now >= self._warned_at + ERROR_S:
-            self._warned_at = now
+        if self._said.is_due("", monotonic()):
             log.warning("timer messages wait", extra=fields(why=error))

@@ -15,7 +15,6 @@ from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
 
 from keelog.replication.followers.connection import (
     FlushedLog,
@@ -23,16 +22,9 @@ from keelog.replication.followers.connection import (
     FollowerGone,
     Gone,
 )
+from node.runtime import run_files
 from node.runtime.event_log import Seldom, fields
 from node.runtime.process import now_ms
-from node.runtime.run_files import (
-    ENDED_SHOWN_MAX,
-    FollowerEnd,
-    FollowerRow,
-    FollowersState,
-    SyncState,
-    read_sync_state,
-)
 
 log = logging.getLogger("keelog.followers")
 
@@ -49,23 +41,13 @@ TORN_BYTES_MAX = 64 * 1024 * 1024
 be lower than the one that was refused, by this much."""
 
 
-class Acknowledging(Protocol):
-    """A connection, as far as it matters here."""
-
-    @property
-    def broker_id(self) -> int:
-        """Who follows."""
-
-    acknowledged: int | None
-
-
 class ElectedRule:
     """Follows the file that the keeper writes. `own_id`: that of this node."""
 
     def __init__(self, root: Path, own_id: int) -> None:
         self._root = root
         self._own_id = own_id
-        self._state: SyncState | None = None
+        self._state: run_files.SyncState | None = None
 
     @property
     def number(self) -> int:
@@ -74,9 +56,9 @@ class ElectedRule:
 
     def look(self) -> None:
         """Takes in what the keeper says now."""
-        self._state = read_sync_state(self._root)
+        self._state = run_files.read_sync_state(self._root)
 
-    def acknowledged(self, connections: Iterable[Acknowledging], needed: int) -> int:
+    def acknowledged(self, connections: Iterable[FollowerConnection], needed: int) -> int:
         """The end of the log that all who must have it have, and `needed` followers at least.
 
         0 while nobody has said who must have it.
@@ -104,7 +86,9 @@ class FollowerBook:
         self._gap_max = gap_max
         self._moments: deque[tuple[float, int]] = deque(maxlen=MOMENTS_MAX)
         """When the log was found to end where; both ascend."""
-        self._ended: deque[tuple[str, Gone, FollowerEnd]] = deque(maxlen=ENDED_SHOWN_MAX)
+        self._ended: deque[tuple[str, Gone, run_files.FollowerEnd]] = deque(
+            maxlen=run_files.ENDED_SHOWN_MAX
+        )
         """With the host, the latest first."""
         self._served: set[str] = set()
         """The addresses of those that could follow."""
@@ -114,7 +98,6 @@ class FollowerBook:
         """By address: when it was looked at, and what it had been sent then."""
 
     def came(self, connection: FollowerConnection) -> None:
-        """Logs a connection."""
         log.info("a follower connected", extra=fields(follower=connection.address))
 
     def went(self, connection: FollowerConnection, gone: FollowerGone, now: float) -> None:
@@ -129,7 +112,7 @@ class FollowerBook:
                 self._ended.remove(before)
                 since_ms = before[2].at_ms
         self._served.discard(connection.address)
-        end = FollowerEnd(connection.address, since_ms, acknowledged, gone.reason)
+        end = run_files.FollowerEnd(connection.address, since_ms, acknowledged, gone.reason)
         self._ended.appendleft((*key, end))
         if not self._said.is_due(key, now):
             return
@@ -179,11 +162,11 @@ class FollowerBook:
 
     def state(
         self, connections: Iterable[FollowerConnection], flushed: FlushedLog, now: float
-    ) -> FollowersState:
+    ) -> run_files.FollowersState:
         """All of it, for the file."""
         all_of_them = list(connections)
         self._look_who_is_back(all_of_them)
-        return FollowersState(
+        return run_files.FollowersState(
             self._needed,
             self.acknowledged(all_of_them),
             tuple(self._row(one, flushed.appended, now) for one in all_of_them),
@@ -191,12 +174,12 @@ class FollowerBook:
             -1 if self._rule is None else self._rule.number,
         )
 
-    def _row(self, one: FollowerConnection, end: int, now: float) -> FollowerRow:
+    def _row(self, one: FollowerConnection, end: int, now: float) -> run_files.FollowerRow:
         acknowledged = one.acknowledged or 0
         lag = max(0, end - acknowledged)
         before, sent = self._counted.get(one.address, (now - 1.0, one.sent))
         self._counted[one.address] = now, one.sent
-        return FollowerRow(
+        return run_files.FollowerRow(
             one.address,
             one.since_ms,
             one.sent,

@@ -15,31 +15,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from node.runtime.state_page import RECOVERING, STARTING, LogPage, LogState
 from node.runtime.store_paths import open_regular
+from protocol import ha
 from protocol.addresses import foreign_client
 from protocol.errors import BadRequest, MqError
-from protocol.ha import (
-    FRAME_BODY_BYTES,
-    ONE_BYTE_BEHIND,
-    REPORT_BYTES,
-    FollowerReader,
-    MasterEpoch,
-    MasterEpochs,
-    MasterGreeting,
-    ReportReader,
-    encode_answer,
-    encode_head,
-    encode_switch_head,
-    epoch_at,
-)
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
 
 TURN_BYTES_MAX = 1024 * 1024
 """What one follower gets in a turn, so that others have theirs."""
-RECEIVED_AT_ONCE = 512 * REPORT_BYTES
+RECEIVED_AT_ONCE = 512 * ha.REPORT_BYTES
 
 
 class FlushedLog:
@@ -110,30 +97,73 @@ class FlushedLog:
         return open_regular(path, os.O_RDONLY), start
 
     def close(self) -> None:
-        """Gives the map back."""
         if self._page is not None:
             self._page.close()
             self._page = None
 
 
-class FollowerWire(Protocol):
-    """One connection's bytes. `broker_id`: who follows, as it said; 0: it did not say."""
+class PlainWire:
+    """One connection's bytes, without a controller."""
+
+    def __init__(self) -> None:
+        self._reader: ha.ReportReader | ha.FollowerReader = ha.ReportReader()
 
     @property
     def broker_id(self) -> int:
-        """Who follows."""
+        """Who follows, as it said; 0: it did not say."""
+        return 0
 
     def feed(self, data: bytes) -> int | None:
         """The last whole report, if there is one. Raises BadRequest."""
+        return self._reader.feed(data)
 
     def greeting(self, end: int) -> bytes:
-        """What has to be sent now, before the log: once, and often nothing."""
+        """What has to be sent now, before the log: once, and often nothing. Raises StoreDamaged."""
+        return b""
 
     def piece(self, offset: int, size: int) -> int:
         """How much of `size` bytes at `offset` one frame may hold."""
+        return size
 
     def head(self, offset: int, size: int) -> bytes:
         """What goes before a frame's bytes."""
+        return ha.encode_head(offset, size)
+
+
+class SwitchWire(PlainWire):
+    """With a controller. `epochs` loads those of the log; `confirmed` returns its end as all who
+    must have it have acknowledged it."""
+
+    def __init__(self, epochs: Callable[[], ha.MasterEpochs], confirmed: Callable[[], int]) -> None:
+        self._follower = self._reader = ha.FollowerReader()
+        self._load = epochs
+        self._epochs: ha.MasterEpochs = ()
+        self._confirmed = confirmed
+        self._has_greeted = False
+
+    @property
+    def broker_id(self) -> int:
+        """0 before the greeting."""
+        return self._follower.broker_id or 0
+
+    def greeting(self, end: int) -> bytes:
+        """The end and the epochs of the log, once the follower has greeted."""
+        if self._has_greeted or self._follower.broker_id is None:
+            return b""
+        self._has_greeted = True
+        self._epochs = self._load()
+        return ha.encode_answer(ha.MasterGreeting(end, self._epochs))
+
+    def piece(self, offset: int, size: int) -> int:
+        """A frame belongs to one epoch."""
+        _, end = ha.epoch_at(self._epochs, offset)
+        return size if end is None else min(size, end - offset)
+
+    def head(self, offset: int, size: int) -> bytes:
+        """Names the epoch of the bytes, and how far the log is confirmed."""
+        epoch, _ = ha.epoch_at(self._epochs, offset)
+        first = self._epochs[0] if self._epochs else ha.MasterEpoch(-1, 0)
+        return ha.encode_switch_head(offset, size, epoch or first, self._confirmed())
 
 
 class FollowerPace(NamedTuple):
@@ -155,7 +185,7 @@ class FollowerConnection:
         pace: FollowerPace,
         now: float,
         now_ms: int,
-        wire: FollowerWire | None = None,
+        wire: PlainWire | None = None,
         admit: Callable[["FollowerConnection", int], None] | None = None,
     ) -> None:
         """`admit` is asked about the first report, and raises FollowerGone for one that is known
@@ -188,7 +218,6 @@ class FollowerConnection:
 
     @property
     def host(self) -> str:
-        """Where it comes from."""
         return self.address.rpartition(":")[0]
 
     @property
@@ -244,7 +273,7 @@ class FollowerConnection:
         a broker gives it the last segment alone."""
         if report < 0:
             raise FollowerGone(Gone.BAD_REPORT, f"its first report is {report}, no log offset")
-        if report == ONE_BYTE_BEHIND and not log.appended:
+        if report == ha.ONE_BYTE_BEHIND and not log.appended:
             # Both logs are empty: it wants what follows byte 0, once that is there.
             self.sent, self.acknowledged = report, 0
             return
@@ -302,7 +331,7 @@ class FollowerConnection:
         left = log.end - self.sent
         if left > 0:
             to_segment_end = self._in_segment(log)
-            most = min(left, FRAME_BODY_BYTES, to_segment_end)
+            most = min(left, ha.FRAME_BODY_BYTES, to_segment_end)
             self._left = self._wire.piece(self.sent, most)
             self._head = self._wire.head(self.sent, self._left)
             return True
@@ -354,71 +383,6 @@ class FollowerConnection:
         if self._segment is not None:
             os.close(self._segment)
             self._segment = None
-
-
-class PlainWire:
-    """Without a controller."""
-
-    broker_id = 0
-
-    def __init__(self) -> None:
-        self._reports = ReportReader()
-
-    def feed(self, data: bytes) -> int | None:
-        """As FollowerWire."""
-        return self._reports.feed(data)
-
-    def greeting(self, end: int) -> bytes:
-        """There is none."""
-        return b""
-
-    def piece(self, offset: int, size: int) -> int:
-        """All of them."""
-        return size
-
-    def head(self, offset: int, size: int) -> bytes:
-        """As FollowerWire."""
-        return encode_head(offset, size)
-
-
-class SwitchWire:
-    """With a controller. `epochs` loads those of the log; `confirmed` returns its end as all who
-    must have it have acknowledged it."""
-
-    def __init__(self, epochs: Callable[[], MasterEpochs], confirmed: Callable[[], int]) -> None:
-        self._reader = FollowerReader()
-        self._load = epochs
-        self._epochs: MasterEpochs = ()
-        self._confirmed = confirmed
-        self._has_greeted = False
-
-    @property
-    def broker_id(self) -> int:
-        """0 before the greeting."""
-        return self._reader.broker_id or 0
-
-    def feed(self, data: bytes) -> int | None:
-        """As FollowerWire. Raises BadRequest."""
-        return self._reader.feed(data)
-
-    def greeting(self, end: int) -> bytes:
-        """The end and the epochs of the log, once the follower has greeted. Raises StoreDamaged."""
-        if self._has_greeted or self._reader.broker_id is None:
-            return b""
-        self._has_greeted = True
-        self._epochs = self._load()
-        return encode_answer(MasterGreeting(end, self._epochs))
-
-    def piece(self, offset: int, size: int) -> int:
-        """A frame belongs to one epoch."""
-        _, end = epoch_at(self._epochs, offset)
-        return size if end is None else min(size, end - offset)
-
-    def head(self, offset: int, size: int) -> bytes:
-        """As FollowerWire."""
-        epoch, _ = epoch_at(self._epochs, offset)
-        first = self._epochs[0] if self._epochs else MasterEpoch(-1, 0)
-        return encode_switch_head(offset, size, epoch or first, self._confirmed())
 
 
 class Gone(StrEnum):

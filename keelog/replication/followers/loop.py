@@ -19,7 +19,6 @@ from keelog.replication.followers.connection import (
     FollowerConnection,
     FollowerGone,
     FollowerPace,
-    FollowerWire,
     Gone,
     PlainWire,
     SwitchWire,
@@ -216,13 +215,17 @@ class FollowerServer:
         if "." in host:
             host = host.removeprefix("::ffff:")  # IPv4, at a socket for both kinds
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        wire = PlainWire()
+        if self._rule is not None:
+            epochs = partial(load_master_epochs, self._root)
+            wire = SwitchWire(epochs, lambda: max(0, self._acknowledged))
         connection = FollowerConnection(
             connected,
             address,
             self._pace,
             now,
             now_ms(),
-            self._new_wire(),
+            wire,
             self._admit if self._rule is None else None,
         )
         self._connections[connection.fd] = connection
@@ -242,15 +245,6 @@ class FollowerServer:
             return
         others = (one for one in self._connections.values() if one.host == host)
         self._ahead.check(host, report, max(one.sent for one in others))
-
-    def _new_wire(self) -> FollowerWire:
-        if self._rule is None:
-            return PlainWire()
-        return SwitchWire(partial(load_master_epochs, self._root), self._confirmed)
-
-    def _confirmed(self) -> int:
-        """For followers: the end of the log as it is confirmed."""
-        return max(0, self._acknowledged)
 
     def _watch(self, connection: FollowerConnection) -> None:
         """Hears when a blocked connection can be written to, and only then."""
@@ -294,7 +288,6 @@ class FollowerServer:
                 write_followers(self._root, state)
 
     def close(self) -> None:
-        """Gives everything back."""
         for connection in self._connections.values():
             connection.close()
         self._epoll.close()

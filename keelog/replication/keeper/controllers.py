@@ -14,14 +14,7 @@ from typing import NamedTuple
 from keelog.replication.replica.questions import ANSWER_S, MasterAnswer, RemotingAsker
 from node.runtime.event_log import fields
 from node.runtime.process import now_ms
-from node.store.identity.roles import (
-    BrokerIdentity,
-    forget_asked_identity,
-    load_asked_identity,
-    load_identity,
-    save_asked_identity,
-    save_identity,
-)
+from node.store.identity import roles
 from protocol.errors import RefusedError, ServiceNotAvailable
 from protocol.remoting.codes import ResponseCode
 from protocol.remoting.controller import ControllerCode, ControllerReply
@@ -79,7 +72,6 @@ class Controllers:
         raise ControllersAway("; ".join(whys), "are the controllers' processes running?")
 
     def close(self) -> None:
-        """Ends the connection."""
         if self._asker is not None:
             self._asker.close()
             self._asker = None
@@ -157,7 +149,7 @@ def register(root: Path, controllers: Controllers, member: NodeOfGroup) -> int:
     Raises OtherIdentity, StoreDamaged; ControllersAway and ServiceNotAvailable where a later try
     may do better.
     """
-    identity = load_identity(root)
+    identity = roles.load_identity(root)
     if identity is None:
         identity = _apply(root, controllers, member)
     _check_group(root, identity, member)
@@ -178,12 +170,15 @@ def register(root: Path, controllers: Controllers, member: NodeOfGroup) -> int:
         )
     if answer.code != ResponseCode.SUCCESS:
         raise ServiceNotAvailable(f"registration: code {answer.code}: {answer.remark[:200]}")
-    log.info("registered at the controllers", extra=fields(id=identity.broker_id, **_said(member)))
+    extra = fields(
+        id=identity.broker_id, cluster=member.cluster, broker=member.broker, at=member.place
+    )
+    log.info("registered at the controllers", extra=extra)
     return identity.broker_id
 
 
-def _apply(root: Path, controllers: Controllers, member: NodeOfGroup) -> BrokerIdentity:
-    asked = load_asked_identity(root)
+def _apply(root: Path, controllers: Controllers, member: NodeOfGroup) -> roles.BrokerIdentity:
+    asked = roles.load_asked_identity(root)
     group = {"clusterName": member.cluster, "brokerName": member.broker}
     if asked is None:
         answer = controllers.ask(ControllerCode.GET_NEXT_BROKER_ID, group)
@@ -191,31 +186,23 @@ def _apply(root: Path, controllers: Controllers, member: NodeOfGroup) -> BrokerI
         if answer.code != ResponseCode.SUCCESS or not text.isdigit():
             raise ServiceNotAvailable(f"no id was given: code {answer.code}: {answer.remark[:200]}")
         code = f"{member.place};{now_ms()}"
-        asked = BrokerIdentity(member.cluster, member.broker, int(text), code)
-        save_asked_identity(root, asked)
+        asked = roles.BrokerIdentity(member.cluster, member.broker, int(text), code)
+        roles.save_asked_identity(root, asked)
     _check_group(root, asked, member)
-    ext = {
-        **group,
-        "appliedBrokerId": str(asked.broker_id),
-        "registerCheckCode": asked.check_code,
-    }
+    ext = {**group, "appliedBrokerId": str(asked.broker_id), "registerCheckCode": asked.check_code}
     answer = controllers.ask(ControllerCode.APPLY_BROKER_ID, ext)
     if answer.code != ResponseCode.SUCCESS:
         if answer.code == ControllerReply.BROKER_ID_INVALID:
-            forget_asked_identity(root)  # another node was faster
+            roles.forget_asked_identity(root)  # another node was faster
         raise ServiceNotAvailable(f"id {asked.broker_id} was not given: {answer.remark[:200]}")
-    save_identity(root, asked)
+    roles.save_identity(root, asked)
     return asked
 
 
-def _check_group(root: Path, identity: BrokerIdentity, member: NodeOfGroup) -> None:
+def _check_group(root: Path, identity: roles.BrokerIdentity, member: NodeOfGroup) -> None:
     if (identity.cluster, identity.broker) != (member.cluster, member.broker):
         raise OtherIdentity(
             f"the store {root} is node {identity.broker_id} of {identity.cluster}/"
             f"{identity.broker}, not of {member.cluster}/{member.broker}",
             "name its group with --cluster and --broker-name",
         )
-
-
-def _said(member: NodeOfGroup) -> dict[str, object]:
-    return {"cluster": member.cluster, "broker": member.broker, "at": member.place}

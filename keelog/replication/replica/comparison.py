@@ -16,16 +16,8 @@ from pathlib import Path
 from keelog.replication.replica.questions import MasterFacts
 from node.runtime.addresses import split_place
 from node.store.identity.roles import load_master_epochs, save_master_epochs
+from protocol import ha
 from protocol.errors import BadRequest, RefusedError
-from protocol.ha import (
-    GreetingReader,
-    LogFrame,
-    MasterEpoch,
-    MasterGreeting,
-    common_point,
-    encode_greeting,
-    with_epoch,
-)
 
 REWIND = "keelog replica rewind DIR --to OFFSET shows what would be cut"
 
@@ -82,7 +74,7 @@ class Overlap:
         """Whether all of it was the same."""
         return self.wanted >= self._end
 
-    def take(self, frame: LogFrame) -> memoryview:
+    def take(self, frame: ha.LogFrame) -> memoryview:
         """Compares a frame at `wanted`; returns what of it is new. Raises FollowStopped."""
         size = min(len(frame.body), self._end - self.wanted)
         ours = self._read(self.wanted, self.wanted + size)
@@ -136,18 +128,17 @@ class Overlap:
 
 
 def _same_bytes(ours: bytes, theirs: bytes) -> int:
-    """How many bytes at the begin of both are the same."""
     pairs = enumerate(zip(ours, theirs, strict=False))
     return next((at for at, (own, other) in pairs if own != other), min(len(ours), len(theirs)))
 
 
-def same_up_to(root: Path, end: int, greeting: MasterGreeting) -> int:
+def same_up_to(root: Path, end: int, greeting: ha.MasterGreeting) -> int:
     """The end of what our log, which ends at `end`, has in common with the master's.
 
     Raises NoCommonEpoch, StoreDamaged.
     """
     ours = load_master_epochs(root)
-    point = common_point(ours, end, greeting.epochs, greeting.end)
+    point = ha.common_point(ours, end, greeting.epochs, greeting.end)
     if point is None:
         theirs = ", ".join(f"{one.number} from {one.start}" for one in greeting.epochs[-3:])
         own = ", ".join(f"{one.number} from {one.start}" for one in ours[-3:]) or "none"
@@ -158,7 +149,7 @@ def same_up_to(root: Path, end: int, greeting: MasterGreeting) -> int:
     return point
 
 
-def check_same(root: Path, end: int, greeting: MasterGreeting) -> None:
+def check_same(root: Path, end: int, greeting: ha.MasterGreeting) -> None:
     """Raises LogsPart unless all of our log is in the master's; NoCommonEpoch, StoreDamaged."""
     point = same_up_to(root, end, greeting)
     if point < end:
@@ -168,19 +159,19 @@ def check_same(root: Path, end: int, greeting: MasterGreeting) -> None:
         )
 
 
-def note_epoch(root: Path, epoch: MasterEpoch) -> None:
+def note_epoch(root: Path, epoch: ha.MasterEpoch) -> None:
     """Saves the epoch of bytes that come, before one of them is written: an epoch that was missing
     would make the log look shorter than it is. Raises OSError, StoreDamaged."""
     known = load_master_epochs(root)
     if epoch not in known:
-        save_master_epochs(root, with_epoch(known, epoch))
+        save_master_epochs(root, ha.with_epoch(known, epoch))
 
 
-def ask_greeting(place: str, broker_id: int, timeout_s: float) -> MasterGreeting:
+def ask_greeting(place: str, broker_id: int, timeout_s: float) -> ha.MasterGreeting:
     """Connects to the replication at HOST:PORT for its greeting alone. Raises OSError."""
     with socket.create_connection(split_place(place), timeout_s) as connected:
-        connected.sendall(encode_greeting(broker_id))
-        reader = GreetingReader()
+        connected.sendall(ha.encode_greeting(broker_id))
+        reader = ha.GreetingReader()
         while data := connected.recv(_RECEIVED_AT_ONCE):
             try:
                 greeting = reader.feed(data)

@@ -6,28 +6,20 @@ One object for the life of the process. `turn` does what is possible now and wai
 import logging
 from collections.abc import Callable
 
-from keelog.replication.replica.comparison import (
-    OVERLAP_BYTES,
-    FollowStopped,
-    OtherSegments,
-    Overlap,
-    check_same,
-    note_epoch,
-)
+from keelog.replication.replica import comparison
 from keelog.replication.replica.log_copy import LogAssembler, LogCopy
 from keelog.replication.replica.master_link import (
     READS_AT_ONCE,
-    Connected,
-    Connector,
+    ConnectJob,
     LinkClosed,
     LinkLost,
-    MasterAddress,
     MasterLink,
 )
 from keelog.replication.replica.questions import MasterFacts
 from node.runtime.event_log import fields
 from node.runtime.process import now_ms
-from node.runtime.run_files import COMPARING, CONNECTING, FOLLOWING, STOPPED, WAITING
+from node.runtime.run_files import COMPARING, CONNECTING, FOLLOWING, STOPPED, WAITING, MasterPlace
+from node.writer.log.flush import JobThread
 from protocol.errors import ServiceNotAvailable
 from protocol.ha import ONE_BYTE_BEHIND, LogFrame, MasterEpoch
 
@@ -56,7 +48,7 @@ class MasterFollower:
     """`find` says where the master is."""
 
     def __init__(
-        self, copy: LogCopy, find: Callable[[], MasterAddress], now: float, broker_id: int = 0
+        self, copy: LogCopy, find: Callable[[], MasterPlace], now: float, broker_id: int = 0
     ) -> None:
         """With a `broker_id`, which a controller gave, it follows an elected master."""
         self._copy = copy
@@ -64,20 +56,20 @@ class MasterFollower:
         self._epoch: MasterEpoch | None = None
         """That of the last frame, which is in the file."""
         self._find = find
-        self._connector = Connector()
+        self._connector: JobThread[ConnectJob] = JobThread("connect", may_be_left=True)
         self._try_at = now
         self._pause_s = PAUSE_S_MIN
         self._link: MasterLink | None = None
-        self._overlap: Overlap | None = None
+        self._overlap: comparison.Overlap | None = None
         self._assembler: LogAssembler | None = None
         self._turned_away = 0
         """How many connections in a row the master ended before it sent anything."""
         self._began_at = 0
         """What this connection reported first."""
         self.state = CONNECTING
-        self.address = MasterAddress()
+        self.address = MasterPlace()
         self.facts: MasterFacts | None = None
-        self.stopped: FollowStopped | None = None
+        self.stopped: comparison.FollowStopped | None = None
         self.lacks = ""
         """Why the disk had no room at the last try; empty where it had."""
         self._is_halted = False
@@ -130,7 +122,7 @@ class MasterFollower:
             if self._link is None:
                 self._connect(now)
                 return False
-            if self._link.awaits_greeting:
+            if self._link.greeting is not None:
                 self._hear_greeting(self._link, now)
                 return False
             has_more = self._receive(self._link, now)
@@ -141,7 +133,7 @@ class MasterFollower:
             if isinstance(lost, LinkClosed) and overlap is not None:
                 self._count_turned_away(overlap)
             return False
-        except FollowStopped as stopped:
+        except comparison.FollowStopped as stopped:
             self._stop(stopped)
             return False
         except ServiceNotAvailable as full:
@@ -156,9 +148,7 @@ class MasterFollower:
         bytes would wait unread."""
         if self.stopped is not None:
             return
-        outcome = self._connector.collect()
-        if outcome is not None and outcome.socket is not None:
-            outcome.socket.close()
+        self._drop_connected()
         if self._is_halted:
             return
         if self._link is not None:
@@ -173,17 +163,24 @@ class MasterFollower:
             self._lose("the name servers name another master", now)
 
     def close(self) -> None:
-        """Ends the connection."""
         if self._link is not None:
             self._link.close()
-        self._connector.close()
+        self._drop_connected()
+        # A try at a master that says nothing is left to the end of the process.
+        if not self._connector.is_busy:
+            self._connector.close()
+
+    def _drop_connected(self) -> None:
+        job = self._connector.collect()
+        if job is not None and job.connected is not None:
+            job.connected.close()
 
     # -- connecting ---------------------------------------------------------------------------
 
     def _connect(self, now: float) -> None:
-        outcome = self._connector.collect()
-        if outcome is not None:
-            self._connected(outcome, now)
+        job = self._connector.collect()
+        if job is not None:
+            self._connected(job, now)
         elif now >= self._try_at and not self._connector.is_busy:
             self.address = self._find()
             if not self.address.ha:
@@ -194,28 +191,28 @@ class MasterFollower:
                 )
                 self._try_at = now + PAUSE_S_MAX / 5
                 return
-            self._connector.begin(self.address)
+            self._connector.start(ConnectJob(self.address))
 
-    def _connected(self, outcome: Connected, now: float) -> None:
-        self.facts = outcome.facts or self.facts
-        if outcome.facts is not None:
-            self.master_end = outcome.facts.end
-        elif outcome.socket is not None:
+    def _connected(self, job: ConnectJob, now: float) -> None:
+        self.facts = job.facts or self.facts
+        if job.facts is not None:
+            self.master_end = job.facts.end
+        elif job.connected is not None:
             self.master_end = 0  # it may have lost its end meanwhile
-        if outcome.socket is None:
+        if job.connected is None:
             if self._turned_away >= TURNED_AWAY_MAX:
                 self.waits_for = ("", "")
             self._turned_away = 0
-            self._lose(outcome.why, now)
+            self._lose(job.why, now)
             return
-        self._link = MasterLink(outcome.socket, now, self._broker_id)
+        self._link = MasterLink(job.connected, now, self._broker_id)
         self.connections += 1
         self.lacks = ""
         if self._broker_id:
             self.state, self._epoch = COMPARING, None
             self._link.greet()
         else:
-            self._begin(self._link, outcome.facts, now)
+            self._begin(self._link, job.facts, now)
 
     def _hear_greeting(self, link: MasterLink, now: float) -> None:
         greeting = link.receive_greeting(now)
@@ -225,7 +222,7 @@ class MasterFollower:
         self.master_end = max(self.master_end, greeting.end)
         copy = self._copy
         if not copy.is_empty:
-            check_same(copy.store.root, copy.end, greeting)
+            comparison.check_same(copy.store.root, copy.end, greeting)
         self._begin(link, self.facts, now)
         if copy.is_empty and greeting.end <= copy.end:
             self._follow()  # there is nothing yet that could be compared
@@ -236,8 +233,11 @@ class MasterFollower:
             self._begin_empty(link, facts, now)
         else:
             self._check_segments(facts)
-            start = max(self._overlap_start(facts), ONE_BYTE_BEHIND)
-            self._overlap = Overlap(start, copy.end, copy.read, facts)
+            start = copy.overlap_start(comparison.OVERLAP_BYTES)
+            if facts is not None and start < facts.begin < copy.end:
+                start = facts.begin
+            start = max(start, ONE_BYTE_BEHIND)
+            self._overlap = comparison.Overlap(start, copy.end, copy.read, facts)
             self._assembler = copy.assembler(starts_at_zero=False)
             self.state, self._began_at = COMPARING, start
             link.report(start, now)
@@ -256,12 +256,6 @@ class MasterFollower:
         self._began_at = ONE_BYTE_BEHIND if says_one else begin
         link.report(self._began_at, now)
 
-    def _overlap_start(self, facts: MasterFacts | None) -> int:
-        start = self._copy.overlap_start(OVERLAP_BYTES)
-        if facts is not None and start < facts.begin < self._copy.end:
-            return facts.begin
-        return start
-
     def _check_begin(self, facts: MasterFacts | None) -> None:
         """Raises StartsElsewhere unless the empty log can go on as the master's begins."""
         if facts is None:
@@ -273,7 +267,7 @@ class MasterFollower:
     def _check_segments(self, facts: MasterFacts | None) -> None:
         own_bytes = self._copy.store.log.segment_bytes
         if facts is not None and facts.segment_bytes not in (0, own_bytes):
-            raise OtherSegments(
+            raise comparison.OtherSegments(
                 f"the master's segments have {facts.segment_bytes} bytes, ours {own_bytes}",
                 "follow with an empty directory: it takes over the master's length",
             )
@@ -312,7 +306,7 @@ class MasterFollower:
         if self.state != FOLLOWING:
             self._follow()
         if frame.epoch is not None and frame.epoch != self._epoch:
-            note_epoch(self._copy.store.root, frame.epoch)
+            comparison.note_epoch(self._copy.store.root, frame.epoch)
             self._epoch = frame.epoch
         assembler.feed(body)
 
@@ -355,7 +349,7 @@ class MasterFollower:
         self._try_at = now + self._pause_s
         self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
 
-    def _count_turned_away(self, overlap: Overlap) -> None:
+    def _count_turned_away(self, overlap: comparison.Overlap) -> None:
         """A connection has ended before the comparison. A node ends that of a follower whose log
         it cannot go on with at once, where a broker sends heart-beats."""
         self._turned_away += 1
@@ -366,7 +360,7 @@ class MasterFollower:
             if not self._broker_id:
                 # An elected master says what is confirmed; its greeting named its end.
                 overlap.check_shorter()
-        except FollowStopped as stopped:
+        except comparison.FollowStopped as stopped:
             self._stop(stopped)
             return
         self.waits_for = (
@@ -376,7 +370,7 @@ class MasterFollower:
             "keelog status at the master shows its reason",
         )
 
-    def _stop(self, stopped: FollowStopped) -> None:
+    def _stop(self, stopped: comparison.FollowStopped) -> None:
         if self._link is not None:
             self._link.close()
             self._link = None

@@ -110,7 +110,6 @@ class LogAssembler:
 
     @property
     def _left(self) -> int:
-        """The bytes from here to the end of the segment."""
         return self._segment_bytes - self._at % self._segment_bytes
 
     def _advance(self, size: int) -> None:
@@ -177,13 +176,14 @@ class LogCopy:
         self.store = store
         self._workers = workers
         self._notes = TailNotes(store.placement.tails, store.removed)
+        self.settle = self._notes.settle
+        """Brings the queues' ends up to date."""
         self.flushing = FlushServices(store.log, store.settings, now, store.after_flush)
         self._has_rest = False
         """Whether a blank's bytes other than zeros were written after the end."""
 
     @property
     def end(self) -> int:
-        """The end of the log."""
         return self.store.log.end
 
     @property
@@ -234,10 +234,6 @@ class LogCopy:
         self._workers.wake(store.epoch, store.log.end)
         store.snapshot_if_due(self.settle)
 
-    def settle(self) -> None:
-        """Brings the queues' ends up to date."""
-        self._notes.settle()
-
     def take_flushed(self, now: float) -> None:
         """Takes in a flush that ended."""
         moved = self.flushing.collect(now)
@@ -277,17 +273,13 @@ class LogCopy:
         return b"".join(parts)
 
     def close(self) -> None:
-        """Ends the flush thread."""
         self.flushing.close()
 
 
 def settings_of_copy(settings: Settings) -> Settings:
     """A replica's log as it is: each flush is waited for, and no append waits in memory."""
     return replace(
-        settings,
-        flush_disk_type=SYNC_FLUSH,
-        transient_store_pool_enable=False,
-        idempotent_window=0,
+        settings, flush_disk_type=SYNC_FLUSH, transient_store_pool_enable=False, idempotent_window=0
     )
 
 

@@ -7,30 +7,16 @@ import select
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from keelog.replication.replica.questions import MasterFacts, ask_facts
 from node.runtime.addresses import MasterSource, remoting_beside, split_place
-from node.runtime.run_files import read_master_place
-from node.writer.log.flush import JobThread
+from node.runtime.run_files import MasterPlace, read_master_place
+from protocol import ha
 from protocol.errors import BadRequest
-from protocol.ha import (
-    HEARTBEAT_S,
-    SILENCE_S,
-    GreetingReader,
-    LogFrame,
-    LogFrameReader,
-    MasterGreeting,
-    SwitchFrameReader,
-    encode_greeting,
-    encode_report,
-    encode_switch_report,
-)
 
 CONNECT_S = 5.0
 """How long a connection may take."""
 
-_GREETING_BYTES_AT_ONCE = 64 * 1024
 READS_AT_ONCE = 16
 """Reads of one turn: then the loop looks at other things."""
 
@@ -44,9 +30,14 @@ class MasterLink:
     def __init__(self, connected: socket.socket, now: float, broker_id: int = 0) -> None:
         self._socket = connected
         self._broker_id = broker_id
-        self._encode: Callable[[int], bytes] = encode_switch_report if broker_id else encode_report
-        self._frames: LogFrameReader = SwitchFrameReader() if broker_id else LogFrameReader()
-        self._greeting = GreetingReader() if broker_id else None
+        self._encode: Callable[[int], bytes] = (
+            ha.encode_switch_report if broker_id else ha.encode_report
+        )
+        self._frames: ha.LogFrameReader = (
+            ha.SwitchFrameReader() if broker_id else ha.LogFrameReader()
+        )
+        self.greeting = ha.GreetingReader() if broker_id else None
+        """Of the master; None once it has come."""
         self._heard_at = now
         self._reported_at = now
         self._unsent = b""
@@ -61,42 +52,22 @@ class MasterLink:
         """What to wait for."""
         return select.POLLIN | (select.POLLOUT if self._unsent else 0)
 
-    @property
-    def awaits_greeting(self) -> bool:
-        """Whether the master's greeting has not come yet."""
-        return self._greeting is not None
-
     def greet(self) -> None:
         """Says who follows. Raises LinkLost."""
-        self._unsent = encode_greeting(self._broker_id)
+        self._unsent = ha.encode_greeting(self._broker_id)
         self._send()
 
-    def receive_greeting(self, now: float) -> MasterGreeting | None:
+    def receive_greeting(self, now: float) -> ha.MasterGreeting | None:
         """The master's greeting, once it is whole. Raises LinkLost."""
-        assert self._greeting is not None
-        if self._unsent:
-            self._send()
+        assert self.greeting is not None
+        data = self._read(now)
         try:
-            data = self._socket.recv(_GREETING_BYTES_AT_ONCE)
-        except BlockingIOError:
-            self._check_silence(now)
-            return None
-        except OSError as error:
-            raise LinkClosed(f"the connection was lost: {error.strerror or error}") from None
-        if not data:
-            raise LinkClosed("the master closed the connection")
-        self._heard_at = now
-        try:
-            greeting = self._greeting.feed(data)
+            found = self.greeting.feed(data)
         except BadRequest as error:
             raise LinkLost(error.reason) from None
-        if greeting is not None:
-            self._greeting = None
-        return greeting
-
-    def _check_silence(self, now: float) -> None:
-        if now - self._heard_at > SILENCE_S:
-            raise LinkLost(f"the master said nothing for {SILENCE_S:.0f} s")
+        if found is not None:
+            self.greeting = None
+        return found
 
     def report(self, end: int, now: float) -> None:
         """Tells the master that our log is durable below `end`. Raises LinkLost."""
@@ -108,7 +79,7 @@ class MasterLink:
 
     def is_report_due(self, now: float) -> bool:
         """Whether a report is due though nothing is new: the master closes what is silent."""
-        return now - self._reported_at >= HEARTBEAT_S
+        return now - self._reported_at >= ha.HEARTBEAT_S
 
     def _send(self) -> None:
         try:
@@ -119,28 +90,34 @@ class MasterLink:
         except OSError as error:
             raise LinkClosed(f"the connection was lost: {error.strerror or error}") from None
 
-    def receive(self, now: float) -> list[LogFrame]:
+    def receive(self, now: float) -> list[ha.LogFrame]:
         """The frames of one read, whose bodies are valid until the next; none when nothing is
         there. Raises LinkLost, also when the master is silent for too long."""
+        count = len(self._read(now))
+        try:
+            return list(self._frames.take(count)) if count else []
+        except BadRequest as error:
+            raise LinkLost(error.reason) from None
+
+    def _read(self, now: float) -> memoryview:
+        """What one read brings, in the room of the frames; nothing where nothing is there."""
         if self._unsent:
             self._send()
+        room = self._frames.room()
         try:
-            count = self._socket.recv_into(self._frames.room())
+            count = self._socket.recv_into(room)
         except BlockingIOError:
-            self._check_silence(now)
-            return []
+            if now - self._heard_at > ha.SILENCE_S:
+                raise LinkLost(f"the master said nothing for {ha.SILENCE_S:.0f} s") from None
+            return room[:0]
         except OSError as error:
             raise LinkClosed(f"the connection was lost: {error.strerror or error}") from None
         if not count:
             raise LinkClosed("the master closed the connection")
         self._heard_at = now
-        try:
-            return list(self._frames.take(count))
-        except BadRequest as error:
-            raise LinkLost(error.reason) from None
+        return room[:count]
 
     def close(self) -> None:
-        """Ends the connection."""
         self._socket.close()
 
 
@@ -152,13 +129,6 @@ class LinkClosed(LinkLost):
     """The master ended it, or the network did."""
 
 
-class MasterAddress(NamedTuple):
-    """Where a master is: its replication, and its port for requests, which may be guessed."""
-
-    ha: str = ""
-    remoting: str = ""
-
-
 class MasterFinder:
     """Where the master is now. `remoting` is the setting `follow_remoting`."""
 
@@ -167,76 +137,33 @@ class MasterFinder:
         self._source = source
         self._remoting = remoting
 
-    def find(self) -> MasterAddress:
-        """An empty address where no name server has said it yet."""
-        if self._source.ha:
-            return MasterAddress(
-                self._source.ha, self._remoting or remoting_beside(self._source.ha)
-            )
+    def find(self) -> MasterPlace:
+        """An empty place where no name server has said it yet; its port for requests may be
+        guessed."""
+        ha = self._source.ha
+        if ha:
+            return MasterPlace(self._remoting or remoting_beside(ha), ha)
         found = read_master_place(self._root)
-        return MasterAddress(found.ha, self._remoting or found.remoting)
-
-
-class Connected(NamedTuple):
-    """The outcome of a try: a socket, or why there is none."""
-
-    address: MasterAddress
-    facts: MasterFacts | None
-    socket: "socket.socket | None"
-    why: str
+        return MasterPlace(self._remoting or found.remoting, found.ha)
 
 
 class ConnectJob:
-    """Asks for the facts, then connects."""
+    """A try: asks the master for facts, then connects."""
 
-    def __init__(self, address: MasterAddress) -> None:
+    def __init__(self, address: MasterPlace) -> None:
         self._address = address
-        self.outcome: Connected | None = None
+        self.facts: MasterFacts | None = None
+        self.connected: socket.socket | None = None
+        self.why = ""
+        """Why there is no socket."""
 
     def run(self) -> None:
         """Never raises: a master may be away."""
         address = self._address
-        facts = ask_facts(address.remoting) if address.remoting else None
-        made, why = None, ""
+        self.facts = ask_facts(address.remoting) if address.remoting else None
         try:
-            made = socket.create_connection(split_place(address.ha), CONNECT_S)
+            self.connected = made = socket.create_connection(split_place(address.ha), CONNECT_S)
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             made.setblocking(False)
         except OSError as error:
-            why = f"cannot connect to {address.ha}: {error.strerror or error}"
-        self.outcome = Connected(address, facts, made, why)
-
-
-class Connector:
-    """One try at a time. All methods are for the thread of the loop."""
-
-    def __init__(self) -> None:
-        self._thread: JobThread[ConnectJob] = JobThread("connect", may_be_left=True)
-
-    @property
-    def fd(self) -> int:
-        """Readable when `collect` has an outcome."""
-        return self._thread.fd
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a try is under way."""
-        return self._thread.is_busy
-
-    def begin(self, address: MasterAddress) -> None:
-        """Starts a try."""
-        self._thread.start(ConnectJob(address))
-
-    def collect(self) -> Connected | None:
-        """The outcome of a try that has ended, once."""
-        job = self._thread.collect()
-        return None if job is None else job.outcome
-
-    def close(self) -> None:
-        """Ends the thread; a socket that nobody collected is closed. A try that is under way, at a
-        master that says nothing, is left to the end of the process."""
-        outcome = self.collect()
-        if outcome is not None and outcome.socket is not None:
-            outcome.socket.close()
-        if not self._thread.is_busy:
-            self._thread.close()
+            self.why = f"cannot connect to {address.ha}: {error.strerror or error}"

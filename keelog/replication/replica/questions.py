@@ -62,7 +62,6 @@ class RemotingAsker:
                 raise ConnectionResetError(f"it sent a broken frame: {error.reason}") from None
 
     def close(self) -> None:
-        """Ends the connection."""
         self._socket.close()
 
     def __enter__(self) -> Self:

@@ -86,23 +86,11 @@ class TablesJob:
         self.facts = ask_facts(self._remoting, with_segments=False)
 
 
-class _Coming(NamedTuple):
-    """Progress that counts once the log is here up to `log_end`. `asked_ms`: when it was asked."""
-
-    document: dict[str, Any]
-    log_end: int
-    asked_ms: int
-
-
 class MasterTables:
     """All methods are for the thread of the loop."""
 
     def __init__(
-        self,
-        root: Path,
-        topics: TopicTable,
-        offsets: ConsumerOffsets,
-        now: float,
+        self, root: Path, topics: TopicTable, offsets: ConsumerOffsets, now: float
     ) -> None:
         self._root = root
         self._topics = topics
@@ -115,7 +103,9 @@ class MasterTables:
         self.facts: MasterFacts | None = None
         self.topics_end = read_follow_state(root).topics_end
         """A topic with messages below this log offset was in the table, or was removed."""
-        self._coming: dict[str, _Coming] = {}
+        self._coming: dict[str, tuple[dict[str, Any], int, int]] = {}
+        """Progress, by part: its document counts once the log is here up to an offset; it was asked
+        at a time, in ms."""
         self._asked_ms = dict.fromkeys(OFTEN, 0)
 
     @property
@@ -135,8 +125,11 @@ class MasterTables:
         if job is not None:
             self.facts = job.facts
             self._take(job, now)
-        for part in [part for part, one in self._coming.items() if one.log_end <= flushed]:
-            self._arrived(part, self._coming.pop(part))
+        for part in [part for part, (_, end, _) in self._coming.items() if end <= flushed]:
+            document, _, asked_ms = self._coming.pop(part)
+            self._put(part, document)
+            if part in OFTEN and not self.why[part]:
+                self._asked_ms[part] = asked_ms
         if remoting and not self._thread.is_busy and now >= min(self._look_at, self._fetch_at):
             self._look_at = now + LOOK_EVERY_S
             parts = PARTS if now >= self._fetch_at else OFTEN
@@ -155,19 +148,12 @@ class MasterTables:
             elif job.facts is None:
                 self._note(part, "the master does not say where its log ends")
             else:
-                coming = _Coming(table.document, job.facts.end, job.began_ms)
-                waiting = self._coming.get(part)
                 # An older one counts earlier, unless the master lost its end since.
-                if waiting is None or coming.log_end < waiting.log_end:
-                    self._coming[part] = coming
+                if part not in self._coming or job.facts.end < self._coming[part][1]:
+                    self._coming[part] = table.document, job.facts.end, job.began_ms
         if job.parts == PARTS:
             came = any(not table.why for table in job.tables.values())
             self._fetch_at = now + (FETCH_EVERY_S if came else RETRY_S)
-
-    def _arrived(self, part: str, coming: _Coming) -> None:
-        self._put(part, coming.document)
-        if part in OFTEN and not self.why[part]:
-            self._asked_ms[part] = coming.asked_ms
 
     def _put(self, part: str, document: dict[str, Any]) -> None:
         why = ""
@@ -244,7 +230,9 @@ def fetch_tables(remoting: str, parts: Iterable[str] = PARTS) -> dict[str, Maste
     """Parts, from the master at HOST:PORT. Never raises for what it says or does not say."""
     fetches: dict[str, Callable[[str], dict[str, Any]]] = {
         TOPICS: _topics,
-        GROUPS: _groups,
+        GROUPS: lambda place: _paged(
+            place, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "group", "subscriptionGroupTable"
+        ),
         OFFSETS: lambda place: _one(place, RequestCode.GET_ALL_CONSUMER_OFFSET, "offsetTable"),
         DELAYS: lambda place: _one(place, RequestCode.GET_ALL_DELAY_OFFSET, "offsetTable"),
         TIMERS: _timers,
@@ -271,11 +259,6 @@ def _topics(place: str) -> dict[str, Any]:
         return _paged(place, *asked)
 
 
-def _groups(place: str) -> dict[str, Any]:
-    code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-    return _paged(place, code, "group", "subscriptionGroupTable")
-
-
 def _paged(place: str, code: int, kind: str, name: str) -> dict[str, Any]:
     """All pages as one document, whose table has this name. `kind`: the word in the names of the
     request's fields."""
@@ -294,10 +277,7 @@ def _paged(place: str, code: int, kind: str, name: str) -> dict[str, Any]:
             if total is None or len(table) >= int(total) or len(table) == before:
                 break
     kept = (_DATA_VERSION, "forbiddenTable")
-    return {
-        **{key: document[key] for key in kept if document.get(key) is not None},
-        name: table,
-    }
+    return {**{key: document[key] for key in kept if document.get(key) is not None}, name: table}
 
 
 def _one(place: str, code: int, table: str) -> dict[str, Any]:

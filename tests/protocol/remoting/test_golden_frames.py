@@ -1,9 +1,9 @@
 """Frames that RocketMQ's client, tools, broker and name server sent are read, and come back."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ from protocol.remoting.headers import (
     decode_json_plain,
     encode_json_plain,
 )
-from protocol.remoting.java_json import parse_java_json, read_body, write_body
+from protocol.remoting.java_json import Int32, parse_java_json, read_body, write_body
 from tests.protocol.remoting.golden_frames import (
     GoldenFrame,
     ReadFrame,
@@ -27,6 +27,27 @@ from tests.protocol.remoting.golden_frames import (
     read_all,
     read_one,
 )
+
+
+class SubscriptionGroupTable(NamedTuple):
+    """201: all groups of a broker, and what is forbidden to each."""
+
+    subscription_group_table: Mapping[str, bodies.SubscriptionGroupConfig] = {}
+    forbidden_table: Mapping[str, Mapping[str, Int32]] = {}
+    data_version: bodies.DataVersion = bodies.DataVersion()
+
+
+class ConsumerRunningInfo(NamedTuple):
+    """307 from a client: what it does. The details of its queues are passed on as they are."""
+
+    properties: Mapping[str, Any] = {}
+    subscription_set: tuple[bodies.SubscriptionData, ...] = ()
+    mq_table: Mapping[bodies.MessageQueue, Any] = {}
+    mq_pop_table: Mapping[bodies.MessageQueue, Any] = {}
+    status_table: Mapping[str, Any] = {}
+    user_consumer_info: Mapping[str, str] = {}
+    jstack: str | None = None
+
 
 REQUEST_BODIES: dict[int, type[Any]] = {
     34: bodies.HeartbeatData,
@@ -42,12 +63,12 @@ ANSWER_BODIES: dict[int, type[Any]] = {
     103: bodies.KVTable,
     105: bodies.TopicRouteData,
     106: bodies.ClusterInfo,
-    201: bodies.SubscriptionGroupTable,
+    201: SubscriptionGroupTable,
     202: bodies.TopicStatsTable,
     206: bodies.TopicList,
     208: bodies.ConsumeStats,
     222: bodies.ResetOffsetBody,
-    307: bodies.ConsumerRunningInfo,
+    307: ConsumerRunningInfo,
     317: bodies.ConsumeStatsList,
     351: bodies.TopicConfig,
 }

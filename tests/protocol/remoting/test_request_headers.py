@@ -47,5 +47,5 @@ def test_integer_keys_have_quotes_for_new_clients_and_for_those_that_ask(
 
 def test_codes_have_rocketmqs_numbers() -> None:
     assert (RequestCode.HEART_BEAT, RequestCode.POP_MESSAGE) == (34, 200050)
-    assert (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.GO_AWAY) == (17, 1500)
+    assert (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.ILLEGAL_OPERATION) == (17, 604)
     assert set(REQUEST_HEADERS) <= set(RequestCode)

@@ -4,12 +4,10 @@ Values of names are kept in `config/kvConfig.json`, the file of a name server (K
 there, unless `orderMessageEnable` is set, nothing heeds the order of topics in them.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 from keelog.gateway.admin.topics import SYSTEM_TOPICS, is_system_topic
-from keelog.gateway.connection import Reply, Request
-from keelog.gateway.settings import UNIT_FLAG, UNIT_SUB_FLAG
+from keelog.gateway.connection import Reply, Request, json_reply
 from keelog.gateway.topics import Topics
 from node.runtime.process import now_ms
 from node.store.config.config_table import ConfigTable
@@ -25,31 +23,31 @@ KEYS_KEPT_MAX = 10_000
 VALUE_CHARS_MAX = 4_096
 
 
-class NameDesk:
+class NameServerHandlers:
     """One for each gateway, which owns the file, in the thread of its loop."""
 
     def __init__(self, root: Path, topics: Topics) -> None:
         self._topics = topics
-        self._file = ConfigTable(root / KV_CONFIG_FILE, "configTable", now_ms)
+        self.file = ConfigTable(root / KV_CONFIG_FILE, "configTable", now_ms)
 
     def put(self, request: Request) -> Reply:
         """100: gives a name a value. Raises NotAllowed."""
         wanted: KvHeader = request_fields(request.header)
-        self._file.check_readable()
-        known = self._file.entries.get(wanted.namespace, {})
-        count = sum(map(len, self._file.entries.values()))
+        self.file.check_readable()
+        known = self.file.entries.get(wanted.namespace, {})
+        count = sum(map(len, self.file.entries.values()))
         if count >= KEYS_KEPT_MAX and wanted.key not in known:
             raise NotAllowed(f"{KEYS_KEPT_MAX} names have values already")
         if max(map(len, wanted)) > VALUE_CHARS_MAX:
             raise NotAllowed(f"more than {VALUE_CHARS_MAX} characters")
-        self._file.entries[wanted.namespace] = {**known, wanted.key: wanted.value}
-        self._file.touch()
+        self.file.entries[wanted.namespace] = {**known, wanted.key: wanted.value}
+        self.file.touch()
         return Reply()
 
     def get(self, request: Request) -> Reply:
         """101: the value of a name."""
         wanted: KvHeader = request_fields(request.header)
-        found = self._file.entries.get(wanted.namespace, {}).get(wanted.key)
+        found = self.file.entries.get(wanted.namespace, {}).get(wanted.key)
         if found is None:
             text = f"No config item, Namespace: {wanted.namespace} Key: {wanted.key}"
             raise NotFound(text)
@@ -58,66 +56,50 @@ class NameDesk:
     def delete(self, request: Request) -> Reply:
         """102: takes a name's value away."""
         wanted: KvHeader = request_fields(request.header)
-        self._file.check_readable()
-        known = dict(self._file.entries.get(wanted.namespace, {}))
+        self.file.check_readable()
+        known = dict(self.file.entries.get(wanted.namespace, {}))
         if known.pop(wanted.key, None) is not None:
-            self._file.entries[wanted.namespace] = known
-            self._file.touch()
+            self.file.entries[wanted.namespace] = known
+            self.file.touch()
         return Reply()
 
     def values(self, request: Request) -> Reply:
         """219: all names of a namespace."""
         namespace = request_fields(request.header).namespace
-        found = self._file.entries.get(namespace)
+        found = self.file.entries.get(namespace)
         if found is None:
             raise NotFound(f"No config item, Namespace: {namespace}")
         table = {name: str(value) for name, value in found.items()}
-        return Reply(body=write_body(KVTable(table), standard=True))
+        return json_reply(KVTable(table))
 
-    def wipe(self, request: Request) -> Reply:
-        """205: routes say that nothing can be sent, until 327 or a restart of the gateway."""
-        return Reply(ext={"wipeTopicCount": self._set_wiped(request, is_wiped=True)})
-
-    def unwipe(self, request: Request) -> Reply:
-        """327: takes 205 back."""
-        return Reply(ext={"addTopicCount": self._set_wiped(request, is_wiped=False)})
-
-    def _set_wiped(self, request: Request, *, is_wiped: bool) -> str:
-        """How many topics that concerns: none of another broker."""
-        if request_fields(request.header).broker_name != self._topics.name.broker:
-            return "0"
-        self._topics.is_wiped = is_wiped
-        return str(len(self._topics.announced().topic_config_table))
+    def set_wiped(self, is_wiped: bool, request: Request) -> Reply:
+        """205: routes say that nothing can be sent, until 327 or a restart of the gateway. Returns
+        how many topics that concerns: none of another broker."""
+        count = 0
+        if request_fields(request.header).broker_name == self._topics.name.broker:
+            self._topics.is_wiped = is_wiped
+            count = len(self._topics.announced().topic_config_table)
+        return Reply(ext={"wipeTopicCount" if is_wiped else "addTopicCount": str(count)})
 
     def topics_of_cluster(self, request: Request) -> Reply:
         """224: the topics of a cluster, which is this node."""
         is_ours = request_fields(request.header).cluster == self._topics.name.cluster
         names = tuple(self._topics.announced().topic_config_table) if is_ours else ()
-        return Reply(body=write_body(TopicList(names), standard=True))
+        return json_reply(TopicList(names))
 
     def system_topics(self, request: Request) -> Reply:
         """304: the cluster and the broker, which have topics of their names."""
         address = self._topics.name.address or request.connection.address
         names = (self._topics.name.cluster, self._topics.name.broker)
-        return Reply(body=write_body(TopicList(names, address), standard=True))
+        return json_reply(TopicList(names, address))
 
-    def unit_topics(self, _: Request) -> Reply:
-        """311: the topics that producers in unit mode made."""
-        return self._flagged(lambda flag: bool(flag & UNIT_FLAG))
-
-    def unit_retry_topics(self, _: Request) -> Reply:
-        """312: the topics with a mark of groups in unit mode."""
-        return self._flagged(lambda flag: bool(flag & UNIT_SUB_FLAG))
-
-    def unit_retry_topics_of_others(self, _: Request) -> Reply:
-        """313: those of 312 that are not among those of 311."""
-        return self._flagged(lambda flag: bool(flag & UNIT_SUB_FLAG and not flag & UNIT_FLAG))
-
-    def _flagged(self, fits: Callable[[int], bool]) -> Reply:
-        """The topics whose flags fit."""
-        known = self._topics.announced().topic_config_table
-        names = tuple(name for name, one in known.items() if fits(one.topic_sys_flag))
-        return Reply(body=write_body(TopicList(names), standard=True))
+    def flagged(self, has: int, lacks: int, _: Request) -> Reply:
+        """311 to 313: the topics of which the flags have a bit, and lack another."""
+        flags = {
+            n: t.topic_sys_flag for n, t in self._topics.announced().topic_config_table.items()
+        }
+        names = (name for name, flag in flags.items() if flag & has and not flag & lacks)
+        return json_reply(TopicList(tuple(names)))
 
     def own_system_topics(self, _: Request) -> Reply:
         """305: of a broker: the topics that clients may not make, also those that nobody has made:
@@ -126,11 +108,3 @@ class NameDesk:
         names = SYSTEM_TOPICS.union(name for name in known if is_system_topic(name, self._topics))
         body = write_body(TopicList(tuple(sorted(names))), standard=True)
         return Reply(ResponseCode.SUCCESS, body=body)
-
-    def turn(self, now: float) -> None:
-        """Saves when that is due."""
-        self._file.turn(now)
-
-    def close(self) -> None:
-        """Saves what is not saved."""
-        self._file.close()

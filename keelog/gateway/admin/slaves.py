@@ -2,48 +2,54 @@
 
 That is what a slave copies beside the log (SlaveSynchronize), and who follows the node. Topics
 (21), groups (201) and request modes (402) are asked by tools too, and answered elsewhere. A node
-whose master a controller elects says where it is followed, and its epochs (`ElectedDesk`).
+whose master a controller elects says where it is followed, and its epochs.
 """
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from keelog.gateway.connection import Reply, Request
+from keelog.gateway.commits import GroupOffsets
+from keelog.gateway.connection import Reply, Request, json_reply, system_error
 from keelog.gateway.settings import BrokerName
-from node.runtime.run_files import FollowerRow, FollowersState, read_followers
+from node.runtime.run_files import FollowersState, read_followers
 from node.runtime.store_paths import OFFSETS_FILE_BYTES_MAX, read_bounded
 from node.store.identity.roles import load_master_epochs
 from protocol.derived.file_layouts import TIMER_CHECK_BYTES, TIMER_CHECK_FILE_BYTES
 from protocol.ha import epoch_at
 from protocol.names import DELAY_OFFSETS_FILE, TIMER_CHECK_FILE
-from protocol.remoting.bodies import DataVersion, HAConnectionInfo, HARuntimeInfo
-from protocol.remoting.java_json import write_body
+from protocol.remoting.bodies import DataVersion
 
-OffsetsOfAll = Callable[[], Awaitable[Mapping[str, Mapping[str, Mapping[int, int]]]]]
-"""Returns the next offsets by group, topic and queue."""
 NO_DELAYS = b'{"dataVersion":{"counter":0,"stateVersion":0,"timestamp":0},"offsetTable":{}}'
+_NO_CLIENT = {"activated": False} | dict.fromkeys(
+    (
+        *("lastReadTimestamp", "lastWriteTimestamp", "masterFlushOffset", "maxOffset"),
+        "transferredByteInSecond",
+    ),
+    0,
+)
+"""Of 907: a slave's connection to its master, of which a master shows zeros."""
 _LAST_END = 2**63 - 1
 """The end of the last epoch: Java's largest long."""
 
 
-class SlaveDesk:
-    """One for each gateway, in the thread of its loop."""
+@dataclass(slots=True, eq=False)
+class SlaveHandlers:
+    """One for each gateway, in the thread of its loop. `_end` returns where the log ends now;
+    `_broker_id` is as a controller gave it, 0 without one."""
 
-    def __init__(
-        self, root: Path, name: BrokerName, offsets: OffsetsOfAll, end: Callable[[], int]
-    ) -> None:
-        """`end` returns where the log ends now."""
-        self._root = root
-        self._may_be_followed = bool(name.ha)
-        self._offsets = offsets
-        self._end = end
-        self._version = 0
+    _root: Path
+    _name: BrokerName
+    _offsets: GroupOffsets
+    _end: Callable[[], int]
+    _broker_id: int
+    _version: int = 0
 
     async def group_offsets(self, _: Request) -> Reply:
         """43: how far all groups are. Raises what the writer refuses."""
-        known = await self._offsets()
+        known = await self._offsets.all()
         table = {
             f"{topic}@{group}": {str(queue): offset for queue, offset in sorted(places.items())}
             for group, topics in sorted(known.items())
@@ -52,8 +58,7 @@ class SlaveDesk:
         # A slave copies the version and compares nothing with it.
         self._version += 1
         version = DataVersion(counter=self._version)
-        body = {"dataVersion": version, "offsetTable": table}
-        return Reply(body=write_body(body, standard=True))
+        return json_reply({"dataVersion": version, "offsetTable": table})
 
     def delay_offsets(self, _: Request) -> Reply:
         """45: how far delay levels are delivered, as the file has it."""
@@ -76,41 +81,35 @@ class SlaveDesk:
 
     def timer_metrics(self, _: Request) -> Reply:
         """61: how many timer messages wait by topic: a node counts none of them so."""
-        body = {"dataVersion": DataVersion(), "timingCount": {}}
-        return Reply(body=write_body(body, standard=True))
+        return json_reply({"dataVersion": DataVersion(), "timingCount": {}})
 
     def connections(self, _: Request) -> Reply:
         """907: who follows the node; as up to a second ago."""
         # Without the process that writes it the file is that of an earlier node.
-        state = read_followers(self._root) if self._may_be_followed else FollowersState()
+        state = read_followers(self._root) if self._name.ha else FollowersState()
         end = self._end()
-        rows = tuple(_follower_shown(row, end) for row in state.followers)
-        found = HARuntimeInfo(True, end, state.in_sync, rows)
-        return Reply(body=write_body(found, standard=True))
+        rows = [
+            {
+                "addr": row.address,
+                "diff": max(0, end - row.acknowledged),
+                "inSync": row.in_sync,
+                "slaveAckOffset": row.acknowledged,
+                "transferFromWhere": row.sent,
+                "transferredByteInSecond": row.bytes_per_s,
+            }
+            for row in state.followers
+        ]
+        return json_reply(
+            {
+                "haClientRuntimeInfo": _NO_CLIENT,
+                "haConnectionInfo": rows,
+                "inSyncSlaveNums": state.in_sync,
+                "master": True,
+                "masterCommitLogMaxOffset": end,
+            }
+        )
 
-
-def _follower_shown(row: FollowerRow, end: int) -> HAConnectionInfo:
-    return HAConnectionInfo(
-        row.address,
-        slave_ack_offset=row.acknowledged,
-        diff=max(0, end - row.acknowledged),
-        in_sync=row.in_sync,
-        transferred_byte_in_second=row.bytes_per_s,
-        transfer_from_where=row.sent,
-    )
-
-
-class ElectedDesk:
-    """One for each gateway, in the thread of its loop."""
-
-    def __init__(
-        self, root: Path, name: BrokerName, broker_id: int, end: Callable[[], int]
-    ) -> None:
-        """`broker_id`: as the controller gave it. `end` returns where the log ends now."""
-        self._root = root
-        self._name = name
-        self._broker_id = broker_id
-        self._end = end
+    # Where a controller elects the master
 
     def place(self, _: Request) -> Reply:
         """906: where the master is followed; nothing of a node that follows."""
@@ -125,18 +124,15 @@ class ElectedDesk:
         )
 
     def epochs(self, _: Request) -> Reply:
-        """1007. Raises StoreDamaged."""
+        """1007, as a broker that has no controller replies without one. Raises StoreDamaged."""
+        if not self._broker_id:
+            return system_error("this request only for controllerMode ")
         known = load_master_epochs(self._root)
-        rows = []
-        for one in known:
-            end = epoch_at(known, one.start)[1]
-            rows.append(
-                {
-                    "epoch": one.number,
-                    "startOffset": one.start,
-                    "endOffset": _LAST_END if end is None else end,
-                }
-            )
+        ends = [epoch_at(known, one.start)[1] for one in known]
+        rows = [
+            {"epoch": one.number, "startOffset": one.start, "endOffset": end or _LAST_END}
+            for one, end in zip(known, ends, strict=True)
+        ]
         body = {
             "brokerId": self._broker_id,
             "brokerName": self._name.broker,
@@ -144,8 +140,4 @@ class ElectedDesk:
             "epochList": rows,
             "maxOffset": self._end(),
         }
-        return Reply(body=write_body(body, standard=True))
-
-    def role_changed(self, _: Request) -> Reply:
-        """1008: the keeper asks the controller by itself, twice a second."""
-        return Reply()
+        return json_reply(body)
