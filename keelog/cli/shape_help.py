@@ -15,13 +15,14 @@ from keelog.cli.shapes import (
     RECEIPT,
     UNIT,
     Shape,
-    fields_of,
     integers,
     texts,
 )
 from keelog.client.groups import GroupMemberInfo, GroupQueue
-from keelog.client.results import HealthCheck, LogStatus, TopicCreated, TopicInfo
+from keelog.client.results import TopicCreated, TopicInfo
+from node.supervisor.status import HealthStatus, Status
 from protocol.errors import BadRequest
+from protocol.status import ProcessStatus, shape_of
 
 _TRUTH = "true or false"
 _FIGURES = "text, and its figures"
@@ -76,150 +77,8 @@ DEMO: Shape = {
     "seconds": "number",
     "spark_topics": [{"topic": _FIGURES}],
 }
-PROCESS: Shape = {
-    "role": "writer, queue, index or reader",
-    **integers("index", "pid"),
-    "state": "text",
-    "restarts": "integer",
-    "uptime_s": "number",
-    "rss_bytes": "integer, or null",
-    "cpu_s": "number, or null",
-    "endpoint": "text",
-    "offset": "integer, or null",
-    "lag_bytes": "integer, or null",
-    "exit_code": "integer, or null",
-    "cause": "text, or null",
-    "recovered": "number, or null",
-}
-STATUS: Shape = {
-    "ready": _TRUTH,
-    "mode": "normal, replica, read_only, disk_full or no_resources",
-    "cause": "text, or null",
-    **texts("store", "kernel"),
-    "http": "text: where metrics and health pages are, or null",
-    "log_file": "text: the file that the node's log goes to, or null",
-    "settings": ["NAME=VALUE: those that differ from their defaults"],
-    "origins": [{"setting": "text", "origin": "file, environment, -X or option", "where": "text"}],
-    "processes": [PROCESS],
-    "log": fields_of(LogStatus),
-    "disk": {
-        "free_bytes": "integer",
-        "used_ratio": "number: 0 to 1",
-        "shortage": "text: what so full a disk costs, or null",
-    },
-    "retention": {
-        "oldest_ms": "integer: when the oldest message was stored, ms since 1970, or null",
-        "next": {
-            **integers("start", "end"),
-            "at_ms": "integer: when this segment goes by its age at the earliest, ms since 1970",
-            "growth_bytes": "integer: or when the log has grown by them; null without a bound",
-            "disk_bytes": "integer: or when they are used on the disk too; null where not allowed",
-        },
-    },
-    "groups": {
-        "groups": "integer",
-        "members": "integer",
-        "lag": "integer: messages that groups have not committed",
-        "in_flight": "integer: of these, those that members hold",
-        "rows": [
-            {
-                "group": "text",
-                "topic": "text",
-                "queues": "integer",
-                "members": "integer",
-                "lag": "integer",
-                "in_flight": "integer",
-                "lag_ms": "integer: the age of the oldest that is not committed, or null",
-            }
-        ],
-        "others": {"lag": "integer", "in_flight": "integer"},
-    },
-    "timers": {
-        "pending": "integer: timer messages that wait",
-        "delivered": "integer: since the tasks began",
-        "late_ms": "integer: of the latest one of the last second",
-        "undelivered": "integer: that wait where nobody delivers them",
-    },
-    "followers": {
-        "needed": "integer: how many must acknowledge a replicated message",
-        "acknowledged": "integer: up to here as many have the log",
-        "sync_state": "integer: of the sync-state set that it follows; -1 without a controller",
-        "followers": [
-            {
-                "address": "text",
-                "since_ms": "integer: ms since 1970",
-                **integers("sent", "acknowledged", "lag_bytes"),
-                "lag_s": "number",
-                "in_sync": _TRUTH,
-                "bytes_per_s": "integer",
-                "broker_id": "integer: as a controller gave it; 0 without one",
-            }
-        ],
-        "ended": [
-            {
-                "address": "text",
-                "at_ms": "integer: ms since 1970",
-                "acknowledged": "integer",
-                "reason": "text",
-            }
-        ],
-    },
-    "following": {
-        **texts("state", "source", "master", "remoting", "kind", "reason", "hint", "disconnected"),
-        "disconnected_ms": "integer: since when it does not follow, or did not last, ms since 1970",
-        "connections": "integer: since the replica began",
-        "end": "integer: of the own log",
-        "acknowledged": "integer: up to here the master knows the log to be on this disk",
-        "master_end": "integer: of the master's log, as far as it is known",
-        "contact_ms": "integer: when the master was heard last, ms since 1970",
-        "lag_bytes": "integer: at contact_ms",
-        "lag_ms": "integer: the age of what the master has more, or may have while it is away",
-        "metadata": texts("topics", "groups", "offsets", "delays", "timers"),
-        "metadata_ms": "integer: ms since 1970",
-        "progress_ms": "integer: until then the master's deliveries are known, ms since 1970",
-        "topics_end": "integer: of the master's log, before its topics were asked for",
-    },
-    "elected": {
-        **texts("role", "master", "leader", "why"),
-        "broker_id": "integer: of this node in its group",
-        "epoch": "integer: of the master that it obeys, or is",
-        "master_id": "integer: 0 without a master",
-        "controllers": "integer: that took the last heart-beat",
-        "controllers_all": "integer",
-        "in_sync": ["integer: an id of the sync-state set"],
-        "in_sync_epoch": "integer: of that set",
-        "heard_ms": "integer: when a controller was heard last, ms since 1970",
-    },
-    "transactions": {"open": "integer: that the last round of checks found open for long"},
-    "damage": {
-        "places": [
-            {
-                **texts("file", "process", "found"),
-                "offset": "integer: as in the error: of the log, or bytes in another file",
-                "count": "integer: how often processes have met it",
-                "first_ms": "integer: ms since 1970",
-                "last_ms": "integer: ms since 1970",
-            }
-        ],
-        "others": "integer: meetings with places that are not listed",
-    },
-    "operations": [
-        {
-            "op": "text: append, pull, …, log_flush",
-            "requests": "integer",
-            "failed": "integer: answered otherwise than OK",
-            "p50_ms": "number, or null: of all of them",
-            "p99_ms": "number, or null",
-        }
-    ],
-    "supervisor": {
-        "pid": "integer",
-        "state": "text",
-        "uptime_s": "number",
-        "rss_bytes": "integer",
-        "cpu_s": "number",
-    },
-}
+STATUS: Shape = shape_of(Status)
+del STATUS["operations"][0]["buckets"]
 TOP: Shape = STATUS | {
     "interval_s": "number",
     "rates": {"records_per_s": "number", "appended_bytes_per_s": "number"},
@@ -233,7 +92,9 @@ TOP: Shape = STATUS | {
         }
     ],
     "dispatch_lag_bytes": integers("queues", "index"),
-    "processes": [PROCESS | {"cpu_percent": "number: of one processor, or null"}],
+    "processes": [
+        shape_of(ProcessStatus, cpu_percent="number: of one processor, or null"),
+    ],
 }
 EXPORT: Shape = {
     "out": "text",
@@ -311,12 +172,7 @@ QUEUE: Shape = {
 }
 
 SHAPES: dict[str, tuple[Shape, ...]] = {
-    "health": (
-        {
-            "ready": _TRUTH,
-            "checks": [fields_of(HealthCheck, needed="true or false: whether ready asks for it")],
-        },
-    ),
+    "health": (shape_of(HealthStatus),),
     "status": (STATUS,),
     "top": (TOP,),
     "diag": (
@@ -330,7 +186,7 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
     "produce": (RECEIPT,),
     "consume": (MESSAGE,),
     "topic ls": (
-        fields_of(
+        shape_of(
             TopicInfo,
             perm="integer: 2 write, 4 read",
             messages="integer",
@@ -357,15 +213,15 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
     "group describe": (
         {
             "group": "text",
-            "members": [fields_of(GroupMemberInfo)],
-            "queues": [fields_of(GroupQueue)],
+            "members": [shape_of(GroupMemberInfo)],
+            "queues": [shape_of(GroupQueue)],
         },
     ),
     "group reset": (
         {"group": "text", "queues": [{"topic": "text", **integers("queue_id", "committed")}]},
     ),
     "group rm": ({"group": "text", "deleted": "true"},),
-    "topic create": (fields_of(TopicCreated),),
+    "topic create": (shape_of(TopicCreated),),
     "topic rm": (
         {
             "topic": "text",
@@ -431,7 +287,7 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
             "where": "text: the file, variable or context: with --origin",
         },
     ),
-    "config check": (fields_of(SettingProblem),),
+    "config check": (shape_of(SettingProblem),),
     "context ls": (
         {
             **texts("name", "node", "description"),

@@ -9,7 +9,6 @@ command meets on its way gets a line on stderr, and the command ends with exit c
 """
 
 import base64
-import inspect
 from collections.abc import Iterable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,13 +33,6 @@ if TYPE_CHECKING:
 
 
 Shape = dict[str, Any]
-_KINDS: dict[object, str] = {
-    str: "text",
-    int: "integer",
-    bool: "true or false",
-    int | None: "integer, or null",
-    str | None: "text, or null",
-}
 MESSAGE_TABLE = ("topic", "queue_id", "queue_offset", "physical_offset", "tags", "keys", "body")
 """The columns of messages in a table for people."""
 _UNREADABLE_SHOWN_MAX = 20
@@ -72,12 +64,6 @@ def texts(*names: str) -> Shape:
 def stored(layout: "StructLayout[Any]") -> Shape:
     """The fields of a structure on disk, with what its layout says of each."""
     return {name: f"integer: {wire.meaning}" for name, wire in layout.wires.items()}
-
-
-def fields_of(kind: type, **meanings: str) -> Shape:
-    """The fields of a dataclass or NamedTuple; `meanings` say more than a type, or add a field."""
-    hints = inspect.get_annotations(kind)
-    return {name: _KINDS[hint] for name, hint in hints.items()} | meanings
 
 
 class RecordField(NamedTuple):

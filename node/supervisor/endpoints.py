@@ -19,6 +19,7 @@ from protocol.errors import (
     ServiceNotAvailable,
     UnknownOperation,
 )
+from protocol.status import as_json
 from protocol.wire.frames import (
     Header,
     answer,
@@ -72,9 +73,9 @@ def _answer(
             case "routes":
                 return answer(number, **routes(view()))
             case "status":
-                return answer(number, **status(view()))
+                return answer(number, **as_json(status(view())))
             case "health":
-                return answer(number, **health(view()))
+                return answer(number, **as_json(health(view())))
             case "members":
                 return answer(number, groups=read_members(view().root))
             case "ping":

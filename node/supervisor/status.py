@@ -12,9 +12,9 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import psutil
 
@@ -23,7 +23,12 @@ from node.runtime.process import DamageReport, now_ms
 from node.runtime.run_files import (
     ANOTHER_MASTER,
     STEP,
+    ElectedState,
     FollowersState,
+    FollowState,
+    TimerState,
+    read_elected,
+    read_follow_state,
     read_other_master,
     read_timer_state,
 )
@@ -55,18 +60,16 @@ from node.runtime.stats import read_stats
 from node.runtime.stats_series import OPEN_TRANSACTIONS, series
 from node.serving.unix_server import bulk_socket
 from node.store import staging_files
-from node.store.run_files import read_group_lags
+from node.store.run_files import GroupLags, read_group_lags
 from node.supervisor.bind import Advertised
 from node.supervisor.child_process import UNKNOWN
 from node.supervisor.monitoring.replication import (
-    elected,
     elected_check,
     followers_check,
     followers_of,
-    following,
     following_check,
 )
-from node.supervisor.operations import operations
+from node.supervisor.operations import OperationStatus, operations
 from node.supervisor.plan import (
     Child,
     ChildRole,
@@ -81,6 +84,15 @@ from node.supervisor.plan import (
 from protocol.addresses import WILDCARDS
 from protocol.errors import ServiceNotAvailable
 from protocol.names import COMMIT_LOG_DIR, offset_file_name, parse_offset_file_name
+from protocol.status import (
+    AT_MS,
+    DiskStatus,
+    Fact,
+    FoundDamage,
+    HealthCheck,
+    LogStatus,
+    ProcessStatus,
+)
 from protocol.wire.frames import PAYLOAD_BYTES_MAX, refusal
 
 damage_log = logging.getLogger("keelog.supervisor")
@@ -102,19 +114,18 @@ _NO_WORKER = WorkerState(*(0 for _ in WorkerState._fields))
 _HOUR_S = 3600
 
 
-@dataclass(frozen=True, slots=True)
-class ListedDamage:
-    """A place, and which process met it last."""
+class DamageStatus(NamedTuple):
+    """The damaged places that processes have met, the place that was met last first."""
 
-    damage: DamageReport
-    process: str
+    places: tuple[FoundDamage, ...]
+    others: Annotated[int, Fact("meetings with places that are not listed")]
 
 
 class DamageList:
     """Written by the supervisor's thread, read by others."""
 
     def __init__(self) -> None:
-        self._places: dict[tuple[str, int], ListedDamage] = {}
+        self._places: dict[tuple[str, int], FoundDamage] = {}
         self._others = 0
         self.meetings = 0
         """Reads of all processes that met damage."""
@@ -132,40 +143,33 @@ class DamageList:
                 process=process, file=damage.file, offset=damage.offset, found=damage.found
             )
             damage_log.error("damage was found", extra=found)
+        count, first_ms = damage.times, damage.first_ms
         if known is not None:
-            times = known.damage.times + damage.times
-            damage = damage._replace(times=times, first_ms=known.damage.first_ms)
-        self._places[key] = ListedDamage(damage, process)
+            count, first_ms = known.count + count, known.first_ms
+        self._places[key] = FoundDamage(
+            damage.file, damage.offset, damage.found, count, first_ms, damage.last_ms, process
+        )
 
-    def shape(self, store: Path) -> Mapping[str, Any]:
-        """As `keelog status --json` shows it, the place that was met last first."""
-        places = sorted(self._places.values(), key=lambda place: -place.damage.last_ms)
+    def status(self, store: Path) -> DamageStatus:
+        """As `keelog status --json` shows it. Files that retention has deleted since are left
+        out."""
         is_away = not store.exists()
-        rows = [
-            {
-                "file": str(store / place.damage.file),
-                "offset": place.damage.offset,
-                "found": place.damage.found,
-                "count": place.damage.times,
-                "first_ms": place.damage.first_ms,
-                "last_ms": place.damage.last_ms,
-                "process": place.process,
-            }
-            for place in places
-            # Retention may have deleted the file since.
-            if is_away or (store / place.damage.file).exists()
-        ]
-        return {"places": rows, "others": self._others}
+        found = sorted(self._places.values(), key=lambda place: -place.last_ms)
+        rows = tuple(
+            replace(place, file=str(store / place.file))
+            for place in found
+            if is_away or (store / place.file).exists()
+        )
+        return DamageStatus(rows, self._others)
 
     def text(self, store: Path) -> str:
         """The list in a line, for health; empty without damage."""
-        shape = self.shape(store)
-        rows, others = shape["places"], shape["others"]
+        rows, others = self.status(store)
         if not rows and not others:
             return ""
-        count = sum(row["count"] for row in rows) + others
+        count = sum(row.count for row in rows) + others
         places = f"{len(rows)}{' listed' if others else ''}"
-        last = f", the last one at {rows[0]['file']}, offset {rows[0]['offset']}" if rows else ""
+        last = f", the last one at {rows[0].file}, offset {rows[0].offset}" if rows else ""
         return (
             f"damaged places: {places}, met {count} times{last}; on the node's machine:"
             f" keelog store verify {store} --deep"
@@ -239,75 +243,148 @@ def _remoting(view: NodeView) -> str | None:
     return view.advertised.endpoint(gateways[0].endpoint) if gateways else None
 
 
-def status(view: NodeView) -> Fields:
+class SegmentToGo(NamedTuple):
+    """The first segment of the log, and what makes it go; null where nothing does."""
+
+    start: int
+    end: int
+    at_ms: Annotated[int, Fact(f"when it goes by its age at the earliest, {AT_MS}")]
+    growth_bytes: Annotated[int | None, Fact("or when the log has grown by them")]
+    disk_bytes: Annotated[int | None, Fact("or when they are used on the disk too")]
+
+
+class RetentionStatus(NamedTuple):
+    """The oldest message, and the first segment unless it is the last one too, which stays."""
+
+    oldest_ms: Annotated[int | None, Fact(f"when the oldest message was stored, {AT_MS}")]
+    next: SegmentToGo | None
+
+
+class Usage(NamedTuple):
+    """Memory and CPU time of a process; nulls when it is gone, or the system does not show them."""
+
+    rss_bytes: int | None = None
+    cpu_s: float | None = None
+
+
+class SupervisorStatus(NamedTuple):
+    """The supervisor itself."""
+
+    pid: int
+    state: str
+    uptime_s: float
+    rss_bytes: int | None
+    cpu_s: float | None
+
+
+class TransactionStatus(NamedTuple):
+    """As the gateway's last round of checks found them."""
+
+    open: Annotated[int, Fact("that are open for long")]
+
+
+class SettingOrigin(NamedTuple):
+    """A setting that was given, and by whom."""
+
+    setting: str
+    origin: Annotated[str, Fact("file, environment, -X or option")]
+    where: str
+
+
+class Status(NamedTuple):
     """Everything about the processes, the log and the disk."""
+
+    ready: bool
+    mode: Annotated[str, Fact("normal, replica, or why appends are refused: read_only, …")]
+    cause: str | None
+    store: str
+    kernel: str
+    http: Annotated[str | None, Fact("where metrics and health pages are")]
+    log_file: Annotated[str | None, Fact("the file that the node's log goes to")]
+    settings: Annotated[tuple[str, ...], Fact("NAME=VALUE, those that differ from their defaults")]
+    origins: tuple[SettingOrigin, ...]
+    processes: tuple[ProcessStatus, ...]
+    log: LogStatus
+    disk: DiskStatus
+    retention: RetentionStatus
+    damage: DamageStatus
+    operations: tuple[OperationStatus, ...]
+    groups: GroupLags
+    timers: TimerState
+    followers: FollowersState
+    following: FollowState | None
+    elected: ElectedState | None
+    transactions: TransactionStatus
+    supervisor: SupervisorStatus
+
+
+def status(view: NodeView) -> Status:
+    """The status as it is now."""
     log, stats = read_log(view.root), read_stats(view.root)
-    refused = _refused(view, log)
+    refused, settings = _refused(view, log), view.settings
     # A replica takes its messages from a master.
-    usual_mode = "replica" if view.settings.follow else "normal"
-    # As the gateway's last round of checks found them.
+    usual_mode = "replica" if settings.follow else "normal"
     open_count = sum(slot.values.get(series(OPEN_TRANSACTIONS), 0) for slot in stats)
     has_gateway = any(child.role is ChildRole.GATEWAY for child in view.children)
-    return {
-        "ready": _is_ready(view, refused, late_flush(view, log)),
-        "mode": usual_mode if refused is None else refused.reason,
-        "cause": None if refused is None else refused.cause,
-        "store": str(view.store),
-        "kernel": _kernel(),
-        "http": _http(view),
-        "log_file": None if view.log_file is None else str(view.log_file),
-        "settings": changed_settings(view.settings),
-        "origins": [dict(one) for one in view.origins],
-        "processes": process_rows(view),
-        "log": {
-            "min": log.min_offset,
-            "appended": log.appended,
-            "committed": log.committed,
-            "flushed": log.flushed,
-            "readable": log.readable,
-            "epoch": log.epoch,
-            "records": log.records,
-            "ahead_ms": store_ahead_ms(log),
-        },
-        "disk": disk(view),
-        "retention": retention(view.root, view.settings, log),
-        "damage": view.damage.shape(view.store),
-        "operations": operations(stats),
-        "groups": _groups(view.root),
-        "timers": read_timer_state(view.root)._asdict(),
-        "followers": (followers_of(view.root, view.children) or FollowersState()).shape(),
-        "following": following(view.root, view.settings),
-        "elected": elected(view.root, view.settings),
-        "transactions": {"open": open_count if has_gateway else 0},
-        "supervisor": {
-            "pid": os.getpid(),
-            "state": "stopping" if view.stopping else "running",
-            "uptime_s": round(view.now - view.started_at, 3),
-            **usage(os.getpid()),
-        },
-    }
-
-
-def _groups(root: Path) -> Fields:
-    """The lag of consumer groups: sums, and the rows of the largest."""
-    found = read_group_lags(root)
-    return {**found, "rows": found["rows"][:GROUP_ROWS_SHOWN_MAX]}
-
-
-def changed_settings(settings: Settings) -> list[str]:
-    """Those that differ from their defaults, as `name=value`."""
-    given, usual = asdict(settings), asdict(Settings())
-    return [f"{name}={value}" for name, value in given.items() if value != usual[name]]
-
-
-def _kernel() -> str:
-    """The kernel in use. Imported late: it brings numpy, for which a start must not wait."""
+    groups = read_group_lags(view.root)
+    # Imported here: it brings numpy, for which a start must not wait.
     from protocol.kernel import loader
 
-    return loader.describe()
+    return Status(
+        ready=_is_ready(view, refused, late_flush(view, log)),
+        mode=usual_mode if refused is None else refused.reason,
+        cause=None if refused is None else refused.cause,
+        store=str(view.store),
+        kernel=loader.describe(),
+        http=_http(view),
+        log_file=None if view.log_file is None else str(view.log_file),
+        settings=changed_settings(settings),
+        origins=tuple(SettingOrigin(**one) for one in view.origins),
+        processes=process_rows(view),
+        log=log_status(log),
+        disk=disk(view),
+        retention=retention(view.root, settings, log),
+        damage=view.damage.status(view.store),
+        operations=operations(stats),
+        groups=groups._replace(rows=groups.rows[:GROUP_ROWS_SHOWN_MAX]),
+        timers=read_timer_state(view.root),
+        followers=followers_of(view.root, view.children) or FollowersState(),
+        following=read_follow_state(view.root)._replace(source=settings.follow)
+        if settings.follow
+        else None,
+        elected=read_elected(view.root) if settings.controller_id else None,
+        transactions=TransactionStatus(open_count if has_gateway else 0),
+        supervisor=SupervisorStatus(
+            os.getpid(),
+            "stopping" if view.stopping else "running",
+            round(view.now - view.started_at, 3),
+            *usage(os.getpid()),
+        ),
+    )
 
 
-def health(view: NodeView) -> Fields:
+def log_status(log: LogState) -> LogStatus:
+    """The writer's page as status has it."""
+    return LogStatus(
+        log.min_offset, log.appended, log.committed, log.flushed, log.readable, log.epoch,
+        log.records, store_ahead_ms(log),
+    )  # fmt: skip
+
+
+def changed_settings(settings: Settings) -> tuple[str, ...]:
+    """Those that differ from their defaults, as `name=value`."""
+    given, usual = asdict(settings), asdict(Settings())
+    return tuple(f"{name}={value}" for name, value in given.items() if value != usual[name])
+
+
+class HealthStatus(NamedTuple):
+    """Whether the node is ready, and each thing that should be right."""
+
+    ready: bool
+    checks: tuple[HealthCheck, ...]
+
+
+def health(view: NodeView) -> HealthStatus:
     """The checks; those with `needed` decide whether the node is ready."""
     space, log = disk(view), read_log(view.root)
     refused = _refused(view, log)
@@ -319,7 +396,7 @@ def health(view: NodeView) -> Fields:
     appends = f"none are taken, the node follows {master}" if master else "accepted"
     if refused is not None:
         appends = f"refused, {refused.reason}: {refused.cause}"
-    checks = [
+    checks = (
         _role_check(view, ChildRole.WRITER, "writer", needed=True),
         _check("appends", refused is None, appends, needed=True),
         _role_check(view, ChildRole.READER, "readers", needed=True),
@@ -333,9 +410,9 @@ def health(view: NodeView) -> Fields:
         _check("publications", not problems, "; ".join(problems) or "none is stuck"),
         # Reads of everything else go on: one bad record must not cost a node its clients.
         _check("damage", not damage, damage or "none was met since the start"),
-        _check("disk", not space["shortage"], disk_text(space)),
-    ]
-    return {"ready": _is_ready(view, refused, late), "checks": checks}
+        _check("disk", not space.shortage, disk_text(space)),
+    )
+    return HealthStatus(_is_ready(view, refused, late), checks)
 
 
 def late_flush(view: NodeView, log: LogState) -> str:
@@ -352,7 +429,7 @@ def store_ahead_ms(log: LogState) -> int:
     return max(0, log.newest_ms - now_ms())
 
 
-def _clock_check(log: LogState) -> Fields:
+def _clock_check(log: LogState) -> HealthCheck:
     ahead_ms = store_ahead_ms(log)
     text = f"the newest store time lies {ahead_ms / 1000:.0f} s ahead of it: it is wrong, or was"
     return _check(
@@ -360,7 +437,7 @@ def _clock_check(log: LogState) -> Fields:
     )
 
 
-def _undelivered_check(view: NodeView) -> list[Fields]:
+def _undelivered_check(view: NodeView) -> list[HealthCheck]:
     """None for a node that delivers, or whose master does."""
     if view.settings.follow or any(child.role is ChildRole.TASKS for child in view.children):
         return []
@@ -393,11 +470,11 @@ def _error(refused: Refusal) -> Fields:
     return dict(refusal(0, error)["error"])
 
 
-def _check(name: str, ok: bool, detail: str, needed: bool = False) -> Fields:
-    return {"name": name, "ok": ok, "detail": detail, "needed": needed}
+def _check(name: str, ok: bool, detail: str, needed: bool = False) -> HealthCheck:
+    return HealthCheck(name, ok, detail, needed)
 
 
-def _role_check(view: NodeView, role: ChildRole, name: str, needed: bool) -> Fields:
+def _role_check(view: NodeView, role: ChildRole, name: str, needed: bool) -> HealthCheck:
     children = [child for child in view.children if child.role is role]
     running = sum(child.state is ChildState.RUNNING for child in children)
     others = [
@@ -410,7 +487,7 @@ def _role_check(view: NodeView, role: ChildRole, name: str, needed: bool) -> Fie
     return _check(name, enough and not (needed and view.stopping), detail, needed)
 
 
-def _feature_checks(view: NodeView) -> Iterator[Fields]:
+def _feature_checks(view: NodeView) -> Iterator[HealthCheck]:
     """Yields the checks of what a node has only where an option asks for it."""
     settings, roles = view.settings, {child.role for child in view.children}
     if ChildRole.GATEWAY in roles:
@@ -435,13 +512,13 @@ def _shown_state(child: Child) -> str:
     return child.state if child.recovered is None else f"recovering, {child.recovered:.0%} done"
 
 
-def process_rows(view: NodeView) -> list[Fields]:
+def process_rows(view: NodeView) -> tuple[ProcessStatus, ...]:
     """A row for each child, the writer first."""
     log = read_log(view.root)
-    return [_process_row(view, child, log) for child in view.children]
+    return tuple(_process_row(view, child, log) for child in view.children)
 
 
-def _process_row(view: NodeView, child: Child, log: LogState) -> Fields:
+def _process_row(view: NodeView, child: Child, log: LogState) -> ProcessStatus:
     if child.role is ChildRole.WRITER:
         own_state, offset, lag = log.state, log.appended, log.appended - log.flushed
     else:
@@ -462,21 +539,21 @@ def _process_row(view: NodeView, child: Child, log: LogState) -> Fields:
         state = child.lacks
     if is_silent(child, view.limits):
         state = SILENT
-    return {
-        "role": child.role,
-        "index": child.index,
-        "pid": child.pid,
-        "state": state,
-        "restarts": child.restarts,
-        "uptime_s": round(view.now - child.started_at, 3) if child.is_alive else 0.0,
-        **usage(child.pid),
-        "endpoint": view.advertised.endpoint(child.endpoint),
-        "offset": offset,
-        "lag_bytes": max(0, lag),
-        "exit_code": child.exit_code,
-        "cause": child.cause or None,
-        "recovered": child.recovered,
-    }
+    return ProcessStatus(
+        child.role,
+        child.index,
+        child.pid,
+        state,
+        child.restarts,
+        round(view.now - child.started_at, 3) if child.is_alive else 0.0,
+        *usage(child.pid),
+        endpoint=view.advertised.endpoint(child.endpoint),
+        offset=offset,
+        lag_bytes=max(0, lag),
+        exit_code=child.exit_code,
+        cause=child.cause or None,
+        recovered=child.recovered,
+    )
 
 
 def read_log(root: Path) -> LogState:
@@ -493,33 +570,28 @@ def read_worker(root: Path, slot: str) -> WorkerState:
     return _NO_WORKER
 
 
-def usage(pid: int | None) -> Fields:
-    """Memory and CPU time of a process; nulls when it is gone, or the system does not show them."""
+def usage(pid: int | None) -> Usage:
+    """What a process takes now."""
     if pid is not None:
         with suppress(psutil.Error, OSError, *UNKNOWN):
             process = psutil.Process(pid)
             times = process.cpu_times()
-            rss = process.memory_info().rss
-            return {"rss_bytes": rss, "cpu_s": round(times.user + times.system, 3)}
-    return {"rss_bytes": None, "cpu_s": None}
+            return Usage(process.memory_info().rss, round(times.user + times.system, 3))
+    return Usage()
 
 
-def disk(view: NodeView) -> Fields:
+def disk(view: NodeView) -> DiskStatus:
     """Free bytes and the used part of the store's file system, and what that costs by the
     settings, as the writer sees it."""
     space = disk_space(view.root)
     shortage = shortage_at(use_of(view.root), view.settings)
-    return {
-        "free_bytes": space.free_bytes,
-        "used_ratio": round(space.used_ratio, 6),
-        "shortage": shortage or None,
-    }
+    return DiskStatus(space.free_bytes, round(space.used_ratio, 6), shortage or None)
 
 
-def disk_text(space: Fields) -> str:
+def disk_text(space: DiskStatus) -> str:
     """The disk in words, for people."""
-    free = f"{space['free_bytes']} bytes free, {space['used_ratio']:.1%} used"
-    return f"{free}; {space['shortage']}" if space["shortage"] else free
+    free = f"{space.free_bytes} bytes free, {space.used_ratio:.1%} used"
+    return f"{free}; {space.shortage}" if space.shortage else free
 
 
 def _http(view: NodeView) -> str | None:
@@ -528,16 +600,13 @@ def _http(view: NodeView) -> str | None:
     return (view.advertised.endpoint(view.http_url) if everywhere else view.http_url) or None
 
 
-def retention(root: Path, settings: Settings, log: LogState) -> dict[str, Any]:
-    """The oldest message, and what makes the first segment go; nulls where nothing does.
-
-    `at_ms` is the earliest: a topic of a longer retention, or a worker with a lag, keeps a segment.
-    """
-    try:
+def retention(root: Path, settings: Settings, log: LogState) -> RetentionStatus:
+    """What goes next. `at_ms` is the earliest: a topic of a longer retention, or a worker with a
+    lag, keeps a segment."""
+    following = None
+    with suppress(FileNotFoundError):  # it goes just now, or somebody has removed the directory
         following = _next_segment(root, settings)
-    except FileNotFoundError:
-        following = None  # the segment goes just now, or somebody has removed the directory
-    return {"oldest_ms": oldest_ms(root, log), "next": following}
+    return RetentionStatus(oldest_ms(root, log), following)
 
 
 def oldest_ms(root: Path, log: LogState) -> int | None:
@@ -560,8 +629,7 @@ def oldest_ms(root: Path, log: LogState) -> int | None:
     return found.head.store_timestamp if isinstance(found, Record) else None
 
 
-def _next_segment(root: Path, settings: Settings) -> dict[str, Any] | None:
-    """The first segment, unless it is the last one too, which always stays."""
+def _next_segment(root: Path, settings: Settings) -> SegmentToGo | None:
     with os.scandir(root / COMMIT_LOG_DIR) as entries:
         found = {
             start: entry
@@ -572,16 +640,14 @@ def _next_segment(root: Path, settings: Settings) -> dict[str, Any] | None:
             return None
         start, last = min(found), max(found)
         state = found[start].stat()
-    over = settings.retention_bytes
-    return {
-        "start": start,
-        "end": start + state.st_size,
-        "at_ms": 1000 * expiry_s(state.st_mtime, settings),
-        "growth_bytes": max(0, start + over - last - state.st_size) if over else None,
-        "disk_bytes": max(0, room_below(root, forced_ratio(settings)))
-        if settings.clean_file_forcibly_enable
-        else None,
-    }
+    over, forced = settings.retention_bytes, settings.clean_file_forcibly_enable
+    return SegmentToGo(
+        start,
+        start + state.st_size,
+        at_ms=1000 * expiry_s(state.st_mtime, settings),
+        growth_bytes=max(0, start + over - last - state.st_size) if over else None,
+        disk_bytes=max(0, room_below(root, forced_ratio(settings))) if forced else None,
+    )
 
 
 def expiry_s(written_s: float, settings: Settings) -> int:

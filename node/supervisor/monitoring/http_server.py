@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, urlsplit
 from node.runtime.addresses import listen_at
 from node.runtime.event_log import fields
 from node.supervisor.status import (
-    Fields,
+    HealthStatus,
     NodeView,
     disk,
     disk_text,
@@ -29,6 +29,7 @@ from node.supervisor.status import (
     process_rows,
     read_log,
 )
+from protocol.status import ProcessStatus, as_json
 
 if TYPE_CHECKING:
     from node.supervisor.monitoring.metrics import Exporter
@@ -259,7 +260,7 @@ class HealthPages:
     def _ready(self, query: Mapping[str, str]) -> Page:
         found = health(self._view())
         if query.get("format") == "json":
-            return Page(_status_code(found), json.dumps(found) + "\n", "application/json")
+            return Page(_status_code(found), json.dumps(as_json(found)) + "\n", "application/json")
         if query.get("verbose", "0") not in ("0", "false"):
             return Page(_status_code(found), "".join(_check_lines(found)) + _verdict_line(found))
         failing = [line for line in _check_lines(found) if line.startswith("[-]")]
@@ -289,26 +290,26 @@ class HealthPages:
             return Page(HTTPStatus.OK, self._exporter.text(), self._exporter.content_type)
 
 
-def _status_code(found: Fields) -> HTTPStatus:
-    return HTTPStatus.OK if found["ready"] else HTTPStatus.SERVICE_UNAVAILABLE
+def _status_code(found: HealthStatus) -> HTTPStatus:
+    return HTTPStatus.OK if found.ready else HTTPStatus.SERVICE_UNAVAILABLE
 
 
-def _verdict_line(found: Fields) -> str:
-    return "ready\n" if found["ready"] else "not ready\n"
+def _verdict_line(found: HealthStatus) -> str:
+    return "ready\n" if found.ready else "not ready\n"
 
 
-def _check_lines(found: Fields) -> list[str]:
+def _check_lines(found: HealthStatus) -> list[str]:
     """As Kubernetes writes them: `[+] writer: 1 of 1 running`, `[-]` for those that fail."""
     return [
-        f"[{'+' if check['ok'] else '-'}] {check['name']}: {check['detail']}"
-        f"{'' if check['needed'] else ' (not needed to be ready)'}\n"
-        for check in found["checks"]
+        f"[{'+' if check.ok else '-'}] {check.name}: {check.detail}"
+        f"{'' if check.needed else ' (not needed to be ready)'}\n"
+        for check in found.checks
     ]
 
 
-def _process_line(row: Fields) -> str:
+def _process_line(row: ProcessStatus) -> str:
     return (
-        f"{row['role']} {row['index']}: {row['state']}, pid {row['pid']}, "
-        f"{row['restarts']} restarts, {row['lag_bytes']} bytes behind"
-        f"{'' if row['cause'] is None else ', ' + row['cause']}\n"
+        f"{row.role} {row.index}: {row.state}, pid {row.pid}, "
+        f"{row.restarts} restarts, {row.lag_bytes} bytes behind"
+        f"{'' if row.cause is None else ', ' + row.cause}\n"
     )

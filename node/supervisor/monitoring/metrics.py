@@ -63,18 +63,19 @@ from node.supervisor.monitoring.replication import followers_of
 from node.supervisor.operations import NO_TIMES
 from node.supervisor.plan import Child, ChildRole, ChildState, page_slot
 from node.supervisor.status import (
-    Fields,
+    HealthStatus,
     NodeView,
     disk,
     health,
+    log_status,
     oldest_ms,
     process_rows,
     read_log,
     read_worker,
-    store_ahead_ms,
     usage,
 )
 from protocol.errors import MqError
+from protocol.status import DiskStatus, ProcessStatus, facts_of
 
 Sample = tuple[Sequence[str], float]
 FOLLOW_STATES = (CONNECTING, COMPARING, FOLLOWING, WAITING, STOPPED)
@@ -100,9 +101,9 @@ class Scrape(NamedTuple):
 
     view: NodeView
     log: LogState
-    rows: list[Fields]
-    health: Fields
-    disk: Fields
+    rows: tuple[ProcessStatus, ...]
+    health: HealthStatus
+    disk: DiskStatus
 
 
 class _ProcessRun(NamedTuple):
@@ -186,7 +187,7 @@ class NodeCollector(Collector):
         yield from self._of_processes(look)
         yield from self._of_readers(look)
         yield from group_families(view.root, _NODE_LABELS)
-        yield from timer_families(view.root, _NODE_LABELS)
+        yield from declared(read_timer_state(view.root), _NODE_LABELS)
         yield from follower_families(view.root, view.children)
         yield from following_families(view.root, view.settings, _NODE_LABELS)
         yield from elected_families(view.root, view.settings, _NODE_LABELS)
@@ -197,8 +198,7 @@ class NodeCollector(Collector):
         records = self._records.of("log", log.pid, log.records)
         appended = self._appended.of(log.appended)
         used = disk_space(look.view.root).used_bytes
-        followers = [row for row in look.rows if row["role"] in _TARGETS.values()]
-        lag = max((row["lag_bytes"] for row in followers), default=0)
+        lag = max(_lags(look, *_TARGETS.values()), default=0)
         text = "Messages appended to the log."
         yield CounterMetricFamily("keelog_commitlog_messages", text, records)
         yield from self._by_topic.collect(look.view.root)
@@ -226,56 +226,44 @@ class NodeCollector(Collector):
         return len(self._topics.topics)
 
     def _of_node(self, look: Scrape) -> Iterator[Metric]:
-        view, checks = look.view, look.health["checks"]
+        view = look.view
         built = (view.version, platform.python_version())
         text = "1, with what runs as labels."
         yield _gauge("keelog_build_info", text, ["version", "python"], [(built, 1)])
-        ready = int(look.health["ready"])
+        ready = int(look.health.ready)
         yield _one("keelog_ready", "1 when the node takes appends and reads.", ready)
-        samples = [([check["name"]], int(check["ok"])) for check in checks]
+        samples = [([check.name], int(check.ok)) for check in look.health.checks]
         yield _gauge("keelog_check_ok", "1 for a check that is good.", ["check"], samples)
-        space = look.disk
-        yield _one("keelog_store_disk_free_bytes", "Bytes that are free.", space["free_bytes"])
-        yield _one("keelog_store_disk_used_ratio", "Used part, 0 to 1.", space["used_ratio"])
+        yield from declared(look.disk)
         folder = own_dir(view.root) / QUARANTINE_DIR
         cut = sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0
         yield _one("keelog_quarantine_folders", "Cuts and repairs kept in quarantine.", cut)
 
     def _of_log(self, look: Scrape) -> Iterator[Metric]:
-        log = look.log
-        for name, value, text in (
-            ("min", log.min_offset, "Where the log begins."),
-            ("max", log.appended, "The end of the log."),
-            ("flushed", log.flushed, "Up to here the log is on the disk."),
-            ("readable", log.readable, "Up to here the log may be read."),
-        ):
-            yield _one(f"keelog_commitlog_{name}_offset_bytes", text, value)
-        yield _one(
-            "keelog_commitlog_epoch", "Counts the recoveries that changed the log.", log.epoch
-        )
-        text = "How far the newest store time lies ahead of the clock."
-        yield _one("keelog_store_ahead_seconds", text, store_ahead_ms(log) / 1000)
+        yield from declared(log_status(look.log))
         lags = [
-            ([target], max(row["lag_bytes"] for row in rows))
+            ([target], max(found))
             for target, role in _TARGETS.items()
-            if (rows := [row for row in look.rows if row["role"] == role])
+            if (found := _lags(look, role))
         ]
         yield _gauge("keelog_dispatch_lag_bytes", "Of the slowest worker.", ["target"], lags)
-        done = look.rows[0]["recovered"]
+        done = look.rows[0].recovered
         text = "The part of the writer's recovery that is done; 1 when there is none."
         yield _one("keelog_recovery_done_ratio", text, 1 if done is None else done)
 
     def _of_processes(self, look: Scrape) -> Iterator[Metric]:
-        ours = {"role": "supervisor", "index": 0, "pid": os.getpid(), "state": ChildState.RUNNING}
-        rows = [*look.rows, {**ours, **usage(os.getpid())}]
-        up = [(_slot(row), int(row["state"] == ChildState.RUNNING)) for row in rows]
+        own = ProcessStatus(
+            "supervisor", 0, os.getpid(), ChildState.RUNNING, None, None, *usage(os.getpid())
+        )
+        rows = [*look.rows, own]
+        up = [(_slot(row), int(row.state == ChildState.RUNNING)) for row in rows]
         yield _gauge("keelog_process_up", "1 for a process that runs.", _SLOT, up)
-        damaged = [(_slot(row), int(row["state"] == ChildState.DAMAGED)) for row in look.rows]
+        damaged = [(_slot(row), int(row.state == ChildState.DAMAGED)) for row in look.rows]
         text = "1 for a process that stands before damage."
         yield _gauge("keelog_process_damaged", text, _SLOT, damaged)
         text = "Reads of the node's processes that met bytes which fail their checks."
         yield CounterMetricFamily("keelog_damage_found", text, look.view.damage.meetings)
-        memory = [(_slot(row), row["rss_bytes"]) for row in rows if row["rss_bytes"] is not None]
+        memory = [(_slot(row), row.rss_bytes) for row in rows if row.rss_bytes is not None]
         yield _gauge("keelog_process_resident_memory_bytes", "Resident memory.", _SLOT, memory)
         text = "Since it last showed life."
         yield _gauge("keelog_process_heartbeat_age_seconds", text, _SLOT, _heartbeats(look))
@@ -284,7 +272,7 @@ class NodeCollector(Collector):
         )
         for row in rows:
             slot = _slot(row)
-            cpu.add_metric(slot, self._cpu.of("-".join(slot), row["pid"], row["cpu_s"] or 0))
+            cpu.add_metric(slot, self._cpu.of("-".join(slot), row.pid, row.cpu_s or 0))
         yield cpu
         dropped = CounterMetricFamily(
             "keelog_process_dropped_lines", "Log lines that nobody read.", labels=_SLOT
@@ -351,8 +339,12 @@ def _restarts(view: NodeView) -> dict[tuple[str, str], int]:
     return counts
 
 
-def _slot(row: Fields) -> tuple[str, str]:
-    return str(row["role"]), str(row["index"])
+def _slot(row: ProcessStatus) -> tuple[str, str]:
+    return str(row.role), str(row.index)
+
+
+def _lags(look: Scrape, *roles: ChildRole) -> list[int]:
+    return [row.lag_bytes or 0 for row in look.rows if row.role in roles]
 
 
 def stats_families(slots: list[SlotStats]) -> Iterator[Metric]:
@@ -461,48 +453,23 @@ def group_families(root: Path, labels: Mapping[str, str]) -> Iterator[Metric]:
     """Yields them from the file of the tasks. `labels` come before those of the group."""
     found = read_group_lags(root)
     node = list(labels.values())
-    others = {"group": OTHER_TOPICS, "topic": OTHER_TOPICS, **found["others"]}
-    rows = [*found["rows"], others]
+    others = [(OTHER_TOPICS, OTHER_TOPICS, *found.others)]
+    rows = [*((row.group, row.topic, row.lag, row.in_flight) for row in found.rows), *others]
+    names = [*labels, *_GROUP_LABELS]
     for name, text, value in (
-        ("lag", "Messages that groups have not committed.", lambda row: row["lag"]),
-        ("inflight", "Messages that members have and did not commit.", _in_flight),
-        ("ready", "Messages that no member has yet.", lambda row: row["lag"] - _in_flight(row)),
+        ("lag", "Messages that groups have not committed.", lambda lag, _: lag),
+        ("inflight", "Messages that members have and did not commit.", lambda _, held: held),
+        ("ready", "Messages that no member has yet.", lambda lag, held: lag - held),
     ):
-        family = GaugeMetricFamily(
-            f"rocketmq_consumer_{name}_messages", text, labels=[*labels, *_GROUP_LABELS]
-        )
-        for row in rows:
-            family.add_metric([*node, row["group"], row["topic"]], value(row))
-        yield family
-    family = GaugeMetricFamily(
-        "rocketmq_consumer_connections", "Members of groups.", labels=[*labels, _GROUP_LABELS[0]]
-    )
-    for group, members in _members_by_group(found).items():
-        family.add_metric([*node, group], members)
-    yield family
-    text = "Consumer groups and cursors."
-    yield _labelled("rocketmq_consumer_group_number", text, labels, found["groups"])
-
-
-def _in_flight(row: Mapping[str, Any]) -> int:
-    return int(row["in_flight"])
-
-
-def _members_by_group(found: Mapping[str, Any]) -> dict[str, int]:
-    """By group; those of groups without a row are together."""
-    shown = {row["group"]: row["members"] for row in found["rows"]}
-    return {**shown, OTHER_TOPICS: max(0, found["members"] - sum(shown.values()))}
-
-
-def timer_families(root: Path, labels: Mapping[str, str]) -> Iterator[Metric]:
-    """Yields them from the file of the tasks."""
-    found = read_timer_state(root)
-    text = "Timer messages that wait."
-    yield _labelled("rocketmq_timing_messages", text, labels, found.pending)
-    text = "By how much the latest delivery of the last second came late."
-    yield _labelled("keelog_timer_late_seconds", text, labels, found.late_ms / 1000)
-    text = "Timer messages delivered since the tasks began."
-    yield _labelled_counter("rocketmq_timer_dequeue", text, labels, found.delivered)
+        samples = [([*node, group, topic], value(*counts)) for group, topic, *counts in rows]
+        yield _gauge(f"rocketmq_consumer_{name}_messages", text, names, samples)
+    # Those of groups without a row are together.
+    members = {row.group: row.members for row in found.rows}
+    members[OTHER_TOPICS] = max(0, found.members - sum(members.values()))
+    samples = [([*node, group], count) for group, count in members.items()]
+    text = "Members of groups."
+    yield _gauge("rocketmq_consumer_connections", text, [*labels, _GROUP_LABELS[0]], samples)
+    yield from declared(found, labels)
 
 
 def follower_families(root: Path, children: Sequence[Child]) -> Iterator[Metric]:
@@ -513,8 +480,7 @@ def follower_families(root: Path, children: Sequence[Child]) -> Iterator[Metric]
     rows = state.followers
     yield _one("keelog_followers", "Followers that are connected.", len(rows))
     yield _one("keelog_followers_in_sync", "Of these, those that are in sync.", state.in_sync)
-    text = "Up to here as many followers have the log as a replicated message needs."
-    yield _one("keelog_followers_acknowledged_offset_bytes", text, state.acknowledged)
+    yield from declared(state)
     lag_bytes = max((row.lag_bytes for row in rows), default=0)
     yield _one("keelog_followers_lag_bytes", "Of the slowest follower.", lag_bytes)
     lag_s = max((row.lag_s for row in rows), default=0.0)
@@ -526,34 +492,34 @@ def following_families(
     root: Path, settings: Settings, labels: Mapping[str, str]
 ) -> Iterator[Metric]:
     """Yields nothing for a node that follows nobody."""
-    if not settings.follow:
-        return
-    state, node = read_follow_state(root), list(labels.values())
-    text = "1 for the state in which a replica is."
-    states = [([*node, name], int(state.state == name)) for name in FOLLOW_STATES]
-    yield _gauge("keelog_replica_state", text, [*labels, "state"], states)
-    text = "What the master's log had more when it was heard last."
-    yield _labelled("keelog_replica_lag_bytes", text, labels, state.lag_bytes)
-    text = "The age of what the master has more, or may have while it is away."
-    yield _labelled("keelog_replica_lag_seconds", text, labels, state.lag_ms / 1000)
-    text = "Up to here the master knows the log to be on the disk of the replica."
-    yield _labelled("keelog_replica_acknowledged_offset_bytes", text, labels, state.acknowledged)
-    text = "Connections to the master since the process began."
-    yield _labelled_counter("keelog_replica_connections", text, labels, state.connections)
+    if settings.follow:
+        state, node = read_follow_state(root), list(labels.values())
+        text = "1 for the state in which a replica is."
+        states = [([*node, name], int(state.state == name)) for name in FOLLOW_STATES]
+        yield _gauge("keelog_replica_state", text, [*labels, "state"], states)
+        yield from declared(state, labels)
 
 
 def elected_families(root: Path, settings: Settings, labels: Mapping[str, str]) -> Iterator[Metric]:
     """Yields nothing for a node without controllers."""
-    if not settings.controller_id:
-        return
-    state = read_elected(root)
-    for name, text, value in (
-        ("keelog_elected_epoch", "The epoch of the elected master.", state.epoch),
-        ("keelog_elected_leads", "1 at the elected master.", int(not settings.follow)),
-        ("keelog_elected_in_sync", "Nodes of which a master may be elected.", len(state.in_sync)),
-        ("keelog_elected_controllers", "Controllers that hear the node.", state.controllers),
-    ):
-        yield _labelled(name, text, labels, value)
+    if settings.controller_id:
+        leads = int(not settings.follow)
+        yield _labelled("keelog_elected_leads", "1 at the elected master.", labels, leads)
+        yield from declared(read_elected(root), labels)
+
+
+def declared(found: Any, labels: Mapping[str, str] = {}) -> Iterator[Metric]:
+    """The metrics of a record's fields, as they are declared."""
+    for name, field in facts_of(type(found)).items():
+        if field.metric:
+            value = getattr(found, name)
+            if isinstance(value, tuple):
+                value = len(value)
+            if name.endswith("_ms"):
+                value /= 1000
+            text = f"{field.meaning[0].upper()}{field.meaning[1:]}."
+            kind = _labelled_counter if field.metric.endswith("_total") else _labelled
+            yield kind(field.metric, text, labels, value)
 
 
 def _one(name: str, text: str, value: float) -> Metric:

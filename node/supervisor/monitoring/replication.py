@@ -6,7 +6,6 @@ controllers have decided of it.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from node.runtime.process import now_ms
 from node.runtime.run_files import (
@@ -25,13 +24,6 @@ from node.supervisor.plan import Child, ChildRole
 
 CONTROLLERS_HEARD_S = 10.0
 """After so long without an answer of the controllers the check is bad."""
-
-
-def following(root: Path, settings: Settings) -> dict[str, Any] | None:
-    """The state as status shows it; None for a node that follows nobody."""
-    if not settings.follow:
-        return None
-    return {**read_follow_state(root)._asdict(), "source": settings.follow}
 
 
 def following_check(root: Path) -> tuple[bool, str]:
@@ -79,11 +71,6 @@ def followers_check(state: FollowersState, settings: Settings) -> tuple[bool, st
     elif state.ended:
         text += f"; the last one was {state.ended[0].address}: {state.ended[0].reason}"
     return state.in_sync >= needed, text
-
-
-def elected(root: Path, settings: Settings) -> dict[str, Any] | None:
-    """The state as status shows it; None for a node without controllers."""
-    return read_elected(root)._asdict() if settings.controller_id else None
 
 
 def elected_check(root: Path) -> tuple[bool, str]:
