@@ -82,6 +82,9 @@ class BindAddress:
         return replace(self, port=0 if self.any_port else self.port + distance)
 
 
+NOWHERE = BindAddress("", 0, any_port=False)
+
+
 @dataclass(frozen=True, slots=True)
 class Advertised:
     """What clients are given in the place of the addresses of a node: `--advertise`, parsed."""
@@ -123,12 +126,9 @@ def parse_http(text: str) -> BindAddress | None:
 
     Raises BadRequest for anything else.
     """
-    if not text:
-        return None
-    match = _HTTP.fullmatch(text)
-    if match is None or int(match[2]) > _PORT_MAX:
-        raise BadRequest(f"http {text[:80]!a} is not an address", "write 7855 or 127.0.0.1:7855")
-    return BindAddress(match[1] or "127.0.0.1", int(match[2]), any_port=False)
+    return _parse_listener(
+        text, f"http {text[:80]!a} is not an address", "7855 or 127.0.0.1:7855", True
+    )
 
 
 def parse_remoting(text: str) -> BindAddress | None:
@@ -136,56 +136,52 @@ def parse_remoting(text: str) -> BindAddress | None:
 
     Raises BadRequest for anything else.
     """
-    if not text:
-        return None
-    match = _HTTP.fullmatch(text)
-    if match is None or "/" in text or int(match[2]) > _PORT_MAX:
-        raise BadRequest(f"remoting {text[:80]!a} cannot be listened at", "write 127.0.0.1:10911")
-    port = int(match[2])
-    if 0 < port <= VIP_DISTANCE:
+    said = f"remoting {text[:80]!a}"
+    place = _parse_listener(text, f"{said} cannot be listened at", "127.0.0.1:10911")
+    if place is not None and 0 < place.port <= VIP_DISTANCE:
         raise BadRequest(
-            f"remoting {text[:80]!a} leaves no port {VIP_DISTANCE} below it",
+            f"{said} leaves no port {VIP_DISTANCE} below it",
             "write 127.0.0.1:10911, or port 0 for free ones",
         )
-    return BindAddress(match[1] or "127.0.0.1", port, any_port=port == 0)
+    return place
 
 
 def parse_ha(text: str) -> BindAddress | None:
-    """Reads `HOST:PORT`, or `PORT` on loopback, for followers; None for nothing.
+    """As `parse_remoting`, for followers. Raises BadRequest."""
+    return _parse_listener(text, f"ha {text[:80]!a} cannot be listened at", "127.0.0.1:10912")
 
-    Raises BadRequest for anything else.
-    """
+
+def _parse_listener(
+    text: str, wrong: str, example: str, is_url: bool = False
+) -> BindAddress | None:
     if not text:
         return None
     match = _HTTP.fullmatch(text)
-    if match is None or "/" in text or int(match[2]) > _PORT_MAX:
-        raise BadRequest(f"ha {text[:80]!a} cannot be listened at", "write 127.0.0.1:10912")
+    if match is None or ("/" in text and not is_url) or int(match[2]) > _PORT_MAX:
+        raise BadRequest(wrong, f"write {example}")
     port = int(match[2])
-    return BindAddress(match[1] or "127.0.0.1", port, any_port=port == 0)
+    return BindAddress(match[1] or "127.0.0.1", port, any_port=port == 0 and not is_url)
 
 
 def ha_place(text: str, avoid: Collection[int] = ()) -> BindAddress:
-    """Where followers connect: port 0 becomes a free one, as name servers get it; without a text,
-    it stays 0. Raises BadRequest and RefusedError."""
-    place = parse_ha(text)
-    if place is None:
-        return BindAddress("", 0, any_port=False)
-    return place if place.port else replace(place, port=free_ports(1, place.host, avoid))
+    """Where followers connect: port 0 becomes a free one, as name servers get it; NOWHERE without a
+    text. Raises BadRequest and RefusedError."""
+    return _with_port(parse_ha(text), 0, avoid)
 
 
 def remoting_place(text: str, avoid: Collection[int] = ()) -> BindAddress:
-    """Where RocketMQ's clients connect: port 0 becomes a free one, none of `avoid`; without a text,
-    it stays 0. Raises BadRequest and RefusedError.
+    """As `ha_place`, for RocketMQ's clients, which connect to a port below it, too.
 
     The port is chosen here, as records hold it, and the writer starts before the gateway.
     """
-    place = parse_remoting(text)
+    return _with_port(parse_remoting(text), VIP_DISTANCE, avoid)
+
+
+def _with_port(place: BindAddress | None, below: int, avoid: Collection[int]) -> BindAddress:
     if place is None:
-        return BindAddress("", 0, any_port=False)
-    if place.port:
-        return place
-    first = free_ports(VIP_DISTANCE + 1, place.host, avoid)
-    return replace(place, port=first + VIP_DISTANCE)
+        return NOWHERE
+    first = place.port - below if place.port else free_ports(below + 1, place.host, avoid)
+    return replace(place, port=first + below)
 
 
 def free_ports(count: int, host: str = "", avoid: Collection[int] = ()) -> int:

@@ -27,6 +27,7 @@ from node.runtime.event_log import fields
 from node.runtime.process import DamageReport
 from node.runtime.state_page import RECOVERING, STARTING, LogPage, WorkerPage
 from node.supervisor.bind import (
+    NOWHERE,
     Advertised,
     BindAddress,
     announced_ha,
@@ -82,7 +83,7 @@ class NodePlaces(NamedTuple):
     gateway: BindAddress
     announced: str = ""
     """What name servers get."""
-    ha: BindAddress = BindAddress("", 0, any_port=False)
+    ha: BindAddress = NOWHERE
     advertised: Advertised = Advertised()
     loopback: str = ""
     """The host by which children reach a control socket at all addresses of both kinds."""

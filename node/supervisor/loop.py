@@ -54,7 +54,7 @@ from node.supervisor.before_start import (
     warn_if_open_to_others,
 )
 from node.supervisor.bind import (
-    BindAddress,
+    NOWHERE,
     ha_place,
     parse_advertise,
     parse_bind,
@@ -136,10 +136,10 @@ def serve(options: Options) -> int:
 
 def _plan_places(options: Options) -> tuple[NodePlaces, list[Port]]:
     """Where the node listens, and the ports for that. Raises BadRequest and RefusedError."""
-    serve, nowhere = options.serve, BindAddress("", 0, any_port=False)
+    serve = options.serve
     control = parse_bind(serve.bind).resolved()
     advertised = parse_advertise(options.network.advertise)
-    avoid = {one.port for one in planned_ports(serve, control, nowhere, nowhere)}
+    avoid = {one.port for one in planned_ports(serve, control, NOWHERE, NOWHERE)}
     gateway = remoting_place(serve.remoting, avoid)
     avoid |= {gateway.port, gateway.port - VIP_DISTANCE}
     ha = ha_place(serve.ha_listen, avoid)

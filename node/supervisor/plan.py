@@ -98,6 +98,10 @@ class RestartLimits:
     """A process without a sign of life for longer is killed, and started again."""
 
 
+_COUNTED = {ChildRole.QUEUE: "queue worker", ChildRole.READER: "reader"}
+"""Those of which a node may have several, for people."""
+
+
 @dataclass(slots=True)
 class Child:
     """What the supervisor knows of one process slot."""
@@ -147,15 +151,9 @@ class Child:
     @property
     def name(self) -> str:
         """For people: `queue worker 0`."""
-        return {
-            ChildRole.WRITER: "writer",
-            ChildRole.QUEUE: f"queue worker {self.index}",
-            ChildRole.INDEX: "index worker",
-            ChildRole.READER: f"reader {self.index}",
-            ChildRole.GATEWAY: "gateway",
-            ChildRole.TASKS: "tasks",
-            ChildRole.FOLLOWERS: "followers",
-        }[self.role]
+        if self.role in _COUNTED:
+            return f"{_COUNTED[self.role]} {self.index}"
+        return "index worker" if self.role is ChildRole.INDEX else str(self.role)
 
     @property
     def is_alive(self) -> bool:
@@ -203,17 +201,18 @@ def name_local_sockets(children: list[Child]) -> None:
 
 def page_slot(child: Child, shards: int) -> str:
     """The name of a child's state page."""
-    if child.role is ChildRole.WRITER:
-        return LOG_SLOT
-    if child.role is ChildRole.QUEUE:
-        return queue_slot(child.index, shards)
-    if child.role is ChildRole.INDEX:
-        return "index"
-    if child.role is ChildRole.TASKS:
-        return "tasks-0"
-    if child.role is ChildRole.FOLLOWERS:
-        return FOLLOWERS_SLOT
-    return f"{READER if child.role is ChildRole.READER else GATEWAY}{child.index}"
+    match child.role:
+        case ChildRole.WRITER:
+            return LOG_SLOT
+        case ChildRole.QUEUE:
+            return queue_slot(child.index, shards)
+        case ChildRole.FOLLOWERS:
+            return FOLLOWERS_SLOT
+        case ChildRole.READER:
+            return f"{READER}{child.index}"
+        case ChildRole.GATEWAY:
+            return f"{GATEWAY}{child.index}"
+    return "index" if child.role is ChildRole.INDEX else "tasks-0"
 
 
 def backoff_s(crashes: int, limits: RestartLimits) -> float:
@@ -476,23 +475,13 @@ def state_line(children: list[Child]) -> str:
 
 def summary(children: list[Child]) -> str:
     """For the ready line: `writer tcp://…, 2 queue workers, index worker, 1 reader`."""
-    counts = dict.fromkeys(ChildRole, 0)
-    for child in children:
-        counts[child.role] += child.state is ChildState.RUNNING
     parts = [f"writer {children[0].endpoint}"]
-    for role, text in (
-        (ChildRole.QUEUE, "queue worker"),
-        (ChildRole.INDEX, ""),
-        (ChildRole.READER, "reader"),
-        (ChildRole.GATEWAY, ""),
-        (ChildRole.TASKS, ""),
-        (ChildRole.FOLLOWERS, ""),
-    ):
-        count = counts[role]
-        if role is ChildRole.INDEX:
-            parts += ["index worker"] if count else []
-        elif role in (ChildRole.GATEWAY, ChildRole.TASKS, ChildRole.FOLLOWERS):
-            parts += [str(role)] if count else []
+    for role in list(ChildRole)[1:]:
+        running = [
+            child for child in children if child.role is role and child.state is ChildState.RUNNING
+        ]
+        if role in _COUNTED:
+            parts.append(f"{len(running)} {_COUNTED[role]}{'' if len(running) == 1 else 's'}")
         else:
-            parts.append(f"{count} {text}{'' if count == 1 else 's'}")
+            parts += [child.name for child in running]
     return ", ".join(parts)
