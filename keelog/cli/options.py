@@ -189,8 +189,8 @@ class CliGroup(_WithExamples, click.Group):
         if name.startswith("-") or ctx.resilient_parsing or self.get_command(ctx, name):
             return super().resolve_command(ctx, args)
         known = self.list_commands(ctx)
-        meant = suggestions.for_command(name, known)
-        near = [meant] if meant else difflib.get_close_matches(name, known, n=1)
+        meant = suggestions.COMMANDS.get(name)
+        near = [meant] if meant in known else difflib.get_close_matches(name, known, n=1)
         raise NoCommand(name, " ".join([ctx.command_path, *near, "--help"]), ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -235,12 +235,9 @@ def node_option(function: Function) -> Function:
 def output_options(function: Function) -> Function:
     """Adds --format, --json, --jsonl and --wide; the command gets `output: Output`."""
 
-    def remember(name: str) -> Callable[[click.Context, click.Parameter, bool], None]:
-        def note(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
-            if wanted:
-                ctx.meta[_FORMAT] = name
-
-        return note
+    def remember(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+        if wanted:
+            ctx.meta[_FORMAT] = parameter.name
 
     for name, text in (("jsonl", "one object a line"), ("json", "one document")):
         function = click.option(
@@ -248,7 +245,7 @@ def output_options(function: Function) -> Function:
             is_flag=True,
             is_eager=True,
             expose_value=False,
-            callback=remember(name),
+            callback=remember,
             help=f"As --format {name}: {text}.",
         )(function)
     return format_option(function)

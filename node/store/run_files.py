@@ -77,7 +77,7 @@ class LagSums(NamedTuple):
     in_flight: int = 0
 
 
-class GroupLags(NamedTuple):
+class GroupsStatus(NamedTuple):
     """The lag of consumer groups."""
 
     groups: Annotated[
@@ -90,16 +90,16 @@ class GroupLags(NamedTuple):
     others: LagSums = LagSums()
 
 
-def read_group_lags(root: Path) -> GroupLags:
+def read_group_lags(root: Path) -> GroupsStatus:
     """Zeros without a file."""
     try:
         found = json.loads(read_bounded(run_dir(root) / _GROUPS_FILE, QUEUES_FILE_BYTES_MAX))
         groups, members, *sums = (int(found[name]) for name in ("groups", "members", *_SUMS))
         rows = tuple(_group_row(row) for row in found["rows"][:GROUP_ROWS_MAX])
         others = LagSums(*(int(found["others"][name]) for name in _SUMS))
-        return GroupLags(groups, members, *LagSums(*sums), rows, others)
+        return GroupsStatus(groups, members, *LagSums(*sums), rows, others)
     except (OSError, ValueError, KeyError, TypeError):
-        return GroupLags()
+        return GroupsStatus()
 
 
 def _group_row(found: Mapping[str, Any]) -> GroupLagRow:

@@ -60,7 +60,7 @@ from node.runtime.stats import read_stats
 from node.runtime.stats_series import OPEN_TRANSACTIONS, series
 from node.serving.unix_server import bulk_socket
 from node.store import staging_files
-from node.store.run_files import GroupLags, read_group_lags
+from node.store.run_files import GroupsStatus, read_group_lags
 from node.supervisor.bind import Advertised
 from node.supervisor.child_process import UNKNOWN
 from node.supervisor.monitoring.replication import (
@@ -309,7 +309,7 @@ class Status(NamedTuple):
     retention: RetentionStatus
     damage: DamageStatus
     operations: tuple[OperationStatus, ...]
-    groups: GroupLags
+    groups: GroupsStatus
     timers: TimerState
     followers: FollowersState
     following: FollowState | None

@@ -70,10 +70,8 @@ class Defaults(NamedTuple):
     """What ends the key at the start of a line."""
     is_any_topic: bool = False
     """Objects of other topics are sent to `topic`, too."""
-    delay_level: int = 0
-    delay: float | None = None
-    """Seconds."""
-    deliver_at: int | None = None
+    delays: Mapping[str, Any] = {}
+    """When readers get the messages: `delay_level`, `delay` or `deliver_at`."""
 
 
 @command("produce")
@@ -183,9 +181,7 @@ def _defaults(topic: str, options: Mapping[str, Any]) -> Defaults:
         _pairs(options["pairs"]),
         separator.encode() if separator else b"",
         options["any_topic"],
-        options["delay_level"],
-        options["delay"],
-        options["deliver_at"],
+        {name: options[name] for name in ("delay_level", "delay", "deliver_at")},
     )
 
 
@@ -419,8 +415,8 @@ def read_batches(descriptor: int, batch: int) -> Iterator[list[bytes]]:
 
 def _options(defaults: Defaults) -> keelog.MessageOptions:
     """What lines that are bodies have in common: such messages are encoded many at a time."""
-    names = ("tags", "keys", "properties", "queue_id", "delay_level", "delay", "deliver_at")
-    given = {name: getattr(defaults, name) for name in names}
+    given = {name: getattr(defaults, name) for name in ("tags", "keys", "properties", "queue_id")}
+    given |= defaults.delays
     chosen = {name: value for name, value in given.items() if value or name == "queue_id"}
     return cast(keelog.MessageOptions, chosen)
 
@@ -446,20 +442,17 @@ def message_of(line: Any, number: int, objects: bool, defaults: Defaults) -> kee
             keys=keys,
             properties=defaults.properties,
             queue_id=defaults.queue_id,
-            delay_level=defaults.delay_level,
-            delay=defaults.delay,
-            deliver_at=defaults.deliver_at,
+            **defaults.delays,
         )
     try:
         if callable(line):
             return _from_object(line(), defaults)
         return _from_usual(line, defaults) or _from_object(json.loads(line), defaults)
     except (ValueError, TypeError, RecursionError) as error:
-        hint = "one JSON object a line, as keelog consume --jsonl prints"
-        if callable(line):
-            hint = (
-                "rows as keelog consume --format csv prints, or keelog export --parquet writes them"
-            )
+        rows = "rows as keelog consume --format csv prints, or keelog export --parquet writes them"
+        hint = (
+            rows if callable(line) else "one JSON object a line, as keelog consume --jsonl prints"
+        )
         raise IllegalMessage(f"line {number}: {error}", hint) from None
     except MqError as error:
         raise IllegalMessage(f"line {number}: {error.reason}", error.hint) from None
@@ -502,9 +495,7 @@ def _from_usual(line: bytes, defaults: Defaults) -> keelog.OutgoingMessage | Non
         tags=fields.tags or defaults.tags,
         keys=defaults.keys if keys is None else split_keys(keys) if type(keys) is str else keys,
         queue_id=defaults.queue_id if fields.queue_id is None else fields.queue_id,
-        delay_level=defaults.delay_level,
-        delay=defaults.delay,
-        deliver_at=defaults.deliver_at,
+        **defaults.delays,
     )
 
 
@@ -543,9 +534,7 @@ def _from_object(fields: Any, defaults: Defaults) -> keelog.OutgoingMessage:
         born_timestamp=_take(fields, "born_timestamp", int),
         born_host=_take(fields, "born_host", str) or None,
         reconsume_times=_take(fields, "reconsume_times", int, 0),
-        delay_level=defaults.delay_level,
-        delay=defaults.delay,
-        deliver_at=defaults.deliver_at,
+        **defaults.delays,
     )
 
 
