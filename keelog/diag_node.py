@@ -9,7 +9,6 @@ import http.client
 import ipaddress
 import os
 import socket
-import stat
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -30,7 +29,6 @@ HTTP_S_MAX = 5.0
 _LOCALHOST = ("127.0.0.1", "::1")
 _EVERYWHERE = ("0.0.0.0", "::")
 _OURS = b"keelog_"
-_STDERR = 2
 
 
 class Unproven(MqError):
@@ -187,7 +185,7 @@ def _held_store(pid: int) -> Path | None:
 
 
 def _file_of_stderr(pid: int) -> Path | None:
-    link = Path(f"/proc/{pid}/fd/{_STDERR}")
+    link = Path(f"/proc/{pid}/fd/2")
     with suppress(OSError):
-        return link if stat.S_ISREG(link.stat().st_mode) else None
+        return link if link.is_file() else None
     return None

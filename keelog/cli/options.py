@@ -87,23 +87,15 @@ def _bounded(params: Sequence[click.Parameter]) -> None:
             param.type = WholeRange()
 
 
-class SizeType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+def size(value: Any) -> int:
     """The type of every option that takes bytes: 128, 4KiB, 1MB."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Refuses what is not a size, or less than a byte."""
-        try:
-            found = value if isinstance(value, int) else bytes_of(value)
-        except BadRequest as error:
-            self.fail(f"{error.reason}; {error.hint}.", param, ctx)
-        if not 0 < found < 2**63:
-            self.fail(f"{str(value)[:_SHOWN_DIGITS]} is not from 1 byte to 2^63.", param, ctx)
-        return found
-
-
-SIZE = SizeType()
+    try:
+        found: int = value if isinstance(value, int) else bytes_of(value)
+    except BadRequest as error:
+        raise click.BadParameter(f"{error.reason}; {error.hint}.") from None
+    if not 0 < found < 2**63:
+        raise click.BadParameter(f"{str(value)[:_SHOWN_DIGITS]} is not from 1 byte to 2^63.")
+    return found
 
 
 class _WithExamples:

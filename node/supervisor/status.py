@@ -260,13 +260,6 @@ class RetentionStatus(NamedTuple):
     next: SegmentToGo | None
 
 
-class Usage(NamedTuple):
-    """Memory and CPU time of a process; nulls when it is gone, or the system does not show them."""
-
-    rss_bytes: int | None = None
-    cpu_s: float | None = None
-
-
 class SupervisorStatus(NamedTuple):
     """The supervisor itself."""
 
@@ -275,12 +268,6 @@ class SupervisorStatus(NamedTuple):
     uptime_s: float
     rss_bytes: int | None
     cpu_s: float | None
-
-
-class TransactionStatus(NamedTuple):
-    """As the gateway's last round of checks found them."""
-
-    open: Annotated[int, Fact("that are open for long")]
 
 
 class SettingOrigin(NamedTuple):
@@ -314,7 +301,10 @@ class Status(NamedTuple):
     followers: FollowersState
     following: FollowState | None
     elected: ElectedState | None
-    transactions: TransactionStatus
+    transactions: Annotated[
+        dict[str, int],
+        Fact("that the last round of checks found open for long", names=("open",)),
+    ]
     supervisor: SupervisorStatus
 
 
@@ -353,7 +343,7 @@ def status(view: NodeView) -> Status:
         if settings.follow
         else None,
         elected=read_elected(view.root) if settings.controller_id else None,
-        transactions=TransactionStatus(open_count if has_gateway else 0),
+        transactions={"open": open_count if has_gateway else 0},
         supervisor=SupervisorStatus(
             os.getpid(),
             "stopping" if view.stopping else "running",
@@ -570,14 +560,14 @@ def read_worker(root: Path, slot: str) -> WorkerState:
     return _NO_WORKER
 
 
-def usage(pid: int | None) -> Usage:
-    """What a process takes now."""
+def usage(pid: int | None) -> tuple[int | None, float | None]:
+    """Memory and CPU time of a process; None when it is gone, or the system does not show them."""
     if pid is not None:
         with suppress(psutil.Error, OSError, *UNKNOWN):
             process = psutil.Process(pid)
             times = process.cpu_times()
-            return Usage(process.memory_info().rss, round(times.user + times.system, 3))
-    return Usage()
+            return process.memory_info().rss, round(times.user + times.system, 3)
+    return None, None
 
 
 def disk(view: NodeView) -> DiskStatus:

@@ -14,7 +14,7 @@ import click
 import keelog
 from keelog.cli.failures import DAMAGED, OK, Partial, doing
 from keelog.cli.messages.reading import wait_until_dispatched
-from keelog.cli.messages.selectors import TIME, TIME_MS_MAX, TIMES
+from keelog.cli.messages.selectors import TIME_MS_MAX, TIMES, time
 from keelog.cli.options import CliGroup, node_option, options, output_options
 from keelog.cli.output import Output, say
 from keelog.cli.shapes import MESSAGE_COLUMNS, Bodies, DamagedPlaces, body_options
@@ -32,8 +32,8 @@ choice_options = options(
         "--id", "ids", multiple=True, metavar="ID",
         help="This one, by message id or unique key; may be repeated.",
     ),
-    click.option("--since", type=TIME, metavar="TIME", help=f"Dead from then on: {TIMES}."),
-    click.option("--until", type=TIME, metavar="TIME", help="Dead by then."),
+    click.option("--since", type=time, metavar="TIME", help=f"Dead from then on: {TIMES}."),
+    click.option("--until", type=time, metavar="TIME", help="Dead by then."),
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import click
 import keelog
 from keelog.cli.completion import complete_topics
 from keelog.cli.failures import doing
-from keelog.cli.messages.selectors import TIME, TIMES
+from keelog.cli.messages.selectors import TIMES, time
 from keelog.cli.options import CliGroup, node_option, output_options
 from keelog.cli.output import Output
 from keelog.cli.shapes import (
@@ -61,8 +61,8 @@ def get(msg_id: str | None, output: Output, **options: Any) -> int:
 @msg.command("find")
 @click.option("--topic", required=True, shell_complete=complete_topics)
 @click.option("--key", required=True)
-@click.option("--since", type=TIME, metavar="TIME", help=f"Earliest store time: {TIMES}.")
-@click.option("--until", type=TIME, metavar="TIME", help="Latest store time.")
+@click.option("--since", type=time, metavar="TIME", help=f"Earliest store time: {TIMES}.")
+@click.option("--until", type=time, metavar="TIME", help="Latest store time.")
 @click.option("--limit", type=click.IntRange(1), default=64, show_default=True, metavar="N")
 @click.option("--unique", is_flag=True, help="Looks at UNIQ_KEY only.")
 @on_damage_option

@@ -24,7 +24,7 @@ import msgspec
 import keelog
 from keelog.cli.completion import complete_topics
 from keelog.cli.failures import OK, Partial, doing, needing_pyarrow
-from keelog.cli.messages.selectors import TIME_AHEAD, SecondsType
+from keelog.cli.messages.selectors import duration, time_ahead
 from keelog.cli.options import command, format_option, node_option, progress_option
 from keelog.cli.output import Output, say
 from keelog.cli.shapes import MESSAGE, receipt_shape
@@ -48,7 +48,6 @@ TOPIC_FROM_OBJECT = "-"
 LINE_BYTES_MAX = 16 * 1024 * 1024
 """Room for the largest body in base64, and its properties."""
 BATCH_BYTES_MAX = 8 * 1024 * 1024
-SECONDS = SecondsType()
 Row = Callable[[], dict[str, Any]]
 KEY = "key"
 """A column with one key, beside those that `keelog consume --format csv` prints."""
@@ -106,10 +105,13 @@ class Defaults(NamedTuple):
     help="Readers get the messages after this level of RocketMQ's delays: 1 is 1 s, 3 is 10 s.",
 )  # fmt: skip
 @click.option(
-    "--delay", type=SECONDS, metavar="TIME", help="Readers get the messages after it: 90s, 10m, 2h."
+    "--delay",
+    type=duration,
+    metavar="TIME",
+    help="Readers get the messages after it: 90s, 10m, 2h.",
 )
 @click.option(
-    "--deliver-at", type=TIME_AHEAD, metavar="TIME",
+    "--deliver-at", type=time_ahead, metavar="TIME",
     help="Readers get the messages at this time: +15m, 2026-11-20T10:00, or ms since 1970.",
 )  # fmt: skip
 @click.option("--sync", is_flag=True, help="Each receipt waits until the message is on disk.")

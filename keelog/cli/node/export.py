@@ -13,7 +13,7 @@ import keelog
 from keelog.cli.completion import complete_topics
 from keelog.cli.failures import doing
 from keelog.cli.messages.reading import BoundedReader, ConsumeChoice
-from keelog.cli.messages.selectors import TIME, StartPoint
+from keelog.cli.messages.selectors import StartPoint, time
 from keelog.cli.options import command, node_option, output_options, progress_option
 from keelog.cli.output import Output, flat, say
 from keelog.cli.shapes import (
@@ -41,8 +41,8 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--csv", "csv_file", type=_FILE, metavar="FILE", help="A file.")
 @click.option("--overwrite", is_flag=True, help="With --sqlite and --csv: replaces the file.")
 @click.option("--tags", metavar="'A || B'", help="Only messages with one of these tags.")
-@click.option("--from", "from_ms", type=TIME, metavar="TIME", help="Stored from it on.")
-@click.option("--to", "to_ms", type=TIME, metavar="TIME", help="Stored before it.")
+@click.option("--from", "from_ms", type=time, metavar="TIME", help="Stored from it on.")
+@click.option("--to", "to_ms", type=time, metavar="TIME", help="Stored before it.")
 @on_damage_option
 @node_option
 @progress_option

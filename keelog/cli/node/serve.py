@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import Field, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
@@ -43,15 +43,8 @@ _SHORT = {
 """Settings with RocketMQ's names, whose options are shorter."""
 
 
-class _ServeOption(NamedTuple):
-    """A setting that is an option too."""
-
-    table: str
-    setting: "Field[Any]"
-
-
-_OPTIONS = {
-    _SHORT.get(field.name, field.name): _ServeOption(table, field)
+_OPTIONS: dict[str, tuple[str, "Field[Any]"]] = {
+    _SHORT.get(field.name, field.name): (table, field)
     for table, kind in (
         (SERVE, ServeSettings),
         (NETWORK, NetworkSettings),
@@ -59,7 +52,7 @@ _OPTIONS = {
     )
     for field in fields(kind)
 }
-"""By their names as parameters."""
+"""Settings that are options too, and their tables; by their names as parameters."""
 
 
 def serve_options(function: Callable[..., int]) -> Callable[..., int]:
@@ -84,7 +77,7 @@ def _option(name: str) -> str:
 def _check_for_remoting(options: Iterable[str], remoting: str) -> None:
     """Raises BadRequest for an option that says nothing without a gateway."""
     for name in options:
-        if _OPTIONS[name].table == BROKER and not remoting:
+        if _OPTIONS[name][0] == BROKER and not remoting:
             raise BadRequest(
                 f"{_option(name)} is for RocketMQ's clients, and none is served",
                 "add --remoting HOST:PORT, as --remoting 0.0.0.0:10911",
@@ -150,9 +143,9 @@ def serve(
             table: replace(
                 settings_of(table, given),
                 **{
-                    _OPTIONS[name].setting.name: value
+                    _OPTIONS[name][1].name: value
                     for name, value in said.items()
-                    if _OPTIONS[name].table == table
+                    if _OPTIONS[name][0] == table
                 },
             )
             for table in (SERVE, NETWORK, BROKER)

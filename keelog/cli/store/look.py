@@ -13,8 +13,8 @@ import numpy as np
 
 from keelog.cli import failures
 from keelog.cli.failures import doing
-from keelog.cli.messages.selectors import TIME, TIMES
-from keelog.cli.options import SIZE, command, output_options, progress_option, settings_options
+from keelog.cli.messages.selectors import TIMES, time
+from keelog.cli.options import command, output_options, progress_option, settings_options, size
 from keelog.cli.output import Output, say
 from keelog.cli.shapes import (
     MESSAGE_COLUMNS,
@@ -56,7 +56,7 @@ _ROWS = {"messages": "message", "queues": "queue unit", "index": "index entry"}
 @click.option("--count", type=int, default=32, show_default=True, help="maxMsgNums of the pull.")
 @click.option("--tags", help="Subscription: 'A || B', or * for all; compared by hash.")
 @click.option("--max-messages", type=click.IntRange(1), help="More than the usual 32 messages.")
-@click.option("--max-bytes", type=SIZE, metavar="SIZE", help="More than the usual 256KiB.")
+@click.option("--max-bytes", type=size, metavar="SIZE", help="More than the usual 256KiB.")
 @body_options
 @settings_options
 @output_options
@@ -101,9 +101,9 @@ def get(
 @click.option("--topic", required=True)
 @click.option("--key", required=True, help="One of KEYS, a UNIQ_KEY, or T#TAGS.")
 @click.option(
-    "--since", type=TIME, default=0, metavar="TIME", help=f"Earliest store time: {TIMES}."
+    "--since", type=time, default=0, metavar="TIME", help=f"Earliest store time: {TIMES}."
 )
-@click.option("--until", type=TIME, default=END_OF_TIME, metavar="TIME", help="Latest store time.")
+@click.option("--until", type=time, default=END_OF_TIME, metavar="TIME", help="Latest store time.")
 @click.option("--limit", type=click.IntRange(1), default=MAX_MESSAGES_BATCH, show_default=True)
 @click.option("--unique", is_flag=True, help="Looks at UNIQ_KEY only.")
 @click.option("--candidates", is_flag=True, help="Log offsets as a broker's index answers them.")
@@ -158,7 +158,7 @@ def _candidates(store: StoppedStore, asked: Mapping[str, Any]) -> Iterator[Shape
 @click.option("--topic", required=True)
 @click.option("--queue", type=int, required=True, help="The queue's id.")
 @click.option(
-    "--time", "timestamp", type=TIME, required=True, metavar="TIME", help=f"Store time: {TIMES}."
+    "--time", "timestamp", type=time, required=True, metavar="TIME", help=f"Store time: {TIMES}."
 )
 @click.option(
     "--boundary",

@@ -106,17 +106,12 @@ class Scrape(NamedTuple):
     disk: DiskStatus
 
 
-class _ProcessRun(NamedTuple):
-    pid: int | None
-    counted: float
-    total: float
-
-
 class RunTotals:
     """Sums counts that each process of a slot begins at 0 again."""
 
     def __init__(self) -> None:
-        self._runs: dict[str, _ProcessRun] = {}
+        self._runs: dict[str, tuple[int | None, float, float]] = {}
+        """Of each slot the pid, what that process has counted, and the total."""
 
     def of(self, slot: str, pid: int | None, count: float) -> float:
         """The total of a slot, whose process `pid` has counted to `count`.
@@ -124,12 +119,12 @@ class RunTotals:
         A page shows the predecessor's count until the new process stores its own, so an equal count
         under a new pid adds nothing.
         """
-        last = self._runs.get(slot, _ProcessRun(pid, 0, 0))
-        if count == last.counted:
-            return last.total
-        anew = count < last.counted or pid != last.pid
-        total = last.total + (count if anew else count - last.counted)
-        self._runs[slot] = _ProcessRun(pid, count, total)
+        last_pid, counted, total = self._runs.get(slot, (pid, 0, 0))
+        if count == counted:
+            return total
+        anew = count < counted or pid != last_pid
+        total += count if anew else count - counted
+        self._runs[slot] = pid, count, total
         return total
 
 
