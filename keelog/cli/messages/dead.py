@@ -156,7 +156,10 @@ def _send(client: keelog.Client, letters: "DeadLetters", waiting: Iterator[keelo
     with client.producer() as producer:
         while messages := list(islice(waiting, SENT_AT_ONCE)):
             if not sent:
-                letters.make_retry_topic()
+                try:
+                    client.offsets(letters.retry_topic)
+                except UnknownTopic:  # no member of the group made it; as a broker makes it
+                    client.create_topic(letters.retry_topic, 1)
             outgoing = [_as_new(message, letters.retry_topic) for message in messages]
             try:
                 sent += len(producer.send_many(letters.retry_topic, outgoing))
@@ -228,13 +231,6 @@ class DeadLetters:
             return any(one.physical_offset > message.physical_offset for one in found)
         except UnknownTopic:
             return False
-
-    def make_retry_topic(self) -> None:
-        """As a broker makes it, where no member of the group did so."""
-        try:
-            self._client.offsets(self.retry_topic)
-        except UnknownTopic:
-            self._client.create_topic(self.retry_topic, 1)
 
     def check_ids(self) -> None:
         """Raises NotFound for ids that no dead letter has."""

@@ -10,6 +10,7 @@ import os
 import platform
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,16 +105,17 @@ class Scrape(NamedTuple):
     rows: tuple[ProcessStatus, ...]
     health: HealthStatus
     disk: DiskStatus
+    pages: list[tuple[Child, LogState | WorkerState]]
 
 
 class RunTotals:
     """Sums counts that each process of a slot begins at 0 again."""
 
     def __init__(self) -> None:
-        self._runs: dict[str, tuple[int | None, float, float]] = {}
+        self._runs: dict[object, tuple[int | None, float, float]] = {}
         """Of each slot the pid, what that process has counted, and the total."""
 
-    def of(self, slot: str, pid: int | None, count: float) -> float:
+    def of(self, slot: object, pid: int | None, count: float) -> float:
         """The total of a slot, whose process `pid` has counted to `count`.
 
         A page shows the predecessor's count until the new process stores its own, so an equal count
@@ -140,22 +142,13 @@ class HighWater:
         return self._highest
 
 
-class Exporter:
-    """Makes the text of a scrape. For one thread at a time."""
+class Exporter(Collector):
+    """Makes the text of a scrape; keeps totals, so that a restarted process lowers no counter.
+
+    For one thread at a time.
+    """
 
     content_type = exposition.CONTENT_TYPE_LATEST
-
-    def __init__(self, view: Callable[[], NodeView]) -> None:
-        self._registry = CollectorRegistry()
-        self._registry.register(NodeCollector(view))
-
-    def text(self) -> bytes:
-        """All metrics in Prometheus' text format."""
-        return exposition.generate_latest(self._registry)
-
-
-class NodeCollector(Collector):
-    """Collects at each scrape; keeps totals, so that a restarted process lowers no counter."""
 
     def __init__(self, view: Callable[[], NodeView]) -> None:
         self._view = view
@@ -166,6 +159,12 @@ class NodeCollector(Collector):
         self._appended = HighWater()
         self._by_topic = TopicFamilies(_NODE_LABELS)
         self._topics: TopicsFile | None = None
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def text(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return exposition.generate_latest(self._registry)
 
     def describe(self) -> list[Metric]:
         """Returns nothing: the registry must not collect when it registers this."""
@@ -175,7 +174,16 @@ class NodeCollector(Collector):
         """Yields all families, from one look at the node."""
         view = self._view()
         log = read_log(view.root)
-        look = Scrape(view, log, process_rows(view), health(view), disk(view))
+        pages = [
+            (
+                child,
+                log
+                if child.role is ChildRole.WRITER
+                else read_worker(view.root, page_slot(child, view.shards)),
+            )
+            for child in view.children
+        ]
+        look = Scrape(view, log, process_rows(view), health(view), disk(view), pages)
         yield from self._rocketmq(look)
         yield from self._of_node(look)
         yield from self._of_log(look)
@@ -195,10 +203,10 @@ class NodeCollector(Collector):
         used = disk_space(look.view.root).used_bytes
         lag = max(_lags(look, *_TARGETS.values()), default=0)
         text = "Messages appended to the log."
-        yield CounterMetricFamily("keelog_commitlog_messages", text, records)
+        yield _one("keelog_commitlog_messages_total", text, records)
         yield from self._by_topic.collect(look.view.root)
         text = "Bytes appended to the log."
-        yield _labelled_counter("rocketmq_throughput_in", text, _NODE_LABELS, appended)
+        yield _one("rocketmq_throughput_in_total", text, appended, _NODE_LABELS)
         yield _storage("size", "Bytes used on the file system of the store.", used)
         yield _storage("flush_behind_bytes", "Bytes not flushed yet.", log.appended - log.flushed)
         yield _storage("dispatch_behind_bytes", "Bytes not in queues and index yet.", lag)
@@ -208,7 +216,7 @@ class NodeCollector(Collector):
             yield _storage("message_reserve_time", "Age of the oldest message in ms.", age_ms)
         count = self._topic_count(look.view)
         if count is not None:
-            yield _labelled("rocketmq_topic_number", "Topics.", _NODE_LABELS, count)
+            yield _one("rocketmq_topic_number", "Topics.", count, _NODE_LABELS)
 
     def _topic_count(self, view: NodeView) -> int | None:
         """None while the file cannot be read: the writer reports what is wrong with it."""
@@ -224,11 +232,11 @@ class NodeCollector(Collector):
         view = look.view
         built = (view.version, platform.python_version())
         text = "1, with what runs as labels."
-        yield _gauge("keelog_build_info", text, ["version", "python"], [(built, 1)])
+        yield _family("keelog_build_info", text, ["version", "python"], [(built, 1)])
         ready = int(look.health.ready)
         yield _one("keelog_ready", "1 when the node takes appends and reads.", ready)
         samples = [([check.name], int(check.ok)) for check in look.health.checks]
-        yield _gauge("keelog_check_ok", "1 for a check that is good.", ["check"], samples)
+        yield _family("keelog_check_ok", "1 for a check that is good.", ["check"], samples)
         yield from declared(look.disk)
         folder = own_dir(view.root) / QUARANTINE_DIR
         cut = sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0
@@ -241,7 +249,7 @@ class NodeCollector(Collector):
             for target, role in _TARGETS.items()
             if (found := _lags(look, role))
         ]
-        yield _gauge("keelog_dispatch_lag_bytes", "Of the slowest worker.", ["target"], lags)
+        yield _family("keelog_dispatch_lag_bytes", "Of the slowest worker.", ["target"], lags)
         done = look.rows[0].recovered
         text = "The part of the writer's recovery that is done; 1 when there is none."
         yield _one("keelog_recovery_done_ratio", text, 1 if done is None else done)
@@ -252,73 +260,47 @@ class NodeCollector(Collector):
         )
         rows = [*look.rows, own]
         up = [(_slot(row), int(row.state == ChildState.RUNNING)) for row in rows]
-        yield _gauge("keelog_process_up", "1 for a process that runs.", _SLOT, up)
+        yield _family("keelog_process_up", "1 for a process that runs.", _SLOT, up)
         damaged = [(_slot(row), int(row.state == ChildState.DAMAGED)) for row in look.rows]
         text = "1 for a process that stands before damage."
-        yield _gauge("keelog_process_damaged", text, _SLOT, damaged)
+        yield _family("keelog_process_damaged", text, _SLOT, damaged)
         text = "Reads of the node's processes that met bytes which fail their checks."
-        yield CounterMetricFamily("keelog_damage_found", text, look.view.damage.meetings)
+        yield _one("keelog_damage_found_total", text, look.view.damage.meetings)
         memory = [(_slot(row), row.rss_bytes) for row in rows if row.rss_bytes is not None]
-        yield _gauge("keelog_process_resident_memory_bytes", "Resident memory.", _SLOT, memory)
+        yield _family("keelog_process_resident_memory_bytes", "Resident memory.", _SLOT, memory)
         text = "Since it last showed life."
-        yield _gauge("keelog_process_heartbeat_age_seconds", text, _SLOT, _heartbeats(look))
-        cpu = CounterMetricFamily(
-            "keelog_process_cpu_seconds", "User and system time.", labels=_SLOT
-        )
-        for row in rows:
-            slot = _slot(row)
-            cpu.add_metric(slot, self._cpu.of("-".join(slot), row.pid, row.cpu_s or 0))
-        yield cpu
-        dropped = CounterMetricFamily(
-            "keelog_process_dropped_lines", "Log lines that nobody read.", labels=_SLOT
-        )
-        for slot, pid, count in _dropped_lines(look):
-            dropped.add_metric(slot, self._dropped.of("-".join(slot), pid, count))
-        yield dropped
-        restarts = CounterMetricFamily(
-            "keelog_process_restarts", "Starts after an end.", labels=("role", "reason")
-        )
-        for (role, reason), count in _restarts(look.view).items():
-            restarts.add_metric([role, reason], count)
-        yield restarts
+        now = now_ms()
+        beats = [
+            (_slot(child), (now - page.heartbeat_ms) / 1000)
+            for child, page in look.pages
+            if page.heartbeat_ms  # a process that never ran has none
+        ]
+        yield _family("keelog_process_heartbeat_age_seconds", text, _SLOT, beats)
+        cpu = [(_slot(row), self._cpu.of(_slot(row), row.pid, row.cpu_s or 0)) for row in rows]
+        yield _family("keelog_process_cpu_seconds_total", "User and system time.", _SLOT, cpu)
+        counts = [(_slot(child), page.pid, page.dropped_lines) for child, page in look.pages]
+        counts.append((_slot(own), os.getpid(), stderr.dropped))
+        dropped = [(slot, self._dropped.of(slot, pid, count)) for slot, pid, count in counts]
+        text = "Log lines that nobody read."
+        yield _family("keelog_process_dropped_lines_total", text, _SLOT, dropped)
+        text, restarts = "Starts after an end.", _restarts(look.view).items()
+        yield _family("keelog_process_restarts_total", text, ("role", "reason"), restarts)
 
     def _of_readers(self, look: Scrape) -> Iterator[Metric]:
-        requests = CounterMetricFamily(
-            "keelog_reader_requests", "Requests that readers answered.", labels=["index"]
-        )
-        held = GaugeMetricFamily(
-            "keelog_reader_held_pulls", "Pulls that wait for messages.", labels=["index"]
-        )
-        for child in look.view.children:
-            if child.role is ChildRole.READER:
-                slot = page_slot(child, look.view.shards)
-                page = read_worker(look.view.root, slot)
-                count = self._requests.of(slot, page.pid, page.requests)
-                requests.add_metric([str(child.index)], count)
-                held.add_metric([str(child.index)], page.held)
-        yield requests
-        yield held
-
-
-def _heartbeats(look: Scrape) -> Iterator[Sample]:
-    """Ages in seconds; a process that never ran has none."""
-    now = now_ms()
-    for slot, page in _pages(look):
-        if page.heartbeat_ms:
-            yield slot, (now - page.heartbeat_ms) / 1000
-
-
-def _dropped_lines(look: Scrape) -> Iterator[tuple[tuple[str, str], int, int]]:
-    """Slot, pid and number of lines, of the children and of the supervisor itself."""
-    yield from ((slot, page.pid, page.dropped_lines) for slot, page in _pages(look))
-    yield ("supervisor", "0"), os.getpid(), stderr.dropped
-
-
-def _pages(look: Scrape) -> Iterator[tuple[tuple[str, str], LogState | WorkerState]]:
-    for child in look.view.children:
-        slot = page_slot(child, look.view.shards)
-        page = look.log if child.role is ChildRole.WRITER else read_worker(look.view.root, slot)
-        yield (child.role, str(child.index)), page
+        pages = [
+            (child, page)
+            for child, page in look.pages
+            if child.role is ChildRole.READER and isinstance(page, WorkerState)
+        ]
+        requests = [
+            ([str(child.index)], self._requests.of(_slot(child), page.pid, page.requests))
+            for child, page in pages
+        ]
+        text = "Requests that readers answered."
+        yield _family("keelog_reader_requests_total", text, ["index"], requests)
+        held = [([str(child.index)], page.held) for child, page in pages]
+        text = "Pulls that wait for messages."
+        yield _family("keelog_reader_held_pulls", text, ["index"], held)
 
 
 def _restarts(view: NodeView) -> dict[tuple[str, str], int]:
@@ -334,8 +316,8 @@ def _restarts(view: NodeView) -> dict[tuple[str, str], int]:
     return counts
 
 
-def _slot(row: ProcessStatus) -> tuple[str, str]:
-    return str(row.role), str(row.index)
+def _slot(one: Child | ProcessStatus) -> tuple[str, str]:
+    return str(one.role), str(one.index)
 
 
 def _lags(look: Scrape, *roles: ChildRole) -> list[int]:
@@ -354,37 +336,24 @@ def stats_families(slots: list[SlotStats]) -> Iterator[Metric]:
             values[one] = values.get(one, 0) + value
         for one, histogram in slot.histograms.items():
             histograms[one] = histograms.get(one, NO_TIMES).plus(histogram)
-    for family, all_series in _declared_series().items():
-        yield _metric_of(family, all_series, values, histograms)
-
-
-def _declared_series() -> dict[Family, list[Series]]:
-    """The series of each family, each once, although two roles may declare the same one."""
-    found: dict[Family, dict[Series, None]] = {}
-    for of_role in SERIES.values():
-        for one in of_role:
-            found.setdefault(one.family, {})[one] = None
-    return {family: list(all_series) for family, all_series in found.items()}
-
-
-def _metric_of(
-    family: Family,
-    all_series: list[Series],
-    values: Mapping[Series, int],
-    histograms: Mapping[Series, Histogram],
-) -> Metric:
-    names = [name for name, _ in all_series[0].labels]
-    if family.kind in (SeriesKind.SECONDS, SeriesKind.SIZES):
-        return _histograms(
-            family, names, {one: histograms.get(one, NO_TIMES) for one in all_series}
-        )
-    kind = GaugeMetricFamily if family.kind is SeriesKind.GAUGE else CounterMetricFamily
-    metric = kind(family.name, family.text, labels=names)
-    for one in all_series:
-        value = values.get(one, 0)
-        if value or family is not REQUESTS or OK in dict(one.labels).values():
-            metric.add_metric([label for _, label in one.labels], value)
-    return metric
+    families: dict[Family, dict[Series, None]] = {}
+    for one in chain.from_iterable(SERIES.values()):  # two roles may declare the same one
+        families.setdefault(one.family, {})[one] = None
+    for family, all_series in families.items():
+        names = [name for name, _ in next(iter(all_series)).labels]
+        if family.kind in (SeriesKind.SECONDS, SeriesKind.SIZES):
+            found = {one: histograms.get(one, NO_TIMES) for one in all_series}
+            yield _histograms(family, names, found)
+            continue
+        samples = [
+            ([label for _, label in one.labels], value)
+            for one in all_series
+            if (value := values.get(one, 0))
+            or family is not REQUESTS
+            or OK in dict(one.labels).values()
+        ]
+        is_gauge = family.kind is SeriesKind.GAUGE
+        yield _family(f"{family.name}{'' if is_gauge else '_total'}", family.text, names, samples)
 
 
 def _histograms(family: Family, names: list[str], found: Mapping[Series, Histogram]) -> Metric:
@@ -438,10 +407,8 @@ class TopicFamilies:
         return found
 
     def _family(self, name: str, text: str, values: Mapping[str, int]) -> Metric:
-        family = CounterMetricFamily(name, text, labels=[*self._labels, "topic"])
-        for topic, value in values.items():
-            family.add_metric([*self._labels.values(), topic], value)
-        return family
+        samples = [([*self._labels.values(), topic], value) for topic, value in values.items()]
+        return _family(f"{name}_total", text, [*self._labels, "topic"], samples)
 
 
 def group_families(root: Path, labels: Mapping[str, str]) -> Iterator[Metric]:
@@ -457,13 +424,13 @@ def group_families(root: Path, labels: Mapping[str, str]) -> Iterator[Metric]:
         ("ready", "Messages that no member has yet.", lambda lag, held: lag - held),
     ):
         samples = [([*node, group, topic], value(*counts)) for group, topic, *counts in rows]
-        yield _gauge(f"rocketmq_consumer_{name}_messages", text, names, samples)
+        yield _family(f"rocketmq_consumer_{name}_messages", text, names, samples)
     # Those of groups without a row are together.
     members = {row.group: row.members for row in found.rows}
     members[OTHER_TOPICS] = max(0, found.members - sum(members.values()))
     samples = [([*node, group], count) for group, count in members.items()]
     text = "Members of groups."
-    yield _gauge("rocketmq_consumer_connections", text, [*labels, _GROUP_LABELS[0]], samples)
+    yield _family("rocketmq_consumer_connections", text, [*labels, _GROUP_LABELS[0]], samples)
     yield from declared(found, labels)
 
 
@@ -491,7 +458,7 @@ def following_families(
         state, node = read_follow_state(root), list(labels.values())
         text = "1 for the state in which a replica is."
         states = [([*node, name], int(state.state == name)) for name in FOLLOW_STATES]
-        yield _gauge("keelog_replica_state", text, [*labels, "state"], states)
+        yield _family("keelog_replica_state", text, [*labels, "state"], states)
         yield from declared(state, labels)
 
 
@@ -499,7 +466,7 @@ def elected_families(root: Path, settings: Settings, labels: Mapping[str, str]) 
     """Yields nothing for a node without controllers."""
     if settings.controller_id:
         leads = int(not settings.follow)
-        yield _labelled("keelog_elected_leads", "1 at the elected master.", labels, leads)
+        yield _one("keelog_elected_leads", "1 at the elected master.", leads, labels)
         yield from declared(read_elected(root), labels)
 
 
@@ -513,31 +480,22 @@ def declared(found: Any, labels: Mapping[str, str] = {}) -> Iterator[Metric]:
             if name.endswith("_ms"):
                 value /= 1000
             text = f"{field.meaning[0].upper()}{field.meaning[1:]}."
-            kind = _labelled_counter if field.metric.endswith("_total") else _labelled
-            yield kind(field.metric, text, labels, value)
+            yield _one(field.metric, text, value, labels)
 
 
-def _one(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, text, value)
-
-
-def _gauge(name: str, text: str, labels: Sequence[str], samples: Iterable[Sample]) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=labels)
+def _family(name: str, text: str, labels: Sequence[str], samples: Iterable[Sample]) -> Metric:
+    """A counter if its name ends with `_total`, else a gauge."""
+    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+    family = kind(name, text, labels=labels)
     for values, value in samples:
         family.add_metric(values, value)
     return family
 
 
-def _labelled(name: str, text: str, labels: Mapping[str, str], value: float) -> Metric:
-    """A gauge with one sample."""
-    return _gauge(name, text, list(labels), [(list(labels.values()), value)])
-
-
-def _labelled_counter(name: str, text: str, labels: Mapping[str, str], value: float) -> Metric:
-    family = CounterMetricFamily(name, text, labels=list(labels))
-    family.add_metric(list(labels.values()), value)
-    return family
+def _one(name: str, text: str, value: float, labels: Mapping[str, str] = {}) -> Metric:
+    """With one sample."""
+    return _family(name, text, list(labels), [(list(labels.values()), value)])
 
 
 def _storage(name: str, text: str, value: float) -> Metric:
-    return _labelled(f"rocketmq_storage_{name}", text, _STORAGE_LABELS, value)
+    return _one(f"rocketmq_storage_{name}", text, value, _STORAGE_LABELS)
