@@ -22,13 +22,17 @@ from node.runtime.event_log import fields
 from node.runtime.process import DamageReport, now_ms
 from node.runtime.run_files import (
     ANOTHER_MASTER,
+    COMPARING,
+    FOLLOWING,
     STEP,
+    STOPPED,
     ElectedState,
     FollowersState,
     FollowState,
     TimerState,
     read_elected,
     read_follow_state,
+    read_followers,
     read_other_master,
     read_timer_state,
 )
@@ -63,12 +67,6 @@ from node.store import staging_files
 from node.store.run_files import GroupsStatus, read_group_lags
 from node.supervisor.bind import Advertised
 from node.supervisor.child_process import UNKNOWN
-from node.supervisor.monitoring.replication import (
-    elected_check,
-    followers_check,
-    followers_of,
-    following_check,
-)
 from node.supervisor.operations import OperationStatus, operations
 from node.supervisor.plan import (
     Child,
@@ -103,6 +101,8 @@ SILENT = "silent"
 """Shown as the state of a process without heartbeats."""
 WARN_AHEAD_MS = 5_000
 """A promoted replica has store times of another clock, which may be this much ahead."""
+CONTROLLERS_HEARD_S = 10.0
+"""After so long without an answer of the controllers the check is bad."""
 GROUP_ROWS_SHOWN_MAX = 100
 """Pairs of a group and a topic in a status, the largest lag first."""
 
@@ -211,12 +211,13 @@ def routes(view: NodeView) -> Fields:
     """
     writer, *others = view.children
     refused = refusal_of_appends(writer, view.store)
+    error = refused and ServiceNotAvailable(f"{refused.reason}: {refused.cause}", refused.hint)
     known = bool(writer.endpoint) and refused is None and not view.stopping
     readers = [child for child in others if child.role is ChildRole.READER and child.endpoint]
     serving = [child for child in readers if child.state is ChildState.RUNNING] or readers
     return {
         "writer": view.advertised.endpoint(writer.endpoint) if known else None,
-        "writer_error": None if refused is None else _error(refused),
+        "writer_error": None if error is None else refusal(0, error)["error"],
         "readers": [view.advertised.endpoint(child.endpoint) for child in serving],
         "local": {
             view.advertised.endpoint(child.endpoint): child.local
@@ -380,6 +381,8 @@ def health(view: NodeView) -> HealthStatus:
     refused = _refused(view, log)
     late = late_flush(view, log)
     silent = silence(view.children, view.limits)
+    ahead_ms = store_ahead_ms(log)
+    clock = f"the newest store time lies {ahead_ms / 1000:.0f} s ahead of it: it is wrong, or was"
     problems = list(staging_files.problems(view.root))
     damage = view.damage.text(view.store)
     master = view.settings.follow
@@ -396,7 +399,7 @@ def health(view: NodeView) -> HealthStatus:
         _check("heartbeat", not silent, silent or "every process gives its own", needed=True),
         _check("flush", not late, late or "none takes long", needed=view.settings.is_sync_flush),
         *_undelivered_check(view),
-        _clock_check(log),
+        _check("clock", ahead_ms <= WARN_AHEAD_MS, clock if ahead_ms else "no store time is ahead"),
         _check("publications", not problems, "; ".join(problems) or "none is stuck"),
         # Reads of everything else go on: one bad record must not cost a node its clients.
         _check("damage", not damage, damage or "none was met since the start"),
@@ -417,14 +420,6 @@ def late_flush(view: NodeView, log: LogState) -> str:
 def store_ahead_ms(log: LogState) -> int:
     """How far the newest store time lies ahead of the clock."""
     return max(0, log.newest_ms - now_ms())
-
-
-def _clock_check(log: LogState) -> HealthCheck:
-    ahead_ms = store_ahead_ms(log)
-    text = f"the newest store time lies {ahead_ms / 1000:.0f} s ahead of it: it is wrong, or was"
-    return _check(
-        "clock", ahead_ms <= WARN_AHEAD_MS, text if ahead_ms else "no store time is ahead"
-    )
 
 
 def _undelivered_check(view: NodeView) -> list[HealthCheck]:
@@ -455,11 +450,6 @@ def _refused(view: NodeView, log: LogState) -> Refusal | None:
     return refusal_of_appends(writer, view.store)
 
 
-def _error(refused: Refusal) -> Fields:
-    error = ServiceNotAvailable(f"{refused.reason}: {refused.cause}", refused.hint)
-    return dict(refusal(0, error)["error"])
-
-
 def _check(name: str, ok: bool, detail: str, needed: bool = False) -> HealthCheck:
     return HealthCheck(name, ok, detail, needed)
 
@@ -468,7 +458,8 @@ def _role_check(view: NodeView, role: ChildRole, name: str, needed: bool) -> Hea
     children = [child for child in view.children if child.role is role]
     running = sum(child.state is ChildState.RUNNING for child in children)
     others = [
-        f"{child.name} {_shown_state(child)}"
+        f"{child.name} "
+        + (child.state if child.recovered is None else f"recovering, {child.recovered:.0%} done")
         for child in children
         if child.state != ChildState.RUNNING
     ]
@@ -498,8 +489,67 @@ def _feature_checks(view: NodeView) -> Iterator[HealthCheck]:
         yield _check("controllers", *elected_check(view.root))
 
 
-def _shown_state(child: Child) -> str:
-    return child.state if child.recovered is None else f"recovering, {child.recovered:.0%} done"
+def following_check(root: Path) -> tuple[bool, str]:
+    """Whether the replica follows, and its state in words."""
+    state = read_follow_state(root)
+    failed = ", ".join(f"{part} ({why})" for part, why in state.metadata.items() if why)
+    words = following_text(state)
+    if failed and state.state == FOLLOWING:
+        words += f"; not taken over: {failed}"
+    return state.state in (FOLLOWING, COMPARING), words
+
+
+def following_text(state: FollowState) -> str:
+    """One line for people."""
+    master = state.master or state.source or "its master"
+    if state.state == FOLLOWING:
+        return f"follows {master}, lag {state.lag_bytes} bytes, {state.lag_ms / 1000:.1f} s"
+    if state.state == STOPPED:
+        return f"stopped following {master}: {state.kind}: {state.reason}"
+    why = state.reason or state.disconnected
+    since_s = (now_ms() - state.disconnected_ms) / 1000
+    since = f", without it for {since_s:.0f} s" if state.disconnected_ms else ""
+    return f"{state.state} to {master}{since}" + (f": {why}" if why else "")
+
+
+def followers_of(root: Path, children: Sequence[Child]) -> FollowersState | None:
+    """None for a node that nobody may follow; nobody while the process does not run."""
+    found = [child for child in children if child.role is ChildRole.FOLLOWERS]
+    if not found:
+        return None
+    state = read_followers(root)
+    return state if found[0].is_alive else state._replace(followers=())
+
+
+def followers_check(state: FollowersState, settings: Settings) -> tuple[bool, str]:
+    """Whether as many are in sync as messages need, and how they are, in words."""
+    needed = settings.followers_needed if settings.waits_for_followers else 0
+    rows = state.followers
+    late = max(rows, key=lambda row: row.lag_bytes, default=None)
+    text = f"{len(rows)} connected, {state.in_sync} in sync"
+    if needed:
+        text += f", {needed} needed"
+    if late is not None:
+        text += f"; the largest lag is {late.lag_bytes} bytes, {late.lag_s:.1f} s"
+    elif state.ended:
+        text += f"; the last one was {state.ended[0].address}: {state.ended[0].reason}"
+    return state.in_sync >= needed, text
+
+
+def elected_check(root: Path) -> tuple[bool, str]:
+    """Whether the controllers answer, and what they have decided in words."""
+    state = read_elected(root)
+    silent_s = (now_ms() - state.heard_ms) / 1000
+    if silent_s > CONTROLLERS_HEARD_S:
+        why = f": {state.why}" if state.why else ""
+        return False, f"no controller has answered for {silent_s:.0f} s{why}"
+    ids = ", ".join(map(str, state.in_sync)) or "nobody"
+    text = (
+        f"node {state.broker_id} {state.role}, epoch {state.epoch}, master {state.master_id} at"
+        f" {state.master or 'no place'}, in sync {ids}; {state.controllers} of"
+        f" {state.controllers_all} controllers hear it, {state.leader or 'none'} leads them"
+    )
+    return not state.why, state.why or text
 
 
 def process_rows(view: NodeView) -> tuple[ProcessStatus, ...]:

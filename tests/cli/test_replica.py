@@ -12,7 +12,7 @@ from keelog.text import time_text
 from node.runtime.process import now_ms
 from node.runtime.run_files import CONNECTING, FOLLOWING, FollowState, write_follow_state
 from node.runtime.state_page import run_dir
-from node.supervisor.monitoring.replication import following_check
+from node.supervisor.status import following_check
 from tests.support.ha_master import HaMaster
 from tests.support.master_log import SEGMENT_BYTES, MasterLog
 from tests.support.node import wait_until

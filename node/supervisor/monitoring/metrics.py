@@ -60,13 +60,13 @@ from node.runtime.stats_series import (
 from node.store.checkpoints import QUARANTINE_DIR, own_dir
 from node.store.config.topics_file import TopicsFile
 from node.store.run_files import read_group_lags
-from node.supervisor.monitoring.replication import followers_of
 from node.supervisor.operations import NO_TIMES
 from node.supervisor.plan import Child, ChildRole, ChildState, page_slot
 from node.supervisor.status import (
     HealthStatus,
     NodeView,
     disk,
+    followers_of,
     health,
     log_status,
     oldest_ms,
