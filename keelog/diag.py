@@ -27,16 +27,7 @@ import keelog
 from keelog.diag_node import Unproven, metrics_text, node_here
 from node.runtime.shortage import disk_space
 from node.runtime.state_page import LOG_SLOT, LogPage, WorkerPage, run_dir
-from node.store.checkpoints import (
-    QUARANTINE_DIR,
-    is_clean,
-    list_progress,
-    load_epochs,
-    load_floor,
-    load_owner,
-    load_tails,
-    own_dir,
-)
+from node.store import checkpoints
 from node.store.condition import read_checkpoint
 from node.supervisor.child_process import UNKNOWN
 from protocol.addresses import without_credentials
@@ -172,7 +163,7 @@ def _add_store(bundle: Bundle, store: Path) -> None:
     looks: dict[str, Callable[[Path], object]] = {
         "files": listing,
         "checkpoint": lambda store: read_checkpoint(store)._asdict(),
-        "epochs": lambda store: [line._asdict() for line in load_epochs(store)],
+        "epochs": lambda store: [line._asdict() for line in checkpoints.load_epochs(store)],
         "own": own_numbers,
         "tails": tails_numbers,
         "pages": pages,
@@ -222,16 +213,16 @@ def listing(store: Path) -> Fields:
 def own_numbers(store: Path) -> Fields:
     """The numbers in our small files."""
     return {
-        "clean": is_clean(store),
-        "floor": load_floor(store),
-        "owner_epoch": load_owner(store),
-        "progress": {name: one._asdict() for name, one in list_progress(store).items()},
+        "clean": checkpoints.is_clean(store),
+        "floor": checkpoints.load_floor(store),
+        "owner_epoch": checkpoints.load_owner(store),
+        "progress": {name: one._asdict() for name, one in checkpoints.list_progress(store).items()},
     }
 
 
 def tails_numbers(store: Path) -> Fields:
     """The snapshot of the queues' ends."""
-    tails = load_tails(store)
+    tails = checkpoints.load_tails(store)
     if tails is None:
         return {"at": None}
     return {
@@ -259,7 +250,9 @@ def pages(store: Path) -> Fields:
 def quarantine_numbers(store: Path) -> list[Fields]:
     """The numbers of each report; its words may name what was cut."""
     rows = []
-    for path in sorted((own_dir(store) / QUARANTINE_DIR).glob("*/report.json")):
+    for path in sorted(
+        (checkpoints.own_dir(store) / checkpoints.QUARANTINE_DIR).glob("*/report.json")
+    ):
         report: object = None
         with suppress(ValueError):
             report = json.loads(path.read_bytes())

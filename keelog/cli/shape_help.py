@@ -5,19 +5,8 @@ Adding a field is allowed, renaming or removing one is not.
 
 import json
 
+from keelog.cli import shapes
 from keelog.cli.settings import SettingProblem
-from keelog.cli.shapes import (
-    ENTRY,
-    INDEX_HEADER,
-    MESSAGE,
-    MESSAGE_RAW,
-    PULL,
-    RECEIPT,
-    UNIT,
-    Shape,
-    integers,
-    texts,
-)
 from keelog.client.groups import GroupMemberInfo, GroupQueue
 from keelog.client.results import TopicCreated, TopicInfo
 from node.supervisor.status import HealthStatus, Status
@@ -26,7 +15,7 @@ from protocol.status import ProcessStatus, shape_of
 
 _TRUTH = "true or false"
 _FIGURES = "text, and its figures"
-FINDING: Shape = {
+FINDING: shapes.Shape = {
     "severity": "error or warning",
     "kind": "torn_tail, bad_magic, bad_size, bad_crc, wrong_place, gap, …",
     "file": "text",
@@ -38,21 +27,21 @@ FINDING: Shape = {
     "count": "integer: of units or entries in a row, of which this is the first",
     "try": "text: the command that fixes it",
 }
-VERIFY: Shape = {
+VERIFY: shapes.Shape = {
     "ok": _TRUTH,
     "read": dict.fromkeys(("records", "units", "entries"), "true or false: true with --deep"),
     "clean_shutdown": _TRUTH,
-    "commit_log": integers("min_offset", "max_offset", "records", "bytes"),
-    "queues": integers("count", "units"),
-    "index": integers("files", "entries"),
+    "commit_log": shapes.integers("min_offset", "max_offset", "records", "bytes"),
+    "queues": shapes.integers("count", "units"),
+    "index": shapes.integers("files", "entries"),
     "findings": [FINDING],
 }
-AUDIT: Shape = VERIFY | {
+AUDIT: shapes.Shape = VERIFY | {
     "findings": [FINDING | {"repair": "text: a command"}],
     "seconds": "number",
 }
-STATS: Shape = {
-    "totals": integers("messages", "queues", "topics"),
+STATS: shapes.Shape = {
+    "totals": shapes.integers("messages", "queues", "topics"),
     "window_ms": "integer",
     "topics": [{"topic": _FIGURES}],
     "queues": [{"topic": "text", "queue_id": "integer, and its figures"}],
@@ -62,24 +51,24 @@ STATS: Shape = {
     "rates": [{"topic": _FIGURES}],
     "tag_rates": [{"topic": _FIGURES}],
 }
-DEMO: Shape = {
+DEMO: shapes.Shape = {
     "sent": "integer",
     "left_out": {"REASON": "integer"},
-    **integers(
+    **shapes.integers(
         "stored", "dispatched", "pulled_equal", "found_by_key", "found_by_time", "looked_up"
     ),
     "verified": {
         "ok": _TRUTH,
         "clean_shutdown": _TRUTH,
-        **integers("records", "units", "entries", "findings"),
+        **shapes.integers("records", "units", "entries", "findings"),
     },
     "store": "text",
     "seconds": "number",
     "spark_topics": [{"topic": _FIGURES}],
 }
-STATUS: Shape = shape_of(Status)
+STATUS: shapes.Shape = shape_of(Status)
 del STATUS["operations"][0]["buckets"]
-TOP: Shape = STATUS | {
+TOP: shapes.Shape = STATUS | {
     "interval_s": "number",
     "rates": {"records_per_s": "number", "appended_bytes_per_s": "number"},
     "operations": [
@@ -91,38 +80,38 @@ TOP: Shape = STATUS | {
             "p99_ms": "number, or null: of the interval",
         }
     ],
-    "dispatch_lag_bytes": integers("queues", "index"),
+    "dispatch_lag_bytes": shapes.integers("queues", "index"),
     "processes": [
         shape_of(ProcessStatus, cpu_percent="number: of one processor, or null"),
     ],
 }
-EXPORT: Shape = {
+EXPORT: shapes.Shape = {
     "out": "text",
     "version": "integer: of the manifest",
-    **integers("rows", "files", "bytes", "rows_in_all", "files_in_all"),
+    **shapes.integers("rows", "files", "bytes", "rows_in_all", "files_in_all"),
     "damaged": "integer: places passed over",
     "seconds": "number",
 }
-SQLITE: Shape = {
+SQLITE: shapes.Shape = {
     "out": "text",
-    **integers("rows", "keys"),
+    **shapes.integers("rows", "keys"),
     "damaged": "integer: places passed over",
 }
-CSV_FILE: Shape = {
+CSV_FILE: shapes.Shape = {
     "out": "text",
     "rows": "integer",
     "damaged": "integer: places passed over, and bodies printed as stored",
 }
-REPAIR: Shape = {
+REPAIR: shapes.Shape = {
     "ok": _TRUTH,
     "applied": _TRUTH,
     "steps": [{"step": "text, and what the step needs"}],
     "lost": {
-        **integers("messages", "unknown_bytes"),
+        **shapes.integers("messages", "unknown_bytes"),
         "queues": [{"topic": "text", "queue_id": "integer", "from": "integer", "to": "integer"}],
     },
 }
-BACKUP: Shape = {
+BACKUP: shapes.Shape = {
     "from": "integer: log offset",
     "to": "integer: log offset",
     "bytes": "integer: of the log, copied now",
@@ -131,23 +120,23 @@ BACKUP: Shape = {
     "damaged": [["integer: log offset, from and to"]],
     "shortfall": "text, only where acknowledged messages may be missing: why",
 }
-INFO: Shape = {
+INFO: shapes.Shape = {
     "path": "text",
     "last_owner": "keelog or rocketmq",
     "clean_shutdown": _TRUTH,
     "commit_log": {
-        **integers("min_offset", "max_offset", "segments", "segment_bytes"),
+        **shapes.integers("min_offset", "max_offset", "segments", "segment_bytes"),
         "oldest_ms": "integer: when the oldest message was stored, ms since 1970, or null",
         "torn_tail": "null, or offset, kind and why",
     },
-    "queues": integers("topics", "count", "file_bytes"),
-    "index": integers("files", "slots", "entries_max"),
+    "queues": shapes.integers("topics", "count", "file_bytes"),
+    "index": shapes.integers("files", "slots", "entries_max"),
     "checkpoint": {"NAME": "integer: ms since 1970, or an offset"},
     "keelog": "null for a broker's store, else epoch, floor, tails_at and progress",
     "disk_bytes": {"FOLDER": "integer"},
 }
-PROMOTION: Shape = {
-    **texts("store", "role"),
+PROMOTION: shapes.Shape = {
+    **shapes.texts("store", "role"),
     "epoch": "integer",
     "offset": "integer: log offset where its own log begins",
     "acknowledged": "integer: up to here the master knew it to be on this disk",
@@ -158,20 +147,23 @@ PROMOTION: Shape = {
     "progress_ms": "integer: ms since 1970, or 0; what was delivered later comes again",
     "topics": ["text: a topic that the log has, and the master's table of topics had not yet"],
 }
-DEMOTION: Shape = {**texts("role", "source"), **integers("epoch", "offset", "acknowledged")}
-REWIND: Shape = {
+DEMOTION: shapes.Shape = {
+    **shapes.texts("role", "source"),
+    **shapes.integers("epoch", "offset", "acknowledged"),
+}
+REWIND: shapes.Shape = {
     "store": "text",
     "applied": _TRUTH,
-    **integers("offset", "end", "bytes", "records", "acknowledged"),
+    **shapes.integers("offset", "end", "bytes", "records", "acknowledged"),
     "kept_in": "text: the folder with what was cut, or empty",
 }
-QUEUE: Shape = {
+QUEUE: shapes.Shape = {
     "topic": "text",
-    **integers("queue_id", "min_offset"),
+    **shapes.integers("queue_id", "min_offset"),
     "max_offset": "integer: of the next message",
 }
 
-SHAPES: dict[str, tuple[Shape, ...]] = {
+SHAPES: dict[str, tuple[shapes.Shape, ...]] = {
     "health": (shape_of(HealthStatus),),
     "status": (STATUS,),
     "top": (TOP,),
@@ -183,8 +175,8 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
             "problems": ["text: what is missing"],
         },
     ),
-    "produce": (RECEIPT,),
-    "consume": (MESSAGE,),
+    "produce": (shapes.RECEIPT,),
+    "consume": (shapes.MESSAGE,),
     "topic ls": (
         shape_of(
             TopicInfo,
@@ -197,7 +189,7 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
     "topic describe": (
         {
             "topic": "text",
-            **integers("perm", "read_queues", "write_queues", "retention_hours"),
+            **shapes.integers("perm", "read_queues", "write_queues", "retention_hours"),
             "queues": [
                 QUEUE | {"bytes": "integer", "oldest_ms": "integer: ms since 1970, or null"}
             ],
@@ -206,7 +198,7 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
     "group ls": (
         {
             "group": "text",
-            **integers("members", "lag"),
+            **shapes.integers("members", "lag"),
             "lag_ms": "integer: the age of the oldest that is not committed, or null",
         },
     ),
@@ -218,7 +210,10 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
         },
     ),
     "group reset": (
-        {"group": "text", "queues": [{"topic": "text", **integers("queue_id", "committed")}]},
+        {
+            "group": "text",
+            "queues": [{"topic": "text", **shapes.integers("queue_id", "committed")}],
+        },
     ),
     "group rm": ({"group": "text", "deleted": "true"},),
     "topic create": (shape_of(TopicCreated),),
@@ -233,14 +228,14 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
     "topic purge": (
         {
             "topic": "text",
-            "queues": [integers("queue_id", "min_offset")],
+            "queues": [shapes.integers("queue_id", "min_offset")],
             "left_in_log_bytes": "integer",
         },
     ),
-    "msg get": (MESSAGE,),
-    "msg find": (MESSAGE,),
+    "msg get": (shapes.MESSAGE,),
+    "msg find": (shapes.MESSAGE,),
     "dead ls": (
-        MESSAGE
+        shapes.MESSAGE
         | {
             "origin_topic": "text: the topic that its producer named",
             "sent_back": "true or false: whether it was sent back since",
@@ -249,7 +244,7 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
     ),
     "dead resend": (
         {
-            **texts("group", "topic"),
+            **shapes.texts("group", "topic"),
             "found": "integer: that were chosen",
             "sent_back_before": "integer: of them, passed over",
             "sent": "integer; without --apply: that would be sent",
@@ -258,9 +253,9 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
     ),
     "export": (SQLITE, EXPORT, CSV_FILE),
     "store info": (INFO,),
-    "store dump": (MESSAGE_RAW, UNIT, ENTRY, INDEX_HEADER),
-    "store get": (PULL,),
-    "store find": (MESSAGE, {"physical_offset": "integer: with --candidates"}),
+    "store dump": (shapes.MESSAGE_RAW, shapes.UNIT, shapes.ENTRY, shapes.INDEX_HEADER),
+    "store get": (shapes.PULL,),
+    "store find": (shapes.MESSAGE, {"physical_offset": "integer: with --candidates"}),
     "store seek": ({"offset": "integer: of the queue"},),
     "store verify": (VERIFY,),
     "store backup": (BACKUP,),
@@ -273,7 +268,7 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
         {
             "start": "integer: log offset",
             "end": "integer: log offset",
-            **integers("records", "queues", "queue_files", "index_files"),
+            **shapes.integers("records", "queues", "queue_files", "index_files"),
             "seconds": "number",
         },
     ),
@@ -290,7 +285,7 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
     "config check": (shape_of(SettingProblem),),
     "context ls": (
         {
-            **texts("name", "node", "description"),
+            **shapes.texts("name", "node", "description"),
             "current": "true or false: whether it is in use",
         },
     ),
@@ -298,7 +293,9 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
         {
             "start": "integer: log offset",
             "end": "integer: log offset",
-            **integers("records", "queues", "units", "queue_files", "index_files", "index_entries"),
+            **shapes.integers(
+                "records", "queues", "units", "queue_files", "index_files", "index_entries"
+            ),
             "ranges": "integer: parts of the log",
             "repaired": "true or false: whether ranges were cut anew",
             "seconds": "number",
@@ -323,7 +320,7 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
 
 def shape_text(command: str) -> str:
     """The shapes of a command, as JSON with kinds for values. Raises BadRequest without one."""
-    shapes = SHAPES.get(command)
-    if shapes is None:
+    found = SHAPES.get(command)
+    if found is None:
         raise BadRequest(f"the shape of keelog {command} is not written down", "try --json")
-    return "\n\nor\n\n".join(json.dumps(one, indent=2, ensure_ascii=False) for one in shapes)
+    return "\n\nor\n\n".join(json.dumps(one, indent=2, ensure_ascii=False) for one in found)

@@ -7,14 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from node.runtime.addresses import address_of, first_address, first_ipv4, listen_at, loopback
-from protocol.addresses import (
-    ANY_HOST,
-    VIP_DISTANCE,
-    WILDCARDS,
-    is_loopback,
-    is_numeric,
-    with_scheme,
-)
+from protocol import addresses
 from protocol.errors import BadRequest, RefusedError
 
 _TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[^\[\]:/]+):([0-9]{1,5}|\*)")
@@ -43,12 +36,12 @@ class BindAddress:
     @property
     def is_wildcard(self) -> bool:
         """True for all addresses of this machine."""
-        return self.host in WILDCARDS
+        return self.host in addresses.WILDCARDS
 
     @property
     def is_loopback(self) -> bool:
         """True if only this host can connect."""
-        return is_loopback(self.address or self.host)
+        return addresses.is_loopback(self.address or self.host)
 
     @property
     def takes_local(self) -> bool:
@@ -105,13 +98,13 @@ class Advertised:
         host, _, port = place.rpartition(":")
         if not port:
             return endpoint
-        given = self.host or (ANY_HOST if host in WILDCARDS else host)
+        given = self.host or (addresses.ANY_HOST if host in addresses.WILDCARDS else host)
         return f"{scheme}://{given}:{self.port(int(port))}"
 
 
 def parse_bind(text: str) -> BindAddress:
     """Reads `tcp://HOST:PORT`, or `HOST:PORT`. Raises BadRequest for anything else."""
-    match = _TCP.fullmatch(with_scheme(text))
+    match = _TCP.fullmatch(addresses.with_scheme(text))
     port = 0 if match is None or match[2] == "*" else int(match[2])
     if match is None or port > _PORT_MAX or not _is_host(match[1]):
         raise BadRequest(
@@ -138,9 +131,9 @@ def parse_remoting(text: str) -> BindAddress | None:
     """
     said = f"remoting {text[:80]!a}"
     place = _parse_listener(text, f"{said} cannot be listened at", "127.0.0.1:10911")
-    if place is not None and 0 < place.port <= VIP_DISTANCE:
+    if place is not None and 0 < place.port <= addresses.VIP_DISTANCE:
         raise BadRequest(
-            f"{said} leaves no port {VIP_DISTANCE} below it",
+            f"{said} leaves no port {addresses.VIP_DISTANCE} below it",
             "write 127.0.0.1:10911, or port 0 for free ones",
         )
     return place
@@ -174,7 +167,7 @@ def remoting_place(text: str, avoid: Collection[int] = ()) -> BindAddress:
 
     The port is chosen here, as records hold it, and the writer starts before the gateway.
     """
-    return _with_port(parse_remoting(text), VIP_DISTANCE, avoid)
+    return _with_port(parse_remoting(text), addresses.VIP_DISTANCE, avoid)
 
 
 def _with_port(place: BindAddress | None, below: int, avoid: Collection[int]) -> BindAddress:
@@ -230,7 +223,7 @@ def _parse_places(text: str, said: str, what: str, example: str) -> tuple[str, .
         if (
             match is None
             or "/" in place
-            or match[1] in (None, *WILDCARDS)
+            or match[1] in (None, *addresses.WILDCARDS)
             or not _is_host(match[1])
             or not 0 < int(match[2]) <= _PORT_MAX
         ):
@@ -247,11 +240,11 @@ def announced_address(gateway: BindAddress, advertised: Advertised, name_server:
     Raises BadRequest where the node listens everywhere, but nobody else reaches this machine.
     """
     host = advertised.host or gateway.host
-    if host in WILDCARDS:
+    if host in addresses.WILDCARDS:
         host = first_address(name_server.rpartition(":")[0])
         if gateway.host == "0.0.0.0" and ":" in host:
             host = first_ipv4()  # nothing listens at an address of IPv6
-        if is_loopback(host):
+        if addresses.is_loopback(host):
             raise BadRequest(
                 f"--remoting {gateway.host}:{gateway.port} has no address to register: this machine"
                 " has only those that others cannot reach",
@@ -266,7 +259,7 @@ def announced_ha(announced: str, ha: BindAddress, advertised: Advertised) -> str
     if not ha.port:
         return ""
     host = advertised.host or ha.host
-    if host in WILDCARDS and announced:
+    if host in addresses.WILDCARDS and announced:
         host = announced.rpartition(":")[0]
     return f"{host}:{advertised.port(ha.port)}"
 
@@ -283,8 +276,10 @@ def parse_advertise(text: str) -> Advertised:
         if (match := _PUBLISHED.fullmatch(part)) is not None:
             published |= _published(match, text)
         else:
-            hosts.append(f"[{part.strip('[]')}]" if ":" in part and is_numeric(part) else part)
-    if len(hosts) > 1 or any(one in WILDCARDS or not _is_host(one) for one in hosts):
+            hosts.append(
+                f"[{part.strip('[]')}]" if ":" in part and addresses.is_numeric(part) else part
+            )
+    if len(hosts) > 1 or any(one in addresses.WILDCARDS or not _is_host(one) for one in hosts):
         raise BadRequest(
             f"advertise {text[:80]!a}: no client can connect to that host",
             "write one host, as db7.example.org, 192.0.2.7 or 2001:db8::7, and after it each port"
@@ -310,16 +305,16 @@ def _published(match: re.Match[str], text: str) -> dict[int, int]:
 
 def _is_host(host: str) -> bool:
     """True for what may be a host: brackets hold an IPv6 address, digits and dots an IPv4 one."""
-    if host == ANY_HOST:
+    if host == addresses.ANY_HOST:
         return True
     if host.startswith("[") or not host.strip("0123456789."):
-        return is_numeric(host) and host.startswith("[") == (":" in host)
+        return addresses.is_numeric(host) and host.startswith("[") == (":" in host)
     return _NAME.fullmatch(host) is not None
 
 
 def _address_of(host: str) -> str:
     """The first IPv4 address of a name, else its first IPv6 address. Raises BadRequest."""
-    if host == ANY_HOST or is_numeric(host):
+    if host == addresses.ANY_HOST or addresses.is_numeric(host):
         return host
     try:
         _, address = address_of(host)

@@ -10,19 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from node.runtime.process import (
-    DO_NOT_RESTART,
-    EXIT_DAMAGED,
-    EXIT_DISK_ERROR,
-    EXIT_DISK_FULL,
-    EXIT_FAILED,
-    EXIT_MOVED,
-    EXIT_NO_RESOURCES,
-    EXIT_OK,
-    EXIT_UNEXPECTED,
-    EXIT_USAGE,
-    WAITED_OUT,
-)
+from node.runtime import process
 from node.runtime.shortage import FREE_SPACE, FULL, MORE_TASKS, SHORT, more_of
 from node.runtime.state_page import LOG_SLOT, queue_slot
 from node.runtime.store_paths import MOVED_HINT
@@ -69,7 +57,10 @@ class ChildState(StrEnum):
 
 
 ALIVE = frozenset({ChildState.STARTING, ChildState.RUNNING, ChildState.STOPPING})
-SHORT_OF = {EXIT_DISK_FULL: ChildState.DISK_FULL, EXIT_NO_RESOURCES: ChildState.NO_RESOURCES}
+SHORT_OF = {
+    process.EXIT_DISK_FULL: ChildState.DISK_FULL,
+    process.EXIT_NO_RESOURCES: ChildState.NO_RESOURCES,
+}
 """What a child waits for after an end for want of it, which is not a crash."""
 TRIED_AGAIN = frozenset({ChildState.BACKING_OFF, ChildState.FAILING, *SHORT_OF.values()})
 OUT_OF_SERVICE = frozenset(
@@ -300,9 +291,9 @@ def restart_reason(code: int) -> str:
     if code < 0:
         return "killed" if -code == signal.SIGKILL else "crashed"
     kinds = {
-        EXIT_OK: "ended",
-        EXIT_UNEXPECTED: "unexpected_error",
-        EXIT_DISK_ERROR: "disk_error",
+        process.EXIT_OK: "ended",
+        process.EXIT_UNEXPECTED: "unexpected_error",
+        process.EXIT_DISK_ERROR: "disk_error",
         **SHORT_OF,
     }
     return str(kinds.get(code, "failed"))
@@ -314,13 +305,13 @@ def note_exit(child: Child, code: int, now: float, limits: RestartLimits) -> Non
     child.cause = child.last_words or f"it ended with {end_of(code)}"
     if child.state is ChildState.STOPPING:
         child.state = ChildState.STOPPED
-    elif code == EXIT_DAMAGED:
+    elif code == process.EXIT_DAMAGED:
         child.state = ChildState.DAMAGED
-    elif code == EXIT_MOVED:
+    elif code == process.EXIT_MOVED:
         child.state = ChildState.MOVED
-    elif code in DO_NOT_RESTART:
+    elif code in process.DO_NOT_RESTART:
         child.state = ChildState.REFUSED
-    elif code in WAITED_OUT:
+    elif code in process.WAITED_OUT:
         child.state = SHORT_OF[code]
         child.start_at = now + limits.full_disk_s
     else:
@@ -328,7 +319,7 @@ def note_exit(child: Child, code: int, now: float, limits: RestartLimits) -> Non
         child.crashes = 1 + (child.crashes if ran_s <= limits.crash_window_s else 0)
         child.is_failing = 0 < limits.crashes_max <= child.crashes
         child.state = ChildState.FAILING if child.is_failing else ChildState.BACKING_OFF
-        if child.is_failing and child.role is ChildRole.WRITER and code == EXIT_DISK_ERROR:
+        if child.is_failing and child.role is ChildRole.WRITER and code == process.EXIT_DISK_ERROR:
             child.state = ChildState.GIVEN_UP  # each try would write to a disk that fails
         child.start_at = now + backoff_s(child.crashes, limits)
 
@@ -367,10 +358,10 @@ def must_end(children: list[Child]) -> int | None:
     if writer.was_ready:
         return None
     if writer.state is ChildState.MOVED:
-        return EXIT_USAGE
+        return process.EXIT_USAGE
     if writer.state in (ChildState.DAMAGED, ChildState.REFUSED):
         return writer.exit_code
-    return EXIT_FAILED if nothing_runs(children) else None
+    return process.EXIT_FAILED if nothing_runs(children) else None
 
 
 def hint_of_end(children: list[Child], is_memory_limited: bool) -> str:
@@ -387,7 +378,7 @@ def hint_of_end(children: list[Child], is_memory_limited: bool) -> str:
         return "give them more memory (ulimit -v, MemoryMax); see what they said above"
     if -signal.SIGABRT in codes or -signal.SIGSYS in codes:
         return "see what they said above; a filter of system calls may forbid what they need"
-    if EXIT_DISK_ERROR in codes:
+    if process.EXIT_DISK_ERROR in codes:
         return "see to that file or its disk; what they said above has more"
     return "see what they said above"
 

@@ -18,67 +18,19 @@ from typing import Annotated, Any, NamedTuple
 
 import psutil
 
+from node.runtime import run_files, shortage, state_page
 from node.runtime.event_log import fields
 from node.runtime.process import DamageReport, now_ms
-from node.runtime.run_files import (
-    ANOTHER_MASTER,
-    COMPARING,
-    FOLLOWING,
-    STEP,
-    STOPPED,
-    ElectedState,
-    FollowersState,
-    FollowState,
-    TimerState,
-    read_elected,
-    read_follow_state,
-    read_followers,
-    read_other_master,
-    read_timer_state,
-)
 from node.runtime.settings import Settings
-from node.runtime.shortage import (
-    FREE_SPACE,
-    FULL,
-    MORE_RESOURCES,
-    SHORT,
-    disk_space,
-    forced_ratio,
-    next_delete_s,
-    room_below,
-    shortage_at,
-    use_of,
-)
-from node.runtime.state_page import (
-    DAMAGED,
-    DISK_FULL,
-    NO_RESOURCES,
-    RECOVERING,
-    STATE_NAMES,
-    LogPage,
-    LogState,
-    WorkerPage,
-    WorkerState,
-)
 from node.runtime.stats import read_stats
 from node.runtime.stats_series import OPEN_TRANSACTIONS, series
 from node.serving.unix_server import bulk_socket
 from node.store import staging_files
 from node.store.run_files import GroupsStatus, read_group_lags
+from node.supervisor import plan
 from node.supervisor.bind import Advertised
 from node.supervisor.child_process import UNKNOWN
 from node.supervisor.operations import OperationStatus, operations
-from node.supervisor.plan import (
-    Child,
-    ChildRole,
-    ChildState,
-    Refusal,
-    RestartLimits,
-    is_silent,
-    page_slot,
-    refusal_of_appends,
-    silence,
-)
 from protocol.addresses import WILDCARDS
 from protocol.errors import ServiceNotAvailable
 from protocol.names import COMMIT_LOG_DIR, offset_file_name, parse_offset_file_name
@@ -106,11 +58,19 @@ CONTROLLERS_HEARD_S = 10.0
 GROUP_ROWS_SHOWN_MAX = 100
 """Pairs of a group and a topic in a status, the largest lag first."""
 
-_NO_LOG = LogState(*(0 for _ in LogState._fields))
-_SHORTAGES = {DISK_FULL: (FULL, FREE_SPACE), NO_RESOURCES: (SHORT, MORE_RESOURCES)}
+_NO_LOG = state_page.LogState(*(0 for _ in state_page.LogState._fields))
+_SHORTAGES = {
+    state_page.DISK_FULL: (shortage.FULL, shortage.FREE_SPACE),
+    state_page.NO_RESOURCES: (shortage.SHORT, shortage.MORE_RESOURCES),
+}
 """What a writer lacks in a state: its name, and the hint."""
-_SHOWN_STATES = (RECOVERING, DAMAGED, DISK_FULL, NO_RESOURCES)
-_NO_WORKER = WorkerState(*(0 for _ in WorkerState._fields))
+_SHOWN_STATES = (
+    state_page.RECOVERING,
+    state_page.DAMAGED,
+    state_page.DISK_FULL,
+    state_page.NO_RESOURCES,
+)
+_NO_WORKER = state_page.WorkerState(*(0 for _ in state_page.WorkerState._fields))
 _HOUR_S = 3600
 
 
@@ -186,9 +146,9 @@ class NodeView:
     """The path of the store, for people."""
     version: str
     settings: Settings
-    limits: RestartLimits
+    limits: plan.RestartLimits
     shards: int
-    children: list[Child]
+    children: list[plan.Child]
     advertised: Advertised
     """What clients are given for the addresses at which the children listen."""
     ready: bool
@@ -210,11 +170,11 @@ def routes(view: NodeView) -> Fields:
     `writer_error` then gives the reason, in the form of the error of a refused request.
     """
     writer, *others = view.children
-    refused = refusal_of_appends(writer, view.store)
+    refused = plan.refusal_of_appends(writer, view.store)
     error = refused and ServiceNotAvailable(f"{refused.reason}: {refused.cause}", refused.hint)
     known = bool(writer.endpoint) and refused is None and not view.stopping
-    readers = [child for child in others if child.role is ChildRole.READER and child.endpoint]
-    serving = [child for child in readers if child.state is ChildState.RUNNING] or readers
+    readers = [child for child in others if child.role is plan.ChildRole.READER and child.endpoint]
+    serving = [child for child in readers if child.state is plan.ChildState.RUNNING] or readers
     return {
         "writer": view.advertised.endpoint(writer.endpoint) if known else None,
         "writer_error": None if error is None else refusal(0, error)["error"],
@@ -240,7 +200,7 @@ def routes(view: NodeView) -> Fields:
 
 def _remoting(view: NodeView) -> str | None:
     """Where the gateway listens; empty before it does, None for a node without one."""
-    gateways = [child for child in view.children if child.role is ChildRole.GATEWAY]
+    gateways = [child for child in view.children if child.role is plan.ChildRole.GATEWAY]
     return view.advertised.endpoint(gateways[0].endpoint) if gateways else None
 
 
@@ -298,10 +258,10 @@ class Status(NamedTuple):
     damage: DamageStatus
     operations: tuple[OperationStatus, ...]
     groups: GroupsStatus
-    timers: TimerState
-    followers: FollowersState
-    following: FollowState | None
-    elected: ElectedState | None
+    timers: run_files.TimerState
+    followers: run_files.FollowersState
+    following: run_files.FollowState | None
+    elected: run_files.ElectedState | None
     transactions: Annotated[
         dict[str, int],
         Fact("that the last round of checks found open for long", names=("open",)),
@@ -316,7 +276,7 @@ def status(view: NodeView) -> Status:
     # A replica takes its messages from a master.
     usual_mode = "replica" if settings.follow else "normal"
     open_count = sum(slot.values.get(series(OPEN_TRANSACTIONS), 0) for slot in stats)
-    has_gateway = any(child.role is ChildRole.GATEWAY for child in view.children)
+    has_gateway = any(child.role is plan.ChildRole.GATEWAY for child in view.children)
     groups = read_group_lags(view.root)
     # Imported here: it brings numpy, for which a start must not wait.
     from protocol.kernel import loader
@@ -338,12 +298,12 @@ def status(view: NodeView) -> Status:
         damage=view.damage.status(view.store),
         operations=operations(stats),
         groups=groups._replace(rows=groups.rows[:GROUP_ROWS_SHOWN_MAX]),
-        timers=read_timer_state(view.root),
-        followers=followers_of(view.root, view.children) or FollowersState(),
-        following=read_follow_state(view.root)._replace(source=settings.follow)
+        timers=run_files.read_timer_state(view.root),
+        followers=followers_of(view.root, view.children) or run_files.FollowersState(),
+        following=run_files.read_follow_state(view.root)._replace(source=settings.follow)
         if settings.follow
         else None,
-        elected=read_elected(view.root) if settings.controller_id else None,
+        elected=run_files.read_elected(view.root) if settings.controller_id else None,
         transactions={"open": open_count if has_gateway else 0},
         supervisor=SupervisorStatus(
             os.getpid(),
@@ -354,7 +314,7 @@ def status(view: NodeView) -> Status:
     )
 
 
-def log_status(log: LogState) -> LogStatus:
+def log_status(log: state_page.LogState) -> LogStatus:
     """The writer's page as status has it."""
     return LogStatus(
         log.min_offset, log.appended, log.committed, log.flushed, log.readable, log.epoch,
@@ -380,7 +340,7 @@ def health(view: NodeView) -> HealthStatus:
     space, log = disk(view), read_log(view.root)
     refused = _refused(view, log)
     late = late_flush(view, log)
-    silent = silence(view.children, view.limits)
+    silent = plan.silence(view.children, view.limits)
     ahead_ms = store_ahead_ms(log)
     clock = f"the newest store time lies {ahead_ms / 1000:.0f} s ahead of it: it is wrong, or was"
     problems = list(staging_files.problems(view.root))
@@ -390,11 +350,11 @@ def health(view: NodeView) -> HealthStatus:
     if refused is not None:
         appends = f"refused, {refused.reason}: {refused.cause}"
     checks = (
-        _role_check(view, ChildRole.WRITER, "writer", needed=True),
+        _role_check(view, plan.ChildRole.WRITER, "writer", needed=True),
         _check("appends", refused is None, appends, needed=True),
-        _role_check(view, ChildRole.READER, "readers", needed=True),
-        _role_check(view, ChildRole.QUEUE, "queue_workers", needed=False),
-        _role_check(view, ChildRole.INDEX, "index_worker", needed=False),
+        _role_check(view, plan.ChildRole.READER, "readers", needed=True),
+        _role_check(view, plan.ChildRole.QUEUE, "queue_workers", needed=False),
+        _role_check(view, plan.ChildRole.INDEX, "index_worker", needed=False),
         *_feature_checks(view),
         _check("heartbeat", not silent, silent or "every process gives its own", needed=True),
         _check("flush", not late, late or "none takes long", needed=view.settings.is_sync_flush),
@@ -408,7 +368,7 @@ def health(view: NodeView) -> HealthStatus:
     return HealthStatus(_is_ready(view, refused, late), checks)
 
 
-def late_flush(view: NodeView, log: LogState) -> str:
+def late_flush(view: NodeView, log: state_page.LogState) -> str:
     """The flush of the log that takes longer than the limit of silence; empty without one."""
     flushes = log.flush_began_ms and view.children[0].is_alive
     took_s = (now_ms() - log.flush_began_ms) / 1000 if flushes else 0.0
@@ -417,51 +377,51 @@ def late_flush(view: NodeView, log: LogState) -> str:
     return f"the disk has not ended a flush of the log for {took_s:.0f} s"
 
 
-def store_ahead_ms(log: LogState) -> int:
+def store_ahead_ms(log: state_page.LogState) -> int:
     """How far the newest store time lies ahead of the clock."""
     return max(0, log.newest_ms - now_ms())
 
 
 def _undelivered_check(view: NodeView) -> list[HealthCheck]:
     """None for a node that delivers, or whose master does."""
-    if view.settings.follow or any(child.role is ChildRole.TASKS for child in view.children):
+    if view.settings.follow or any(child.role is plan.ChildRole.TASKS for child in view.children):
         return []
-    waiting = read_timer_state(view.root).undelivered
+    waiting = run_files.read_timer_state(view.root).undelivered
     text = f"{waiting} messages wait, and nobody delivers them: start the node with --remoting"
     return [_check("delays", not waiting, text if waiting else "no delayed message waits")]
 
 
-def _is_ready(view: NodeView, refused: Refusal | None, late: str) -> bool:
+def _is_ready(view: NodeView, refused: plan.Refusal | None, late: str) -> bool:
     """False while a flush is late in SYNC_FLUSH: no send is acknowledged then."""
     waits = view.settings.is_sync_flush and late != ""
     return view.ready and refused is None and not waits
 
 
-def _refused(view: NodeView, log: LogState) -> Refusal | None:
+def _refused(view: NodeView, log: state_page.LogState) -> plan.Refusal | None:
     """Why appends are refused: as a running writer says it, or as the supervisor knows."""
     writer = view.children[0]
-    other = read_other_master(view.root)
+    other = run_files.read_other_master(view.root)
     if other is not None and other.leads:
-        return Refusal(ANOTHER_MASTER, str(other), STEP)
+        return plan.Refusal(run_files.ANOTHER_MASTER, str(other), run_files.STEP)
     if writer.is_alive and writer.lacks is None and log.state in _SHORTAGES:
         reason, hint = _SHORTAGES[log.state]
-        with suppress(OSError), LogPage.open(view.root) as page:
-            return Refusal(reason, page.refusal.removeprefix(f"{reason}: "), hint)
-    return refusal_of_appends(writer, view.store)
+        with suppress(OSError), state_page.LogPage.open(view.root) as page:
+            return plan.Refusal(reason, page.refusal.removeprefix(f"{reason}: "), hint)
+    return plan.refusal_of_appends(writer, view.store)
 
 
 def _check(name: str, ok: bool, detail: str, needed: bool = False) -> HealthCheck:
     return HealthCheck(name, ok, detail, needed)
 
 
-def _role_check(view: NodeView, role: ChildRole, name: str, needed: bool) -> HealthCheck:
+def _role_check(view: NodeView, role: plan.ChildRole, name: str, needed: bool) -> HealthCheck:
     children = [child for child in view.children if child.role is role]
-    running = sum(child.state is ChildState.RUNNING for child in children)
+    running = sum(child.state is plan.ChildState.RUNNING for child in children)
     others = [
         f"{child.name} "
         + (child.state if child.recovered is None else f"recovering, {child.recovered:.0%} done")
         for child in children
-        if child.state != ChildState.RUNNING
+        if child.state != plan.ChildState.RUNNING
     ]
     detail = ", ".join([f"{running} of {len(children)} running", *others])
     enough = running >= min(1, len(children)) if needed else running == len(children)
@@ -471,17 +431,17 @@ def _role_check(view: NodeView, role: ChildRole, name: str, needed: bool) -> Hea
 def _feature_checks(view: NodeView) -> Iterator[HealthCheck]:
     """Yields the checks of what a node has only where an option asks for it."""
     settings, roles = view.settings, {child.role for child in view.children}
-    if ChildRole.GATEWAY in roles:
-        yield _role_check(view, ChildRole.GATEWAY, "gateway", needed=True)
+    if plan.ChildRole.GATEWAY in roles:
+        yield _role_check(view, plan.ChildRole.GATEWAY, "gateway", needed=True)
         if not settings.follow:  # a replica has no tasks: the master delivers what is delayed
-            yield _role_check(view, ChildRole.TASKS, "tasks", needed=True)
+            yield _role_check(view, plan.ChildRole.TASKS, "tasks", needed=True)
     if not settings.follow and not settings.controller_id and _remoting(view):
-        other = read_other_master(view.root)
-        found = "no other one is known" if other is None else f"{other}; {STEP}"
+        other = run_files.read_other_master(view.root)
+        found = "no other one is known" if other is None else f"{other}; {run_files.STEP}"
         yield _check("masters", other is None, found)
     followers = followers_of(view.root, view.children)
     if followers is not None:
-        yield _role_check(view, ChildRole.FOLLOWERS, "followers_process", needed=True)
+        yield _role_check(view, plan.ChildRole.FOLLOWERS, "followers_process", needed=True)
         yield _check("followers", *followers_check(followers, settings))
     if settings.follow:
         yield _check("following", *following_check(view.root))
@@ -491,20 +451,20 @@ def _feature_checks(view: NodeView) -> Iterator[HealthCheck]:
 
 def following_check(root: Path) -> tuple[bool, str]:
     """Whether the replica follows, and its state in words."""
-    state = read_follow_state(root)
+    state = run_files.read_follow_state(root)
     failed = ", ".join(f"{part} ({why})" for part, why in state.metadata.items() if why)
     words = following_text(state)
-    if failed and state.state == FOLLOWING:
+    if failed and state.state == run_files.FOLLOWING:
         words += f"; not taken over: {failed}"
-    return state.state in (FOLLOWING, COMPARING), words
+    return state.state in (run_files.FOLLOWING, run_files.COMPARING), words
 
 
-def following_text(state: FollowState) -> str:
+def following_text(state: run_files.FollowState) -> str:
     """One line for people."""
     master = state.master or state.source or "its master"
-    if state.state == FOLLOWING:
+    if state.state == run_files.FOLLOWING:
         return f"follows {master}, lag {state.lag_bytes} bytes, {state.lag_ms / 1000:.1f} s"
-    if state.state == STOPPED:
+    if state.state == run_files.STOPPED:
         return f"stopped following {master}: {state.kind}: {state.reason}"
     why = state.reason or state.disconnected
     since_s = (now_ms() - state.disconnected_ms) / 1000
@@ -512,16 +472,16 @@ def following_text(state: FollowState) -> str:
     return f"{state.state} to {master}{since}" + (f": {why}" if why else "")
 
 
-def followers_of(root: Path, children: Sequence[Child]) -> FollowersState | None:
+def followers_of(root: Path, children: Sequence[plan.Child]) -> run_files.FollowersState | None:
     """None for a node that nobody may follow; nobody while the process does not run."""
-    found = [child for child in children if child.role is ChildRole.FOLLOWERS]
+    found = [child for child in children if child.role is plan.ChildRole.FOLLOWERS]
     if not found:
         return None
-    state = read_followers(root)
+    state = run_files.read_followers(root)
     return state if found[0].is_alive else state._replace(followers=())
 
 
-def followers_check(state: FollowersState, settings: Settings) -> tuple[bool, str]:
+def followers_check(state: run_files.FollowersState, settings: Settings) -> tuple[bool, str]:
     """Whether as many are in sync as messages need, and how they are, in words."""
     needed = settings.followers_needed if settings.waits_for_followers else 0
     rows = state.followers
@@ -538,7 +498,7 @@ def followers_check(state: FollowersState, settings: Settings) -> tuple[bool, st
 
 def elected_check(root: Path) -> tuple[bool, str]:
     """Whether the controllers answer, and what they have decided in words."""
-    state = read_elected(root)
+    state = run_files.read_elected(root)
     silent_s = (now_ms() - state.heard_ms) / 1000
     if silent_s > CONTROLLERS_HEARD_S:
         why = f": {state.why}" if state.why else ""
@@ -558,26 +518,26 @@ def process_rows(view: NodeView) -> tuple[ProcessStatus, ...]:
     return tuple(_process_row(view, child, log) for child in view.children)
 
 
-def _process_row(view: NodeView, child: Child, log: LogState) -> ProcessStatus:
-    if child.role is ChildRole.WRITER:
+def _process_row(view: NodeView, child: plan.Child, log: state_page.LogState) -> ProcessStatus:
+    if child.role is plan.ChildRole.WRITER:
         own_state, offset, lag = log.state, log.appended, log.appended - log.flushed
     else:
-        worker = read_worker(view.root, page_slot(child, view.shards))
+        worker = read_worker(view.root, plan.page_slot(child, view.shards))
         own_state, offset, lag = worker.state, worker.dispatched, log.readable - worker.dispatched
-        if child.role is ChildRole.TASKS:
+        if child.role is plan.ChildRole.TASKS:
             lag = 0  # it reads queues, as any consumer
-        if child.role is ChildRole.FOLLOWERS and not worker.held:
+        if child.role is plan.ChildRole.FOLLOWERS and not worker.held:
             lag = 0  # nobody follows
     state: str = child.state
     if child.is_alive and own_state in _SHOWN_STATES:
-        state = STATE_NAMES[own_state]
+        state = state_page.STATE_NAMES[own_state]
     if child.is_failing and child.is_alive:
-        state = ChildState.FAILING
+        state = plan.ChildState.FAILING
     if child.recovered is not None:
-        state = STATE_NAMES[RECOVERING]
+        state = state_page.STATE_NAMES[state_page.RECOVERING]
     if child.lacks is not None and child.is_alive:
         state = child.lacks
-    if is_silent(child, view.limits):
+    if plan.is_silent(child, view.limits):
         state = SILENT
     return ProcessStatus(
         child.role,
@@ -596,16 +556,16 @@ def _process_row(view: NodeView, child: Child, log: LogState) -> ProcessStatus:
     )
 
 
-def read_log(root: Path) -> LogState:
+def read_log(root: Path) -> state_page.LogState:
     """The writer's page; zeros while there is none that can be read."""
-    with suppress(OSError), LogPage.open(root) as page:
+    with suppress(OSError), state_page.LogPage.open(root) as page:
         return page.read()
     return _NO_LOG
 
 
-def read_worker(root: Path, slot: str) -> WorkerState:
+def read_worker(root: Path, slot: str) -> state_page.WorkerState:
     """A worker's page; zeros while there is none that can be read."""
-    with suppress(OSError), WorkerPage.open(root, slot) as page:
+    with suppress(OSError), state_page.WorkerPage.open(root, slot) as page:
         return page.read()
     return _NO_WORKER
 
@@ -623,9 +583,9 @@ def usage(pid: int | None) -> tuple[int | None, float | None]:
 def disk(view: NodeView) -> DiskStatus:
     """Free bytes and the used part of the store's file system, and what that costs by the
     settings, as the writer sees it."""
-    space = disk_space(view.root)
-    shortage = shortage_at(use_of(view.root), view.settings)
-    return DiskStatus(space.free_bytes, round(space.used_ratio, 6), shortage or None)
+    space = shortage.disk_space(view.root)
+    costs = shortage.shortage_at(shortage.use_of(view.root), view.settings)
+    return DiskStatus(space.free_bytes, round(space.used_ratio, 6), costs or None)
 
 
 def disk_text(space: DiskStatus) -> str:
@@ -640,7 +600,7 @@ def _http(view: NodeView) -> str | None:
     return (view.advertised.endpoint(view.http_url) if everywhere else view.http_url) or None
 
 
-def retention(root: Path, settings: Settings, log: LogState) -> RetentionStatus:
+def retention(root: Path, settings: Settings, log: state_page.LogState) -> RetentionStatus:
     """What goes next. `at_ms` is the earliest: a topic of a longer retention, or a worker with a
     lag, keeps a segment."""
     following = None
@@ -649,7 +609,7 @@ def retention(root: Path, settings: Settings, log: LogState) -> RetentionStatus:
     return RetentionStatus(oldest_ms(root, log), following)
 
 
-def oldest_ms(root: Path, log: LogState) -> int | None:
+def oldest_ms(root: Path, log: state_page.LogState) -> int | None:
     """The store time of the log's first record, in ms since 1970; None for an empty log, or while
     its first record cannot be read."""
     # Imported here: it brings numpy, for which a start must not wait.
@@ -686,11 +646,13 @@ def _next_segment(root: Path, settings: Settings) -> SegmentToGo | None:
         start + state.st_size,
         at_ms=1000 * expiry_s(state.st_mtime, settings),
         growth_bytes=max(0, start + over - last - state.st_size) if over else None,
-        disk_bytes=max(0, room_below(root, forced_ratio(settings))) if forced else None,
+        disk_bytes=max(0, shortage.room_below(root, shortage.forced_ratio(settings)))
+        if forced
+        else None,
     )
 
 
 def expiry_s(written_s: float, settings: Settings) -> int:
     """When a segment goes by its age: in the first hour of `delete_when` after
     `file_reserved_time`, unless the disk is full earlier."""
-    return next_delete_s(int(written_s) + settings.file_reserved_time * _HOUR_S, settings)
+    return shortage.next_delete_s(int(written_s) + settings.file_reserved_time * _HOUR_S, settings)

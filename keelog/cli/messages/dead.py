@@ -79,7 +79,7 @@ def ls(group: str | None, node: str, output: Output, **chosen: Any) -> int:
         return OK
     with doing(f"cannot show the dead letters of {group}"), keelog.connect(node) as client:
         letters = DeadLetters(client, group, _choice(**chosen))
-        shapes = (
+        rows = (
             bodies.shape(message.record)
             | {
                 "origin_topic": message.properties.get(RETRY_TOPIC, ""),
@@ -88,7 +88,7 @@ def ls(group: str | None, node: str, output: Output, **chosen: Any) -> int:
             for message in letters.read()
         )
         columns = _TABLE if output.format == "table" else (*MESSAGE_COLUMNS, *_OWN_COLUMNS)
-        if not output.rows(shapes, columns):
+        if not output.rows(rows, columns):
             raise letters.nothing()
         return letters.end() or bodies.end()
 

@@ -7,18 +7,9 @@ from typing import Any
 
 import click
 
+from keelog.cli import settings
 from keelog.cli.failures import doing
 from keelog.cli.options import command, settings_given_options, version
-from keelog.cli.settings import (
-    BROKER,
-    NETWORK,
-    NODE,
-    SERVE,
-    Given,
-    plain_meaning,
-    settings_of,
-    store_pairs,
-)
 from node.supervisor.options import BrokerSettings, NetworkSettings, Options, ServeSettings
 from protocol.errors import BadRequest
 
@@ -46,9 +37,9 @@ _SHORT = {
 _OPTIONS: dict[str, tuple[str, "Field[Any]"]] = {
     _SHORT.get(field.name, field.name): (table, field)
     for table, kind in (
-        (SERVE, ServeSettings),
-        (NETWORK, NetworkSettings),
-        (BROKER, BrokerSettings),
+        (settings.SERVE, ServeSettings),
+        (settings.NETWORK, NetworkSettings),
+        (settings.BROKER, BrokerSettings),
     )
     for field in fields(kind)
 }
@@ -58,7 +49,7 @@ _OPTIONS: dict[str, tuple[str, "Field[Any]"]] = {
 def serve_options(function: Callable[..., int]) -> Callable[..., int]:
     """Adds an option for each of _OPTIONS; None where it is not given."""
     for name, (_, field) in reversed(_OPTIONS.items()):
-        text = plain_meaning(field)
+        text = settings.plain_meaning(field)
         shown = f"  [default: {field.default}]" if field.default != "" else ""
         function = click.option(
             _option(name),
@@ -77,14 +68,14 @@ def _option(name: str) -> str:
 def _check_for_remoting(options: Iterable[str], remoting: str) -> None:
     """Raises BadRequest for an option that says nothing without a gateway."""
     for name in options:
-        if _OPTIONS[name][0] == BROKER and not remoting:
+        if _OPTIONS[name][0] == settings.BROKER and not remoting:
             raise BadRequest(
                 f"{_option(name)} is for RocketMQ's clients, and none is served",
                 "add --remoting HOST:PORT, as --remoting 0.0.0.0:10911",
             )
 
 
-def origins(given: Sequence[Given], options: Iterable[str]) -> list[dict[str, str]]:
+def origins(given: Sequence[settings.Given], options: Iterable[str]) -> list[dict[str, str]]:
     """The origin of each setting, for the node's status; options win, then the last of a name."""
     said = {f"{one.table}.{one.name}": (one.origin, one.where) for one in given}
     for name in options:
@@ -114,7 +105,7 @@ def origins(given: Sequence[Given], options: Iterable[str]) -> list[dict[str, st
 @settings_given_options
 def serve(
     directory: Path,
-    given: tuple[Given, ...],
+    given: tuple[settings.Given, ...],
     while_pid: int | None,
     follow: str | None,
     **options: Any,
@@ -137,32 +128,32 @@ def serve(
 
     with doing(f"cannot serve {directory}"):
         if follow is not None:
-            given = (*given, Given(f"follow={follow}", "option", "--follow"))
+            given = (*given, settings.Given(f"follow={follow}", "option", "--follow"))
         said = {name: value for name, value in options.items() if value is not None}
         tables = {
             table: replace(
-                settings_of(table, given),
+                settings.settings_of(table, given),
                 **{
                     _OPTIONS[name][1].name: value
                     for name, value in said.items()
                     if _OPTIONS[name][0] == table
                 },
             )
-            for table in (SERVE, NETWORK, BROKER)
+            for table in (settings.SERVE, settings.NETWORK, settings.BROKER)
         }
-        asked: ServeSettings = tables[SERVE]
+        asked: ServeSettings = tables[settings.SERVE]
         _check_for_remoting((name for name, value in said.items() if value != ""), asked.remoting)
         return _run(
             Options(
                 root=directory.resolve(),
                 serve=asked,
-                network=tables[NETWORK],
-                broker=tables[BROKER],
-                pairs=store_pairs(given),
+                network=tables[settings.NETWORK],
+                broker=tables[settings.BROKER],
+                pairs=settings.store_pairs(given),
                 origins=origins(given, said),
                 limits=RestartLimits(
                     crashes_max=asked.restart_limit,
-                    silence_s_max=settings_of(NODE, given).silence_limit_s,
+                    silence_s_max=settings.settings_of(settings.NODE, given).silence_limit_s,
                 ),
                 version=version(),
                 while_pid=while_pid,

@@ -23,40 +23,12 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from node.runtime import run_files, stats, stats_series
 from node.runtime.event_log import stderr
 from node.runtime.process import now_ms
-from node.runtime.run_files import (
-    COMPARING,
-    CONNECTING,
-    FOLLOWING,
-    STOPPED,
-    WAITING,
-    read_elected,
-    read_follow_state,
-    read_timer_state,
-)
 from node.runtime.settings import Settings
 from node.runtime.shortage import disk_space
 from node.runtime.state_page import LogState, WorkerState
-from node.runtime.stats import (
-    OTHER_TOPICS,
-    TOPICS_MAX,
-    Count,
-    Histogram,
-    SlotStats,
-    read_stats,
-    read_topics,
-)
-from node.runtime.stats_series import (
-    OK,
-    QUEUE,
-    READER,
-    REQUESTS,
-    SERIES,
-    Family,
-    Series,
-    SeriesKind,
-)
 from node.store.checkpoints import QUARANTINE_DIR, own_dir
 from node.store.config.topics_file import TopicsFile
 from node.store.run_files import read_group_lags
@@ -79,7 +51,13 @@ from protocol.errors import MqError
 from protocol.status import DiskStatus, ProcessStatus, facts_of
 
 Sample = tuple[Sequence[str], float]
-FOLLOW_STATES = (CONNECTING, COMPARING, FOLLOWING, WAITING, STOPPED)
+FOLLOW_STATES = (
+    run_files.CONNECTING,
+    run_files.COMPARING,
+    run_files.FOLLOWING,
+    run_files.WAITING,
+    run_files.STOPPED,
+)
 
 _NODE_LABELS = {
     # The defaults of a broker: brokerClusterName, and brokerName.
@@ -190,11 +168,11 @@ class Exporter(Collector):
         yield from self._of_processes(look)
         yield from self._of_readers(look)
         yield from group_families(view.root, _NODE_LABELS)
-        yield from declared(read_timer_state(view.root), _NODE_LABELS)
+        yield from declared(run_files.read_timer_state(view.root), _NODE_LABELS)
         yield from follower_families(view.root, view.children)
         yield from following_families(view.root, view.settings, _NODE_LABELS)
         yield from elected_families(view.root, view.settings, _NODE_LABELS)
-        yield from stats_families(read_stats(view.root))
+        yield from stats_families(stats.read_stats(view.root))
 
     def _rocketmq(self, look: Scrape) -> Iterator[Metric]:
         log = look.log
@@ -324,24 +302,26 @@ def _lags(look: Scrape, *roles: ChildRole) -> list[int]:
     return [row.lag_bytes or 0 for row in look.rows if row.role in roles]
 
 
-def stats_families(slots: list[SlotStats]) -> Iterator[Metric]:
+def stats_families(slots: list[stats.SlotStats]) -> Iterator[Metric]:
     """Yields one metric for each family, summed over the slots.
 
     Every series is there from the start, except the codes of refusals: most never occur.
     """
-    values: dict[Series, int] = {}
-    histograms: dict[Series, Histogram] = {}
+    values: dict[stats_series.Series, int] = {}
+    histograms: dict[stats_series.Series, stats.Histogram] = {}
     for slot in slots:
         for one, value in slot.values.items():
             values[one] = values.get(one, 0) + value
         for one, histogram in slot.histograms.items():
             histograms[one] = histograms.get(one, NO_TIMES).plus(histogram)
-    families: dict[Family, dict[Series, None]] = {}
-    for one in chain.from_iterable(SERIES.values()):  # two roles may declare the same one
+    families: dict[stats_series.Family, dict[stats_series.Series, None]] = {}
+    for one in chain.from_iterable(
+        stats_series.SERIES.values()
+    ):  # two roles may declare the same one
         families.setdefault(one.family, {})[one] = None
     for family, all_series in families.items():
         names = [name for name, _ in next(iter(all_series)).labels]
-        if family.kind in (SeriesKind.SECONDS, SeriesKind.SIZES):
+        if family.kind in (stats_series.SeriesKind.SECONDS, stats_series.SeriesKind.SIZES):
             found = {one: histograms.get(one, NO_TIMES) for one in all_series}
             yield _histograms(family, names, found)
             continue
@@ -349,16 +329,20 @@ def stats_families(slots: list[SlotStats]) -> Iterator[Metric]:
             ([label for _, label in one.labels], value)
             for one in all_series
             if (value := values.get(one, 0))
-            or family is not REQUESTS
-            or OK in dict(one.labels).values()
+            or family is not stats_series.REQUESTS
+            or stats_series.OK in dict(one.labels).values()
         ]
-        is_gauge = family.kind is SeriesKind.GAUGE
+        is_gauge = family.kind is stats_series.SeriesKind.GAUGE
         yield _family(f"{family.name}{'' if is_gauge else '_total'}", family.text, names, samples)
 
 
-def _histograms(family: Family, names: list[str], found: Mapping[Series, Histogram]) -> Metric:
+def _histograms(
+    family: stats_series.Family,
+    names: list[str],
+    found: Mapping[stats_series.Series, stats.Histogram],
+) -> Metric:
     metric = HistogramMetricFamily(family.name, family.text, labels=names)
-    is_time = family.kind is SeriesKind.SECONDS
+    is_time = family.kind is stats_series.SeriesKind.SECONDS
     for one, histogram in found.items():
         # Below 2**n: whole numbers up to one less.
         buckets = [
@@ -388,7 +372,10 @@ class TopicFamilies:
 
     def collect(self, root: Path) -> Iterator[Metric]:
         """Yields the families with the counts of now."""
-        came, went = self._capped(read_topics(root, QUEUE)), self._capped(read_topics(root, READER))
+        came, went = (
+            self._capped(stats.read_topics(root, stats_series.QUEUE)),
+            self._capped(stats.read_topics(root, stats_series.READER)),
+        )
         messages = {topic: count.messages for topic, count in came.items()}
         yield self._family("rocketmq_messages_in", "Messages placed into queues.", messages)
         messages = {topic: count.messages for topic, count in went.items()}
@@ -396,14 +383,14 @@ class TopicFamilies:
         sizes = {topic: count.bytes for topic, count in went.items()}
         yield self._family("rocketmq_throughput_out", "Bytes handed out by readers.", sizes)
 
-    def _capped(self, counts: Mapping[str, Count]) -> dict[str, Count]:
-        found = {OTHER_TOPICS: Count(0, 0)}
+    def _capped(self, counts: Mapping[str, stats.Count]) -> dict[str, stats.Count]:
+        found = {stats.OTHER_TOPICS: stats.Count(0, 0)}
         for topic, count in counts.items():
-            if len(self._listed) < TOPICS_MAX and topic != OTHER_TOPICS:
+            if len(self._listed) < stats.TOPICS_MAX and topic != stats.OTHER_TOPICS:
                 self._listed[topic] = None
-            shown = topic if topic in self._listed else OTHER_TOPICS
-            before = found.get(shown, Count(0, 0))
-            found[shown] = Count(before.messages + count.messages, before.bytes + count.bytes)
+            shown = topic if topic in self._listed else stats.OTHER_TOPICS
+            before = found.get(shown, stats.Count(0, 0))
+            found[shown] = stats.Count(before.messages + count.messages, before.bytes + count.bytes)
         return found
 
     def _family(self, name: str, text: str, values: Mapping[str, int]) -> Metric:
@@ -415,7 +402,7 @@ def group_families(root: Path, labels: Mapping[str, str]) -> Iterator[Metric]:
     """Yields them from the file of the tasks. `labels` come before those of the group."""
     found = read_group_lags(root)
     node = list(labels.values())
-    others = [(OTHER_TOPICS, OTHER_TOPICS, *found.others)]
+    others = [(stats.OTHER_TOPICS, stats.OTHER_TOPICS, *found.others)]
     rows = [*((row.group, row.topic, row.lag, row.in_flight) for row in found.rows), *others]
     names = [*labels, *_GROUP_LABELS]
     for name, text, value in (
@@ -427,7 +414,7 @@ def group_families(root: Path, labels: Mapping[str, str]) -> Iterator[Metric]:
         yield _family(f"rocketmq_consumer_{name}_messages", text, names, samples)
     # Those of groups without a row are together.
     members = {row.group: row.members for row in found.rows}
-    members[OTHER_TOPICS] = max(0, found.members - sum(members.values()))
+    members[stats.OTHER_TOPICS] = max(0, found.members - sum(members.values()))
     samples = [([*node, group], count) for group, count in members.items()]
     text = "Members of groups."
     yield _family("rocketmq_consumer_connections", text, [*labels, _GROUP_LABELS[0]], samples)
@@ -455,7 +442,7 @@ def following_families(
 ) -> Iterator[Metric]:
     """Yields nothing for a node that follows nobody."""
     if settings.follow:
-        state, node = read_follow_state(root), list(labels.values())
+        state, node = run_files.read_follow_state(root), list(labels.values())
         text = "1 for the state in which a replica is."
         states = [([*node, name], int(state.state == name)) for name in FOLLOW_STATES]
         yield _family("keelog_replica_state", text, [*labels, "state"], states)
@@ -467,7 +454,7 @@ def elected_families(root: Path, settings: Settings, labels: Mapping[str, str]) 
     if settings.controller_id:
         leads = int(not settings.follow)
         yield _one("keelog_elected_leads", "1 at the elected master.", leads, labels)
-        yield from declared(read_elected(root), labels)
+        yield from declared(run_files.read_elected(root), labels)
 
 
 def declared(found: Any, labels: Mapping[str, str] = {}) -> Iterator[Metric]:
