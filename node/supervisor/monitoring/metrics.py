@@ -32,21 +32,9 @@ from node.runtime.state_page import LogState, WorkerState
 from node.store.checkpoints import QUARANTINE_DIR, own_dir
 from node.store.config.topics_file import TopicsFile
 from node.store.run_files import read_group_lags
+from node.supervisor import status
 from node.supervisor.operations import NO_TIMES
 from node.supervisor.plan import Child, ChildRole, ChildState, page_slot
-from node.supervisor.status import (
-    HealthStatus,
-    NodeView,
-    disk,
-    followers_of,
-    health,
-    log_status,
-    oldest_ms,
-    process_rows,
-    read_log,
-    read_worker,
-    usage,
-)
 from protocol.errors import MqError
 from protocol.status import DiskStatus, ProcessStatus, facts_of
 
@@ -78,11 +66,11 @@ _GROUP_LABELS = ("consumer_group", "topic")
 class Scrape(NamedTuple):
     """The state of the node for one scrape, read once so that its metrics agree."""
 
-    view: NodeView
+    view: status.NodeView
     log: LogState
     rows: tuple[ProcessStatus, ...]
-    health: HealthStatus
-    disk: DiskStatus
+    checks: status.HealthStatus
+    space: DiskStatus
     pages: list[tuple[Child, LogState | WorkerState]]
 
 
@@ -128,7 +116,7 @@ class Exporter(Collector):
 
     content_type = exposition.CONTENT_TYPE_LATEST
 
-    def __init__(self, view: Callable[[], NodeView]) -> None:
+    def __init__(self, view: Callable[[], status.NodeView]) -> None:
         self._view = view
         self._records = RunTotals()
         self._requests = RunTotals()
@@ -151,17 +139,19 @@ class Exporter(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yields all families, from one look at the node."""
         view = self._view()
-        log = read_log(view.root)
+        log = status.read_log(view.root)
         pages = [
             (
                 child,
                 log
                 if child.role is ChildRole.WRITER
-                else read_worker(view.root, page_slot(child, view.shards)),
+                else status.read_worker(view.root, page_slot(child, view.shards)),
             )
             for child in view.children
         ]
-        look = Scrape(view, log, process_rows(view), health(view), disk(view), pages)
+        look = Scrape(
+            view, log, status.process_rows(view), status.health(view), status.disk(view), pages
+        )
         yield from self._rocketmq(look)
         yield from self._of_node(look)
         yield from self._of_log(look)
@@ -188,7 +178,7 @@ class Exporter(Collector):
         yield _storage("size", "Bytes used on the file system of the store.", used)
         yield _storage("flush_behind_bytes", "Bytes not flushed yet.", log.appended - log.flushed)
         yield _storage("dispatch_behind_bytes", "Bytes not in queues and index yet.", lag)
-        stored_at = oldest_ms(look.view.root, look.log)
+        stored_at = status.oldest_ms(look.view.root, look.log)
         if stored_at is not None:
             age_ms = max(0, now_ms() - stored_at)
             yield _storage("message_reserve_time", "Age of the oldest message in ms.", age_ms)
@@ -196,7 +186,7 @@ class Exporter(Collector):
         if count is not None:
             yield _one("rocketmq_topic_number", "Topics.", count, _NODE_LABELS)
 
-    def _topic_count(self, view: NodeView) -> int | None:
+    def _topic_count(self, view: status.NodeView) -> int | None:
         """None while the file cannot be read: the writer reports what is wrong with it."""
         try:
             if self._topics is None:
@@ -211,17 +201,17 @@ class Exporter(Collector):
         built = (view.version, platform.python_version())
         text = "1, with what runs as labels."
         yield _family("keelog_build_info", text, ["version", "python"], [(built, 1)])
-        ready = int(look.health.ready)
+        ready = int(look.checks.ready)
         yield _one("keelog_ready", "1 when the node takes appends and reads.", ready)
-        samples = [([check.name], int(check.ok)) for check in look.health.checks]
+        samples = [([check.name], int(check.ok)) for check in look.checks.checks]
         yield _family("keelog_check_ok", "1 for a check that is good.", ["check"], samples)
-        yield from declared(look.disk)
+        yield from declared(look.space)
         folder = own_dir(view.root) / QUARANTINE_DIR
         cut = sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0
         yield _one("keelog_quarantine_folders", "Cuts and repairs kept in quarantine.", cut)
 
     def _of_log(self, look: Scrape) -> Iterator[Metric]:
-        yield from declared(log_status(look.log))
+        yield from declared(status.log_status(look.log))
         lags = [
             ([target], max(found))
             for target, role in _TARGETS.items()
@@ -234,7 +224,7 @@ class Exporter(Collector):
 
     def _of_processes(self, look: Scrape) -> Iterator[Metric]:
         own = ProcessStatus(
-            "supervisor", 0, os.getpid(), ChildState.RUNNING, None, None, *usage(os.getpid())
+            "supervisor", 0, os.getpid(), ChildState.RUNNING, None, None, *status.usage(os.getpid())
         )
         rows = [*look.rows, own]
         up = [(_slot(row), int(row.state == ChildState.RUNNING)) for row in rows]
@@ -281,7 +271,7 @@ class Exporter(Collector):
         yield _family("keelog_reader_held_pulls", text, ["index"], held)
 
 
-def _restarts(view: NodeView) -> dict[tuple[str, str], int]:
+def _restarts(view: status.NodeView) -> dict[tuple[str, str], int]:
     """Restarts by role and reason, summed over the indices of a role.
 
     The usual reasons are there from 0 on: a rate needs the value before the first restart.
@@ -423,7 +413,7 @@ def group_families(root: Path, labels: Mapping[str, str]) -> Iterator[Metric]:
 
 def follower_families(root: Path, children: Sequence[Child]) -> Iterator[Metric]:
     """Yields them for a node that may be followed. Addresses are not labels: the slowest counts."""
-    state = followers_of(root, children)
+    state = status.followers_of(root, children)
     if state is None:
         return
     rows = state.followers
