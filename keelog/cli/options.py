@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -253,7 +253,11 @@ def format_option(function: Function) -> Function:
 
     def convert(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> Output:
         if value == "help" and not ctx.resilient_parsing:
-            show_shape(ctx)
+            # Imported here: only --format help needs the shapes.
+            from keelog.cli.shape_help import shape_text
+
+            click.echo(shape_text(ctx.command_path.removeprefix("keelog ")))
+            ctx.exit()
         return Output(value or ctx.meta.get(_FORMAT))
 
     function = click.option(
@@ -287,15 +291,6 @@ def progress_option(function: Function) -> Function:
         callback=convert,
         help="Does not say on stderr how far it is.",
     )(function)
-
-
-def show_shape(ctx: click.Context) -> NoReturn:
-    """`--format help`: prints the shape of the command's JSON, and ends."""
-    # Imported here: only --format help needs the shapes.
-    from keelog.cli.shape_help import shape_text
-
-    click.echo(shape_text(ctx.command_path.removeprefix("keelog ")))
-    ctx.exit()
 
 
 def settings_options(function: Function) -> Function:

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from protocol.errors import BadRequest
 
 STORE, SERVE, NETWORK, BROKER, NODE = "store", "serve", "network", "broker", "node"
-TABLES = (SERVE, NETWORK, BROKER, NODE, STORE)
+OF_NODE = (SERVE, NETWORK, BROKER, NODE)
+TABLES = (*OF_NODE, STORE)
 """Those of a settings file; the words before a name with -X."""
 SHORT_VARIABLES = {"KEELOG_HTTP": f"{SERVE}.http"}
 """The long one of the same setting wins."""
@@ -36,7 +37,7 @@ class Given(NamedTuple):
 
     pair: str
     origin: str
-    """file, environment or -X."""
+    """file, environment, -X or option."""
     where: str
     """The file, the variable, or nothing."""
 
@@ -72,11 +73,6 @@ def all_given(
         *from_environment(environment),
         *(Given(pair, "-X", "") for pair in options),
     )
-
-
-def store_pairs(given: Sequence[Given]) -> tuple[str, ...]:
-    """For `load_settings`: what was given for a store. Files and variables may speak of more."""
-    return tuple(one.pair for one in given if one.table == STORE)
 
 
 def settings_of(table: str, given: Sequence[Given]) -> Any:

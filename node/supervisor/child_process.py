@@ -323,7 +323,7 @@ class SilenceWatch:
             return
         log.error("process gives no sign of life and is killed", extra=extra)
         child.is_killed_for_silence = True
-        plan.note_last_words(child, f"it gave no sign of life for {child.computing_s:.0f} s")
+        child.last_words = f"it gave no sign of life for {child.computing_s:.0f} s"
         process.signal(signal.SIGKILL)
 
 

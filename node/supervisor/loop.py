@@ -286,7 +286,7 @@ class Supervisor:
             log.error("process cannot be started", extra=details)  # noqa: TRY400 (no bug of ours)
             is_short = error.errno in NO_PROCESS
             words = f"no_resources: {error.strerror}" if is_short else str(error)
-            plan.note_last_words(child, words)
+            child.last_words = words
             code = EXIT_NO_RESOURCES if is_short else EXIT_FAILED
             plan.note_exit(child, code, now, self.options.limits)
             return
@@ -321,7 +321,7 @@ class Supervisor:
                 self._damage.note(child.name, report.damage, logs=logs)
                 continue
             if report.endpoint is None:
-                plan.note_last_words(child, report.reason)
+                child.last_words = report.reason
                 continue
             if child.role is ChildRole.WRITER and not child.was_ready:
                 shards = self.options.serve.queue_workers

@@ -276,11 +276,6 @@ def note_ready(child: Child, endpoint: str) -> None:
         child.state = ChildState.RUNNING
 
 
-def note_last_words(child: Child, reason: str) -> None:
-    """Notes the reason that it reports for its end."""
-    child.last_words = reason
-
-
 def end_of(code: int) -> str:
     """How a process ended, by its exit code: `code 1`, `signal 9`."""
     return f"signal {-code}" if code < 0 else f"code {code}"

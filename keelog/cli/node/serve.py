@@ -1,7 +1,7 @@
 """`keelog serve`: a node in the foreground."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import Field, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
@@ -65,22 +65,9 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _check_for_remoting(options: Iterable[str], remoting: str) -> None:
-    """Raises BadRequest for an option that says nothing without a gateway."""
-    for name in options:
-        if _OPTIONS[name][0] == settings.BROKER and not remoting:
-            raise BadRequest(
-                f"{_option(name)} is for RocketMQ's clients, and none is served",
-                "add --remoting HOST:PORT, as --remoting 0.0.0.0:10911",
-            )
-
-
-def origins(given: Sequence[settings.Given], options: Iterable[str]) -> list[dict[str, str]]:
-    """The origin of each setting, for the node's status; options win, then the last of a name."""
+def origins(given: Sequence[settings.Given]) -> list[dict[str, str]]:
+    """The origin of each setting, for the node's status; the last of a name wins."""
     said = {f"{one.table}.{one.name}": (one.origin, one.where) for one in given}
-    for name in options:
-        table, field = _OPTIONS[name]
-        said[f"{table}.{field.name}"] = ("option", _option(name))
     return [
         {"setting": name, "origin": origin, "where": where}
         for name, (origin, where) in said.items()
@@ -130,43 +117,37 @@ def serve(
         if follow is not None:
             given = (*given, settings.Given(f"follow={follow}", "option", "--follow"))
         said = {name: value for name, value in options.items() if value is not None}
-        tables = {
-            table: replace(
-                settings.settings_of(table, given),
-                **{
-                    _OPTIONS[name][1].name: value
-                    for name, value in said.items()
-                    if _OPTIONS[name][0] == table
-                },
-            )
-            for table in (settings.SERVE, settings.NETWORK, settings.BROKER)
-        }
+        for name, value in said.items():
+            table, field = _OPTIONS[name]
+            pair = f"{table}.{field.name}={value}"
+            given = (*given, settings.Given(pair, "option", _option(name)))
+        tables = {table: settings.settings_of(table, given) for table in settings.OF_NODE}
         asked: ServeSettings = tables[settings.SERVE]
-        _check_for_remoting((name for name, value in said.items() if value != ""), asked.remoting)
-        return _run(
-            Options(
-                root=directory.resolve(),
-                serve=asked,
-                network=tables[settings.NETWORK],
-                broker=tables[settings.BROKER],
-                pairs=settings.store_pairs(given),
-                origins=origins(given, said),
-                limits=RestartLimits(
-                    crashes_max=asked.restart_limit,
-                    silence_s_max=settings.settings_of(settings.NODE, given).silence_limit_s,
-                ),
-                version=version(),
-                while_pid=while_pid,
-            )
+        for name, value in said.items():
+            if _OPTIONS[name][0] == settings.BROKER and value != "" and not asked.remoting:
+                raise BadRequest(
+                    f"{_option(name)} is for RocketMQ's clients, and none is served",
+                    "add --remoting HOST:PORT, as --remoting 0.0.0.0:10911",
+                )
+        node = Options(
+            root=directory.resolve(),
+            serve=asked,
+            network=tables[settings.NETWORK],
+            broker=tables[settings.BROKER],
+            # Files and variables may speak of more than a store.
+            pairs=tuple(one.pair for one in given if one.table == settings.STORE),
+            origins=origins(given),
+            limits=RestartLimits(
+                crashes_max=asked.restart_limit,
+                silence_s_max=tables[settings.NODE].silence_limit_s,
+            ),
+            version=version(),
+            while_pid=while_pid,
         )
+        if node.broker.controller_addr:  # below a keeper, where controllers elect the master
+            from keelog.cli.node.elected import serve_elected
 
+            return serve_elected(node)
+        from node.supervisor.loop import serve as serve_node
 
-def _run(options: Options) -> int:
-    """Runs the node, below a keeper where controllers elect the master."""
-    if options.broker.controller_addr:
-        from keelog.cli.node.elected import serve_elected
-
-        return serve_elected(options)
-    from node.supervisor.loop import serve
-
-    return serve(options)
+        return serve_node(node)

@@ -29,7 +29,7 @@ from node.supervisor.status import (
     process_rows,
     read_log,
 )
-from protocol.status import ProcessStatus, as_json
+from protocol.status import as_json
 
 if TYPE_CHECKING:
     from node.supervisor.monitoring.metrics import Exporter
@@ -275,7 +275,12 @@ class HealthPages:
             f"log: {log.appended - log.min_offset} bytes, up to {log.appended}, "
             f"{unflushed} of them not flushed yet\n",
             f"disk: {disk_text(space)}\n",
-            *(_process_line(row) for row in process_rows(view)),
+            *(
+                f"{row.role} {row.index}: {row.state}, pid {row.pid}, "
+                f"{row.restarts} restarts, {row.lag_bytes} bytes behind"
+                f"{'' if row.cause is None else ', ' + row.cause}\n"
+                for row in process_rows(view)
+            ),
             *_check_lines(found),
         ]
         return Page(_status_code(found), "".join(lines))
@@ -305,11 +310,3 @@ def _check_lines(found: HealthStatus) -> list[str]:
         f"{'' if check.needed else ' (not needed to be ready)'}\n"
         for check in found.checks
     ]
-
-
-def _process_line(row: ProcessStatus) -> str:
-    return (
-        f"{row.role} {row.index}: {row.state}, pid {row.pid}, "
-        f"{row.restarts} restarts, {row.lag_bytes} bytes behind"
-        f"{'' if row.cause is None else ', ' + row.cause}\n"
-    )
