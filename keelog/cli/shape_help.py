@@ -8,10 +8,13 @@ import json
 from keelog.cli import shapes
 from keelog.cli.settings import SettingProblem
 from keelog.client.groups import GroupMemberInfo, GroupQueue
-from keelog.client.results import TopicCreated, TopicInfo
+from keelog.client.results import TopicCreated, TopicDeleted, TopicInfo, TopicPurged
+from keelog.replication.roles import Rewind
+from keelog.sqlite_export import SqliteResult
 from node.supervisor.status import HealthStatus, Status
 from protocol.errors import BadRequest
 from protocol.status import ProcessStatus, shape_of
+from workers.rebuild import RebuildReport
 
 _TRUTH = "true or false"
 _FIGURES = "text, and its figures"
@@ -92,11 +95,7 @@ EXPORT: shapes.Shape = {
     "damaged": "integer: places passed over",
     "seconds": "number",
 }
-SQLITE: shapes.Shape = {
-    "out": "text",
-    **shapes.integers("rows", "keys"),
-    "damaged": "integer: places passed over",
-}
+SQLITE: shapes.Shape = shape_of(SqliteResult, damaged="integer: places passed over")
 CSV_FILE: shapes.Shape = {
     "out": "text",
     "rows": "integer",
@@ -151,12 +150,7 @@ DEMOTION: shapes.Shape = {
     **shapes.texts("role", "source"),
     **shapes.integers("epoch", "offset", "acknowledged"),
 }
-REWIND: shapes.Shape = {
-    "store": "text",
-    "applied": _TRUTH,
-    **shapes.integers("offset", "end", "bytes", "records", "acknowledged"),
-    "kept_in": "text: the folder with what was cut, or empty",
-}
+REWIND: shapes.Shape = shape_of(Rewind, kept_in="text: the folder with what was cut, or empty")
 QUEUE: shapes.Shape = {
     "topic": "text",
     **shapes.integers("queue_id", "min_offset"),
@@ -217,21 +211,8 @@ SHAPES: dict[str, tuple[shapes.Shape, ...]] = {
     ),
     "group rm": ({"group": "text", "deleted": "true"},),
     "topic create": (shape_of(TopicCreated),),
-    "topic rm": (
-        {
-            "topic": "text",
-            "deleted": "true",
-            "left_in_log_bytes": "integer",
-            "until": "integer: ms since 1970, or null",
-        },
-    ),
-    "topic purge": (
-        {
-            "topic": "text",
-            "queues": [shapes.integers("queue_id", "min_offset")],
-            "left_in_log_bytes": "integer",
-        },
-    ),
+    "topic rm": (shape_of(TopicDeleted, deleted="true", until="integer: ms since 1970, or null"),),
+    "topic purge": (shape_of(TopicPurged),),
     "msg get": (shapes.MESSAGE,),
     "msg find": (shapes.MESSAGE,),
     "dead ls": (
@@ -265,12 +246,7 @@ SHAPES: dict[str, tuple[shapes.Shape, ...]] = {
     "replica demote": (DEMOTION,),
     "replica rewind": (REWIND,),
     "store rebuild": (
-        {
-            "start": "integer: log offset",
-            "end": "integer: log offset",
-            **shapes.integers("records", "queues", "queue_files", "index_files"),
-            "seconds": "number",
-        },
+        shape_of(RebuildReport, start="integer: log offset", end="integer: log offset"),
     ),
     "store export": (EXPORT, SQLITE),
     "config show": (
