@@ -127,14 +127,14 @@ def gather(node: str, store: Path | None, log_file: Path | None) -> Bundle:
     else:
         _add_answers(bundle, node, status, health)
         try:
-            here = node_here(node, status)
+            own_store, own_log, pids = node_here(node, status)
         except Unproven as error:
             # Its replies name paths, which may be anybody's: none of them is read.
             given = {"store/": store, "log.txt": log_file, "processes.json": None}
             absent = ", ".join(name for name, path in given.items() if path is None)
             bundle.lacks(f"{absent}: {error.reason}; {NAME_BOTH}")
         else:
-            store, log_file, pids = store or here.store, log_file or here.log_file, here.pids
+            store, log_file = store or own_store, log_file or own_log
             if log_file is None:
                 bundle.lacks("log.txt: the node's log goes into no file; name one with --log")
     bundle.add("processes.json", lambda: process_table(pids))
