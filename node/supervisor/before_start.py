@@ -221,7 +221,6 @@ def check_apart(ports: Sequence[Port]) -> None:
 
 
 def _meet(one: str, other: str) -> bool:
-    """Whether two hosts share an address."""
     if one == other or one in WILDCARDS or other in WILDCARDS:
         return True
     try:

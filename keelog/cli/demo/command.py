@@ -144,7 +144,6 @@ def _show_spark(store: str, is_asked_for: bool, output: Output) -> None:
 
 
 def _show_said(node: Node, known: int = 0) -> None:
-    """Shows the lines of the node after those that are known."""
     for line in node.said().splitlines()[known:]:
         say(f"  node: {line}")
 

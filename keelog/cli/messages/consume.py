@@ -304,7 +304,6 @@ def group_messages(
 
 
 def _start(first: StartPoint) -> Literal["latest", "earliest"] | datetime:
-    """Where a new group begins."""
     if first.kind == "time":
         return datetime.fromtimestamp(first.value / 1000, UTC)
     return "earliest" if first.kind == "start" else "latest"

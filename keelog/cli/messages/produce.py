@@ -311,7 +311,6 @@ class _ProduceRun:
         topic: str,
         options: keelog.MessageOptions,
     ) -> list[keelog.Receipt]:
-        """Sends the messages, by their numbers."""
         if not messages:
             return []
         numbers = list(messages)
@@ -518,7 +517,11 @@ def _from_object(fields: Any, defaults: Defaults) -> keelog.OutgoingMessage:
     sys_flag = _take(fields, "sys_flag", int, 0)
     properties = _properties(fields)
     if "queue_offset" in fields:
-        _check_is_sent(said or topic, sys_flag)
+        # The node's own, or what no reader ever got: wherever it would go, it is no message yet.
+        if is_reserved_topic(said or topic):
+            raise _LeftOut(f"of topic {said or topic}, which is the system's own")
+        if sys_flag & TRANSACTION_MASK in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
+            raise _LeftOut("parts of transactions that were not committed")
         properties = properties_to_send(properties, topic)
     properties = {**defaults.properties, **properties}
     keys = _keys(fields)
@@ -538,15 +541,6 @@ def _from_object(fields: Any, defaults: Defaults) -> keelog.OutgoingMessage:
         reconsume_times=_take(fields, "reconsume_times", int, 0),
         **defaults.delays,
     )
-
-
-def _check_is_sent(topic: str, sys_flag: int) -> None:
-    """Raises _LeftOut for a stored message that is the node's own, or that no reader ever got:
-    wherever it would go, it is not a message yet. `topic`: where it was."""
-    if is_reserved_topic(topic):
-        raise _LeftOut(f"of topic {topic}, which is the system's own")
-    if sys_flag & TRANSACTION_MASK in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
-        raise _LeftOut("parts of transactions that were not committed")
 
 
 def _take(fields: Mapping[str, Any], name: str, kind: type, default: Any = None) -> Any:

@@ -3,7 +3,6 @@
 import csv
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -174,11 +173,14 @@ def _to_csv(
 def _to_parquet(
     node: str, out: str, asked: ExportOptions, output: Output, progress: CommandProgress
 ) -> int:
-    with _showing_damage() as damage:
-        try:
-            result = export_parquet(node, out, asked, progress)
-        except CorruptRecord as error:
-            raise CorruptRecord(error.reason, "--on-damage skip, which leaves it out") from None
+    damage = _DamageLines()
+    log.addHandler(damage)
+    try:
+        result = export_parquet(node, out, asked, progress)
+    except CorruptRecord as error:
+        raise CorruptRecord(error.reason, "--on-damage skip, which leaves it out") from None
+    finally:
+        log.removeHandler(damage)
     progress.clear()
     output.document(shown(result), title=summary(result))
     if damage.count > DAMAGED_SHOWN_MAX:
@@ -197,13 +199,3 @@ class _DamageLines(logging.Handler):
         self.count += 1
         if self.count <= DAMAGED_SHOWN_MAX:
             say(record.getMessage())
-
-
-@contextmanager
-def _showing_damage() -> Iterator[_DamageLines]:
-    lines = _DamageLines()
-    log.addHandler(lines)
-    try:
-        yield lines
-    finally:
-        log.removeHandler(lines)

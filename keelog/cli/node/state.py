@@ -138,7 +138,6 @@ def _lines_of(
 
 
 def _elected_lines(found: dict[str, Any]) -> Iterator[str]:
-    """What controllers have decided."""
     ids = ", ".join(map(str, found["in_sync"])) or "nobody"
     yield (
         f"elected: node {found['broker_id']} {found['role']}, epoch {found['epoch']}, master"
@@ -153,7 +152,6 @@ def _elected_lines(found: dict[str, Any]) -> Iterator[str]:
 
 
 def following_lines(found: dict[str, Any]) -> Iterator[str]:
-    """How a replica follows its master."""
     lag = f"lag {size_text(found['lag_bytes'])} and {found['lag_ms'] / 1000:.1f} s"
     follows = found["state"] == "following"
     if not follows:
@@ -176,7 +174,6 @@ def following_lines(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _retention_lines(found: dict[str, Any]) -> Iterator[str]:
-    """The oldest message, and what goes next."""
     if found["oldest_ms"] is not None:
         age = duration_text(time.time() - found["oldest_ms"] / 1000)
         yield f"oldest message: {time_text(found['oldest_ms'])}, {age} ago"
@@ -213,7 +210,6 @@ def _timer_lines(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _follower_lines(found: dict[str, Any]) -> Iterator[str]:
-    """Who follows the node, and who did last."""
     for row in found["followers"]:
         yield (
             f"follower {row['address']}: {'in sync' if row['in_sync'] else 'not in sync'},"

@@ -350,6 +350,5 @@ def _time(value_ms: float | None) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table, names to the left and all else to the right."""
     widths = widths_of(rows)
     return [aligned(row, widths, numbers_from=1) for row in rows]

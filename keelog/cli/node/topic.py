@@ -68,7 +68,6 @@ def _is_last(topic: str) -> bool:
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    """A topic for people."""
     oldest: int | None = row["oldest_ms"]
     return {
         "topic": row["topic"],

@@ -255,7 +255,6 @@ def dump(
 
 
 def _nothing(path: Path, what: str, selection: DumpSelection, has_topic: bool) -> NotFound:
-    """The error of a dump without a row."""
     if selection.topic is not None and not has_topic:
         error = NotFound(
             f"the store has no topic {selection.topic}",

@@ -237,7 +237,6 @@ class HealthPages:
         self._exporter: Exporter | None = None
 
     def __call__(self, path: str, query: Mapping[str, str]) -> Page:
-        """The page at a path."""
         match path:
             case "/livez":
                 return self._live()
