@@ -133,19 +133,21 @@ def _own_endpoint(places: NodePlaces) -> str:
 
 def _gateway_arguments(options: Options, places: NodePlaces) -> list[str]:
     place, broker = places.gateway, options.broker
-    node = _own_endpoint(places)
-    arguments = ["--bind", f"{place.host}:{place.port}", "--node", node]
-    arguments += ["--cluster", broker.broker_cluster_name]
-    arguments += ["--broker", broker.broker_name or socket.gethostname()]
-    arguments += ["--broker-id", str(broker.broker_id)]
+    found = {
+        "--bind": f"{place.host}:{place.port}",
+        "--node": _own_endpoint(places),
+        "--cluster": broker.broker_cluster_name,
+        "--broker": broker.broker_name or socket.gethostname(),
+        "--broker-id": str(broker.broker_id),
+        "--ha": announced_ha(places.announced, places.ha, places.advertised),
+    }
     if places.announced:
-        servers = ";".join(parse_name_servers(broker.namesrv_addr))
-        arguments += ["--namesrv", servers, "--announce", places.announced]
-    arguments += ["--ha", announced_ha(places.announced, places.ha, places.advertised)]
+        found["--namesrv"] = ";".join(parse_name_servers(broker.namesrv_addr))
+        found["--announce"] = places.announced
     host = places.advertised.host or place.host
     if host not in WILDCARDS:
-        arguments += ["--address", f"{host}:{places.advertised.port(place.port)}"]
-    return arguments
+        found["--address"] = f"{host}:{places.advertised.port(place.port)}"
+    return [word for option in found.items() for word in option]
 
 
 def environment() -> dict[str, str]:

@@ -179,20 +179,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile = io.BufferedReader(_Incoming(self.connection))
 
     def do_GET(self) -> None:
-        self._answer(with_body=True)
-
-    def do_HEAD(self) -> None:
-        self._answer(with_body=False)
-
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Refuses any other method with 405, for which Python's server has 501."""
-        if code != HTTPStatus.NOT_IMPLEMENTED:
-            super().send_error(code, message, explain)
-            return
-        page = Page(HTTPStatus.METHOD_NOT_ALLOWED, "these pages take GET and HEAD alone\n")
-        self._send(page, with_body=True, more={"Allow": "GET, HEAD"})
-
-    def _answer(self, with_body: bool) -> None:
         try:
             parts = urlsplit(self.path)
             query = dict(parse_qsl(parts.query, True, max_num_fields=_QUERY_FIELDS_MAX))
@@ -200,9 +186,19 @@ class _Handler(BaseHTTPRequestHandler):
             page = Page(HTTPStatus.BAD_REQUEST, f"{error}\n")
         else:
             page = self._page(parts.path, query)
-        self._send(page, with_body)
+        self._send(page)
 
-    def _send(self, page: Page, with_body: bool, more: Mapping[str, str] = {}) -> None:
+    do_HEAD = do_GET  # noqa: N815  (as http.server asks for it)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuses any other method with 405, for which Python's server has 501."""
+        if code != HTTPStatus.NOT_IMPLEMENTED:
+            super().send_error(code, message, explain)
+            return
+        page = Page(HTTPStatus.METHOD_NOT_ALLOWED, "these pages take GET and HEAD alone\n")
+        self._send(page, {"Allow": "GET, HEAD"})
+
+    def _send(self, page: Page, more: Mapping[str, str] = {}) -> None:
         body = page.body if isinstance(page.body, bytes) else page.body.encode()
         self.send_response(page.status)
         self.send_header("Content-Type", page.content_type)
@@ -212,7 +208,7 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in more.items():
             self.send_header(name, value)
         self.end_headers()
-        if with_body:
+        if self.command != "HEAD":
             self.wfile.write(body)
 
     def _page(self, path: str, query: Mapping[str, str]) -> Page:
