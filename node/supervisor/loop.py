@@ -480,11 +480,8 @@ class Supervisor:
         now = time.monotonic()
         return NodeView(
             root=self.held.place,
-            store=self.options.root,
-            version=self.options.version,
+            options=self.options,
             settings=self.settings,
-            limits=self.options.limits,
-            shards=self.options.serve.queue_workers,
             children=self.children,
             advertised=self._places.advertised,
             ready=self._is_ready(now),
@@ -493,7 +490,6 @@ class Supervisor:
             started_at=self._started_at,
             http_url=self._http_url,
             log_file=self.events.file,
-            origins=self.options.origins,
             damage=self._damage,
         )
 

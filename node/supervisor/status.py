@@ -10,7 +10,7 @@ node. Retention is forecast: the age of the oldest message, and which segment go
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -31,6 +31,7 @@ from node.supervisor import plan
 from node.supervisor.bind import Advertised
 from node.supervisor.child_process import UNKNOWN
 from node.supervisor.operations import OperationStatus, operations
+from node.supervisor.options import Options
 from protocol.addresses import WILDCARDS
 from protocol.errors import ServiceNotAvailable
 from protocol.names import COMMIT_LOG_DIR, offset_file_name, parse_offset_file_name
@@ -142,12 +143,9 @@ class NodeView:
 
     root: Path
     """A path to the store that the supervisor holds, wherever the store is now."""
-    store: Path
-    """The path of the store, for people."""
-    version: str
+    options: Options
+    """Its `root` is the path of the store for people."""
     settings: Settings
-    limits: plan.RestartLimits
-    shards: int
     children: list[plan.Child]
     advertised: Advertised
     """What clients are given for the addresses at which the children listen."""
@@ -159,8 +157,6 @@ class NodeView:
     """The URL of health and metrics; empty without `--http`."""
     log_file: Path | None = None
     """The file to which stderr goes, if it is a file."""
-    origins: Sequence[Mapping[str, str]] = ()
-    """The settings that were given, and by whom."""
     damage: DamageList = field(default_factory=DamageList)
 
 
@@ -170,7 +166,7 @@ def routes(view: NodeView) -> Fields:
     `writer_error` then gives the reason, in the form of the error of a refused request.
     """
     writer, *others = view.children
-    refused = plan.refusal_of_appends(writer, view.store)
+    refused = plan.refusal_of_appends(writer, view.options.root)
     error = refused and ServiceNotAvailable(f"{refused.reason}: {refused.cause}", refused.hint)
     known = bool(writer.endpoint) and refused is None and not view.stopping
     readers = [child for child in others if child.role is plan.ChildRole.READER and child.endpoint]
@@ -193,8 +189,8 @@ def routes(view: NodeView) -> Fields:
         "crc": view.settings.enabled_append_prop_crc,
         "max_message_size": view.settings.max_message_size,
         "epoch": read_log(view.root).epoch,
-        "node": view.version,
-        "shards": view.shards,
+        "node": view.options.version,
+        "shards": view.options.serve.queue_workers,
     }
 
 
@@ -285,17 +281,17 @@ def status(view: NodeView) -> Status:
         ready=_is_ready(view, refused, late_flush(view, log)),
         mode=usual_mode if refused is None else refused.reason,
         cause=None if refused is None else refused.cause,
-        store=str(view.store),
+        store=str(view.options.root),
         kernel=loader.describe(),
         http=_http(view),
         log_file=None if view.log_file is None else str(view.log_file),
         settings=changed_settings(settings),
-        origins=tuple(SettingOrigin(**one) for one in view.origins),
+        origins=tuple(SettingOrigin(**one) for one in view.options.origins),
         processes=process_rows(view),
         log=log_status(log),
         disk=disk(view),
         retention=retention(view.root, settings, log),
-        damage=view.damage.status(view.store),
+        damage=view.damage.status(view.options.root),
         operations=operations(stats),
         groups=groups._replace(rows=groups.rows[:GROUP_ROWS_SHOWN_MAX]),
         timers=run_files.read_timer_state(view.root),
@@ -340,11 +336,11 @@ def health(view: NodeView) -> HealthStatus:
     space, log = disk(view), read_log(view.root)
     refused = _refused(view, log)
     late = late_flush(view, log)
-    silent = plan.silence(view.children, view.limits)
+    silent = plan.silence(view.children, view.options.limits)
     ahead_ms = store_ahead_ms(log)
     clock = f"the newest store time lies {ahead_ms / 1000:.0f} s ahead of it: it is wrong, or was"
     problems = list(staging_files.problems(view.root))
-    damage = view.damage.text(view.store)
+    damage = view.damage.text(view.options.root)
     master = view.settings.follow
     appends = f"none are taken, the node follows {master}" if master else "accepted"
     if refused is not None:
@@ -372,7 +368,7 @@ def late_flush(view: NodeView, log: state_page.LogState) -> str:
     """The flush of the log that takes longer than the limit of silence; empty without one."""
     flushes = log.flush_began_ms and view.children[0].is_alive
     took_s = (now_ms() - log.flush_began_ms) / 1000 if flushes else 0.0
-    if took_s <= view.limits.silence_s_max:
+    if took_s <= view.options.limits.silence_s_max:
         return ""
     return f"the disk has not ended a flush of the log for {took_s:.0f} s"
 
@@ -407,7 +403,7 @@ def _refused(view: NodeView, log: state_page.LogState) -> plan.Refusal | None:
         reason, hint = _SHORTAGES[log.state]
         with suppress(OSError), state_page.LogPage.open(view.root) as page:
             return plan.Refusal(reason, page.refusal.removeprefix(f"{reason}: "), hint)
-    return plan.refusal_of_appends(writer, view.store)
+    return plan.refusal_of_appends(writer, view.options.root)
 
 
 def _check(name: str, ok: bool, detail: str, needed: bool = False) -> HealthCheck:
@@ -522,7 +518,7 @@ def _process_row(view: NodeView, child: plan.Child, log: state_page.LogState) ->
     if child.role is plan.ChildRole.WRITER:
         own_state, offset, lag = log.state, log.appended, log.appended - log.flushed
     else:
-        worker = read_worker(view.root, plan.page_slot(child, view.shards))
+        worker = read_worker(view.root, plan.page_slot(child, view.options.serve.queue_workers))
         own_state, offset, lag = worker.state, worker.dispatched, log.readable - worker.dispatched
         if child.role is plan.ChildRole.TASKS:
             lag = 0  # it reads queues, as any consumer
@@ -537,7 +533,7 @@ def _process_row(view: NodeView, child: plan.Child, log: state_page.LogState) ->
         state = state_page.STATE_NAMES[state_page.RECOVERING]
     if child.lacks is not None and child.is_alive:
         state = child.lacks
-    if plan.is_silent(child, view.limits):
+    if plan.is_silent(child, view.options.limits):
         state = SILENT
     return ProcessStatus(
         child.role,

@@ -266,7 +266,7 @@ class HealthPages:
         found, log, space = health(view), read_log(view.root), disk(view)
         unflushed = log.appended - log.flushed
         lines = [
-            f"{view.store}: {_verdict_line(found)}",
+            f"{view.options.root}: {_verdict_line(found)}",
             f"log: {log.appended - log.min_offset} bytes, up to {log.appended}, "
             f"{unflushed} of them not flushed yet\n",
             f"disk: {disk_text(space)}\n",

@@ -140,14 +140,11 @@ class Exporter(Collector):
         """Yields all families, from one look at the node."""
         view = self._view()
         log = status.read_log(view.root)
-        pages = [
-            (
-                child,
-                log
-                if child.role is ChildRole.WRITER
-                else status.read_worker(view.root, page_slot(child, view.shards)),
-            )
-            for child in view.children
+        shards = view.options.serve.queue_workers
+        writer, *others = view.children
+        pages: list[tuple[Child, LogState | WorkerState]] = [(writer, log)]
+        pages += [
+            (child, status.read_worker(view.root, page_slot(child, shards))) for child in others
         ]
         look = Scrape(
             view, log, status.process_rows(view), status.health(view), status.disk(view), pages
@@ -198,7 +195,7 @@ class Exporter(Collector):
 
     def _of_node(self, look: Scrape) -> Iterator[Metric]:
         view = look.view
-        built = (view.version, platform.python_version())
+        built = (view.options.version, platform.python_version())
         text = "1, with what runs as labels."
         yield _family("keelog_build_info", text, ["version", "python"], [(built, 1)])
         ready = int(look.checks.ready)

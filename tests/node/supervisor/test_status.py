@@ -20,7 +20,8 @@ from node.runtime.settings import Settings, load_settings
 from node.runtime.state_page import run_dir
 from node.supervisor.bind import Advertised
 from node.supervisor.monitoring.metrics import Exporter
-from node.supervisor.plan import RestartLimits, plan_children
+from node.supervisor.options import Options
+from node.supervisor.plan import plan_children
 from node.supervisor.status import HealthStatus, NodeView, Status, health, status
 from protocol.names import COMMIT_LOG_DIR
 from protocol.status import as_json, facts_of, shape_of
@@ -40,7 +41,7 @@ def root(tmp_path: Path) -> Path:
 def view(root: Path, settings: Settings) -> NodeView:
     children = plan_children(1, 1, True, with_gateway=True, with_followers=True)
     return NodeView(
-        root, root, "1", settings, RestartLimits(), 1, children, Advertised(), True, False,
+        root, Options(root), settings, children, Advertised(), True, False,
         now=2.0, started_at=1.0,
     )  # fmt: skip
 

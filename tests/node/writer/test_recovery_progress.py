@@ -5,6 +5,7 @@ from pathlib import Path
 from node.runtime.settings import Settings
 from node.supervisor.bind import Advertised
 from node.supervisor.child_process import parse_report
+from node.supervisor.options import Options
 from node.supervisor.plan import (
     ChildState,
     RestartLimits,
@@ -24,11 +25,8 @@ def view(root: Path) -> NodeView:
     note_start(children[0], 1, now=0.0)
     return NodeView(
         root,
-        root,
-        "1",
+        Options(root),
         Settings(),
-        RestartLimits(),
-        1,
         children,
         Advertised("127.0.0.1"),
         False,
