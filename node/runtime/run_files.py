@@ -74,10 +74,7 @@ class FollowState(NamedTuple):
         int, Fact(f"since when it does not follow, or did not last, {AT_MS}")
     ] = 0
     connections: Annotated[
-        int,
-        Fact(
-            "connections to the master since the process began", "keelog_replica_connections_total"
-        ),
+        int, Fact("to the master since the process began", "keelog_replica_connections_total")
     ] = 0
     end: Annotated[int, Fact("of the own log")] = 0
     acknowledged: Annotated[
@@ -90,8 +87,7 @@ class FollowState(NamedTuple):
     master_end: Annotated[int, Fact("of the master's log, as far as it is known")] = 0
     contact_ms: Annotated[int, Fact(f"when the master was heard last, {AT_MS}")] = 0
     lag_bytes: Annotated[
-        int,
-        Fact("what the master's log had more when it was heard last", "keelog_replica_lag_bytes"),
+        int, Fact("what the master's log had more when last heard", "keelog_replica_lag_bytes")
     ] = 0
     lag_ms: Annotated[
         int,
