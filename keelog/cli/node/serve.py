@@ -1,6 +1,6 @@
 """`keelog serve`: a node in the foreground."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,13 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def _by_options(said: Mapping[str, Any]) -> Iterator[settings.Given]:
+    """What options say, as settings that are given last."""
+    for name, value in said.items():
+        table, field = _OPTIONS[name]
+        yield settings.Given(f"{table}.{field.name}={value}", "option", _option(name))
+
+
 def origins(given: Sequence[settings.Given]) -> list[dict[str, str]]:
     """The origin of each setting, for the node's status; the last of a name wins."""
     said = {f"{one.table}.{one.name}": (one.origin, one.where) for one in given}
@@ -117,10 +124,7 @@ def serve(
         if follow is not None:
             given = (*given, settings.Given(f"follow={follow}", "option", "--follow"))
         said = {name: value for name, value in options.items() if value is not None}
-        for name, value in said.items():
-            table, field = _OPTIONS[name]
-            pair = f"{table}.{field.name}={value}"
-            given = (*given, settings.Given(pair, "option", _option(name)))
+        given = (*given, *_by_options(said))
         tables = {table: settings.settings_of(table, given) for table in settings.OF_NODE}
         asked: ServeSettings = tables[settings.SERVE]
         for name, value in said.items():
