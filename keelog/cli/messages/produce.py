@@ -517,7 +517,7 @@ def _from_object(fields: Any, defaults: Defaults) -> keelog.OutgoingMessage:
     sys_flag = _take(fields, "sys_flag", int, 0)
     properties = _properties(fields)
     if "queue_offset" in fields:
-        # The node's own, or what no reader ever got: wherever it would go, it is no message yet.
+        # The node's own, or what no reader ever got: wherever it would go, it is not a message yet.
         if is_reserved_topic(said or topic):
             raise _LeftOut(f"of topic {said or topic}, which is the system's own")
         if sys_flag & TRANSACTION_MASK in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
