@@ -60,13 +60,8 @@ if TYPE_CHECKING:
         SendOptions,
     )
     from keelog.client.results import (
-        DiskStatus,
-        FoundDamage,
         Health,
-        HealthCheck,
-        LogStatus,
         NodeStatus,
-        ProcessStatus,
         PullResult,
         QueueBegin,
         QueueOffsets,
@@ -114,6 +109,7 @@ if TYPE_CHECKING:
     from protocol.ids import Host
     from protocol.record.codec import Record, RecordHead
     from protocol.record.columns import RecordColumns
+    from protocol.status import DiskStatus, FoundDamage, HealthCheck, LogStatus, ProcessStatus
 
     __version__: str
 
@@ -210,6 +206,7 @@ _HOMES = (
     "protocol.ids",
     "protocol.record.codec",
     "protocol.record.columns",
+    "protocol.status",
 )
 """The modules of the names above."""
 

@@ -15,7 +15,8 @@ import resource
 import stat
 import zipfile
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,16 +27,7 @@ import keelog
 from keelog.diag_node import Unproven, metrics_text, node_here
 from node.runtime.shortage import disk_space
 from node.runtime.state_page import LOG_SLOT, LogPage, WorkerPage, run_dir
-from node.store.checkpoints import (
-    QUARANTINE_DIR,
-    is_clean,
-    list_progress,
-    load_epochs,
-    load_floor,
-    load_owner,
-    load_tails,
-    own_dir,
-)
+from node.store import checkpoints
 from node.store.condition import read_checkpoint
 from node.supervisor.child_process import UNKNOWN
 from protocol.addresses import without_credentials
@@ -52,7 +44,6 @@ LOG_BYTES_MAX = 4 * 1024 * 1024
 """Of a log only its end is read."""
 _NODE_S_MAX = 5.0
 _PACKAGES = ("keelog", "pyzmq", "msgpack", "psutil", "numpy", "click", "rich", "prometheus-client")
-_PREFIX = "KEELOG_"
 _SECRET = re.compile(
     r"(?i)((?:passw(?:or)?d|passphrase|secret|token|credential|authorization|cookie|signature"
     r"|(?:access|api|private|session)[-_]?key)[\w-]*\\*[\"']?[ \t]*[=:][ \t]*)"
@@ -72,7 +63,6 @@ ROCKETMQ_SYSCTL = {
 }
 """The values of RocketMQ's bin/os.sh. Its ratios for dirty pages suit a broker with a pool of its
 own: here they only make a power loss dearer."""
-_SYSCTL = Path("/proc/sys")
 _ATTRIBUTES = ("pid", "name", "status", "create_time", "num_threads", "num_fds", "nice")
 
 
@@ -123,7 +113,7 @@ def gather(node: str, store: Path | None, log_file: Path | None) -> Bundle:
     pids: list[int] = []
     bundle.add("versions.json", versions)
     # The names of our variables that are set; their values stay where they are.
-    names = sorted(name for name in os.environ if name.startswith(_PREFIX))
+    names = sorted(name for name in os.environ if name.startswith("KEELOG_"))
     bundle.add("environment.json", lambda: names)
     try:
         with keelog.connect(node, timeout=_NODE_S_MAX) as client:
@@ -137,14 +127,14 @@ def gather(node: str, store: Path | None, log_file: Path | None) -> Bundle:
     else:
         _add_answers(bundle, node, status, health)
         try:
-            here = node_here(node, status)
+            own_store, own_log, pids = node_here(node, status)
         except Unproven as error:
             # Its replies name paths, which may be anybody's: none of them is read.
             given = {"store/": store, "log.txt": log_file, "processes.json": None}
             absent = ", ".join(name for name, path in given.items() if path is None)
             bundle.lacks(f"{absent}: {error.reason}; {NAME_BOTH}")
         else:
-            store, log_file, pids = store or here.store, log_file or here.log_file, here.pids
+            store, log_file = store or own_store, log_file or own_log
             if log_file is None:
                 bundle.lacks("log.txt: the node's log goes into no file; name one with --log")
     bundle.add("processes.json", lambda: process_table(pids))
@@ -159,10 +149,10 @@ def gather(node: str, store: Path | None, log_file: Path | None) -> Bundle:
 
 
 def _add_answers(bundle: Bundle, node: str, status: Fields, health: Fields) -> None:
-    bundle.add("status.json", lambda: status)
-    bundle.add("health.json", lambda: health)
-    bundle.add("settings.json", lambda: status.get("settings"))
-    bundle.add("origins.json", lambda: status.get("origins"))
+    answers: Fields = {"status": status, "health": health}
+    answers |= {name: status.get(name) for name in ("settings", "origins")}
+    for name in answers:
+        bundle.add(f"{name}.json", partial(answers.get, name))
     if status.get("http") is None:
         bundle.lacks("metrics.txt: the node was started without --http")
     else:
@@ -170,23 +160,25 @@ def _add_answers(bundle: Bundle, node: str, status: Fields, health: Fields) -> N
 
 
 def _add_store(bundle: Bundle, store: Path) -> None:
-    bundle.add("store/files.json", lambda: listing(store))
-    bundle.add("store/checkpoint.json", lambda: read_checkpoint(store)._asdict())
-    bundle.add("store/epochs.json", lambda: [line._asdict() for line in load_epochs(store)])
-    bundle.add("store/own.json", lambda: own_numbers(store))
-    bundle.add("store/tails.json", lambda: tails_numbers(store))
-    bundle.add("store/pages.json", lambda: pages(store))
-    bundle.add("store/quarantine.json", lambda: quarantine_numbers(store))
+    looks: dict[str, Callable[[Path], object]] = {
+        "files": listing,
+        "checkpoint": lambda store: read_checkpoint(store)._asdict(),
+        "epochs": lambda store: [line._asdict() for line in checkpoints.load_epochs(store)],
+        "own": own_numbers,
+        "tails": tails_numbers,
+        "pages": pages,
+        "quarantine": quarantine_numbers,
+    }
+    for name, look in looks.items():
+        bundle.add(f"store/{name}.json", partial(look, store))
 
 
 def versions() -> Fields:
     """Of Keelog, of what it runs on, and of what it needs."""
-    packages: dict[str, str | None] = {}
+    packages: dict[str, str | None] = dict.fromkeys(_PACKAGES)
     for name in _PACKAGES:
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             packages[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            packages[name] = None
     return {
         "packages": packages,
         "python": platform.python_version(),
@@ -198,45 +190,39 @@ def versions() -> Fields:
 def listing(store: Path) -> Fields:
     """Each file with its length, what it takes on the disk, and when it was changed (ms)."""
     rows, count = [], 0
-    for path in _files(store):
-        count += 1
-        if count > LISTED_FILES_MAX:
-            continue
-        try:
-            status = path.lstat()
-        except FileNotFoundError:
-            continue  # deleted meanwhile
-        rows.append(
-            {
-                "file": str(path.relative_to(store)),
-                "bytes": status.st_size,
-                "disk_bytes": status.st_blocks * 512,
-                "changed_at": status.st_mtime_ns // 1_000_000,
-                "mode": oct(status.st_mode & 0o7777),
-            }
-        )
-    return {"count": count, "files": rows}
-
-
-def _files(store: Path) -> Iterator[Path]:
     for parent, folders, names in os.walk(store):
         folders.sort()
-        yield from (Path(parent) / name for name in sorted(names))
+        for path in (Path(parent) / name for name in sorted(names)):
+            count += 1
+            if count > LISTED_FILES_MAX:
+                continue
+            with suppress(FileNotFoundError):  # deleted meanwhile
+                status = path.lstat()
+                rows.append(
+                    {
+                        "file": str(path.relative_to(store)),
+                        "bytes": status.st_size,
+                        "disk_bytes": status.st_blocks * 512,
+                        "changed_at": status.st_mtime_ns // 1_000_000,
+                        "mode": oct(status.st_mode & 0o7777),
+                    }
+                )
+    return {"count": count, "files": rows}
 
 
 def own_numbers(store: Path) -> Fields:
     """The numbers in our small files."""
     return {
-        "clean": is_clean(store),
-        "floor": load_floor(store),
-        "owner_epoch": load_owner(store),
-        "progress": {name: one._asdict() for name, one in list_progress(store).items()},
+        "clean": checkpoints.is_clean(store),
+        "floor": checkpoints.load_floor(store),
+        "owner_epoch": checkpoints.load_owner(store),
+        "progress": {name: one._asdict() for name, one in checkpoints.list_progress(store).items()},
     }
 
 
 def tails_numbers(store: Path) -> Fields:
     """The snapshot of the queues' ends."""
-    tails = load_tails(store)
+    tails = checkpoints.load_tails(store)
     if tails is None:
         return {"at": None}
     return {
@@ -264,16 +250,14 @@ def pages(store: Path) -> Fields:
 def quarantine_numbers(store: Path) -> list[Fields]:
     """The numbers of each report; its words may name what was cut."""
     rows = []
-    for path in sorted((own_dir(store) / QUARANTINE_DIR).glob("*/report.json")):
-        try:
+    for path in sorted(
+        (checkpoints.own_dir(store) / checkpoints.QUARANTINE_DIR).glob("*/report.json")
+    ):
+        report: object = None
+        with suppress(ValueError):
             report = json.loads(path.read_bytes())
-        except ValueError:
-            report = {}
-        numbers = {
-            name: value
-            for name, value in (report.items() if isinstance(report, dict) else ())
-            if isinstance(value, int)
-        }
+        named = report if isinstance(report, dict) else {}
+        numbers = {name: value for name, value in named.items() if isinstance(value, int)}
         rows.append({"folder": path.parent.name, **numbers})
     return rows
 
@@ -334,7 +318,7 @@ def _known(look: Callable[[], Any]) -> Any:
         return None
 
 
-def sysctl_hints(root: Path = _SYSCTL) -> list[Fields]:
+def sysctl_hints(root: Path = Path("/proc/sys")) -> list[Fields]:
     """Each setting as it is here and as RocketMQ's os.sh sets it; None for one that is unknown."""
     rows = []
     for name, wanted in ROCKETMQ_SYSCTL.items():
@@ -373,13 +357,11 @@ def process_table(pids: Iterable[int]) -> list[Fields]:
     show, is left out."""
     rows = []
     for pid in pids:
-        try:
+        with suppress(psutil.Error, OSError, *UNKNOWN):
             process = psutil.Process(pid)
             row = process.as_dict(_ATTRIBUTES)
             row["rss_bytes"] = process.memory_info().rss
             row["cpu_s"] = sum(process.cpu_times()[:2])
             row["open_files_max"] = process.rlimit(psutil.RLIMIT_NOFILE)
-        except (psutil.Error, OSError, *UNKNOWN):
-            continue
-        rows.append(row)
+            rows.append(row)
     return rows

@@ -9,13 +9,12 @@ import http.client
 import ipaddress
 import os
 import socket
-import stat
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
@@ -30,25 +29,15 @@ HTTP_S_MAX = 5.0
 _LOCALHOST = ("127.0.0.1", "::1")
 _EVERYWHERE = ("0.0.0.0", "::")
 _OURS = b"keelog_"
-_STDERR = 2
 
 
 class Unproven(MqError):
     """A node names a thing that is not proved to be its own."""
 
 
-class NodeHere(NamedTuple):
-    """A node of the caller's user on this machine."""
-
-    store: Path
-    log_file: Path | None
-    """The file that stderr of its supervisor is, as it can be opened now; None where it is none."""
-    pids: list[int]
-    """The supervisor's, and those of its children."""
-
-
-def node_here(asked: str, status: Mapping[str, Any]) -> NodeHere:
-    """The node that answered at the address `asked`, if it runs here. Raises Unproven.
+def node_here(asked: str, status: Mapping[str, Any]) -> tuple[Path, Path | None, list[int]]:
+    """The store of the node that answered at the address `asked`, if it runs here as the caller's
+    user; the file that its stderr is, if it is one; the pids of its processes. Raises Unproven.
 
     Of its status the supervisor's pid is taken, as a hint.
     """
@@ -71,7 +60,10 @@ def node_here(asked: str, status: Mapping[str, Any]) -> NodeHere:
     store = _held_store(pid)
     if store is None:
         raise Unproven(f"process {pid} holds no store of this machine")
-    return NodeHere(store, _file_of_stderr(pid), [pid, *(child.pid for child in children)])
+    log_file, link = None, Path(f"/proc/{pid}/fd/2")
+    with suppress(OSError):
+        log_file = link if link.is_file() else None
+    return store, log_file, [pid, *(child.pid for child in children)]
 
 
 def metrics_text(asked: str, named: object) -> bytes:
@@ -183,11 +175,4 @@ def _held_store(pid: int) -> Path | None:
                 file = link.readlink()
                 if file.name == LOCK_FILE and os.path.samestat(link.stat(), file.lstat()):
                     return file.parent
-    return None
-
-
-def _file_of_stderr(pid: int) -> Path | None:
-    link = Path(f"/proc/{pid}/fd/{_STDERR}")
-    with suppress(OSError):
-        return link if stat.S_ISREG(link.stat().st_mode) else None
     return None

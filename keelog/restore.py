@@ -13,6 +13,7 @@ from node.runtime import disk
 from node.runtime.locks import StoreLock
 from node.runtime.settings import Settings
 from node.runtime.state_page import queue_slot, run_dir
+from node.store import checkpoints
 from node.store.backup.backup import (
     COPY_STEP_BYTES,
     Advance,
@@ -27,26 +28,6 @@ from node.store.backup.folder import (
     load_manifest,
     segment_path,
     state_dir,
-)
-from node.store.checkpoints import (
-    EPOCHS_FILE,
-    TAILS_FILE,
-    EpochLine,
-    Floor,
-    Tails,
-    WorkerCheckpoint,
-    load_epochs,
-    load_removed,
-    load_sealed,
-    load_tails,
-    mark_clean,
-    new_store_id,
-    own_dir,
-    save_epochs,
-    save_lock_id,
-    save_progress,
-    save_tails,
-    seal,
 )
 from node.store.condition import INDEX_WORKER
 from node.writer.broker_checkpoint import BrokerCheckpoint
@@ -103,8 +84,8 @@ def _check_empty(root: Path) -> None:
     off: the log is moved in last, so that is not a store yet."""
     if root.exists() and not root.is_dir():
         raise BadRequest(f"{root} is a file", "name a new directory")
-    names = {path.name for path in root.iterdir()} if root.exists() else set()
-    others = names - _MOVED if BUILDING_DIR in names else names
+    entries = {path.name for path in root.iterdir()} if root.exists() else set()
+    others = entries - _MOVED if BUILDING_DIR in entries else entries
     if others:
         raise BadRequest(f"{root} is not empty: it holds {min(others)!a}", "name a new directory")
 
@@ -124,7 +105,7 @@ def _restore(out: Path, manifest: BackupManifest, building: Path, advance: Advan
     known = state_dir(out, manifest.state)
     files = _copy_log(out, building, manifest, advance)
     tails, damaged = _read_log(building, manifest, known, advance)
-    store_id = new_store_id()
+    store_id = checkpoints.new_store_id()
     epoch = _write_epochs(known, building, tails, store_id)
     files += _copy_small_files(known, building, store_id)
     if not damaged:
@@ -166,13 +147,13 @@ def _copy_log(out: Path, building: Path, manifest: BackupManifest, advance: Adva
 
 def _read_log(
     building: Path, manifest: BackupManifest, known: Path, advance: Advance
-) -> tuple[Tails, tuple[Stretch, ...]]:
+) -> tuple[checkpoints.Tails, tuple[Stretch, ...]]:
     """Checks every record; returns the queues' ends, and the stretches without whole records.
 
     A queue without a record in the log ends where it ended in the store, unless its topic was
     removed. `known`: the store's small files in the backup.
     """
-    tails, removed = load_tails(known), load_removed(known)
+    tails, removed = checkpoints.load_tails(known), checkpoints.load_removed(known)
     ends = {} if tails is None else removed.next_offsets(tails.at, tails.next_offset)
     notes, last_record, last_time = TailNotes(ends, removed), 0, 0
     damaged: list[Stretch] = []
@@ -186,22 +167,26 @@ def _read_log(
             last_time = max(last_time, int(item.store_timestamp.max()))
             advance("check", item.end - manifest.start, manifest.end - manifest.start)
     notes.settle()
-    return Tails(manifest.end, ends, last_record, last_time), tuple(damaged)
+    return checkpoints.Tails(manifest.end, ends, last_record, last_time), tuple(damaged)
 
 
-def _write_epochs(known: Path, building: Path, tails: Tails, store_id: str) -> int:
+def _write_epochs(known: Path, building: Path, tails: checkpoints.Tails, store_id: str) -> int:
     """Writes the notes that keep a start from cutting the log, sealed with the new id.
 
     The restore counts as an epoch that appended nothing; returns it.
     """
-    disk.make_durable_dir(own_dir(building))
+    disk.make_durable_dir(checkpoints.own_dir(building))
     # The next files get the id that `epochs` has: the folder has no lock.
-    disk.write_atomically(own_dir(building) / EPOCHS_FILE, seal("", store_id))
-    lines = [line for line in load_epochs(known) if line.start <= tails.at]
+    disk.write_atomically(
+        checkpoints.own_dir(building) / checkpoints.EPOCHS_FILE, checkpoints.seal("", store_id)
+    )
+    lines = [line for line in checkpoints.load_epochs(known) if line.start <= tails.at]
     epoch = max((line.epoch for line in lines), default=0) + 1
-    save_epochs(building, [*lines, EpochLine(epoch, tails.at, after_clean=True)])
-    save_tails(building, tails)
-    floor = Floor(building)
+    checkpoints.save_epochs(
+        building, [*lines, checkpoints.EpochLine(epoch, tails.at, after_clean=True)]
+    )
+    checkpoints.save_tails(building, tails)
+    floor = checkpoints.Floor(building)
     floor.save(tails.at)
     floor.close()
     return epoch
@@ -209,19 +194,24 @@ def _write_epochs(known: Path, building: Path, tails: Tails, store_id: str) -> i
 
 def _copy_small_files(known: Path, building: Path, store_id: str) -> int:
     """Copies `config/` and the durable notes, those that have an id with the new one."""
-    written = (own_dir(known) / EPOCHS_FILE, own_dir(known) / TAILS_FILE)
+    written = (
+        checkpoints.own_dir(known) / checkpoints.EPOCHS_FILE,
+        checkpoints.own_dir(known) / checkpoints.TAILS_FILE,
+    )
     found = sorted(path for path in known.rglob("*") if path.is_file() and path not in written)
     for path in found:
         place = building / path.relative_to(known)
-        sealed = load_sealed(path) if own_dir(known) in path.parents else None
-        data = path.read_bytes() if sealed is None else seal(sealed.text, store_id)
+        sealed = (
+            checkpoints.load_sealed(path) if checkpoints.own_dir(known) in path.parents else None
+        )
+        data = path.read_bytes() if sealed is None else checkpoints.seal(sealed.text, store_id)
         disk.make_durable_dir(place.parent)
         disk.write_atomically(place, data)
     return len(found) + len(written)
 
 
 def _make_derived(
-    building: Path, sizes: DerivedSizes, epoch: int, tails: Tails, advance: Advance
+    building: Path, sizes: DerivedSizes, epoch: int, tails: checkpoints.Tails, advance: Advance
 ) -> None:
     """Makes queues and index of the log, and leaves the marks of a clean stop."""
     settings = Settings(**asdict(sizes))
@@ -230,8 +220,8 @@ def _make_derived(
     checkpoint.save_clean(tails.store_timestamp, tails.last_record, tails.at)
     checkpoint.close()
     for slot in (queue_slot(0, 1), INDEX_WORKER):
-        save_progress(building, slot, WorkerCheckpoint(epoch, tails.at))
-    mark_clean(building, epoch, tails.at)
+        checkpoints.save_progress(building, slot, checkpoints.WorkerCheckpoint(epoch, tails.at))
+    checkpoints.mark_clean(building, epoch, tails.at)
 
 
 def _publish(building: Path, store_id: str) -> None:
@@ -239,7 +229,7 @@ def _publish(building: Path, store_id: str) -> None:
     root = building.parent
     if run_dir(building).exists():
         disk.remove_tree(run_dir(building))
-    save_lock_id(root, store_id)
+    checkpoints.save_lock_id(root, store_id)
     disk.sync_dir(building)
     others = sorted(path.name for path in building.iterdir() if path.name != COMMIT_LOG_DIR)
     for name in (*others, COMMIT_LOG_DIR):

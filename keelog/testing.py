@@ -103,7 +103,15 @@ class TestNode:
         is_first, tries = self._node is None, 0
         while True:
             tries += 1
-            node = self._node = self._new_node() if is_first else self._started()
+            if is_first:
+                self._directory = self._directory or Path(tempfile.mkdtemp(prefix="keelog-"))
+                self._node = Node(
+                    self._directory / "store",
+                    self._settings,
+                    queue_workers=self._queue_workers,
+                    readers=self._readers,
+                )
+            node = self._started()
             node.begin()
             try:
                 node.await_ready()
@@ -155,16 +163,6 @@ class TestNode:
 
     def __repr__(self) -> str:
         return f"<keelog.testing node: {self.endpoint if self.is_running else 'not running'}>"
-
-    def _new_node(self) -> Node:
-        if self._directory is None:
-            self._directory = Path(tempfile.mkdtemp(prefix="keelog-"))
-        return Node(
-            self._directory / "store",
-            self._settings,
-            queue_workers=self._queue_workers,
-            readers=self._readers,
-        )
 
     def _started(self) -> Node:
         assert self._node is not None, "the node was not started"

@@ -18,13 +18,13 @@ from typing import Self
 import psutil
 
 from keelog.client.client import Client, connect
-from keelog.client.results import ProcessStatus
 from node.runtime.addresses import loopback
 from node.runtime.event_log import FORMAT_VARIABLE
 from node.supervisor.bind import free_ports
 from node.supervisor.child_process import command, environment
 from protocol.errors import RequestTimeout, ServiceNotAvailable
 from protocol.modules import module_name
+from protocol.status import ProcessStatus
 
 ANY_DISK = ("disk_space_warning_level_ratio=100", "clean_file_forcibly_enable=false")
 """Loads run on disks that are 90 % full, too."""

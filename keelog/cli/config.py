@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from keelog.cli import contexts
+from keelog.cli import contexts, settings
 from keelog.cli.failures import OK, doing
 from keelog.cli.options import (
     CliGroup,
@@ -21,17 +21,6 @@ from keelog.cli.options import (
     settings_given_options,
 )
 from keelog.cli.output import Output
-from keelog.cli.settings import (
-    BROKER,
-    STORE,
-    TABLES,
-    Given,
-    kind_of,
-    read_file,
-    settings_of,
-    some_lines,
-    whole_file,
-)
 from node.runtime.settings import changed, snake_case
 from protocol.addresses import without_credentials
 from protocol.errors import BadRequest, MqError
@@ -98,7 +87,7 @@ def config() -> None:
 @node_option
 @settings_given_options
 @output_options
-def show(origin: bool, node: str, given: tuple[Given, ...], output: Output) -> int:
+def show(origin: bool, node: str, given: tuple[settings.Given, ...], output: Output) -> int:
     """Shows each setting as `keelog serve` with the same options would have it.
 
     The last of --config, variables KEELOG_STORE__NAME and KEELOG_SERVE__NAME, and -X wins; options
@@ -111,26 +100,19 @@ def show(origin: bool, node: str, given: tuple[Given, ...], output: Output) -> i
     Example: keelog config show --origin -X store.flush_disk_type=SYNC_FLUSH -X serve.http=7855
     """
     with doing("cannot show the settings"):
-        settings = {table: settings_of(table, given) for table in TABLES}
+        found = {table: settings.settings_of(table, given) for table in settings.TABLES}
     by_name = {(one.table, one.name): one for one in given}
     place = contexts.chosen(click.get_current_context(), node)
-    rows = [
-        _row(
-            "node", without_credentials(place.url), contexts.DEFAULT_NODE, place.origin, place.where
-        )
-    ]
-    for table in TABLES:
-        for field in dataclasses.fields(kind_of(table)):
-            one = by_name.get((table, field.name), Given("", "default", ""))
-            value = getattr(settings[table], field.name)
-            rows.append(_row(f"{table}.{field.name}", value, field.default, one.origin, one.where))
+    url = without_credentials(place.url)
+    rows: list[tuple[Any, ...]] = [("node", url, contexts.DEFAULT_NODE, place.origin, place.where)]
+    for table in settings.TABLES:
+        for field in dataclasses.fields(settings.kind_of(table)):
+            one = by_name.get((table, field.name), settings.Given("", "default", ""))
+            value = getattr(found[table], field.name)
+            rows.append((f"{table}.{field.name}", value, field.default, one.origin, one.where))
     names = ("setting", "value", "default", "origin", "where") if origin else ("setting", "value")
-    output.rows([{name: row[name] for name in names} for row in rows])
+    output.rows([dict(zip(names, row, strict=False)) for row in rows])
     return OK
-
-
-def _row(*values: Any) -> dict[str, Any]:
-    return dict(zip(("setting", "value", "default", "origin", "where"), values, strict=True))
 
 
 @config.command("check")
@@ -146,7 +128,7 @@ def check(file: Path, output: Output) -> int:
     Example: keelog config check keelog.toml
     """
     with doing(f"cannot check {file}"):
-        _, problems = read_file(file)
+        _, problems = settings.read_file(file)
     output.rows((problem._asdict() for problem in problems), ("line", "setting", "problem", "hint"))
     if not problems:
         return OK
@@ -166,7 +148,7 @@ def init(commented: bool) -> int:
 
     Example: keelog config init --commented
     """
-    click.echo(whole_file(commented), nl=False)
+    click.echo(settings.whole_file(commented), nl=False)
     return OK
 
 
@@ -184,9 +166,8 @@ def import_(file: Path) -> int:
     with doing(f"cannot import {file}"):
         # Properties are latin-1 with \\uXXXX; comments in other encodings do no harm.
         imported = import_conf(file.read_text(encoding="latin-1"))
-    head = f"{len(imported.settings) + len(imported.broker)} settings of {file.name!a}"
-    tables = {BROKER: imported.broker, STORE: imported.settings}
-    click.echo(some_lines(tables, head), nl=False)
+    head = f"{sum(map(len, imported.tables.values()))} settings of {file.name!a}"
+    click.echo(settings.some_lines(imported.tables, head), nl=False)
     for name, why in imported.left_out.items():
         click.echo(f"left out {name!a}: {why}", err=True)
     return OK
@@ -197,31 +178,33 @@ class BadBrokerConf(MqError):
 
 
 class Imported(NamedTuple):
-    """The settings of a broker.conf, by our names, and why each other property is left out."""
+    """The settings of a broker.conf, by tables and our names, and why others are left out."""
 
-    settings: dict[str, object]
-    """Of a store."""
-    broker: dict[str, object]
-    """What it is called, and where it registers."""
+    tables: dict[str, dict[str, object]]
     left_out: dict[str, str]
 
 
 def import_conf(text: str) -> Imported:
     """The settings of a broker.conf that hold here. Raises BadBrokerConf for a bad value."""
-    imported = Imported({}, {}, {})
-    tables = {STORE: imported.settings, BROKER: imported.broker}
+    tables: dict[str, dict[str, object]] = {settings.BROKER: {}, settings.STORE: {}}
+    left_out: dict[str, str] = {}
     for number, name, value in conf_properties(text):
         ours = OLD_NAMES.get(name) or snake_case(name)
-        table = next((one for one in tables if ours in kind_of(one).__dataclass_fields__), None)
+        homes = (
+            one
+            for one in (settings.STORE, settings.BROKER)
+            if ours in settings.kind_of(one).__dataclass_fields__
+        )
+        table = next(homes, None)
         if table is None or (name, value) == ("brokerRole", "SLAVE"):
-            imported.left_out[name] = reason_against(name)
+            left_out[name] = reason_against(name)
             continue
         try:
-            settings = changed(kind_of(table)(), [f"{ours}={value}"], table)
+            made = changed(settings.kind_of(table)(), [f"{ours}={value}"], table)
         except BadRequest as error:
             raise BadBrokerConf(f"line {number}: {name}: {error.reason}", error.hint) from None
-        tables[table][ours] = getattr(settings, ours)
-    return imported
+        tables[table][ours] = getattr(made, ours)
+    return Imported(tables, left_out)
 
 
 def conf_properties(text: str) -> Iterator[tuple[int, str, str]]:

@@ -8,7 +8,8 @@ import json
 import os
 import pwd
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 import click
 from click.core import ParameterSource
 
+from keelog.cli.failures import doing
 from protocol.addresses import with_scheme
 from protocol.errors import BadRequest, NotFound
 from protocol.human_text import printable
@@ -72,25 +74,13 @@ def path_of(environment: Mapping[str, str]) -> Path | None:
     # The XDG rule: a relative path there is to be ignored.
     if base.startswith("/"):
         return Path(base) / "keelog" / "contexts.toml"
-    home = environment.get("HOME") or _home_of_user()
-    if not home or _is_closed(home):
-        return None
-    return Path(home) / ".config" / "keelog" / "contexts.toml"
-
-
-def _is_closed(home: str) -> bool:
-    """Whether this user may not look into a home, or into a folder above it."""
-    try:
-        return Path(home).is_dir() and not os.access(home, os.X_OK)
-    except PermissionError:
-        return True
-
-
-def _home_of_user() -> str:
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_dir
-    except KeyError:
-        return ""
+    home = environment.get("HOME", "")
+    with suppress(KeyError):
+        home = home or pwd.getpwuid(os.geteuid()).pw_dir
+    with suppress(PermissionError):  # this user may not look into a folder above it
+        if home and (not Path(home).is_dir() or os.access(home, os.X_OK)):
+            return Path(home) / ".config" / "keelog" / "contexts.toml"
+    return None
 
 
 def load(path: Path | None) -> Contexts:
@@ -145,6 +135,16 @@ def save(path: Path | None, contexts: Contexts) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def changed(what: str) -> Iterator[Contexts]:
+    """The contexts, to be changed in the block and saved after it; `what` fails else."""
+    with doing(f"cannot {what}"):
+        path = path_of(os.environ)
+        contexts = load(path)
+        yield contexts
+        save(path, contexts)
 
 
 def _quoted(text: str) -> str:

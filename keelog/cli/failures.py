@@ -21,21 +21,8 @@ import click
 from keelog.cli import suggestions
 from keelog.cli.output import say
 from keelog.pipeline.errors import CorruptRecord
+from protocol import errors
 from protocol.addresses import without_credentials
-from protocol.errors import (
-    BadRequest,
-    BusyError,
-    CorruptError,
-    MqError,
-    NotAStore,
-    NotConnected,
-    NotFound,
-    OutcomeUnknownError,
-    RequestTimeout,
-    StoreLocked,
-    StorePermission,
-    UnknownTopic,
-)
 from protocol.human_text import printable
 
 OK = 0
@@ -55,29 +42,33 @@ _USUAL = (signal.SIG_DFL, signal.default_int_handler)
 class _Known(NamedTuple):
     """A class of errors: its exit code, and the hint for errors without one of their own."""
 
-    kind: type[MqError]
+    kind: type[errors.MqError]
     code: int
     hint: str = ""
 
 
 _KNOWN = (
-    _Known(UnknownTopic, NOT_FOUND, "keelog topic ls"),
-    _Known(NotFound, NOT_FOUND, "keelog topic ls"),
-    _Known(NotConnected, UNREACHABLE, "keelog serve DIR  (or name another node with --node)"),
-    _Known(RequestTimeout, UNREACHABLE, "keelog health --wait 10"),
+    _Known(errors.UnknownTopic, NOT_FOUND, "keelog topic ls"),
+    _Known(errors.NotFound, NOT_FOUND, "keelog topic ls"),
     _Known(
-        OutcomeUnknownError,
+        errors.NotConnected, UNREACHABLE, "keelog serve DIR  (or name another node with --node)"
+    ),
+    _Known(errors.RequestTimeout, UNREACHABLE, "keelog health --wait 10"),
+    _Known(
+        errors.OutcomeUnknownError,
         UNREACHABLE,
         "keelog health --wait 10, then look whether the message is there",
     ),
-    _Known(CorruptError, DAMAGED, "keelog store verify DIR --deep"),
+    _Known(errors.CorruptError, DAMAGED, "keelog store verify DIR --deep"),
     _Known(CorruptRecord, DAMAGED),
-    _Known(StoreLocked, LOCKED, "keelog store verify DIR  (reading commands need no lock)"),
-    _Known(BusyError, LOCKED, "the same command again in a moment"),
-    _Known(NotAStore, FAILED, "keelog store info DIR  with the directory that holds commitlog/"),
-    _Known(StorePermission, FAILED, "the same command as the owner of the store"),
-    _Known(BadRequest, USAGE),
-    _Known(MqError, FAILED),
+    _Known(errors.StoreLocked, LOCKED, "keelog store verify DIR  (reading commands need no lock)"),
+    _Known(errors.BusyError, LOCKED, "the same command again in a moment"),
+    _Known(
+        errors.NotAStore, FAILED, "keelog store info DIR  with the directory that holds commitlog/"
+    ),
+    _Known(errors.StorePermission, FAILED, "the same command as the owner of the store"),
+    _Known(errors.BadRequest, USAGE),
+    _Known(errors.MqError, FAILED),
 )
 """The first that fits counts."""
 
@@ -98,7 +89,7 @@ class NoCommand(click.UsageError):
         self.hint = hint
 
 
-class Partial(MqError):
+class Partial(errors.MqError):
     """Some of it was done, some was not; or a limit that was asked for was broken."""
 
 
@@ -113,7 +104,7 @@ def doing(what: str) -> Iterator[None]:
         yield
     except BrokenPipeError:
         raise
-    except (MqError, OSError) as error:
+    except (errors.MqError, OSError) as error:
         error.add_note(without_credentials(what))
         raise
 
@@ -124,7 +115,7 @@ def needing_pyarrow() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise MqError(f"{error.name} is missing", "pip install 'pyarrow>=18'") from None
+        raise errors.MqError(f"{error.name} is missing", "pip install 'pyarrow>=18'") from None
 
 
 def exit_code(error: BaseException) -> int:
@@ -133,10 +124,10 @@ def exit_code(error: BaseException) -> int:
         return PARTIAL
     if isinstance(error, click.UsageError):
         return USAGE
-    return _known(error).code if isinstance(error, MqError) else FAILED
+    return _known(error).code if isinstance(error, errors.MqError) else FAILED
 
 
-def _known(error: MqError) -> _Known:
+def _known(error: errors.MqError) -> _Known:
     return next(known for known in _KNOWN if isinstance(error, known.kind))
 
 
@@ -183,7 +174,7 @@ def unforeseen(before: Hook, debug: Callable[[], bool]) -> Hook:
 
 
 def _cause(error: BaseException) -> str:
-    if isinstance(error, MqError):
+    if isinstance(error, errors.MqError):
         return f"[{error.condition}] {error.reason}" if error.condition else error.reason
     if isinstance(error, click.ClickException):
         return error.format_message()
@@ -193,7 +184,7 @@ def _cause(error: BaseException) -> str:
 
 
 def _hint(error: BaseException, command: str) -> str:
-    if isinstance(error, MqError):
+    if isinstance(error, errors.MqError):
         return error.hint or _known(error).hint or f"{command or 'keelog'} --help"
     if isinstance(error, BadValue | NoCommand):
         return error.hint

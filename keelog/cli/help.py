@@ -141,7 +141,7 @@ SUBJECTS = {
 
 @command("cheat")
 @click.argument("subject", required=False, metavar="[SUBJECT]", type=click.Choice(list(SUBJECTS)))
-def cheat(subject: str | None) -> int:
+def cheat_(subject: str | None) -> int:
     """Prints commands to paste, by subject; without a subject it lists the subjects.
 
     They are the examples of the commands' --help.

@@ -19,52 +19,38 @@ if TYPE_CHECKING:
 
 
 class Lazy(NamedTuple):
-    """The module of a command, and the line that `keelog --help` shows for it."""
+    """The module of a command, below keelog.cli, and the line that `keelog --help` shows for it."""
 
     module: str
-    name: str
     line: str
 
 
 COMMANDS = {
-    "serve": Lazy("keelog.cli.node.serve", "serve", "Runs a node on a store directory."),
-    "health": Lazy("keelog.cli.node.state", "health", "Tells whether a node is ready."),
-    "status": Lazy("keelog.cli.node.state", "status", "Shows a node's processes and offsets."),
-    "top": Lazy("keelog.cli.node.top", "top", "Shows what a node does, live."),
-    "produce": Lazy(
-        "keelog.cli.messages.produce", "produce", "Sends lines or JSON objects from stdin."
-    ),
-    "consume": Lazy("keelog.cli.messages.consume", "consume", "Prints the messages of a topic."),
-    "export": Lazy(
-        "keelog.cli.node.export", "export", "Exports topics of a node to SQLite, Parquet, CSV."
-    ),
-    "topic": Lazy("keelog.cli.node.topic", "topic", "Lists, describes, makes and removes topics."),
-    "group": Lazy("keelog.cli.node.group", "group", "Shows consumer groups and resets them."),
-    "dead": Lazy(
-        "keelog.cli.messages.dead",
-        "dead",
-        "Shows dead letters, and sends them back to their group.",
-    ),
-    "msg": Lazy("keelog.cli.messages.msg", "msg", "Finds single messages through a node."),
-    "store": Lazy(
-        "keelog.cli.store.group", "store", "Reads, checks and repairs a store directory."
-    ),
-    "replica": Lazy(
-        "keelog.cli.replica", "replica", "Promotes, demotes and rewinds a replica's store."
-    ),
-    "spark": Lazy("keelog.cli.spark", "spark", "Runs Spark jobs on a store directory."),
-    "bench": Lazy("keelog.cli.node.bench", "bench", "Measures a node under load."),
-    "diag": Lazy("keelog.cli.node.state", "diag", "Gathers what helps to find out what is wrong."),
-    "demo": Lazy("keelog.cli.demo.command", "demo", "Shows a node at work on real messages."),
-    "config": Lazy("keelog.cli.config", "config", "Shows, checks, writes and imports settings."),
-    "context": Lazy("keelog.cli.node.context", "context", "Gives nodes names."),
-    "completion": Lazy("keelog.cli.completion", "completion", "Prints a shell's completion."),
-    "cheat": Lazy("keelog.cli.help", "cheat", "Prints commands to paste, by subject."),
-    "help": Lazy("keelog.cli.help", "help_", "Explains a command, or exit codes and places."),
+    "serve": Lazy("node.serve", "Runs a node on a store directory."),
+    "health": Lazy("node.state", "Tells whether a node is ready."),
+    "status": Lazy("node.state", "Shows a node's processes and offsets."),
+    "top": Lazy("node.top", "Shows what a node does, live."),
+    "produce": Lazy("messages.produce", "Sends lines or JSON objects from stdin."),
+    "consume": Lazy("messages.consume", "Prints the messages of a topic."),
+    "export": Lazy("node.export", "Exports topics of a node to SQLite, Parquet, CSV."),
+    "topic": Lazy("node.topic", "Lists, describes, makes and removes topics."),
+    "group": Lazy("node.group", "Shows consumer groups and resets them."),
+    "dead": Lazy("messages.dead", "Shows dead letters, and sends them back to their group."),
+    "msg": Lazy("messages.msg", "Finds single messages through a node."),
+    "store": Lazy("store.group", "Reads, checks and repairs a store directory."),
+    "replica": Lazy("replica", "Promotes, demotes and rewinds a replica's store."),
+    "spark": Lazy("spark", "Runs Spark jobs on a store directory."),
+    "bench": Lazy("node.bench", "Measures a node under load."),
+    "diag": Lazy("node.state", "Gathers what helps to find out what is wrong."),
+    "demo": Lazy("demo.command", "Shows a node at work on real messages."),
+    "config": Lazy("config", "Shows, checks, writes and imports settings."),
+    "context": Lazy("node.context", "Gives nodes names."),
+    "completion": Lazy("completion", "Prints a shell's completion."),
+    "cheat": Lazy("help", "Prints commands to paste, by subject."),
+    "help": Lazy("help", "Explains a command, or exit codes and places."),
 }
-HIDDEN = {
-    "version": Lazy("keelog.cli.help", "version_", "Prints the version."),
-}
+"""The function has the command's name, in `help` with an underscore behind it."""
+HIDDEN = {"version": Lazy("help", "Prints the version.")}
 """Commands that no list shows."""
 
 
@@ -80,7 +66,8 @@ class LazyGroup(CliGroup):
         entry = COMMANDS.get(cmd_name) or HIDDEN.get(cmd_name)
         if entry is None:
             return None
-        command = getattr(importlib.import_module(entry.module), entry.name)
+        module = importlib.import_module(f"keelog.cli.{entry.module}")
+        command = getattr(module, f"{cmd_name}_" if entry.module == "help" else cmd_name)
         assert isinstance(command, click.Command)
         return command
 

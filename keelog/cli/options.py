@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -87,23 +87,15 @@ def _bounded(params: Sequence[click.Parameter]) -> None:
             param.type = WholeRange()
 
 
-class SizeType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+def size(value: Any) -> int:
     """The type of every option that takes bytes: 128, 4KiB, 1MB."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Refuses what is not a size, or less than a byte."""
-        try:
-            found = value if isinstance(value, int) else bytes_of(value)
-        except BadRequest as error:
-            self.fail(f"{error.reason}; {error.hint}.", param, ctx)
-        if not 0 < found < 2**63:
-            self.fail(f"{str(value)[:_SHOWN_DIGITS]} is not from 1 byte to 2^63.", param, ctx)
-        return found
-
-
-SIZE = SizeType()
+    try:
+        found: int = value if isinstance(value, int) else bytes_of(value)
+    except BadRequest as error:
+        raise click.BadParameter(f"{error.reason}; {error.hint}.") from None
+    if not 0 < found < 2**63:
+        raise click.BadParameter(f"{str(value)[:_SHOWN_DIGITS]} is not from 1 byte to 2^63.")
+    return found
 
 
 class _WithExamples:
@@ -189,8 +181,8 @@ class CliGroup(_WithExamples, click.Group):
         if name.startswith("-") or ctx.resilient_parsing or self.get_command(ctx, name):
             return super().resolve_command(ctx, args)
         known = self.list_commands(ctx)
-        meant = suggestions.for_command(name, known)
-        near = [meant] if meant else difflib.get_close_matches(name, known, n=1)
+        meant = suggestions.COMMANDS.get(name)
+        near = [meant] if meant in known else difflib.get_close_matches(name, known, n=1)
         raise NoCommand(name, " ".join([ctx.command_path, *near, "--help"]), ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -235,12 +227,9 @@ def node_option(function: Function) -> Function:
 def output_options(function: Function) -> Function:
     """Adds --format, --json, --jsonl and --wide; the command gets `output: Output`."""
 
-    def remember(name: str) -> Callable[[click.Context, click.Parameter, bool], None]:
-        def note(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
-            if wanted:
-                ctx.meta[_FORMAT] = name
-
-        return note
+    def remember(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+        if wanted:
+            ctx.meta[_FORMAT] = parameter.name
 
     for name, text in (("jsonl", "one object a line"), ("json", "one document")):
         function = click.option(
@@ -248,7 +237,7 @@ def output_options(function: Function) -> Function:
             is_flag=True,
             is_eager=True,
             expose_value=False,
-            callback=remember(name),
+            callback=remember,
             help=f"As --format {name}: {text}.",
         )(function)
     return format_option(function)
@@ -264,7 +253,11 @@ def format_option(function: Function) -> Function:
 
     def convert(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> Output:
         if value == "help" and not ctx.resilient_parsing:
-            show_shape(ctx)
+            # Imported here: only --format help needs the shapes.
+            from keelog.cli.shape_help import shape_text
+
+            click.echo(shape_text(ctx.command_path.removeprefix("keelog ")))
+            ctx.exit()
         return Output(value or ctx.meta.get(_FORMAT))
 
     function = click.option(
@@ -298,15 +291,6 @@ def progress_option(function: Function) -> Function:
         callback=convert,
         help="Does not say on stderr how far it is.",
     )(function)
-
-
-def show_shape(ctx: click.Context) -> NoReturn:
-    """`--format help`: prints the shape of the command's JSON, and ends."""
-    # Imported here: only --format help needs the shapes.
-    from keelog.cli.shape_help import shape_text
-
-    click.echo(shape_text(ctx.command_path.removeprefix("keelog ")))
-    ctx.exit()
 
 
 def settings_options(function: Function) -> Function:

@@ -213,7 +213,6 @@ def say(text: str) -> None:
 
 
 def _encoded(row: Row) -> bytes:
-    """A line of JSON."""
     try:
         return b"%b\n" % _encoder.encode(row)
     except UnicodeEncodeError:  # half a surrogate pair, as in the name of a file that is not UTF-8

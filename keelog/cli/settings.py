@@ -10,17 +10,13 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from protocol.errors import BadRequest
 
-if TYPE_CHECKING:
-    from node.runtime.settings import Settings
-    from node.supervisor.options import BrokerSettings, NetworkSettings, NodeSettings, ServeSettings
-
-
 STORE, SERVE, NETWORK, BROKER, NODE = "store", "serve", "network", "broker", "node"
-TABLES = (SERVE, NETWORK, BROKER, NODE, STORE)
+OF_NODE = (SERVE, NETWORK, BROKER, NODE)
+TABLES = (*OF_NODE, STORE)
 """Those of a settings file; the words before a name with -X."""
 SHORT_VARIABLES = {"KEELOG_HTTP": f"{SERVE}.http"}
 """The long one of the same setting wins."""
@@ -41,7 +37,7 @@ class Given(NamedTuple):
 
     pair: str
     origin: str
-    """file, environment or -X."""
+    """file, environment, -X or option."""
     where: str
     """The file, the variable, or nothing."""
 
@@ -79,11 +75,6 @@ def all_given(
     )
 
 
-def store_pairs(given: Sequence[Given]) -> tuple[str, ...]:
-    """For `load_settings`: what was given for a store. Files and variables may speak of more."""
-    return tuple(one.pair for one in given if one.table == STORE)
-
-
 def settings_of(table: str, given: Sequence[Given]) -> Any:
     """The settings of one table, of the class `kind_of` it. Raises BadRequest."""
     # Imported here: most command lines have neither file nor variable.
@@ -92,53 +83,31 @@ def settings_of(table: str, given: Sequence[Given]) -> Any:
     return changed(kind_of(table)(), (one.pair for one in given if one.table == table), table)
 
 
-def kind_of(
-    table: str,
-) -> "type[Settings | ServeSettings | NetworkSettings | BrokerSettings | NodeSettings]":
-    """Names, defaults and meanings of a table."""
+def kind_of(table: str) -> type[Any]:
+    """The class of a table: names, defaults and meanings."""
     from node.runtime.settings import Settings
     from node.supervisor.options import BrokerSettings, NetworkSettings, NodeSettings, ServeSettings
 
-    kinds: dict[
-        str, type[Settings | ServeSettings | NetworkSettings | BrokerSettings | NodeSettings]
-    ] = {
-        SERVE: ServeSettings,
-        NETWORK: NetworkSettings,
-        BROKER: BrokerSettings,
-        NODE: NodeSettings,
-        STORE: Settings,
-    }
-    return kinds[table]
+    kinds = (ServeSettings, NetworkSettings, BrokerSettings, NodeSettings, Settings)
+    return dict(zip(TABLES, kinds, strict=True))[table]
 
 
 def from_environment(environment: Mapping[str, str]) -> list[Given]:
     """`KEELOG_STORE__FLUSH_DISK_TYPE=x` as `store.flush_disk_type=x`. Raises BadRequest, with the
     variable's name, for one that sets nothing or has a wrong value."""
-    short = [
-        Given(_checked(name, f"{setting}={environment[name]}"), "environment", name)
-        for name, setting in SHORT_VARIABLES.items()
-        if name in environment
-    ]
-    return short + [
-        Given(_checked(name, f"{found[1]}.{found[2]}".lower() + f"={value}"), "environment", name)
-        for name, value in sorted(environment.items())
+    said = [(name, setting) for name, setting in SHORT_VARIABLES.items() if name in environment]
+    said += [
+        (name, f"{found[1]}.{found[2]}".lower())
+        for name in sorted(environment)
         if (found := _VARIABLE.fullmatch(name))
     ]
-
-
-def _checked(variable: str, pair: str) -> str:
-    """The pair that a variable says."""
-    try:
-        _try(pair)
-    except BadRequest as error:
-        raise BadRequest(f"the variable {variable}: {error.reason}", error.hint) from None
-    return pair
-
-
-def _try(pair: str) -> None:
-    """Raises BadRequest for a pair that sets nothing."""
-    one = Given(pair, "", "")
-    settings_of(one.table, [one])
+    given = [Given(f"{setting}={environment[name]}", "environment", name) for name, setting in said]
+    for one in given:
+        try:
+            settings_of(one.table, [one])
+        except BadRequest as error:
+            raise BadRequest(f"the variable {one.where}: {error.reason}", error.hint) from None
+    return given
 
 
 def from_file(path: Path) -> list[Given]:
@@ -173,8 +142,11 @@ def read_file(path: Path) -> tuple[list[tuple[str, Any]], list[SettingProblem]]:
     for name in TABLES:
         table = data.get(name, {})
         if isinstance(table, dict):
-            problems += _faults_of(name, table, lines)
-            found += [(f"{name}.{key}", value) for key, value in table.items()]
+            for key, value in table.items():
+                found.append((f"{name}.{key}", value))
+                if (fault := _fault_of(name, key, value)) is not None:
+                    line = lines.get((name, key))
+                    problems.append(SettingProblem(key, line, fault.reason, fault.hint))
         else:
             hint = f"write [{name}] above the settings"
             problems.append(SettingProblem(name, lines.get((name,)), f"{name} is no table", hint))
@@ -207,15 +179,6 @@ def _lines(text: str) -> dict[tuple[str, ...], int]:
         elif names:
             found.setdefault(table + names, number)
     return found
-
-
-def _faults_of(
-    table: str, values: Mapping[str, Any], lines: Mapping[tuple[str, ...], int]
-) -> Iterator[SettingProblem]:
-    for name, value in values.items():
-        fault = _fault_of(table, name, value)
-        if fault is not None:
-            yield SettingProblem(name, lines.get((table, name)), fault.reason, fault.hint)
 
 
 def _strangers(
@@ -252,16 +215,14 @@ def _fault_of(table: str, name: str, value: object) -> BadRequest | None:
     kind, is_size = type(field.default), field.type == Size
     if type(value) is not kind and not (is_size and isinstance(value, str)):
         expected = f"{SIZE_FORMS} in quotes" if is_size else _KINDS[kind]
-        return BadRequest(f"{name} is {_toml(value)}", f"write {expected}")
+        shown = value_text(value) if isinstance(value, bool | int | float) else repr(value)
+        return BadRequest(f"{name} is {shown}", f"write {expected}")
+    one = Given(f"{table}.{name}={value_text(value)}", "", "")
     try:
-        _try(f"{table}.{name}={value_text(value)}")
+        settings_of(one.table, [one])
     except BadRequest as error:
         return error
     return None
-
-
-def _toml(value: object) -> str:
-    return value_text(value) if isinstance(value, bool | int | float) else repr(value)
 
 
 def value_text(value: object) -> str:

@@ -5,27 +5,20 @@ Adding a field is allowed, renaming or removing one is not.
 
 import json
 
+from keelog.cli import shapes
 from keelog.cli.settings import SettingProblem
-from keelog.cli.shapes import (
-    ENTRY,
-    INDEX_HEADER,
-    MESSAGE,
-    MESSAGE_RAW,
-    PULL,
-    RECEIPT,
-    UNIT,
-    Shape,
-    fields_of,
-    integers,
-    texts,
-)
 from keelog.client.groups import GroupMemberInfo, GroupQueue
-from keelog.client.results import HealthCheck, LogStatus, TopicCreated, TopicInfo
+from keelog.client.results import TopicCreated, TopicDeleted, TopicInfo, TopicPurged
+from keelog.replication.roles import Rewind
+from keelog.sqlite_export import SqliteResult
+from node.supervisor.status import HealthStatus, Status
 from protocol.errors import BadRequest
+from protocol.status import ProcessStatus, shape_of
+from workers.rebuild import RebuildReport
 
 _TRUTH = "true or false"
 _FIGURES = "text, and its figures"
-FINDING: Shape = {
+FINDING: shapes.Shape = {
     "severity": "error or warning",
     "kind": "torn_tail, bad_magic, bad_size, bad_crc, wrong_place, gap, …",
     "file": "text",
@@ -37,21 +30,21 @@ FINDING: Shape = {
     "count": "integer: of units or entries in a row, of which this is the first",
     "try": "text: the command that fixes it",
 }
-VERIFY: Shape = {
+VERIFY: shapes.Shape = {
     "ok": _TRUTH,
     "read": dict.fromkeys(("records", "units", "entries"), "true or false: true with --deep"),
     "clean_shutdown": _TRUTH,
-    "commit_log": integers("min_offset", "max_offset", "records", "bytes"),
-    "queues": integers("count", "units"),
-    "index": integers("files", "entries"),
+    "commit_log": shapes.integers("min_offset", "max_offset", "records", "bytes"),
+    "queues": shapes.integers("count", "units"),
+    "index": shapes.integers("files", "entries"),
     "findings": [FINDING],
 }
-AUDIT: Shape = VERIFY | {
+AUDIT: shapes.Shape = VERIFY | {
     "findings": [FINDING | {"repair": "text: a command"}],
     "seconds": "number",
 }
-STATS: Shape = {
-    "totals": integers("messages", "queues", "topics"),
+STATS: shapes.Shape = {
+    "totals": shapes.integers("messages", "queues", "topics"),
     "window_ms": "integer",
     "topics": [{"topic": _FIGURES}],
     "queues": [{"topic": "text", "queue_id": "integer, and its figures"}],
@@ -61,166 +54,24 @@ STATS: Shape = {
     "rates": [{"topic": _FIGURES}],
     "tag_rates": [{"topic": _FIGURES}],
 }
-DEMO: Shape = {
+DEMO: shapes.Shape = {
     "sent": "integer",
     "left_out": {"REASON": "integer"},
-    **integers(
+    **shapes.integers(
         "stored", "dispatched", "pulled_equal", "found_by_key", "found_by_time", "looked_up"
     ),
     "verified": {
         "ok": _TRUTH,
         "clean_shutdown": _TRUTH,
-        **integers("records", "units", "entries", "findings"),
+        **shapes.integers("records", "units", "entries", "findings"),
     },
     "store": "text",
     "seconds": "number",
     "spark_topics": [{"topic": _FIGURES}],
 }
-PROCESS: Shape = {
-    "role": "writer, queue, index or reader",
-    **integers("index", "pid"),
-    "state": "text",
-    "restarts": "integer",
-    "uptime_s": "number",
-    "rss_bytes": "integer, or null",
-    "cpu_s": "number, or null",
-    "endpoint": "text",
-    "offset": "integer, or null",
-    "lag_bytes": "integer, or null",
-    "exit_code": "integer, or null",
-    "cause": "text, or null",
-    "recovered": "number, or null",
-}
-STATUS: Shape = {
-    "ready": _TRUTH,
-    "mode": "normal, replica, read_only, disk_full or no_resources",
-    "cause": "text, or null",
-    **texts("store", "kernel"),
-    "http": "text: where metrics and health pages are, or null",
-    "log_file": "text: the file that the node's log goes to, or null",
-    "settings": ["NAME=VALUE: those that differ from their defaults"],
-    "origins": [{"setting": "text", "origin": "file, environment, -X or option", "where": "text"}],
-    "processes": [PROCESS],
-    "log": fields_of(LogStatus),
-    "disk": {
-        "free_bytes": "integer",
-        "used_ratio": "number: 0 to 1",
-        "shortage": "text: what so full a disk costs, or null",
-    },
-    "retention": {
-        "oldest_ms": "integer: when the oldest message was stored, ms since 1970, or null",
-        "next": {
-            **integers("start", "end"),
-            "at_ms": "integer: when this segment goes by its age at the earliest, ms since 1970",
-            "growth_bytes": "integer: or when the log has grown by them; null without a bound",
-            "disk_bytes": "integer: or when they are used on the disk too; null where not allowed",
-        },
-    },
-    "groups": {
-        "groups": "integer",
-        "members": "integer",
-        "lag": "integer: messages that groups have not committed",
-        "in_flight": "integer: of these, those that members hold",
-        "rows": [
-            {
-                "group": "text",
-                "topic": "text",
-                "queues": "integer",
-                "members": "integer",
-                "lag": "integer",
-                "in_flight": "integer",
-                "lag_ms": "integer: the age of the oldest that is not committed, or null",
-            }
-        ],
-        "others": {"lag": "integer", "in_flight": "integer"},
-    },
-    "timers": {
-        "pending": "integer: timer messages that wait",
-        "delivered": "integer: since the tasks began",
-        "late_ms": "integer: of the latest one of the last second",
-        "undelivered": "integer: that wait where nobody delivers them",
-    },
-    "followers": {
-        "needed": "integer: how many must acknowledge a replicated message",
-        "acknowledged": "integer: up to here as many have the log",
-        "sync_state": "integer: of the sync-state set that it follows; -1 without a controller",
-        "followers": [
-            {
-                "address": "text",
-                "since_ms": "integer: ms since 1970",
-                **integers("sent", "acknowledged", "lag_bytes"),
-                "lag_s": "number",
-                "in_sync": _TRUTH,
-                "bytes_per_s": "integer",
-                "broker_id": "integer: as a controller gave it; 0 without one",
-            }
-        ],
-        "ended": [
-            {
-                "address": "text",
-                "at_ms": "integer: ms since 1970",
-                "acknowledged": "integer",
-                "reason": "text",
-            }
-        ],
-    },
-    "following": {
-        **texts("state", "source", "master", "remoting", "kind", "reason", "hint", "disconnected"),
-        "disconnected_ms": "integer: since when it does not follow, or did not last, ms since 1970",
-        "connections": "integer: since the replica began",
-        "end": "integer: of the own log",
-        "acknowledged": "integer: up to here the master knows the log to be on this disk",
-        "master_end": "integer: of the master's log, as far as it is known",
-        "contact_ms": "integer: when the master was heard last, ms since 1970",
-        "lag_bytes": "integer: at contact_ms",
-        "lag_ms": "integer: the age of what the master has more, or may have while it is away",
-        "metadata": texts("topics", "groups", "offsets", "delays", "timers"),
-        "metadata_ms": "integer: ms since 1970",
-        "progress_ms": "integer: until then the master's deliveries are known, ms since 1970",
-        "topics_end": "integer: of the master's log, before its topics were asked for",
-    },
-    "elected": {
-        **texts("role", "master", "leader", "why"),
-        "broker_id": "integer: of this node in its group",
-        "epoch": "integer: of the master that it obeys, or is",
-        "master_id": "integer: 0 without a master",
-        "controllers": "integer: that took the last heart-beat",
-        "controllers_all": "integer",
-        "in_sync": ["integer: an id of the sync-state set"],
-        "in_sync_epoch": "integer: of that set",
-        "heard_ms": "integer: when a controller was heard last, ms since 1970",
-    },
-    "transactions": {"open": "integer: that the last round of checks found open for long"},
-    "damage": {
-        "places": [
-            {
-                **texts("file", "process", "found"),
-                "offset": "integer: as in the error: of the log, or bytes in another file",
-                "count": "integer: how often processes have met it",
-                "first_ms": "integer: ms since 1970",
-                "last_ms": "integer: ms since 1970",
-            }
-        ],
-        "others": "integer: meetings with places that are not listed",
-    },
-    "operations": [
-        {
-            "op": "text: append, pull, …, log_flush",
-            "requests": "integer",
-            "failed": "integer: answered otherwise than OK",
-            "p50_ms": "number, or null: of all of them",
-            "p99_ms": "number, or null",
-        }
-    ],
-    "supervisor": {
-        "pid": "integer",
-        "state": "text",
-        "uptime_s": "number",
-        "rss_bytes": "integer",
-        "cpu_s": "number",
-    },
-}
-TOP: Shape = STATUS | {
+STATUS: shapes.Shape = shape_of(Status)
+del STATUS["operations"][0]["buckets"]
+TOP: shapes.Shape = STATUS | {
     "interval_s": "number",
     "rates": {"records_per_s": "number", "appended_bytes_per_s": "number"},
     "operations": [
@@ -232,36 +83,34 @@ TOP: Shape = STATUS | {
             "p99_ms": "number, or null: of the interval",
         }
     ],
-    "dispatch_lag_bytes": integers("queues", "index"),
-    "processes": [PROCESS | {"cpu_percent": "number: of one processor, or null"}],
+    "dispatch_lag_bytes": shapes.integers("queues", "index"),
+    "processes": [
+        shape_of(ProcessStatus, cpu_percent="number: of one processor, or null"),
+    ],
 }
-EXPORT: Shape = {
+EXPORT: shapes.Shape = {
     "out": "text",
     "version": "integer: of the manifest",
-    **integers("rows", "files", "bytes", "rows_in_all", "files_in_all"),
+    **shapes.integers("rows", "files", "bytes", "rows_in_all", "files_in_all"),
     "damaged": "integer: places passed over",
     "seconds": "number",
 }
-SQLITE: Shape = {
-    "out": "text",
-    **integers("rows", "keys"),
-    "damaged": "integer: places passed over",
-}
-CSV_FILE: Shape = {
+SQLITE: shapes.Shape = shape_of(SqliteResult, damaged="integer: places passed over")
+CSV_FILE: shapes.Shape = {
     "out": "text",
     "rows": "integer",
     "damaged": "integer: places passed over, and bodies printed as stored",
 }
-REPAIR: Shape = {
+REPAIR: shapes.Shape = {
     "ok": _TRUTH,
     "applied": _TRUTH,
     "steps": [{"step": "text, and what the step needs"}],
     "lost": {
-        **integers("messages", "unknown_bytes"),
+        **shapes.integers("messages", "unknown_bytes"),
         "queues": [{"topic": "text", "queue_id": "integer", "from": "integer", "to": "integer"}],
     },
 }
-BACKUP: Shape = {
+BACKUP: shapes.Shape = {
     "from": "integer: log offset",
     "to": "integer: log offset",
     "bytes": "integer: of the log, copied now",
@@ -270,23 +119,23 @@ BACKUP: Shape = {
     "damaged": [["integer: log offset, from and to"]],
     "shortfall": "text, only where acknowledged messages may be missing: why",
 }
-INFO: Shape = {
+INFO: shapes.Shape = {
     "path": "text",
     "last_owner": "keelog or rocketmq",
     "clean_shutdown": _TRUTH,
     "commit_log": {
-        **integers("min_offset", "max_offset", "segments", "segment_bytes"),
+        **shapes.integers("min_offset", "max_offset", "segments", "segment_bytes"),
         "oldest_ms": "integer: when the oldest message was stored, ms since 1970, or null",
         "torn_tail": "null, or offset, kind and why",
     },
-    "queues": integers("topics", "count", "file_bytes"),
-    "index": integers("files", "slots", "entries_max"),
+    "queues": shapes.integers("topics", "count", "file_bytes"),
+    "index": shapes.integers("files", "slots", "entries_max"),
     "checkpoint": {"NAME": "integer: ms since 1970, or an offset"},
     "keelog": "null for a broker's store, else epoch, floor, tails_at and progress",
     "disk_bytes": {"FOLDER": "integer"},
 }
-PROMOTION: Shape = {
-    **texts("store", "role"),
+PROMOTION: shapes.Shape = {
+    **shapes.texts("store", "role"),
     "epoch": "integer",
     "offset": "integer: log offset where its own log begins",
     "acknowledged": "integer: up to here the master knew it to be on this disk",
@@ -297,26 +146,19 @@ PROMOTION: Shape = {
     "progress_ms": "integer: ms since 1970, or 0; what was delivered later comes again",
     "topics": ["text: a topic that the log has, and the master's table of topics had not yet"],
 }
-DEMOTION: Shape = {**texts("role", "source"), **integers("epoch", "offset", "acknowledged")}
-REWIND: Shape = {
-    "store": "text",
-    "applied": _TRUTH,
-    **integers("offset", "end", "bytes", "records", "acknowledged"),
-    "kept_in": "text: the folder with what was cut, or empty",
+DEMOTION: shapes.Shape = {
+    **shapes.texts("role", "source"),
+    **shapes.integers("epoch", "offset", "acknowledged"),
 }
-QUEUE: Shape = {
+REWIND: shapes.Shape = shape_of(Rewind, kept_in="text: the folder with what was cut, or empty")
+QUEUE: shapes.Shape = {
     "topic": "text",
-    **integers("queue_id", "min_offset"),
+    **shapes.integers("queue_id", "min_offset"),
     "max_offset": "integer: of the next message",
 }
 
-SHAPES: dict[str, tuple[Shape, ...]] = {
-    "health": (
-        {
-            "ready": _TRUTH,
-            "checks": [fields_of(HealthCheck, needed="true or false: whether ready asks for it")],
-        },
-    ),
+SHAPES: dict[str, tuple[shapes.Shape, ...]] = {
+    "health": (shape_of(HealthStatus),),
     "status": (STATUS,),
     "top": (TOP,),
     "diag": (
@@ -327,10 +169,10 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
             "problems": ["text: what is missing"],
         },
     ),
-    "produce": (RECEIPT,),
-    "consume": (MESSAGE,),
+    "produce": (shapes.RECEIPT,),
+    "consume": (shapes.MESSAGE,),
     "topic ls": (
-        fields_of(
+        shape_of(
             TopicInfo,
             perm="integer: 2 write, 4 read",
             messages="integer",
@@ -341,7 +183,7 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
     "topic describe": (
         {
             "topic": "text",
-            **integers("perm", "read_queues", "write_queues", "retention_hours"),
+            **shapes.integers("perm", "read_queues", "write_queues", "retention_hours"),
             "queues": [
                 QUEUE | {"bytes": "integer", "oldest_ms": "integer: ms since 1970, or null"}
             ],
@@ -350,41 +192,31 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
     "group ls": (
         {
             "group": "text",
-            **integers("members", "lag"),
+            **shapes.integers("members", "lag"),
             "lag_ms": "integer: the age of the oldest that is not committed, or null",
         },
     ),
     "group describe": (
         {
             "group": "text",
-            "members": [fields_of(GroupMemberInfo)],
-            "queues": [fields_of(GroupQueue)],
+            "members": [shape_of(GroupMemberInfo)],
+            "queues": [shape_of(GroupQueue)],
         },
     ),
     "group reset": (
-        {"group": "text", "queues": [{"topic": "text", **integers("queue_id", "committed")}]},
+        {
+            "group": "text",
+            "queues": [{"topic": "text", **shapes.integers("queue_id", "committed")}],
+        },
     ),
     "group rm": ({"group": "text", "deleted": "true"},),
-    "topic create": (fields_of(TopicCreated),),
-    "topic rm": (
-        {
-            "topic": "text",
-            "deleted": "true",
-            "left_in_log_bytes": "integer",
-            "until": "integer: ms since 1970, or null",
-        },
-    ),
-    "topic purge": (
-        {
-            "topic": "text",
-            "queues": [integers("queue_id", "min_offset")],
-            "left_in_log_bytes": "integer",
-        },
-    ),
-    "msg get": (MESSAGE,),
-    "msg find": (MESSAGE,),
+    "topic create": (shape_of(TopicCreated),),
+    "topic rm": (shape_of(TopicDeleted, deleted="true", until="integer: ms since 1970, or null"),),
+    "topic purge": (shape_of(TopicPurged),),
+    "msg get": (shapes.MESSAGE,),
+    "msg find": (shapes.MESSAGE,),
     "dead ls": (
-        MESSAGE
+        shapes.MESSAGE
         | {
             "origin_topic": "text: the topic that its producer named",
             "sent_back": "true or false: whether it was sent back since",
@@ -393,7 +225,7 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
     ),
     "dead resend": (
         {
-            **texts("group", "topic"),
+            **shapes.texts("group", "topic"),
             "found": "integer: that were chosen",
             "sent_back_before": "integer: of them, passed over",
             "sent": "integer; without --apply: that would be sent",
@@ -402,9 +234,9 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
     ),
     "export": (SQLITE, EXPORT, CSV_FILE),
     "store info": (INFO,),
-    "store dump": (MESSAGE_RAW, UNIT, ENTRY, INDEX_HEADER),
-    "store get": (PULL,),
-    "store find": (MESSAGE, {"physical_offset": "integer: with --candidates"}),
+    "store dump": (shapes.MESSAGE_RAW, shapes.UNIT, shapes.ENTRY, shapes.INDEX_HEADER),
+    "store get": (shapes.PULL,),
+    "store find": (shapes.MESSAGE, {"physical_offset": "integer: with --candidates"}),
     "store seek": ({"offset": "integer: of the queue"},),
     "store verify": (VERIFY,),
     "store backup": (BACKUP,),
@@ -414,12 +246,7 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
     "replica demote": (DEMOTION,),
     "replica rewind": (REWIND,),
     "store rebuild": (
-        {
-            "start": "integer: log offset",
-            "end": "integer: log offset",
-            **integers("records", "queues", "queue_files", "index_files"),
-            "seconds": "number",
-        },
+        shape_of(RebuildReport, start="integer: log offset", end="integer: log offset"),
     ),
     "store export": (EXPORT, SQLITE),
     "config show": (
@@ -431,10 +258,10 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
             "where": "text: the file, variable or context: with --origin",
         },
     ),
-    "config check": (fields_of(SettingProblem),),
+    "config check": (shape_of(SettingProblem),),
     "context ls": (
         {
-            **texts("name", "node", "description"),
+            **shapes.texts("name", "node", "description"),
             "current": "true or false: whether it is in use",
         },
     ),
@@ -442,7 +269,9 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
         {
             "start": "integer: log offset",
             "end": "integer: log offset",
-            **integers("records", "queues", "units", "queue_files", "index_files", "index_entries"),
+            **shapes.integers(
+                "records", "queues", "units", "queue_files", "index_files", "index_entries"
+            ),
             "ranges": "integer: parts of the log",
             "repaired": "true or false: whether ranges were cut anew",
             "seconds": "number",
@@ -467,7 +296,7 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
 
 def shape_text(command: str) -> str:
     """The shapes of a command, as JSON with kinds for values. Raises BadRequest without one."""
-    shapes = SHAPES.get(command)
-    if shapes is None:
+    found = SHAPES.get(command)
+    if found is None:
         raise BadRequest(f"the shape of keelog {command} is not written down", "try --json")
-    return "\n\nor\n\n".join(json.dumps(one, indent=2, ensure_ascii=False) for one in shapes)
+    return "\n\nor\n\n".join(json.dumps(one, indent=2, ensure_ascii=False) for one in found)

@@ -9,10 +9,9 @@ command meets on its way gets a line on stderr, and the command ends with exit c
 """
 
 import base64
-import inspect
 from collections.abc import Iterable
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -34,13 +33,6 @@ if TYPE_CHECKING:
 
 
 Shape = dict[str, Any]
-_KINDS: dict[object, str] = {
-    str: "text",
-    int: "integer",
-    bool: "true or false",
-    int | None: "integer, or null",
-    str | None: "text, or null",
-}
 MESSAGE_TABLE = ("topic", "queue_id", "queue_offset", "physical_offset", "tags", "keys", "body")
 """The columns of messages in a table for people."""
 _UNREADABLE_SHOWN_MAX = 20
@@ -74,49 +66,31 @@ def stored(layout: "StructLayout[Any]") -> Shape:
     return {name: f"integer: {wire.meaning}" for name, wire in layout.wires.items()}
 
 
-def fields_of(kind: type, **meanings: str) -> Shape:
-    """The fields of a dataclass or NamedTuple; `meanings` say more than a type, or add a field."""
-    hints = inspect.get_annotations(kind)
-    return {name: _KINDS[hint] for name, hint in hints.items()} | meanings
-
-
-class RecordField(NamedTuple):
-    """A field of a message: its name, where a record has it, and its kind and meaning."""
-
-    name: str
-    source: str
-    kind: Any
-
-
-_RECORD_FIELDS = (
-    RecordField("topic", "topic", "text"),
-    RecordField("queue_id", "head.queue_id", "integer"),
-    RecordField("queue_offset", "head.queue_offset", "integer"),
-    RecordField("physical_offset", "head.physical_offset", "integer"),
-    RecordField("store_size", "head.total_size", "integer: bytes"),
-    RecordField("msg_id", "message_id", "text: store host and physical offset, upper-case hex"),
-    RecordField("unique_key", "unique_key", "text"),
-    RecordField("tags", "tags", "text, empty without one"),
-    RecordField("keys", "keys", ["text"]),
-    RecordField(
-        "properties", "properties_raw", {"NAME": 'text, or {"b64": text} when it is not UTF-8'}
-    ),
-    RecordField("flag", "head.flag", "integer"),
-    RecordField(
-        "sys_flag", "head.sys_flag", "integer: compression bits only where the body here has it"
-    ),
-    RecordField("born_timestamp", "head.born_timestamp", "integer: ms since 1970"),
-    RecordField("born_host", "born_host", "text: 1.2.3.4:5"),
-    RecordField("store_timestamp", "head.store_timestamp", "integer: ms since 1970"),
-    RecordField("store_host", "store_host", "text"),
-    RecordField("body_crc", "head.body_crc", "integer: of the body as stored"),
-    RecordField("reconsume_times", "head.reconsume_times", "integer"),
-    RecordField("prepared_transaction_offset", "head.prepared_transaction_offset", "integer"),
-    RecordField("version", "version", "1 or 2"),
-)
-_RECORD_NAMES = tuple(field.name for field in _RECORD_FIELDS)
-_read_record = attrgetter(*(field.source for field in _RECORD_FIELDS))
-MESSAGE: Shape = {field.name: field.kind for field in _RECORD_FIELDS} | {
+_RECORD_FIELDS: dict[str, tuple[str, Any]] = {
+    "topic": ("topic", "text"),
+    "queue_id": ("head.queue_id", "integer"),
+    "queue_offset": ("head.queue_offset", "integer"),
+    "physical_offset": ("head.physical_offset", "integer"),
+    "store_size": ("head.total_size", "integer: bytes"),
+    "msg_id": ("message_id", "text: store host and physical offset, upper-case hex"),
+    "unique_key": ("unique_key", "text"),
+    "tags": ("tags", "text, empty without one"),
+    "keys": ("keys", ["text"]),
+    "properties": ("properties_raw", {"NAME": 'text, or {"b64": text} when it is not UTF-8'}),
+    "flag": ("head.flag", "integer"),
+    "sys_flag": ("head.sys_flag", "integer: compression bits only where the body here has it"),
+    "born_timestamp": ("head.born_timestamp", "integer: ms since 1970"),
+    "born_host": ("born_host", "text: 1.2.3.4:5"),
+    "store_timestamp": ("head.store_timestamp", "integer: ms since 1970"),
+    "store_host": ("store_host", "text"),
+    "body_crc": ("head.body_crc", "integer: of the body as stored"),
+    "reconsume_times": ("head.reconsume_times", "integer"),
+    "prepared_transaction_offset": ("head.prepared_transaction_offset", "integer"),
+    "version": ("version", "1 or 2"),
+}
+"""The fields of a message: where a record has each, and its kind and meaning."""
+_read_record = attrgetter(*(source for source, _ in _RECORD_FIELDS.values()))
+MESSAGE: Shape = {name: kind for name, (_, kind) in _RECORD_FIELDS.items()} | {
     "body": "text; UTF-8 without NUL, else there is",
     "body_b64": "text; forced by --raw-body, as stored then; both left out by --no-body",
 }
@@ -187,7 +161,7 @@ def message_shape(
     `no_body` leaves the body out, `raw` adds the record as stored. Raises BodyUnreadable,
     CodecMissing.
     """
-    shape: Shape = dict(zip(_RECORD_NAMES, _read_record(record), strict=True))
+    shape: Shape = dict(zip(_RECORD_FIELDS, _read_record(record), strict=True))
     shape["properties"] = properties_shape(record)
     shape["born_host"] = str(shape["born_host"])
     shape["store_host"] = str(shape["store_host"])

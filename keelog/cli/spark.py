@@ -14,17 +14,8 @@ import click
 from keelog.cli.failures import doing
 from keelog.cli.options import CliGroup, Function, output_options, settings_options
 from keelog.cli.output import Output, say
+from keelog.cli.store import options
 from keelog.cli.store.check import show_findings
-from keelog.cli.store.options import (
-    derived_options,
-    exit_code,
-    export_of,
-    export_options,
-    shown,
-    source_options,
-    store_argument,
-    summary,
-)
 from keelog.pipeline.options import parse_options
 from keelog.pipeline.session import check_engine, check_pyspark
 from keelog.pipeline.stores.access import check_can_make, check_can_write
@@ -109,8 +100,8 @@ def session_options(function: Function) -> Function:
 
 
 @spark.command()
-@store_argument
-@derived_options
+@options.store_argument
+@options.derived_options
 @click.option(
     "--plan",
     type=click.Choice(["inplace", "shuffle"]),
@@ -171,7 +162,7 @@ def rebuild(
 
 
 @spark.command()
-@store_argument
+@options.store_argument
 @click.option(
     "--report",
     "folder",
@@ -216,9 +207,9 @@ def audit(
 
 
 @spark.command()
-@store_argument
+@options.store_argument
 @click.option("--out", required=True, metavar="OUT", help="A folder, or a URL as s3://bucket/x.")
-@export_options
+@options.export_options
 @settings_options
 @session_options
 @output_options
@@ -234,7 +225,7 @@ def export(
 
     Example: keelog spark export ./store --out ./paid --topics orders --tags paid
     """
-    wanted = export_of(pairs, **chosen)
+    wanted = options.export_of(pairs, **chosen)
     what = f"cannot export {store}"
     with doing(what):
         check_engine()
@@ -246,12 +237,12 @@ def export(
             return asked.run(what, lambda session: by_tasks(session, parts, order))
 
         result = run_export(store, ExportFolder(out), wanted, engine)
-    output.document(shown(result), title=summary(result))
-    return exit_code(result)
+    output.document(options.shown(result), title=options.summary(result))
+    return options.exit_code(result)
 
 
 @spark.command()
-@store_argument
+@options.store_argument
 @click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="An HTML page.")
 @click.option(
     "--top",
@@ -274,14 +265,14 @@ def stats(
 
     Example: keelog spark stats ./store --report stats.html
     """
-    options = {"path": store, **source_options(pairs)}
+    source = {"path": store, **options.source_options(pairs)}
     if chosen["topics"] is not None:
-        options["subscribe"] = chosen["topics"]
+        source["subscribe"] = chosen["topics"]
 
     def check() -> None:
         from keelog.pipeline.resolve import check_read
 
-        check_read(parse_options(options))
+        check_read(parse_options(source))
         if report is not None:
             with doing(f"cannot write {report}"):
                 check_can_write(report)
@@ -289,7 +280,7 @@ def stats(
     def job(session: Any) -> "Figures":
         from keelog.pipeline.jobs.stats import COLUMNS, collect_figures
 
-        reader = session.read.format("keelog").options(**options, columns=COLUMNS)
+        reader = session.read.format("keelog").options(**source, columns=COLUMNS)
         return collect_figures(reader.load(), chosen["top"])
 
     figures = asked.run(f"cannot count what is in {store}", job, check)

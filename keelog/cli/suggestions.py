@@ -80,12 +80,6 @@ OPTIONS = {"keelog consume": CONSUME, "keelog produce": PRODUCE}
 _CONTEXT = ("-c", "--context")
 
 
-def for_command(name: str, known: list[str]) -> str:
-    """The command that a word means; empty for none."""
-    meant = COMMANDS.get(name, "")
-    return meant if meant in known else ""
-
-
 def for_option(path: str, option: str) -> str:
     """What to write where a command has no such option; empty for no idea."""
     if option in _CONTEXT:

@@ -20,6 +20,7 @@ from protocol.kernel import loader
 from protocol.layout import Readable
 from protocol.record.codec import SHORT_HEAD, Torn, stated_offset
 from protocol.record.columns import Gather, RecordColumns, scan
+from protocol.status import DiskStatus, FoundDamage, HealthCheck, LogStatus, ProcessStatus
 
 Fields = Mapping[str, Any]
 _COMPILED_ABOVE = 4
@@ -142,62 +143,6 @@ class QueueOffsets:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessStatus:
-    """One process of the node; fields that the node did not give are None."""
-
-    role: str
-    index: int | None = None
-    pid: int | None = None
-    state: str | None = None
-    restarts: int | None = None
-    uptime_s: float | None = None
-    rss_bytes: int | None = None
-    cpu_s: float | None = None
-    endpoint: str | None = None
-    offset: int | None = None
-    lag_bytes: int | None = None
-    exit_code: int | None = None
-    cause: str | None = None
-    """Why it ended last, until it runs again."""
-    recovered: float | None = None
-    """Of a writer that recovers: the part of the log that it has checked."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogStatus:
-    """Log offsets: every byte below `flushed` survives a power loss."""
-
-    min: int = 0
-    appended: int = 0
-    committed: int = 0
-    flushed: int = 0
-    readable: int = 0
-    epoch: int = 0
-    records: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class DiskStatus:
-    """The file system that holds the store."""
-
-    free_bytes: int | None = None
-    used_ratio: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FoundDamage:
-    """A damaged place of the store that processes of the node have met since it started."""
-
-    file: str
-    offset: int
-    found: str
-    count: int
-    first_ms: int
-    last_ms: int
-    process: str
-
-
-@dataclass(frozen=True, slots=True)
 class NodeStatus:
     """A snapshot of the node. `raw` is the answer as it came, later fields included.
 
@@ -233,16 +178,6 @@ class NodeStatus:
                 for place in (fields.get("damage") or {}).get("places", ())
             ),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class HealthCheck:
-    """One thing that should be right; `needed` says whether readiness depends on it."""
-
-    name: str
-    ok: bool
-    detail: str
-    needed: bool
 
 
 @dataclass(frozen=True, slots=True)

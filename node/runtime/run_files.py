@@ -17,11 +17,12 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from node.runtime import disk
 from node.runtime.state_page import run_dir
 from node.runtime.store_paths import SMALL_FILE_BYTES_MAX, read_bounded
+from protocol.status import AT_MS, Fact, as_json
 
 CONNECTING, COMPARING, FOLLOWING, WAITING, STOPPED = (
     "connecting",
@@ -63,37 +64,48 @@ class FollowState(NamedTuple):
 
     state: str = CONNECTING
     source: str = ""
-    master: str = ""
-    """Where the replication of the master is."""
-    remoting: str = ""
-    """Where it takes requests."""
+    master: Annotated[str, Fact("where the replication of the master is")] = ""
+    remoting: Annotated[str, Fact("where it takes requests")] = ""
     kind: str = ""
     reason: str = ""
     hint: str = ""
     disconnected: str = ""
-    disconnected_ms: int = 0
-    """Since when it has not followed, or did not the last time."""
-    connections: int = 0
-    end: int = 0
-    """The end of the own log."""
-    acknowledged: int = 0
-    """Up to here the master knows the log to be on this disk."""
-    master_end: int = 0
-    """The end of the master's log, as far as it is known."""
-    contact_ms: int = 0
-    """When the master was heard last."""
-    lag_bytes: int = 0
-    """As of `contact_ms`."""
-    lag_ms: int = 0
-    """How old the first byte is at most that the master has more, or may have while it is away."""
-    metadata: dict[str, str] = {}  # noqa: RUF012  (never changed)
-    """For topics, groups and offsets: empty when the last try succeeded, else why it failed."""
-    metadata_ms: int = 0
-    """When all of them were fetched last."""
-    progress_ms: int = 0
-    """What the master had delivered of delayed messages then is taken over."""
-    topics_end: int = 0
-    """The master's log was beyond this offset when its topics were asked for."""
+    disconnected_ms: Annotated[
+        int, Fact(f"since when it does not follow, or did not last, {AT_MS}")
+    ] = 0
+    connections: Annotated[
+        int, Fact("to the master since the process began", "keelog_replica_connections_total")
+    ] = 0
+    end: Annotated[int, Fact("of the own log")] = 0
+    acknowledged: Annotated[
+        int,
+        Fact(
+            "up to here the master knows the log to be on the disk of the replica",
+            "keelog_replica_acknowledged_offset_bytes",
+        ),
+    ] = 0
+    master_end: Annotated[int, Fact("of the master's log, as far as it is known")] = 0
+    contact_ms: Annotated[int, Fact(f"when the master was heard last, {AT_MS}")] = 0
+    lag_bytes: Annotated[
+        int, Fact("what the master's log had more when last heard", "keelog_replica_lag_bytes")
+    ] = 0
+    lag_ms: Annotated[
+        int,
+        Fact(
+            "the age of what the master has more, or may have while it is away",
+            "keelog_replica_lag_seconds",
+        ),
+    ] = 0
+    metadata: Annotated[
+        dict[str, str],
+        Fact(
+            "why the last try to fetch it failed; empty when it did not",
+            names=("topics", "groups", "offsets", "delays", "timers"),
+        ),
+    ] = {}  # noqa: RUF012  (never changed)
+    metadata_ms: Annotated[int, Fact(f"when all of it was fetched last, {AT_MS}")] = 0
+    progress_ms: Annotated[int, Fact(f"until then the master's deliveries are known, {AT_MS}")] = 0
+    topics_end: Annotated[int, Fact("of the master's log, before its topics were asked for")] = 0
 
 
 class MasterPlace(NamedTuple):
@@ -156,27 +168,25 @@ def forget_other_master(root: Path) -> None:
 
 
 class ElectedState(NamedTuple):
-    """`role` is WAITS, LEADS or FOLLOWS. `epoch`: of the master that is followed, or of the own."""
+    """What controllers have decided of a node."""
 
-    role: str = WAITS
-    broker_id: int = 0
-    epoch: int = 0
-    master_id: int = 0
-    """The elected master; 0 while there is none."""
-    master: str = ""
-    """Where it takes requests."""
-    leader: str = ""
-    """The controller that leads the others; empty while none is known."""
-    controllers: int = 0
-    """How many controllers took the last heart-beat."""
+    role: Annotated[str, Fact("waits, leads or follows")] = WAITS
+    broker_id: Annotated[int, Fact("of this node in its group")] = 0
+    epoch: Annotated[int, Fact("the epoch of the elected master", "keelog_elected_epoch")] = 0
+    master_id: Annotated[int, Fact("of the elected master; 0 without one")] = 0
+    master: Annotated[str, Fact("where it takes requests")] = ""
+    leader: Annotated[str, Fact("the controller that leads the others, if one is known")] = ""
+    controllers: Annotated[
+        int, Fact("controllers that hear the node", "keelog_elected_controllers")
+    ] = 0
     controllers_all: int = 0
-    in_sync: tuple[int, ...] = ()
-    """The sync-state set, as the controller has it."""
-    in_sync_epoch: int = 0
-    heard_ms: int = 0
-    """When a controller was heard last, in ms since 1970."""
-    why: str = ""
-    """What is wrong; empty when nothing is."""
+    in_sync: Annotated[
+        tuple[int, ...],
+        Fact("nodes of which a master may be elected", "keelog_elected_in_sync"),
+    ] = ()
+    in_sync_epoch: Annotated[int, Fact("of that set")] = 0
+    heard_ms: Annotated[int, Fact(f"when a controller was heard last, {AT_MS}")] = 0
+    why: Annotated[str, Fact("what is wrong; empty when nothing is")] = ""
 
 
 class SyncState(NamedTuple):
@@ -227,58 +237,52 @@ class FollowerRow(NamedTuple):
     """One connection: what it was `sent` and has `acknowledged`, as ends in the log."""
 
     address: str
-    since_ms: int
+    since_ms: Annotated[int, Fact(AT_MS)]
     sent: int
     acknowledged: int
-    lag_bytes: int
-    """From what it has acknowledged to the end of the log."""
-    lag_s: float
-    """How long ago the log ended where the follower is."""
+    lag_bytes: Annotated[int, Fact("from what it has acknowledged to the end of the log")]
+    lag_s: Annotated[float, Fact("how long ago the log ended where the follower is")]
     in_sync: bool
     bytes_per_s: int
-    broker_id: int = 0
-    """The id that it said a controller gave it; 0: it said none."""
+    broker_id: Annotated[int, Fact("as a controller gave it; 0 without one")] = 0
 
 
 class FollowerEnd(NamedTuple):
     """A connection that ended: where the follower was, and why it ended."""
 
     address: str
-    at_ms: int
+    at_ms: Annotated[int, Fact(AT_MS)]
     acknowledged: int
     reason: str
 
 
 class FollowersState(NamedTuple):
-    """`acknowledged`: the end of the log that `needed` followers have."""
+    """Who follows the node."""
 
-    needed: int = 0
-    acknowledged: int = 0
+    needed: Annotated[int, Fact("how many must acknowledge a replicated message")] = 0
+    acknowledged: Annotated[
+        int,
+        Fact(
+            "up to here as many followers have the log as a replicated message needs",
+            "keelog_followers_acknowledged_offset_bytes",
+        ),
+    ] = 0
     followers: tuple[FollowerRow, ...] = ()
     ended: tuple[FollowerEnd, ...] = ()
     """The latest first."""
-    sync_state: int = -1
-    """The number of the sync state that `acknowledged` follows; -1: of none."""
+    sync_state: Annotated[
+        int, Fact("of the sync-state set that it follows; -1 without a controller")
+    ] = -1
 
     @property
     def in_sync(self) -> int:
         """How many followers are in sync."""
         return sum(row.in_sync for row in self.followers)
 
-    def shape(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return {
-            "needed": self.needed,
-            "acknowledged": self.acknowledged,
-            "followers": [row._asdict() for row in self.followers],
-            "ended": [end._asdict() for end in self.ended],
-            "sync_state": self.sync_state,
-        }
-
 
 def write_followers(root: Path, state: FollowersState) -> None:
     """Replaces the file, which no disk has to keep. Raises OSError."""
-    _write(root, _FOLLOWERS_FILE, state.shape())
+    _write(root, _FOLLOWERS_FILE, as_json(state))
 
 
 def read_followers(root: Path) -> FollowersState:
@@ -311,17 +315,24 @@ def _follower_end(found: Mapping[str, Any]) -> FollowerEnd:
 
 
 class TimerState(NamedTuple):
-    """Messages that wait, those delivered since the process began, and by how much the latest one
-    of the last second came late.
+    """Messages that wait for their time.
 
     Where nobody delivers, the writer says so: `undelivered` messages wait, of delay levels too, and
     the first of them is late by so much.
     """
 
-    pending: int = 0
-    delivered: int = 0
-    late_ms: int = 0
-    undelivered: int = 0
+    pending: Annotated[int, Fact("timer messages that wait", "rocketmq_timing_messages")] = 0
+    delivered: Annotated[
+        int, Fact("timer messages delivered since the tasks began", "rocketmq_timer_dequeue_total")
+    ] = 0
+    late_ms: Annotated[
+        int,
+        Fact(
+            "by how much the latest delivery of the last second came late",
+            "keelog_timer_late_seconds",
+        ),
+    ] = 0
+    undelivered: Annotated[int, Fact("that wait where nobody delivers them")] = 0
 
 
 def write_timer_state(root: Path, state: TimerState) -> None:

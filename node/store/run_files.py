@@ -19,18 +19,19 @@ import json
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from node.runtime import disk
 from node.runtime.state_page import run_dir
 from node.runtime.store_paths import OFFSETS_FILE_BYTES_MAX, QUEUES_FILE_BYTES_MAX, read_bounded
+from protocol.status import Fact
 
 GROUP_ROWS_MAX = 500
 """Pairs of a group and a topic in the file, the largest lag first; the others are summed up."""
 
 _MEMBERS_FILE = "members"
 _GROUPS_FILE = "groups"
-_ROW_NUMBERS = ("queues", "members", "lag", "in_flight")
+_SUMS = ("lag", "in_flight")
 _ENDS, _LOWERED = "recovered", "lowered"
 _ENDS_BYTES_MAX = 64 * 1024
 _RIGHT_FILE = "right"
@@ -57,32 +58,55 @@ def write_group_lags(root: Path, lags: Mapping[str, Any]) -> None:
     disk.replace_unsynced(run_dir(root) / _GROUPS_FILE, json.dumps(lags).encode())
 
 
-def read_group_lags(root: Path) -> dict[str, Any]:
-    """The lag of groups: the numbers of `groups` and `members` there are, the `lag` of all,
-    `rows` of group, topic and their numbers, and the sums of all `others`. Zeros without a file."""
+class GroupLagRow(NamedTuple):
+    """How far a group is behind in a topic."""
+
+    group: str
+    topic: str
+    queues: int
+    members: int
+    lag: int
+    in_flight: int
+    lag_ms: Annotated[int | None, Fact("the age of the oldest that is not committed")] = None
+
+
+class LagSums(NamedTuple):
+    """Of the pairs that have no row."""
+
+    lag: int = 0
+    in_flight: int = 0
+
+
+class GroupsStatus(NamedTuple):
+    """The lag of consumer groups."""
+
+    groups: Annotated[
+        int, Fact("consumer groups and cursors", "rocketmq_consumer_group_number")
+    ] = 0
+    members: int = 0
+    lag: Annotated[int, Fact("messages that groups have not committed")] = 0
+    in_flight: Annotated[int, Fact("of these, those that members hold")] = 0
+    rows: tuple[GroupLagRow, ...] = ()
+    others: LagSums = LagSums()
+
+
+def read_group_lags(root: Path) -> GroupsStatus:
+    """Zeros without a file."""
     try:
         found = json.loads(read_bounded(run_dir(root) / _GROUPS_FILE, QUEUES_FILE_BYTES_MAX))
-        return {
-            **{name: int(found[name]) for name in ("groups", "members", "lag", "in_flight")},
-            "rows": [_group_row(row) for row in found["rows"][:GROUP_ROWS_MAX]],
-            "others": {name: int(found["others"][name]) for name in ("lag", "in_flight")},
-        }
+        groups, members, *sums = (int(found[name]) for name in ("groups", "members", *_SUMS))
+        rows = tuple(_group_row(row) for row in found["rows"][:GROUP_ROWS_MAX])
+        others = LagSums(*(int(found["others"][name]) for name in _SUMS))
+        return GroupsStatus(groups, members, *LagSums(*sums), rows, others)
     except (OSError, ValueError, KeyError, TypeError):
-        return {
-            "groups": 0, "members": 0, "lag": 0, "in_flight": 0, "rows": [],
-            "others": {"lag": 0, "in_flight": 0},
-        }  # fmt: skip
+        return GroupsStatus()
 
 
-def _group_row(found: Mapping[str, Any]) -> dict[str, Any]:
-    numbers = {name: int(found[name]) for name in _ROW_NUMBERS}
-    lag_ms = found["lag_ms"]
-    return {
-        "group": str(found["group"]),
-        "topic": str(found["topic"]),
-        **numbers,
-        "lag_ms": None if lag_ms is None else int(lag_ms),
-    }
+def _group_row(found: Mapping[str, Any]) -> GroupLagRow:
+    queues, members, *sums = (int(found[name]) for name in ("queues", "members", *_SUMS))
+    lag_ms = None if found["lag_ms"] is None else int(found["lag_ms"])
+    group, topic = str(found["group"]), str(found["topic"])
+    return GroupLagRow(group, topic, queues, members, *LagSums(*sums), lag_ms)
 
 
 class RecoveredEnds(NamedTuple):

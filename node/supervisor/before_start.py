@@ -24,14 +24,7 @@ from node.runtime.state_page import run_dir
 from node.runtime.store_paths import open_regular
 from node.runtime.wakeup import READER_SLOTS
 from node.store.identity.places import check_links, check_own_files
-from node.supervisor.bind import (
-    Advertised,
-    BindAddress,
-    announced_address,
-    parse_advertise,
-    parse_http,
-    parse_name_servers,
-)
+from node.supervisor import bind
 from node.supervisor.options import Options, ServeSettings
 from protocol.addresses import VIP_DISTANCE, WILDCARDS
 from protocol.errors import BadRequest, NotAStore, RefusedError, StoreLocked, StorePermission
@@ -85,7 +78,7 @@ def open_directory(root: Path) -> None:
         if root.exists() and not root.is_dir():
             raise NotAStore(f"{root} is a file", "name a directory")
         disk.make_durable_dir(root)
-        names = {path.name for path in root.iterdir()} - _IN_EMPTY_FILE_SYSTEMS
+        entries = {path.name for path in root.iterdir()} - _IN_EMPTY_FILE_SYSTEMS
         log = root / COMMIT_LOG_DIR
         if log.exists() and not log.is_dir():
             raise NotAStore(f"{log} is a file", "name the directory of a store")
@@ -97,13 +90,13 @@ def open_directory(root: Path) -> None:
     except NotADirectoryError as error:
         raise NotAStore(f"{error.filename}: {error.strerror}", "name a directory") from None
     # `index` and `config` alone may be anybody's; a `lock` alone is a start that was killed.
-    marks = names & _STORE_MARKS if names - {LOCK_FILE, KEELOG_DIR} else names & _OF_A_STORE
+    marks = entries & _STORE_MARKS if entries - {LOCK_FILE, KEELOG_DIR} else entries & _OF_A_STORE
     if not run_dir(root).is_dir():
         # Not any folder of our name: a checkout of this project has one too.
         marks -= {KEELOG_DIR}
-    if names and not marks:
+    if entries and not marks:
         raise NotAStore(
-            f"{root} holds other things than a store ({min(names)[:40]!a})",
+            f"{root} holds other things than a store ({min(entries)[:40]!a})",
             "name an empty directory, or one that holds commitlog/",
         )
     check_own_files(root)
@@ -192,7 +185,7 @@ class Port(NamedTuple):
 
 
 def planned_ports(
-    serve: ServeSettings, control: BindAddress, gateway: BindAddress, ha: BindAddress
+    serve: ServeSettings, control: bind.BindAddress, gateway: bind.BindAddress, ha: bind.BindAddress
 ) -> list[Port]:
     """The ports that are known before the start: not those that the system is left to choose."""
     host, first = control.address or control.host, control.port
@@ -211,7 +204,7 @@ def planned_ports(
         found.append(Port("--remoting", serve.remoting, host, port - VIP_DISTANCE, below))
     if ha.port:
         found.append(Port("--ha", serve.ha_listen, ha.host, ha.port))
-    http = parse_http(serve.http)
+    http = bind.parse_http(serve.http)
     if http is not None and http.port:
         found.append(Port("--http", serve.http, http.host, http.port))
     return found
@@ -228,7 +221,6 @@ def check_apart(ports: Sequence[Port]) -> None:
 
 
 def _meet(one: str, other: str) -> bool:
-    """Whether two hosts share an address."""
     if one == other or one in WILDCARDS or other in WILDCARDS:
         return True
     try:
@@ -237,7 +229,7 @@ def _meet(one: str, other: str) -> bool:
         return False  # who listens there says so
 
 
-def check_published(ports: Sequence[Port], advertised: Advertised) -> None:
+def check_published(ports: Sequence[Port], advertised: bind.Advertised) -> None:
     """Raises BadRequest for a port of `--advertise` at which the node does not listen, and for one
     of RocketMQ's clients without a host: these do not know which they asked."""
     for own, outer in advertised.published.items():
@@ -277,7 +269,7 @@ def _why_not_free(one: Port) -> OSError | None:
     return None
 
 
-def check_ha(place: BindAddress, settings: Settings) -> None:
+def check_ha(place: bind.BindAddress, settings: Settings) -> None:
     """Raises BadRequest where messages must have copies and nobody may follow."""
     if settings.waits_for_followers and not place.port:
         raise BadRequest(
@@ -287,12 +279,12 @@ def check_ha(place: BindAddress, settings: Settings) -> None:
         )
 
 
-def place_to_announce(options: Options, gateway: BindAddress) -> str:
+def place_to_announce(options: Options, gateway: bind.BindAddress) -> str:
     """The address that name servers get; nothing where the node registers at none.
 
     Raises BadRequest.
     """
-    name_servers = parse_name_servers(options.broker.namesrv_addr)
+    name_servers = bind.parse_name_servers(options.broker.namesrv_addr)
     if not name_servers:
         return ""
     if not gateway.port:
@@ -300,5 +292,5 @@ def place_to_announce(options: Options, gateway: BindAddress) -> str:
             "broker.namesrv_addr (--namesrv) names name servers, but no RocketMQ client is served",
             "add --remoting HOST:PORT, as --remoting 0.0.0.0:10911",
         )
-    advertised = parse_advertise(options.network.advertise)
-    return announced_address(gateway, advertised, name_servers[0])
+    advertised = bind.parse_advertise(options.network.advertise)
+    return bind.announced_address(gateway, advertised, name_servers[0])

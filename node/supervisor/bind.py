@@ -7,14 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from node.runtime.addresses import address_of, first_address, first_ipv4, listen_at, loopback
-from protocol.addresses import (
-    ANY_HOST,
-    VIP_DISTANCE,
-    WILDCARDS,
-    is_loopback,
-    is_numeric,
-    with_scheme,
-)
+from protocol import addresses
 from protocol.errors import BadRequest, RefusedError
 
 _TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[^\[\]:/]+):([0-9]{1,5}|\*)")
@@ -43,12 +36,12 @@ class BindAddress:
     @property
     def is_wildcard(self) -> bool:
         """True for all addresses of this machine."""
-        return self.host in WILDCARDS
+        return self.host in addresses.WILDCARDS
 
     @property
     def is_loopback(self) -> bool:
         """True if only this host can connect."""
-        return is_loopback(self.address or self.host)
+        return addresses.is_loopback(self.address or self.host)
 
     @property
     def takes_local(self) -> bool:
@@ -82,6 +75,9 @@ class BindAddress:
         return replace(self, port=0 if self.any_port else self.port + distance)
 
 
+NOWHERE = BindAddress("", 0, any_port=False)
+
+
 @dataclass(frozen=True, slots=True)
 class Advertised:
     """What clients are given in the place of the addresses of a node: `--advertise`, parsed."""
@@ -102,13 +98,13 @@ class Advertised:
         host, _, port = place.rpartition(":")
         if not port:
             return endpoint
-        given = self.host or (ANY_HOST if host in WILDCARDS else host)
+        given = self.host or (addresses.ANY_HOST if host in addresses.WILDCARDS else host)
         return f"{scheme}://{given}:{self.port(int(port))}"
 
 
 def parse_bind(text: str) -> BindAddress:
     """Reads `tcp://HOST:PORT`, or `HOST:PORT`. Raises BadRequest for anything else."""
-    match = _TCP.fullmatch(with_scheme(text))
+    match = _TCP.fullmatch(addresses.with_scheme(text))
     port = 0 if match is None or match[2] == "*" else int(match[2])
     if match is None or port > _PORT_MAX or not _is_host(match[1]):
         raise BadRequest(
@@ -123,12 +119,9 @@ def parse_http(text: str) -> BindAddress | None:
 
     Raises BadRequest for anything else.
     """
-    if not text:
-        return None
-    match = _HTTP.fullmatch(text)
-    if match is None or int(match[2]) > _PORT_MAX:
-        raise BadRequest(f"http {text[:80]!a} is not an address", "write 7855 or 127.0.0.1:7855")
-    return BindAddress(match[1] or "127.0.0.1", int(match[2]), any_port=False)
+    return _parse_listener(
+        text, f"http {text[:80]!a} is not an address", "7855 or 127.0.0.1:7855", True
+    )
 
 
 def parse_remoting(text: str) -> BindAddress | None:
@@ -136,56 +129,52 @@ def parse_remoting(text: str) -> BindAddress | None:
 
     Raises BadRequest for anything else.
     """
-    if not text:
-        return None
-    match = _HTTP.fullmatch(text)
-    if match is None or "/" in text or int(match[2]) > _PORT_MAX:
-        raise BadRequest(f"remoting {text[:80]!a} cannot be listened at", "write 127.0.0.1:10911")
-    port = int(match[2])
-    if 0 < port <= VIP_DISTANCE:
+    said = f"remoting {text[:80]!a}"
+    place = _parse_listener(text, f"{said} cannot be listened at", "127.0.0.1:10911")
+    if place is not None and 0 < place.port <= addresses.VIP_DISTANCE:
         raise BadRequest(
-            f"remoting {text[:80]!a} leaves no port {VIP_DISTANCE} below it",
+            f"{said} leaves no port {addresses.VIP_DISTANCE} below it",
             "write 127.0.0.1:10911, or port 0 for free ones",
         )
-    return BindAddress(match[1] or "127.0.0.1", port, any_port=port == 0)
+    return place
 
 
 def parse_ha(text: str) -> BindAddress | None:
-    """Reads `HOST:PORT`, or `PORT` on loopback, for followers; None for nothing.
+    """As `parse_remoting`, for followers. Raises BadRequest."""
+    return _parse_listener(text, f"ha {text[:80]!a} cannot be listened at", "127.0.0.1:10912")
 
-    Raises BadRequest for anything else.
-    """
+
+def _parse_listener(
+    text: str, wrong: str, example: str, is_url: bool = False
+) -> BindAddress | None:
     if not text:
         return None
     match = _HTTP.fullmatch(text)
-    if match is None or "/" in text or int(match[2]) > _PORT_MAX:
-        raise BadRequest(f"ha {text[:80]!a} cannot be listened at", "write 127.0.0.1:10912")
+    if match is None or ("/" in text and not is_url) or int(match[2]) > _PORT_MAX:
+        raise BadRequest(wrong, f"write {example}")
     port = int(match[2])
-    return BindAddress(match[1] or "127.0.0.1", port, any_port=port == 0)
+    return BindAddress(match[1] or "127.0.0.1", port, any_port=port == 0 and not is_url)
 
 
 def ha_place(text: str, avoid: Collection[int] = ()) -> BindAddress:
-    """Where followers connect: port 0 becomes a free one, as name servers get it; without a text,
-    it stays 0. Raises BadRequest and RefusedError."""
-    place = parse_ha(text)
-    if place is None:
-        return BindAddress("", 0, any_port=False)
-    return place if place.port else replace(place, port=free_ports(1, place.host, avoid))
+    """Where followers connect: port 0 becomes a free one, as name servers get it; NOWHERE without a
+    text. Raises BadRequest and RefusedError."""
+    return _with_port(parse_ha(text), 0, avoid)
 
 
 def remoting_place(text: str, avoid: Collection[int] = ()) -> BindAddress:
-    """Where RocketMQ's clients connect: port 0 becomes a free one, none of `avoid`; without a text,
-    it stays 0. Raises BadRequest and RefusedError.
+    """As `ha_place`, for RocketMQ's clients, which connect to a port below it, too.
 
     The port is chosen here, as records hold it, and the writer starts before the gateway.
     """
-    place = parse_remoting(text)
+    return _with_port(parse_remoting(text), addresses.VIP_DISTANCE, avoid)
+
+
+def _with_port(place: BindAddress | None, below: int, avoid: Collection[int]) -> BindAddress:
     if place is None:
-        return BindAddress("", 0, any_port=False)
-    if place.port:
-        return place
-    first = free_ports(VIP_DISTANCE + 1, place.host, avoid)
-    return replace(place, port=first + VIP_DISTANCE)
+        return NOWHERE
+    first = place.port - below if place.port else free_ports(below + 1, place.host, avoid)
+    return replace(place, port=first + below)
 
 
 def free_ports(count: int, host: str = "", avoid: Collection[int] = ()) -> int:
@@ -234,7 +223,7 @@ def _parse_places(text: str, said: str, what: str, example: str) -> tuple[str, .
         if (
             match is None
             or "/" in place
-            or match[1] in (None, *WILDCARDS)
+            or match[1] in (None, *addresses.WILDCARDS)
             or not _is_host(match[1])
             or not 0 < int(match[2]) <= _PORT_MAX
         ):
@@ -251,11 +240,11 @@ def announced_address(gateway: BindAddress, advertised: Advertised, name_server:
     Raises BadRequest where the node listens everywhere, but nobody else reaches this machine.
     """
     host = advertised.host or gateway.host
-    if host in WILDCARDS:
+    if host in addresses.WILDCARDS:
         host = first_address(name_server.rpartition(":")[0])
         if gateway.host == "0.0.0.0" and ":" in host:
             host = first_ipv4()  # nothing listens at an address of IPv6
-        if is_loopback(host):
+        if addresses.is_loopback(host):
             raise BadRequest(
                 f"--remoting {gateway.host}:{gateway.port} has no address to register: this machine"
                 " has only those that others cannot reach",
@@ -270,7 +259,7 @@ def announced_ha(announced: str, ha: BindAddress, advertised: Advertised) -> str
     if not ha.port:
         return ""
     host = advertised.host or ha.host
-    if host in WILDCARDS and announced:
+    if host in addresses.WILDCARDS and announced:
         host = announced.rpartition(":")[0]
     return f"{host}:{advertised.port(ha.port)}"
 
@@ -287,8 +276,10 @@ def parse_advertise(text: str) -> Advertised:
         if (match := _PUBLISHED.fullmatch(part)) is not None:
             published |= _published(match, text)
         else:
-            hosts.append(f"[{part.strip('[]')}]" if ":" in part and is_numeric(part) else part)
-    if len(hosts) > 1 or any(one in WILDCARDS or not _is_host(one) for one in hosts):
+            hosts.append(
+                f"[{part.strip('[]')}]" if ":" in part and addresses.is_numeric(part) else part
+            )
+    if len(hosts) > 1 or any(one in addresses.WILDCARDS or not _is_host(one) for one in hosts):
         raise BadRequest(
             f"advertise {text[:80]!a}: no client can connect to that host",
             "write one host, as db7.example.org, 192.0.2.7 or 2001:db8::7, and after it each port"
@@ -314,16 +305,16 @@ def _published(match: re.Match[str], text: str) -> dict[int, int]:
 
 def _is_host(host: str) -> bool:
     """True for what may be a host: brackets hold an IPv6 address, digits and dots an IPv4 one."""
-    if host == ANY_HOST:
+    if host == addresses.ANY_HOST:
         return True
     if host.startswith("[") or not host.strip("0123456789."):
-        return is_numeric(host) and host.startswith("[") == (":" in host)
+        return addresses.is_numeric(host) and host.startswith("[") == (":" in host)
     return _NAME.fullmatch(host) is not None
 
 
 def _address_of(host: str) -> str:
     """The first IPv4 address of a name, else its first IPv6 address. Raises BadRequest."""
-    if host == ANY_HOST or is_numeric(host):
+    if host == addresses.ANY_HOST or addresses.is_numeric(host):
         return host
     try:
         _, address = address_of(host)

@@ -26,24 +26,15 @@ import psutil
 from node.runtime.event_log import fields
 from node.runtime.process import DamageReport
 from node.runtime.state_page import RECOVERING, STARTING, LogPage, WorkerPage
+from node.supervisor import plan
 from node.supervisor.bind import (
+    NOWHERE,
     Advertised,
     BindAddress,
     announced_ha,
     parse_name_servers,
 )
 from node.supervisor.options import Options
-from node.supervisor.plan import (
-    Child,
-    ChildRole,
-    ChildState,
-    RestartLimits,
-    Sign,
-    is_stalled,
-    note_last_words,
-    note_sign,
-    page_slot,
-)
 from protocol.addresses import ANY_HOST, WILDCARDS
 
 log = logging.getLogger("keelog.supervisor")
@@ -82,7 +73,7 @@ class NodePlaces(NamedTuple):
     gateway: BindAddress
     announced: str = ""
     """What name servers get."""
-    ha: BindAddress = BindAddress("", 0, any_port=False)
+    ha: BindAddress = NOWHERE
     advertised: Advertised = Advertised()
     loopback: str = ""
     """The host by which children reach a control socket at all addresses of both kinds."""
@@ -93,7 +84,7 @@ def command(module: str, arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
-def child_command(child: Child, options: Options, places: NodePlaces, held: str) -> list[str]:
+def child_command(child: plan.Child, options: Options, places: NodePlaces, held: str) -> list[str]:
     """The command line of a node's child. `held` is the identity of the store that is held."""
     arguments = [str(options.root), *_arguments(child, options, places), "--held", held]
     if child.local:
@@ -103,25 +94,25 @@ def child_command(child: Child, options: Options, places: NodePlaces, held: str)
     return command(options.modules[child.role], arguments)
 
 
-def _arguments(child: Child, options: Options, places: NodePlaces) -> list[str]:
+def _arguments(child: plan.Child, options: Options, places: NodePlaces) -> list[str]:
     place, shards = places.control, str(options.serve.queue_workers)
     match child.role:
-        case ChildRole.WRITER:
+        case plan.ChildRole.WRITER:
             host, port = _host_of_records(places)
             arguments = ["--bind", place.child(1, child.endpoint).bound, "--store-port", str(port)]
             arguments += ["--advertise", host]
             arguments += ["--delays"] if places.gateway.port else []
             return [*arguments, "--followers"] if places.ha.port else arguments
-        case ChildRole.QUEUE:
+        case plan.ChildRole.QUEUE:
             return ["--shard", str(child.index), "--shards", shards]
-        case ChildRole.READER:
+        case plan.ChildRole.READER:
             endpoint = place.child(2 + child.index, child.endpoint).bound
             return ["--bind", endpoint, "--index", str(child.index), "--shards", shards]
-        case ChildRole.GATEWAY:
+        case plan.ChildRole.GATEWAY:
             return ["--shards", shards, *_gateway_arguments(options, places)]
-        case ChildRole.TASKS:
+        case plan.ChildRole.TASKS:
             return ["--node", _own_endpoint(places)]
-        case ChildRole.FOLLOWERS:
+        case plan.ChildRole.FOLLOWERS:
             return ["--bind", f"{places.ha.host}:{places.ha.port}"]
     return []
 
@@ -142,19 +133,21 @@ def _own_endpoint(places: NodePlaces) -> str:
 
 def _gateway_arguments(options: Options, places: NodePlaces) -> list[str]:
     place, broker = places.gateway, options.broker
-    node = _own_endpoint(places)
-    arguments = ["--bind", f"{place.host}:{place.port}", "--node", node]
-    arguments += ["--cluster", broker.broker_cluster_name]
-    arguments += ["--broker", broker.broker_name or socket.gethostname()]
-    arguments += ["--broker-id", str(broker.broker_id)]
+    found = {
+        "--bind": f"{place.host}:{place.port}",
+        "--node": _own_endpoint(places),
+        "--cluster": broker.broker_cluster_name,
+        "--broker": broker.broker_name or socket.gethostname(),
+        "--broker-id": str(broker.broker_id),
+        "--ha": announced_ha(places.announced, places.ha, places.advertised),
+    }
     if places.announced:
-        servers = ";".join(parse_name_servers(broker.namesrv_addr))
-        arguments += ["--namesrv", servers, "--announce", places.announced]
-    arguments += ["--ha", announced_ha(places.announced, places.ha, places.advertised)]
+        found["--namesrv"] = ";".join(parse_name_servers(broker.namesrv_addr))
+        found["--announce"] = places.announced
     host = places.advertised.host or place.host
     if host not in WILDCARDS:
-        arguments += ["--address", f"{host}:{places.advertised.port(place.port)}"]
-    return arguments
+        found["--address"] = f"{host}:{places.advertised.port(place.port)}"
+    return [word for option in found.items() for word in option]
 
 
 def environment() -> dict[str, str]:
@@ -263,13 +256,15 @@ def parse_report(line: bytes) -> ChildReport | None:
 class SilenceWatch:
     """For the supervisor's own thread: call `look` in each turn."""
 
-    def __init__(self, root: Path, shards: int, limits: RestartLimits) -> None:
+    def __init__(self, root: Path, shards: int, limits: plan.RestartLimits) -> None:
         self._root = root
         self._shards = shards
         self._limits = limits
         self._looked_at: float | None = None
 
-    def look(self, children: Sequence[Child], processes: Mapping[int, Process], now: float) -> None:
+    def look(
+        self, children: Sequence[plan.Child], processes: Mapping[int, Process], now: float
+    ) -> None:
         """Notes the signs of life. `processes`: those that run, by the child's position."""
         if self._looked_at is not None and now - self._looked_at < LOOK_EVERY_S:
             return
@@ -280,12 +275,12 @@ class SilenceWatch:
             sign = self._sign(child)
             if sign is None:
                 continue
-            note_sign(child, sign, passed_s)
-            if is_stalled(child, self._limits):
+            plan.note_sign(child, sign, passed_s)
+            if plan.is_stalled(child, self._limits):
                 with suppress(OSError):  # without a descriptor for the look: in the next turn
                     self._end(child, process)
 
-    def _sign(self, child: Child) -> Sign | None:
+    def _sign(self, child: plan.Child) -> plan.Sign | None:
         """None for a process that is gone, or if no descriptor is free for the look.
 
         What the system does not show counts as 0: then heartbeats alone are signs.
@@ -297,28 +292,28 @@ class SilenceWatch:
                 # It lives: nothing else is looked at, which would cost an idle node most of all.
                 return before._replace(heartbeat_ms=heartbeat_ms, cpu_s=0.0)
             process, cpu_s = psutil.Process(child.pid), 0.0
-            if is_starting or child.state is not ChildState.RUNNING:
+            if is_starting or child.state is not plan.ChildState.RUNNING:
                 with suppress(*UNKNOWN):
                     times = process.cpu_times()
                     cpu_s = times.user + times.system
-            return Sign(heartbeat_ms, _disk_bytes(process), cpu_s)
+            return plan.Sign(heartbeat_ms, _disk_bytes(process), cpu_s)
         return None
 
-    def _heartbeat(self, child: Child) -> tuple[int, bool]:
+    def _heartbeat(self, child: plan.Child) -> tuple[int, bool]:
         """The heartbeat in its page, or 0, and whether it starts or resumes. Raises OSError."""
         epoch = 0
         with suppress(FileNotFoundError), LogPage.open(self._root) as log_page:
             log_state = log_page.read()
-            if child.role is ChildRole.WRITER:
+            if child.role is plan.ChildRole.WRITER:
                 return log_state.heartbeat_ms, log_state.state in _STARTS
             epoch = log_state.epoch
-        slot = page_slot(child, self._shards)
+        slot = plan.page_slot(child, self._shards)
         with suppress(FileNotFoundError), WorkerPage.open(self._root, slot) as page:
             state = page.read()
             return state.heartbeat_ms, state.state in _STARTS or state.epoch != epoch
         return 0, False
 
-    def _end(self, child: Child, process: Process) -> None:
+    def _end(self, child: plan.Child, process: Process) -> None:
         """Kills the process. If it waits for the disk in a system call it ends only when that
         returns; until then no other one is started, because this one may still write."""
         waits = waits_for_disk(process.pid)
@@ -330,7 +325,7 @@ class SilenceWatch:
             return
         log.error("process gives no sign of life and is killed", extra=extra)
         child.is_killed_for_silence = True
-        note_last_words(child, f"it gave no sign of life for {child.computing_s:.0f} s")
+        child.last_words = f"it gave no sign of life for {child.computing_s:.0f} s"
         process.signal(signal.SIGKILL)
 
 

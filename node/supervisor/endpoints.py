@@ -19,15 +19,8 @@ from protocol.errors import (
     ServiceNotAvailable,
     UnknownOperation,
 )
-from protocol.wire.frames import (
-    Header,
-    answer,
-    check_envelope,
-    id_within,
-    refusal,
-    request_id,
-    unpack,
-)
+from protocol.status import as_json
+from protocol.wire import frames
 
 log = logging.getLogger("keelog.supervisor")
 
@@ -52,39 +45,41 @@ def answer_clients(server: Server, view: Callable[[], NodeView]) -> None:
         if received is None:
             return
         if isinstance(received, BadFrames):
-            server.send(received.peer, refusal(received.request_id, received.error))
+            server.send(received.peer, frames.refusal(received.request_id, received.error))
             continue
         server.send(received.peer, _answer(received.header, received.payload, view))
 
 
 def _answer(
     frame: bytes, payload: bytes | memoryview | None, view: Callable[[], NodeView]
-) -> Header:
+) -> frames.Header:
     """The answer to one request; malformed input is refused, and the connection goes on."""
     number = 0
     try:
-        header = unpack(frame, CONTROL_FRAME_BYTES_MAX)
-        number = request_id(header)
-        operation = check_envelope(header)
+        header = frames.unpack(frame, CONTROL_FRAME_BYTES_MAX)
+        number = frames.request_id(header)
+        operation = frames.check_envelope(header)
         if payload is not None:
             raise BadRequest(f"{operation[:40]!a} is one frame, two came")
         match operation:
             case "routes":
-                return answer(number, **routes(view()))
+                return frames.answer(number, **routes(view()))
             case "status":
-                return answer(number, **status(view()))
+                return frames.answer(number, **as_json(status(view())))
             case "health":
-                return answer(number, **health(view()))
+                return frames.answer(number, **as_json(health(view())))
             case "members":
-                return answer(number, groups=read_members(view().root))
+                return frames.answer(number, groups=read_members(view().root))
             case "ping":
-                return answer(number)
+                return frames.answer(number)
         raise UnknownOperation(
             f"the supervisor knows no operation {operation[:40]!a}",
             "ask routes where the writer and the readers are",
         )
     except (MqError, OSError) as error:
-        return refusal(number or id_within(frame), as_refusal(error, "the supervisor"))
+        return frames.refusal(
+            number or frames.id_within(frame), as_refusal(error, "the supervisor")
+        )
 
 
 @contextmanager

@@ -38,23 +38,9 @@ from node.runtime.store_paths import HeldStore
 from node.serving.request_server import Server
 from node.store.identity.places import create_store
 from node.store.identity.roles import check_role
-from node.supervisor import plan
-from node.supervisor.before_start import (
-    FREED_S_MAX,
-    Port,
-    check_apart,
-    check_free,
-    check_ha,
-    check_published,
-    open_directory,
-    place_to_announce,
-    planned_ports,
-    remove_old_pages,
-    wait_for_orphans,
-    warn_if_open_to_others,
-)
+from node.supervisor import before_start, plan
 from node.supervisor.bind import (
-    BindAddress,
+    NOWHERE,
     ha_place,
     parse_advertise,
     parse_bind,
@@ -99,7 +85,7 @@ def serve(options: Options) -> int:
     settings = load_settings(options.pairs)
     options = as_replica(options, settings)
     places, ports = _plan_places(options)
-    check_ha(places.ha, settings)
+    before_start.check_ha(places.ha, settings)
     stop = begin_process("keelog-serve", "supervisor")
     threads = _watch_threads(stop)
     if options.while_pid is not None:
@@ -108,9 +94,9 @@ def serve(options: Options) -> int:
     _check_limits(options, settings)
     is_new = not (options.root / COMMIT_LOG_DIR).is_dir()
     if is_new:
-        check_free(ports)
+        before_start.check_free(ports)
     with ExitStack() as ends:
-        open_directory(options.root)
+        before_start.open_directory(options.root)
         create_store(options.root)
         ends.callback(ignore_stop_signals)
         held = HeldStore.open(options.root)
@@ -119,14 +105,14 @@ def serve(options: Options) -> int:
         ends.callback(lock.release)
         held.check()
         check_role(options.root, settings.follow)
-        warn_if_open_to_others(options.root)
-        wait_for_orphans(options.root)
+        before_start.warn_if_open_to_others(options.root)
+        before_start.wait_for_orphans(options.root)
         if not is_new:
             # Only here: it brings numpy into the supervisor.
             from node.store.file_sizes import with_found_sizes
 
             options = replace(options, pairs=with_found_sizes(options.root, options.pairs))
-            check_free(ports, FREED_S_MAX)
+            before_start.check_free(ports, before_start.FREED_S_MAX)
         server = bind(ends.enter_context(zmq.Context()), places.control)
         ends.callback(server.close)
         node = Supervisor(options, settings, held, server, places, events, started_at)
@@ -134,19 +120,19 @@ def serve(options: Options) -> int:
         return EXIT_UNEXPECTED if code == EXIT_OK and threads else code
 
 
-def _plan_places(options: Options) -> tuple[NodePlaces, list[Port]]:
+def _plan_places(options: Options) -> tuple[NodePlaces, list[before_start.Port]]:
     """Where the node listens, and the ports for that. Raises BadRequest and RefusedError."""
-    serve, nowhere = options.serve, BindAddress("", 0, any_port=False)
+    serve = options.serve
     control = parse_bind(serve.bind).resolved()
     advertised = parse_advertise(options.network.advertise)
-    avoid = {one.port for one in planned_ports(serve, control, nowhere, nowhere)}
+    avoid = {one.port for one in before_start.planned_ports(serve, control, NOWHERE, NOWHERE)}
     gateway = remoting_place(serve.remoting, avoid)
     avoid |= {gateway.port, gateway.port - VIP_DISTANCE}
     ha = ha_place(serve.ha_listen, avoid)
-    ports = planned_ports(serve, control, gateway, ha)
-    check_apart(ports)
-    check_published(ports, advertised)
-    announced = place_to_announce(options, gateway)
+    ports = before_start.planned_ports(serve, control, gateway, ha)
+    before_start.check_apart(ports)
+    before_start.check_published(ports, advertised)
+    announced = before_start.place_to_announce(options, gateway)
     # Found once: the look takes a descriptor, and a later start of a child may find none free.
     own = loopback() if control.host == ANY_HOST else ""
     return NodePlaces(control, gateway, announced, ha, advertised, own), ports
@@ -300,7 +286,7 @@ class Supervisor:
             log.error("process cannot be started", extra=details)  # noqa: TRY400 (no bug of ours)
             is_short = error.errno in NO_PROCESS
             words = f"no_resources: {error.strerror}" if is_short else str(error)
-            plan.note_last_words(child, words)
+            child.last_words = words
             code = EXIT_NO_RESOURCES if is_short else EXIT_FAILED
             plan.note_exit(child, code, now, self.options.limits)
             return
@@ -335,13 +321,13 @@ class Supervisor:
                 self._damage.note(child.name, report.damage, logs=logs)
                 continue
             if report.endpoint is None:
-                plan.note_last_words(child, report.reason)
+                child.last_words = report.reason
                 continue
             if child.role is ChildRole.WRITER and not child.was_ready:
                 shards = self.options.serve.queue_workers
                 slots = {plan.page_slot(one, shards) for one in self.children}
                 with if_room():
-                    remove_old_pages(self.held.place, slots)
+                    before_start.remove_old_pages(self.held.place, slots)
             endpoint = report.endpoint
             if child.role in (ChildRole.WRITER, ChildRole.READER):
                 endpoint = at_host(endpoint, self.place.host)  # a name, where it was given one
@@ -494,11 +480,8 @@ class Supervisor:
         now = time.monotonic()
         return NodeView(
             root=self.held.place,
-            store=self.options.root,
-            version=self.options.version,
+            options=self.options,
             settings=self.settings,
-            limits=self.options.limits,
-            shards=self.options.serve.queue_workers,
             children=self.children,
             advertised=self._places.advertised,
             ready=self._is_ready(now),
@@ -507,7 +490,6 @@ class Supervisor:
             started_at=self._started_at,
             http_url=self._http_url,
             log_file=self.events.file,
-            origins=self.options.origins,
             damage=self._damage,
         )
 

@@ -10,19 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from node.runtime.process import (
-    DO_NOT_RESTART,
-    EXIT_DAMAGED,
-    EXIT_DISK_ERROR,
-    EXIT_DISK_FULL,
-    EXIT_FAILED,
-    EXIT_MOVED,
-    EXIT_NO_RESOURCES,
-    EXIT_OK,
-    EXIT_UNEXPECTED,
-    EXIT_USAGE,
-    WAITED_OUT,
-)
+from node.runtime import process
 from node.runtime.shortage import FREE_SPACE, FULL, MORE_TASKS, SHORT, more_of
 from node.runtime.state_page import LOG_SLOT, queue_slot
 from node.runtime.store_paths import MOVED_HINT
@@ -69,7 +57,10 @@ class ChildState(StrEnum):
 
 
 ALIVE = frozenset({ChildState.STARTING, ChildState.RUNNING, ChildState.STOPPING})
-SHORT_OF = {EXIT_DISK_FULL: ChildState.DISK_FULL, EXIT_NO_RESOURCES: ChildState.NO_RESOURCES}
+SHORT_OF = {
+    process.EXIT_DISK_FULL: ChildState.DISK_FULL,
+    process.EXIT_NO_RESOURCES: ChildState.NO_RESOURCES,
+}
 """What a child waits for after an end for want of it, which is not a crash."""
 TRIED_AGAIN = frozenset({ChildState.BACKING_OFF, ChildState.FAILING, *SHORT_OF.values()})
 OUT_OF_SERVICE = frozenset(
@@ -96,6 +87,10 @@ class RestartLimits:
     """A process that takes longer to stop is killed."""
     silence_s_max: float = 10.0
     """A process without a sign of life for longer is killed, and started again."""
+
+
+_COUNTED = {ChildRole.QUEUE: "queue worker", ChildRole.READER: "reader"}
+"""Those of which a node may have several, for people."""
 
 
 @dataclass(slots=True)
@@ -147,15 +142,9 @@ class Child:
     @property
     def name(self) -> str:
         """For people: `queue worker 0`."""
-        return {
-            ChildRole.WRITER: "writer",
-            ChildRole.QUEUE: f"queue worker {self.index}",
-            ChildRole.INDEX: "index worker",
-            ChildRole.READER: f"reader {self.index}",
-            ChildRole.GATEWAY: "gateway",
-            ChildRole.TASKS: "tasks",
-            ChildRole.FOLLOWERS: "followers",
-        }[self.role]
+        if self.role in _COUNTED:
+            return f"{_COUNTED[self.role]} {self.index}"
+        return "index worker" if self.role is ChildRole.INDEX else str(self.role)
 
     @property
     def is_alive(self) -> bool:
@@ -203,17 +192,18 @@ def name_local_sockets(children: list[Child]) -> None:
 
 def page_slot(child: Child, shards: int) -> str:
     """The name of a child's state page."""
-    if child.role is ChildRole.WRITER:
-        return LOG_SLOT
-    if child.role is ChildRole.QUEUE:
-        return queue_slot(child.index, shards)
-    if child.role is ChildRole.INDEX:
-        return "index"
-    if child.role is ChildRole.TASKS:
-        return "tasks-0"
-    if child.role is ChildRole.FOLLOWERS:
-        return FOLLOWERS_SLOT
-    return f"{READER if child.role is ChildRole.READER else GATEWAY}{child.index}"
+    match child.role:
+        case ChildRole.WRITER:
+            return LOG_SLOT
+        case ChildRole.QUEUE:
+            return queue_slot(child.index, shards)
+        case ChildRole.FOLLOWERS:
+            return FOLLOWERS_SLOT
+        case ChildRole.READER:
+            return f"{READER}{child.index}"
+        case ChildRole.GATEWAY:
+            return f"{GATEWAY}{child.index}"
+    return "index" if child.role is ChildRole.INDEX else "tasks-0"
 
 
 def backoff_s(crashes: int, limits: RestartLimits) -> float:
@@ -286,11 +276,6 @@ def note_ready(child: Child, endpoint: str) -> None:
         child.state = ChildState.RUNNING
 
 
-def note_last_words(child: Child, reason: str) -> None:
-    """Notes the reason that it reports for its end."""
-    child.last_words = reason
-
-
 def end_of(code: int) -> str:
     """How a process ended, by its exit code: `code 1`, `signal 9`."""
     return f"signal {-code}" if code < 0 else f"code {code}"
@@ -301,9 +286,9 @@ def restart_reason(code: int) -> str:
     if code < 0:
         return "killed" if -code == signal.SIGKILL else "crashed"
     kinds = {
-        EXIT_OK: "ended",
-        EXIT_UNEXPECTED: "unexpected_error",
-        EXIT_DISK_ERROR: "disk_error",
+        process.EXIT_OK: "ended",
+        process.EXIT_UNEXPECTED: "unexpected_error",
+        process.EXIT_DISK_ERROR: "disk_error",
         **SHORT_OF,
     }
     return str(kinds.get(code, "failed"))
@@ -315,13 +300,13 @@ def note_exit(child: Child, code: int, now: float, limits: RestartLimits) -> Non
     child.cause = child.last_words or f"it ended with {end_of(code)}"
     if child.state is ChildState.STOPPING:
         child.state = ChildState.STOPPED
-    elif code == EXIT_DAMAGED:
+    elif code == process.EXIT_DAMAGED:
         child.state = ChildState.DAMAGED
-    elif code == EXIT_MOVED:
+    elif code == process.EXIT_MOVED:
         child.state = ChildState.MOVED
-    elif code in DO_NOT_RESTART:
+    elif code in process.DO_NOT_RESTART:
         child.state = ChildState.REFUSED
-    elif code in WAITED_OUT:
+    elif code in process.WAITED_OUT:
         child.state = SHORT_OF[code]
         child.start_at = now + limits.full_disk_s
     else:
@@ -329,7 +314,7 @@ def note_exit(child: Child, code: int, now: float, limits: RestartLimits) -> Non
         child.crashes = 1 + (child.crashes if ran_s <= limits.crash_window_s else 0)
         child.is_failing = 0 < limits.crashes_max <= child.crashes
         child.state = ChildState.FAILING if child.is_failing else ChildState.BACKING_OFF
-        if child.is_failing and child.role is ChildRole.WRITER and code == EXIT_DISK_ERROR:
+        if child.is_failing and child.role is ChildRole.WRITER and code == process.EXIT_DISK_ERROR:
             child.state = ChildState.GIVEN_UP  # each try would write to a disk that fails
         child.start_at = now + backoff_s(child.crashes, limits)
 
@@ -368,10 +353,10 @@ def must_end(children: list[Child]) -> int | None:
     if writer.was_ready:
         return None
     if writer.state is ChildState.MOVED:
-        return EXIT_USAGE
+        return process.EXIT_USAGE
     if writer.state in (ChildState.DAMAGED, ChildState.REFUSED):
         return writer.exit_code
-    return EXIT_FAILED if nothing_runs(children) else None
+    return process.EXIT_FAILED if nothing_runs(children) else None
 
 
 def hint_of_end(children: list[Child], is_memory_limited: bool) -> str:
@@ -388,7 +373,7 @@ def hint_of_end(children: list[Child], is_memory_limited: bool) -> str:
         return "give them more memory (ulimit -v, MemoryMax); see what they said above"
     if -signal.SIGABRT in codes or -signal.SIGSYS in codes:
         return "see what they said above; a filter of system calls may forbid what they need"
-    if EXIT_DISK_ERROR in codes:
+    if process.EXIT_DISK_ERROR in codes:
         return "see to that file or its disk; what they said above has more"
     return "see what they said above"
 
@@ -476,23 +461,13 @@ def state_line(children: list[Child]) -> str:
 
 def summary(children: list[Child]) -> str:
     """For the ready line: `writer tcp://…, 2 queue workers, index worker, 1 reader`."""
-    counts = dict.fromkeys(ChildRole, 0)
-    for child in children:
-        counts[child.role] += child.state is ChildState.RUNNING
     parts = [f"writer {children[0].endpoint}"]
-    for role, text in (
-        (ChildRole.QUEUE, "queue worker"),
-        (ChildRole.INDEX, ""),
-        (ChildRole.READER, "reader"),
-        (ChildRole.GATEWAY, ""),
-        (ChildRole.TASKS, ""),
-        (ChildRole.FOLLOWERS, ""),
-    ):
-        count = counts[role]
-        if role is ChildRole.INDEX:
-            parts += ["index worker"] if count else []
-        elif role in (ChildRole.GATEWAY, ChildRole.TASKS, ChildRole.FOLLOWERS):
-            parts += [str(role)] if count else []
+    for role in list(ChildRole)[1:]:
+        running = [
+            child for child in children if child.role is role and child.state is ChildState.RUNNING
+        ]
+        if role in _COUNTED:
+            parts.append(f"{len(running)} {_COUNTED[role]}{'' if len(running) == 1 else 's'}")
         else:
-            parts.append(f"{count} {text}{'' if count == 1 else 's'}")
+            parts += [child.name for child in running]
     return ", ".join(parts)

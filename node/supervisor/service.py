@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, MutableMapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 import psutil
 
@@ -87,13 +87,6 @@ class ServiceManager:
             sender.sendto("\n".join(said).encode(), self._address)
 
 
-class ChildLogState(NamedTuple):
-    """The state of the log in a child."""
-
-    debug: bool
-    reopened: int
-
-
 class NodeLog:
     """Handlers only note the signals; `turn`, called in the supervisor's loop, does the rest.
 
@@ -106,8 +99,8 @@ class NodeLog:
         self._debug = False
         self._reopen_wanted = False
         self._reopened = 0
-        self._children: dict[int, ChildLogState] = {}
-        """The state of each child, by its pid."""
+        self._children: dict[int, tuple[bool, int]] = {}
+        """By the pid of each child, what its log has of `_debug` and `_reopened`."""
 
     def note_toggle(self) -> None:
         """Notes a SIGUSR2."""
@@ -128,15 +121,14 @@ class NodeLog:
             set_debug(self._debug)
         before, self._children = self._children, {}
         for child in children:
-            state = before.get(child.pid, ChildLogState(False, self._reopened))
-            self._children[child.pid] = self._update(child, state) if child.has_reported else state
-
-    def _update(self, child: Process, state: ChildLogState) -> ChildLogState:
-        if state.debug != self._debug:
-            child.signal(signal.SIGUSR2)
-        if state.reopened != self._reopened:
-            child.signal(signal.SIGHUP)
-        return ChildLogState(self._debug, self._reopened)
+            debug, reopened = before.get(child.pid, (False, self._reopened))
+            if child.has_reported:
+                if debug != self._debug:
+                    child.signal(signal.SIGUSR2)
+                if reopened != self._reopened:
+                    child.signal(signal.SIGHUP)
+                debug, reopened = self._debug, self._reopened
+            self._children[child.pid] = debug, reopened
 
 
 def node_log(stop: StopFlag) -> NodeLog:

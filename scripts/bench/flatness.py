@@ -35,9 +35,9 @@ from keelog.bench.machine import describe
 from keelog.bench.node_process import ANY_DISK, Node
 from keelog.bench.running import run
 from keelog.bench.workload import Workload
-from keelog.client.results import LogStatus
 from keelog.progress import print_line
 from protocol.kernel import loader
+from protocol.status import LogStatus
 from protocol.wire.frames import VERSION, pack
 from scripts.bench.recovery import GIB, batches, under_load
 from scripts.docs.pages import fill_part

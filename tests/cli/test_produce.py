@@ -134,7 +134,7 @@ odd_fields: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
         st.sampled_from([(), ("k",)]),
         st.sampled_from([{}, {}, {"tenant": "a"}, {"KEYS": "k"}]),
         is_any_topic=st.booleans(),
-        delay=st.sampled_from([None, 2.0]),
+        delays=st.sampled_from([{}, {"delay": 2.0}]),
     ),
     is_ascii=st.booleans(),
 )

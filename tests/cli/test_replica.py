@@ -7,12 +7,12 @@ import pytest
 
 from keelog.cli import failures
 from keelog.cli.main import run
-from keelog.cli.node.state import _following_text
+from keelog.cli.node.state import following_lines
 from keelog.text import time_text
 from node.runtime.process import now_ms
 from node.runtime.run_files import CONNECTING, FOLLOWING, FollowState, write_follow_state
 from node.runtime.state_page import run_dir
-from node.supervisor.monitoring.replication import following_check
+from node.supervisor.status import following_check
 from tests.support.ha_master import HaMaster
 from tests.support.master_log import SEGMENT_BYTES, MasterLog
 from tests.support.node import wait_until
@@ -24,15 +24,15 @@ pytestmark = pytest.mark.process
 def test_a_lag_is_not_shown_as_current_while_the_master_is_away(tmp_path: Path) -> None:
     run_dir(tmp_path).mkdir(parents=True)
     state = FollowState(FOLLOWING, master="m:10912", contact_ms=now_ms(), lag_bytes=7, lag_ms=200)
-    assert "following, lag 7 B and 0.2 s" in _following_text({"following": state._asdict()})
+    assert "following, lag 7 B and 0.2 s" in "\n".join(following_lines(state._asdict()))
     away = state._replace(
         state=CONNECTING, disconnected="refused", disconnected_ms=now_ms() - 90_000
     )
-    shown = _following_text({"following": away._asdict()})
+    shown = "\n".join(following_lines(away._asdict()))
     assert "connecting, lag unknown, its master was heard last 2" in shown
     assert f"without its master since {time_text(away.disconnected_ms)}: refused" in shown
     never = FollowState(CONNECTING, master="m:10912")
-    assert "was never heard" in _following_text({"following": never._asdict()})
+    assert "was never heard" in "\n".join(following_lines(never._asdict()))
     write_follow_state(tmp_path, away)
     ok, words = following_check(tmp_path)
     assert not ok

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from keelog import Retry, connect
-from keelog.client.results import HealthCheck
 from protocol.names import UNDECIDED_TOPIC
 from protocol.remoting.codes import RequestCode
+from protocol.status import HealthCheck
 from tests.gateway.test_delayed import stored
 from tests.gateway.test_transactions import half_fields, producer
 from tests.support.clock.shifted_clock import ShiftedClock

@@ -18,7 +18,7 @@ from keelog.gateway.tasks.loop import summed_up
 from node.runtime.state_page import run_dir
 from node.runtime.stats import read_stats
 from node.runtime.stats_series import GATEWAY_CODES, GATEWAY_ENDS, GATEWAY_REQUESTS, series
-from node.store.run_files import GROUP_ROWS_MAX, read_group_lags, write_group_lags
+from node.store.run_files import GROUP_ROWS_MAX, LagSums, read_group_lags, write_group_lags
 from node.supervisor.monitoring.metrics import group_families
 from protocol.remoting.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from protocol.remoting.codes import RequestCode, ResponseCode
@@ -137,20 +137,20 @@ def test_the_groups_that_are_most_behind_are_shown_and_the_others_summed_up(
     tmp_path: Path,
 ) -> None:
     run_dir(tmp_path).mkdir(parents=True)
-    assert read_group_lags(tmp_path)["groups"] == 0
+    assert read_group_lags(tmp_path).groups == 0
     many = [info(f"g{n:04}", n, members=1) for n in range(GROUP_ROWS_MAX + 100)]
     write_group_lags(tmp_path, summed_up(many, 9_000))
     found = read_group_lags(tmp_path)
-    assert (found["groups"], found["members"]) == (9_000, len(many))
-    assert [row["lag"] for row in found["rows"][:2]] == [len(many) - 1, len(many) - 2]
-    assert found["rows"][0]["lag_ms"] == (len(many) - 1) * 1_000
-    assert len(found["rows"]) == GROUP_ROWS_MAX
-    assert found["others"] == {"lag": sum(range(100)), "in_flight": 99}
+    assert (found.groups, found.members) == (9_000, len(many))
+    assert [row.lag for row in found.rows[:2]] == [len(many) - 1, len(many) - 2]
+    assert found.rows[0].lag_ms == (len(many) - 1) * 1_000
+    assert len(found.rows) == GROUP_ROWS_MAX
+    assert found.others == LagSums(sum(range(100)), 99)
     families = {one.name: one for one in group_families(tmp_path, {"cluster": "c"})}
     lags = families["rocketmq_consumer_lag_messages"].samples
     assert len(lags) == GROUP_ROWS_MAX + 1
     assert lags[-1].labels == {"cluster": "c", "consumer_group": "_other", "topic": "_other"}
-    assert sum(one.value for one in lags) == found["lag"]
+    assert sum(one.value for one in lags) == found.lag
     members = families["rocketmq_consumer_connections"].samples
     assert sum(one.value for one in members) == len(many)
 
@@ -159,7 +159,7 @@ def test_the_groups_that_are_most_behind_are_shown_and_the_others_summed_up(
 def test_a_file_of_groups_that_is_damaged_says_nothing(tmp_path: Path, text: str) -> None:
     run_dir(tmp_path).mkdir(parents=True)
     (run_dir(tmp_path) / "groups").write_text(text)
-    assert read_group_lags(tmp_path)["rows"] == []
+    assert read_group_lags(tmp_path).rows == ()
 
 
 def test_what_a_member_has_is_never_more_than_the_lag() -> None:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from keelog.client.results import HealthCheck
 from node.runtime.process import now_ms
 from node.store.checkpoints import load_floor
 from node.store.verify.verify import verify
 from protocol.errors import SendTimeout
+from protocol.status import HealthCheck
 from tests.support.faults.disk_faults import LIE, DiskFaults
 from tests.support.node import RunningNode, wait_until
 

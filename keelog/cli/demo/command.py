@@ -90,34 +90,39 @@ def demo(sources: Sequence[str], directory: Path | None, spark: bool | None, out
     """
     started = time.monotonic()
     place = directory or Path(tempfile.mkdtemp(prefix="keelog-demo-"))
-    summary = DemoSummary(store=str(place / "store"))
-    differences: list[str] = []
+    store = place / "store"
     with doing("the demo failed"), ending_in_order():
-        found = _read(sources, summary)
+        run = _DemoRun(sources, DemoSummary(store=str(store)))
         with node_for(Workload(directory=str(place), settings=SETTINGS)) as (endpoint, _, node):
             assert node is not None, "a node was started"
-            _show_lines(_said(node))
+            _show_said(node)
             with keelog.connect(endpoint, timeout=_TIMEOUT_S) as client:
-                stored = _send(client, found, summary)
-                _wait_until_dispatched(client, summary)
-                _compare(client, found, stored, summary, differences)
+                run.send(client)
+                run.wait_until_dispatched(client)
+                run.compare(client)
                 show_status(client, Output("table", sys.stderr.buffer))
-            before = len(_said(node))
+            known = len(node.said().splitlines())
             code = node.stop()
-            _show_lines(_said(node)[before:])
+            _show_said(node, known)
             if code:
-                differences.append(f"the node ended with {code}")
-        summary.verified = _verify(place / "store", differences)
+                run.differences.append(f"the node ended with {code}")
+        run.verify(store)
+        summary = run.summary
         summary.seconds = round(time.monotonic() - started, 1)
         is_for_people = output.format == "table"
         if spark and not is_for_people:
             summary.spark_topics = spark_topics(summary.store, say)
         output.document(asdict(summary), table=_table(summary))
-        if differences:
-            raise DemoFailed("; ".join(differences[:5]), f"keelog store verify {place / 'store'}")
+        if run.differences:
+            raise DemoFailed("; ".join(run.differences[:5]), f"keelog store verify {store}")
         if is_for_people and spark is not False:
             _show_spark(summary.store, bool(spark), output)
-    _show_lines(["", *_commands(place / "store")])
+    program = sys.argv[0] if Path(sys.argv[0]).name == "keelog" else "keelog"
+    say(
+        f"\ngo on with:\n  {program} serve {store}\n"
+        f"  echo hello | {program} produce orders --tags paid --key o-17\n"
+        f"  {program} consume orders -o -3 -e\n  {program} bench send --duration 5s"
+    )
     return OK
 
 
@@ -138,132 +143,111 @@ def _show_spark(store: str, is_asked_for: bool, output: Output) -> None:
     output.document({}, table, f"\n{title}")
 
 
-def _show_lines(lines: Sequence[str]) -> None:
-    for line in lines:
-        say(line)
+def _show_said(node: Node, known: int = 0) -> None:
+    for line in node.said().splitlines()[known:]:
+        say(f"  node: {line}")
 
 
-def _said(node: Node) -> list[str]:
-    return [f"  node: {line}" for line in node.said().splitlines()]
+class _DemoRun:
+    """The messages on their way through the node, the counts, and what was not as it should be."""
 
+    def __init__(self, sources: Sequence[str], summary: DemoSummary) -> None:
+        self.summary = summary
+        self.differences: list[str] = []
+        self._receipts: list[keelog.Receipt] = []
+        found = self._found = Input()
+        with tempfile.TemporaryDirectory(prefix="keelog-demo-") as scratch:
+            for name in sources:
+                say(f"reading {name}, a store that a RocketMQ broker wrote")
+                stop = read_store(find_store(name, Path(scratch)), found)
+                if stop is not None:
+                    say(f"its log ends at offset {stop.position}: {stop.why}")
+        summary.left_out = dict(found.left_out)
+        skipped = ", ".join(f"{count} {why}" for why, count in found.left_out.items()) or "none"
+        if not found.records:
+            raise NotFound(
+                f"no message to send in {', '.join(sources)}; left out: {skipped}",
+                "keelog demo --from DIR with a store that has messages of ordinary topics",
+            )
+        say(f"{len(found.records)} messages to send; left out: {skipped}")
 
-def _read(sources: Sequence[str], summary: DemoSummary) -> Input:
-    found = Input()
-    with tempfile.TemporaryDirectory(prefix="keelog-demo-") as scratch:
-        for name in sources:
-            say(f"reading {name}, a store that a RocketMQ broker wrote")
-            stop = read_store(find_store(name, Path(scratch)), found)
-            if stop is not None:
-                say(f"its log ends at offset {stop.position}: {stop.why}")
-    summary.left_out = dict(found.left_out)
-    skipped = ", ".join(f"{count} {why}" for why, count in found.left_out.items()) or "none"
-    if not found.records:
-        raise NotFound(
-            f"no message to send in {', '.join(sources)}; left out: {skipped}",
-            "keelog demo --from DIR with a store that has messages of ordinary topics",
-        )
-    say(f"{len(found.records)} messages to send; left out: {skipped}")
-    return found
+    def send(self, client: keelog.Client) -> None:
+        """Some one by one, the rest in batches."""
+        queues: dict[str, int] = {}
+        for topic, queue_id in self._found.queues:
+            queues[topic] = max(queues.get(topic, 8), queue_id + 1)
+        for topic, count in queues.items():
+            client.create_topic(topic, count, exist_ok=True)
+        messages = [outgoing(record) for record in self._found.records]
+        began = time.monotonic()
+        for message in messages[:SENT_SINGLY]:
+            self._receipts.append(client.send(str(message.topic), message))
+        with client.producer(timeout=_TIMEOUT_S) as producer:
+            for start in range(SENT_SINGLY, len(messages), BATCH):
+                self._receipts += producer.send_many("", messages[start : start + BATCH])
+        took, summary = time.monotonic() - began, self.summary
+        summary.sent = len(messages)
+        summary.stored = sum(receipt.status == "PUT_OK" for receipt in self._receipts)
+        say(f"sent {summary.sent} in {took:.1f} s, {summary.stored} stored")
 
+    def wait_until_dispatched(self, client: keelog.Client) -> None:
+        """Waits until queues and index have followed to the log's end."""
+        await_workers(client)
+        ends = (one for topic in client.topics() for one in client.offsets(topic.topic))
+        self.summary.dispatched = sum(queue.max_offset - queue.min_offset for queue in ends)
+        say(f"{self.summary.dispatched} dispatched to queues and index")
 
-def _send(client: keelog.Client, found: Input, summary: DemoSummary) -> list[keelog.Receipt]:
-    """Some one by one, the rest in batches; the receipts in order."""
-    queues: dict[str, int] = {}
-    for topic, queue_id in found.queues:
-        queues[topic] = max(queues.get(topic, 8), queue_id + 1)
-    for topic, count in queues.items():
-        client.create_topic(topic, count, exist_ok=True)
-    messages = [outgoing(record) for record in found.records]
-    began = time.monotonic()
-    receipts = [client.send(str(message.topic), message) for message in messages[:SENT_SINGLY]]
-    with client.producer(timeout=_TIMEOUT_S) as producer:
-        for start in range(SENT_SINGLY, len(messages), BATCH):
-            receipts += producer.send_many("", messages[start : start + BATCH])
-    took = time.monotonic() - began
-    summary.sent = len(messages)
-    summary.stored = sum(receipt.status == "PUT_OK" for receipt in receipts)
-    say(f"sent {summary.sent} in {took:.1f} s, {summary.stored} stored")
-    return receipts
+    def compare(self, client: keelog.Client) -> None:
+        """Pulls every queue and holds it against what was sent; then some look-ups."""
+        pulled: dict[Queue, list[Record]] = {}
+        for queue, sent in self._found.queues.items():
+            wanted = ConsumeChoice(queue.topic, (queue.queue_id,), None, StartPoint("start"), None)
+            came = [message.record for message in BoundedReader(client, wanted).read_to_end()]
+            pulled[queue] = came
+            equal = sum(map(same, sent, came))
+            self.summary.pulled_equal += equal
+            if equal != len(sent) or len(came) != len(sent):
+                self.differences.append(f"{queue}: {len(sent)} sent, {equal} came back equal")
+        offsets = {record.physical_offset for records in pulled.values() for record in records}
+        if offsets != {receipt.physical_offset for receipt in self._receipts}:
+            self.differences.append("the receipts name other log offsets than the queues")
+        say(f"{self.summary.pulled_equal} pulled back equal, field by field")
+        self._look_up(client, pulled)
 
+    def _look_up(self, client: keelog.Client, pulled: dict[Queue, list[Record]]) -> None:
+        everything = [record for records in pulled.values() for record in records]
+        chosen = random.Random(7).sample(everything, min(LOOK_UPS, len(everything)))
+        by_key = by_time = 0
+        for record in chosen:
+            key, at = (record.keys or [record.unique_key])[-1], record.head.store_timestamp
+            hits = client.find(record.topic, key, since=at, until=at)
+            by_key += any(hit.physical_offset == record.physical_offset for hit in hits)
+            queue = Queue(record.topic, record.head.queue_id)
+            first = next(one for one in pulled[queue] if one.head.store_timestamp >= at)
+            by_time += client.seek(*queue, at) == first.head.queue_offset
+        summary = self.summary
+        summary.found_by_key, summary.found_by_time = by_key, by_time
+        summary.looked_up = len(chosen)
+        counts = f"{by_key} were found by key and {by_time} by time"
+        if not by_key == by_time == len(chosen):
+            self.differences.append(f"of {len(chosen)} looked up, {counts}")
+        say(f"{by_key} found by key and {by_time} by store time, of {len(chosen)} looked up")
 
-def _wait_until_dispatched(client: keelog.Client, summary: DemoSummary) -> None:
-    """Waits until queues and index have followed to the log's end."""
-    await_workers(client)
-    summary.dispatched = sum(
-        queue.max_offset - queue.min_offset
-        for topic in client.topics()
-        for queue in client.offsets(topic.topic)
-    )
-    say(f"{summary.dispatched} dispatched to queues and index")
-
-
-def _compare(
-    client: keelog.Client,
-    found: Input,
-    receipts: list[keelog.Receipt],
-    summary: DemoSummary,
-    differences: list[str],
-) -> None:
-    """Pulls every queue and holds it against what was sent; then some look-ups."""
-    pulled: dict[Queue, list[Record]] = {}
-    for queue, sent in found.queues.items():
-        wanted = ConsumeChoice(queue.topic, (queue.queue_id,), None, StartPoint("start"), None)
-        pulled[queue] = [message.record for message in BoundedReader(client, wanted).read_to_end()]
-        equal = sum(map(same, sent, pulled[queue]))
-        summary.pulled_equal += equal
-        if equal != len(sent) or len(pulled[queue]) != len(sent):
-            differences.append(f"{queue}: {len(sent)} sent, {equal} came back equal")
-    offsets = {record.physical_offset for records in pulled.values() for record in records}
-    if offsets != {receipt.physical_offset for receipt in receipts}:
-        differences.append("the receipts name other log offsets than the queues")
-    say(f"{summary.pulled_equal} pulled back equal, field by field")
-    _look_up(client, pulled, summary, differences)
-
-
-def _look_up(
-    client: keelog.Client,
-    pulled: dict[Queue, list[Record]],
-    summary: DemoSummary,
-    differences: list[str],
-) -> None:
-    everything = [record for records in pulled.values() for record in records]
-    chosen = random.Random(7).sample(everything, min(LOOK_UPS, len(everything)))
-    for record in chosen:
-        key, at = (record.keys or [record.unique_key])[-1], record.head.store_timestamp
-        hits = client.find(record.topic, key, since=at, until=at)
-        summary.found_by_key += any(hit.physical_offset == record.physical_offset for hit in hits)
-        queue = Queue(record.topic, record.head.queue_id)
-        times = [one.head.store_timestamp for one in pulled[queue]]
-        first = next(place for place, moment in enumerate(times) if moment >= at)
-        expected = pulled[queue][first].head.queue_offset
-        summary.found_by_time += client.seek(queue.topic, queue.queue_id, at) == expected
-    summary.looked_up = len(chosen)
-    if not summary.found_by_key == summary.found_by_time == len(chosen):
-        differences.append(
-            f"of {len(chosen)} looked up, {summary.found_by_key} were found by key and "
-            f"{summary.found_by_time} by time"
-        )
-    say(
-        f"{summary.found_by_key} found by key and {summary.found_by_time} by store time,"
-        f" of {len(chosen)} looked up"
-    )
-
-
-def _verify(store: Path, differences: list[str]) -> dict[str, Any]:
-    """Checks what was stored, as `keelog store verify --deep` does."""
-    say("verifying the store")
-    report = verify_store(store, deep=True)
-    if report.findings or not report.clean_shutdown:
-        found = report.shape()["findings"][:3]
-        differences.append(f"store verify: {found or 'no clean shutdown'}")
-    return {
-        "ok": report.ok,
-        "clean_shutdown": report.clean_shutdown,
-        "records": report.records,
-        "units": report.units,
-        "entries": report.index_entries,
-        "findings": len(report.findings),
-    }
+    def verify(self, store: Path) -> None:
+        """Checks what was stored, as `keelog store verify --deep` does."""
+        say("verifying the store")
+        report = verify_store(store, deep=True)
+        if report.findings or not report.clean_shutdown:
+            found = report.shape()["findings"][:3]
+            self.differences.append(f"store verify: {found or 'no clean shutdown'}")
+        self.summary.verified = {
+            "ok": report.ok,
+            "clean_shutdown": report.clean_shutdown,
+            "records": report.records,
+            "units": report.units,
+            "entries": report.index_entries,
+            "findings": len(report.findings),
+        }
 
 
 def _table(summary: DemoSummary) -> list[dict[str, Any]]:
@@ -284,15 +268,3 @@ def _table(summary: DemoSummary) -> list[dict[str, Any]]:
         "took": f"{summary.seconds} s",
     }
     return [{"what": what, "count": count} for what, count in rows.items()]
-
-
-def _commands(store: Path) -> list[str]:
-    """Four lines to paste."""
-    program = sys.argv[0] if Path(sys.argv[0]).name == "keelog" else "keelog"
-    return [
-        "go on with:",
-        f"  {program} serve {store}",
-        f"  echo hello | {program} produce orders --tags paid --key o-17",
-        f"  {program} consume orders -o -3 -e",
-        f"  {program} bench send --duration 5s",
-    ]

@@ -21,6 +21,7 @@ from typing import Any, Literal
 import click
 
 import keelog
+from keelog.cli import shapes
 from keelog.cli.completion import complete_topics
 from keelog.cli.failures import BadValue, doing, ending_in_order
 from keelog.cli.messages.reading import (
@@ -33,16 +34,6 @@ from keelog.cli.messages.reading import (
 from keelog.cli.messages.selectors import StartPoint, parse_range
 from keelog.cli.options import command, node_option, output_options, progress_option
 from keelog.cli.output import Output, say
-from keelog.cli.shapes import (
-    MESSAGE_COLUMNS,
-    MESSAGE_TABLE,
-    Bodies,
-    DamagedPlaces,
-    body_options,
-    on_damage_option,
-    properties_shape,
-    text_or_b64,
-)
 from keelog.client.subscription import Cursor
 from keelog.progress import CommandProgress
 from protocol.errors import BusyError, TopicRemoved
@@ -63,7 +54,7 @@ _LETTERS: _Letters = {
     "o": lambda record: record.head.queue_offset,
     "k": lambda record: record.keys,
     "d": lambda record: record.head.store_timestamp,
-    "h": properties_shape,
+    "h": shapes.properties_shape,
     "g": lambda record: record.tags,
     "x": lambda record: record.head.physical_offset,
 }
@@ -107,8 +98,8 @@ _NOT_IN_A_GROUP = {
     help="As a member of the consumer group G, which commits what was printed. FROM (start, end or"
     " a time) is for a new group.",
 )  # fmt: skip
-@on_damage_option
-@body_options
+@shapes.on_damage_option
+@shapes.body_options
 @node_option
 @progress_option
 @output_options
@@ -140,7 +131,7 @@ def consume(
     first, last = parse_range(options["where"], datetime.now(UTC))
     wanted = ConsumeChoice(topic, options["queues"], options["tags"], first, last)
     fails = options["on_damage"] == "fail"
-    bodies = Bodies(options["raw_body"], options["no_body"], fails)
+    bodies = shapes.Bodies(options["raw_body"], options["no_body"], fails)
     render = None if options["text"] is None else compile_format(options["text"], bodies.body)
     finite = options["at_end"] or last is not None
     group: str | None = options["group"]
@@ -150,7 +141,7 @@ def consume(
         progress.silence()  # the messages themselves show how far it is, or there is no end
     with doing(f"cannot read {topic}"), keelog.connect(node) as client, progress.shown():
         if group is not None:
-            damage = DamagedPlaces(fails)
+            damage = shapes.DamagedPlaces(fails)
             found = group_messages(client, wanted, group, options["count"], damage)
             with closing(found) as messages:
                 _print(messages, render, output, finite, bodies)
@@ -166,7 +157,7 @@ def _print(
     render: Formatter | None,
     output: Output,
     finite: bool,
-    bodies: Bodies,
+    bodies: shapes.Bodies,
 ) -> None:
     if render is not None:
         for message in messages:
@@ -175,9 +166,9 @@ def _print(
                 output.flush()
         output.flush()
         return
-    shapes = (bodies.shape(message.record) for message in messages)
-    columns = MESSAGE_TABLE if output.format == "table" else MESSAGE_COLUMNS
-    output.rows(shapes, columns, live=not finite)
+    rows = (bodies.shape(message.record) for message in messages)
+    columns = shapes.MESSAGE_TABLE if output.format == "table" else shapes.MESSAGE_COLUMNS
+    output.rows(rows, columns, live=not finite)
 
 
 class _ConsumeRun:
@@ -195,7 +186,7 @@ class _ConsumeRun:
         self._output = output
         self._count_max: int | None = options["count"]
         self._is_merged: bool = options["is_merged"]
-        self._damage = DamagedPlaces(fails=options["on_damage"] == "fail")
+        self._damage = shapes.DamagedPlaces(fails=options["on_damage"] == "fail")
         self._count = 0
         name: str | None = options["cursor"]
         self._cursor = None if name is None else Cursor(wanted.topic, name)
@@ -291,7 +282,7 @@ def group_messages(
     wanted: ConsumeChoice,
     group: str,
     count_max: int | None,
-    damage: DamagedPlaces,
+    damage: shapes.DamagedPlaces,
 ) -> Generator[keelog.Message, None, None]:
     """The messages to print. One is committed after the next one was asked for."""
     if count_max == 0:
@@ -313,7 +304,6 @@ def group_messages(
 
 
 def _start(first: StartPoint) -> Literal["latest", "earliest"] | datetime:
-    """Where a new group begins."""
     if first.kind == "time":
         return datetime.fromtimestamp(first.value / 1000, UTC)
     return "earliest" if first.kind == "start" else "latest"
@@ -369,5 +359,5 @@ def _plain(value: Value) -> bytes:
 
 
 def _json(value: Value) -> bytes:
-    shown = text_or_b64(value) if isinstance(value, bytes) else value
+    shown = shapes.text_or_b64(value) if isinstance(value, bytes) else value
     return printable(json.dumps(shown, ensure_ascii=False)).encode()

@@ -14,7 +14,7 @@ import click
 import keelog
 from keelog.cli.failures import DAMAGED, OK, Partial, doing
 from keelog.cli.messages.reading import wait_until_dispatched
-from keelog.cli.messages.selectors import TIME, TIME_MS_MAX, TIMES
+from keelog.cli.messages.selectors import TIME_MS_MAX, TIMES, time
 from keelog.cli.options import CliGroup, node_option, options, output_options
 from keelog.cli.output import Output, say
 from keelog.cli.shapes import MESSAGE_COLUMNS, Bodies, DamagedPlaces, body_options
@@ -32,8 +32,8 @@ choice_options = options(
         "--id", "ids", multiple=True, metavar="ID",
         help="This one, by message id or unique key; may be repeated.",
     ),
-    click.option("--since", type=TIME, metavar="TIME", help=f"Dead from then on: {TIMES}."),
-    click.option("--until", type=TIME, metavar="TIME", help="Dead by then."),
+    click.option("--since", type=time, metavar="TIME", help=f"Dead from then on: {TIMES}."),
+    click.option("--until", type=time, metavar="TIME", help="Dead by then."),
 )  # fmt: skip
 
 
@@ -79,7 +79,7 @@ def ls(group: str | None, node: str, output: Output, **chosen: Any) -> int:
         return OK
     with doing(f"cannot show the dead letters of {group}"), keelog.connect(node) as client:
         letters = DeadLetters(client, group, _choice(**chosen))
-        shapes = (
+        rows = (
             bodies.shape(message.record)
             | {
                 "origin_topic": message.properties.get(RETRY_TOPIC, ""),
@@ -88,7 +88,7 @@ def ls(group: str | None, node: str, output: Output, **chosen: Any) -> int:
             for message in letters.read()
         )
         columns = _TABLE if output.format == "table" else (*MESSAGE_COLUMNS, *_OWN_COLUMNS)
-        if not output.rows(shapes, columns):
+        if not output.rows(rows, columns):
             raise letters.nothing()
         return letters.end() or bodies.end()
 
@@ -156,7 +156,10 @@ def _send(client: keelog.Client, letters: "DeadLetters", waiting: Iterator[keelo
     with client.producer() as producer:
         while messages := list(islice(waiting, SENT_AT_ONCE)):
             if not sent:
-                letters.make_retry_topic()
+                try:
+                    client.offsets(letters.retry_topic)
+                except UnknownTopic:  # no member of the group made it; as a broker makes it
+                    client.create_topic(letters.retry_topic, 1)
             outgoing = [_as_new(message, letters.retry_topic) for message in messages]
             try:
                 sent += len(producer.send_many(letters.retry_topic, outgoing))
@@ -228,13 +231,6 @@ class DeadLetters:
             return any(one.physical_offset > message.physical_offset for one in found)
         except UnknownTopic:
             return False
-
-    def make_retry_topic(self) -> None:
-        """As a broker makes it, where no member of the group did so."""
-        try:
-            self._client.offsets(self.retry_topic)
-        except UnknownTopic:
-            self._client.create_topic(self.retry_topic, 1)
 
     def check_ids(self) -> None:
         """Raises NotFound for ids that no dead letter has."""

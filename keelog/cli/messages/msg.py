@@ -5,19 +5,12 @@ from typing import Any
 import click
 
 import keelog
+from keelog.cli import shapes
 from keelog.cli.completion import complete_topics
 from keelog.cli.failures import doing
-from keelog.cli.messages.selectors import TIME, TIMES
+from keelog.cli.messages.selectors import TIMES, time
 from keelog.cli.options import CliGroup, node_option, output_options
 from keelog.cli.output import Output
-from keelog.cli.shapes import (
-    MESSAGE_COLUMNS,
-    MESSAGE_TABLE,
-    Bodies,
-    DamagedPlaces,
-    body_options,
-    on_damage_option,
-)
 from protocol.errors import NotFound
 
 
@@ -38,7 +31,7 @@ def msg() -> None:
 @click.option("--unique-key")
 @click.option("--queue", "queue_id", type=int)
 @click.option("--offset", "queue_offset", type=int)
-@body_options
+@shapes.body_options
 @node_option
 @output_options
 def get(msg_id: str | None, output: Output, **options: Any) -> int:
@@ -49,7 +42,7 @@ def get(msg_id: str | None, output: Output, **options: Any) -> int:
     Example: keelog msg get --topic orders --queue 0 --offset 17
     """
     node = options.pop("node")
-    bodies = Bodies(options.pop("raw_body"), options.pop("no_body"))
+    bodies = shapes.Bodies(options.pop("raw_body"), options.pop("no_body"))
     if msg_id is None and all(value is None for value in options.values()):
         raise click.UsageError("name a message: its ID, or options that say which")
     with doing("cannot get the message"), keelog.connect(node) as client:
@@ -61,12 +54,12 @@ def get(msg_id: str | None, output: Output, **options: Any) -> int:
 @msg.command("find")
 @click.option("--topic", required=True, shell_complete=complete_topics)
 @click.option("--key", required=True)
-@click.option("--since", type=TIME, metavar="TIME", help=f"Earliest store time: {TIMES}.")
-@click.option("--until", type=TIME, metavar="TIME", help="Latest store time.")
+@click.option("--since", type=time, metavar="TIME", help=f"Earliest store time: {TIMES}.")
+@click.option("--until", type=time, metavar="TIME", help="Latest store time.")
 @click.option("--limit", type=click.IntRange(1), default=64, show_default=True, metavar="N")
 @click.option("--unique", is_flag=True, help="Looks at UNIQ_KEY only.")
-@on_damage_option
-@body_options
+@shapes.on_damage_option
+@shapes.body_options
 @node_option
 @output_options
 def find(topic: str, key: str, output: Output, **options: Any) -> int:
@@ -79,13 +72,13 @@ def find(topic: str, key: str, output: Output, **options: Any) -> int:
     Example: keelog msg find --topic orders --key o-17 --since -2h --limit 1
     """
     node = options.pop("node")
-    bodies = Bodies(options.pop("raw_body"), options.pop("no_body"))
-    damage = DamagedPlaces(fails=options.pop("on_damage") == "fail")
-    columns = MESSAGE_TABLE if output.format == "table" else MESSAGE_COLUMNS
+    bodies = shapes.Bodies(options.pop("raw_body"), options.pop("no_body"))
+    damage = shapes.DamagedPlaces(fails=options.pop("on_damage") == "fail")
+    columns = shapes.MESSAGE_TABLE if output.format == "table" else shapes.MESSAGE_COLUMNS
     with doing(f"cannot find messages of {topic} with key {key}"), keelog.connect(node) as client:
         found = client.find(topic, key, on_damage=damage.pass_over, **options)
-        shapes = (bodies.shape(message.record) for message in found)
-        if not output.rows(shapes, columns) and not damage.places:
+        rows = (bodies.shape(message.record) for message in found)
+        if not output.rows(rows, columns) and not damage.places:
             raise NotFound(
                 f"no message of {topic} has the key {key!r}",
                 f"keelog consume {topic} -e -f '%o %k\\n'  shows the keys that there are",

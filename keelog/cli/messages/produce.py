@@ -24,7 +24,7 @@ import msgspec
 import keelog
 from keelog.cli.completion import complete_topics
 from keelog.cli.failures import OK, Partial, doing, needing_pyarrow
-from keelog.cli.messages.selectors import TIME_AHEAD, SecondsType
+from keelog.cli.messages.selectors import duration, time_ahead
 from keelog.cli.options import command, format_option, node_option, progress_option
 from keelog.cli.output import Output, say
 from keelog.cli.shapes import MESSAGE, receipt_shape
@@ -48,7 +48,6 @@ TOPIC_FROM_OBJECT = "-"
 LINE_BYTES_MAX = 16 * 1024 * 1024
 """Room for the largest body in base64, and its properties."""
 BATCH_BYTES_MAX = 8 * 1024 * 1024
-SECONDS = SecondsType()
 Row = Callable[[], dict[str, Any]]
 KEY = "key"
 """A column with one key, beside those that `keelog consume --format csv` prints."""
@@ -70,10 +69,8 @@ class Defaults(NamedTuple):
     """What ends the key at the start of a line."""
     is_any_topic: bool = False
     """Objects of other topics are sent to `topic`, too."""
-    delay_level: int = 0
-    delay: float | None = None
-    """Seconds."""
-    deliver_at: int | None = None
+    delays: Mapping[str, Any] = {}
+    """When readers get the messages: `delay_level`, `delay` or `deliver_at`."""
 
 
 @command("produce")
@@ -108,10 +105,13 @@ class Defaults(NamedTuple):
     help="Readers get the messages after this level of RocketMQ's delays: 1 is 1 s, 3 is 10 s.",
 )  # fmt: skip
 @click.option(
-    "--delay", type=SECONDS, metavar="TIME", help="Readers get the messages after it: 90s, 10m, 2h."
+    "--delay",
+    type=duration,
+    metavar="TIME",
+    help="Readers get the messages after it: 90s, 10m, 2h.",
 )
 @click.option(
-    "--deliver-at", type=TIME_AHEAD, metavar="TIME",
+    "--deliver-at", type=time_ahead, metavar="TIME",
     help="Readers get the messages at this time: +15m, 2026-11-20T10:00, or ms since 1970.",
 )  # fmt: skip
 @click.option("--sync", is_flag=True, help="Each receipt waits until the message is on disk.")
@@ -183,9 +183,7 @@ def _defaults(topic: str, options: Mapping[str, Any]) -> Defaults:
         _pairs(options["pairs"]),
         separator.encode() if separator else b"",
         options["any_topic"],
-        options["delay_level"],
-        options["delay"],
-        options["deliver_at"],
+        {name: options[name] for name in ("delay_level", "delay", "deliver_at")},
     )
 
 
@@ -313,7 +311,6 @@ class _ProduceRun:
         topic: str,
         options: keelog.MessageOptions,
     ) -> list[keelog.Receipt]:
-        """Sends the messages, by their numbers."""
         if not messages:
             return []
         numbers = list(messages)
@@ -419,8 +416,8 @@ def read_batches(descriptor: int, batch: int) -> Iterator[list[bytes]]:
 
 def _options(defaults: Defaults) -> keelog.MessageOptions:
     """What lines that are bodies have in common: such messages are encoded many at a time."""
-    names = ("tags", "keys", "properties", "queue_id", "delay_level", "delay", "deliver_at")
-    given = {name: getattr(defaults, name) for name in names}
+    given = {name: getattr(defaults, name) for name in ("tags", "keys", "properties", "queue_id")}
+    given |= defaults.delays
     chosen = {name: value for name, value in given.items() if value or name == "queue_id"}
     return cast(keelog.MessageOptions, chosen)
 
@@ -446,20 +443,17 @@ def message_of(line: Any, number: int, objects: bool, defaults: Defaults) -> kee
             keys=keys,
             properties=defaults.properties,
             queue_id=defaults.queue_id,
-            delay_level=defaults.delay_level,
-            delay=defaults.delay,
-            deliver_at=defaults.deliver_at,
+            **defaults.delays,
         )
     try:
         if callable(line):
             return _from_object(line(), defaults)
         return _from_usual(line, defaults) or _from_object(json.loads(line), defaults)
     except (ValueError, TypeError, RecursionError) as error:
-        hint = "one JSON object a line, as keelog consume --jsonl prints"
-        if callable(line):
-            hint = (
-                "rows as keelog consume --format csv prints, or keelog export --parquet writes them"
-            )
+        rows = "rows as keelog consume --format csv prints, or keelog export --parquet writes them"
+        hint = (
+            rows if callable(line) else "one JSON object a line, as keelog consume --jsonl prints"
+        )
         raise IllegalMessage(f"line {number}: {error}", hint) from None
     except MqError as error:
         raise IllegalMessage(f"line {number}: {error.reason}", error.hint) from None
@@ -502,9 +496,7 @@ def _from_usual(line: bytes, defaults: Defaults) -> keelog.OutgoingMessage | Non
         tags=fields.tags or defaults.tags,
         keys=defaults.keys if keys is None else split_keys(keys) if type(keys) is str else keys,
         queue_id=defaults.queue_id if fields.queue_id is None else fields.queue_id,
-        delay_level=defaults.delay_level,
-        delay=defaults.delay,
-        deliver_at=defaults.deliver_at,
+        **defaults.delays,
     )
 
 
@@ -525,7 +517,11 @@ def _from_object(fields: Any, defaults: Defaults) -> keelog.OutgoingMessage:
     sys_flag = _take(fields, "sys_flag", int, 0)
     properties = _properties(fields)
     if "queue_offset" in fields:
-        _check_is_sent(said or topic, sys_flag)
+        # The node's own, or what no reader ever got: wherever it would go, it is not a message yet.
+        if is_reserved_topic(said or topic):
+            raise _LeftOut(f"of topic {said or topic}, which is the system's own")
+        if sys_flag & TRANSACTION_MASK in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
+            raise _LeftOut("parts of transactions that were not committed")
         properties = properties_to_send(properties, topic)
     properties = {**defaults.properties, **properties}
     keys = _keys(fields)
@@ -543,19 +539,8 @@ def _from_object(fields: Any, defaults: Defaults) -> keelog.OutgoingMessage:
         born_timestamp=_take(fields, "born_timestamp", int),
         born_host=_take(fields, "born_host", str) or None,
         reconsume_times=_take(fields, "reconsume_times", int, 0),
-        delay_level=defaults.delay_level,
-        delay=defaults.delay,
-        deliver_at=defaults.deliver_at,
+        **defaults.delays,
     )
-
-
-def _check_is_sent(topic: str, sys_flag: int) -> None:
-    """Raises _LeftOut for a stored message that is the node's own, or that no reader ever got:
-    wherever it would go, it is not a message yet. `topic`: where it was."""
-    if is_reserved_topic(topic):
-        raise _LeftOut(f"of topic {topic}, which is the system's own")
-    if sys_flag & TRANSACTION_MASK in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
-        raise _LeftOut("parts of transactions that were not committed")
 
 
 def _take(fields: Mapping[str, Any], name: str, kind: type, default: Any = None) -> Any:

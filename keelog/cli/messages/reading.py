@@ -10,8 +10,8 @@ import itertools
 import threading
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
-from types import TracebackType
-from typing import NamedTuple, Self
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import keelog
 from keelog.cli.messages.selectors import StartPoint
@@ -79,28 +79,25 @@ class BoundedReader:
         to_the_end = wanted.last is None or wanted.last.kind != "offset"
         is_short = to_the_end and not wait_until_dispatched(self._client)
         found = queues_of(self._client, wanted)
-        self._generation = found[0].generation if found else None
+        generation = found[0].generation if found else None
         spans = {queue.queue_id: self._span(queue) for queue in found}
         total = sum(map(len, spans.values()))
         done, places = 0, {queue_id: span.start for queue_id, span in spans.items()}
-        for message in self.read(spans):
+        for message in self.read(spans, generation):
             yield message
             done += message.queue_offset + 1 - places[message.queue_id]
             places[message.queue_id] = message.queue_offset + 1
             advance(done, total)
         if is_short:
             # The node knows which queues have more than their worker has placed.
-            yield from self.read(self._behind(spans))
+            yield from self.read(self._behind(spans), generation)
 
-    def read_of(
-        self, generation: int | None, spans: Mapping[int, range]
-    ) -> Iterator[keelog.Message]:
-        """As `read`, in a topic of this generation. Raises TopicRemoved for one of before."""
+    def read(self, spans: Mapping[int, range], generation: int | None) -> Iterator[keelog.Message]:
+        """These offsets of each queue. Merged: in the order in which the messages were stored.
+
+        Raises TopicRemoved for a topic of an earlier generation.
+        """
         self._generation = generation
-        return self.read(spans)
-
-    def read(self, spans: Mapping[int, range]) -> Iterator[keelog.Message]:
-        """These offsets of each queue. Merged: in the order in which the messages were stored."""
         if self._is_merged:
             share = _MERGED_BYTES // max(1, len(spans))
             self._pull_bytes = min(_PULL_BYTES, max(_MERGED_PULL_BYTES_LEAST, share))
@@ -230,39 +227,30 @@ def offset_of(
     return min(max(offset, queue.min_offset), queue.max_offset)
 
 
-class NodeWatch:
-    """Says when the node goes away, and when it is back. A thread that asks it now and then."""
+@contextmanager
+def watched(client: keelog.Client) -> Iterator[None]:
+    """Meanwhile a thread asks the node now and then, and says when it goes away and is back."""
+    ended = threading.Event()
+    threading.Thread(target=_watch, args=(client, ended), name="keelog-watch", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
 
-    def __init__(self, client: keelog.Client) -> None:
-        self._client = client
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="keelog-watch", daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
-        self._ended.set()
-
-    def _run(self) -> None:
-        was_there = True
-        while not self._ended.wait(_LOOK_S):
-            try:
-                is_there = bool(self._client.routes(timeout=_ASK_S).readers)
-            except BusyError:
-                is_there = False
-            except MqError:
-                return  # the client was closed
-            if is_there != was_there and not self._ended.is_set():
-                node = f"the node at {self._client.endpoint}"
-                say(f"{node} is back" if is_there else f"waiting for {node}: it does not answer")
-            was_there = is_there
+def _watch(client: keelog.Client, ended: threading.Event) -> None:
+    was_there = True
+    while not ended.wait(_LOOK_S):
+        try:
+            is_there = bool(client.routes(timeout=_ASK_S).readers)
+        except BusyError:
+            is_there = False
+        except MqError:
+            return  # the client was closed
+        if is_there != was_there and not ended.is_set():
+            node = f"the node at {client.endpoint}"
+            say(f"{node} is back" if is_there else f"waiting for {node}: it does not answer")
+        was_there = is_there
 
 
 class TopicPrinter:
@@ -293,7 +281,7 @@ class TopicPrinter:
     def messages(self, is_merged: bool) -> Generator[keelog.Message, None, None]:
         """All messages from the first place on; merged: by store time."""
         turn = self._merged if is_merged else self._tail
-        with NodeWatch(self._client):
+        with watched(self._client):
             while True:
                 try:
                     if self.places is None:
@@ -358,7 +346,7 @@ class TopicPrinter:
             reader = BoundedReader(self._client, self._wanted, self._damage, is_merged=True)
             spans = {queue: range(places[queue], end) for queue, end in limit.items()}
             left = sum(places[queue] < goal.get(queue, 0) for queue in limit)
-            for message in reader.read_of(self.known_at, spans) if left else ():
+            for message in reader.read(spans, self.known_at) if left else ():
                 yield message
                 queue, after = message.queue_id, message.queue_offset + 1
                 left -= places[queue] < goal.get(queue, 0) <= after

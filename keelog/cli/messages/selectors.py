@@ -63,42 +63,22 @@ def parse_time(text: str, now: datetime, is_ahead: bool = False) -> int:
         ) from None
 
 
-class TimeType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """The type of every option that takes a time: ms since 1970."""
-
-    name = "time"
-
-    def __init__(self, is_ahead: bool = False) -> None:
-        self._is_ahead = is_ahead
-
-    def convert(
-        self, value: Any, _param: click.Parameter | None, _ctx: click.Context | None
-    ) -> int:
-        """A default is ms already."""
-        if isinstance(value, int):
-            return value
-        return parse_time(value, datetime.now().astimezone(), self._is_ahead)
+def time(value: Any) -> int:
+    """The type of every option that takes a time: ms since 1970, as a default is already."""
+    return value if isinstance(value, int) else parse_time(value, datetime.now().astimezone())
 
 
-class SecondsType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """The type of an option that takes a duration: seconds."""
-
-    name = "duration"
-
-    def convert(
-        self, value: Any, _param: click.Parameter | None, _ctx: click.Context | None
-    ) -> float:
-        """A default is seconds already. Raises BadParameter."""
-        if isinstance(value, float):
-            return value
-        try:
-            return seconds_of(value)
-        except BadRequest as error:
-            raise BadValue(error.reason, "write it as 30s, 10m or 2h") from None
+def time_ahead(value: Any) -> int:
+    """As `time`, but `1h` is after now."""
+    return value if isinstance(value, int) else parse_time(value, datetime.now().astimezone(), True)
 
 
-TIME = TimeType()
-TIME_AHEAD = TimeType(is_ahead=True)
+def duration(value: Any) -> float:
+    """The type of an option that takes a duration: seconds, as a default is already."""
+    try:
+        return value if isinstance(value, float) else seconds_of(value)
+    except BadRequest as error:
+        raise BadValue(error.reason, "write it as 30s, 10m or 2h") from None
 
 
 def parse_place(text: str, now: datetime) -> StartPoint:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 Options = dict[str, Any]
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 CALLERS = ("threads", "tasks", "inflight", "batches")
 STDOUT = Path("-")
 _RESULT_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -41,85 +42,80 @@ class _ResultFile(click.Path):
 
 
 _WRITABLE = _ResultFile(dir_okay=False, writable=True, allow_dash=True)
+
+
+def _number(name: str, text: str) -> Decorator:
+    return click.option(name, type=int, metavar="N", help=text)
+
+
+def _text(name: str, metavar: str, text: str) -> Decorator:
+    return click.option(name, metavar=metavar, help=text)
+
+
+def _file(kind: str, text: str) -> Decorator:
+    return click.option(f"--{kind}", f"{kind}_file", type=_WRITABLE, metavar="FILE", help=text)
+
+
+def _folder(text: str) -> Decorator:
+    kind = click.Path(file_okay=False)
+    return click.option("--dir", "directory", type=kind, metavar="DIR", help=text)
+
+
 sending_options = options(
     click.option(
-        "--callers",
-        type=click.Choice(CALLERS),
+        "--callers", type=click.Choice(CALLERS),
         help="threads, tasks: each waits for each answer; inflight: one producer that goes on;"
         " batches: the same with batches.",
     ),
-    click.option("--producers", type=int, metavar="N", help="Callers that wait, in all."),
-    click.option("--processes", type=int, metavar="N", help="Processes that send."),
-    click.option(
-        "--in-flight",
-        type=int,
-        metavar="N",
-        help="Messages or batches without an answer, of each process.",
-    ),
-    click.option("--batch", type=int, metavar="N", help="Messages of a batch."),
+    _number("--producers", "Callers that wait, in all."),
+    _number("--processes", "Processes that send."),
+    _number("--in-flight", "Messages or batches without an answer, of each process."),
+    _number("--batch", "Messages of a batch."),
     click.option(
         "--acks", type=click.Choice(("appended", "flushed")), help="flushed: on the disk."
     ),
-    click.option(
-        "--rate",
-        metavar="N",
-        help="Messages/s of all together, as 20K; latency counts from the intended time."
+    _text(
+        "--rate", "N",
+        "Messages/s of all together, as 20K; latency counts from the intended time."
         " Default: full speed.",
     ),
-)
+)  # fmt: skip
 """How producers send."""
 reading_options = options(
-    click.option("--consumers", type=int, metavar="N", help="Processes that read."),
-    click.option("--pull-messages", type=int, metavar="N", help="Of one pull, at most."),
-    click.option("--pull-bytes", metavar="SIZE", help="Of one pull, at most."),
+    _number("--consumers", "Processes that read."),
+    _number("--pull-messages", "Of one pull, at most."),
+    _text("--pull-bytes", "SIZE", "Of one pull, at most."),
 )
 """How consumers read."""
 output_and_limit_options = options(
-    click.option("--json", "json_file", type=_WRITABLE, metavar="FILE", help="-: stdout."),
-    click.option(
-        "--csv", "csv_file", type=_WRITABLE, metavar="FILE", help="A line a second; -: stdout."
-    ),
-    click.option(
-        "--html", "html_file", type=_WRITABLE, metavar="FILE", help="A page with pictures."
-    ),
-    click.option("--max-p50", metavar="TIME", help="As 1ms; beyond it: exit code 7."),
-    click.option("--max-p99", metavar="TIME", help="As 5ms."),
-    click.option("--max-p999", metavar="TIME", help="As 50ms."),
-    click.option("--min-rate", metavar="N", help="Messages/s, as 100K."),
-    click.option("--max-cpu", metavar="S", help="CPU seconds per million messages."),
+    _file("json", "-: stdout."),
+    _file("csv", "A line a second; -: stdout."),
+    _file("html", "A page with pictures."),
+    _text("--max-p50", "TIME", "As 1ms; beyond it: exit code 7."),
+    _text("--max-p99", "TIME", "As 5ms."),
+    _text("--max-p999", "TIME", "As 50ms."),
+    _text("--min-rate", "N", "Messages/s, as 100K."),
+    _text("--max-cpu", "S", "CPU seconds per million messages."),
 )
 """The files of the result, and the limits that it must keep."""
-message_options = options(
-    click.option("--body", metavar="SIZE", help="128, 1KiB, uniform:100-2000, lognormal:512."),
-    click.option("--topics", type=int, metavar="N", help="Topics, taken in turn."),
-    click.option("--queues", type=int, metavar="N", help="Queues of each topic."),
-    click.option("--keys", type=int, metavar="N", help="Keys of each message."),
-    click.option("--tags", metavar="TAG", help="The tag of each message."),
-)
-"""The messages."""
-time_options = options(
-    click.option("--duration", metavar="TIME", help="Behind the warm-up: 10s, 5m."),
-    click.option("--count", metavar="N", help="So many messages instead, as 1M."),
-    click.option("--warm-up", metavar="TIME", help="Left out of the steady figures."),
-    click.option("--timeout", metavar="TIME", help="Of each request."),
-)
-"""How long."""
-place_options = options(
+load_options = options(
+    _text("--body", "SIZE", "128, 1KiB, uniform:100-2000, lognormal:512."),
+    _number("--topics", "Topics, taken in turn."),
+    _number("--queues", "Queues of each topic."),
+    _number("--keys", "Keys of each message."),
+    _text("--tags", "TAG", "The tag of each message."),
+    _text("--duration", "TIME", "Behind the warm-up: 10s, 5m."),
+    _text("--count", "N", "So many messages instead, as 1M."),
+    _text("--warm-up", "TIME", "Left out of the steady figures."),
+    _text("--timeout", "TIME", "Of each request."),
     settings_options,
-    click.option("--node", metavar="URL", help="A node that runs; default: a new one."),
-    click.option(
-        "--dir",
-        "directory",
-        type=click.Path(file_okay=False),
-        metavar="DIR",
-        help="The new node's folder, kept; default: a temporary one, removed.",
-    ),
-    click.option("--queue-workers", type=int, metavar="N", help="Of the new node."),
-    click.option("--readers", type=int, metavar="N", help="Of the new node."),
+    _text("--node", "URL", "A node that runs; default: a new one."),
+    _folder("The new node's folder, kept; default: a temporary one, removed."),
+    _number("--queue-workers", "Of the new node."),
+    _number("--readers", "Of the new node."),
+    output_and_limit_options,
 )
-"""The node under load: one that runs, or one that is started."""
-load_options = options(message_options, time_options, place_options, output_and_limit_options)
-"""Of every load on a node."""
+"""Of every load on a node: the messages, how long, the node that runs or is started."""
 _READ_BY: dict[str, Callable[[str], float]] = {
     **dict.fromkeys(("count", "stored"), lambda text: int(count_of(text))),
     **dict.fromkeys(("rate", "min_rate", "finds", "max_cpu"), count_of),
@@ -157,7 +153,7 @@ def send(**options: Any) -> int:
 
 @bench.command("consume")
 @reading_options
-@click.option("--stored", metavar="N", help="Messages to read, stored before; default 1M.")
+@_text("--stored", "N", "Messages to read, stored before; default 1M.")
 @click.option(
     "--as", "read_as", type=click.Choice(("objects", "raw")), help="What is made of each."
 )
@@ -187,14 +183,14 @@ def e2e(**options: Any) -> int:
 
 
 @bench.command("mixed")
-@click.option("--kill-every", metavar="TIME", help="SIGKILL to one worker or reader after another.")
+@_text("--kill-every", "TIME", "SIGKILL to one worker or reader after another.")
 @click.option(
     "--percent-of-full",
     type=float,
     metavar="N",
     help="The rate, as a part of full speed, which is measured first; default 70.",
 )
-@click.option("--finds", metavar="N", help="Look-ups by key a second; default 100.")
+@_text("--finds", "N", "Look-ups by key a second; default 100.")
 @sending_options
 @reading_options
 @load_options
@@ -215,17 +211,11 @@ def mixed(**options: Any) -> int:
 
 @bench.command("store")
 @click.option("--body", default="128,1KiB", metavar="SIZES", help="One after the other.")
-@click.option("--batch", type=int, metavar="N", help="Messages of a batch.")
+@_number("--batch", "Messages of a batch.")
 @click.option("--duration", default="2s", metavar="TIME", help="Of each measurement.")
-@click.option("--count", metavar="N", help="So many messages each instead, as 1M.")
+@_text("--count", "N", "So many messages each instead, as 1M.")
 @click.option("--warm-up", default="1s", metavar="TIME", help="Left out of the steady figures.")
-@click.option(
-    "--dir",
-    "directory",
-    type=click.Path(file_okay=False),
-    metavar="DIR",
-    help="Where the stores are made and removed: a folder of the disk that is meant.",
-)
+@_folder("Where the stores are made and removed: a folder of the disk that is meant.")
 @settings_options
 @output_and_limit_options
 def store(**options: Any) -> int:

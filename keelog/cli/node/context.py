@@ -4,7 +4,7 @@ import os
 
 import click
 
-from keelog.cli.contexts import Context, check_name, complete_names, load, path_of, save
+from keelog.cli.contexts import Context, changed, check_name, complete_names, load, path_of
 from keelog.cli.failures import OK, doing
 from keelog.cli.options import CliGroup, output_options
 from keelog.cli.output import Output
@@ -33,18 +33,12 @@ def ls(output: Output) -> int:
     """
     with doing("cannot list the contexts"):
         contexts = load(path_of(os.environ))
-    output.rows(
-        (
-            {
-                "name": name,
-                "node": without_credentials(one.node),
-                "description": one.description,
-                "current": name == contexts.current,
-            }
-            for name, one in sorted(contexts.named.items())
-        ),
-        ("name", "node", "description", "current"),
+    names = ("name", "node", "description", "current")
+    rows = (
+        (name, without_credentials(one.node), one.description, name == contexts.current)
+        for name, one in sorted(contexts.named.items())
     )
+    output.rows((dict(zip(names, row, strict=True)) for row in rows), names)
     return OK
 
 
@@ -59,9 +53,7 @@ def add(name: str, node: str, description: str, use: bool, replace: bool) -> int
 
     Example: keelog context add test --node tcp://127.0.0.1:7850 --description 'on this machine'
     """
-    with doing(f"cannot add the context {name}"):
-        path = path_of(os.environ)
-        contexts = load(path)
+    with changed(f"add the context {name}") as contexts:
         if check_name(name) in contexts.named and not replace:
             hint = f"keelog context add {name} --node {node} --replace"
             raise BadRequest(f"there is a context {name} already", hint)
@@ -71,7 +63,6 @@ def add(name: str, node: str, description: str, use: bool, replace: bool) -> int
         contexts.named[name] = Context(node, description)
         if use:
             contexts.current = name
-        save(path, contexts)
     return OK
 
 
@@ -87,13 +78,10 @@ def use(name: str | None, none: bool) -> int:
     """
     if (name is None) != none:
         raise click.UsageError("name a context, or say --none")
-    with doing("cannot change the context in use"):
-        path = path_of(os.environ)
-        contexts = load(path)
+    with changed("change the context in use") as contexts:
         if name is not None:
             contexts.get(name)
         contexts.current = name
-        save(path, contexts)
     return OK
 
 
@@ -104,12 +92,9 @@ def remove(name: str) -> int:
 
     Example: keelog context rm prod
     """
-    with doing(f"cannot remove the context {name}"):
-        path = path_of(os.environ)
-        contexts = load(path)
+    with changed(f"remove the context {name}") as contexts:
         contexts.get(name)
         del contexts.named[name]
         if contexts.current == name:
             contexts.current = None
-        save(path, contexts)
     return OK

@@ -3,7 +3,6 @@
 import csv
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import keelog
 from keelog.cli.completion import complete_topics
 from keelog.cli.failures import doing
 from keelog.cli.messages.reading import BoundedReader, ConsumeChoice
-from keelog.cli.messages.selectors import TIME, StartPoint
+from keelog.cli.messages.selectors import StartPoint, time
 from keelog.cli.options import command, node_option, output_options, progress_option
 from keelog.cli.output import Output, flat, say
 from keelog.cli.shapes import (
@@ -41,8 +40,8 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--csv", "csv_file", type=_FILE, metavar="FILE", help="A file.")
 @click.option("--overwrite", is_flag=True, help="With --sqlite and --csv: replaces the file.")
 @click.option("--tags", metavar="'A || B'", help="Only messages with one of these tags.")
-@click.option("--from", "from_ms", type=TIME, metavar="TIME", help="Stored from it on.")
-@click.option("--to", "to_ms", type=TIME, metavar="TIME", help="Stored before it.")
+@click.option("--from", "from_ms", type=time, metavar="TIME", help="Stored from it on.")
+@click.option("--to", "to_ms", type=time, metavar="TIME", help="Stored before it.")
 @on_damage_option
 @node_option
 @progress_option
@@ -174,11 +173,14 @@ def _to_csv(
 def _to_parquet(
     node: str, out: str, asked: ExportOptions, output: Output, progress: CommandProgress
 ) -> int:
-    with _showing_damage() as damage:
-        try:
-            result = export_parquet(node, out, asked, progress)
-        except CorruptRecord as error:
-            raise CorruptRecord(error.reason, "--on-damage skip, which leaves it out") from None
+    damage = _DamageLines()
+    log.addHandler(damage)
+    try:
+        result = export_parquet(node, out, asked, progress)
+    except CorruptRecord as error:
+        raise CorruptRecord(error.reason, "--on-damage skip, which leaves it out") from None
+    finally:
+        log.removeHandler(damage)
     progress.clear()
     output.document(shown(result), title=summary(result))
     if damage.count > DAMAGED_SHOWN_MAX:
@@ -197,13 +199,3 @@ class _DamageLines(logging.Handler):
         self.count += 1
         if self.count <= DAMAGED_SHOWN_MAX:
             say(record.getMessage())
-
-
-@contextmanager
-def _showing_damage() -> Iterator[_DamageLines]:
-    lines = _DamageLines()
-    log.addHandler(lines)
-    try:
-        yield lines
-    finally:
-        log.removeHandler(lines)

@@ -62,7 +62,10 @@ def describe(name: str, node: str, output: Output) -> int:
     Example: keelog group describe billing
     """
     with doing(f"cannot describe group {name}"), keelog.connect(node) as client:
-        found = _need(client, name)
+        known = client.groups(name)
+        if not known:
+            raise NotFound(f"group {name} is not known", "see the groups with: keelog group ls")
+        found = known[0]
     queues = [asdict(queue) for queue in found.queues]
     members = [asdict(member) for member in found.members]
     is_read = output.format == "table"
@@ -158,13 +161,6 @@ def _member_text(member: keelog.GroupMemberInfo) -> str:
 
 def _ago(ms: int | None) -> str:
     return "" if ms is None else f"{duration_text(time.time() - ms / 1000)} ago"
-
-
-def _need(client: keelog.Client, name: str) -> keelog.GroupInfo:
-    found = client.groups(name)
-    if not found:
-        raise NotFound(f"group {name} is not known", "see the groups with: keelog group ls")
-    return found[0]
 
 
 def _check_idle(client: keelog.Client, name: str) -> None:

@@ -1,24 +1,15 @@
 """`keelog serve`: a node in the foreground."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import Field, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import Field, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
+from keelog.cli import settings
 from keelog.cli.failures import doing
 from keelog.cli.options import command, settings_given_options, version
-from keelog.cli.settings import (
-    BROKER,
-    NETWORK,
-    NODE,
-    SERVE,
-    Given,
-    plain_meaning,
-    settings_of,
-    store_pairs,
-)
 from node.supervisor.options import BrokerSettings, NetworkSettings, Options, ServeSettings
 from protocol.errors import BadRequest
 
@@ -43,29 +34,22 @@ _SHORT = {
 """Settings with RocketMQ's names, whose options are shorter."""
 
 
-class _ServeOption(NamedTuple):
-    """A setting that is an option too."""
-
-    table: str
-    setting: "Field[Any]"
-
-
-_OPTIONS = {
-    _SHORT.get(field.name, field.name): _ServeOption(table, field)
+_OPTIONS: dict[str, tuple[str, "Field[Any]"]] = {
+    _SHORT.get(field.name, field.name): (table, field)
     for table, kind in (
-        (SERVE, ServeSettings),
-        (NETWORK, NetworkSettings),
-        (BROKER, BrokerSettings),
+        (settings.SERVE, ServeSettings),
+        (settings.NETWORK, NetworkSettings),
+        (settings.BROKER, BrokerSettings),
     )
     for field in fields(kind)
 }
-"""By their names as parameters."""
+"""Settings that are options too, and their tables; by their names as parameters."""
 
 
 def serve_options(function: Callable[..., int]) -> Callable[..., int]:
     """Adds an option for each of _OPTIONS; None where it is not given."""
     for name, (_, field) in reversed(_OPTIONS.items()):
-        text = plain_meaning(field)
+        text = settings.plain_meaning(field)
         shown = f"  [default: {field.default}]" if field.default != "" else ""
         function = click.option(
             _option(name),
@@ -81,22 +65,16 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _check_for_remoting(options: Iterable[str], remoting: str) -> None:
-    """Raises BadRequest for an option that says nothing without a gateway."""
-    for name in options:
-        if _OPTIONS[name].table == BROKER and not remoting:
-            raise BadRequest(
-                f"{_option(name)} is for RocketMQ's clients, and none is served",
-                "add --remoting HOST:PORT, as --remoting 0.0.0.0:10911",
-            )
-
-
-def origins(given: Sequence[Given], options: Iterable[str]) -> list[dict[str, str]]:
-    """The origin of each setting, for the node's status; options win, then the last of a name."""
-    said = {f"{one.table}.{one.name}": (one.origin, one.where) for one in given}
-    for name in options:
+def _by_options(said: Mapping[str, Any]) -> Iterator[settings.Given]:
+    """What options say, as settings that are given last."""
+    for name, value in said.items():
         table, field = _OPTIONS[name]
-        said[f"{table}.{field.name}"] = ("option", _option(name))
+        yield settings.Given(f"{table}.{field.name}={value}", "option", _option(name))
+
+
+def origins(given: Sequence[settings.Given]) -> list[dict[str, str]]:
+    """The origin of each setting, for the node's status; the last of a name wins."""
+    said = {f"{one.table}.{one.name}": (one.origin, one.where) for one in given}
     return [
         {"setting": name, "origin": origin, "where": where}
         for name, (origin, where) in said.items()
@@ -121,7 +99,7 @@ def origins(given: Sequence[Given], options: Iterable[str]) -> list[dict[str, st
 @settings_given_options
 def serve(
     directory: Path,
-    given: tuple[Given, ...],
+    given: tuple[settings.Given, ...],
     while_pid: int | None,
     follow: str | None,
     **options: Any,
@@ -144,45 +122,36 @@ def serve(
 
     with doing(f"cannot serve {directory}"):
         if follow is not None:
-            given = (*given, Given(f"follow={follow}", "option", "--follow"))
+            given = (*given, settings.Given(f"follow={follow}", "option", "--follow"))
         said = {name: value for name, value in options.items() if value is not None}
-        tables = {
-            table: replace(
-                settings_of(table, given),
-                **{
-                    _OPTIONS[name].setting.name: value
-                    for name, value in said.items()
-                    if _OPTIONS[name].table == table
-                },
-            )
-            for table in (SERVE, NETWORK, BROKER)
-        }
-        asked: ServeSettings = tables[SERVE]
-        _check_for_remoting((name for name, value in said.items() if value != ""), asked.remoting)
-        return _run(
-            Options(
-                root=directory.resolve(),
-                serve=asked,
-                network=tables[NETWORK],
-                broker=tables[BROKER],
-                pairs=store_pairs(given),
-                origins=origins(given, said),
-                limits=RestartLimits(
-                    crashes_max=asked.restart_limit,
-                    silence_s_max=settings_of(NODE, given).silence_limit_s,
-                ),
-                version=version(),
-                while_pid=while_pid,
-            )
+        given = (*given, *_by_options(said))
+        tables = {table: settings.settings_of(table, given) for table in settings.OF_NODE}
+        asked: ServeSettings = tables[settings.SERVE]
+        for name, value in said.items():
+            if _OPTIONS[name][0] == settings.BROKER and value != "" and not asked.remoting:
+                raise BadRequest(
+                    f"{_option(name)} is for RocketMQ's clients, and none is served",
+                    "add --remoting HOST:PORT, as --remoting 0.0.0.0:10911",
+                )
+        node = Options(
+            root=directory.resolve(),
+            serve=asked,
+            network=tables[settings.NETWORK],
+            broker=tables[settings.BROKER],
+            # Files and variables may speak of more than a store.
+            pairs=tuple(one.pair for one in given if one.table == settings.STORE),
+            origins=origins(given),
+            limits=RestartLimits(
+                crashes_max=asked.restart_limit,
+                silence_s_max=tables[settings.NODE].silence_limit_s,
+            ),
+            version=version(),
+            while_pid=while_pid,
         )
+        if node.broker.controller_addr:  # below a keeper, where controllers elect the master
+            from keelog.cli.node.elected import serve_elected
 
+            return serve_elected(node)
+        from node.supervisor.loop import serve as serve_node
 
-def _run(options: Options) -> int:
-    """Runs the node, below a keeper where controllers elect the master."""
-    if options.broker.controller_addr:
-        from keelog.cli.node.elected import serve_elected
-
-        return serve_elected(options)
-    from node.supervisor.loop import serve
-
-    return serve(options)
+        return serve_node(node)

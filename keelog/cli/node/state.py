@@ -5,7 +5,8 @@
 
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,52 +103,55 @@ def show_status(client: keelog.Client, output: Output) -> None:
 
 
 def _title(answer: dict[str, Any]) -> str:
-    log, disk = answer["log"], answer["disk"]
+    log, mode, kernel = answer["log"], answer["mode"], answer["kernel"]
     ready = "ready" if answer["ready"] else "not ready"
-    mode, kernel = answer["mode"], answer["kernel"]
-    unfit = f"kernel: {kernel}\n"
-    refused = f"{mode}: appends are refused, reads go on. {answer['cause']}\n"
-    return (
-        f"{answer['store']}: {ready}, epoch {log['epoch']}\n"
-        f"{'' if mode in ('normal', 'replica') else refused}"
-        f"{_elected_text(answer)}"
-        f"{_following_text(answer)}"
-        f"{unfit if ': ' in kernel else ''}"
+    found = [f"{answer['store']}: {ready}, epoch {log['epoch']}"]
+    if mode not in ("normal", "replica"):
+        found.append(f"{mode}: appends are refused, reads go on. {answer['cause']}")
+    found += _lines_of(answer, {"elected": _elected_lines, "following": following_lines})
+    if ": " in kernel:
+        found.append(f"kernel: {kernel}")
+    found += [
         f"log: min {log['min']}, appended {log['appended']}, committed {log['committed']}, "
-        f"flushed {log['flushed']}, readable {log['readable']}\n"
-        f"disk: {disk_text(disk)}\n"
-        f"{_retention_text(answer)}"
-        f"{_groups_text(answer)}"
-        f"{_timers_text(answer)}"
-        f"{_followers_text(answer)}"
-        f"{_transactions_text(answer)}"
-        f"{_damage_text(answer)}"
-    )
-
-
-def _elected_text(answer: dict[str, Any]) -> str:
-    """What controllers have decided; empty for other nodes, and of an older one."""
-    found = answer.get("elected")
-    if not found:
-        return ""
-    ids = ", ".join(map(str, found["in_sync"])) or "nobody"
-    lines = [
-        f"elected: node {found['broker_id']} {found['role']}, epoch {found['epoch']}, master"
-        f" {found['master_id']} at {found['master'] or 'no place'}, in sync {ids}",
-        f"controllers: {found['controllers']} of {found['controllers_all']} hear the node,"
-        f" {found['leader'] or 'none'} leads them",
+        f"flushed {log['flushed']}, readable {log['readable']}",
+        f"disk: {disk_text(answer['disk'])}",
     ]
+    found += _lines_of(
+        answer,
+        {
+            "retention": _retention_lines,
+            "groups": _group_lines,
+            "timers": _timer_lines,
+            "followers": _follower_lines,
+            "transactions": _transaction_lines,
+            "damage": partial(_damage_lines, answer["store"]),
+        },
+    )
+    return "".join(f"{line}\n" for line in found)
+
+
+def _lines_of(
+    answer: dict[str, Any], parts: dict[str, Callable[[dict[str, Any]], Iterator[str]]]
+) -> list[str]:
+    """What is to be said of parts of the status; an older node may not have them."""
+    return [line for name, say in parts.items() if answer.get(name) for line in say(answer[name])]
+
+
+def _elected_lines(found: dict[str, Any]) -> Iterator[str]:
+    ids = ", ".join(map(str, found["in_sync"])) or "nobody"
+    yield (
+        f"elected: node {found['broker_id']} {found['role']}, epoch {found['epoch']}, master"
+        f" {found['master_id']} at {found['master'] or 'no place'}, in sync {ids}"
+    )
+    yield (
+        f"controllers: {found['controllers']} of {found['controllers_all']} hear the node,"
+        f" {found['leader'] or 'none'} leads them"
+    )
     if found["why"]:
-        lines.append(f"elected: {found['why']}")
-    return "".join(f"{line}\n" for line in lines)
+        yield f"elected: {found['why']}"
 
 
-def _following_text(answer: dict[str, Any]) -> str:
-    """How a replica follows its master; empty for other nodes, and of an older one."""
-    found = answer.get("following")
-    if not found:
-        return ""
-    master = found["master"] or found["source"]
+def following_lines(found: dict[str, Any]) -> Iterator[str]:
     lag = f"lag {size_text(found['lag_bytes'])} and {found['lag_ms'] / 1000:.1f} s"
     follows = found["state"] == "following"
     if not follows:
@@ -155,29 +159,24 @@ def _following_text(answer: dict[str, Any]) -> str:
             f"heard last {time_text(found['contact_ms'])}" if found["contact_ms"] else "never heard"
         )
         lag = f"lag unknown, its master was {heard}"
-    lines = [f"replica of {master}: {found['state']}, {lag}, end {found['end']}"]
+    master = found["master"] or found["source"]
+    yield f"replica of {master}: {found['state']}, {lag}, end {found['end']}"
     if found["reason"]:
         kind = f"{found['kind']}: " if found["kind"] else ""
-        lines.append(f"replica: {kind}{found['reason']}. Try: {found['hint']}")
+        yield f"replica: {kind}{found['reason']}. Try: {found['hint']}"
     if found["disconnected"]:
         when = time_text(found["disconnected_ms"])
         since = f"lost its master last at {when}" if follows else f"without its master since {when}"
-        lines.append(f"replica: {since}: {found['disconnected']}")
-    lines += [
-        f"replica: {part} of the master not taken over: {why}"
-        for part, why in found["metadata"].items()
-        if why
-    ]
-    return "".join(f"{line}\n" for line in lines)
+        yield f"replica: {since}: {found['disconnected']}"
+    for part, why in found["metadata"].items():
+        if why:
+            yield f"replica: {part} of the master not taken over: {why}"
 
 
-def _retention_text(answer: dict[str, Any]) -> str:
-    """The oldest message, and what goes next; empty for an empty log, and of an older node."""
-    found = answer.get("retention") or {"oldest_ms": None, "next": None}
-    lines = []
+def _retention_lines(found: dict[str, Any]) -> Iterator[str]:
     if found["oldest_ms"] is not None:
         age = duration_text(time.time() - found["oldest_ms"] / 1000)
-        lines.append(f"oldest message: {time_text(found['oldest_ms'])}, {age} ago")
+        yield f"oldest message: {time_text(found['oldest_ms'])}, {age} ago"
     first = found["next"]
     if first is not None:
         causes = [f"by age at {time_text(first['at_ms'])}"]
@@ -186,74 +185,60 @@ def _retention_text(answer: dict[str, Any]) -> str:
         if first["disk_bytes"] is not None:
             causes.append(f"with {size_text(first['disk_bytes'])} more on the disk")
         span = f"{first['start']} to {first['end']}"
-        lines.append(f"next to go: the log from {span}, {', or '.join(causes)}, at the earliest")
-    return "".join(f"{line}\n" for line in lines)
+        yield f"next to go: the log from {span}, {', or '.join(causes)}, at the earliest"
 
 
-def _groups_text(answer: dict[str, Any]) -> str:
-    """The consumer groups with the largest lag; empty without groups, and of an older node."""
-    found = answer.get("groups") or {"groups": 0}
+def _group_lines(found: dict[str, Any]) -> Iterator[str]:
+    """The consumer groups with the largest lag."""
     if not found["groups"]:
-        return ""
-    late = [row for row in found["rows"] if row["lag"]]
+        return
     sums = f"{found['members']} members, a lag of {found['lag']} messages"
-    lines = [f"groups: {found['groups']} with {sums}"]
-    lines += (
-        f"group {row['group']}: lag {row['lag']} in {row['queues']} queues of {row['topic']},"
-        f" {row['members']} members"
-        for row in late[:_GROUPS_SHOWN]
-    )
+    yield f"groups: {found['groups']} with {sums}"
+    late = [row for row in found["rows"] if row["lag"]]
+    for row in late[:_GROUPS_SHOWN]:
+        yield (
+            f"group {row['group']}: lag {row['lag']} in {row['queues']} queues of {row['topic']},"
+            f" {row['members']} members"
+        )
     if len(late) > _GROUPS_SHOWN:
-        lines.append("groups: all of them with keelog group ls")
-    return "".join(f"{line}\n" for line in lines)
+        yield "groups: all of them with keelog group ls"
 
 
-def _timers_text(answer: dict[str, Any]) -> str:
-    """The messages that wait for their time; empty without any, and of an older node."""
-    found = answer.get("timers") or {"pending": 0}
-    waiting = counted(found["pending"], "message")
-    return f"timers: {waiting} to be delivered\n" if found["pending"] else ""
+def _timer_lines(found: dict[str, Any]) -> Iterator[str]:
+    if found["pending"]:
+        yield f"timers: {counted(found['pending'], 'message')} to be delivered"
 
 
-def _followers_text(answer: dict[str, Any]) -> str:
-    """Who follows the node, and who did last; empty where nobody may, and of an older node."""
-    found = answer.get("followers") or {"followers": [], "ended": []}
-    lines = [
-        f"follower {row['address']}: {'in sync' if row['in_sync'] else 'not in sync'},"
-        f" lag {row['lag_bytes']} bytes and {row['lag_s']:.1f} s, acknowledged"
-        f" {row['acknowledged']}"
-        for row in found["followers"]
-    ]
-    lines += (
-        f"follower {end['address']} is gone since {time_text(end['at_ms'])}: {end['reason']}"
-        for end in found["ended"][:_ENDED_SHOWN]
-    )
-    return "".join(f"{line}\n" for line in lines)
+def _follower_lines(found: dict[str, Any]) -> Iterator[str]:
+    for row in found["followers"]:
+        yield (
+            f"follower {row['address']}: {'in sync' if row['in_sync'] else 'not in sync'},"
+            f" lag {row['lag_bytes']} bytes and {row['lag_s']:.1f} s, acknowledged"
+            f" {row['acknowledged']}"
+        )
+    for end in found["ended"][:_ENDED_SHOWN]:
+        yield f"follower {end['address']} is gone since {time_text(end['at_ms'])}: {end['reason']}"
 
 
-def _transactions_text(answer: dict[str, Any]) -> str:
-    """The transactions that stay open; empty without any, and of an older node."""
-    found = answer.get("transactions") or {"open": 0}
-    return f"transactions: {found['open']} are open for long\n" if found["open"] else ""
+def _transaction_lines(found: dict[str, Any]) -> Iterator[str]:
+    if found["open"]:
+        yield f"transactions: {found['open']} are open for long"
 
 
-def _damage_text(answer: dict[str, Any]) -> str:
-    """The damaged places that were met last, a line for each; empty without damage."""
-    damage = answer.get("damage") or {"places": [], "others": 0}  # none of an older node
+def _damage_lines(store: str, damage: dict[str, Any]) -> Iterator[str]:
+    """The damaged places that were met last, a line for each."""
     places, others = damage["places"], damage["others"]
-    if not places and not others:
-        return ""
-    lines = [
-        f"damage: {place['file']}, offset {place['offset']}: {place['found']}; met"
-        f" {counted(place['count'], 'time')} by {place['process']},"
-        f" first {time_text(place['first_ms'])}, last {time_text(place['last_ms'])}"
-        for place in places[:_PLACES_SHOWN]
-    ]
+    for place in places[:_PLACES_SHOWN]:
+        yield (
+            f"damage: {place['file']}, offset {place['offset']}: {place['found']}; met"
+            f" {counted(place['count'], 'time')} by {place['process']},"
+            f" first {time_text(place['first_ms'])}, last {time_text(place['last_ms'])}"
+        )
     if len(places) > _PLACES_SHOWN or others:
-        more = len(places) - len(lines)
-        lines.append(f"damage: {more} more places with --json, {others} meetings of others")
-    lines.append(f"damage: on the node's machine: keelog store verify {answer['store']} --deep")
-    return "".join(f"{line}\n" for line in lines)
+        more = max(0, len(places) - _PLACES_SHOWN)
+        yield f"damage: {more} more places with --json, {others} meetings of others"
+    if places or others:
+        yield f"damage: on the node's machine: keelog store verify {store} --deep"
 
 
 def _table(processes: Iterable[dict[str, Any]], wide: bool) -> list[dict[str, Any]]:

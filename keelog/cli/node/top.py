@@ -155,13 +155,14 @@ def _operations(before: Fields, after: Fields, seconds: float) -> list[Fields]:
         last = earlier.get(row["op"], {"requests": 0, "failed": 0, "buckets": []})
         times = _histogram(row["buckets"]).since(_histogram(last["buckets"]))
         # Counts begin anew where a page was replaced: that interval has no times.
-        known = times if min(times.buckets) >= 0 else _histogram([])
+        p50_ms, p99_ms = quantiles(times if min(times.buckets) >= 0 else _histogram([]))
         rows.append(
             {
                 "op": row["op"],
                 "per_s": round(max(0, row["requests"] - last["requests"]) / seconds, 1),
                 "failed_per_s": round(max(0, row["failed"] - last["failed"]) / seconds, 1),
-                **quantiles(known),
+                "p50_ms": p50_ms,
+                "p99_ms": p99_ms,
             }
         )
     return rows
@@ -349,6 +350,5 @@ def _time(value_ms: float | None) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table, names to the left and all else to the right."""
     widths = widths_of(rows)
     return [aligned(row, widths, numbers_from=1) for row in rows]

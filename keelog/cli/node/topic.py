@@ -68,7 +68,6 @@ def _is_last(topic: str) -> bool:
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    """A topic for people."""
     oldest: int | None = row["oldest_ms"]
     return {
         "topic": row["topic"],
@@ -93,25 +92,10 @@ def describe(name: str, node: str, output: Output) -> int:
         if info is None:
             raise UnknownTopic(f"there is no topic {name}")
         found = client.offsets(name, sizes=True)
-    queues = [
-        {
-            "topic": name,
-            "queue_id": queue.queue_id,
-            "min_offset": queue.min_offset,
-            "max_offset": queue.max_offset,
-            "bytes": queue.bytes,
-            "oldest_ms": queue.oldest_ms,
-        }
-        for queue in found
-    ]
-    document = {
-        "topic": name,
-        "perm": info.perm,
-        "read_queues": info.read_queues,
-        "write_queues": info.write_queues,
-        "retention_hours": info.retention_hours,
-        "queues": queues,
-    }
+    of_queue = ("queue_id", "min_offset", "max_offset", "bytes", "oldest_ms")
+    queues = [{"topic": name} | {one: getattr(queue, one) for one in of_queue} for queue in found]
+    settings = ("perm", "read_queues", "write_queues", "retention_hours")
+    document = {"topic": name} | {one: getattr(info, one) for one in settings} | {"queues": queues}
     output.document(document, table=queues)
     late = ", ".join(str(queue.queue_id) for queue in found if queue.is_behind)
     if late:

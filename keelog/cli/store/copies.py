@@ -12,16 +12,7 @@ from keelog.cli import failures
 from keelog.cli.failures import doing
 from keelog.cli.options import command, output_options, progress_option, settings_options
 from keelog.cli.output import Output, say
-from keelog.cli.store.options import (
-    directory,
-    exit_code,
-    export_of,
-    export_options,
-    export_parquet,
-    opened,
-    shown,
-    summary,
-)
+from keelog.cli.store import options
 from keelog.pipeline.options import ExportOptions
 from keelog.progress import CommandProgress
 from keelog.restore import restore as restore_backup
@@ -37,7 +28,7 @@ out_folder = click.argument("out", metavar="OUT", type=click.Path(path_type=Path
 
 
 @command()
-@directory
+@options.directory
 @out_folder
 @click.option("--prune", is_flag=True, help="Deletes what the store has deleted.")
 @click.option("--link", is_flag=True, help="Hard links to full segments in place of copies.")
@@ -76,7 +67,7 @@ def backup(
 
 @command()
 @out_folder
-@directory
+@options.directory
 @progress_option
 @output_options
 def restore(out: Path, path: Path, output: Output, progress: CommandProgress) -> int:
@@ -108,11 +99,11 @@ def _show_backup(report: BackupReport, where: str, output: Output) -> int:
 
 
 @command()
-@directory
+@options.directory
 @click.option("--parquet", "parquet", metavar="OUT", help="A folder, or a URL as s3://bucket/x.")
 @click.option("--sqlite", "sqlite", type=click.Path(path_type=Path), metavar="FILE", help="A file.")
 @click.option("--overwrite", is_flag=True, help="With --sqlite: replaces the file.")
-@export_options
+@options.export_options
 @settings_options
 @progress_option
 @output_options
@@ -139,11 +130,11 @@ def export(
     if (parquet is None) == (sqlite is None):
         raise BadRequest("say where to: --parquet or --sqlite, one of them", "--sqlite messages.db")
     overwrite = chosen.pop("overwrite")
-    asked = export_of(pairs, **chosen)
+    asked = options.export_of(pairs, **chosen)
     with doing(f"cannot export {path}"), progress.shown():
         if sqlite is not None:
             wanted = _chosen(asked)
-            with opened(path, pairs) as store:
+            with options.opened(path, pairs) as store:
                 result = export_sqlite(store, sqlite, wanted, overwrite, progress.meter("exported"))
             progress.clear()
             line = f"{result.rows} messages and {result.keys} keys in {sqlite}"
@@ -152,10 +143,10 @@ def export(
         if overwrite:
             raise BadRequest("--overwrite is for --sqlite", "remove the folder, or name a new one")
         assert parquet is not None
-        exported = export_parquet(str(path), parquet, asked, progress)
+        exported = options.export_parquet(str(path), parquet, asked, progress)
         progress.clear()
-        output.document(shown(exported), title=summary(exported))
-        return exit_code(exported)
+        output.document(options.shown(exported), title=options.summary(exported))
+        return options.exit_code(exported)
 
 
 def _chosen(asked: ExportOptions) -> Chosen:

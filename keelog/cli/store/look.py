@@ -11,24 +11,11 @@ from typing import Any
 import click
 import numpy as np
 
-from keelog.cli import failures
+from keelog.cli import failures, shapes
 from keelog.cli.failures import doing
-from keelog.cli.messages.selectors import TIME, TIMES
-from keelog.cli.options import SIZE, command, output_options, progress_option, settings_options
+from keelog.cli.messages.selectors import TIMES, time
+from keelog.cli.options import command, output_options, progress_option, settings_options, size
 from keelog.cli.output import Output, say
-from keelog.cli.shapes import (
-    MESSAGE_COLUMNS,
-    MESSAGE_TABLE,
-    Bodies,
-    DamagedPlaces,
-    Shape,
-    body_options,
-    entry_shape,
-    index_header_shape,
-    on_damage_option,
-    pull_shape,
-    unit_shape,
-)
 from keelog.cli.store.options import directory, opened
 from keelog.progress import Advance, CommandProgress
 from node.runtime.settings import load_settings
@@ -56,8 +43,8 @@ _ROWS = {"messages": "message", "queues": "queue unit", "index": "index entry"}
 @click.option("--count", type=int, default=32, show_default=True, help="maxMsgNums of the pull.")
 @click.option("--tags", help="Subscription: 'A || B', or * for all; compared by hash.")
 @click.option("--max-messages", type=click.IntRange(1), help="More than the usual 32 messages.")
-@click.option("--max-bytes", type=SIZE, metavar="SIZE", help="More than the usual 256KiB.")
-@body_options
+@click.option("--max-bytes", type=size, metavar="SIZE", help="More than the usual 256KiB.")
+@shapes.body_options
 @settings_options
 @output_options
 def get(
@@ -86,12 +73,12 @@ def get(
     with opened(path, pairs) as store, doing("cannot read the messages"):
         queue = store.queue(options["topic"], options["queue"])
         result = get_message(store.log, queue, offset, request)
-        bodies = Bodies(options["raw_body"], options["no_body"])
+        bodies = shapes.Bodies(options["raw_body"], options["no_body"])
         places = result.physical_offsets.tolist()
-        shapes = (bodies.shape(store.log.record_at(place)) for place in places)
-        document = pull_shape(result, shapes)
+        rows = (bodies.shape(store.log.record_at(place)) for place in places)
+        document = shapes.pull_shape(result, rows)
     title = f"{result.status.value}, next {result.next_begin_offset}"
-    table = [{name: one.get(name) for name in MESSAGE_TABLE} for one in document["messages"]]
+    table = [{name: one.get(name) for name in shapes.MESSAGE_TABLE} for one in document["messages"]]
     output.document(document, table, title)
     return bodies.end() if result.status is PullStatus.FOUND else failures.NOT_FOUND
 
@@ -101,14 +88,14 @@ def get(
 @click.option("--topic", required=True)
 @click.option("--key", required=True, help="One of KEYS, a UNIQ_KEY, or T#TAGS.")
 @click.option(
-    "--since", type=TIME, default=0, metavar="TIME", help=f"Earliest store time: {TIMES}."
+    "--since", type=time, default=0, metavar="TIME", help=f"Earliest store time: {TIMES}."
 )
-@click.option("--until", type=TIME, default=END_OF_TIME, metavar="TIME", help="Latest store time.")
+@click.option("--until", type=time, default=END_OF_TIME, metavar="TIME", help="Latest store time.")
 @click.option("--limit", type=click.IntRange(1), default=MAX_MESSAGES_BATCH, show_default=True)
 @click.option("--unique", is_flag=True, help="Looks at UNIQ_KEY only.")
 @click.option("--candidates", is_flag=True, help="Log offsets as a broker's index answers them.")
-@on_damage_option
-@body_options
+@shapes.on_damage_option
+@shapes.body_options
 @settings_options
 @output_options
 def find(path: Path, output: Output, pairs: tuple[str, ...], **options: Any) -> int:
@@ -121,21 +108,21 @@ def find(path: Path, output: Output, pairs: tuple[str, ...], **options: Any) -> 
     # Imported here: it brings modules of the client, which the other commands do without.
     from keelog.store import open_store
 
-    damage = DamagedPlaces(fails=options["on_damage"] == "fail")
-    bodies = Bodies(options["raw_body"], options["no_body"])
+    damage = shapes.DamagedPlaces(fails=options["on_damage"] == "fail")
+    bodies = shapes.Bodies(options["raw_body"], options["no_body"])
     with doing(f"cannot open the store {path}"):
         opened_store = open_store(path, load_settings(pairs))
     with opened_store as store, doing(f"cannot find messages with key {options['key']}"):
         if options["candidates"]:
             count = output.rows(_candidates(store, options), ["physical_offset"])
         else:
-            columns = MESSAGE_COLUMNS if output.format == "csv" else MESSAGE_TABLE
+            columns = shapes.MESSAGE_COLUMNS if output.format == "csv" else shapes.MESSAGE_TABLE
             names = ("topic", "key", "since", "until", "limit", "unique")
             found = store.find(
                 **{name: options[name] for name in names}, on_damage=damage.pass_over
             )
-            shapes = (bodies.shape(message.record) for message in found)
-            count = output.rows(shapes, columns)
+            rows = (bodies.shape(message.record) for message in found)
+            count = output.rows(rows, columns)
     if not count and not damage.places:
         raise NotFound(
             f"no message of {options['topic']} has the key {options['key']!r}",
@@ -144,7 +131,7 @@ def find(path: Path, output: Output, pairs: tuple[str, ...], **options: Any) -> 
     return damage.end() or bodies.end()
 
 
-def _candidates(store: StoppedStore, asked: Mapping[str, Any]) -> Iterator[Shape]:
+def _candidates(store: StoppedStore, asked: Mapping[str, Any]) -> Iterator[shapes.Shape]:
     """Yields what RocketMQ's queryOffset returns; the limit replaces its maxMsgsNumBatch, too."""
     limit = asked["limit"]
     for offset in store.index.query(
@@ -158,7 +145,7 @@ def _candidates(store: StoppedStore, asked: Mapping[str, Any]) -> Iterator[Shape
 @click.option("--topic", required=True)
 @click.option("--queue", type=int, required=True, help="The queue's id.")
 @click.option(
-    "--time", "timestamp", type=TIME, required=True, metavar="TIME", help=f"Store time: {TIMES}."
+    "--time", "timestamp", type=time, required=True, metavar="TIME", help=f"Store time: {TIMES}."
 )
 @click.option(
     "--boundary",
@@ -220,7 +207,7 @@ class DumpSelection:
 @click.option("--from", "start", type=int, default=0, metavar="PHY", help="First log offset.")
 @click.option("--to", "stop", type=int, default=_END, metavar="PHY", help="Log offset to end.")
 @click.option("--limit", type=click.IntRange(0), help="At most so many rows.")
-@body_options
+@shapes.body_options
 @settings_options
 @progress_option
 @output_options
@@ -238,7 +225,7 @@ def dump(
     Example: keelog store dump ./store --what index --headers
     """
     progress: CommandProgress = selected.pop("progress")
-    bodies = Bodies(selected.pop("raw_body"), selected.pop("no_body"))
+    bodies = shapes.Bodies(selected.pop("raw_body"), selected.pop("no_body"))
     selection = DumpSelection(**selected)
     if what == "index" and selection.topic is not None:
         raise BadRequest("index entries do not name a topic", "leave --topic out")
@@ -247,7 +234,7 @@ def dump(
     with opened(path, pairs) as store, progress.shown():
         talk = _Talk(progress, bodies)
         if what == "messages":
-            columns = MESSAGE_COLUMNS if output.format == "csv" else MESSAGE_TABLE
+            columns = shapes.MESSAGE_COLUMNS if output.format == "csv" else shapes.MESSAGE_TABLE
             count = output.rows(_limited(_messages(store, selection, talk), selection), columns)
             talk.tail(store)
         elif what == "queues":
@@ -268,7 +255,6 @@ def dump(
 
 
 def _nothing(path: Path, what: str, selection: DumpSelection, has_topic: bool) -> NotFound:
-    """The error of a dump without a row."""
     if selection.topic is not None and not has_topic:
         error = NotFound(
             f"the store has no topic {selection.topic}",
@@ -283,7 +269,7 @@ def _nothing(path: Path, what: str, selection: DumpSelection, has_topic: bool) -
 class _Talk:
     """The lines on stderr beside the rows."""
 
-    def __init__(self, progress: CommandProgress, bodies: Bodies) -> None:
+    def __init__(self, progress: CommandProgress, bodies: shapes.Bodies) -> None:
         self.bodies = bodies
         self.damaged = False
         self._progress = progress
@@ -306,7 +292,7 @@ class _Talk:
             say(f"torn tail: the log ends at offset {stop.position}: {stop.why}")
 
 
-def _limited(rows: Iterator[Shape], selection: DumpSelection) -> Iterator[Shape]:
+def _limited(rows: Iterator[shapes.Shape], selection: DumpSelection) -> Iterator[shapes.Shape]:
     if selection.limit == 0:
         return
     for number, row in enumerate(rows, 1):
@@ -315,7 +301,7 @@ def _limited(rows: Iterator[Shape], selection: DumpSelection) -> Iterator[Shape]
             return
 
 
-def _messages(store: StoppedStore, selection: DumpSelection, talk: _Talk) -> Iterator[Shape]:
+def _messages(store: StoppedStore, selection: DumpSelection, talk: _Talk) -> Iterator[shapes.Shape]:
     log = store.log
     first = _first_record(store, selection.start)
     end = min(selection.stop, log.end)
@@ -355,7 +341,9 @@ def _wanted_rows(columns: RecordColumns, selection: DumpSelection) -> list[int]:
     return [row for row in rows if columns.piece(starts, lengths, row) == topic]
 
 
-def _units(store: StoppedStore, selection: DumpSelection, advance: Advance) -> Iterator[Shape]:
+def _units(
+    store: StoppedStore, selection: DumpSelection, advance: Advance
+) -> Iterator[shapes.Shape]:
     queues = list(store.queues())
     for number, queue in enumerate(queues):
         advance(number, len(queues))
@@ -367,15 +355,17 @@ def _units(store: StoppedStore, selection: DumpSelection, advance: Advance) -> I
             offsets = units["physical_offset"]
             wanted = (offsets >= selection.start) & (offsets < selection.stop)
             for row in np.flatnonzero(wanted).tolist():
-                yield unit_shape(queue, start + row, QueueUnit(*units[row].tolist()))
+                yield shapes.unit_shape(queue, start + row, QueueUnit(*units[row].tolist()))
 
 
-def _headers(store: StoppedStore) -> Iterator[Shape]:
+def _headers(store: StoppedStore) -> Iterator[shapes.Shape]:
     for file in store.index.files():
-        yield index_header_shape(file.name, file.header)
+        yield shapes.index_header_shape(file.name, file.header)
 
 
-def _entries(store: StoppedStore, selection: DumpSelection, advance: Advance) -> Iterator[Shape]:
+def _entries(
+    store: StoppedStore, selection: DumpSelection, advance: Advance
+) -> Iterator[shapes.Shape]:
     files = store.index.files()
     for number, file in enumerate(files):
         advance(number, len(files))
@@ -385,4 +375,4 @@ def _entries(store: StoppedStore, selection: DumpSelection, advance: Advance) ->
         wanted = (offsets >= selection.start) & (offsets < selection.stop)
         for row in np.flatnonzero(wanted).tolist():
             entry = IndexEntry(*entries[row].tolist())
-            yield entry_shape(file.name, int(slots[row]), row + 1, entry)
+            yield shapes.entry_shape(file.name, int(slots[row]), row + 1, entry)

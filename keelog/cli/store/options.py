@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from keelog.cli.failures import DAMAGED, OK, BadValue, doing, needing_pyarrow
-from keelog.cli.messages.selectors import TIME
-from keelog.cli.options import SIZE, Function, options
+from keelog.cli.messages.selectors import time
+from keelog.cli.options import Function, options, size
 from keelog.pipeline.options import SETTING_PREFIX, ExportOptions
 from keelog.progress import CommandProgress
 from node.runtime.settings import load_settings
@@ -33,8 +33,8 @@ export_options = options(
     click.option("--topics", metavar="A,B", help="Only these topics; default: every record."),
     click.option("--tags", metavar="'A || B'", help="Only messages with one of these tags."),
     click.option("--columns", metavar="A,B", help="Only these; docs/spark.md lists all."),
-    click.option("--from", "from_ms", type=TIME, metavar="TIME", help="Stored from it on."),
-    click.option("--to", "to_ms", type=TIME, metavar="TIME", help="Stored before it."),
+    click.option("--from", "from_ms", type=time, metavar="TIME", help="Stored from it on."),
+    click.option("--to", "to_ms", type=time, metavar="TIME", help="Stored before it."),
     click.option(
         "--allow-loss", is_flag=True, help="Goes on when files were deleted that are not exported."
     ),
@@ -48,7 +48,7 @@ export_options = options(
     click.option(
         "--max-file-bytes",
         "file_bytes_max",
-        type=SIZE,
+        type=size,
         metavar="SIZE",
         default=512 << 20,
         show_default=True,

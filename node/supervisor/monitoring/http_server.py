@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, urlsplit
 from node.runtime.addresses import listen_at
 from node.runtime.event_log import fields
 from node.supervisor.status import (
-    Fields,
+    HealthStatus,
     NodeView,
     disk,
     disk_text,
@@ -29,6 +29,7 @@ from node.supervisor.status import (
     process_rows,
     read_log,
 )
+from protocol.status import as_json
 
 if TYPE_CHECKING:
     from node.supervisor.monitoring.metrics import Exporter
@@ -178,20 +179,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile = io.BufferedReader(_Incoming(self.connection))
 
     def do_GET(self) -> None:
-        self._answer(with_body=True)
-
-    def do_HEAD(self) -> None:
-        self._answer(with_body=False)
-
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Refuses any other method with 405, for which Python's server has 501."""
-        if code != HTTPStatus.NOT_IMPLEMENTED:
-            super().send_error(code, message, explain)
-            return
-        page = Page(HTTPStatus.METHOD_NOT_ALLOWED, "these pages take GET and HEAD alone\n")
-        self._send(page, with_body=True, more={"Allow": "GET, HEAD"})
-
-    def _answer(self, with_body: bool) -> None:
         try:
             parts = urlsplit(self.path)
             query = dict(parse_qsl(parts.query, True, max_num_fields=_QUERY_FIELDS_MAX))
@@ -199,9 +186,19 @@ class _Handler(BaseHTTPRequestHandler):
             page = Page(HTTPStatus.BAD_REQUEST, f"{error}\n")
         else:
             page = self._page(parts.path, query)
-        self._send(page, with_body)
+        self._send(page)
 
-    def _send(self, page: Page, with_body: bool, more: Mapping[str, str] = {}) -> None:
+    do_HEAD = do_GET  # noqa: N815  (as http.server asks for it)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuses any other method with 405, for which Python's server has 501."""
+        if code != HTTPStatus.NOT_IMPLEMENTED:
+            super().send_error(code, message, explain)
+            return
+        page = Page(HTTPStatus.METHOD_NOT_ALLOWED, "these pages take GET and HEAD alone\n")
+        self._send(page, {"Allow": "GET, HEAD"})
+
+    def _send(self, page: Page, more: Mapping[str, str] = {}) -> None:
         body = page.body if isinstance(page.body, bytes) else page.body.encode()
         self.send_response(page.status)
         self.send_header("Content-Type", page.content_type)
@@ -211,7 +208,7 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in more.items():
             self.send_header(name, value)
         self.end_headers()
-        if with_body:
+        if self.command != "HEAD":
             self.wfile.write(body)
 
     def _page(self, path: str, query: Mapping[str, str]) -> Page:
@@ -236,7 +233,6 @@ class HealthPages:
         self._exporter: Exporter | None = None
 
     def __call__(self, path: str, query: Mapping[str, str]) -> Page:
-        """The page at a path."""
         match path:
             case "/livez":
                 return self._live()
@@ -259,7 +255,7 @@ class HealthPages:
     def _ready(self, query: Mapping[str, str]) -> Page:
         found = health(self._view())
         if query.get("format") == "json":
-            return Page(_status_code(found), json.dumps(found) + "\n", "application/json")
+            return Page(_status_code(found), json.dumps(as_json(found)) + "\n", "application/json")
         if query.get("verbose", "0") not in ("0", "false"):
             return Page(_status_code(found), "".join(_check_lines(found)) + _verdict_line(found))
         failing = [line for line in _check_lines(found) if line.startswith("[-]")]
@@ -270,11 +266,16 @@ class HealthPages:
         found, log, space = health(view), read_log(view.root), disk(view)
         unflushed = log.appended - log.flushed
         lines = [
-            f"{view.store}: {_verdict_line(found)}",
+            f"{view.options.root}: {_verdict_line(found)}",
             f"log: {log.appended - log.min_offset} bytes, up to {log.appended}, "
             f"{unflushed} of them not flushed yet\n",
             f"disk: {disk_text(space)}\n",
-            *(_process_line(row) for row in process_rows(view)),
+            *(
+                f"{row.role} {row.index}: {row.state}, pid {row.pid}, "
+                f"{row.restarts} restarts, {row.lag_bytes} bytes behind"
+                f"{'' if row.cause is None else ', ' + row.cause}\n"
+                for row in process_rows(view)
+            ),
             *_check_lines(found),
         ]
         return Page(_status_code(found), "".join(lines))
@@ -289,26 +290,18 @@ class HealthPages:
             return Page(HTTPStatus.OK, self._exporter.text(), self._exporter.content_type)
 
 
-def _status_code(found: Fields) -> HTTPStatus:
-    return HTTPStatus.OK if found["ready"] else HTTPStatus.SERVICE_UNAVAILABLE
+def _status_code(found: HealthStatus) -> HTTPStatus:
+    return HTTPStatus.OK if found.ready else HTTPStatus.SERVICE_UNAVAILABLE
 
 
-def _verdict_line(found: Fields) -> str:
-    return "ready\n" if found["ready"] else "not ready\n"
+def _verdict_line(found: HealthStatus) -> str:
+    return "ready\n" if found.ready else "not ready\n"
 
 
-def _check_lines(found: Fields) -> list[str]:
+def _check_lines(found: HealthStatus) -> list[str]:
     """As Kubernetes writes them: `[+] writer: 1 of 1 running`, `[-]` for those that fail."""
     return [
-        f"[{'+' if check['ok'] else '-'}] {check['name']}: {check['detail']}"
-        f"{'' if check['needed'] else ' (not needed to be ready)'}\n"
-        for check in found["checks"]
+        f"[{'+' if check.ok else '-'}] {check.name}: {check.detail}"
+        f"{'' if check.needed else ' (not needed to be ready)'}\n"
+        for check in found.checks
     ]
-
-
-def _process_line(row: Fields) -> str:
-    return (
-        f"{row['role']} {row['index']}: {row['state']}, pid {row['pid']}, "
-        f"{row['restarts']} restarts, {row['lag_bytes']} bytes behind"
-        f"{'' if row['cause'] is None else ', ' + row['cause']}\n"
-    )

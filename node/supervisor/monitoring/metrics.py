@@ -10,6 +10,7 @@ import os
 import platform
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,62 +23,29 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from node.runtime import run_files, stats, stats_series
 from node.runtime.event_log import stderr
 from node.runtime.process import now_ms
-from node.runtime.run_files import (
-    COMPARING,
-    CONNECTING,
-    FOLLOWING,
-    STOPPED,
-    WAITING,
-    read_elected,
-    read_follow_state,
-    read_timer_state,
-)
 from node.runtime.settings import Settings
 from node.runtime.shortage import disk_space
 from node.runtime.state_page import LogState, WorkerState
-from node.runtime.stats import (
-    OTHER_TOPICS,
-    TOPICS_MAX,
-    Count,
-    Histogram,
-    SlotStats,
-    read_stats,
-    read_topics,
-)
-from node.runtime.stats_series import (
-    OK,
-    QUEUE,
-    READER,
-    REQUESTS,
-    SERIES,
-    Family,
-    Series,
-    SeriesKind,
-)
 from node.store.checkpoints import QUARANTINE_DIR, own_dir
 from node.store.config.topics_file import TopicsFile
 from node.store.run_files import read_group_lags
-from node.supervisor.monitoring.replication import followers_of
+from node.supervisor import status
 from node.supervisor.operations import NO_TIMES
 from node.supervisor.plan import Child, ChildRole, ChildState, page_slot
-from node.supervisor.status import (
-    Fields,
-    NodeView,
-    disk,
-    health,
-    oldest_ms,
-    process_rows,
-    read_log,
-    read_worker,
-    store_ahead_ms,
-    usage,
-)
 from protocol.errors import MqError
+from protocol.status import DiskStatus, ProcessStatus, facts_of
 
 Sample = tuple[Sequence[str], float]
-FOLLOW_STATES = (CONNECTING, COMPARING, FOLLOWING, WAITING, STOPPED)
+FOLLOW_STATES = (
+    run_files.CONNECTING,
+    run_files.COMPARING,
+    run_files.FOLLOWING,
+    run_files.WAITING,
+    run_files.STOPPED,
+)
 
 _NODE_LABELS = {
     # The defaults of a broker: brokerClusterName, and brokerName.
@@ -98,37 +66,33 @@ _GROUP_LABELS = ("consumer_group", "topic")
 class Scrape(NamedTuple):
     """The state of the node for one scrape, read once so that its metrics agree."""
 
-    view: NodeView
+    view: status.NodeView
     log: LogState
-    rows: list[Fields]
-    health: Fields
-    disk: Fields
-
-
-class _ProcessRun(NamedTuple):
-    pid: int | None
-    counted: float
-    total: float
+    rows: tuple[ProcessStatus, ...]
+    checks: status.HealthStatus
+    space: DiskStatus
+    pages: list[tuple[Child, LogState | WorkerState]]
 
 
 class RunTotals:
     """Sums counts that each process of a slot begins at 0 again."""
 
     def __init__(self) -> None:
-        self._runs: dict[str, _ProcessRun] = {}
+        self._runs: dict[object, tuple[int | None, float, float]] = {}
+        """Of each slot the pid, what that process has counted, and the total."""
 
-    def of(self, slot: str, pid: int | None, count: float) -> float:
+    def of(self, slot: object, pid: int | None, count: float) -> float:
         """The total of a slot, whose process `pid` has counted to `count`.
 
         A page shows the predecessor's count until the new process stores its own, so an equal count
         under a new pid adds nothing.
         """
-        last = self._runs.get(slot, _ProcessRun(pid, 0, 0))
-        if count == last.counted:
-            return last.total
-        anew = count < last.counted or pid != last.pid
-        total = last.total + (count if anew else count - last.counted)
-        self._runs[slot] = _ProcessRun(pid, count, total)
+        last_pid, counted, total = self._runs.get(slot, (pid, 0, 0))
+        if count == counted:
+            return total
+        anew = count < counted or pid != last_pid
+        total += count if anew else count - counted
+        self._runs[slot] = pid, count, total
         return total
 
 
@@ -144,24 +108,15 @@ class HighWater:
         return self._highest
 
 
-class Exporter:
-    """Makes the text of a scrape. For one thread at a time."""
+class Exporter(Collector):
+    """Makes the text of a scrape; keeps totals, so that a restarted process lowers no counter.
+
+    For one thread at a time.
+    """
 
     content_type = exposition.CONTENT_TYPE_LATEST
 
-    def __init__(self, view: Callable[[], NodeView]) -> None:
-        self._registry = CollectorRegistry()
-        self._registry.register(NodeCollector(view))
-
-    def text(self) -> bytes:
-        """All metrics in Prometheus' text format."""
-        return exposition.generate_latest(self._registry)
-
-
-class NodeCollector(Collector):
-    """Collects at each scrape; keeps totals, so that a restarted process lowers no counter."""
-
-    def __init__(self, view: Callable[[], NodeView]) -> None:
+    def __init__(self, view: Callable[[], status.NodeView]) -> None:
         self._view = view
         self._records = RunTotals()
         self._requests = RunTotals()
@@ -170,6 +125,12 @@ class NodeCollector(Collector):
         self._appended = HighWater()
         self._by_topic = TopicFamilies(_NODE_LABELS)
         self._topics: TopicsFile | None = None
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def text(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return exposition.generate_latest(self._registry)
 
     def describe(self) -> list[Metric]:
         """Returns nothing: the registry must not collect when it registers this."""
@@ -178,44 +139,51 @@ class NodeCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yields all families, from one look at the node."""
         view = self._view()
-        log = read_log(view.root)
-        look = Scrape(view, log, process_rows(view), health(view), disk(view))
+        log = status.read_log(view.root)
+        shards = view.options.serve.queue_workers
+        writer, *others = view.children
+        pages: list[tuple[Child, LogState | WorkerState]] = [(writer, log)]
+        pages += [
+            (child, status.read_worker(view.root, page_slot(child, shards))) for child in others
+        ]
+        look = Scrape(
+            view, log, status.process_rows(view), status.health(view), status.disk(view), pages
+        )
         yield from self._rocketmq(look)
         yield from self._of_node(look)
         yield from self._of_log(look)
         yield from self._of_processes(look)
         yield from self._of_readers(look)
         yield from group_families(view.root, _NODE_LABELS)
-        yield from timer_families(view.root, _NODE_LABELS)
+        yield from declared(run_files.read_timer_state(view.root), _NODE_LABELS)
         yield from follower_families(view.root, view.children)
         yield from following_families(view.root, view.settings, _NODE_LABELS)
         yield from elected_families(view.root, view.settings, _NODE_LABELS)
-        yield from stats_families(read_stats(view.root))
+        yield from stats_families(stats.read_stats(view.root))
 
     def _rocketmq(self, look: Scrape) -> Iterator[Metric]:
         log = look.log
         records = self._records.of("log", log.pid, log.records)
         appended = self._appended.of(log.appended)
         used = disk_space(look.view.root).used_bytes
-        followers = [row for row in look.rows if row["role"] in _TARGETS.values()]
-        lag = max((row["lag_bytes"] for row in followers), default=0)
+        lag = max(_lags(look, *_TARGETS.values()), default=0)
         text = "Messages appended to the log."
-        yield CounterMetricFamily("keelog_commitlog_messages", text, records)
+        yield _one("keelog_commitlog_messages_total", text, records)
         yield from self._by_topic.collect(look.view.root)
         text = "Bytes appended to the log."
-        yield _labelled_counter("rocketmq_throughput_in", text, _NODE_LABELS, appended)
+        yield _one("rocketmq_throughput_in_total", text, appended, _NODE_LABELS)
         yield _storage("size", "Bytes used on the file system of the store.", used)
         yield _storage("flush_behind_bytes", "Bytes not flushed yet.", log.appended - log.flushed)
         yield _storage("dispatch_behind_bytes", "Bytes not in queues and index yet.", lag)
-        stored_at = oldest_ms(look.view.root, look.log)
+        stored_at = status.oldest_ms(look.view.root, look.log)
         if stored_at is not None:
             age_ms = max(0, now_ms() - stored_at)
             yield _storage("message_reserve_time", "Age of the oldest message in ms.", age_ms)
         count = self._topic_count(look.view)
         if count is not None:
-            yield _labelled("rocketmq_topic_number", "Topics.", _NODE_LABELS, count)
+            yield _one("rocketmq_topic_number", "Topics.", count, _NODE_LABELS)
 
-    def _topic_count(self, view: NodeView) -> int | None:
+    def _topic_count(self, view: status.NodeView) -> int | None:
         """None while the file cannot be read: the writer reports what is wrong with it."""
         try:
             if self._topics is None:
@@ -226,119 +194,81 @@ class NodeCollector(Collector):
         return len(self._topics.topics)
 
     def _of_node(self, look: Scrape) -> Iterator[Metric]:
-        view, checks = look.view, look.health["checks"]
-        built = (view.version, platform.python_version())
+        view = look.view
+        built = (view.options.version, platform.python_version())
         text = "1, with what runs as labels."
-        yield _gauge("keelog_build_info", text, ["version", "python"], [(built, 1)])
-        ready = int(look.health["ready"])
+        yield _family("keelog_build_info", text, ["version", "python"], [(built, 1)])
+        ready = int(look.checks.ready)
         yield _one("keelog_ready", "1 when the node takes appends and reads.", ready)
-        samples = [([check["name"]], int(check["ok"])) for check in checks]
-        yield _gauge("keelog_check_ok", "1 for a check that is good.", ["check"], samples)
-        space = look.disk
-        yield _one("keelog_store_disk_free_bytes", "Bytes that are free.", space["free_bytes"])
-        yield _one("keelog_store_disk_used_ratio", "Used part, 0 to 1.", space["used_ratio"])
+        samples = [([check.name], int(check.ok)) for check in look.checks.checks]
+        yield _family("keelog_check_ok", "1 for a check that is good.", ["check"], samples)
+        yield from declared(look.space)
         folder = own_dir(view.root) / QUARANTINE_DIR
         cut = sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0
         yield _one("keelog_quarantine_folders", "Cuts and repairs kept in quarantine.", cut)
 
     def _of_log(self, look: Scrape) -> Iterator[Metric]:
-        log = look.log
-        for name, value, text in (
-            ("min", log.min_offset, "Where the log begins."),
-            ("max", log.appended, "The end of the log."),
-            ("flushed", log.flushed, "Up to here the log is on the disk."),
-            ("readable", log.readable, "Up to here the log may be read."),
-        ):
-            yield _one(f"keelog_commitlog_{name}_offset_bytes", text, value)
-        yield _one(
-            "keelog_commitlog_epoch", "Counts the recoveries that changed the log.", log.epoch
-        )
-        text = "How far the newest store time lies ahead of the clock."
-        yield _one("keelog_store_ahead_seconds", text, store_ahead_ms(log) / 1000)
+        yield from declared(status.log_status(look.log))
         lags = [
-            ([target], max(row["lag_bytes"] for row in rows))
+            ([target], max(found))
             for target, role in _TARGETS.items()
-            if (rows := [row for row in look.rows if row["role"] == role])
+            if (found := _lags(look, role))
         ]
-        yield _gauge("keelog_dispatch_lag_bytes", "Of the slowest worker.", ["target"], lags)
-        done = look.rows[0]["recovered"]
+        yield _family("keelog_dispatch_lag_bytes", "Of the slowest worker.", ["target"], lags)
+        done = look.rows[0].recovered
         text = "The part of the writer's recovery that is done; 1 when there is none."
         yield _one("keelog_recovery_done_ratio", text, 1 if done is None else done)
 
     def _of_processes(self, look: Scrape) -> Iterator[Metric]:
-        ours = {"role": "supervisor", "index": 0, "pid": os.getpid(), "state": ChildState.RUNNING}
-        rows = [*look.rows, {**ours, **usage(os.getpid())}]
-        up = [(_slot(row), int(row["state"] == ChildState.RUNNING)) for row in rows]
-        yield _gauge("keelog_process_up", "1 for a process that runs.", _SLOT, up)
-        damaged = [(_slot(row), int(row["state"] == ChildState.DAMAGED)) for row in look.rows]
+        own = ProcessStatus(
+            "supervisor", 0, os.getpid(), ChildState.RUNNING, None, None, *status.usage(os.getpid())
+        )
+        rows = [*look.rows, own]
+        up = [(_slot(row), int(row.state == ChildState.RUNNING)) for row in rows]
+        yield _family("keelog_process_up", "1 for a process that runs.", _SLOT, up)
+        damaged = [(_slot(row), int(row.state == ChildState.DAMAGED)) for row in look.rows]
         text = "1 for a process that stands before damage."
-        yield _gauge("keelog_process_damaged", text, _SLOT, damaged)
+        yield _family("keelog_process_damaged", text, _SLOT, damaged)
         text = "Reads of the node's processes that met bytes which fail their checks."
-        yield CounterMetricFamily("keelog_damage_found", text, look.view.damage.meetings)
-        memory = [(_slot(row), row["rss_bytes"]) for row in rows if row["rss_bytes"] is not None]
-        yield _gauge("keelog_process_resident_memory_bytes", "Resident memory.", _SLOT, memory)
+        yield _one("keelog_damage_found_total", text, look.view.damage.meetings)
+        memory = [(_slot(row), row.rss_bytes) for row in rows if row.rss_bytes is not None]
+        yield _family("keelog_process_resident_memory_bytes", "Resident memory.", _SLOT, memory)
         text = "Since it last showed life."
-        yield _gauge("keelog_process_heartbeat_age_seconds", text, _SLOT, _heartbeats(look))
-        cpu = CounterMetricFamily(
-            "keelog_process_cpu_seconds", "User and system time.", labels=_SLOT
-        )
-        for row in rows:
-            slot = _slot(row)
-            cpu.add_metric(slot, self._cpu.of("-".join(slot), row["pid"], row["cpu_s"] or 0))
-        yield cpu
-        dropped = CounterMetricFamily(
-            "keelog_process_dropped_lines", "Log lines that nobody read.", labels=_SLOT
-        )
-        for slot, pid, count in _dropped_lines(look):
-            dropped.add_metric(slot, self._dropped.of("-".join(slot), pid, count))
-        yield dropped
-        restarts = CounterMetricFamily(
-            "keelog_process_restarts", "Starts after an end.", labels=("role", "reason")
-        )
-        for (role, reason), count in _restarts(look.view).items():
-            restarts.add_metric([role, reason], count)
-        yield restarts
+        now = now_ms()
+        beats = [
+            (_slot(child), (now - page.heartbeat_ms) / 1000)
+            for child, page in look.pages
+            if page.heartbeat_ms  # a process that never ran has none
+        ]
+        yield _family("keelog_process_heartbeat_age_seconds", text, _SLOT, beats)
+        cpu = [(_slot(row), self._cpu.of(_slot(row), row.pid, row.cpu_s or 0)) for row in rows]
+        yield _family("keelog_process_cpu_seconds_total", "User and system time.", _SLOT, cpu)
+        counts = [(_slot(child), page.pid, page.dropped_lines) for child, page in look.pages]
+        counts.append((_slot(own), os.getpid(), stderr.dropped))
+        dropped = [(slot, self._dropped.of(slot, pid, count)) for slot, pid, count in counts]
+        text = "Log lines that nobody read."
+        yield _family("keelog_process_dropped_lines_total", text, _SLOT, dropped)
+        text, restarts = "Starts after an end.", _restarts(look.view).items()
+        yield _family("keelog_process_restarts_total", text, ("role", "reason"), restarts)
 
     def _of_readers(self, look: Scrape) -> Iterator[Metric]:
-        requests = CounterMetricFamily(
-            "keelog_reader_requests", "Requests that readers answered.", labels=["index"]
-        )
-        held = GaugeMetricFamily(
-            "keelog_reader_held_pulls", "Pulls that wait for messages.", labels=["index"]
-        )
-        for child in look.view.children:
-            if child.role is ChildRole.READER:
-                slot = page_slot(child, look.view.shards)
-                page = read_worker(look.view.root, slot)
-                count = self._requests.of(slot, page.pid, page.requests)
-                requests.add_metric([str(child.index)], count)
-                held.add_metric([str(child.index)], page.held)
-        yield requests
-        yield held
+        pages = [
+            (child, page)
+            for child, page in look.pages
+            if child.role is ChildRole.READER and isinstance(page, WorkerState)
+        ]
+        requests = [
+            ([str(child.index)], self._requests.of(_slot(child), page.pid, page.requests))
+            for child, page in pages
+        ]
+        text = "Requests that readers answered."
+        yield _family("keelog_reader_requests_total", text, ["index"], requests)
+        held = [([str(child.index)], page.held) for child, page in pages]
+        text = "Pulls that wait for messages."
+        yield _family("keelog_reader_held_pulls", text, ["index"], held)
 
 
-def _heartbeats(look: Scrape) -> Iterator[Sample]:
-    """Ages in seconds; a process that never ran has none."""
-    now = now_ms()
-    for slot, page in _pages(look):
-        if page.heartbeat_ms:
-            yield slot, (now - page.heartbeat_ms) / 1000
-
-
-def _dropped_lines(look: Scrape) -> Iterator[tuple[tuple[str, str], int, int]]:
-    """Slot, pid and number of lines, of the children and of the supervisor itself."""
-    yield from ((slot, page.pid, page.dropped_lines) for slot, page in _pages(look))
-    yield ("supervisor", "0"), os.getpid(), stderr.dropped
-
-
-def _pages(look: Scrape) -> Iterator[tuple[tuple[str, str], LogState | WorkerState]]:
-    for child in look.view.children:
-        slot = page_slot(child, look.view.shards)
-        page = look.log if child.role is ChildRole.WRITER else read_worker(look.view.root, slot)
-        yield (child.role, str(child.index)), page
-
-
-def _restarts(view: NodeView) -> dict[tuple[str, str], int]:
+def _restarts(view: status.NodeView) -> dict[tuple[str, str], int]:
     """Restarts by role and reason, summed over the indices of a role.
 
     The usual reasons are there from 0 on: a rate needs the value before the first restart.
@@ -351,58 +281,55 @@ def _restarts(view: NodeView) -> dict[tuple[str, str], int]:
     return counts
 
 
-def _slot(row: Fields) -> tuple[str, str]:
-    return str(row["role"]), str(row["index"])
+def _slot(one: Child | ProcessStatus) -> tuple[str, str]:
+    return str(one.role), str(one.index)
 
 
-def stats_families(slots: list[SlotStats]) -> Iterator[Metric]:
+def _lags(look: Scrape, *roles: ChildRole) -> list[int]:
+    return [row.lag_bytes or 0 for row in look.rows if row.role in roles]
+
+
+def stats_families(slots: list[stats.SlotStats]) -> Iterator[Metric]:
     """Yields one metric for each family, summed over the slots.
 
     Every series is there from the start, except the codes of refusals: most never occur.
     """
-    values: dict[Series, int] = {}
-    histograms: dict[Series, Histogram] = {}
+    values: dict[stats_series.Series, int] = {}
+    histograms: dict[stats_series.Series, stats.Histogram] = {}
     for slot in slots:
         for one, value in slot.values.items():
             values[one] = values.get(one, 0) + value
         for one, histogram in slot.histograms.items():
             histograms[one] = histograms.get(one, NO_TIMES).plus(histogram)
-    for family, all_series in _declared_series().items():
-        yield _metric_of(family, all_series, values, histograms)
+    families: dict[stats_series.Family, dict[stats_series.Series, None]] = {}
+    for one in chain.from_iterable(
+        stats_series.SERIES.values()
+    ):  # two roles may declare the same one
+        families.setdefault(one.family, {})[one] = None
+    for family, all_series in families.items():
+        names = [name for name, _ in next(iter(all_series)).labels]
+        if family.kind in (stats_series.SeriesKind.SECONDS, stats_series.SeriesKind.SIZES):
+            found = {one: histograms.get(one, NO_TIMES) for one in all_series}
+            yield _histograms(family, names, found)
+            continue
+        samples = [
+            ([label for _, label in one.labels], value)
+            for one in all_series
+            if (value := values.get(one, 0))
+            or family is not stats_series.REQUESTS
+            or stats_series.OK in dict(one.labels).values()
+        ]
+        is_gauge = family.kind is stats_series.SeriesKind.GAUGE
+        yield _family(f"{family.name}{'' if is_gauge else '_total'}", family.text, names, samples)
 
 
-def _declared_series() -> dict[Family, list[Series]]:
-    """The series of each family, each once, although two roles may declare the same one."""
-    found: dict[Family, dict[Series, None]] = {}
-    for of_role in SERIES.values():
-        for one in of_role:
-            found.setdefault(one.family, {})[one] = None
-    return {family: list(all_series) for family, all_series in found.items()}
-
-
-def _metric_of(
-    family: Family,
-    all_series: list[Series],
-    values: Mapping[Series, int],
-    histograms: Mapping[Series, Histogram],
+def _histograms(
+    family: stats_series.Family,
+    names: list[str],
+    found: Mapping[stats_series.Series, stats.Histogram],
 ) -> Metric:
-    names = [name for name, _ in all_series[0].labels]
-    if family.kind in (SeriesKind.SECONDS, SeriesKind.SIZES):
-        return _histograms(
-            family, names, {one: histograms.get(one, NO_TIMES) for one in all_series}
-        )
-    kind = GaugeMetricFamily if family.kind is SeriesKind.GAUGE else CounterMetricFamily
-    metric = kind(family.name, family.text, labels=names)
-    for one in all_series:
-        value = values.get(one, 0)
-        if value or family is not REQUESTS or OK in dict(one.labels).values():
-            metric.add_metric([label for _, label in one.labels], value)
-    return metric
-
-
-def _histograms(family: Family, names: list[str], found: Mapping[Series, Histogram]) -> Metric:
     metric = HistogramMetricFamily(family.name, family.text, labels=names)
-    is_time = family.kind is SeriesKind.SECONDS
+    is_time = family.kind is stats_series.SeriesKind.SECONDS
     for one, histogram in found.items():
         # Below 2**n: whole numbers up to one less.
         buckets = [
@@ -432,7 +359,10 @@ class TopicFamilies:
 
     def collect(self, root: Path) -> Iterator[Metric]:
         """Yields the families with the counts of now."""
-        came, went = self._capped(read_topics(root, QUEUE)), self._capped(read_topics(root, READER))
+        came, went = (
+            self._capped(stats.read_topics(root, stats_series.QUEUE)),
+            self._capped(stats.read_topics(root, stats_series.READER)),
+        )
         messages = {topic: count.messages for topic, count in came.items()}
         yield self._family("rocketmq_messages_in", "Messages placed into queues.", messages)
         messages = {topic: count.messages for topic, count in went.items()}
@@ -440,81 +370,53 @@ class TopicFamilies:
         sizes = {topic: count.bytes for topic, count in went.items()}
         yield self._family("rocketmq_throughput_out", "Bytes handed out by readers.", sizes)
 
-    def _capped(self, counts: Mapping[str, Count]) -> dict[str, Count]:
-        found = {OTHER_TOPICS: Count(0, 0)}
+    def _capped(self, counts: Mapping[str, stats.Count]) -> dict[str, stats.Count]:
+        found = {stats.OTHER_TOPICS: stats.Count(0, 0)}
         for topic, count in counts.items():
-            if len(self._listed) < TOPICS_MAX and topic != OTHER_TOPICS:
+            if len(self._listed) < stats.TOPICS_MAX and topic != stats.OTHER_TOPICS:
                 self._listed[topic] = None
-            shown = topic if topic in self._listed else OTHER_TOPICS
-            before = found.get(shown, Count(0, 0))
-            found[shown] = Count(before.messages + count.messages, before.bytes + count.bytes)
+            shown = topic if topic in self._listed else stats.OTHER_TOPICS
+            before = found.get(shown, stats.Count(0, 0))
+            found[shown] = stats.Count(before.messages + count.messages, before.bytes + count.bytes)
         return found
 
     def _family(self, name: str, text: str, values: Mapping[str, int]) -> Metric:
-        family = CounterMetricFamily(name, text, labels=[*self._labels, "topic"])
-        for topic, value in values.items():
-            family.add_metric([*self._labels.values(), topic], value)
-        return family
+        samples = [([*self._labels.values(), topic], value) for topic, value in values.items()]
+        return _family(f"{name}_total", text, [*self._labels, "topic"], samples)
 
 
 def group_families(root: Path, labels: Mapping[str, str]) -> Iterator[Metric]:
     """Yields them from the file of the tasks. `labels` come before those of the group."""
     found = read_group_lags(root)
     node = list(labels.values())
-    others = {"group": OTHER_TOPICS, "topic": OTHER_TOPICS, **found["others"]}
-    rows = [*found["rows"], others]
+    others = [(stats.OTHER_TOPICS, stats.OTHER_TOPICS, *found.others)]
+    rows = [*((row.group, row.topic, row.lag, row.in_flight) for row in found.rows), *others]
+    names = [*labels, *_GROUP_LABELS]
     for name, text, value in (
-        ("lag", "Messages that groups have not committed.", lambda row: row["lag"]),
-        ("inflight", "Messages that members have and did not commit.", _in_flight),
-        ("ready", "Messages that no member has yet.", lambda row: row["lag"] - _in_flight(row)),
+        ("lag", "Messages that groups have not committed.", lambda lag, _: lag),
+        ("inflight", "Messages that members have and did not commit.", lambda _, held: held),
+        ("ready", "Messages that no member has yet.", lambda lag, held: lag - held),
     ):
-        family = GaugeMetricFamily(
-            f"rocketmq_consumer_{name}_messages", text, labels=[*labels, *_GROUP_LABELS]
-        )
-        for row in rows:
-            family.add_metric([*node, row["group"], row["topic"]], value(row))
-        yield family
-    family = GaugeMetricFamily(
-        "rocketmq_consumer_connections", "Members of groups.", labels=[*labels, _GROUP_LABELS[0]]
-    )
-    for group, members in _members_by_group(found).items():
-        family.add_metric([*node, group], members)
-    yield family
-    text = "Consumer groups and cursors."
-    yield _labelled("rocketmq_consumer_group_number", text, labels, found["groups"])
-
-
-def _in_flight(row: Mapping[str, Any]) -> int:
-    return int(row["in_flight"])
-
-
-def _members_by_group(found: Mapping[str, Any]) -> dict[str, int]:
-    """By group; those of groups without a row are together."""
-    shown = {row["group"]: row["members"] for row in found["rows"]}
-    return {**shown, OTHER_TOPICS: max(0, found["members"] - sum(shown.values()))}
-
-
-def timer_families(root: Path, labels: Mapping[str, str]) -> Iterator[Metric]:
-    """Yields them from the file of the tasks."""
-    found = read_timer_state(root)
-    text = "Timer messages that wait."
-    yield _labelled("rocketmq_timing_messages", text, labels, found.pending)
-    text = "By how much the latest delivery of the last second came late."
-    yield _labelled("keelog_timer_late_seconds", text, labels, found.late_ms / 1000)
-    text = "Timer messages delivered since the tasks began."
-    yield _labelled_counter("rocketmq_timer_dequeue", text, labels, found.delivered)
+        samples = [([*node, group, topic], value(*counts)) for group, topic, *counts in rows]
+        yield _family(f"rocketmq_consumer_{name}_messages", text, names, samples)
+    # Those of groups without a row are together.
+    members = {row.group: row.members for row in found.rows}
+    members[stats.OTHER_TOPICS] = max(0, found.members - sum(members.values()))
+    samples = [([*node, group], count) for group, count in members.items()]
+    text = "Members of groups."
+    yield _family("rocketmq_consumer_connections", text, [*labels, _GROUP_LABELS[0]], samples)
+    yield from declared(found, labels)
 
 
 def follower_families(root: Path, children: Sequence[Child]) -> Iterator[Metric]:
     """Yields them for a node that may be followed. Addresses are not labels: the slowest counts."""
-    state = followers_of(root, children)
+    state = status.followers_of(root, children)
     if state is None:
         return
     rows = state.followers
     yield _one("keelog_followers", "Followers that are connected.", len(rows))
     yield _one("keelog_followers_in_sync", "Of these, those that are in sync.", state.in_sync)
-    text = "Up to here as many followers have the log as a replicated message needs."
-    yield _one("keelog_followers_acknowledged_offset_bytes", text, state.acknowledged)
+    yield from declared(state)
     lag_bytes = max((row.lag_bytes for row in rows), default=0)
     yield _one("keelog_followers_lag_bytes", "Of the slowest follower.", lag_bytes)
     lag_s = max((row.lag_s for row in rows), default=0.0)
@@ -526,57 +428,48 @@ def following_families(
     root: Path, settings: Settings, labels: Mapping[str, str]
 ) -> Iterator[Metric]:
     """Yields nothing for a node that follows nobody."""
-    if not settings.follow:
-        return
-    state, node = read_follow_state(root), list(labels.values())
-    text = "1 for the state in which a replica is."
-    states = [([*node, name], int(state.state == name)) for name in FOLLOW_STATES]
-    yield _gauge("keelog_replica_state", text, [*labels, "state"], states)
-    text = "What the master's log had more when it was heard last."
-    yield _labelled("keelog_replica_lag_bytes", text, labels, state.lag_bytes)
-    text = "The age of what the master has more, or may have while it is away."
-    yield _labelled("keelog_replica_lag_seconds", text, labels, state.lag_ms / 1000)
-    text = "Up to here the master knows the log to be on the disk of the replica."
-    yield _labelled("keelog_replica_acknowledged_offset_bytes", text, labels, state.acknowledged)
-    text = "Connections to the master since the process began."
-    yield _labelled_counter("keelog_replica_connections", text, labels, state.connections)
+    if settings.follow:
+        state, node = run_files.read_follow_state(root), list(labels.values())
+        text = "1 for the state in which a replica is."
+        states = [([*node, name], int(state.state == name)) for name in FOLLOW_STATES]
+        yield _family("keelog_replica_state", text, [*labels, "state"], states)
+        yield from declared(state, labels)
 
 
 def elected_families(root: Path, settings: Settings, labels: Mapping[str, str]) -> Iterator[Metric]:
     """Yields nothing for a node without controllers."""
-    if not settings.controller_id:
-        return
-    state = read_elected(root)
-    for name, text, value in (
-        ("keelog_elected_epoch", "The epoch of the elected master.", state.epoch),
-        ("keelog_elected_leads", "1 at the elected master.", int(not settings.follow)),
-        ("keelog_elected_in_sync", "Nodes of which a master may be elected.", len(state.in_sync)),
-        ("keelog_elected_controllers", "Controllers that hear the node.", state.controllers),
-    ):
-        yield _labelled(name, text, labels, value)
+    if settings.controller_id:
+        leads = int(not settings.follow)
+        yield _one("keelog_elected_leads", "1 at the elected master.", leads, labels)
+        yield from declared(run_files.read_elected(root), labels)
 
 
-def _one(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, text, value)
+def declared(found: Any, labels: Mapping[str, str] = {}) -> Iterator[Metric]:
+    """The metrics of a record's fields, as they are declared."""
+    for name, field in facts_of(type(found)).items():
+        if field.metric:
+            value = getattr(found, name)
+            if isinstance(value, tuple):
+                value = len(value)
+            if name.endswith("_ms"):
+                value /= 1000
+            text = f"{field.meaning[0].upper()}{field.meaning[1:]}."
+            yield _one(field.metric, text, value, labels)
 
 
-def _gauge(name: str, text: str, labels: Sequence[str], samples: Iterable[Sample]) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=labels)
+def _family(name: str, text: str, labels: Sequence[str], samples: Iterable[Sample]) -> Metric:
+    """A counter if its name ends with `_total`, else a gauge."""
+    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+    family = kind(name, text, labels=labels)
     for values, value in samples:
         family.add_metric(values, value)
     return family
 
 
-def _labelled(name: str, text: str, labels: Mapping[str, str], value: float) -> Metric:
-    """A gauge with one sample."""
-    return _gauge(name, text, list(labels), [(list(labels.values()), value)])
-
-
-def _labelled_counter(name: str, text: str, labels: Mapping[str, str], value: float) -> Metric:
-    family = CounterMetricFamily(name, text, labels=list(labels))
-    family.add_metric(list(labels.values()), value)
-    return family
+def _one(name: str, text: str, value: float, labels: Mapping[str, str] = {}) -> Metric:
+    """With one sample."""
+    return _family(name, text, list(labels), [(list(labels.values()), value)])
 
 
 def _storage(name: str, text: str, value: float) -> Metric:
-    return _labelled(f"rocketmq_storage_{name}", text, _STORAGE_LABELS, value)
+    return _one(f"rocketmq_storage_{name}", text, value, _STORAGE_LABELS)

@@ -6,7 +6,6 @@ import pytest
 
 from node.runtime import stats as module
 from node.runtime.stats import OTHER_TOPICS, Count, TopicCounts, read_topics, stats_dir
-from node.supervisor.monitoring import metrics
 from node.supervisor.monitoring.metrics import TopicFamilies
 
 LONG = "é" * 127
@@ -24,7 +23,6 @@ def count(root: Path, *topics: str, index: int = 0) -> None:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TOPICS_MAX", 2)
-    monkeypatch.setattr(metrics, "TOPICS_MAX", 2)
 
 
 def test_topics_are_counted_over_restarts_and_slots(tmp_path: Path) -> None:

@@ -29,9 +29,9 @@ def test_meetings_with_one_place_are_one_row_and_one_line(
     found = DamageList()
     found.note("reader 0", damage(5, count=2, at=10))
     found.note("reader 1", damage(5, count=3, at=20))
-    (row,) = found.shape(store)["places"]
-    assert (row["count"], row["first_ms"], row["last_ms"]) == (5, 10, 20)
-    assert row["file"] == str(store / "commitlog/0")
+    (row,) = found.status(store).places
+    assert (row.count, row.first_ms, row.last_ms) == (5, 10, 20)
+    assert row.file == str(store / "commitlog/0")
     assert [record.getMessage() for record in caplog.records] == ["damage was found"]
     assert caplog.records[0].levelno == logging.ERROR
 
@@ -41,8 +41,8 @@ def test_the_list_is_bounded_and_counts_the_rest(store: Path) -> None:
     for number in range(DAMAGED_PLACES_MAX + 3):
         found.note("reader 0", damage(number))
     found.note("reader 0", damage(0, file="", count=4))
-    shape = found.shape(store)
-    assert (len(shape["places"]), shape["others"]) == (DAMAGED_PLACES_MAX, 7)
+    places, others = found.status(store)
+    assert (len(places), others) == (DAMAGED_PLACES_MAX, 7)
     assert (
         f"damaged places: {DAMAGED_PLACES_MAX} listed, met {DAMAGED_PLACES_MAX + 7} times"
         in found.text(store)

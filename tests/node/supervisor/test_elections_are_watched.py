@@ -10,7 +10,7 @@ from node.runtime.run_files import LEADS, ElectedState, write_elected
 from node.runtime.settings import load_settings
 from node.runtime.state_page import run_dir
 from node.supervisor.monitoring.metrics import elected_families
-from node.supervisor.monitoring.replication import CONTROLLERS_HEARD_S, elected_check
+from node.supervisor.status import CONTROLLERS_HEARD_S, elected_check
 from tests.test_deploy import watched_exprs
 
 ELECTED = re.compile(r"\bkeelog_elected[a-z_]*\b")

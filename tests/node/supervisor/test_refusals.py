@@ -25,7 +25,6 @@ from node.supervisor.plan import (
     must_end,
     next_due,
     note_exit,
-    note_last_words,
     note_ready,
     note_start,
     plan_children,
@@ -43,7 +42,7 @@ def ended(code: int, words: str = "", times: int = 1) -> Child:
     for second in range(times):
         note_start(child, 1, float(second))
         if words:
-            note_last_words(child, words)
+            child.last_words = words
         note_exit(child, code, float(second), LIMITS)
     return child
 

@@ -70,23 +70,26 @@ def test_the_first_segment_is_named_with_all_that_makes_it_go(tmp_path: Path) ->
     segments(tmp_path, 2 * SEGMENT, 3 * SEGMENT, 4 * SEGMENT)
     settings = Settings(retention_bytes=4 * SEGMENT)
     found = retention(tmp_path, settings, EMPTY)
-    first = found["next"]
-    assert found["oldest_ms"] is None
-    assert (first["start"], first["end"]) == (2 * SEGMENT, 3 * SEGMENT)
-    assert first["at_ms"] == 1000 * at("2026-11-23T04:00:00")
-    assert first["growth_bytes"] == SEGMENT
-    assert first["disk_bytes"] >= 0
+    first = found.next
+    assert first is not None
+    assert found.oldest_ms is None
+    assert (first.start, first.end) == (2 * SEGMENT, 3 * SEGMENT)
+    assert first.at_ms == 1000 * at("2026-11-23T04:00:00")
+    assert first.growth_bytes == SEGMENT
+    assert first.disk_bytes is not None
+    assert first.disk_bytes >= 0
 
 
 def test_what_can_not_happen_is_null(tmp_path: Path) -> None:
     segments(tmp_path, 0, SEGMENT)
-    first = retention(tmp_path, Settings(clean_file_forcibly_enable=False), EMPTY)["next"]
-    assert (first["growth_bytes"], first["disk_bytes"]) == (None, None)
+    first = retention(tmp_path, Settings(clean_file_forcibly_enable=False), EMPTY).next
+    assert first is not None
+    assert (first.growth_bytes, first.disk_bytes) == (None, None)
 
 
 def test_the_last_segment_stays(tmp_path: Path) -> None:
     segments(tmp_path, 0)
-    assert retention(tmp_path, Settings(), EMPTY)["next"] is None
+    assert retention(tmp_path, Settings(), EMPTY).next is None
 
 
 def test_a_first_record_that_cannot_be_read_has_no_time(tmp_path: Path) -> None:
@@ -98,4 +101,4 @@ def test_a_first_record_that_cannot_be_read_has_no_time(tmp_path: Path) -> None:
 
 
 def test_a_store_whose_directory_is_gone_has_nothing_to_go(tmp_path: Path) -> None:
-    assert retention(tmp_path / "removed", Settings(), EMPTY) == {"oldest_ms": None, "next": None}
+    assert retention(tmp_path / "removed", Settings(), EMPTY) == (None, None)

@@ -5,6 +5,7 @@ from pathlib import Path
 from node.runtime.settings import Settings
 from node.supervisor.bind import Advertised
 from node.supervisor.child_process import parse_report
+from node.supervisor.options import Options
 from node.supervisor.plan import (
     ChildState,
     RestartLimits,
@@ -24,11 +25,8 @@ def view(root: Path) -> NodeView:
     note_start(children[0], 1, now=0.0)
     return NodeView(
         root,
-        root,
-        "1",
+        Options(root),
         Settings(),
-        RestartLimits(),
-        1,
         children,
         Advertised("127.0.0.1"),
         False,
@@ -63,10 +61,10 @@ def test_a_recovering_writer_is_neither_dead_nor_silent(tmp_path: Path) -> None:
     assert report is not None
     assert report.recovered is not None
     note_recovery(node.children[0], report.recovered)
-    row = status(node)["processes"][0]
-    assert (row["state"], row["recovered"]) == ("recovering", 0.34)
-    check = next(one for one in health(node)["checks"] if one["name"] == "writer")
-    assert (check["ok"], check["detail"]) == (False, "0 of 1 running, writer recovering, 34% done")
+    row = status(node).processes[0]
+    assert (row.state, row.recovered) == ("recovering", 0.34)
+    check = next(one for one in health(node).checks if one.name == "writer")
+    assert (check.ok, check.detail) == (False, "0 of 1 running, writer recovering, 34% done")
     assert node.children[0].state is ChildState.STARTING
 
 
@@ -74,5 +72,5 @@ def test_what_a_dead_writer_had_recovered_is_forgotten(tmp_path: Path) -> None:
     node = view(tmp_path)
     note_recovery(node.children[0], 0.5)
     note_exit(node.children[0], -9, 1.0, RestartLimits())
-    row = status(node)["processes"][0]
-    assert (row["state"], row["recovered"]) == ("backing_off", None)
+    row = status(node).processes[0]
+    assert (row.state, row.recovered) == ("backing_off", None)

@@ -10,6 +10,7 @@ import pytest
 
 from node.runtime.run_files import FollowersState, read_followers
 from protocol.ha import FRAME_BODY_BYTES, encode_report
+from protocol.status import as_json
 from tests.support.follower import HA, LogFollower, followers_place, log_bytes, raw_frames
 from tests.support.node import RunningNode, wait_until
 
@@ -247,7 +248,7 @@ def test_status_and_health_show_who_follows(node: RunningNode, place: tuple[str,
         checks = {one.name: one for one in node.client.health().checks}
         assert checks["followers"].ok
         assert "1 connected, 1 in sync" in checks["followers"].detail
-    shown = state_when(node, "it closed the connection").shape()
+    shown = as_json(state_when(node, "it closed the connection"))
     assert json.loads(json.dumps(shown)) == shown
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from keelog.client.client import Client
-from keelog.client.results import HealthCheck
 from keelog.replication.roles import promote
 from node.runtime.run_files import read_follow_state
 from node.runtime.settings import load_settings
+from protocol.status import HealthCheck
 from tests.support.follower import HA, followers_place
 from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import REMOTING, remoting_place
