@@ -32,11 +32,10 @@ from node.runtime.settings import Settings
 from node.runtime.state_page import DAMAGED, STOPPED, LogPage, WorkerPage, run_dir
 from node.runtime.stats import TopicCounts
 from node.runtime.store_paths import check_held
-from node.runtime.wakeup import Context, ZmqWakeup
+from node.runtime.wakeup import Context, Waiters, ZmqWakeup, is_reader
 from node.store.condition import Owner, find_owner
 from node.store.identity.places import check_created
 from protocol.errors import CorruptError, NotAStore
-from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR
 from workers.dispatch import (
     HEARTBEAT_S,
@@ -52,7 +51,7 @@ from workers.dispatch import (
     begin,
 )
 from workers.feed import Feed, LiveFeed, RestingFeed
-from workers.sleep import GrowthHints, TurnPace, WorkerSleep, gives_way
+from workers.sleep import TurnPace, WorkerSleep, gives_way
 
 log = logging.getLogger("keelog.worker")
 
@@ -73,15 +72,15 @@ _WRITER_END_LOOK_S = 0.005
 class WorkerJob:
     """The differences between the kinds of workers.
 
-    `grown` takes and returns the queues that grew, for hints to the readers; all are of `shard`.
-    `clashing` is a pattern of the slots that share files with ours.
+    `wakes_readers`: they wait for its queues to grow. `clashing` is a pattern of the slots that
+    share files with ours.
     """
 
     slot: str
     title: str
     make_handler: Callable[[Path, Settings, Feed], Handler]
     flush_pace: Callable[[Settings], LoopPace]
-    grown: Callable[[], set[Queue]] | None = None
+    wakes_readers: bool = False
     clashing: str = ""
     shard: int = 0
     pace: TurnPace = field(default_factory=TurnPace)
@@ -128,6 +127,7 @@ class _Worker:
         self._stop = stop
         self._is_once = not child.is_of_node
         self._dispatcher: Dispatcher | None = None
+        self._handler: Handler | None = None
         self._beat_at = 0.0
         self._files_look_at = 0.0
         self._locks = _enter(self._root, child.is_of_node)
@@ -139,21 +139,19 @@ class _Worker:
         self._topics: TopicGrowth | None = None
         self._context: Context = zmq.Context()
         self._rest = WorkerSleep(ZmqWakeup(self._context, job.slot), self._page, stop.fd)
-        self._growth = None
-        if job.grown is not None:
-            # The page has the number of the worker before us: what readers saw comes never again.
-            number = self._page.hints
-            self._growth = GrowthHints(self._context, self._root, job.shard, number)
-        self._hinted_epoch = 0
-        """The epoch of the last hint."""
+        self._readers: Waiters | None = None
+        if job.wakes_readers:
+            self._readers = Waiters(self._context, self._root, is_reader)
+        self._shown = 0, 0
+        """The epoch and the number of units for which `growths` counted last."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._rest.close()
-        if self._growth is not None:
-            self._growth.close()
+        if self._readers is not None:
+            self._readers.close()
         self._context.term()
         self._stats.close()
         if self._topics is not None:
@@ -168,7 +166,7 @@ class _Worker:
             feed = self._feed()
         except Stopped:
             return EXIT_OK
-        handler = self._job.make_handler(self._root, self._settings, feed)
+        handler = self._handler = self._job.make_handler(self._root, self._settings, feed)
         dispatcher = Dispatcher(
             WorkerSite(self._root, self._job.slot, self._page, self._stats),
             feed,
@@ -213,7 +211,7 @@ class _Worker:
 
     def _follow(self, dispatcher: Dispatcher, feed: Feed, handler: Handler) -> None:
         dispatcher.start()
-        self._send_hint(dispatcher.epoch)
+        self._show_growth(dispatcher.epoch, handler.units)
         topics = None
         if handler.messages_by_topic() is not None:
             counts = TopicCounts(self._root, self._role, self._job.shard)
@@ -226,7 +224,7 @@ class _Worker:
             now = time.monotonic()
             if worked:
                 self._stats.turn(time.monotonic_ns() - began, dispatcher.records)
-                self._send_hint(dispatcher.epoch)
+                self._show_growth(dispatcher.epoch, handler.units)
                 pace.worked(now)
             elif self._is_once:
                 break
@@ -264,7 +262,7 @@ class _Worker:
         """
         if self._is_once:
             return
-        is_waited_for = self._growth is not None and self._growth.are_wanted
+        is_waited_for = self._readers is not None and self._readers.are_listening
         sleep = pace.sleep(done, now, is_waited_for)
         self._rest.begin(sleep)
         limits = feed.peek()
@@ -273,17 +271,16 @@ class _Worker:
         else:
             self._rest.wait(sleep.seconds)
 
-    def _send_hint(self, epoch: int) -> None:
-        if self._growth is not None and self._job.grown is not None:
-            grown = self._job.grown()
-            if epoch != self._hinted_epoch:
-                # Resuming moves the ends of queues, and names none: this hint is about all.
-                self._hinted_epoch = epoch
-                grown = set()
-            elif not grown:
-                return
-            # The page counts hints, so that a reader knows when it missed one.
-            self._page.publish(hints=self._growth.send(grown))
+    def _show_growth(self, epoch: int, units: int) -> None:
+        """Counts, in the page, that queues have grown, and wakes the readers that wait for that.
+
+        The count goes on from the worker before us: what readers saw comes never again.
+        """
+        if self._readers is not None and self._shown != (epoch, units):
+            # Resuming moves the ends of queues, too.
+            self._shown = epoch, units
+            self._page.publish(growths=self._page.growths + 1)
+            self._readers.ring_listeners()
 
     def _feed(self) -> Feed:
         """The log: at rest, or of a writer, which may come later than we. Raises Stopped."""
@@ -310,8 +307,8 @@ class _Worker:
             self._page.beat(now_ms())
             met_damage.turn(now)
             self._stats.publish()
-            if self._growth is not None:
-                self._growth.look()
+            if self._readers is not None:
+                self._readers.look()
 
     def _pause(self, seconds: float) -> None:
         """Sleeps for so long, showing life. Raises Stopped."""
@@ -325,8 +322,8 @@ class _Worker:
     def _on_window(self) -> None:
         """Between two windows of the log. Resuming may walk all of it, and can be given up."""
         self._beat()
-        if self._dispatcher is not None and self._dispatcher.done:
-            self._send_hint(self._dispatcher.epoch)
+        if self._dispatcher is not None and self._dispatcher.done and self._handler is not None:
+            self._show_growth(self._dispatcher.epoch, self._handler.units)
         if self._stop.is_set and (self._dispatcher is None or self._dispatcher.is_resuming):
             raise Stopped
 

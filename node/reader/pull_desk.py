@@ -16,7 +16,7 @@ will go on; a pull anywhere else reads the files.
 import heapq
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from types import MappingProxyType
@@ -31,7 +31,6 @@ from node.reader.answers import (
     pull_answer,
     tail_answer,
 )
-from node.reader.growth_notices import News
 from node.reader.tail_cache import TailCache, Taken
 from node.store.file_cache import FileVanished
 from node.store.opening import RunningStore
@@ -311,20 +310,18 @@ class PullDesk:
                 held.undecided_below = None
                 self._wake(held, {}, is_final=True)
 
-    def wake(self, news: News) -> None:
-        """Looks again at the held pulls of queues that may have grown."""
-        wanted = self.unfinished | {queue for queue in news.queues if self.holds.waits_for(queue)}
-        self.unfinished = set()
-        if news.shards:
-            for queue in self.holds.queues():
-                if shard_of(queue, self._shards) in news.shards:
-                    wanted.add(queue)
+    def wake(self, shards: Collection[int]) -> None:
+        """Looks again at the held pulls of these shards, whose queues may have grown."""
+        wanted, self.unfinished = self.unfinished, set()
+        for queue in self.holds.queues() if shards else ():
+            if shard_of(queue, self._shards) in shards:
+                wanted.add(queue)
         for queue in wanted:
             self._wake_queue(queue)
 
     def wake_all(self) -> None:
         """Looks at every held pull, as after a new epoch."""
-        self.wake(News(set(), set(range(self._shards))))
+        self.wake(range(self._shards))
 
     def _wake_queue(self, queue: Queue) -> None:
         try:
