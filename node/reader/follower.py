@@ -280,7 +280,7 @@ class StoreFollower:
         if now >= self._reopen_check_at:
             self._reopen_check_at = now + REOPEN_CHECK_S
             self._workers.look()
-            desk.at_end.forget_bounds()
+            desk.forget_bounds()
             if not is_in_place():
                 self._note_moved()
             elif self._pages.are_replaced():
