@@ -21,6 +21,7 @@ from node.runtime.process import (
     OOM_WORKER,
     ChildProcess,
     StopFlag,
+    check_created,
     child_parser,
     met_damage,
     now_ms,
@@ -34,7 +35,6 @@ from node.runtime.stats import TopicCounts
 from node.runtime.store_paths import check_held
 from node.runtime.wakeup import Context, Waiters, ZmqWakeup, is_reader
 from node.store.condition import Owner, find_owner
-from node.store.identity.places import check_created
 from protocol.errors import CorruptError, NotAStore
 from protocol.names import COMMIT_LOG_DIR
 from workers.dispatch import (
@@ -99,14 +99,13 @@ def run_worker(options: argparse.Namespace, job: WorkerJob) -> int:
         slot=job.slot,
         title=job.title,
         what=f"the worker {job.slot} of {options.dir} stops",
-        root=options.dir.resolve(),
         options=options,
         oom_points=OOM_WORKER,
         foreseen=(CorruptError,),
         is_of_node=not options.once,
     )
 
-    def body(settings: Settings, stop: StopFlag) -> int:
+    def body(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
         with _Worker(child, job, settings, stop) as worker:
             return worker.run()
 

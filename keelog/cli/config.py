@@ -33,7 +33,7 @@ from keelog.cli.settings import (
     whole_file,
 )
 from node.runtime.settings import changed, snake_case
-from protocol.addresses import without_credentials
+from protocol.addresses import DEFAULT_NODE, without_credentials
 from protocol.errors import BadRequest, MqError
 
 OLD_NAMES = {
@@ -114,11 +114,7 @@ def show(origin: bool, node: str, given: tuple[Given, ...], output: Output) -> i
         settings = {table: settings_of(table, given) for table in TABLES}
     by_name = {(one.table, one.name): one for one in given}
     place = contexts.chosen(click.get_current_context(), node)
-    rows = [
-        _row(
-            "node", without_credentials(place.url), contexts.DEFAULT_NODE, place.origin, place.where
-        )
-    ]
+    rows = [_row("node", without_credentials(place.url), DEFAULT_NODE, place.origin, place.where)]
     for table in TABLES:
         for field in dataclasses.fields(kind_of(table)):
             one = by_name.get((table, field.name), Given("", "default", ""))

@@ -5,7 +5,6 @@ Run it as `python -m keelog.gateway.loop DIR --bind HOST:PORT --node URL --shard
 
 import asyncio
 import logging
-import os
 import socket
 import time
 from collections.abc import Sequence
@@ -23,11 +22,9 @@ from keelog.gateway.service import GatewayService
 from keelog.gateway.settings import MASTER, BrokerName
 from node.reader.follower import ReaderSite, StoreFollower, open_fitting, transfer_limits
 from node.runtime import disk
-from node.runtime.addresses import listen_at
+from node.runtime.addresses import listen_at, parse_listen
 from node.runtime.event_log import fields
-from node.runtime.locks import FileLock
 from node.runtime.process import (
-    EXIT_OK,
     OOM_READER,
     ChildProcess,
     StopFlag,
@@ -35,16 +32,16 @@ from node.runtime.process import (
     leave,
     met_damage,
     run_process,
+    take_place,
 )
 from node.runtime.run_files import MasterPlace, read_master_place, write_master_place
 from node.runtime.settings import Settings
 from node.runtime.shortage import is_shortage
-from node.runtime.state_page import RUNNING, STOPPING, WorkerPage, run_dir
+from node.runtime.state_page import RUNNING, STOPPING, WorkerPage
 from node.runtime.wakeup import GATEWAY, Context
-from node.store.identity.places import check_created
 from node.store.identity.roles import load_master_epochs
-from protocol.addresses import VIP_DISTANCE
-from protocol.errors import BadRequest, MqError, ServiceNotAvailable
+from protocol.addresses import DEFAULT_NODE, VIP_DISTANCE
+from protocol.errors import MqError, ServiceNotAvailable
 from protocol.ha import last_number
 
 log = logging.getLogger("keelog.gateway")
@@ -53,7 +50,6 @@ BACKLOG = 1_024
 SHORTAGE_S = 0.1
 """The pause after a turn that failed because no descriptor was free, or the disk was full."""
 LOOK_S = 1.0
-LOCK_WAIT_S = 2.0
 REQUEST_S = 5.0
 """How long a request to the writer may take, beside sends."""
 
@@ -230,7 +226,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the gateway of a store until SIGTERM."""
     parser = child_parser("keelog.gateway.loop", __doc__)
     parser.add_argument("--bind", default="127.0.0.1:10911", metavar="HOST:PORT")
-    parser.add_argument("--node", default="tcp://127.0.0.1:7850", help="the node's control address")
+    parser.add_argument("--node", default=DEFAULT_NODE, help="the node's control address")
     parser.add_argument("--cluster", default="DefaultCluster")
     parser.add_argument("--broker", default=socket.gethostname())
     parser.add_argument("--broker-id", type=int, default=MASTER, metavar="N")
@@ -241,28 +237,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--shards", type=int, default=1, metavar="N", help="how many queue workers the node has"
     )
-    options = parser.parse_args(arguments)
-    root = options.dir.resolve()
     child = ChildProcess(
         slot="gateway",
-        title="keelog-gateway",
-        what=f"the gateway of {root} ended",
-        root=root,
-        options=options,
+        what="the gateway of {} ended",
+        options=parser.parse_args(arguments),
         oom_points=OOM_READER,
         serves_clients=True,
     )
-    return run_process(child, partial(_serve, child))
+    return run_process(child, _serve)
 
 
-def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
+def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> None:
     options, root = child.options, child.root
-    check_created(root)
-    slot = f"{GATEWAY}0"
-    os.chdir(run_dir(root))
-    lock = FileLock.take(run_dir(root) / f"{slot}.lock", record=False, wait_s=LOCK_WAIT_S)
-    context: Context = zmq.Context()
-    site = ReaderSite(root, slot, options.shards, settings)
+    site = ReaderSite(root, f"{GATEWAY}0", options.shards, settings)
     name = BrokerName(
         options.cluster,
         options.broker,
@@ -274,14 +261,15 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
     )
     name_servers = tuple(filter(None, options.namesrv.split(";")))
     selector = AwakeSelector()
-    with WorkerPage.create(root, slot) as page:
+    with take_place(root, site.slot) as page:
+        context: Context = zmq.Context()
 
         async def serve() -> None:
             core = ClientCore(options.node, REQUEST_S, None)
             gateway = Gateway(site, core, name, name_servers, page, context)
             gateway.service.link.selector = selector
             try:
-                child.report_ready(await gateway.listen(*parse_place(options.bind)))
+                child.report_ready(await gateway.listen(*parse_listen(options.bind, 10_911)))
                 await gateway.run(stop)
             finally:
                 gateway.close()
@@ -289,8 +277,6 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
         with asyncio.Runner(loop_factory=partial(asyncio.SelectorEventLoop, selector)) as runner:
             runner.run(serve())
         context.term()
-    lock.release()
-    return EXIT_OK
 
 
 def _note_master(root: Path, place: MasterPlace) -> None:
@@ -299,14 +285,6 @@ def _note_master(root: Path, place: MasterPlace) -> None:
         log.info("master found", extra=fields(remoting=place.remoting, replication=place.ha))
         with disk.if_room():
             write_master_place(root, place)
-
-
-def parse_place(text: str) -> tuple[str, int]:
-    """Reads HOST:PORT. Raises BadRequest."""
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65_535:
-        raise BadRequest(f"cannot listen at {text[:80]!a}", "write 127.0.0.1:10911")
-    return host, int(port)
 
 
 def _state_version(root: Path, settings: Settings) -> int:

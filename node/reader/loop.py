@@ -4,9 +4,7 @@ Run it as `python -m node.reader.loop DIR --index I --shards N`.
 """
 
 import logging
-import os
 import time
-from functools import partial
 
 import zmq
 
@@ -14,9 +12,7 @@ from node.reader.follower import ReaderSite, StoreFollower, open_fitting, transf
 from node.reader.service import ReaderService, ReaderStats
 from node.runtime import disk
 from node.runtime.event_log import fields
-from node.runtime.locks import FileLock
 from node.runtime.process import (
-    EXIT_OK,
     OOM_READER,
     ChildProcess,
     StopFlag,
@@ -24,17 +20,17 @@ from node.runtime.process import (
     leave,
     met_damage,
     run_process,
+    take_place,
 )
 from node.runtime.settings import Settings
 from node.runtime.shortage import is_shortage
-from node.runtime.state_page import RUNNING, STOPPING, WorkerPage, run_dir
+from node.runtime.state_page import RUNNING, STOPPING, WorkerPage
 from node.runtime.stats import StatsPage, TopicCounts
 from node.runtime.stats_series import READER as STATS
 from node.runtime.wakeup import READER, Context
 from node.serving.request_server import RequestWait, Server
 from node.serving.unix_server import bulk_socket
 from node.store.config.topics_file import TopicsFile
-from node.store.identity.places import check_created
 from protocol.errors import BadRequest, MqError, ServiceNotAvailable
 
 log = logging.getLogger("keelog.reader")
@@ -44,7 +40,6 @@ ANSWERS_MAX = 256
 """Answers that ZeroMQ keeps for a connection that does not read: up to 64 KiB each."""
 REQUESTS_AT_ONCE = 128
 """The most requests in a turn, before held pulls get theirs."""
-LOCK_WAIT_S = 2.0
 STOP_REQUESTS_MAX = 10_000
 SHORTAGE_S = 0.1
 """The pause after a turn that failed because no descriptor was free."""
@@ -172,29 +167,23 @@ def main(arguments: list[str] | None = None) -> int:
         "--shards", type=int, default=1, metavar="N", help="how many queue workers the node has"
     )
     options = parser.parse_args(arguments)
-    root = options.dir.resolve()
     child = ChildProcess(
         slot=f"reader-{options.index}",
-        title=f"keelog-reader-{options.index}",
-        what=f"reader {options.index} of {root} ended",
-        root=root,
+        what=f"reader {options.index} of {{}} ended",
         options=options,
         oom_points=OOM_READER,
         serves_clients=True,
     )
-    return run_process(child, partial(_serve, child))
+    return run_process(child, _serve)
 
 
-def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
+def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> None:
     options, root = child.options, child.root
     if options.index < 0 or options.shards < 1:
         raise BadRequest(f"reader {options.index} of a node with {options.shards} queue workers")
-    check_created(root)
     site = ReaderSite(root, f"{READER}{options.index}", options.shards, settings)
-    os.chdir(run_dir(root))
-    lock = FileLock.take(run_dir(root) / f"{site.slot}.lock", record=False, wait_s=LOCK_WAIT_S)
-    context: Context = zmq.Context()
-    with WorkerPage.create(root, site.slot) as page:
+    with take_place(root, site.slot) as page:
+        context: Context = zmq.Context()
         bulk = bulk_socket(options.local) if options.local else ""
         server = Server(
             context, options.bind, FRAME_BYTES_MAX, ANSWERS_MAX, local=options.local, bulk=bulk
@@ -204,8 +193,6 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
         reader.run(stop)
         reader.close()
         context.term()
-    lock.release()
-    return EXIT_OK
 
 
 if __name__ == "__main__":

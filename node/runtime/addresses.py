@@ -26,7 +26,7 @@ _INTERFACES = Path("/sys/class/net")
 
 NAME_SERVERS_PREFIX = "namesrv:"
 _PLACE_FORM = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:/;\s]+):([0-9]{1,5})")
-_PORT_MAX = 65_535
+PORT_MAX = 65_535
 _FOLLOW_HINT = (
     "write --follow HOST:PORT, with the master's replication port (10912 in RocketMQ), or "
     "--follow 'namesrv:HOST:PORT;HOST:PORT/BROKERNAME'"
@@ -167,6 +167,14 @@ def parse_follow(text: str) -> MasterSource:
     return source
 
 
+def parse_listen(text: str, usual_port: int) -> tuple[str, int]:
+    """Reads the HOST:PORT at which a process listens. Raises BadRequest."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > PORT_MAX:
+        raise BadRequest(f"cannot listen at {text[:80]!a}", f"write 127.0.0.1:{usual_port}")
+    return host, int(port)
+
+
 def split_place(place: str) -> tuple[str, int]:
     """The host, without brackets, and the port of a HOST:PORT that was checked before."""
     host, _, port = place.rpartition(":")
@@ -189,7 +197,7 @@ def check_place(name: str, place: str) -> None:
 def _is_place(text: str) -> bool:
     """Whether it is a HOST:PORT."""
     match = _PLACE_FORM.fullmatch(text)
-    return match is not None and 0 < int(match[2]) <= _PORT_MAX
+    return match is not None and 0 < int(match[2]) <= PORT_MAX
 
 
 class AllowedPeers:

@@ -28,9 +28,9 @@ import termios
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -38,6 +38,7 @@ from typing import NamedTuple, NoReturn, TypeGuard
 
 from node.runtime.disk import DISK_FULL, NO_RESOURCES
 from node.runtime.event_log import LAST_WORDS_S, fields, log_to_stderr, obey_log_signals, stderr
+from node.runtime.locks import FileLock
 from node.runtime.settings import Settings, load_settings
 from node.runtime.shortage import (
     FREE_SPACE,
@@ -50,12 +51,13 @@ from node.runtime.shortage import (
     lacks_resources,
     refusal_for,
 )
-from node.runtime.state_page import PageAbsent
-from node.runtime.store_paths import check_held, hold_store
+from node.runtime.state_page import PageAbsent, WorkerPage, run_dir
+from node.runtime.store_paths import IrregularFile, check_held, hold_store
 from protocol.errors import (
     BadRequest,
     CorruptError,
     MqError,
+    NotAStore,
     RefusedError,
     ServiceNotAvailable,
     StoreError,
@@ -63,6 +65,7 @@ from protocol.errors import (
     StoreMoved,
 )
 from protocol.human_text import one_line
+from protocol.names import COMMIT_LOG_DIR, LOCK_FILE
 
 log = logging.getLogger("keelog.process")
 
@@ -82,6 +85,9 @@ WAITED_OUT = frozenset({EXIT_DISK_FULL, EXIT_NO_RESOURCES})
 """Exit codes after which the same start may succeed later."""
 DO_NOT_RESTART = frozenset({EXIT_USAGE, EXIT_DAMAGED, EXIT_LOCKED, EXIT_MOVED})
 """Exit codes after which starting again cannot help."""
+
+LOCK_WAIT_S = 2.0
+"""How long a process waits for the end of the one before it in its slot."""
 
 KEPT_BYTES_MAX = 64 * 1024 * 1024
 """Of the one heap of the C library."""
@@ -127,15 +133,14 @@ class ChildProcess:
 
     slot: str
     """Its name in log lines: `writer`, `reader-0`, `queue-0-of-2`."""
-    title: str
-    """Its name in `ps -o comm`."""
     what: str
-    """The first line of its error: `the writer of DIR cannot start`. Change it once it has."""
-    root: Path
-    """The store. Disk errors that name no file name it."""
+    """The first line of its error, `{}` for the store: `the writer of {} cannot start`. Change it
+    once it has."""
     options: argparse.Namespace
     """As `child_parser` reads them."""
     oom_points: int
+    title: str = ""
+    """Its name in `ps -o comm`, where it is not `keelog-` and the slot."""
     foreseen: tuple[type[MqError], ...] = ()
     """Errors of ours that may end it after its start, with their own exit codes."""
     is_of_node: bool = True
@@ -143,6 +148,13 @@ class ChildProcess:
     serves_clients: bool = False
     """Whether clients wait for what it does next."""
     is_ready: bool = False
+    root: Path = field(init=False)
+    """The store. Disk errors that name no file name it."""
+
+    def __post_init__(self) -> None:
+        self.root = self.options.dir.resolve()
+        self.what = self.what.replace("{}", str(self.root))
+        self.title = self.title or f"keelog-{self.slot}"
 
     @property
     def ready_fd(self) -> int | None:
@@ -178,8 +190,12 @@ class StopFlag:
         os.eventfd_write(self.fd, 1)
 
 
-def run_process(child: ChildProcess, body: Callable[[Settings, StopFlag], int]) -> int:
-    """Starts a child, then runs `body` until it returns an exit code.
+Body = Callable[[ChildProcess, Settings, StopFlag], int | None]
+"""What a process does until the flag is set. It returns an exit code; None: all is well."""
+
+
+def run_process(child: ChildProcess, body: Body) -> int:
+    """Starts a child, then runs `body`; returns its exit code.
 
     The start checks the limit of open files, reads the settings and holds the store, in this
     order. An error that was not foreseen, in `body` or in a thread, ends the process here: it is
@@ -202,7 +218,7 @@ def run_process(child: ChildProcess, body: Callable[[Settings, StopFlag], int]) 
         settings = load_settings(child.options.settings)
         if child.is_of_node:
             hold_store(child.root, child.options.held)
-        return body(settings, stop)
+        return body(child, settings, stop) or EXIT_OK
     except BaseException as caught:  # noqa: BLE001 (whatever it is, it ends the process)
         error = in_our_words(caught)
         if isinstance(error, MqError | OSError) and not child.is_ready:
@@ -216,6 +232,29 @@ def begin_process(title: str, slot: str) -> StopFlag:
     raise_file_limit()
     log_to_stderr(slot)
     return install_stop_signals()
+
+
+@contextmanager
+def take_place(root: Path, slot: str) -> Iterator[WorkerPage]:
+    """The slot of a process beside the writer, which one process has at a time: its lock is held,
+    its page is there, and `keelog/run` is the current folder. Raises NotAStore, StoreLocked."""
+    check_created(root)
+    os.chdir(run_dir(root))
+    path = run_dir(root) / f"{slot}.lock"
+    lock = FileLock.take(path, record=False, wait_s=LOCK_WAIT_S)
+    with WorkerPage.create(root, slot) as page:
+        yield page
+    lock.release()
+
+
+def check_created(root: Path) -> None:
+    """Raises NotAStore, which names what is missing, unless `keelog serve` made the store."""
+    for path in (root, root / LOCK_FILE, root / COMMIT_LOG_DIR, run_dir(root)):
+        if not path.exists():
+            raise NotAStore(
+                f"{path} is not there, and only keelog serve makes it",
+                "check the path; keelog serve DIR makes a new store, or takes over a broker's",
+            )
 
 
 def child_parser(module: str, text: str | None) -> argparse.ArgumentParser:
@@ -248,7 +287,8 @@ def _end(child: ChildProcess, error: BaseException | None) -> NoReturn:
 
 
 def _is_in_words(error: BaseException | None, child: ChildProcess) -> TypeGuard[MqError | OSError]:
-    """Whether three lines report an error: of the system, a shortage, a moved store, or foreseen.
+    """Whether three lines report an error: of the system, a shortage, a moved store, something
+    else in the place of an own file, or foreseen.
 
     For errors of the system that are not the disk's, it logs the traceback first.
     """
@@ -256,7 +296,8 @@ def _is_in_words(error: BaseException | None, child: ChildProcess) -> TypeGuard[
         if error.errno is not None and error.errno not in SAID_IN_WORDS:
             _log_traceback(error)
         return error.errno is not None
-    return isinstance(error, (StoreMoved, *child.foreseen)) or is_shortage(error)
+    is_foreseen = isinstance(error, (StoreMoved, IrregularFile, *child.foreseen))
+    return is_foreseen or is_shortage(error)
 
 
 def unexpected(error: BaseException | None) -> str:

@@ -41,6 +41,8 @@ OFFSETS_FILE_BYTES_MAX = 64 << 20
 STATS_FILE_BYTES_MAX = 1 << 20
 JOURNAL_FILE_BYTES_MAX = 4 << 20
 """PARTS_MAX parts of the longest names."""
+RUN_FILE_BYTES_MAX = 256 << 10
+"""The small JSON files of `keelog/run`."""
 SMALL_FILE_BYTES_MAX = 64 << 10
 """All other own files: a line or two of text."""
 

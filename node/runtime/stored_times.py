@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from node.runtime import disk
 from node.runtime.state_page import BOOT_ID, run_dir
-from node.runtime.store_paths import read_bounded
+from node.runtime.store_paths import RUN_FILE_BYTES_MAX, read_bounded
 
 SET_MS = 500
 """The wall clock was set if it went otherwise than the steady one by more than this."""
@@ -33,7 +33,6 @@ SETS_MAX = 1_000
 SLACK_MS = 2_000
 """How much later than it was a set may be noted."""
 _CLOCK_FILE = "clock"
-_CLOCK_BYTES_MAX = 128 * 1024
 
 
 class Moment(NamedTuple):
@@ -141,7 +140,7 @@ class ClockHistory(NamedTuple):
 def read_clock(root: Path) -> ClockHistory | None:
     """None without a file of this run of the machine."""
     try:
-        found = json.loads(read_bounded(run_dir(root) / _CLOCK_FILE, _CLOCK_BYTES_MAX))
+        found = json.loads(read_bounded(run_dir(root) / _CLOCK_FILE, RUN_FILE_BYTES_MAX))
         if found["boot"] != BOOT_ID.read_text():
             return None
         return ClockHistory(Moment(*found["last"]), tuple(ClockSet(*one) for one in found["sets"]))

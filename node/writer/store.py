@@ -14,7 +14,7 @@ from node.runtime import disk
 from node.runtime.addresses import first_ipv4
 from node.runtime.event_log import fields
 from node.runtime.locks import StoreLock
-from node.runtime.process import now_ms
+from node.runtime.process import check_created, now_ms
 from node.runtime.settings import Settings
 from node.runtime.shortage import as_refusal
 from node.runtime.state_page import RECOVERING, STOPPED, LogPage, run_dir
@@ -42,7 +42,7 @@ from node.store.checkpoints import (
 from node.store.condition import INDEX_WORKER, QUEUE_WORKER_PREFIX
 from node.store.config.consumer_offsets import ConsumerOffsets
 from node.store.config.topics_file import TopicsFile
-from node.store.identity.places import check_created, check_links, check_own_files
+from node.store.identity.places import check_links, check_own_files
 from node.store.identity.store_id import check_guards, ensure_id
 from node.store.log.reader import Bounds
 from node.store.run_files import RecoveredEnds, make_right, write_ends

@@ -11,7 +11,6 @@ import heapq
 import logging
 import time
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -26,9 +25,7 @@ from keelog.gateway.tasks.delay_level import DelayLevel, DelayOffsets, DelayQueu
 from keelog.gateway.tasks.timers import TimerDeliverer
 from node.runtime import disk
 from node.runtime.event_log import fields
-from node.runtime.locks import FileLock
 from node.runtime.process import (
-    EXIT_OK,
     OOM_READER,
     ChildProcess,
     StopFlag,
@@ -37,6 +34,7 @@ from node.runtime.process import (
     met_damage,
     now_ms,
     run_process,
+    take_place,
 )
 from node.runtime.settings import Settings
 from node.runtime.state_page import (
@@ -50,7 +48,6 @@ from node.runtime.state_page import (
 from node.runtime.store_paths import check_held
 from node.runtime.stored_times import clock_sets, moment
 from node.store.config.consumer_offsets import read_group_offsets
-from node.store.identity.places import check_created
 from node.store.run_files import (
     GROUP_ROWS_MAX,
     ends_to_heed,
@@ -58,6 +55,7 @@ from node.store.run_files import (
     read_members,
     write_group_lags,
 )
+from protocol.addresses import DEFAULT_NODE
 from protocol.errors import MqError
 from protocol.record.waiting import TIMER_PLACE, schedule_place
 
@@ -71,7 +69,6 @@ LOOK_S_MAX = 60.0
 GROUPS_LOOKED_MAX = 5_000
 """Groups whose lag is looked at; those with members come first, the rest has no lag."""
 SLOT = "tasks-0"
-LOCK_WAIT_S = 2.0
 REQUEST_S = 5.0
 """How long a request to a reader may take, beside a held pull."""
 BEAT_S = 0.5
@@ -148,24 +145,18 @@ class Tasks:
 def main(arguments: list[str] | None = None) -> int:
     """Delivers the delayed messages of a store until SIGTERM."""
     parser = child_parser("keelog.gateway.tasks.loop", __doc__)
-    parser.add_argument("--node", default="tcp://127.0.0.1:7850", help="the node's control address")
-    options = parser.parse_args(arguments)
-    root = options.dir.resolve()
+    parser.add_argument("--node", default=DEFAULT_NODE, help="the node's control address")
     child = ChildProcess(
         slot="tasks",
-        title="keelog-tasks",
-        what=f"the tasks of {root} ended",
-        root=root,
-        options=options,
+        what="the tasks of {} ended",
+        options=parser.parse_args(arguments),
         oom_points=OOM_READER,
     )
-    return run_process(child, partial(_serve, child))
+    return run_process(child, _serve)
 
 
-def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
-    check_created(child.root)
-    lock = FileLock.take(run_dir(child.root) / f"{SLOT}.lock", record=False, wait_s=LOCK_WAIT_S)
-    with WorkerPage.create(child.root, SLOT) as page:
+def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> None:
+    with take_place(child.root, SLOT) as page:
 
         async def serve() -> None:
             core = ClientCore(child.options.node, REQUEST_S, None)
@@ -177,8 +168,6 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
                 core.close()
 
         asyncio.run(serve())
-    lock.release()
-    return EXIT_OK
 
 
 class GroupLags:

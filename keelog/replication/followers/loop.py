@@ -25,11 +25,9 @@ from keelog.replication.followers.connection import (
     SwitchWire,
 )
 from node.runtime import disk
-from node.runtime.addresses import AllowedPeers, listen_at
+from node.runtime.addresses import AllowedPeers, listen_at, parse_listen
 from node.runtime.event_log import fields
-from node.runtime.locks import FileLock
 from node.runtime.process import (
-    EXIT_OK,
     OOM_READER,
     ChildProcess,
     StopFlag,
@@ -38,10 +36,11 @@ from node.runtime.process import (
     met_damage,
     now_ms,
     run_process,
+    take_place,
 )
 from node.runtime.run_files import FollowersState, write_followers
 from node.runtime.settings import Settings
-from node.runtime.state_page import NEVER, RUNNING, STOPPED, STOPPING, WorkerPage, run_dir
+from node.runtime.state_page import NEVER, RUNNING, STOPPED, STOPPING, WorkerPage
 from node.runtime.store_paths import check_held
 from node.runtime.wakeup import (
     FOLLOWERS_SLOT,
@@ -51,10 +50,9 @@ from node.runtime.wakeup import (
     DatagramWakeup,
     quiet_sleep_s,
 )
-from node.store.identity.places import check_created
 from node.store.identity.roles import load_master_epochs
 from protocol.addresses import is_loopback
-from protocol.errors import BadRequest, ServiceNotAvailable
+from protocol.errors import ServiceNotAvailable
 from protocol.ha import DEFAULT_HA_PORT
 
 log = logging.getLogger("keelog.followers")
@@ -74,9 +72,6 @@ STOP_S_MAX = 2.0
 SHORTAGE_S = 0.1
 """The pause after a connection that could not be taken for want of a descriptor."""
 Events = Mapping[int, int]
-
-LOCK_WAIT_S = 2.0
-PORT_MAX = 65_535
 
 
 class FollowerServer:
@@ -312,56 +307,40 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def parse_place(text: str) -> tuple[str, int]:
-    """Reads HOST:PORT. Raises BadRequest."""
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or int(port) > PORT_MAX:
-        raise BadRequest(f"cannot listen at {text[:80]!a}", f"write 127.0.0.1:{DEFAULT_HA_PORT}")
-    return host, int(port)
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Serves the followers of a store until SIGTERM."""
     parser = child_parser("keelog.replication.followers.loop", __doc__)
     parser.add_argument("--bind", default=f"127.0.0.1:{DEFAULT_HA_PORT}", metavar="HOST:PORT")
-    options = parser.parse_args(arguments)
-    root = options.dir.resolve()
     child = ChildProcess(
         slot="followers",
         title="keelog-follow",
-        what=f"the process for the followers of {root} ended",
-        root=root,
-        options=options,
+        what="the process for the followers of {} ended",
+        options=parser.parse_args(arguments),
         oom_points=OOM_READER,
     )
-    return run_process(child, partial(_serve, child))
+    return run_process(child, _serve)
 
 
-def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
+def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> None:
     root = child.root
-    check_created(root)
-    host, port = parse_place(child.options.bind)
-    os.chdir(run_dir(root))
-    name = f"{FOLLOWERS_SLOT}.lock"
-    lock = FileLock.take(run_dir(root) / name, record=False, wait_s=LOCK_WAIT_S)
-    try:
-        listener = listen(host, port)
-    except OSError as error:
-        raise ServiceNotAvailable(
-            f"cannot listen at {host}:{port}: {error.strerror or error}",
-            "stop who listens there, or name another port",
-        ) from None
-    if not is_loopback(host) and not settings.ha_allowed_peers:
-        log.warning("everybody who reaches this address gets the log", extra=fields(address=host))
-    with WorkerPage.create(root, FOLLOWERS_SLOT) as page:
+    host, port = parse_listen(child.options.bind, DEFAULT_HA_PORT)
+    with take_place(root, FOLLOWERS_SLOT) as page:
+        try:
+            listener = listen(host, port)
+        except OSError as error:
+            raise ServiceNotAvailable(
+                f"cannot listen at {host}:{port}: {error.strerror or error}",
+                "stop who listens there, or name another port",
+            ) from None
+        if not is_loopback(host) and not settings.ha_allowed_peers:
+            details = fields(address=host)
+            log.warning("everybody who reaches this address gets the log", extra=details)
         server = FollowerServer(root, settings, listener, page)
         try:
             child.report_ready(f"tcp://{host}:{listener.getsockname()[1]}")
             server.run(stop)
         finally:
             server.close()
-    lock.release()
-    return EXIT_OK
 
 
 if __name__ == "__main__":

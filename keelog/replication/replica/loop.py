@@ -28,11 +28,9 @@ from node.runtime.process import (
     OOM_WRITER,
     ChildProcess,
     StopFlag,
-    child_parser,
     leave,
     met_damage,
     now_ms,
-    report_recovery,
     run_process,
 )
 from node.runtime.run_files import FOLLOWING, FollowState, read_follow_state, write_follow_state
@@ -44,11 +42,10 @@ from node.runtime.wakeup import SLEEP_S_MAX, Context, Waiters
 from node.serving.request_server import BadFrames, Received, Server
 from node.store.identity.roles import REPLICA, StoreRole, load_role, save_role
 from node.writer.broker_checkpoint import SAVE_EVERY_S
-from node.writer.loop import FOLLOWERS
-from node.writer.recovery import RecoveryProgress
+from node.writer.loop import is_log_follower, log_owner_options, open_own_store
 from node.writer.requests import answer_other
 from node.writer.stats import WriterStats
-from node.writer.store import WriterStore, open_writer_store, store_host_of
+from node.writer.store import WriterStore
 from protocol.errors import BadRequest, MqError, NodeFollows
 from protocol.wire.frames import Header, check_envelope, id_within, refusal, request_id, unpack
 
@@ -301,46 +298,27 @@ class Refusals:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the replica of one store until SIGTERM."""
-    parser = child_parser("keelog.replication.replica.loop", __doc__)
-    parser.add_argument("--bind", default="tcp://127.0.0.1:7851")
-    parser.add_argument("--local", default="", metavar="IPC", help="for clients of this machine")
-    parser.add_argument("--store-port", type=int, default=7850)
-    parser.add_argument("--advertise", default="", metavar="HOST", help="for the store host")
-    for ignored in ("--delays", "--followers"):
-        parser.add_argument(ignored, action="store_true", help="of a writer; a replica ignores it")
-    options = parser.parse_args(arguments)
-    root = options.dir.resolve()
     child = ChildProcess(
         slot="replica",
-        title="keelog-replica",
-        what=f"the replica of {root} cannot start",
-        root=root,
-        options=options,
+        what="the replica of {} cannot start",
+        options=log_owner_options("keelog.replication.replica.loop", __doc__, arguments),
         oom_points=OOM_WRITER,
     )
-    return run_process(child, partial(_serve, child))
+    return run_process(child, _serve)
 
 
-def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
-    options, root = child.options, child.root
+def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> None:
+    root = child.root
     if not settings.follow:
         raise BadRequest("a replica has to follow somebody", "add -X follow=HOST:PORT")
     source = parse_follow(settings.follow)
     finder = MasterFinder(root, source, settings.follow_remoting)
-    store_host = store_host_of(options.bind, options.store_port, options.advertise)
-    progress = RecoveryProgress(partial(report_recovery, child.ready_fd))
-    store = open_writer_store(
-        root,
-        settings_of_copy(settings),
-        store_host,
-        child.ready_fd is None,
-        progress,
-        partial(_prepare, finder=finder, segment_bytes=settings.mapped_file_size_commit_log),
-    )
-    os.chdir(store.run_dir)
+    segment_bytes = settings.mapped_file_size_commit_log
+    prepare = partial(_prepare, finder=finder, segment_bytes=segment_bytes)
+    store = open_own_store(child, settings_of_copy(settings), prepare)
     context: Context = zmq.Context()
-    workers = Waiters(context, root, lambda slot: slot.startswith(FOLLOWERS))
-    server = Server(context, options.bind, local=options.local)
+    workers = Waiters(context, root, is_log_follower)
+    server = Server(context, child.options.bind, local=child.options.local)
     child.what = f"the replica of {root} stops, its log can no longer be trusted"
     replica = Replica(store, server, workers, finder, str(source))
     child.report_ready(server.endpoint)
@@ -354,7 +332,6 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
         server.close()
         raise
     context.destroy(linger=1000)
-    return EXIT_OK
 
 
 def _prepare(root: Path, finder: MasterFinder, segment_bytes: int) -> None:

@@ -25,6 +25,7 @@ from node.runtime.store_paths import (
     MOVE_HINT,
     OFFSETS_FILE_BYTES_MAX,
     QUEUES_FILE_BYTES_MAX,
+    RUN_FILE_BYTES_MAX,
     SMALL_FILE_BYTES_MAX,
     STATS_FILE_BYTES_MAX,
     TOPICS_FILE_BYTES_MAX,
@@ -84,6 +85,13 @@ _OWN_FILES = (
     (re.compile(r"(tails|removed)(\.new)?|run/[^/]+\.rebuilding(\.new)?"), QUEUES_FILE_BYTES_MAX),
     (re.compile(r"run/members(\.new)?"), OFFSETS_FILE_BYTES_MAX),
     (re.compile(r"run/groups(\.new)?"), QUEUES_FILE_BYTES_MAX),
+    (
+        re.compile(
+            r"run/(following|master|other_master|elected|sync-state|followers|timers|clock"
+            r"|recovered|lowered)(\.new)?"
+        ),
+        RUN_FILE_BYTES_MAX,
+    ),
     (re.compile(r"clean(\.new)?|progress/[^/]+|run/[^/]+\.lock"), SMALL_FILE_BYTES_MAX),
     (re.compile(r"run/right(\.new)?"), SMALL_FILE_BYTES_MAX),
     (re.compile(r"run/[^/]+\.page"), PAGE_BYTES),
@@ -120,16 +128,6 @@ def create_store(root: Path) -> None:
         raise StorePermission(
             f"{error.filename}: {error.strerror}", "run as the owner of the store"
         ) from None
-
-
-def check_created(root: Path) -> None:
-    """Raises NotAStore, which names what is missing, unless `create_store` made the store."""
-    for path in (root, root / LOCK_FILE, root / COMMIT_LOG_DIR, run_dir(root)):
-        if not path.exists():
-            raise NotAStore(
-                f"{path} is not there, and only keelog serve makes it",
-                "check the path; keelog serve DIR makes a new store, or takes over a broker's",
-            )
 
 
 def _is_whole(root: Path) -> bool:
