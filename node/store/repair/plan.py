@@ -30,13 +30,15 @@ from node.store.log.segments import Listing, SegmentList, list_folder
 from node.store.queues import QueueFiles
 from node.store.rebuilding import load_rebuilding
 from node.store.repair.steps import (
+    DELETE_FILE,
+    MOVE_FILE,
+    REBUILD_INDEX,
+    REBUILD_QUEUES,
+    REWRITE_CHECKPOINT,
     CutLog,
-    DeleteFile,
+    FileStep,
     FillHole,
     Marker,
-    MoveFile,
-    Rebuild,
-    RewriteCheckpoint,
     Row,
     SetLength,
     Step,
@@ -72,6 +74,7 @@ from protocol.record.lost_marker import (
     queue_marker_bytes_min,
 )
 
+_REBUILDS = {CONSUME_QUEUE_DIR: REBUILD_QUEUES, INDEX_DIR: REBUILD_INDEX}
 _FIRST_BYTES = 160
 """The size of a marker that begins a segment: room for its topic, property and checksum."""
 _NO_LIMIT = 2**63 - 1
@@ -174,28 +177,34 @@ def derived_steps(root: Path, report: VerifyReport, log_changes: bool = False) -
     reasons: dict[str, str] = dict.fromkeys(load_rebuilding(root), "a repair was interrupted here")
     if log_changes:
         reasons |= dict.fromkeys((CONSUME_QUEUE_DIR, INDEX_DIR), "lost records are marked")
-    checkpoint: RewriteCheckpoint | None = None
+    checkpoint: list[Step] = []
     strange = {stranger.where for stranger in strangers(root)}
     for finding in report.findings:
         if finding.file in strange:
             continue  # `plan_log` moves it
         path, folder = Path(finding.file), _folder(root, finding.file)
         if finding.kind == "checkpoint_ahead":
-            checkpoint = RewriteCheckpoint(path, finding.detail)
+            checkpoint = [FileStep(REWRITE_CHECKPOINT, path, finding.detail)]
         elif folder == CONFIG_DIR:
-            steps.append(MoveFile(path, 0, path.stat().st_size, finding.detail))
+            steps.append(_move(path, finding.detail))
         elif folder not in (CONSUME_QUEUE_DIR, INDEX_DIR):
             continue
         elif finding.kind == "foreign_file":
-            steps.append(MoveFile(path, 0, path.lstat().st_size, "is no file of a store"))
+            steps.append(_move(path, "is no file of a store", is_link=True))
             if finding.queue_id is not None:
                 # The queue was not looked at after it, and may lack a file in its place.
                 reasons.setdefault(folder, f"{finding.kind}: {finding.detail}")
         elif finding.severity == "error":
             reasons.setdefault(folder, f"{finding.kind}: {finding.detail}")
     there = [folder for folder in reasons if (root / folder).is_dir() or not log_changes]
-    steps += [Rebuild(root / folder, reasons[folder]) for folder in sorted(there)]
-    return [*steps, *([checkpoint] if checkpoint else [])]
+    steps += [FileStep(_REBUILDS[one], root / one, reasons[one]) for one in sorted(there)]
+    return [*steps, *checkpoint]
+
+
+def _move(path: Path, why: str, offset: int = 0, is_link: bool = False) -> Step:
+    """`is_link`: it may be one, which goes itself."""
+    size = path.stat(follow_symlinks=not is_link).st_size
+    return FileStep(MOVE_FILE, path, why, offset, size)
 
 
 def _folder(root: Path, file: str) -> str:
@@ -214,7 +223,7 @@ def _stranger_steps(root: Path) -> list[Step]:
             raise stranger
     in_the_way = {str(own_dir(root)), str(own_dir(root) / QUARANTINE_DIR)}
     found.sort(key=lambda stranger: stranger.where not in in_the_way)
-    return [MoveFile(p, 0, p.lstat().st_size, s.found) for s in found for p in [Path(s.where)]]
+    return [_move(Path(stranger.where), stranger.found, is_link=True) for stranger in found]
 
 
 class _PaddedFile(OpenFile):
@@ -250,42 +259,34 @@ def _plan_log_files(root: Path, files: OpenFiles) -> _LogFiles:
     folder = root / COMMIT_LOG_DIR
     listing = list_folder(folder)
     steps: list[Step] = [
-        MoveFile(problem.path, 0, problem.path.stat().st_size, "is no file of a store")
+        _move(problem.path, "is no file of a store")
         for problem in listing.problems
         if problem.kind == "foreign_file"
     ]
-    steps += _unfinished_steps(listing)
+    if (last := listing.unfinished) is not None:  # it begins with zeros
+        if last.stat().st_size:
+            steps.append(_move(last, "is too short and begins with nothing", int(last.name)))
+        else:
+            steps.append(FileStep(DELETE_FILE, last, "is empty", int(last.name)))
     odd = [(p.offset, p.path) for p in listing.problems if p.kind == "wrong_length"]
     kept: list[tuple[int, Path]] = list(listing.files)
     for start, path in odd:
         size = path.stat().st_size
         if size == 0:
-            steps.append(DeleteFile(path, start, "is empty"))
+            steps.append(FileStep(DELETE_FILE, path, "is empty", start))
         else:
             kept.append((start, path))
     listing = listing._replace(files=sorted(kept), problems=[], unfinished=None)
     newest, moved = _newest_run(folder, listing, files)
     for run in moved:
         for start, path in run.files:
-            why = "does not join the newest run of segments"
-            steps.append(MoveFile(path, start, path.stat().st_size, why))
+            steps.append(_move(path, "does not join the newest run of segments", start))
     for start, path in newest.files:
         size = path.stat().st_size
         if size != listing.file_bytes:
             steps.append(SetLength(path, start, size, listing.file_bytes))
     segments = SegmentList(folder, newest, files)
     return _LogFiles(segments, steps, [SegmentList(folder, run, files) for run in moved])
-
-
-def _unfinished_steps(listing: Listing) -> list[Step]:
-    """The step for a last file that is too short and begins with zeros."""
-    path = listing.unfinished
-    if path is None:
-        return []
-    start, size = int(path.name), path.stat().st_size
-    if size == 0:
-        return [DeleteFile(path, start, "is empty")]
-    return [MoveFile(path, start, size, "is too short and begins with nothing")]
 
 
 def _newest_run(folder: Path, listing: Listing, files: OpenFiles) -> tuple[Listing, list[Listing]]:
