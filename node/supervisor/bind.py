@@ -6,7 +6,15 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from node.runtime.addresses import address_of, first_address, first_ipv4, listen_at, loopback
+from node.runtime.addresses import (
+    LOOPBACK,
+    PORT_MAX,
+    address_of,
+    first_address,
+    first_ipv4,
+    listen_at,
+    loopback,
+)
 from protocol.addresses import (
     ANY_HOST,
     VIP_DISTANCE,
@@ -21,7 +29,6 @@ _TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[^\[\]:/]+):([0-9]{1,5}|\*)")
 _HTTP = re.compile(r"(?:http://)?(?:(\[[0-9a-fA-F:.]+\]|[^\[\]:/]+):)?([0-9]{1,5})/?")
 _PUBLISHED = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?:([0-9]{1,5})(?:-([0-9]{1,5}))?")
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?\.?")
-_PORT_MAX = 65_535
 FREE_PORTS = range(20_000, 32_000)
 """Below those that the system gives to connections: one of these could take a port before the
 process for which it was chosen."""
@@ -110,7 +117,7 @@ def parse_bind(text: str) -> BindAddress:
     """Reads `tcp://HOST:PORT`, or `HOST:PORT`. Raises BadRequest for anything else."""
     match = _TCP.fullmatch(with_scheme(text))
     port = 0 if match is None or match[2] == "*" else int(match[2])
-    if match is None or port > _PORT_MAX or not _is_host(match[1]):
+    if match is None or port > PORT_MAX or not _is_host(match[1]):
         raise BadRequest(
             f"bind {text[:80]!a} is not an address",
             "write tcp://127.0.0.1:7850, tcp://[::1]:7850, or a host name of this machine",
@@ -123,12 +130,7 @@ def parse_http(text: str) -> BindAddress | None:
 
     Raises BadRequest for anything else.
     """
-    if not text:
-        return None
-    match = _HTTP.fullmatch(text)
-    if match is None or int(match[2]) > _PORT_MAX:
-        raise BadRequest(f"http {text[:80]!a} is not an address", "write 7855 or 127.0.0.1:7855")
-    return BindAddress(match[1] or "127.0.0.1", int(match[2]), any_port=False)
+    return _parse_end(text, f"http {text[:80]!a} is not an address", "7855 or 127.0.0.1:7855")
 
 
 def parse_remoting(text: str) -> BindAddress | None:
@@ -136,18 +138,13 @@ def parse_remoting(text: str) -> BindAddress | None:
 
     Raises BadRequest for anything else.
     """
-    if not text:
-        return None
-    match = _HTTP.fullmatch(text)
-    if match is None or "/" in text or int(match[2]) > _PORT_MAX:
-        raise BadRequest(f"remoting {text[:80]!a} cannot be listened at", "write 127.0.0.1:10911")
-    port = int(match[2])
-    if 0 < port <= VIP_DISTANCE:
+    place = _parse_place(text, "remoting", "127.0.0.1:10911")
+    if place is not None and 0 < place.port <= VIP_DISTANCE:
         raise BadRequest(
             f"remoting {text[:80]!a} leaves no port {VIP_DISTANCE} below it",
             "write 127.0.0.1:10911, or port 0 for free ones",
         )
-    return BindAddress(match[1] or "127.0.0.1", port, any_port=port == 0)
+    return place
 
 
 def parse_ha(text: str) -> BindAddress | None:
@@ -155,13 +152,24 @@ def parse_ha(text: str) -> BindAddress | None:
 
     Raises BadRequest for anything else.
     """
+    return _parse_place(text, "ha", "127.0.0.1:10912")
+
+
+def _parse_place(text: str, name: str, example: str) -> BindAddress | None:
+    why = f"{name} {text[:80]!a} cannot be listened at"
+    if "/" in text:
+        raise BadRequest(why, f"write {example}")
+    place = _parse_end(text, why, example)
+    return None if place is None else replace(place, any_port=place.port == 0)
+
+
+def _parse_end(text: str, why: str, example: str) -> BindAddress | None:
     if not text:
         return None
     match = _HTTP.fullmatch(text)
-    if match is None or "/" in text or int(match[2]) > _PORT_MAX:
-        raise BadRequest(f"ha {text[:80]!a} cannot be listened at", "write 127.0.0.1:10912")
-    port = int(match[2])
-    return BindAddress(match[1] or "127.0.0.1", port, any_port=port == 0)
+    if match is None or int(match[2]) > PORT_MAX:
+        raise BadRequest(why, f"write {example}")
+    return BindAddress(match[1] or LOOPBACK, int(match[2]), any_port=False)
 
 
 def ha_place(text: str, avoid: Collection[int] = ()) -> BindAddress:
@@ -236,7 +244,7 @@ def _parse_places(text: str, said: str, what: str, example: str) -> tuple[str, .
             or "/" in place
             or match[1] in (None, *WILDCARDS)
             or not _is_host(match[1])
-            or not 0 < int(match[2]) <= _PORT_MAX
+            or not 0 < int(match[2]) <= PORT_MAX
         ):
             raise BadRequest(f"{said} names {place[:80]!a}, not a {what}", f"write {example}")
     if len(places) > NAME_SERVERS_MAX:
@@ -304,7 +312,7 @@ def _published(match: re.Match[str], text: str) -> dict[int, int]:
         for first, last in (match.group(1, 2), match.group(3, 4))
     )
     ends = (*outer[:1], *outer[-1:], *own[:1], *own[-1:])
-    if not outer or len(outer) != len(own) or not all(0 < one <= _PORT_MAX for one in ends):
+    if not outer or len(outer) != len(own) or not all(0 < one <= PORT_MAX for one in ends):
         raise BadRequest(
             f"advertise {text[:80]!a}: {match[0]} maps no ports",
             "write PUBLISHED:OWN, as docker run -p: 20911:10911, or 17850-17852:7850-7852",
