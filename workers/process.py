@@ -12,22 +12,9 @@ from typing import Self
 
 import zmq
 
-from node.runtime import disk
+from node.runtime import disk, process
 from node.runtime.event_log import fields
 from node.runtime.locks import FileLock, StoreLock
-from node.runtime.process import (
-    EXIT_FAILED,
-    EXIT_OK,
-    OOM_WORKER,
-    ChildProcess,
-    StopFlag,
-    check_created,
-    child_parser,
-    met_damage,
-    now_ms,
-    report_end,
-    run_process,
-)
 from node.runtime.service_loop import LoopPace
 from node.runtime.settings import Settings
 from node.runtime.state_page import DAMAGED, STOPPED, LogPage, WorkerPage, run_dir
@@ -37,19 +24,7 @@ from node.runtime.wakeup import Context, Waiters, ZmqWakeup, is_reader
 from node.store.condition import Owner, find_owner
 from protocol.errors import CorruptError, NotAStore
 from protocol.names import COMMIT_LOG_DIR
-from workers.dispatch import (
-    HEARTBEAT_S,
-    Breaks,
-    Dispatcher,
-    DispatchPace,
-    FilesLost,
-    Handler,
-    Stopped,
-    TopicGrowth,
-    WorkerSite,
-    WorkerStats,
-    begin,
-)
+from workers import dispatch
 from workers.feed import Feed, LiveFeed, RestingFeed
 from workers.sleep import TurnPace, WorkerSleep, gives_way
 
@@ -78,7 +53,7 @@ class WorkerJob:
 
     slot: str
     title: str
-    make_handler: Callable[[Path, Settings, Feed], Handler]
+    make_handler: Callable[[Path, Settings, Feed], dispatch.Handler]
     flush_pace: Callable[[Settings], LoopPace]
     wakes_readers: bool = False
     clashing: str = ""
@@ -88,35 +63,39 @@ class WorkerJob:
 
 def parser_for(module: str, text: str | None) -> argparse.ArgumentParser:
     """The options of every worker."""
-    parser = child_parser(module, text)
+    parser = process.child_parser(module, text)
     parser.add_argument("--once", action="store_true", help="stop at the end of a log at rest")
     return parser
 
 
 def run_worker(options: argparse.Namespace, job: WorkerJob) -> int:
     """The process from its start to its exit code."""
-    child = ChildProcess(
+    child = process.ChildProcess(
         slot=job.slot,
         title=job.title,
         what=f"the worker {job.slot} of {options.dir} stops",
         options=options,
-        oom_points=OOM_WORKER,
+        oom_points=process.OOM_WORKER,
         foreseen=(CorruptError,),
         is_of_node=not options.once,
     )
 
-    def body(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
+    def body(child: process.ChildProcess, settings: Settings, stop: process.StopFlag) -> int:
         with _Worker(child, job, settings, stop) as worker:
             return worker.run()
 
-    return run_process(child, body)
+    return process.run_process(child, body)
 
 
 class _Worker:
     """One worker's process: owns its lock, its page and its sockets."""
 
     def __init__(
-        self, child: ChildProcess, job: WorkerJob, settings: Settings, stop: StopFlag
+        self,
+        child: process.ChildProcess,
+        job: WorkerJob,
+        settings: Settings,
+        stop: process.StopFlag,
     ) -> None:
         """Raises StoreLocked, NotAStore."""
         self._child = child
@@ -125,8 +104,8 @@ class _Worker:
         self._job = job
         self._stop = stop
         self._is_once = not child.is_of_node
-        self._dispatcher: Dispatcher | None = None
-        self._handler: Handler | None = None
+        self._dispatcher: dispatch.Dispatcher | None = None
+        self._handler: dispatch.Handler | None = None
         self._beat_at = 0.0
         self._files_look_at = 0.0
         self._locks = _enter(self._root, child.is_of_node)
@@ -134,8 +113,8 @@ class _Worker:
         self._locks += _take_locks(self._root, job)
         self._page = WorkerPage.create(self._root, job.slot)
         self._role = job.slot.partition("-")[0]
-        self._stats = WorkerStats(self._root, self._role, job.shard)
-        self._topics: TopicGrowth | None = None
+        self._stats = dispatch.WorkerStats(self._root, self._role, job.shard)
+        self._topics: dispatch.TopicGrowth | None = None
         self._context: Context = zmq.Context()
         self._rest = WorkerSleep(ZmqWakeup(self._context, job.slot), self._page, stop.fd)
         self._readers: Waiters | None = None
@@ -163,15 +142,17 @@ class _Worker:
         """Follows the log until it is time to stop. Raises StoreDamaged, BadRequest."""
         try:
             feed = self._feed()
-        except Stopped:
-            return EXIT_OK
+        except dispatch.Stopped:
+            return process.EXIT_OK
         handler = self._handler = self._job.make_handler(self._root, self._settings, feed)
-        dispatcher = Dispatcher(
-            WorkerSite(self._root, self._job.slot, self._page, self._stats),
+        dispatcher = dispatch.Dispatcher(
+            dispatch.WorkerSite(self._root, self._job.slot, self._page, self._stats),
             feed,
             handler,
-            DispatchPace(self._job.flush_pace(self._settings), self._settings.delay_levels_ms),
-            Breaks(self._pause, lambda: self._stop.is_set),
+            dispatch.DispatchPace(
+                self._job.flush_pace(self._settings), self._settings.delay_levels_ms
+            ),
+            dispatch.Breaks(self._pause, lambda: self._stop.is_set),
         )
         self._dispatcher = dispatcher
         try:
@@ -179,9 +160,9 @@ class _Worker:
             dispatcher.finish()
             if self._topics is not None:
                 self._topics.look_now(dispatcher.records)
-        except Stopped:
+        except dispatch.Stopped:
             dispatcher.close()
-        except FilesLost as lost:
+        except dispatch.FilesLost as lost:
             return self._end_without_files(str(lost), dispatcher, handler)
         except CorruptError as error:
             # All before the damage is kept; starting again cannot help.
@@ -191,30 +172,34 @@ class _Worker:
         finally:
             feed.close()
         self._page.publish(state=STOPPED)
-        return EXIT_OK
+        return process.EXIT_OK
 
-    def _end_without_files(self, why: str, dispatcher: Dispatcher, handler: Handler) -> int:
+    def _end_without_files(
+        self, why: str, dispatcher: dispatch.Dispatcher, handler: dispatch.Handler
+    ) -> int:
         dispatcher.await_flush()
         handler.disown_lost()
         event = "files are lost: the process ends, the next makes them anew"
         log.error(event, extra=fields(why=why))
-        report_end(self._child.ready_fd, f"files are lost: {why}")
-        return EXIT_FAILED
+        process.report_end(self._child.ready_fd, f"files are lost: {why}")
+        return process.EXIT_FAILED
 
-    def _look_at_files(self, handler: Handler, now: float) -> None:
+    def _look_at_files(self, handler: dispatch.Handler, now: float) -> None:
         """Raises FilesLost: nobody else reads what would be written into files without a name."""
         if now >= self._files_look_at:
             self._files_look_at = now + FILES_LOOK_S
             if lost := handler.lost_files():
-                raise FilesLost(lost)
+                raise dispatch.FilesLost(lost)
 
-    def _follow(self, dispatcher: Dispatcher, feed: Feed, handler: Handler) -> None:
+    def _follow(
+        self, dispatcher: dispatch.Dispatcher, feed: Feed, handler: dispatch.Handler
+    ) -> None:
         dispatcher.start()
         self._show_growth(dispatcher.epoch, handler.units)
         topics = None
         if handler.messages_by_topic() is not None:
             counts = TopicCounts(self._root, self._role, self._job.shard)
-            topics = self._topics = TopicGrowth(handler.messages_by_topic, counts)
+            topics = self._topics = dispatch.TopicGrowth(handler.messages_by_topic, counts)
         self._child.report_ready()
         pace = self._job.pace
         while not self._stop.is_set:
@@ -238,13 +223,13 @@ class _Worker:
         if self._child.ready_fd is not None:
             self._outlast_writer(dispatcher)
 
-    def _turn(self, dispatcher: Dispatcher, feed: Feed) -> bool:
+    def _turn(self, dispatcher: dispatch.Dispatcher, feed: Feed) -> bool:
         """In another thread when it gives way: without privileges nobody takes back niceness."""
         if gives_way(feed.peek().readable - dispatcher.done):
-            return begin(lambda: _nicely(dispatcher), "turn").result()
+            return dispatch.begin(lambda: _nicely(dispatcher), "turn").result()
         return dispatcher.turn()
 
-    def _outlast_writer(self, dispatcher: Dispatcher) -> None:
+    def _outlast_writer(self, dispatcher: dispatch.Dispatcher) -> None:
         """The writer waits for us before it leaves the mark of a clean stop. A supervisor stops it
         first; a stop of all processes at once (a control group's) must end in the same order."""
         deadline = time.monotonic() + WRITER_END_S_MAX
@@ -300,11 +285,11 @@ class _Worker:
 
     def _beat(self) -> None:
         now = time.monotonic()
-        if now - self._beat_at >= HEARTBEAT_S:
+        if now - self._beat_at >= dispatch.HEARTBEAT_S:
             self._beat_at = now
             check_held()
-            self._page.beat(now_ms())
-            met_damage.turn(now)
+            self._page.beat(process.now_ms())
+            process.met_damage.turn(now)
             self._stats.publish()
             if self._readers is not None:
                 self._readers.look()
@@ -315,8 +300,8 @@ class _Worker:
         while (left := deadline - time.monotonic()) > 0:
             self._beat()
             if self._stop.is_set:
-                raise Stopped
-            time.sleep(min(left, HEARTBEAT_S))
+                raise dispatch.Stopped
+            time.sleep(min(left, dispatch.HEARTBEAT_S))
 
     def _on_window(self) -> None:
         """Between two windows of the log. Resuming may walk all of it, and can be given up."""
@@ -324,10 +309,10 @@ class _Worker:
         if self._dispatcher is not None and self._dispatcher.done and self._handler is not None:
             self._show_growth(self._dispatcher.epoch, self._handler.units)
         if self._stop.is_set and (self._dispatcher is None or self._dispatcher.is_resuming):
-            raise Stopped
+            raise dispatch.Stopped
 
 
-def _nicely(dispatcher: Dispatcher) -> bool:
+def _nicely(dispatcher: dispatch.Dispatcher) -> bool:
     with suppress(PermissionError):  # where a container forbids the call
         os.nice(NICE)  # of this thread alone
     return dispatcher.turn()
@@ -345,7 +330,7 @@ def _enter(root: Path, is_of_node: bool) -> list[FileLock]:
     Raises NotAStore, StoreLocked.
     """
     if is_of_node:
-        check_created(root)
+        process.check_created(root)
         return []
     if not (root / COMMIT_LOG_DIR).is_dir():
         raise NotAStore(f"{root} holds no {COMMIT_LOG_DIR}/", "check the path")

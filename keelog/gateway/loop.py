@@ -21,19 +21,9 @@ from keelog.gateway.name_servers import OtherMasters, Registrar, promoted_at
 from keelog.gateway.service import GatewayService
 from keelog.gateway.settings import MASTER, BrokerName
 from node.reader.follower import ReaderSite, StoreFollower, open_fitting, transfer_limits
-from node.runtime import disk
+from node.runtime import disk, process
 from node.runtime.addresses import listen_at, parse_listen
 from node.runtime.event_log import fields
-from node.runtime.process import (
-    OOM_READER,
-    ChildProcess,
-    StopFlag,
-    child_parser,
-    leave,
-    met_damage,
-    run_process,
-    take_place,
-)
 from node.runtime.run_files import MasterPlace, read_master_place, write_master_place
 from node.runtime.settings import Settings
 from node.runtime.shortage import is_shortage
@@ -118,7 +108,7 @@ class Gateway:
         self._servers.append(server)
         return int(server.sockets[0].getsockname()[1])
 
-    async def run(self, stop: StopFlag) -> None:
+    async def run(self, stop: process.StopFlag) -> None:
         """Serves until the flag is set, then serves the held pulls. Raises what a turn raises."""
         self._page.publish(state=RUNNING)
         ended = asyncio.Event()
@@ -208,7 +198,7 @@ class Gateway:
         follower.begin_turn(now, is_rung)
         follower.end_turn(now)
         if follower.beat(now, self.service.requests):
-            met_damage.turn(now)
+            process.met_damage.turn(now)
         if now >= self._look_at:
             self._look_at = now + LOOK_S
             self.service.look_around(now)
@@ -224,7 +214,7 @@ class Gateway:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the gateway of a store until SIGTERM."""
-    parser = child_parser("keelog.gateway.loop", __doc__)
+    parser = process.child_parser("keelog.gateway.loop", __doc__)
     parser.add_argument("--bind", default="127.0.0.1:10911", metavar="HOST:PORT")
     parser.add_argument("--node", default=DEFAULT_NODE, help="the node's control address")
     parser.add_argument("--cluster", default="DefaultCluster")
@@ -237,17 +227,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--shards", type=int, default=1, metavar="N", help="how many queue workers the node has"
     )
-    child = ChildProcess(
+    child = process.ChildProcess(
         slot="gateway",
         what="the gateway of {} ended",
         options=parser.parse_args(arguments),
-        oom_points=OOM_READER,
+        oom_points=process.OOM_READER,
         serves_clients=True,
     )
-    return run_process(child, _serve)
+    return process.run_process(child, _serve)
 
 
-def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> None:
+def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFlag) -> None:
     options, root = child.options, child.root
     site = ReaderSite(root, f"{GATEWAY}0", options.shards, settings)
     name = BrokerName(
@@ -261,7 +251,7 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> None:
     )
     name_servers = tuple(filter(None, options.namesrv.split(";")))
     selector = AwakeSelector()
-    with take_place(root, site.slot) as page:
+    with process.take_place(root, site.slot) as page:
         context: Context = zmq.Context()
 
         async def serve() -> None:
@@ -296,4 +286,4 @@ def _state_version(root: Path, settings: Settings) -> int:
 
 
 if __name__ == "__main__":
-    leave(main())
+    process.leave(main())

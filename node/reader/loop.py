@@ -10,18 +10,8 @@ import zmq
 
 from node.reader.follower import ReaderSite, StoreFollower, open_fitting, transfer_limits
 from node.reader.service import ReaderService, ReaderStats
-from node.runtime import disk
+from node.runtime import disk, process
 from node.runtime.event_log import fields
-from node.runtime.process import (
-    OOM_READER,
-    ChildProcess,
-    StopFlag,
-    child_parser,
-    leave,
-    met_damage,
-    run_process,
-    take_place,
-)
 from node.runtime.settings import Settings
 from node.runtime.shortage import is_shortage
 from node.runtime.state_page import RUNNING, STOPPING, WorkerPage
@@ -72,7 +62,7 @@ class Reader:
         """The last turn served one look-up: its client may wait with the next one."""
         self.service.stats = ReaderStats(self._stats.counts, self._topics)
 
-    def run(self, stop: StopFlag) -> None:
+    def run(self, stop: process.StopFlag) -> None:
         """Serves until the flag is set, then answers the held pulls."""
         bell_fd = self._follower.bell_fd
         watched = (*self.server.watched, bell_fd, stop.fd)
@@ -135,7 +125,7 @@ class Reader:
             return
         self._stats.publish()
         self._topics.publish()
-        met_damage.turn(now)
+        process.met_damage.turn(now)
         self.server.turn()
 
     def _stop(self) -> None:
@@ -159,7 +149,7 @@ class Reader:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs one reader of a store until SIGTERM."""
-    parser = child_parser("node.reader.loop", __doc__)
+    parser = process.child_parser("node.reader.loop", __doc__)
     parser.add_argument("--bind", default="tcp://127.0.0.1:7852")
     parser.add_argument("--local", default="", metavar="IPC", help="for clients of this machine")
     parser.add_argument("--index", type=int, default=0, metavar="I", help="which reader this is")
@@ -167,22 +157,22 @@ def main(arguments: list[str] | None = None) -> int:
         "--shards", type=int, default=1, metavar="N", help="how many queue workers the node has"
     )
     options = parser.parse_args(arguments)
-    child = ChildProcess(
+    child = process.ChildProcess(
         slot=f"reader-{options.index}",
         what=f"reader {options.index} of {{}} ended",
         options=options,
-        oom_points=OOM_READER,
+        oom_points=process.OOM_READER,
         serves_clients=True,
     )
-    return run_process(child, _serve)
+    return process.run_process(child, _serve)
 
 
-def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> None:
+def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFlag) -> None:
     options, root = child.options, child.root
     if options.index < 0 or options.shards < 1:
         raise BadRequest(f"reader {options.index} of a node with {options.shards} queue workers")
     site = ReaderSite(root, f"{READER}{options.index}", options.shards, settings)
-    with take_place(root, site.slot) as page:
+    with process.take_place(root, site.slot) as page:
         context: Context = zmq.Context()
         bulk = bulk_socket(options.local) if options.local else ""
         server = Server(
@@ -196,4 +186,4 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> None:
 
 
 if __name__ == "__main__":
-    leave(main())
+    process.leave(main())

@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import Self
 
-from node.runtime.store_paths import check_held, open_regular
-from protocol.errors import NotAStore, StoreError, StoreLocked, StorePermission
+from node.runtime.store_paths import check_held, no_permission, open_regular
+from protocol.errors import NotAStore, StoreError, StoreLocked
 from protocol.names import LOCK_FILE
 
 _F_OFD_GETLK, _F_OFD_SETLK = 36, 37
@@ -58,9 +58,7 @@ class FileLock:
                 f"{path} is not there, and only keelog serve makes it", "check the path"
             ) from None
         except PermissionError as error:
-            raise StorePermission(
-                f"{path}: {error.strerror}", "run as the owner of the store"
-            ) from None
+            raise no_permission(error, path) from None
         _close_to_readers(descriptor)
         deadline = time.monotonic() + wait_s
         try:

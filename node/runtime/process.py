@@ -36,21 +36,11 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, NoReturn, TypeGuard
 
+from node.runtime import shortage
 from node.runtime.disk import DISK_FULL, NO_RESOURCES
 from node.runtime.event_log import LAST_WORDS_S, fields, log_to_stderr, obey_log_signals, stderr
 from node.runtime.locks import FileLock
 from node.runtime.settings import Settings, load_settings
-from node.runtime.shortage import (
-    FREE_SPACE,
-    TASKS_OF_CHILD,
-    check_file_limit,
-    check_task_limit,
-    in_our_words,
-    is_disk_full,
-    is_shortage,
-    lacks_resources,
-    refusal_for,
-)
 from node.runtime.state_page import PageAbsent, WorkerPage, run_dir
 from node.runtime.store_paths import IrregularFile, check_held, hold_store
 from protocol.errors import (
@@ -213,14 +203,14 @@ def run_process(child: ChildProcess, body: Body) -> int:
     threading.excepthook = lambda caught: _end(child, caught.exc_value)
     try:
         if child.is_of_node:
-            check_file_limit()
-            check_task_limit(TASKS_OF_CHILD, "each process of this node")
+            shortage.check_file_limit()
+            shortage.check_task_limit(shortage.TASKS_OF_CHILD, "each process of this node")
         settings = load_settings(child.options.settings)
         if child.is_of_node:
             hold_store(child.root, child.options.held)
         return body(child, settings, stop) or EXIT_OK
     except BaseException as caught:  # noqa: BLE001 (whatever it is, it ends the process)
-        error = in_our_words(caught)
+        error = shortage.in_our_words(caught)
         if isinstance(error, MqError | OSError) and not child.is_ready:
             return end_badly(child.what, error, str(child.root), child.ready_fd)
         _end(child, error)
@@ -269,7 +259,7 @@ def child_parser(module: str, text: str | None) -> argparse.ArgumentParser:
 
 def _end(child: ChildProcess, error: BaseException | None) -> NoReturn:
     """Ends the process at once, whatever its other threads do, even when memory is short."""
-    code, error = EXIT_UNEXPECTED, in_our_words(error)
+    code, error = EXIT_UNEXPECTED, shortage.in_our_words(error)
     try:
         if isinstance(error, PageAbsent):
             code = EXIT_FAILED
@@ -297,7 +287,7 @@ def _is_in_words(error: BaseException | None, child: ChildProcess) -> TypeGuard[
             _log_traceback(error)
         return error.errno is not None
     is_foreseen = isinstance(error, (StoreMoved, IrregularFile, *child.foreseen))
-    return is_foreseen or is_shortage(error)
+    return is_foreseen or shortage.is_shortage(error)
 
 
 def unexpected(error: BaseException | None) -> str:
@@ -342,9 +332,9 @@ def ignore_stop_signals() -> None:
 
 def exit_code(error: MqError) -> int:
     """The exit code by which a supervisor decides what to do after an error."""
-    if is_disk_full(error):
+    if shortage.is_disk_full(error):
         return EXIT_DISK_FULL
-    if lacks_resources(error):
+    if shortage.lacks_resources(error):
         return EXIT_NO_RESOURCES
     if isinstance(error, StoreLocked):
         return EXIT_LOCKED
@@ -392,10 +382,10 @@ def _moved_meanwhile() -> StoreMoved | None:
 def disk_error(error: OSError, place: str) -> MqError:
     """Our error for one of the disk. It names `place` if the error names no file."""
     if error.errno in NO_RESOURCES:
-        return refusal_for(error, place)
+        return shortage.refusal_for(error, place)
     text = f"{error.filename or place}: {error.strerror or error}"
     if error.errno in DISK_FULL:
-        return ServiceNotAvailable(f"disk_full: {text}", FREE_SPACE)
+        return ServiceNotAvailable(f"disk_full: {text}", shortage.FREE_SPACE)
     return MqError(f"disk_error: {text}", "mend the disk, then start the node again")
 
 

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 from protocol.errors import NotAStore, StoreDamaged, StoreMoved, StorePermission
 from protocol.names import LOCK_FILE
 
+OWNER_HINT = "run as the owner of the store"
 MOVED_HINT = "stop the node, then put the directory back, or serve it where it is now"
 _REMOVED = " (deleted)"
 _Identity = tuple[int, int]
@@ -81,9 +82,7 @@ class HeldStore:
                 os.close(descriptor)
                 raise
         except PermissionError as error:
-            raise StorePermission(
-                f"{root}: {error.strerror}", "run as the owner of the store"
-            ) from None
+            raise no_permission(error, root) from None
         except (FileNotFoundError, NotADirectoryError):
             lock = root / LOCK_FILE
             what = f"{lock} is not there" if root.is_dir() else f"{root} is not a directory"
@@ -129,6 +128,11 @@ class HeldStore:
     def close(self) -> None:
         """Gives the directory back."""
         os.close(self._descriptor)
+
+
+def no_permission(error: PermissionError, path: Path | str = "") -> StorePermission:
+    """Our error for the system's, which names `path`, else the file of the error."""
+    return StorePermission(f"{path or error.filename}: {error.strerror}", OWNER_HINT)
 
 
 _held: HeldStore | None = None

@@ -14,20 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from node.runtime.locks import record_lock_of
 from node.runtime.store_paths import IrregularFile, open_regular, read_bounded
-from node.store.checkpoints import (
-    EPOCHS_FILE,
-    EpochLine,
-    Tails,
-    WorkerCheckpoint,
-    durable_end,
-    epoch_end,
-    list_progress,
-    load_epochs,
-    load_owner,
-    load_removed,
-    load_tails,
-    own_dir,
-)
+from node.store import checkpoints
 from node.store.file_cache import refuse
 from node.store.identity.places import check_links, check_own_files
 from protocol.derived.file_layouts import StoreCheckpoint, decode_checkpoint
@@ -67,8 +54,8 @@ class Condition(NamedTuple):
     floor: int
     queues_done: int | None
     index_done: int | None
-    tails: Tails | None
-    epochs: list[EpochLine] = []  # noqa: RUF012  (never changed)
+    tails: checkpoints.Tails | None
+    epochs: list[checkpoints.EpochLine] = []  # noqa: RUF012  (never changed)
     was_ours: bool = False
     is_sealed: bool = False
     removed: Removed = NOTHING_REMOVED
@@ -88,7 +75,7 @@ def check_is_store(root: Path, strict: bool = True) -> None:
         known = (COMMIT_LOG_DIR, CHECKPOINT_FILE, CONSUME_QUEUE_DIR)
         names = {path.name for path in root.iterdir()}
         # Not any folder of our name: a checkout of this project has one too.
-        is_ours = (root / KEELOG_DIR / EPOCHS_FILE).exists()
+        is_ours = (root / KEELOG_DIR / checkpoints.EPOCHS_FILE).exists()
     except PermissionError as error:
         refuse(root, error)
     if not is_ours and not names.intersection(known):
@@ -125,23 +112,31 @@ def read_condition(root: Path, strict: bool = True) -> Condition:
             return missing
 
     try:
-        is_ours = own_dir(root).is_dir()
-        no_epochs: list[EpochLine] = []
-        none_saved: dict[str, WorkerCheckpoint] = {}
-        epochs = read(lambda: load_epochs(root), no_epochs) if is_ours else no_epochs
-        tails = read(lambda: load_tails(root), None) if is_ours else None
-        removed = read(lambda: load_removed(root), NOTHING_REMOVED) if is_ours else NOTHING_REMOVED
+        is_ours = checkpoints.own_dir(root).is_dir()
+        no_epochs: list[checkpoints.EpochLine] = []
+        none_saved: dict[str, checkpoints.WorkerCheckpoint] = {}
+        epochs = read(lambda: checkpoints.load_epochs(root), no_epochs) if is_ours else no_epochs
+        tails = read(lambda: checkpoints.load_tails(root), None) if is_ours else None
+        removed = (
+            read(lambda: checkpoints.load_removed(root), NOTHING_REMOVED)
+            if is_ours
+            else NOTHING_REMOVED
+        )
         if tails is not None:
             next_offset = removed.next_offsets(tails.at, tails.next_offset)
             tails = tails._replace(next_offset=next_offset)
-        progress = read(lambda: list_progress(root), none_saved) if is_ours else none_saved
+        progress = (
+            read(lambda: checkpoints.list_progress(root), none_saved) if is_ours else none_saved
+        )
         owner = read(lambda: _last_line(root, epochs), None)
         vouched = max(epochs[-1].start if epochs else 0, tails.at if tails is not None else 0)
         return Condition(
             is_ours=is_ours,
             is_clean=not (root / ABORT_FILE).exists(),
             checkpoint=read(lambda: read_checkpoint(root), decode_checkpoint(b"")),
-            floor=read(lambda: durable_end(root, epochs, tails), vouched) if is_ours else 0,
+            floor=read(lambda: checkpoints.durable_end(root, epochs, tails), vouched)
+            if is_ours
+            else 0,
             queues_done=_done(progress, QUEUE_WORKER_PREFIX, epochs),
             index_done=_done(progress, INDEX_WORKER, epochs),
             tails=tails,
@@ -151,24 +146,26 @@ def read_condition(root: Path, strict: bool = True) -> Condition:
             removed=removed,
         )
     except OSError as error:
-        refuse(own_dir(root), error)
+        refuse(checkpoints.own_dir(root), error)
 
 
-def _last_line(root: Path, epochs: list[EpochLine]) -> EpochLine | None:
+def _last_line(root: Path, epochs: list[checkpoints.EpochLine]) -> checkpoints.EpochLine | None:
     """The epoch of the last writer that appended, if it was ours.
 
     Later lines are of starts that were killed before their first append.
     """
-    owner = load_owner(root)
+    owner = checkpoints.load_owner(root)
     return next((line for line in epochs if line.epoch == owner), None)
 
 
-def _done(saved: dict[str, WorkerCheckpoint], prefix: str, epochs: list[EpochLine]) -> int | None:
+def _done(
+    saved: dict[str, checkpoints.WorkerCheckpoint], prefix: str, epochs: list[checkpoints.EpochLine]
+) -> int | None:
     """The lowest checkpoint of these workers, each cut at the end of its epoch."""
     ends = []
     for worker, progress in saved.items():
         if worker.startswith(prefix):
-            end = epoch_end(epochs, progress.epoch)
+            end = checkpoints.epoch_end(epochs, progress.epoch)
             ends.append(progress.offset if end is None else min(progress.offset, end))
     return min(ends, default=None)
 

@@ -18,6 +18,7 @@ from node.runtime.process import check_created, now_ms
 from node.runtime.settings import Settings
 from node.runtime.shortage import as_refusal
 from node.runtime.state_page import RECOVERING, STOPPED, LogPage, run_dir
+from node.runtime.store_paths import no_permission
 from node.runtime.stored_times import (
     SET_MS,
     SETS_MAX,
@@ -65,7 +66,7 @@ from node.writer.repeats import KeyWindow, StoredOnce
 from node.writer.topic_table import TopicTable
 from protocol.addresses import WILDCARDS
 from protocol.derived.removed import Removed
-from protocol.errors import NotAStore, StorePermission
+from protocol.errors import NotAStore
 from protocol.ids import Host, Queue
 from protocol.kernel import loader
 from protocol.names import (
@@ -460,9 +461,7 @@ def open_writer_store(
             lock.release()
             raise
     except PermissionError as error:
-        raise StorePermission(
-            f"{error.filename}: {error.strerror}", "run as the owner of the store"
-        ) from None
+        raise no_permission(error) from None
 
 
 def _open_locked(

@@ -24,32 +24,13 @@ from keelog.replication.followers.connection import (
     PlainWire,
     SwitchWire,
 )
-from node.runtime import disk
+from node.runtime import disk, process, wakeup
 from node.runtime.addresses import AllowedPeers, listen_at, parse_listen
 from node.runtime.event_log import fields
-from node.runtime.process import (
-    OOM_READER,
-    ChildProcess,
-    StopFlag,
-    child_parser,
-    leave,
-    met_damage,
-    now_ms,
-    run_process,
-    take_place,
-)
 from node.runtime.run_files import FollowersState, write_followers
 from node.runtime.settings import Settings
 from node.runtime.state_page import NEVER, RUNNING, STOPPED, STOPPING, WorkerPage
 from node.runtime.store_paths import check_held
-from node.runtime.wakeup import (
-    FOLLOWERS_SLOT,
-    SLEEP_S_MAX,
-    WRITER_SLOT,
-    DatagramRinger,
-    DatagramWakeup,
-    quiet_sleep_s,
-)
 from node.store.identity.roles import load_master_epochs
 from protocol.addresses import is_loopback
 from protocol.errors import ServiceNotAvailable
@@ -96,8 +77,8 @@ class FollowerServer:
         )
         self._ahead = AheadBefore()
         self._connections: dict[int, FollowerConnection] = {}
-        self._wakeup = DatagramWakeup(FOLLOWERS_SLOT)
-        self._writer = DatagramRinger(WRITER_SLOT)
+        self._wakeup = wakeup.DatagramWakeup(wakeup.FOLLOWERS_SLOT)
+        self._writer = wakeup.DatagramRinger(wakeup.WRITER_SLOT)
         self._epoll = select.epoll()
         for fd in (listener.fileno(), self._wakeup.watched):
             self._epoll.register(fd, select.EPOLLIN)
@@ -110,7 +91,7 @@ class FollowerServer:
         self._heartbeat_at = self._show_at = self._accept_at = 0.0
         self._shown: FollowersState | None = None
 
-    def run(self, stop: StopFlag) -> None:
+    def run(self, stop: process.StopFlag) -> None:
         """Serves until the flag is set, then until all have the end of the log, STOP_S_MAX at most.
 
         Raises StoreMoved.
@@ -145,7 +126,7 @@ class FollowerServer:
             self._page.publish(wake_at=self._log.end + 1 if waits else NEVER)
             if not self._log.has_grown:
                 quiet_s = time.monotonic() - self._grew_at
-                sleep_s = quiet_sleep_s(quiet_s, LOOK_S_MIN) if waits else SLEEP_S_MAX
+                sleep_s = wakeup.quiet_sleep_s(quiet_s, LOOK_S_MIN) if waits else wakeup.SLEEP_S_MAX
         found = dict(self._epoll.poll(sleep_s))
         self._page.publish(wake_at=NEVER)
         return found
@@ -173,8 +154,8 @@ class FollowerServer:
         if is_due:
             self._heartbeat_at = now
             check_held()
-            self._page.beat(now_ms())
-            met_damage.turn(now)
+            self._page.beat(process.now_ms())
+            process.met_damage.turn(now)
             self._log.look_for_page()
         if now >= self._show_at:
             self._show_at = now + SHOW_S
@@ -216,7 +197,7 @@ class FollowerServer:
             address,
             self._pace,
             now,
-            now_ms(),
+            process.now_ms(),
             self._new_wire(),
             self._admit if self._rule is None else None,
         )
@@ -309,22 +290,22 @@ def listen(host: str, port: int) -> socket.socket:
 
 def main(arguments: list[str] | None = None) -> int:
     """Serves the followers of a store until SIGTERM."""
-    parser = child_parser("keelog.replication.followers.loop", __doc__)
+    parser = process.child_parser("keelog.replication.followers.loop", __doc__)
     parser.add_argument("--bind", default=f"127.0.0.1:{DEFAULT_HA_PORT}", metavar="HOST:PORT")
-    child = ChildProcess(
+    child = process.ChildProcess(
         slot="followers",
         title="keelog-follow",
         what="the process for the followers of {} ended",
         options=parser.parse_args(arguments),
-        oom_points=OOM_READER,
+        oom_points=process.OOM_READER,
     )
-    return run_process(child, _serve)
+    return process.run_process(child, _serve)
 
 
-def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> None:
+def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFlag) -> None:
     root = child.root
     host, port = parse_listen(child.options.bind, DEFAULT_HA_PORT)
-    with take_place(root, FOLLOWERS_SLOT) as page:
+    with process.take_place(root, wakeup.FOLLOWERS_SLOT) as page:
         try:
             listener = listen(host, port)
         except OSError as error:
@@ -344,4 +325,4 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> None:
 
 
 if __name__ == "__main__":
-    leave(main())
+    process.leave(main())

@@ -26,38 +26,17 @@ from keelog.replication.keeper.sync_set import SyncSet
 from keelog.replication.replica.comparison import LogsPart, ask_greeting
 from keelog.replication.replica.questions import RemotingAsker
 from keelog.replication.roles import follow, lead
-from node.runtime import disk
+from node.runtime import disk, run_files
 from node.runtime.event_log import fields
 from node.runtime.process import StopFlag, now_ms, reap_adopted
-from node.runtime.run_files import (
-    FOLLOWS,
-    LEADS,
-    WAITS,
-    ElectedState,
-    FollowState,
-    forget_sync_state,
-    read_follow_state,
-    read_followers,
-    write_elected,
-    write_follow_state,
-    write_sync_state,
-)
 from node.runtime.settings import Settings
 from node.runtime.state_page import LogPage, LogState
 from node.store.identity.places import create_store
 from node.store.identity.roles import load_master_epochs
 from protocol.errors import BadRequest, ServiceNotAvailable, StoreLocked
 from protocol.ha import last_number
+from protocol.remoting import controller
 from protocol.remoting.codes import RequestCode, ResponseCode
-from protocol.remoting.controller import (
-    ControllerCode,
-    ControllerReply,
-    GroupView,
-    SyncStateSet,
-    encode_sync_state_set,
-    parse_group,
-    parse_sync_state_set,
-)
 
 log = logging.getLogger("keelog.keeper")
 
@@ -116,12 +95,12 @@ class Keeper:
         self._id = 0
         self._values: Mapping[str, str] | None = None
         self._log_end = 0
-        self._shown = ElectedState(controllers_all=len(options.controllers))
+        self._shown = run_files.ElectedState(controllers_all=len(options.controllers))
         self._sync: SyncSet | None = None
         self._written: object = None
         self._elect_at = self._join_until = 0.0
         self._why = ""
-        write_elected(self._root, self._shown)
+        run_files.write_elected(self._root, self._shown)
 
     def run(self, stop: StopFlag) -> int:
         """Runs until the flag is set, or the node ends by itself; returns the exit code.
@@ -164,19 +143,19 @@ class Keeper:
         self._why = why
         self._show(view, why)
 
-    def _ask_group(self) -> GroupView:
+    def _ask_group(self) -> controller.GroupView:
         ext = {"brokerName": self._options.member.broker}
-        answer = self._controllers.ask(ControllerCode.GET_REPLICA_INFO, ext)
-        if answer.code == ControllerReply.BROKER_METADATA_NOT_EXIST:
+        answer = self._controllers.ask(controller.ControllerCode.GET_REPLICA_INFO, ext)
+        if answer.code == controller.ControllerReply.BROKER_METADATA_NOT_EXIST:
             self._id = register(self._root, self._controllers, self._options.member)
         if answer.code != ResponseCode.SUCCESS:
             raise ServiceNotAvailable(f"who is master: code {answer.code}: {answer.remark[:200]}")
         try:
-            return parse_group(answer.ext, answer.body)
+            return controller.parse_group(answer.ext, answer.body)
         except BadRequest as error:
             raise ServiceNotAvailable(error.reason) from None
 
-    def _obey(self, view: GroupView, now: float) -> None:
+    def _obey(self, view: controller.GroupView, now: float) -> None:
         shown = self._shown
         if not view.master_id:
             self._elect(now)
@@ -185,18 +164,22 @@ class Keeper:
                 f"a controller says epoch {view.master_epoch}, epoch {shown.epoch} was heard before"
             )
         elif view.master_id == self._id:
-            if (shown.role, shown.epoch) == (LEADS, view.master_epoch):
+            if (shown.role, shown.epoch) == (run_files.LEADS, view.master_epoch):
                 self._keep_in_sync(view, now)
             else:
                 self._lead(view)
         elif self._has_to_follow(view, now):
             self._follow(view, now)
 
-    def _has_to_follow(self, view: GroupView, now: float) -> bool:
+    def _has_to_follow(self, view: controller.GroupView, now: float) -> bool:
         shown = self._shown
-        if (shown.role, shown.epoch, shown.master) != (FOLLOWS, view.master_epoch, view.master):
+        if (shown.role, shown.epoch, shown.master) != (
+            run_files.FOLLOWS,
+            view.master_epoch,
+            view.master,
+        ):
             return True
-        has_parted = read_follow_state(self._root).kind == LogsPart.__name__
+        has_parted = run_files.read_follow_state(self._root).kind == LogsPart.__name__
         return has_parted and now - self._started_at > AGAIN_S
 
     def _elect(self, now: float) -> None:
@@ -212,13 +195,13 @@ class Keeper:
             "designateElect": "false",
             "invokeTime": str(now_ms()),
         }
-        answer = self._controllers.ask(ControllerCode.ELECT_MASTER, ext)
-        if answer.code not in (ResponseCode.SUCCESS, ControllerReply.MASTER_STILL_EXIST):
+        answer = self._controllers.ask(controller.ControllerCode.ELECT_MASTER, ext)
+        if answer.code not in (ResponseCode.SUCCESS, controller.ControllerReply.MASTER_STILL_EXIST):
             raise ServiceNotAvailable(f"no master is known: {answer.remark[:200]}")
 
     # -- roles ---------------------------------------------------------------------------------
 
-    def _lead(self, view: GroupView) -> None:
+    def _lead(self, view: controller.GroupView) -> None:
         """Stops the node, begins the epoch, starts it as the master."""
         began = time.monotonic()
         self._stop_node()
@@ -227,11 +210,11 @@ class Keeper:
         self._sync = SyncSet(self._id, view.in_sync, now_ms(), late_s)
         self._write_sync_state()
         self._start_node(["--broker-id", "0"])
-        self._note_role(LEADS, view)
+        self._note_role(run_files.LEADS, view)
         took = round(time.monotonic() - began, 3)
         log.info("leads", extra=fields(epoch=view.master_epoch, end=end, took_s=took))
 
-    def _follow(self, view: GroupView, now: float) -> None:
+    def _follow(self, view: controller.GroupView, now: float) -> None:
         """Once the master is there: stops the node, cuts what the master does not have, starts it
         as its replica. Until then the node goes on as what it is."""
         ha = _replication_of(view.master)
@@ -244,35 +227,35 @@ class Keeper:
         self._stop_node()
         joined = follow(self._root, self._settings, ha, greeting)
         # What an earlier replica has found counts no more, but for which topics it knew.
-        topics_end = min(read_follow_state(self._root).topics_end, joined.end)
-        write_follow_state(self._root, FollowState(topics_end=topics_end))
+        topics_end = min(run_files.read_follow_state(self._root).topics_end, joined.end)
+        run_files.write_follow_state(self._root, run_files.FollowState(topics_end=topics_end))
         role = ["--broker-id", str(self._id), "--follow", ha]
         self._start_node([*role, "-X", f"store.follow_remoting={view.master}"])
-        self._note_role(FOLLOWS, view)
+        self._note_role(run_files.FOLLOWS, view)
         extra = fields(master=view.master, epoch=view.master_epoch, **joined._asdict())
         log.info("follows", extra=extra)
 
     def _stop_node(self) -> None:
         self._node.stop()
         self._sync = self._written = None
-        self._shown = self._shown._replace(role=WAITS)
-        forget_sync_state(self._root)
+        self._shown = self._shown._replace(role=run_files.WAITS)
+        run_files.forget_sync_state(self._root)
 
     def _start_node(self, role: Sequence[str]) -> None:
         self._node.start([*role, "-X", f"store.controller_id={self._id}"])
         self._started_at = time.monotonic()
 
-    def _note_role(self, role: str, view: GroupView) -> None:
+    def _note_role(self, role: str, view: controller.GroupView) -> None:
         self._shown = self._shown._replace(role=role, epoch=view.master_epoch, master=view.master)
 
     # -- as the master -------------------------------------------------------------------------
 
-    def _keep_in_sync(self, view: GroupView, now: float) -> None:
+    def _keep_in_sync(self, view: controller.GroupView, now: float) -> None:
         sync = self._sync
         assert sync is not None
         sync.adopt(view.in_sync)
         self._write_sync_state()
-        wanted = sync.turn(now, read_followers(self._root), self._log().appended)
+        wanted = sync.turn(now, run_files.read_followers(self._root), self._log().appended)
         self._write_sync_state()
         if wanted is None:
             return
@@ -289,7 +272,7 @@ class Keeper:
             log.info("in sync", extra=fields(ids=ids, epoch=found.epoch))
         self._write_sync_state()
 
-    def _alter(self, wanted: frozenset[int], epoch: int) -> SyncStateSet | None:
+    def _alter(self, wanted: frozenset[int], epoch: int) -> controller.SyncStateSet | None:
         """1001. None: the controller makes no such change. Raises ControllersAway."""
         ext = {
             "brokerName": self._options.member.broker,
@@ -297,11 +280,11 @@ class Keeper:
             "masterEpoch": str(self._shown.epoch),
             "invokeTime": str(now_ms()),
         }
-        body = encode_sync_state_set(SyncStateSet(wanted, epoch))
-        answer = self._controllers.ask(ControllerCode.ALTER_SYNC_STATE_SET, ext, body)
+        body = controller.encode_sync_state_set(controller.SyncStateSet(wanted, epoch))
+        answer = self._controllers.ask(controller.ControllerCode.ALTER_SYNC_STATE_SET, ext, body)
         if answer.code == ResponseCode.SUCCESS:
             try:
-                return parse_sync_state_set(answer.body)
+                return controller.parse_sync_state_set(answer.body)
             except BadRequest as error:
                 raise ControllersAway(error.reason) from None
         log.warning("those in sync stay", extra=fields(code=answer.code, why=answer.remark))
@@ -309,7 +292,7 @@ class Keeper:
 
     def _write_sync_state(self) -> None:
         if self._sync is not None and self._sync.state != self._written:
-            write_sync_state(self._root, self._sync.state)
+            run_files.write_sync_state(self._root, self._sync.state)
             self._written = self._sync.state
 
     # -- what others see -----------------------------------------------------------------------
@@ -341,7 +324,7 @@ class Keeper:
             return page.read()
         return LogState(*(0 for _ in LogState._fields))
 
-    def _show(self, view: GroupView | None, why: str) -> None:
+    def _show(self, view: controller.GroupView | None, why: str) -> None:
         shown = self._shown._replace(
             broker_id=self._id,
             leader=self._controllers.leader,
@@ -356,7 +339,7 @@ class Keeper:
                 heard_ms=now_ms(),
             )
         with suppress(FileNotFoundError), disk.if_room():
-            write_elected(self._root, shown)
+            run_files.write_elected(self._root, shown)
         self._shown = shown
 
 

@@ -20,19 +20,9 @@ from keelog.replication.replica.log_copy import LogCopy, begin_as_master, has_lo
 from keelog.replication.replica.master_link import MasterFinder
 from keelog.replication.replica.questions import ask_facts
 from keelog.replication.replica.tables import MasterTables
-from node.runtime import disk
+from node.runtime import disk, process
 from node.runtime.addresses import parse_follow
 from node.runtime.event_log import fields
-from node.runtime.process import (
-    EXIT_OK,
-    OOM_WRITER,
-    ChildProcess,
-    StopFlag,
-    leave,
-    met_damage,
-    now_ms,
-    run_process,
-)
 from node.runtime.run_files import FOLLOWING, FollowState, read_follow_state, write_follow_state
 from node.runtime.settings import Settings
 from node.runtime.shortage import as_refusal
@@ -101,7 +91,7 @@ class Replica:
         self._role_at = now
         save_role(store.root, self._role)
 
-    def run(self, stop: StopFlag) -> None:
+    def run(self, stop: process.StopFlag) -> None:
         """Follows until the flag is set, then stops in order. Raises OSError, StoreMoved and
         StartsElsewhere."""
         self.store.page.publish(state=RUNNING)
@@ -150,7 +140,7 @@ class Replica:
         else:
             store.page.publish(state=RUNNING)
         store.beat()
-        met_damage.turn(now)
+        process.met_damage.turn(now)
         self.stats.publish(0, 0)
         self.workers.look()
         self.server.turn()
@@ -217,7 +207,7 @@ class Replica:
     def _lag_ms(self, lag_bytes: int) -> int:
         """How old the first byte is that may be missing here: it came after the newest record, and
         after the moment in which nothing was missing. A master that is away may have more."""
-        now, follower = now_ms(), self.follower
+        now, follower = process.now_ms(), self.follower
         if follower.is_connected and not lag_bytes:
             if follower.state == FOLLOWING:
                 self._level_ms = now
@@ -298,16 +288,16 @@ class Refusals:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the replica of one store until SIGTERM."""
-    child = ChildProcess(
+    child = process.ChildProcess(
         slot="replica",
         what="the replica of {} cannot start",
         options=log_owner_options("keelog.replication.replica.loop", __doc__, arguments),
-        oom_points=OOM_WRITER,
+        oom_points=process.OOM_WRITER,
     )
-    return run_process(child, _serve)
+    return process.run_process(child, _serve)
 
 
-def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> None:
+def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFlag) -> None:
     root = child.root
     if not settings.follow:
         raise BadRequest("a replica has to follow somebody", "add -X follow=HOST:PORT")
@@ -327,7 +317,7 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> None:
     except StartsElsewhere:
         # Nothing was copied yet: the next start of this process makes the log anew.
         log.info("starts again: the master's log begins elsewhere")
-        os._exit(EXIT_OK)
+        os._exit(process.EXIT_OK)
     except MqError:
         server.close()
         raise
@@ -345,4 +335,4 @@ def _prepare(root: Path, finder: MasterFinder, segment_bytes: int) -> None:
 
 
 if __name__ == "__main__":
-    leave(main())
+    process.leave(main())

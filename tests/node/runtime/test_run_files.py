@@ -59,12 +59,9 @@ def test_a_folder_in_the_place_of_a_file_is_named_whether_it_is_read_or_written(
 ) -> None:
     path = run_dir(root) / name
     path.mkdir()
-    for call in (
-        lambda: getattr(run_files, f"read_{what}")(root),
-        lambda: getattr(run_files, f"write_{what}")(root, state),
-    ):
+    for verb, more in (("read", ()), ("write", (state,))):
         with pytest.raises(IrregularFile) as caught:
-            call()
+            getattr(run_files, f"{verb}_{what}")(root, *more)
         assert caught.value.where == str(path)
         assert caught.value.found == "is no file, but a folder"
 
