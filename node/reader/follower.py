@@ -12,19 +12,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from node.reader.pull_desk import PullDesk
+from node.runtime import wakeup
 from node.runtime.event_log import fields
 from node.runtime.process import machine_memory_bytes, now_ms
 from node.runtime.settings import Settings
 from node.runtime.state_page import DAMAGED, NEVER, RUNNING, STOPPED, StatePages, WorkerPage
 from node.runtime.store_paths import is_in_place
-from node.runtime.wakeup import (
-    QUIET_SHARE,
-    SLEEP_S_MAX,
-    Context,
-    DatagramWakeup,
-    Waiters,
-    quiet_sleep_s,
-)
 from node.store.condition import QUEUE_WORKER_PREFIX
 from node.store.opening import RunningStore
 from node.store.query.pull import TransferLimits
@@ -35,9 +28,9 @@ log = logging.getLogger("keelog.reader")
 TICK_MS = 4
 """The most between looks at the pages while a pull waits and messages flow: a lost ring costs less
 than 5 ms. After a quiet time a look comes less often."""
-BUSY_S = TICK_MS / 1000 * QUIET_SHARE
+BUSY_S = TICK_MS / 1000 * wakeup.QUIET_SHARE
 """So soon after the log grew, a look comes after TICK_MS."""
-IDLE_MS = int(SLEEP_S_MAX * 1000)
+IDLE_MS = int(wakeup.SLEEP_S_MAX * 1000)
 WAITING_S = 0.1
 """How long the process follows the log after the last request for its end: most are repeated."""
 HEARTBEAT_S = 0.1
@@ -63,15 +56,15 @@ class StoreFollower:
     """
 
     def __init__(
-        self, site: ReaderSite, desk: PullDesk, page: WorkerPage, context: Context
+        self, site: ReaderSite, desk: PullDesk, page: WorkerPage, context: wakeup.Context
     ) -> None:
         self.desk = desk
         self._pages: StatePages = desk.store.pages
         self._site = site
         self._page = page
-        self._wakeup = DatagramWakeup(site.slot)
+        self._wakeup = wakeup.DatagramWakeup(site.slot)
         self.bell_fd = self._wakeup.watched
-        self._workers = Waiters(
+        self._workers = wakeup.Waiters(
             context, site.root, lambda slot: slot.startswith(QUEUE_WORKER_PREFIX)
         )
         self._listens = False
@@ -161,7 +154,7 @@ class StoreFollower:
         sleep_ms, quiet_s = TICK_MS, now - self._grew_at
         is_quiet = quiet_s > BUSY_S and desk.tail.follows
         if is_quiet and not has_unsent and not desk.undecided:
-            sleep_ms = int(quiet_sleep_s(quiet_s, TICK_MS / 1000) * 1000)
+            sleep_ms = int(wakeup.quiet_sleep_s(quiet_s, TICK_MS / 1000) * 1000)
         elif self._is_patient and not has_unsent and not desk.undecided:
             sleep_ms = int(desk.holds.patience_s * 1000)
         return min(sleep_ms, max(0, int((deadline - now) * 1000) + 1))
@@ -282,7 +275,9 @@ class StoreFollower:
             self._workers.look()
             desk.forget_bounds()
             if not is_in_place():
-                self._note_moved()
+                if not self._has_moved:
+                    self._has_moved = True
+                    log.error("the store has moved: no more of its files are opened")
             elif self._pages.are_replaced():
                 self._reopen()
         try:
@@ -300,12 +295,6 @@ class StoreFollower:
         if desk.trouble is not None:
             desk.trouble = None
             self._page.publish(state=RUNNING)
-
-    def _note_moved(self) -> None:
-        """Logs, once, that only files which are open already will be read."""
-        if not self._has_moved:
-            self._has_moved = True
-            log.error("the store has moved: no more of its files are opened")
 
     def _reopen(self) -> None:
         """Opens the store again after its pages were replaced: the old maps do not change."""

@@ -353,7 +353,12 @@ def end_badly(what: str, error: MqError | OSError, place: str, descriptor: int |
     A child that lacks room or descriptors prints nothing: the supervisor tries it again until they
     are there, and reports the shortage once.
     """
-    error = _moved_meanwhile() or error
+    try:
+        check_held()
+    except StoreMoved as moved:  # which explains missing files and other errors at its path
+        error = moved
+    except OSError:
+        pass
     if isinstance(error, OSError):
         error = disk_error(error, place)
         code = EXIT_DISK_ERROR if type(error) is MqError else exit_code(error)
@@ -366,17 +371,6 @@ def end_badly(what: str, error: MqError | OSError, place: str, descriptor: int |
     if descriptor is None or code not in WAITED_OUT:
         print_error(what, error)
     return code
-
-
-def _moved_meanwhile() -> StoreMoved | None:
-    """The move of the store, which explains missing files and other errors at its path."""
-    try:
-        check_held()
-    except StoreMoved as moved:
-        return moved
-    except OSError:
-        return None
-    return None
 
 
 def disk_error(error: OSError, place: str) -> MqError:

@@ -107,7 +107,9 @@ class Arrivals:
                 looks.pop()
         looks.append(_EndLook(end, at, is_odd))
         if len(looks) > 2 * LOOKS_MAX:
-            del looks[: self._first_within(at) - 1]
+            since_ms = at.steady_ms - self._keep_ms
+            first = bisect_left(looks, since_ms, key=lambda look: look.at.steady_ms)
+            del looks[: max(1, first) - 1]
             del looks[: -2 * LOOKS_MAX]
 
     def _ahead_since(self, steady_ms: int) -> int:
@@ -115,10 +117,6 @@ class Arrivals:
         then."""
         by_ms = [one.by_ms for one in self._sets if one.steady_ms >= steady_ms]
         return max(accumulate(reversed(by_ms), initial=0))
-
-    def _first_within(self, at: Moment) -> int:
-        since_ms = at.steady_ms - self._keep_ms
-        return max(1, bisect_left(self._looks, since_ms, key=lambda look: look.at.steady_ms))
 
     def age_ms(self, offset: int, stored_ms: int, now: Moment) -> int:
         """How long ago the message at an offset was stored; 0 for one that nobody has seen."""

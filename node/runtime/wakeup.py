@@ -179,19 +179,13 @@ class DatagramRinger:
         self._socket.close()
 
 
-def ringer_of(context: Context, slot: str) -> ZmqRinger | DatagramRinger:
-    """The end that rings the bell of a slot."""
-    if is_reader(slot) or slot == FOLLOWERS_SLOT:
-        return DatagramRinger(slot)
-    return ZmqRinger(context, slot)
+Ringer = ZmqRinger | DatagramRinger
 
 
 class Sleeper:
     """One process that may want to be rung: its slot, and its page as it was found."""
 
-    def __init__(
-        self, ringer: ZmqRinger | DatagramRinger, slot: str, page: WorkerPage, file_number: int
-    ) -> None:
+    def __init__(self, ringer: Ringer, slot: str, page: WorkerPage, file_number: int) -> None:
         self.ringer = ringer
         self.slot = slot
         self.page = page
@@ -241,7 +235,10 @@ class Waiters:
                 # Of ZeroMQ's socket, too: there may be no descriptor for it now.
                 with suppress(OSError, zmq.ZMQError):
                     page = WorkerPage.open(self._root, slot)
-                    ringer = ringer_of(self._context, slot)
+                    is_datagram = is_reader(slot) or slot == FOLLOWERS_SLOT
+                    ringer: Ringer = (
+                        DatagramRinger(slot) if is_datagram else ZmqRinger(self._context, slot)
+                    )
                     self._known[slot] = Sleeper(ringer, slot, page, number)
 
     def _listed(self) -> dict[str, int]:

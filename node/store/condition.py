@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from node.runtime.locks import record_lock_of
+from node.runtime.locks import flock_of, record_lock_of
 from node.runtime.store_paths import IrregularFile, open_regular, read_bounded
 from node.store import checkpoints
 from node.store.file_cache import refuse
@@ -36,7 +36,6 @@ QUEUE_WORKER_PREFIX = "queue-"
 _T = TypeVar("_T")
 _OF_A_DESCRIPTION = -1
 """The pid that the kernel reports for a lock of an open file description."""
-_LOCKS = Path("/proc/locks")
 
 
 class Condition(NamedTuple):
@@ -198,16 +197,6 @@ def find_owner(root: Path) -> Owner:
         pid = record_lock_of(descriptor)
         if pid is not None:
             return Owner.WRITER if pid == _OF_A_DESCRIPTION else Owner.BROKER
-        return Owner.SUPERVISOR if _is_flocked(os.fstat(descriptor)) else Owner.NOBODY
+        return Owner.NOBODY if flock_of(os.fstat(descriptor)) is None else Owner.SUPERVISOR
     finally:
         os.close(descriptor)
-
-
-def _is_flocked(status: os.stat_result) -> bool:
-    major, minor = os.major(status.st_dev), os.minor(status.st_dev)
-    wanted = f"{major:02x}:{minor:02x}:{status.st_ino}"
-    try:
-        lines = _LOCKS.read_text().splitlines()
-    except OSError:
-        return False  # a container may hide it
-    return any("FLOCK" in line and wanted in line.split() for line in lines)

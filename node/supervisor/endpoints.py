@@ -7,27 +7,12 @@ from contextlib import contextmanager
 import zmq
 
 from node.runtime.event_log import fields
-from node.runtime.shortage import as_refusal
-from node.serving.request_server import BadFrames, Server
+from node.serving.request_server import Received, Server, serve_waiting
 from node.store.run_files import read_members
 from node.supervisor.bind import BindAddress, parse_http
 from node.supervisor.status import NodeView, health, routes, status
-from protocol.errors import (
-    BadRequest,
-    MqError,
-    RefusedError,
-    ServiceNotAvailable,
-    UnknownOperation,
-)
-from protocol.wire.frames import (
-    Header,
-    answer,
-    check_envelope,
-    id_within,
-    refusal,
-    request_id,
-    unpack,
-)
+from protocol.errors import BadRequest, RefusedError, ServiceNotAvailable, UnknownOperation
+from protocol.wire.frames import Header, answer, request_id
 
 log = logging.getLogger("keelog.supervisor")
 
@@ -47,27 +32,11 @@ def bind(context: "zmq.Context[zmq.Socket[bytes]]", place: BindAddress) -> Serve
 
 def answer_clients(server: Server, view: Callable[[], NodeView]) -> None:
     """Replies to requests that wait, up to a number that does not delay the supervisor's work."""
-    for _ in range(_ANSWERS_AT_ONCE):
-        received = server.receive()
-        if received is None:
-            return
-        if isinstance(received, BadFrames):
-            server.send(received.peer, refusal(received.request_id, received.error))
-            continue
-        server.send(received.peer, _answer(received.header, received.payload, view))
 
-
-def _answer(
-    frame: bytes, payload: bytes | memoryview | None, view: Callable[[], NodeView]
-) -> Header:
-    """The answer to one request; malformed input is refused, and the connection goes on."""
-    number = 0
-    try:
-        header = unpack(frame, CONTROL_FRAME_BYTES_MAX)
-        number = request_id(header)
-        operation = check_envelope(header)
-        if payload is not None:
+    def reply(operation: str, header: Header, received: Received) -> Header:
+        if received.payload is not None:
             raise BadRequest(f"{operation[:40]!a} is one frame, two came")
+        number = request_id(header)
         match operation:
             case "routes":
                 return answer(number, **routes(view()))
@@ -83,8 +52,8 @@ def _answer(
             f"the supervisor knows no operation {operation[:40]!a}",
             "ask routes where the writer and the readers are",
         )
-    except (MqError, OSError) as error:
-        return refusal(number or id_within(frame), as_refusal(error, "the supervisor"))
+
+    serve_waiting(server, _ANSWERS_AT_ONCE, "the supervisor", reply, CONTROL_FRAME_BYTES_MAX)
 
 
 @contextmanager

@@ -25,11 +25,10 @@ from node.runtime.addresses import parse_follow
 from node.runtime.event_log import fields
 from node.runtime.run_files import FOLLOWING, FollowState, read_follow_state, write_follow_state
 from node.runtime.settings import Settings
-from node.runtime.shortage import as_refusal
 from node.runtime.state_page import DISK_FULL, RUNNING, STOPPING
 from node.runtime.store_paths import check_held
 from node.runtime.wakeup import SLEEP_S_MAX, Context, Waiters
-from node.serving.request_server import BadFrames, Received, Server
+from node.serving.request_server import Received, Server, serve_waiting
 from node.store.identity.roles import REPLICA, StoreRole, load_role, save_role
 from node.writer.broker_checkpoint import SAVE_EVERY_S
 from node.writer.loop import is_log_follower, log_owner_options, open_own_store
@@ -37,7 +36,7 @@ from node.writer.requests import answer_other
 from node.writer.stats import WriterStats
 from node.writer.store import WriterStore
 from protocol.errors import BadRequest, MqError, NodeFollows
-from protocol.wire.frames import Header, check_envelope, id_within, refusal, request_id, unpack
+from protocol.wire.frames import Header, request_id
 
 log = logging.getLogger("keelog.replica")
 
@@ -258,32 +257,18 @@ class Refusals:
 
     def turn(self) -> None:
         """Serves the requests that wait, up to a number that does not delay the copy."""
-        for _ in range(ANSWERS_AT_ONCE):
-            received = self._server.receive()
-            if received is None:
-                return
-            if isinstance(received, BadFrames):
-                self._server.send(received.peer, refusal(received.request_id, received.error))
-            else:
-                self._server.send(received.peer, self._answer(received))
+        place = str(self._store.root)
+        serve_waiting(self._server, ANSWERS_AT_ONCE, place, self._answer)
 
-    def _answer(self, received: Received) -> Header:
-        number = 0
-        try:
-            header = unpack(received.header)
-            number = request_id(header)
-            operation = check_envelope(header)
-            if operation not in QUESTIONS:
-                raise NodeFollows(
-                    f"this node follows {self._source} and takes {operation[:40]} from no client",
-                    "send to the master; keelog replica promote makes this node one",
-                )
-            if operation == "cursor_commit":
-                self._settle()
-            return answer_other(self._store, operation, header, number)
-        except (MqError, OSError) as error:
-            number = number or id_within(received.header)
-            return refusal(number, as_refusal(error, str(self._store.root)))
+    def _answer(self, operation: str, header: Header, _: Received) -> Header:
+        if operation not in QUESTIONS:
+            raise NodeFollows(
+                f"this node follows {self._source} and takes {operation[:40]} from no client",
+                "send to the master; keelog replica promote makes this node one",
+            )
+        if operation == "cursor_commit":
+            self._settle()
+        return answer_other(self._store, operation, header, request_id(header))
 
 
 def main(arguments: list[str] | None = None) -> int:

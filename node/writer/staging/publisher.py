@@ -26,14 +26,7 @@ from node.serving.request_server import Received, Server
 from node.store import staging_files as files
 from node.writer.appender import AppendRequest
 from node.writer.log.flush import JobThread
-from node.writer.staging.jobs import (
-    StagingJob,
-    begin,
-    forget_batch,
-    make_room,
-    record_published,
-    resume,
-)
+from node.writer.staging import jobs
 from node.writer.staging.reading import StagedRecords
 from node.writer.staging.stages import (
     Old,
@@ -223,8 +216,8 @@ class Publisher:
         self._now, self._now_ms = 0.0, 0
         """The times of this turn."""
         self._publications: dict[files.StagedBatch, Publication] = {}
-        self._thread: JobThread[StagingJob[Any]] = JobThread("staging")
-        self._job: StagingJob[Any] | None = None
+        self._thread: JobThread[jobs.StagingJob[Any]] = JobThread("staging")
+        self._job: jobs.StagingJob[Any] | None = None
         self._sweep_at = 0.0
         self._room_is_wanted = False
         self._none_until = 0.0
@@ -343,19 +336,19 @@ class Publisher:
                 journal = files.Journal(offset, _START, active.final, active.parts)
                 self._start(
                     active,
-                    partial(begin, root, batch, journal),
+                    partial(jobs.begin, root, batch, journal),
                     lambda _: self._append_from(active, offset, _START),
                     partial(self._end, active),
                 )
             case PublicationState.RESUMING if self._staging.is_published(batch):
-                forgetting = partial(forget_batch, root, batch)
+                forgetting = partial(jobs.forget_batch, root, batch)
                 self._start(active, forgetting, partial(self._recorded, active))
             case PublicationState.RESUMING:
-                resuming = partial(resume, root, batch, self._start_end)
+                resuming = partial(jobs.resume, root, batch, self._start_end)
                 self._start(active, resuming, partial(self._resumed, active))
             case PublicationState.FLUSHING if self._flushed() >= active.end:
                 published = files.Published(batch.number, self._now_ms, active.final)
-                recording = partial(record_published, root, batch, published)
+                recording = partial(jobs.record_published, root, batch, published)
                 self._start(active, recording, partial(self._recorded, active))
             case PublicationState.APPENDING if (
                 active.checkpoint and self._flushed() >= active.noted
@@ -381,9 +374,9 @@ class Publisher:
             else:
                 self._block(active, error)
 
-        self._run(StagingJob(files.batch_dir(self._root, active.batch), work, then, fail))
+        self._run(jobs.StagingJob(files.batch_dir(self._root, active.batch), work, then, fail))
 
-    def _run(self, job: StagingJob[Any]) -> None:
+    def _run(self, job: jobs.StagingJob[Any]) -> None:
         self._job = job
         self._thread.start(job)
 
@@ -440,7 +433,9 @@ class Publisher:
         if self._room_is_wanted or (staging.room.missing and self._now >= self._none_until):
             limit_ms, missing = now_ms - staging.abandoned_ms, staging.room.missing
             begun, look = frozenset(staging.begun), staging.room.look
-            work = partial(make_room, self._root, lambda: max(missing, -look()), limit_ms, begun)
+            work = partial(
+                jobs.make_room, self._root, lambda: max(missing, -look()), limit_ms, begun
+            )
             self._start_other(work, partial(self._made_room, limit_ms), self._no_room_made)
         elif self._now >= self._sweep_at:
             self._sweep_at = self._now + SWEEP_EVERY_S
@@ -453,7 +448,7 @@ class Publisher:
         then: Callable[[Result], None],
         failed: Callable[[MqError], None] = lambda _: None,
     ) -> None:
-        self._run(StagingJob(files.staging_dir(self._root), work, then, failed))
+        self._run(jobs.StagingJob(files.staging_dir(self._root), work, then, failed))
 
     def _expire(self, old: Old) -> None:
         with if_room():
