@@ -22,7 +22,7 @@ from keelog.gateway.service import GatewayService
 from keelog.gateway.settings import MASTER, BrokerName
 from node.reader.follower import ReaderSite, StoreFollower, open_fitting, transfer_limits
 from node.runtime import disk, process
-from node.runtime.addresses import listen_at, parse_listen
+from node.runtime.addresses import open_port, parse_listen
 from node.runtime.event_log import fields
 from node.runtime.run_files import MasterPlace, read_master_place, write_master_place
 from node.runtime.settings import Settings
@@ -31,7 +31,7 @@ from node.runtime.state_page import RUNNING, STOPPING, WorkerPage
 from node.runtime.wakeup import GATEWAY, Context
 from node.store.identity.roles import load_master_epochs
 from protocol.addresses import DEFAULT_NODE, VIP_DISTANCE
-from protocol.errors import MqError, ServiceNotAvailable
+from protocol.errors import MqError
 from protocol.ha import last_number
 
 log = logging.getLogger("keelog.gateway")
@@ -94,17 +94,11 @@ class Gateway:
         return f"tcp://{host}:{found}"
 
     async def _open(self, host: str, port: int) -> int:
-        try:
-            server = await self._loop.create_server(
-                lambda: RemotingConnection(self.service, self._loop),
-                sock=listen_at(host, port, BACKLOG),
-                backlog=BACKLOG,
-            )
-        except OSError as error:
-            raise ServiceNotAvailable(
-                f"cannot listen at {host}:{port}: {error.strerror or error}",
-                "stop who listens there, or name another port",
-            ) from None
+        server = await self._loop.create_server(
+            lambda: RemotingConnection(self.service, self._loop),
+            sock=open_port(host, port, BACKLOG),
+            backlog=BACKLOG,
+        )
         self._servers.append(server)
         return int(server.sockets[0].getsockname()[1])
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from protocol.addresses import ANY_HOST
-from protocol.errors import BadRequest, RefusedError
+from protocol.errors import BadRequest, RefusedError, ServiceNotAvailable
 
 _BOTH_KINDS = (ANY_HOST, "[::]")
 """The hosts that mean all addresses of a machine, by IPv4 and by IPv6, as for ZeroMQ."""
@@ -49,6 +49,17 @@ def listen_at(host: str, port: int, backlog: int = 1) -> socket.socket:
     except OSError as error:
         # The words of `create_server` hold an address as Python writes it.
         raise OSError(error.errno, os.strerror(error.errno or 0)) from None
+
+
+def open_port(host: str, port: int, backlog: int) -> socket.socket:
+    """As `listen_at`. Raises ServiceNotAvailable."""
+    try:
+        return listen_at(host, port, backlog)
+    except OSError as error:
+        raise ServiceNotAvailable(
+            f"cannot listen at {host}:{port}: {error.strerror or error}",
+            "stop who listens there, or name another port",
+        ) from None
 
 
 def address_of(host: str, port: int = 0) -> tuple[int, Any]:

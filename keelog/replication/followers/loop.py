@@ -25,7 +25,7 @@ from keelog.replication.followers.connection import (
     SwitchWire,
 )
 from node.runtime import disk, process, wakeup
-from node.runtime.addresses import AllowedPeers, listen_at, parse_listen
+from node.runtime.addresses import AllowedPeers, open_port, parse_listen
 from node.runtime.event_log import fields
 from node.runtime.run_files import FollowersState, write_followers
 from node.runtime.settings import Settings
@@ -33,7 +33,6 @@ from node.runtime.state_page import NEVER, RUNNING, STOPPED, STOPPING, WorkerPag
 from node.runtime.store_paths import check_held
 from node.store.identity.roles import load_master_epochs
 from protocol.addresses import is_loopback
-from protocol.errors import ServiceNotAvailable
 from protocol.ha import DEFAULT_HA_PORT
 
 log = logging.getLogger("keelog.followers")
@@ -281,8 +280,8 @@ class FollowerServer:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Opens the port for followers. Raises OSError."""
-    listener = listen_at(host, port, BACKLOG)
+    """Opens the port for followers. Raises ServiceNotAvailable."""
+    listener = open_port(host, port, BACKLOG)
     listener.setblocking(False)
     os.set_inheritable(listener.fileno(), False)
     return listener
@@ -306,13 +305,7 @@ def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFl
     root = child.root
     host, port = parse_listen(child.options.bind, DEFAULT_HA_PORT)
     with process.take_place(root, wakeup.FOLLOWERS_SLOT) as page:
-        try:
-            listener = listen(host, port)
-        except OSError as error:
-            raise ServiceNotAvailable(
-                f"cannot listen at {host}:{port}: {error.strerror or error}",
-                "stop who listens there, or name another port",
-            ) from None
+        listener = listen(host, port)
         if not is_loopback(host) and not settings.ha_allowed_peers:
             details = fields(address=host)
             log.warning("everybody who reaches this address gets the log", extra=details)

@@ -8,7 +8,6 @@ the start is refused.
 import logging
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from node.runtime import disk
 from node.runtime.event_log import fields
@@ -25,17 +24,14 @@ PUT_BACK = (
 )
 
 
-class Stranger(NamedTuple):
-    """A small file of another store."""
-
-    path: Path
-    why: str
+Stranger = tuple[Path, str]
+"""A small file of another store, and whose it is."""
 
 
 def check_guards(root: Path) -> None:
     """Raises StoreDamaged when epochs or floor are another store's. Changes nothing."""
-    for stranger in _strangers(root, _guards(root)):
-        raise StoreDamaged(str(stranger.path), 0, stranger.why, PUT_BACK)
+    for path, why in _strangers(root, _guards(root)):
+        raise StoreDamaged(str(path), 0, why, PUT_BACK)
 
 
 def strangers(root: Path) -> tuple[list[Stranger], list[Stranger]]:
@@ -52,10 +48,9 @@ def ensure_id(root: Path) -> str:
     last, and in between files without an id belong to the store.
     """
     disk.make_durable_dir(checkpoints.own_dir(root))
-    for stranger in _strangers(root, _spared(root)):
-        report = {"kind": "foreign_file", "why": stranger.why}
-        kept_in = move_file(root, 0, stranger.path, report)
-        details = fields(file=stranger.path, why=stranger.why, kept_in=kept_in)
+    for path, why in _strangers(root, _spared(root)):
+        kept_in = move_file(root, 0, path, {"kind": "foreign_file", "why": why})
+        details = fields(file=path, why=why, kept_in=kept_in)
         log.warning("a file of another store was moved aside", extra=details)
     ours = checkpoints.load_store_id(root)
     if ours.value is not None and ours.is_settled:
@@ -118,7 +113,7 @@ def _strangers(root: Path, paths: Iterable[Path]) -> Iterator[Stranger]:
         ids = {found.store_id for found in _contents(path)}
         for theirs in ids:
             if not ours.owns(theirs):
-                yield Stranger(path, f"is of {_named(theirs)}, this is {_named(ours.value)}")
+                yield path, f"is of {_named(theirs)}, this is {_named(ours.value)}"
                 break
 
 

@@ -160,14 +160,14 @@ def plan_log(root: Path, settings: Settings) -> LogPlan:
     strange = _stranger_steps(root)
     condition = read_condition(root, strict=False)
     with closing(_PaddedFiles()) as files:
-        log_files = _plan_log_files(root, files)
+        segments, files_steps, moved_runs = _plan_log_files(root, files)
         removed = condition.removed
         queues = list(queue_files(root, settings.queue_file_bytes, files, removed))
-        walk, steps, lost = _look_through(log_files, condition, queues)
-        if log_files.moved_runs:
-            lost.ranges += _moved_away(log_files.moved_runs, walk, condition.tails)
+        walk, steps, lost = _look_through(segments, condition, queues)
+        if moved_runs:
+            lost.ranges += _moved_away(moved_runs, walk, condition.tails)
     lost.ranges = _joined(lost.ranges)
-    return LogPlan([*strange, *log_files.steps, *steps], lost, walk.store_timestamp, walk.end)
+    return LogPlan([*strange, *files_steps, *steps], lost, walk.store_timestamp, walk.end)
 
 
 def derived_steps(root: Path, report: VerifyReport, log_changes: bool = False) -> list[Step]:
@@ -245,17 +245,11 @@ class _PaddedFiles(OpenFiles):
         return _PaddedFile(path, size)
 
 
-@dataclass(frozen=True, slots=True)
-class _LogFiles:
-    """The segments as they will be after `steps`, and the runs of segments that go."""
-
-    segments: SegmentList
-    steps: list[Step]
-    moved_runs: list[SegmentList] = field(default_factory=list)
-
-
-def _plan_log_files(root: Path, files: OpenFiles) -> _LogFiles:
-    """Plans by the names and lengths in `commitlog/`. Raises StorePermission, StoreDamaged."""
+def _plan_log_files(
+    root: Path, files: OpenFiles
+) -> tuple[SegmentList, list[Step], list[SegmentList]]:
+    """Plans by the names and lengths in `commitlog/`: the segments as they will be after the steps,
+    these, and the runs of segments that go. Raises StorePermission, StoreDamaged."""
     folder = root / COMMIT_LOG_DIR
     listing = list_folder(folder)
     steps: list[Step] = [
@@ -286,7 +280,7 @@ def _plan_log_files(root: Path, files: OpenFiles) -> _LogFiles:
         if size != listing.file_bytes:
             steps.append(SetLength(path, start, size, listing.file_bytes))
     segments = SegmentList(folder, newest, files)
-    return _LogFiles(segments, steps, [SegmentList(folder, run, files) for run in moved])
+    return segments, steps, [SegmentList(folder, run, files) for run in moved]
 
 
 def _newest_run(folder: Path, listing: Listing, files: OpenFiles) -> tuple[Listing, list[Listing]]:
@@ -326,17 +320,14 @@ class _Room:
         return self.end - FILLER_BYTES if self.end == self.hole.segment_end else self.end
 
 
-@dataclass(frozen=True, slots=True)
-class Filling:
-    """The steps that fill all holes, and the queue offsets without room for a marker: a broker's
-    rebuild would renumber the units after those."""
+def fill_holes(
+    holes: Sequence[Hole], claims: Sequence[Claim], gaps: Sequence[Gap]
+) -> tuple[list[FillHole], list[tuple[Queue, int]]]:
+    """Plans every hole: the steps, and the queue offsets without room for a marker. A broker's
+    rebuild would renumber the units after those.
 
-    steps: list[FillHole]
-    homeless: list[tuple[Queue, int]]
-
-
-def fill_holes(holes: Sequence[Hole], claims: Sequence[Claim], gaps: Sequence[Gap]) -> Filling:
-    """Plans every hole. Raises StoreDamaged for a hole that is too small for a record."""
+    Raises StoreDamaged for a hole that is too small for a record.
+    """
     by_hole: dict[int, list[Claim]] = defaultdict(list)
     starts = [hole.start for hole in holes]
     for claim in claims:
@@ -348,7 +339,7 @@ def fill_holes(holes: Sequence[Hole], claims: Sequence[Claim], gaps: Sequence[Ga
     for gap in sorted(gaps, key=lambda gap: (gap.high, gap.low)):
         homeless += _place_gap(gap, claims, every_room)
     steps = [_fill_step(hole, by_hole[hole.start], rooms[hole.start]) for hole in holes]
-    return Filling(steps, homeless)
+    return steps, homeless
 
 
 def _rooms(hole: Hole, claims: Sequence[Claim]) -> Iterable[_Room]:
@@ -475,9 +466,8 @@ def _without_slivers(hole: Hole, markers: list[Marker], blank_at: int | None) ->
 
 
 def _look_through(
-    log_files: _LogFiles, condition: Condition, queues: list[tuple[Queue, QueueFiles]]
+    segments: SegmentList, condition: Condition, queues: list[tuple[Queue, QueueFiles]]
 ) -> tuple[LogWalk, list[Step], Lost]:
-    segments = log_files.segments
     reader = LogReader(segments, Bounds(segments.start, segments.end))
     # What recovery does not cut is as good as durable.
     durable = max(condition.floor, find_tail(segments, condition).end)
@@ -488,9 +478,9 @@ def _look_through(
     walk = walk_log(reader, durable, condition.is_ours, endless, condition.removed)
     add_gaps_at_ends(walk, segments.start, condition.tails)
     units = read_units(queues, walk)
-    filling = fill_holes(walk.holes, units.claims, walk.gaps)
-    lost = _lost_in(filling)
-    steps: list[Step] = list(filling.steps)
+    fills, homeless = fill_holes(walk.holes, units.claims, walk.gaps)
+    lost = _lost_in(fills, homeless)
+    steps: list[Step] = list(fills)
     stop = walk.stop or Torn(walk.end, "end", "the files of the log end here")
     if walk.is_cut_short or walk.has_bytes_after:
         segment = segments.find(stop.position)
@@ -499,7 +489,7 @@ def _look_through(
             offset=walk.end,
             torn=stop,
             durable=durable,
-            next_offset=_next_offsets(walk, units, filling, condition.tails),
+            next_offset=_next_offsets(walk, units, fills, condition.tails),
             last_record=walk.last_record,
             store_timestamp=walk.store_timestamp,
         )
@@ -545,9 +535,9 @@ def _proved_end(reader: LogReader, queues: list[tuple[Queue, QueueFiles]]) -> in
     return max(ends)
 
 
-def _lost_in(filling: Filling) -> Lost:
-    lost = Lost([LostRange(queue, number, number + 1) for queue, number in filling.homeless])
-    for step in filling.steps:
+def _lost_in(fills: Sequence[FillHole], homeless: Sequence[tuple[Queue, int]]) -> Lost:
+    lost = Lost([LostRange(queue, number, number + 1) for queue, number in homeless])
+    for step in fills:
         for marker in step.markers:
             if marker.queue is None:
                 lost.unknown_bytes += marker.size
@@ -558,13 +548,13 @@ def _lost_in(filling: Filling) -> Lost:
 
 
 def _next_offsets(
-    walk: LogWalk, units: UnitsRead, filling: Filling, tails: Tails | None
+    walk: LogWalk, units: UnitsRead, fills: Sequence[FillHole], tails: Tails | None
 ) -> dict[Queue, int]:
     """The next offset of every queue if the log ends where the walk did."""
     following = dict(tails.next_offset) if tails is not None else {}
     following.update({queue: first for queue, (first, _) in units.beyond.items()})
     following.update({queue: at.last + 1 for queue, at in walk.queues.items()})
-    for step in filling.steps:
+    for step in fills:
         for marker in step.markers:
             if marker.queue is not None:
                 number = max(following.get(marker.queue, 0), marker.queue_offset + 1)
