@@ -8,7 +8,6 @@ Run it as `python -m keelog.replication.replica.loop DIR -X follow=HOST:PORT`.
 import logging
 import os
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -74,7 +73,6 @@ class Replica:
         broker_id = store.settings.controller_id
         self.follower = MasterFollower(self.copy, finder.find, now, broker_id)
         self.tables = MasterTables(store.root, store.topics, store.offsets, now)
-        self.refusals = Refusals(server, store, source, self.copy.settle)
         self.stats = WriterStats(store.root, True)
         self._beat_at = self._state_at = self._checkpoint_at = 0.0
         self._shown = read_follow_state(store.root)
@@ -122,7 +120,7 @@ class Replica:
         else:  # a writer would refuse appends
             self.follower.wait_for_room(full, now)
         self.copy.flush(now)
-        self.refusals.turn()
+        self._serve_clients()
         self.tables.turn(now, self.follower.address.remoting, self.copy.flushed)
         if now - self._beat_at >= HEARTBEAT_S:
             self._keep_house(now)
@@ -214,6 +212,20 @@ class Replica:
         known = [self._level_ms, min(self.copy.last_store_ms, now)]
         return now - max(known) if any(known) else 0
 
+    def _serve_clients(self) -> None:
+        """Answers questions and refuses the rest, up to a number that does not delay the copy."""
+        serve_waiting(self.server, ANSWERS_AT_ONCE, str(self.store.root), self._answer)
+
+    def _answer(self, operation: str, header: Header, _: Received) -> Header:
+        if operation not in QUESTIONS:
+            raise NodeFollows(
+                f"this node follows {self.source} and takes {operation[:40]} from no client",
+                "send to the master; keelog replica promote makes this node one",
+            )
+        if operation == "cursor_commit":
+            self.copy.settle()  # so that the ends of queues are up to date
+        return answer_other(self.store, operation, header, request_id(header))
+
     def _stop(self) -> None:
         """Ends the connection, flushes, waits for the workers, and leaves the mark of a clean
         stop."""
@@ -225,7 +237,7 @@ class Replica:
             now = time.monotonic()
             self.copy.take_flushed(now)
             self.copy.flush(now)
-            self.refusals.turn()
+            self._serve_clients()
             waits = self.store.has_workers() and not self.store.workers_are_done()
             if self.copy.flushing.is_done and (not waits or now >= deadline):
                 break
@@ -242,33 +254,6 @@ class Replica:
             if error.errno not in disk.PASSING:
                 raise
             log.warning("no mark of a clean stop could be made", extra=fields(why=error))
-
-
-class Refusals:
-    """Serves the writer's socket of a replica. `settle` brings the ends of queues up to date."""
-
-    def __init__(
-        self, server: Server, store: WriterStore, source: str, settle: Callable[[], None]
-    ) -> None:
-        self._server = server
-        self._store = store
-        self._source = source
-        self._settle = settle
-
-    def turn(self) -> None:
-        """Serves the requests that wait, up to a number that does not delay the copy."""
-        place = str(self._store.root)
-        serve_waiting(self._server, ANSWERS_AT_ONCE, place, self._answer)
-
-    def _answer(self, operation: str, header: Header, _: Received) -> Header:
-        if operation not in QUESTIONS:
-            raise NodeFollows(
-                f"this node follows {self._source} and takes {operation[:40]} from no client",
-                "send to the master; keelog replica promote makes this node one",
-            )
-        if operation == "cursor_commit":
-            self._settle()
-        return answer_other(self._store, operation, header, request_id(header))
 
 
 def main(arguments: list[str] | None = None) -> int:
