@@ -50,17 +50,9 @@ from node.store.indexes import IndexFile, readable_end
 from node.store.opening import RunningStore
 from node.store.query.pull import TransferLimits
 from node.store.queues import list_topics
-from protocol import requests
+from protocol import errors, requests
 from protocol.derived.file_layouts import UNIT_BYTES
 from protocol.derived.removed import Removed
-from protocol.errors import (
-    BadRequest,
-    CorruptError,
-    MqError,
-    NotFound,
-    ServiceNotAvailable,
-    UnknownOperation,
-)
 from protocol.ids import Queue
 from protocol.names import is_folder_name
 from protocol.wire.frames import (
@@ -121,7 +113,7 @@ class ReaderService:
             number = request_id(header)
             operation = check_envelope(header)
             if received.payload is not None:
-                raise BadRequest("a reader takes one frame, two came")
+                raise errors.BadRequest("a reader takes one frame, two came")
             if operation == PULL:
                 wanted = parse_pull(header, desk.store.settings, self._limits)
                 desk.pull(received.peer, number, wanted, now)
@@ -129,7 +121,7 @@ class ReaderService:
                     self.stats.took(operation, monotonic_ns() - began)
                 return
             found = desk.again(lambda: self._answer(operation, header, now))
-        except (MqError, OSError) as error:
+        except (errors.MqError, OSError) as error:
             number = number or id_within(received.header)
             place = str(desk.store.root)
             # No name for the refusal: its traceback would keep this frame, and the request, alive.
@@ -139,25 +131,27 @@ class ReaderService:
             self._send(received.peer, answer(number, **found.fields), found.payload)
             self.stats.answered(operation, monotonic_ns() - began)
 
-    def refuse(self, received: Received | BadFrames, error: MqError) -> None:
+    def refuse(self, received: Received | BadFrames, error: errors.MqError) -> None:
         """Refuses one request with `error`, whatever it asks for."""
         if isinstance(received, BadFrames):
             number = received.request_id
         else:
             try:
                 number = request_id(unpack(received.header, HEADER_BYTES_MAX))
-            except BadRequest:
+            except errors.BadRequest:
                 number = id_within(received.header)
         self._refuse(received.peer, number, "", error)
 
-    def _refuse(self, peer: bytes, number: int, operation: str, error: MqError) -> None:
+    def _refuse(self, peer: bytes, number: int, operation: str, error: errors.MqError) -> None:
         header = refusal(number, error)
         self.stats.refused(operation, header["error"])
         self._send(peer, header, None)
 
-    def _deliver(self, held: Held, found: Answer | MqError, extra: Mapping[str, Any]) -> bool:
+    def _deliver(
+        self, held: Held, found: Answer | errors.MqError, extra: Mapping[str, Any]
+    ) -> bool:
         """Sends what the desk has for a pull; False when the peer is gone."""
-        if isinstance(found, MqError):
+        if isinstance(found, errors.MqError):
             header, payload = refusal(held.request_id, found), None
         else:
             header, payload = answer(held.request_id, **found.fields, **extra), found.payload
@@ -191,7 +185,7 @@ class ReaderService:
                 return layout(store, requests.LAYOUT.parse(header))
             case "topics":
                 return list_all_topics(store, self._topics)
-        raise UnknownOperation(
+        raise errors.UnknownOperation(
             f"a reader knows no operation {operation[:40]!a}",
             "pull, get, find, offsets, seek, topics, fetch, layout or ping",
         )
@@ -237,7 +231,7 @@ class ReaderStats:
         op = operation if operation in READER_OPS else OTHER
         code = status if status in CODES else CODES[-1]
         self._numbers[self._counts.place(REQUESTS, op=op, code=code)] += 1
-        if status == CorruptError.status:
+        if status == errors.CorruptError.status:
             met_damage.note_place(error["where"], error["offset"], error["found"])
 
     def looked_up(self, is_hit: bool) -> None:
@@ -262,7 +256,7 @@ def fetch(store: RunningStore, header: Header) -> Answer:
         else:
             payload = _of_index(store, requests.FETCHED_INDEX.parse(header).file, offset, bytes_max)
     except FileVanished as gone:
-        raise NotFound(gone.reason, _FETCH_AGAIN) from None
+        raise errors.NotFound(gone.reason, _FETCH_AGAIN) from None
     fields = {"bytes": len(payload), "epoch": store.epoch}
     return Answer(fields, payload if len(payload) else None)
 
@@ -270,7 +264,7 @@ def fetch(store: RunningStore, header: Header) -> Answer:
 def _of_log(store: RunningStore, offset: int, bytes_max: int) -> memoryview | bytes:
     log = store.log
     if offset < log.min_offset:
-        raise NotFound(f"the log begins at {log.min_offset}, not at {offset}", _FETCH_AGAIN)
+        raise errors.NotFound(f"the log begins at {log.min_offset}, not at {offset}", _FETCH_AGAIN)
     if offset >= log.end:
         return b""
     segment = log.segment_at(offset)
@@ -286,10 +280,12 @@ def _of_queue(store: RunningStore, queue: Queue, first: int, bytes_max: int) -> 
     reader = store.queue(topic, queue_id)
     end = 0 if reader is None else reader.max_offset
     if first + count > end and store.is_resuming(queue):
-        raise ServiceNotAvailable(f"the queue worker of {topic} is behind the log", "again later")
+        raise errors.ServiceNotAvailable(
+            f"the queue worker of {topic} is behind the log", "again later"
+        )
     if reader is None or first < reader.first:
         begin = 0 if reader is None else reader.first
-        raise NotFound(f"queue {queue_id} of {topic} begins at {begin}", _FETCH_AGAIN)
+        raise errors.NotFound(f"queue {queue_id} of {topic} begins at {begin}", _FETCH_AGAIN)
     return reader.units(first, count).tobytes()
 
 

@@ -43,17 +43,7 @@ from node.runtime.locks import FileLock
 from node.runtime.settings import Settings, load_settings
 from node.runtime.state_page import PageAbsent, WorkerPage, run_dir
 from node.runtime.store_paths import IrregularFile, check_held, hold_store
-from protocol.errors import (
-    BadRequest,
-    CorruptError,
-    MqError,
-    NotAStore,
-    RefusedError,
-    ServiceNotAvailable,
-    StoreError,
-    StoreLocked,
-    StoreMoved,
-)
+from protocol import errors
 from protocol.human_text import one_line
 from protocol.names import COMMIT_LOG_DIR, LOCK_FILE
 
@@ -131,7 +121,7 @@ class ChildProcess:
     oom_points: int
     title: str = ""
     """Its name in `ps -o comm`, where it is not `keelog-` and the slot."""
-    foreseen: tuple[type[MqError], ...] = ()
+    foreseen: tuple[type[errors.MqError], ...] = ()
     """Errors of ours that may end it after its start, with their own exit codes."""
     is_of_node: bool = True
     """Whether the store is that of a running node; else the process takes its lock itself."""
@@ -169,7 +159,7 @@ class StopFlag:
         except OSError as error:
             if error.errno not in {errno.ENOSYS, errno.EPERM, errno.EINVAL}:
                 raise
-            raise RefusedError(
+            raise errors.RefusedError(
                 f"the system refuses the call eventfd (Linux 2.6.27): {error.strerror}",
                 "allow it in the filter of system calls (seccomp, SystemCallFilter)",
             ) from None
@@ -211,7 +201,7 @@ def run_process(child: ChildProcess, body: Body) -> int:
         return body(child, settings, stop) or EXIT_OK
     except BaseException as caught:  # noqa: BLE001 (whatever it is, it ends the process)
         error = shortage.in_our_words(caught)
-        if isinstance(error, MqError | OSError) and not child.is_ready:
+        if isinstance(error, errors.MqError | OSError) and not child.is_ready:
             return end_badly(child.what, error, str(child.root), child.ready_fd)
         _end(child, error)
 
@@ -241,7 +231,7 @@ def check_created(root: Path) -> None:
     """Raises NotAStore, which names what is missing, unless `keelog serve` made the store."""
     for path in (root, root / LOCK_FILE, root / COMMIT_LOG_DIR, run_dir(root)):
         if not path.exists():
-            raise NotAStore(
+            raise errors.NotAStore(
                 f"{path} is not there, and only keelog serve makes it",
                 "check the path; keelog serve DIR makes a new store, or takes over a broker's",
             )
@@ -276,7 +266,9 @@ def _end(child: ChildProcess, error: BaseException | None) -> NoReturn:
         os._exit(code)
 
 
-def _is_in_words(error: BaseException | None, child: ChildProcess) -> TypeGuard[MqError | OSError]:
+def _is_in_words(
+    error: BaseException | None, child: ChildProcess
+) -> TypeGuard[errors.MqError | OSError]:
     """Whether three lines report an error: of the system, a shortage, a moved store, something
     else in the place of an own file, or foreseen.
 
@@ -286,7 +278,7 @@ def _is_in_words(error: BaseException | None, child: ChildProcess) -> TypeGuard[
         if error.errno is not None and error.errno not in SAID_IN_WORDS:
             _log_traceback(error)
         return error.errno is not None
-    is_foreseen = isinstance(error, (StoreMoved, IrregularFile, *child.foreseen))
+    is_foreseen = isinstance(error, (errors.StoreMoved, IrregularFile, *child.foreseen))
     return is_foreseen or shortage.is_shortage(error)
 
 
@@ -330,24 +322,26 @@ def ignore_stop_signals() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def exit_code(error: MqError) -> int:
+def exit_code(error: errors.MqError) -> int:
     """The exit code by which a supervisor decides what to do after an error."""
     if shortage.is_disk_full(error):
         return EXIT_DISK_FULL
     if shortage.lacks_resources(error):
         return EXIT_NO_RESOURCES
-    if isinstance(error, StoreLocked):
+    if isinstance(error, errors.StoreLocked):
         return EXIT_LOCKED
-    if isinstance(error, StoreMoved):
+    if isinstance(error, errors.StoreMoved):
         return EXIT_MOVED
-    if isinstance(error, CorruptError):
+    if isinstance(error, errors.CorruptError):
         return EXIT_DAMAGED
-    if isinstance(error, BadRequest | StoreError):
+    if isinstance(error, errors.BadRequest | errors.StoreError):
         return EXIT_USAGE
     return EXIT_FAILED
 
 
-def end_badly(what: str, error: MqError | OSError, place: str, descriptor: int | None) -> int:
+def end_badly(
+    what: str, error: errors.MqError | OSError, place: str, descriptor: int | None
+) -> int:
     """Reports to people and to the supervisor why a process ends; returns its exit code.
 
     A child that lacks room or descriptors prints nothing: the supervisor tries it again until they
@@ -355,16 +349,16 @@ def end_badly(what: str, error: MqError | OSError, place: str, descriptor: int |
     """
     try:
         check_held()
-    except StoreMoved as moved:  # which explains missing files and other errors at its path
+    except errors.StoreMoved as moved:  # which explains missing files and other errors at its path
         error = moved
     except OSError:
         pass
     if isinstance(error, OSError):
         error = disk_error(error, place)
-        code = EXIT_DISK_ERROR if type(error) is MqError else exit_code(error)
+        code = EXIT_DISK_ERROR if type(error) is errors.MqError else exit_code(error)
     else:
         code = exit_code(error)
-    if isinstance(error, CorruptError):
+    if isinstance(error, errors.CorruptError):
         found = DamageReport.of(error.where, error.offset, error.found, Path(place))
         report_damage(descriptor, found)
     report_end(descriptor, error.reason)
@@ -373,17 +367,17 @@ def end_badly(what: str, error: MqError | OSError, place: str, descriptor: int |
     return code
 
 
-def disk_error(error: OSError, place: str) -> MqError:
+def disk_error(error: OSError, place: str) -> errors.MqError:
     """Our error for one of the disk. It names `place` if the error names no file."""
     if error.errno in NO_RESOURCES:
         return shortage.refusal_for(error, place)
     text = f"{error.filename or place}: {error.strerror or error}"
     if error.errno in DISK_FULL:
-        return ServiceNotAvailable(f"disk_full: {text}", shortage.FREE_SPACE)
-    return MqError(f"disk_error: {text}", "mend the disk, then start the node again")
+        return errors.ServiceNotAvailable(f"disk_full: {text}", shortage.FREE_SPACE)
+    return errors.MqError(f"disk_error: {text}", "mend the disk, then start the node again")
 
 
-def print_error(what: str, error: MqError) -> None:
+def print_error(what: str, error: errors.MqError) -> None:
     """Three lines on stderr: what failed, why, what to try. Waits for a reader LAST_WORDS_S."""
     lines = [f"error: {what}", f"cause: {error.reason}"]
     if error.hint:
@@ -477,7 +471,7 @@ class DamageReporter:
         """From now on places are those of the store at `root`, and are reported by `send`."""
         self._root, self._send = root, send
 
-    def note(self, error: CorruptError) -> None:
+    def note(self, error: errors.CorruptError) -> None:
         """Notes damage that a read has met."""
         self.note_place(error.where, error.offset, error.found)
 

@@ -56,16 +56,9 @@ from node.store.repair.walk import (
 )
 from node.store.verify.log import Progress
 from node.store.verify.verify import VerifyReport, verify
+from protocol import names
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
-from protocol.names import (
-    COMMIT_LOG_DIR,
-    CONFIG_DIR,
-    CONSUME_QUEUE_DIR,
-    INDEX_DIR,
-    LOCK_FILE,
-    is_folder_name,
-)
 from protocol.record.codec import FILLER_BYTES, Record, Torn
 from protocol.record.lost_marker import (
     GAP_MARKER_BYTES_MIN,
@@ -74,7 +67,7 @@ from protocol.record.lost_marker import (
     queue_marker_bytes_min,
 )
 
-_REBUILDS = {CONSUME_QUEUE_DIR: REBUILD_QUEUES, INDEX_DIR: REBUILD_INDEX}
+_REBUILDS = {names.CONSUME_QUEUE_DIR: REBUILD_QUEUES, names.INDEX_DIR: REBUILD_INDEX}
 _FIRST_BYTES = 160
 """The size of a marker that begins a segment: room for its topic, property and checksum."""
 _NO_LIMIT = 2**63 - 1
@@ -176,7 +169,9 @@ def derived_steps(root: Path, report: VerifyReport, log_changes: bool = False) -
     steps: list[Step] = []
     reasons: dict[str, str] = dict.fromkeys(load_rebuilding(root), "a repair was interrupted here")
     if log_changes:
-        reasons |= dict.fromkeys((CONSUME_QUEUE_DIR, INDEX_DIR), "lost records are marked")
+        reasons |= dict.fromkeys(
+            (names.CONSUME_QUEUE_DIR, names.INDEX_DIR), "lost records are marked"
+        )
     checkpoint: list[Step] = []
     strange = {stranger.where for stranger in strangers(root)}
     for finding in report.findings:
@@ -185,9 +180,9 @@ def derived_steps(root: Path, report: VerifyReport, log_changes: bool = False) -
         path, folder = Path(finding.file), _folder(root, finding.file)
         if finding.kind == "checkpoint_ahead":
             checkpoint = [FileStep(REWRITE_CHECKPOINT, path, finding.detail)]
-        elif folder == CONFIG_DIR:
+        elif folder == names.CONFIG_DIR:
             steps.append(_move(path, finding.detail))
-        elif folder not in (CONSUME_QUEUE_DIR, INDEX_DIR):
+        elif folder not in (names.CONSUME_QUEUE_DIR, names.INDEX_DIR):
             continue
         elif finding.kind == "foreign_file":
             steps.append(_move(path, "is no file of a store", is_link=True))
@@ -219,7 +214,7 @@ def _stranger_steps(root: Path) -> list[Step]:
     """
     found = list(strangers(root))
     for stranger in found:
-        if stranger.where == str(root / LOCK_FILE):
+        if stranger.where == str(root / names.LOCK_FILE):
             raise stranger
     in_the_way = {str(own_dir(root)), str(own_dir(root) / QUARANTINE_DIR)}
     found.sort(key=lambda stranger: stranger.where not in in_the_way)
@@ -250,7 +245,7 @@ def _plan_log_files(
 ) -> tuple[SegmentList, list[Step], list[SegmentList]]:
     """Plans by the names and lengths in `commitlog/`: the segments as they will be after the steps,
     these, and the runs of segments that go. Raises StorePermission, StoreDamaged."""
-    folder = root / COMMIT_LOG_DIR
+    folder = root / names.COMMIT_LOG_DIR
     listing = list_folder(folder)
     steps: list[Step] = [
         _move(problem.path, "is no file of a store")
@@ -354,7 +349,7 @@ def _rooms(hole: Hole, claims: Sequence[Claim]) -> Iterable[_Room]:
 
 def _place_gap(gap: Gap, claims: Sequence[Claim], rooms: list[_Room]) -> list[tuple[Queue, int]]:
     """Places the numbers of a gap that no unit names; returns those without room."""
-    if not is_folder_name(gap.queue.topic):
+    if not names.is_folder_name(gap.queue.topic):
         return []
     known = {claim.number: claim for claim in claims if claim.queue == gap.queue}
     least = queue_marker_bytes_min(gap.queue.topic, sealed=False)
