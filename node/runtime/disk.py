@@ -13,12 +13,13 @@ import errno
 import itertools
 import logging
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from node.runtime.event_log import fields
-from node.runtime.store_paths import MOVE_HINT, IrregularFile, check_held, held_store
+from node.runtime.store_paths import check_held, held_store, irregular
 
 log = logging.getLogger("keelog.disk")
 
@@ -364,4 +365,4 @@ def replace_unsynced(path: Path, data: bytes) -> None:
         rename(temporary, path)
     except IsADirectoryError as error:
         place = str(error.filename2 or error.filename)
-        raise IrregularFile(place, 0, "is no file, but a folder", MOVE_HINT) from None
+        raise irregular(place, stat.S_IFDIR) from None

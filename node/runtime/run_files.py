@@ -48,7 +48,7 @@ ENDED_SHOWN_MAX = 16
 class RunFile(Generic[Found]):
     """A file of `keelog/run`: the fields of `kind`, a NamedTuple, as JSON. No disk has to keep it.
 
-    `usual` is what readers get where there is no file, or it holds anything else.
+    `usual` is what readers get while the file is missing, or holds anything else.
     """
 
     def __init__(self, name: str, kind: type[Any], usual: Found) -> None:
@@ -90,7 +90,7 @@ def row_of(kind: Any, found: Any) -> Any:
         return kind(*(row_of(hint, known[name]) for name, hint in _hints(kind).items()))
     if type(found) is kind or (kind is float and type(found) is int):
         return found
-    raise TypeError(f"{found!r} is no {kind}")
+    raise TypeError(f"{found!r} where {kind} is expected")
 
 
 _hints = cache(get_type_hints)

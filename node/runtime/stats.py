@@ -270,7 +270,7 @@ class StatsFile:
     """A file in the hands of its one writer."""
 
     def __init__(self, path: Path, count: int) -> None:
-        """Opens one with so many numbers. Raises OSError."""
+        """Opens one that has `count` numbers. Raises OSError."""
         descriptor = open_regular(path, os.O_RDWR)
         try:
             # A copied store may have holes here, too.

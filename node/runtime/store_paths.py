@@ -377,6 +377,11 @@ def kind_of(mode: int) -> str:
     return next((kind for is_kind, kind in _KINDS if is_kind(mode)), "a device")
 
 
+def irregular(path: Path | str, mode: int) -> IrregularFile:
+    """The error for what has a file's name, and this mode."""
+    return IrregularFile(str(path), 0, f"is no file, but {kind_of(mode)}", MOVE_HINT)
+
+
 def no_file(path: Path) -> str:
     """In words, what is in the place of a file; links to files are allowed there."""
     try:
@@ -400,7 +405,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o600) -> int
         if stat.S_ISREG(found):
             return descriptor
         os.close(descriptor)
-    raise IrregularFile(str(path), 0, f"is no file, but {kind_of(found)}", MOVE_HINT)
+    raise irregular(path, found)
 
 
 def check_size(path: Path, size: int, bytes_max: int) -> None:

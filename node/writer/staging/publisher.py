@@ -345,7 +345,7 @@ class Publisher:
                 self._start(active, forgetting, partial(self._recorded, active))
             case PublicationState.RESUMING:
                 resuming = partial(jobs.resume, root, batch, self._start_end)
-                self._start(active, resuming, partial(self._resumed, active))
+                self._start(active, resuming, lambda found: self._resumed(active, *found))
             case PublicationState.FLUSHING if self._flushed() >= active.end:
                 published = files.Published(batch.number, self._now_ms, active.final)
                 recording = partial(jobs.record_published, root, batch, published)
@@ -381,9 +381,8 @@ class Publisher:
         self._thread.start(job)
 
     def _resumed(
-        self, active: Publication, found: tuple[files.Journal, files.BatchPosition]
+        self, active: Publication, journal: files.Journal, position: files.BatchPosition
     ) -> None:
-        journal, position = found
         active.parts, active.final = journal.parts, journal.final
         active.needed = journal.offset
         self._append_from(active, self._start_end, position)
