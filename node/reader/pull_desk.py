@@ -43,14 +43,7 @@ from node.store.query.pull import (
     total_max,
 )
 from node.store.queues import QueueReader
-from protocol.errors import (
-    CorruptError,
-    MqError,
-    NodeBusy,
-    ServiceNotAvailable,
-    StoreDamaged,
-    TopicRemoved,
-)
+from protocol import errors
 from protocol.ids import Queue, shard_of
 from protocol.names import COMMIT_LOG_DIR
 
@@ -151,7 +144,7 @@ class Held:
         return replace(self.pull, offset=self.next_offset)
 
 
-Deliver = Callable[[Held, Answer | MqError, Mapping[str, Any]], bool]
+Deliver = Callable[[Held, Answer | errors.MqError, Mapping[str, Any]], bool]
 """Sends the answer to a pull, or the reason that there is none, with these fields more; False when
 its peer is gone."""
 
@@ -168,7 +161,7 @@ class PullDesk:
         self.tail = TailCache()
         self._ahead = ReadAhead()
         self._min_offsets: dict[Queue, int] = {}
-        self.trouble: MqError | None = None
+        self.trouble: errors.MqError | None = None
         self.is_asked_for_end = False
         """Set when a request came for which the queues' files lag; the owner resets it."""
         self._deliver = deliver
@@ -240,7 +233,7 @@ class PullDesk:
             for held in self.holds.of(queue):
                 try:
                     removed.check_place(queue.topic, held.pull.generation)
-                except TopicRemoved as error:
+                except errors.TopicRemoved as error:
                     self._finish(held, error)
 
     def follow(self, now: float) -> None:
@@ -283,7 +276,7 @@ class PullDesk:
                     continue
                 try:
                     answers[key] = taken, tail_answer(taken, self._min_offset(queue))
-                except MqError as error:
+                except errors.MqError as error:
                     self._finish(held, error)
                     continue
             taken, found = answers[key]
@@ -331,7 +324,7 @@ class PullDesk:
             return nothing(PullStatus.OFFSET_OVERFLOW_ONE, end, self._min_offset(queue), end)
         try:
             result = self.again(lambda: pull(self.store, wanted))
-        except CorruptError:
+        except errors.CorruptError:
             if self.store.is_resuming(queue):
                 return None
             raise
@@ -351,7 +344,7 @@ class PullDesk:
         if damaged_at is not None:
             segment = self.store.log.segments.find(damaged_at)
             where = self.store.root / COMMIT_LOG_DIR if segment is None else segment.path
-            raise StoreDamaged(
+            raise errors.StoreDamaged(
                 str(where),
                 damaged_at,
                 f"the worker of queue {queue.queue_id} of {queue.topic} stopped before damage:"
@@ -394,7 +387,7 @@ class PullDesk:
     def _wake_queue(self, queue: Queue) -> None:
         try:
             reader: QueueReader | None = self.again(lambda: self.store.queue(*queue))
-        except MqError as error:
+        except errors.MqError as error:
             for held in self.holds.of(queue):
                 self._finish(held, error)
             return
@@ -424,7 +417,7 @@ class PullDesk:
                     self._finish(held, pull_answer(result))
                     return
                 held.next_offset = result.next_begin_offset
-        except MqError as error:
+        except errors.MqError as error:
             self._finish(held, error)
         else:
             self.unfinished.add(held.queue)
@@ -446,11 +439,11 @@ class PullDesk:
             self.check_followed()
             result = self._look(held.look())
             if result is None:
-                raise ServiceNotAvailable(
+                raise errors.ServiceNotAvailable(
                     f"the queue worker of {held.queue.topic} is behind the log",
                     "pull again later; see keelog status",
                 )
-        except MqError as error:
+        except errors.MqError as error:
             self._finish(held, error)
             return
         if held.has_moved and is_waiting_status(result, held.next_offset):
@@ -458,7 +451,7 @@ class PullDesk:
             result = replace(result, status=PullStatus.NO_MATCHED_MESSAGE)
         self._finish(held, pull_answer(result))
 
-    def _finish(self, held: Held, found: Answer | MqError) -> None:
+    def _finish(self, held: Held, found: Answer | errors.MqError) -> None:
         self.holds.remove(held)
         if not self._deliver(held, found, held.late):
             self.holds.forget(held.peer)
@@ -495,7 +488,7 @@ class LongPolls:
     def check_room(self) -> None:
         """Raises NodeBusy when no further pull can be held."""
         if self._held >= self._limit:
-            raise NodeBusy(
+            raise errors.NodeBusy(
                 f"{self._held} pulls are held here already", "pull again later, or without wait_ms"
             )
 
@@ -675,7 +668,7 @@ def _read_ahead(store: RunningStore, wanted: Pull) -> _AheadRecords | None:
     try:
         found = look_again(store, lambda: pull(store, replace(wanted, request=request)))
         reader = store.queue(*wanted.queue)
-    except (MqError, FileVanished):
+    except (errors.MqError, FileVanished):
         return None  # the pull by itself meets this too, and says so
     numbers = found.queue_offsets
     if reader is None or not found.count or found.status is not PullStatus.FOUND:

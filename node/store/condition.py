@@ -17,18 +17,10 @@ from node.runtime.store_paths import IrregularFile, open_regular, read_bounded
 from node.store import checkpoints
 from node.store.file_cache import refuse
 from node.store.identity.places import check_links, check_own_files
+from protocol import names
 from protocol.derived.file_layouts import StoreCheckpoint, decode_checkpoint
 from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.errors import NotAStore
-from protocol.names import (
-    ABORT_FILE,
-    CHECKPOINT_FILE,
-    CHECKPOINT_FILE_BYTES,
-    COMMIT_LOG_DIR,
-    CONSUME_QUEUE_DIR,
-    KEELOG_DIR,
-    LOCK_FILE,
-)
 
 INDEX_WORKER = "index"
 QUEUE_WORKER_PREFIX = "queue-"
@@ -71,15 +63,15 @@ def check_is_store(root: Path, strict: bool = True) -> None:
             raise NotAStore(f"{root} does not exist", "name the folder that holds commitlog/")
         if not root.is_dir():
             raise NotAStore(f"{root} is a file", "name the folder that holds commitlog/")
-        known = (COMMIT_LOG_DIR, CHECKPOINT_FILE, CONSUME_QUEUE_DIR)
-        names = {path.name for path in root.iterdir()}
+        known = (names.COMMIT_LOG_DIR, names.CHECKPOINT_FILE, names.CONSUME_QUEUE_DIR)
+        there = {path.name for path in root.iterdir()}
         # Not any folder of our name: a checkout of this project has one too.
-        is_ours = (root / KEELOG_DIR / checkpoints.EPOCHS_FILE).exists()
+        is_ours = (root / names.KEELOG_DIR / checkpoints.EPOCHS_FILE).exists()
     except PermissionError as error:
         refuse(root, error)
-    if not is_ours and not names.intersection(known):
+    if not is_ours and not there.intersection(known):
         raise NotAStore(f"{root} holds no commitlog/", "name the folder that holds commitlog/")
-    log = root / COMMIT_LOG_DIR
+    log = root / names.COMMIT_LOG_DIR
     if log.exists() and not log.is_dir():
         raise NotAStore(f"{log} is a file", "name the folder that holds commitlog/")
     if strict:
@@ -89,11 +81,13 @@ def check_is_store(root: Path, strict: bool = True) -> None:
 def read_checkpoint(root: Path) -> StoreCheckpoint:
     """RocketMQ's checkpoint; zeros when there is none. Raises StorePermission, StoreDamaged."""
     try:
-        return decode_checkpoint(read_bounded(root / CHECKPOINT_FILE, CHECKPOINT_FILE_BYTES))
+        return decode_checkpoint(
+            read_bounded(root / names.CHECKPOINT_FILE, names.CHECKPOINT_FILE_BYTES)
+        )
     except FileNotFoundError:
         return decode_checkpoint(b"")
     except OSError as error:
-        refuse(root / CHECKPOINT_FILE, error)
+        refuse(root / names.CHECKPOINT_FILE, error)
 
 
 def read_condition(root: Path, strict: bool = True) -> Condition:
@@ -131,7 +125,7 @@ def read_condition(root: Path, strict: bool = True) -> Condition:
         vouched = max(epochs[-1].start if epochs else 0, tails.at if tails is not None else 0)
         return Condition(
             is_ours=is_ours,
-            is_clean=not (root / ABORT_FILE).exists(),
+            is_clean=not (root / names.ABORT_FILE).exists(),
             checkpoint=read(lambda: read_checkpoint(root), decode_checkpoint(b"")),
             floor=read(lambda: checkpoints.durable_end(root, epochs, tails), vouched)
             if is_ours
@@ -186,7 +180,7 @@ def find_owner(root: Path) -> Owner:
 
     Of a node in another container only the writer's lock can be seen.
     """
-    path = root / LOCK_FILE
+    path = root / names.LOCK_FILE
     try:
         descriptor = open_regular(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -32,14 +32,7 @@ from node.writer.appender import AppendRequest, check_crc, check_sizes
 from node.writer.log.retention import LOOK_EVERY_S, staging_ratio
 from node.writer.requests import batch_of, refuse_payload
 from node.writer.topic_table import TopicTable
-from protocol.errors import (
-    BadRequest,
-    IllegalMessage,
-    MessageTooLarge,
-    NodeBusy,
-    NotAllowed,
-    ServiceNotAvailable,
-)
+from protocol import errors
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR
 from protocol.record.columns import RecordColumns, gather_ragged
 from protocol.record.patch import AppendRules, check_columns
@@ -153,7 +146,7 @@ class Staging:
         number, crc = request.frame, request.crc
         if number < len(stage.crcs):
             if stage.crcs[number] != crc:
-                raise BadRequest(
+                raise errors.BadRequest(
                     f"frame {number} of stage {request.stage} is there with other records",
                     "stage under another id",
                 )
@@ -177,16 +170,20 @@ class Staging:
     def _refuse_gap(self, request: StageRequest, following: int) -> None:
         what = f"frame {request.frame} of stage {request.stage} came, {following} is the next"
         if request.frame - following <= FRAMES_AHEAD_MAX:
-            raise NodeBusy(what, "send the frames between, then this one again")
-        raise BadRequest(what, "stage under another id, from frame 0 on")
+            raise errors.NodeBusy(what, "send the frames between, then this one again")
+        raise errors.BadRequest(what, "stage under another id, from frame 0 on")
 
     def _check_limits(self, request: StageRequest, stages: dict[str, Stage], stage: Stage) -> None:
         if len(stage.crcs) >= FRAMES_MAX:
-            raise NotAllowed(f"stage {request.stage} has {FRAMES_MAX} frames", "use larger frames")
+            raise errors.NotAllowed(
+                f"stage {request.stage} has {FRAMES_MAX} frames", "use larger frames"
+            )
         if not stage.crcs and len(stages) >= STAGES_MAX:
-            raise NotAllowed(f"{request.batch} has {STAGES_MAX} stages", "use fewer partitions")
+            raise errors.NotAllowed(
+                f"{request.batch} has {STAGES_MAX} stages", "use fewer partitions"
+            )
         if request.batch.query not in self._queries and len(self._queries) >= QUERIES_MAX:
-            raise NotAllowed(
+            raise errors.NotAllowed(
                 f"{QUERIES_MAX} queries have staged batches or are remembered",
                 "remove the folders of queries that have ended from"
                 f" {files.staging_dir(self.root)}",
@@ -200,7 +197,7 @@ class Staging:
         check_sizes(request, columns.size.tolist())
         over = np.flatnonzero(columns.size > self._record_bytes_max)
         if len(over):
-            raise MessageTooLarge(
+            raise errors.MessageTooLarge(
                 f"record {over[0]} of the batch has {columns.size[over[0]]} bytes, a segment of the"
                 f" log takes {self._record_bytes_max}",
                 "send smaller messages",
@@ -212,7 +209,7 @@ class Staging:
             self._topics.check_queue(topic, int(ids.max()))
         without = _first_without_unique_key(columns)
         if without is not None:
-            raise IllegalMessage(
+            raise errors.IllegalMessage(
                 f"record {without} of the batch has no {UNIQUE_KEY}, by which a staged record is"
                 " found again after a crash",
                 "give each a unique key",
@@ -236,7 +233,7 @@ class Staging:
         except OSError as error:
             if error.errno in disk.PASSING:
                 raise refusal_for(error, str(path)) from None
-            raise ServiceNotAvailable(
+            raise errors.ServiceNotAvailable(
                 f"{path} cannot be written: {error.strerror}", "mend the disk; staging goes on"
             ) from None
         start = stage.end + len(frame) - len(records)
@@ -275,7 +272,7 @@ class Staging:
             if error.errno not in disk.DISK_FULL:
                 raise
             why = f"disk_full: {folder} cannot be moved aside: {error.strerror}"
-            raise ServiceNotAvailable(why, "free space, then drop it again") from None
+            raise errors.ServiceNotAvailable(why, "free space, then drop it again") from None
 
     def ended(self, batch: files.StagedBatch) -> None:
         """Its publication is over; the folder of its query stays."""
@@ -290,7 +287,7 @@ class Staging:
             if files.query_dir(self.root, query).is_dir() and not files.list_batches(
                 self.root, query
             ):
-                with suppress(ServiceNotAvailable):
+                with suppress(errors.ServiceNotAvailable):
                     self._discard(files.query_dir(self.root, query))
                     self._queries.discard(query)
 
@@ -303,7 +300,7 @@ class Staging:
                 continue
             try:
                 self.drop(batch, None)
-            except ServiceNotAvailable as error:
+            except errors.ServiceNotAvailable as error:
                 details = fields(batch=batch, why=error.reason)
                 log.warning("a batch that nobody publishes cannot be dropped", extra=details)
                 continue
@@ -345,7 +342,7 @@ class StagingRoom:
         room. `staged`: the bytes of all stages."""
         limit = self._settings.staging_bytes_max
         if limit and staged + size > limit:
-            raise NotAllowed(
+            raise errors.NotAllowed(
                 f"{staged} bytes are staged, staging_bytes_max is {limit}",
                 "publish or drop what is staged, or raise the setting",
             )
@@ -363,7 +360,7 @@ class StagingRoom:
             f" {staging_ratio(self._settings)} % of the disk: {size} more could not be published"
         )
         self._note(why)
-        raise ServiceNotAvailable(
+        raise errors.ServiceNotAvailable(
             why, "free space, or publish or drop what is staged; staging then goes on by itself"
         )
 
@@ -394,7 +391,7 @@ def parse_stage(header: Header, payload: bytes | None) -> StageRequest:
         refuse_payload(payload)
     query, batch, stage, frame, records, size, crc, sizes = STAGE.values(header)
     if header.get("queue") is not None:
-        raise BadRequest("stage takes no field queue", "each record names its own queue")
+        raise errors.BadRequest("stage takes no field queue", "each record names its own queue")
     append = batch_of(payload, records, size, crc, sizes, any_queue=False)
     check_crc(append)
     return StageRequest(files.StagedBatch(query, batch), stage, frame, append, crc)
@@ -405,20 +402,20 @@ def parse_publish(header: Header, payload: bytes | None) -> PublishRequest:
     asked = PUBLISH.parse(header)
     lines = (payload or b"").decode("ascii", "replace").split("\n")[:-1]
     if len(lines) != asked.stages:
-        raise BadRequest(
+        raise errors.BadRequest(
             f"the header says {asked.stages} stages, the payload has {len(lines)} lines",
             "one line for each: stage frames records bytes",
         )
     parts = tuple(_part(line) for line in lines)
     if len({part.stage for part in parts}) < len(parts):
-        raise BadRequest("a stage stands there twice", "name each once")
+        raise errors.BadRequest("a stage stands there twice", "name each once")
     return PublishRequest(files.StagedBatch(asked.query, asked.batch), parts, asked.final)
 
 
 def parse_unstage(header: Header, payload: bytes | None) -> tuple[files.StagedBatch, str | None]:
     """The batch, and the stage where only one is meant. Raises BadRequest."""
     if payload is not None:
-        raise BadRequest("unstage is one frame, two came")
+        raise errors.BadRequest("unstage is one frame, two came")
     asked = UNSTAGE.parse(header)
     return files.StagedBatch(asked.query, asked.batch), asked.stage
 
@@ -426,7 +423,7 @@ def parse_unstage(header: Header, payload: bytes | None) -> tuple[files.StagedBa
 def _part(line: str) -> files.StageSummary:
     words = line.split(" ")
     if len(words) != 4 or not all(word.isdecimal() and len(word) < 19 for word in words[1:]):
-        raise BadRequest(f"{line[:80]!a} is no stage", "write: stage frames records bytes")
+        raise errors.BadRequest(f"{line[:80]!a} is no stage", "write: stage frames records bytes")
     return files.StageSummary(staging_id("stage", words[0]), *map(int, words[1:]))
 
 
