@@ -9,7 +9,7 @@ from node.runtime.locks import StoreLock
 from node.runtime.settings import Settings
 from node.store.condition import check_is_store
 from node.store.repair.plan import Plan, derived_steps, plan_repair
-from node.store.repair.steps import RewriteCheckpoint
+from node.store.repair.steps import REWRITE_CHECKPOINT, FileStep
 from node.store.verify.verify import VerifyReport, verify
 from node.writer.repair import move_strangers, repair_log, rewrite_checkpoint
 from workers.rebuild import rebuild_damaged
@@ -41,7 +41,7 @@ def repair(root: Path, settings: Settings, progress: Advance | None = None) -> R
         move_strangers(root, derived)
         rebuild_damaged(root, derived, settings)
         for step in derived:
-            if isinstance(step, RewriteCheckpoint):
+            if isinstance(step, FileStep) and step.action == REWRITE_CHECKPOINT:
                 rewrite_checkpoint(root, step, plan.log)
         return Repaired(plan, verify(root, True, progress, settings))
     finally:

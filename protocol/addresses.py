@@ -8,6 +8,9 @@ import ipaddress
 import re
 from typing import NamedTuple
 
+DEFAULT_PORT = 7850
+"""Of a node's control socket; the writer listens one port above, then the readers."""
+DEFAULT_NODE = f"tcp://127.0.0.1:{DEFAULT_PORT}"
 VIP_DISTANCE = 2
 """RocketMQ's old clients and slaves connect so much below the port of a broker
 (MixAll#brokerVIPChannel)."""

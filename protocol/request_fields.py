@@ -1,26 +1,17 @@
-"""The fields of requests: how one is declared, what its value must be, types that several have.
+"""The fields of requests: how one is declared, and what its value must be.
 
 A request is declared once, as a NamedTuple: parser, defaults and table derive from it. A field is
 `Annotated[int, RequestField("what it means", low=1, high=9)]`. It may be absent when the NamedTuple
 gives it a default. `wire` names it where the attribute is called otherwise.
 
 Checks say what a field must be besides its type: each takes name and value, raises BadRequest and
-returns the value to use. The types below them, and `protocol.requests`, name them.
+returns the value to use. `protocol.requests` names them.
 """
 
 from collections.abc import Callable
 from functools import cached_property
 from types import UnionType
-from typing import (
-    Annotated,
-    Any,
-    Generic,
-    NamedTuple,
-    TypeVar,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from protocol.errors import BadRequest
 from protocol.ids import Host, Queue, parse_host, parse_offset_message_id
@@ -32,9 +23,8 @@ from protocol.names import (
     is_index_file_name,
     is_staging_id,
 )
-from protocol.record.codec import RECORD_BYTES_MIN
 from protocol.record.properties import PROPERTIES_BYTES_MAX, split_keys
-from protocol.wire.frames import PAYLOAD_BYTES_MAX, Header
+from protocol.wire.frames import Header
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 INT32_MAX = 2**31 - 1
@@ -46,9 +36,6 @@ WAIT_NONE, WAIT_FLUSHED, WAIT_REPLICATED = "none", "flushed", "replicated"
 TAGS_CHARS_MAX = 4_096
 KEY_CHARS_MAX = PROPERTIES_BYTES_MAX
 CURSOR_CHARS_MAX = 256
-RETENTION_HOURS_MAX = 1_000_000
-GROUP_HELP = "the cursor's name, as RocketMQ names a group: 1 to 255 of `% \\| a-z A-Z 0-9 _ -`"
-PATIENCE_MS_MAX = 1_000
 
 _TYPES: dict[type, str] = {
     int: "int",
@@ -63,9 +50,6 @@ _KINDS = {word: kind for kind, word in _TYPES.items()}
 _NAMES: dict[type, str] = {int: "an integer", str: "a string", bytes: "bytes", bool: "a boolean"}
 _REQUIRED = object()
 _PORT_MAX = 65_535
-_PERM_MAX = 7
-_CRC_MAX = 2**32 - 1
-_RECORDS_MAX = PAYLOAD_BYTES_MAX // RECORD_BYTES_MIN
 
 
 class RequestField(NamedTuple):
@@ -374,153 +358,3 @@ def staging_id(name: str, text: str) -> str:
     if not is_staging_id(text):
         raise BadRequest(f"{name} is {text[:80]!a}", "1 to 64 of the characters A-Z a-z 0-9 _ -")
     return text
-
-
-Topic = Annotated[str, RequestField("the topic", check=stored_topic)]
-TopicName = Annotated[str, RequestField("the name")]
-Group = Annotated[str, RequestField(GROUP_HELP, check=group)]
-QueueId = Annotated[int, RequestField("the queue", 0, QUEUE_ID_MAX, wire="queue")]
-Wait = Annotated[
-    str | None,
-    RequestField(
-        "what the answer waits for, see [send](#send)",
-        check=wait,
-        range=f"`{WAIT_NONE}` `{WAIT_FLUSHED}` `{WAIT_REPLICATED}`",
-        absent="the flush mode decides",
-    ),
-]
-Records = Annotated[int, RequestField("number of records", 1, _RECORDS_MAX, wire="count")]
-Size = Annotated[
-    int, RequestField("length of the second frame", 0, PAYLOAD_BYTES_MAX, wire="bytes")
-]
-Crc = Annotated[int, RequestField("CRC-32 of the second frame (the one of zlib)", 0, _CRC_MAX)]
-Sizes = Annotated[
-    bytes,
-    RequestField(
-        "the size of each record, 4 bytes each, **little-endian**. Saves the node a walk",
-        absent="the node walks",
-    ),
-]
-InnerRight = Annotated[
-    str | None,
-    RequestField(
-        "for the node's own processes: the text of `keelog/run/right`. It lets records into the"
-        " system's topics, and sets the places of its groups"
-    ),
-]
-DelayLevel = Annotated[
-    int | None,
-    RequestField(
-        "the one message waits for this level of `message_delay_level`, the last one for a"
-        " higher number, and is readable then. The answer names its queue, and its offset"
-        " among the messages that wait",
-        1,
-        INT32_MAX,
-        absent="it is readable at once",
-    ),
-]
-DeliverMs = Annotated[
-    int | None,
-    RequestField(
-        "the one message is readable at this time, ms since 1970, `timer_max_delay_sec` ahead at"
-        " most; a time that has passed is now. The answer names its queue, and its offset among"
-        " those that wait",
-        0,
-        INT64_MAX,
-        absent="it is readable at once",
-    ),
-]
-DelayMs = Annotated[
-    int | None,
-    RequestField(
-        "as `deliver_ms`, in ms after the node has the message",
-        0,
-        INT64_MAX // 1_000_000,
-        absent="it is readable at once",
-    ),
-]
-Once = Annotated[
-    bool,
-    RequestField(
-        "a message whose topic and unique key were stored within `idempotent_window` is not stored"
-        " again: the answer names the first one, see [once](#stored-once)"
-    ),
-]
-Generation = Annotated[
-    int | None,
-    RequestField(
-        "the topic's generation when you came to know the offset, or any log offset since then, as"
-        " that of a message that you have read. TopicRemoved if the topic was removed later",
-        0,
-        INT64_MAX,
-        absent="the offset is taken as it is",
-    ),
-]
-Query = Annotated[
-    str,
-    RequestField("who stages: 1 to 64 of the characters `A-Z a-z 0-9 _ -`", check=staging_id),
-]
-BatchNumber = Annotated[int, RequestField("number of the batch", 0, INT64_MAX)]
-BeforeTime = Annotated[
-    int, RequestField("messages stored before this go, ms since 1970", 0, INT64_MAX)
-]
-OneQueue = Annotated[
-    int | None,
-    RequestField("only this queue", 0, QUEUE_ID_MAX, wire="queue", absent="all queues"),
-]
-OneStage = Annotated[
-    str | None, RequestField("only this one", check=staging_id, absent="all of the batch")
-]
-Perm = Annotated[
-    int | None,
-    RequestField(
-        "2 write, 4 read, 6 both, 0 neither; 1 more: sends may create topics by its settings, as by"
-        " TBW102. It holds for the writer: readers serve every topic",
-        0,
-        _PERM_MAX,
-        absent="as it was; 6 of a new topic",
-    ),
-]
-RetentionHours = Annotated[
-    int | None,
-    RequestField(
-        "hours that its messages are kept; 0: as `file_reserved_time` says",
-        0,
-        RETENTION_HOURS_MAX,
-        absent="as it was",
-    ),
-]
-ReadQueues = Annotated[
-    int | None,
-    RequestField(
-        "how many of the queues RocketMQ's clients read; `queues` are then those that they write"
-        " to",
-        1,
-        INT32_MAX,
-        range="from 1",
-        absent="as `queues`",
-    ),
-]
-Order = Annotated[bool | None, RequestField("RocketMQ's `order`", absent="as it was")]
-SysFlag = Annotated[
-    int | None, RequestField("RocketMQ's `topicSysFlag`", 0, INT32_MAX, absent="as it was")
-]
-TopicAttributes = Annotated[
-    dict[str, str] | None,
-    RequestField(
-        "RocketMQ's attributes, all but `reserve.time`. One that a node does"
-        " not offer is refused: NotAllowed",
-        check=properties,
-        absent="as they were",
-    ),
-]
-Patience = Annotated[
-    int,
-    RequestField(
-        "how late a held pull may be answered: the reader looks this often, and does not follow the"
-        " log for it",
-        0,
-        PATIENCE_MS_MAX,
-        absent="at once",
-    ),
-]

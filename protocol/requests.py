@@ -9,43 +9,20 @@ from typing import Annotated, NamedTuple
 from protocol import request_fields as checks
 from protocol.ids import Host, Queue
 from protocol.names import QUEUE_ID_MAX
+from protocol.record.codec import RECORD_BYTES_MIN
 from protocol.record.encode import ANY_QUEUE
 from protocol.request_fields import (
-    GROUP_HELP,
     INT32,
     INT32_MAX,
     INT64_MAX,
-    BatchNumber,
-    BeforeTime,
-    Crc,
-    DelayLevel,
-    DelayMs,
-    DeliverMs,
-    Generation,
-    Group,
-    InnerRight,
-    Once,
-    OneQueue,
-    OneStage,
-    Order,
-    Patience,
-    Perm,
-    Query,
-    QueueId,
-    ReadQueues,
-    Records,
+    WAIT_FLUSHED,
+    WAIT_NONE,
+    WAIT_REPLICATED,
     RequestField,
     RequestForms,
     RequestLayout,
-    RetentionHours,
-    Size,
-    Sizes,
-    SysFlag,
-    Topic,
-    TopicAttributes,
-    TopicName,
-    Wait,
 )
+from protocol.wire.frames import PAYLOAD_BYTES_MAX
 
 BOUNDARY_LOWER, BOUNDARY_UPPER = "lower", "upper"
 FETCH_LOG, FETCH_QUEUE, FETCH_INDEX = "log", "queue", "index"
@@ -61,6 +38,71 @@ FETCH_BYTES_MAX = 4 * 1024 * 1024
 """Raw bytes of one answer to `fetch`."""
 PARTS_MAX = 10_000
 """Stages of one `publish`."""
+RETENTION_HOURS_MAX = 1_000_000
+GROUP_HELP = "the cursor's name, as RocketMQ names a group: 1 to 255 of `% \\| a-z A-Z 0-9 _ -`"
+PATIENCE_MS_MAX = 1_000
+_PERM_MAX = 7
+_CRC_MAX = 2**32 - 1
+_RECORDS_MAX = PAYLOAD_BYTES_MAX // RECORD_BYTES_MIN
+
+# -- fields of several requests -------------------------------------------------------------------
+
+Topic = Annotated[str, RequestField("the topic", check=checks.stored_topic)]
+TopicName = Annotated[str, RequestField("the name")]
+Group = Annotated[str, RequestField(GROUP_HELP, check=checks.group)]
+QueueId = Annotated[int, RequestField("the queue", 0, QUEUE_ID_MAX, wire="queue")]
+Wait = Annotated[
+    str | None,
+    RequestField(
+        "what the answer waits for, see [send](#send)",
+        check=checks.wait,
+        range=f"`{WAIT_NONE}` `{WAIT_FLUSHED}` `{WAIT_REPLICATED}`",
+        absent="the flush mode decides",
+    ),
+]
+Records = Annotated[int, RequestField("number of records", 1, _RECORDS_MAX, wire="count")]
+Size = Annotated[
+    int, RequestField("length of the second frame", 0, PAYLOAD_BYTES_MAX, wire="bytes")
+]
+Crc = Annotated[int, RequestField("CRC-32 of the second frame (the one of zlib)", 0, _CRC_MAX)]
+Sizes = Annotated[
+    bytes,
+    RequestField(
+        "the size of each record, 4 bytes each, **little-endian**. Saves the node a walk",
+        absent="the node walks",
+    ),
+]
+InnerRight = Annotated[
+    str | None,
+    RequestField(
+        "for the node's own processes: the text of `keelog/run/right`. It lets records into the"
+        " system's topics, and sets the places of its groups"
+    ),
+]
+Once = Annotated[
+    bool,
+    RequestField(
+        "a message whose topic and unique key were stored within `idempotent_window` is not stored"
+        " again: the answer names the first one, see [once](#stored-once)"
+    ),
+]
+Generation = Annotated[
+    int | None,
+    RequestField(
+        "the topic's generation when you came to know the offset, or any log offset since then, as"
+        " that of a message that you have read. TopicRemoved if the topic was removed later",
+        0,
+        INT64_MAX,
+        absent="the offset is taken as it is",
+    ),
+]
+Query = Annotated[
+    str,
+    RequestField(
+        "who stages: 1 to 64 of the characters `A-Z a-z 0-9 _ -`", check=checks.staging_id
+    ),
+]
+BatchNumber = Annotated[int, RequestField("number of the batch", 0, INT64_MAX)]
 
 # -- the writer -----------------------------------------------------------------------------------
 
@@ -157,9 +199,37 @@ class AppendFields(NamedTuple):
     ] = None
     wait: Wait = None
     right: InnerRight = None
-    delay_level: DelayLevel = None
-    deliver_ms: DeliverMs = None
-    delay_ms: DelayMs = None
+    delay_level: Annotated[
+        int | None,
+        RequestField(
+            "the one message waits for this level of `message_delay_level`, the last one for a"
+            " higher number, and is readable then. The answer names its queue, and its offset"
+            " among the messages that wait",
+            1,
+            INT32_MAX,
+            absent="it is readable at once",
+        ),
+    ] = None
+    deliver_ms: Annotated[
+        int | None,
+        RequestField(
+            "the one message is readable at this time, ms since 1970, `timer_max_delay_sec` ahead"
+            " at most; a time that has passed is now. The answer names its queue, and its offset"
+            " among those that wait",
+            0,
+            INT64_MAX,
+            absent="it is readable at once",
+        ),
+    ] = None
+    delay_ms: Annotated[
+        int | None,
+        RequestField(
+            "as `deliver_ms`, in ms after the node has the message",
+            0,
+            INT64_MAX // 1_000_000,
+            absent="it is readable at once",
+        ),
+    ] = None
     once: Once = False
 
 
@@ -199,7 +269,10 @@ class UnstageFields(NamedTuple):
 
     query: Query
     batch: BatchNumber
-    stage: OneStage = None
+    stage: Annotated[
+        str | None,
+        RequestField("only this one", check=checks.staging_id, absent="all of the batch"),
+    ] = None
 
 
 class CreateTopicFields(NamedTuple):
@@ -216,12 +289,49 @@ class CreateTopicFields(NamedTuple):
             absent="as it was; of a new topic `default_topic_queue_nums`",
         ),
     ] = None
-    perm: Perm = None
-    retention_hours: RetentionHours = None
-    read_queues: ReadQueues = None
-    order: Order = None
-    sys_flag: SysFlag = None
-    attributes: TopicAttributes = None
+    perm: Annotated[
+        int | None,
+        RequestField(
+            "2 write, 4 read, 6 both, 0 neither; 1 more: sends may create topics by its settings,"
+            " as by TBW102. It holds for the writer: readers serve every topic",
+            0,
+            _PERM_MAX,
+            absent="as it was; 6 of a new topic",
+        ),
+    ] = None
+    retention_hours: Annotated[
+        int | None,
+        RequestField(
+            "hours that its messages are kept; 0: as `file_reserved_time` says",
+            0,
+            RETENTION_HOURS_MAX,
+            absent="as it was",
+        ),
+    ] = None
+    read_queues: Annotated[
+        int | None,
+        RequestField(
+            "how many of the queues RocketMQ's clients read; `queues` are then those that they"
+            " write to",
+            1,
+            INT32_MAX,
+            range="from 1",
+            absent="as `queues`",
+        ),
+    ] = None
+    order: Annotated[bool | None, RequestField("RocketMQ's `order`", absent="as it was")] = None
+    sys_flag: Annotated[
+        int | None, RequestField("RocketMQ's `topicSysFlag`", 0, INT32_MAX, absent="as it was")
+    ] = None
+    attributes: Annotated[
+        dict[str, str] | None,
+        RequestField(
+            "RocketMQ's attributes, all but `reserve.time`. One that a node does"
+            " not offer is refused: NotAllowed",
+            check=checks.properties,
+            absent="as they were",
+        ),
+    ] = None
 
 
 class DeleteTopicFields(NamedTuple):
@@ -234,7 +344,10 @@ class PurgeTopicFields(NamedTuple):
     """A topic, or one of its queues, whose older messages go."""
 
     topic: TopicName
-    queue_id: OneQueue = None
+    queue_id: Annotated[
+        int | None,
+        RequestField("only this queue", 0, QUEUE_ID_MAX, wire="queue", absent="all queues"),
+    ] = None
 
 
 class PurgeBeforeOffset(NamedTuple):
@@ -248,7 +361,9 @@ class PurgeBeforeOffset(NamedTuple):
 class PurgeBeforeTime(NamedTuple):
     """The first message that stays, by its store time."""
 
-    timestamp: BeforeTime
+    timestamp: Annotated[
+        int, RequestField("messages stored before this go, ms since 1970", 0, INT64_MAX)
+    ]
 
 
 class CursorGetFields(NamedTuple):
@@ -335,7 +450,16 @@ class PullFields(NamedTuple):
     stream: Annotated[
         bool, RequestField("true: with `wait_ms` the node may answer several times, see below")
     ] = False
-    patience_ms: Patience = 0
+    patience_ms: Annotated[
+        int,
+        RequestField(
+            "how late a held pull may be answered: the reader looks this often, and does not"
+            " follow the log for it",
+            0,
+            PATIENCE_MS_MAX,
+            absent="at once",
+        ),
+    ] = 0
     generation: Generation = None
 
 

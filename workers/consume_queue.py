@@ -90,10 +90,7 @@ class ConsumeQueues(Handler):
 
     takes_few = True
 
-    def __init__(
-        self, site: QueueWorkerSite, files: QueueWriter, feed: Feed, grown: set[Queue] | None = None
-    ) -> None:
-        """`grown` collects the queues with new units; its owner empties it."""
+    def __init__(self, site: QueueWorkerSite, files: QueueWriter, feed: Feed) -> None:
         self._root = site.root
         self._shard = site.shard
         self._slot = queue_slot(*site.shard)
@@ -102,7 +99,6 @@ class ConsumeQueues(Handler):
         self._files = files
         self._feed = feed
         feed.window_bytes = WINDOW_BYTES
-        self._grown = set() if grown is None else grown
         self._ends: dict[Queue, QueueEnd] = {}
         self.applied = 0
         self._broken: set[Queue] = set()
@@ -301,7 +297,7 @@ class ConsumeQueues(Handler):
         except FileNotFoundError:
             return False
         self._ends.update(ends)
-        self._grown.update(ends)
+        self.units += len(units)
         last = records[-1]
         self.applied = last.physical_offset + last.size
         return True
@@ -332,7 +328,7 @@ class ConsumeQueues(Handler):
         for queue, plan in plans:
             if len(plan.units):
                 self._ends[queue] = plan.end
-                self._grown.add(queue)
+                self.units += len(plan.units)
         return unequal
 
     def _groups(self, requests: DispatchRequests) -> Iterator[UnitGroup]:
@@ -388,7 +384,7 @@ class ConsumeQueues(Handler):
             units = self._holes.units(gap) if gap.missing > 0 else None
             if units is not None:
                 self._ends[queue] = self._write_holes(queue, state.end, units)
-                self._grown.add(queue)
+                self.units += len(units)
         self._known = None
 
     def _write_holes(self, queue: Queue, position: int, units: NDArray[Any]) -> QueueEnd:
@@ -512,25 +508,19 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"shard {options.shard} of {options.shards}: the first is 0")
     shard = Shard(options.shard, options.shards)
     slot = queue_slot(*shard)
-    grown: set[Queue] = set()
 
     def make_handler(root: Path, settings: Settings, feed: Feed) -> ConsumeQueues:
         files = open_queue_writer(root, settings, run_dir(root) / f"{slot}.new")
         multi_dispatch = settings.enable_multi_dispatch or has_light_queues(root)
         site = QueueWorkerSite(root, shard, settings.delay_levels_ms, multi_dispatch)
-        return ConsumeQueues(site, files, feed, grown)
-
-    def take_grown() -> set[Queue]:
-        taken = grown.copy()
-        grown.clear()
-        return taken
+        return ConsumeQueues(site, files, feed)
 
     job = WorkerJob(
         slot=slot,
         title=f"keelog-queue-{shard.number}",
         make_handler=make_handler,
         flush_pace=queue_pace,
-        grown=take_grown,
+        wakes_readers=True,
         clashing="queue-*",
         shard=shard.number,
         pace=TurnPace(batch_bytes=TURN_BYTES),

@@ -76,6 +76,8 @@ class Handler(ABC):
 
     applied: int
     """The log offset below which everything is written."""
+    units = 0
+    """How many units it has put into queues, for readers that wait for them."""
 
     @abstractmethod
     def apply(self, requests: DispatchRequests) -> None:

@@ -12,47 +12,21 @@ from typing import Self
 
 import zmq
 
-from node.runtime import disk
+from node.runtime import disk, process
 from node.runtime.event_log import fields
 from node.runtime.locks import FileLock, StoreLock
-from node.runtime.process import (
-    EXIT_FAILED,
-    EXIT_OK,
-    OOM_WORKER,
-    ChildProcess,
-    StopFlag,
-    child_parser,
-    met_damage,
-    now_ms,
-    report_end,
-    run_process,
-)
 from node.runtime.service_loop import LoopPace
 from node.runtime.settings import Settings
 from node.runtime.state_page import DAMAGED, STOPPED, LogPage, WorkerPage, run_dir
 from node.runtime.stats import TopicCounts
 from node.runtime.store_paths import check_held
-from node.runtime.wakeup import Context, ZmqWakeup
+from node.runtime.wakeup import Context, Waiters, ZmqWakeup, is_reader
 from node.store.condition import Owner, find_owner
-from node.store.identity.places import check_created
 from protocol.errors import CorruptError, NotAStore
-from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR
-from workers.dispatch import (
-    HEARTBEAT_S,
-    Breaks,
-    Dispatcher,
-    DispatchPace,
-    FilesLost,
-    Handler,
-    Stopped,
-    TopicGrowth,
-    WorkerSite,
-    WorkerStats,
-    begin,
-)
+from workers import dispatch
 from workers.feed import Feed, LiveFeed, RestingFeed
-from workers.sleep import GrowthHints, TurnPace, WorkerSleep, gives_way
+from workers.sleep import TurnPace, WorkerSleep, gives_way
 
 log = logging.getLogger("keelog.worker")
 
@@ -73,15 +47,15 @@ _WRITER_END_LOOK_S = 0.005
 class WorkerJob:
     """The differences between the kinds of workers.
 
-    `grown` takes and returns the queues that grew, for hints to the readers; all are of `shard`.
-    `clashing` is a pattern of the slots that share files with ours.
+    `wakes_readers`: they wait for its queues to grow. `clashing` is a pattern of the slots that
+    share files with ours.
     """
 
     slot: str
     title: str
-    make_handler: Callable[[Path, Settings, Feed], Handler]
+    make_handler: Callable[[Path, Settings, Feed], dispatch.Handler]
     flush_pace: Callable[[Settings], LoopPace]
-    grown: Callable[[], set[Queue]] | None = None
+    wakes_readers: bool = False
     clashing: str = ""
     shard: int = 0
     pace: TurnPace = field(default_factory=TurnPace)
@@ -89,36 +63,39 @@ class WorkerJob:
 
 def parser_for(module: str, text: str | None) -> argparse.ArgumentParser:
     """The options of every worker."""
-    parser = child_parser(module, text)
+    parser = process.child_parser(module, text)
     parser.add_argument("--once", action="store_true", help="stop at the end of a log at rest")
     return parser
 
 
 def run_worker(options: argparse.Namespace, job: WorkerJob) -> int:
     """The process from its start to its exit code."""
-    child = ChildProcess(
+    child = process.ChildProcess(
         slot=job.slot,
         title=job.title,
         what=f"the worker {job.slot} of {options.dir} stops",
-        root=options.dir.resolve(),
         options=options,
-        oom_points=OOM_WORKER,
+        oom_points=process.OOM_WORKER,
         foreseen=(CorruptError,),
         is_of_node=not options.once,
     )
 
-    def body(settings: Settings, stop: StopFlag) -> int:
+    def body(child: process.ChildProcess, settings: Settings, stop: process.StopFlag) -> int:
         with _Worker(child, job, settings, stop) as worker:
             return worker.run()
 
-    return run_process(child, body)
+    return process.run_process(child, body)
 
 
 class _Worker:
     """One worker's process: owns its lock, its page and its sockets."""
 
     def __init__(
-        self, child: ChildProcess, job: WorkerJob, settings: Settings, stop: StopFlag
+        self,
+        child: process.ChildProcess,
+        job: WorkerJob,
+        settings: Settings,
+        stop: process.StopFlag,
     ) -> None:
         """Raises StoreLocked, NotAStore."""
         self._child = child
@@ -127,7 +104,8 @@ class _Worker:
         self._job = job
         self._stop = stop
         self._is_once = not child.is_of_node
-        self._dispatcher: Dispatcher | None = None
+        self._dispatcher: dispatch.Dispatcher | None = None
+        self._handler: dispatch.Handler | None = None
         self._beat_at = 0.0
         self._files_look_at = 0.0
         self._locks = _enter(self._root, child.is_of_node)
@@ -135,25 +113,23 @@ class _Worker:
         self._locks += _take_locks(self._root, job)
         self._page = WorkerPage.create(self._root, job.slot)
         self._role = job.slot.partition("-")[0]
-        self._stats = WorkerStats(self._root, self._role, job.shard)
-        self._topics: TopicGrowth | None = None
+        self._stats = dispatch.WorkerStats(self._root, self._role, job.shard)
+        self._topics: dispatch.TopicGrowth | None = None
         self._context: Context = zmq.Context()
         self._rest = WorkerSleep(ZmqWakeup(self._context, job.slot), self._page, stop.fd)
-        self._growth = None
-        if job.grown is not None:
-            # The page has the number of the worker before us: what readers saw comes never again.
-            number = self._page.hints
-            self._growth = GrowthHints(self._context, self._root, job.shard, number)
-        self._hinted_epoch = 0
-        """The epoch of the last hint."""
+        self._readers: Waiters | None = None
+        if job.wakes_readers:
+            self._readers = Waiters(self._context, self._root, is_reader)
+        self._shown = 0, 0
+        """The epoch and the number of units for which `growths` counted last."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._rest.close()
-        if self._growth is not None:
-            self._growth.close()
+        if self._readers is not None:
+            self._readers.close()
         self._context.term()
         self._stats.close()
         if self._topics is not None:
@@ -166,15 +142,17 @@ class _Worker:
         """Follows the log until it is time to stop. Raises StoreDamaged, BadRequest."""
         try:
             feed = self._feed()
-        except Stopped:
-            return EXIT_OK
-        handler = self._job.make_handler(self._root, self._settings, feed)
-        dispatcher = Dispatcher(
-            WorkerSite(self._root, self._job.slot, self._page, self._stats),
+        except dispatch.Stopped:
+            return process.EXIT_OK
+        handler = self._handler = self._job.make_handler(self._root, self._settings, feed)
+        dispatcher = dispatch.Dispatcher(
+            dispatch.WorkerSite(self._root, self._job.slot, self._page, self._stats),
             feed,
             handler,
-            DispatchPace(self._job.flush_pace(self._settings), self._settings.delay_levels_ms),
-            Breaks(self._pause, lambda: self._stop.is_set),
+            dispatch.DispatchPace(
+                self._job.flush_pace(self._settings), self._settings.delay_levels_ms
+            ),
+            dispatch.Breaks(self._pause, lambda: self._stop.is_set),
         )
         self._dispatcher = dispatcher
         try:
@@ -182,9 +160,9 @@ class _Worker:
             dispatcher.finish()
             if self._topics is not None:
                 self._topics.look_now(dispatcher.records)
-        except Stopped:
+        except dispatch.Stopped:
             dispatcher.close()
-        except FilesLost as lost:
+        except dispatch.FilesLost as lost:
             return self._end_without_files(str(lost), dispatcher, handler)
         except CorruptError as error:
             # All before the damage is kept; starting again cannot help.
@@ -194,30 +172,34 @@ class _Worker:
         finally:
             feed.close()
         self._page.publish(state=STOPPED)
-        return EXIT_OK
+        return process.EXIT_OK
 
-    def _end_without_files(self, why: str, dispatcher: Dispatcher, handler: Handler) -> int:
+    def _end_without_files(
+        self, why: str, dispatcher: dispatch.Dispatcher, handler: dispatch.Handler
+    ) -> int:
         dispatcher.await_flush()
         handler.disown_lost()
         event = "files are lost: the process ends, the next makes them anew"
         log.error(event, extra=fields(why=why))
-        report_end(self._child.ready_fd, f"files are lost: {why}")
-        return EXIT_FAILED
+        process.report_end(self._child.ready_fd, f"files are lost: {why}")
+        return process.EXIT_FAILED
 
-    def _look_at_files(self, handler: Handler, now: float) -> None:
+    def _look_at_files(self, handler: dispatch.Handler, now: float) -> None:
         """Raises FilesLost: nobody else reads what would be written into files without a name."""
         if now >= self._files_look_at:
             self._files_look_at = now + FILES_LOOK_S
             if lost := handler.lost_files():
-                raise FilesLost(lost)
+                raise dispatch.FilesLost(lost)
 
-    def _follow(self, dispatcher: Dispatcher, feed: Feed, handler: Handler) -> None:
+    def _follow(
+        self, dispatcher: dispatch.Dispatcher, feed: Feed, handler: dispatch.Handler
+    ) -> None:
         dispatcher.start()
-        self._send_hint(dispatcher.epoch)
+        self._show_growth(dispatcher.epoch, handler.units)
         topics = None
         if handler.messages_by_topic() is not None:
             counts = TopicCounts(self._root, self._role, self._job.shard)
-            topics = self._topics = TopicGrowth(handler.messages_by_topic, counts)
+            topics = self._topics = dispatch.TopicGrowth(handler.messages_by_topic, counts)
         self._child.report_ready()
         pace = self._job.pace
         while not self._stop.is_set:
@@ -226,7 +208,7 @@ class _Worker:
             now = time.monotonic()
             if worked:
                 self._stats.turn(time.monotonic_ns() - began, dispatcher.records)
-                self._send_hint(dispatcher.epoch)
+                self._show_growth(dispatcher.epoch, handler.units)
                 pace.worked(now)
             elif self._is_once:
                 break
@@ -241,13 +223,13 @@ class _Worker:
         if self._child.ready_fd is not None:
             self._outlast_writer(dispatcher)
 
-    def _turn(self, dispatcher: Dispatcher, feed: Feed) -> bool:
+    def _turn(self, dispatcher: dispatch.Dispatcher, feed: Feed) -> bool:
         """In another thread when it gives way: without privileges nobody takes back niceness."""
         if gives_way(feed.peek().readable - dispatcher.done):
-            return begin(lambda: _nicely(dispatcher), "turn").result()
+            return dispatch.begin(lambda: _nicely(dispatcher), "turn").result()
         return dispatcher.turn()
 
-    def _outlast_writer(self, dispatcher: Dispatcher) -> None:
+    def _outlast_writer(self, dispatcher: dispatch.Dispatcher) -> None:
         """The writer waits for us before it leaves the mark of a clean stop. A supervisor stops it
         first; a stop of all processes at once (a control group's) must end in the same order."""
         deadline = time.monotonic() + WRITER_END_S_MAX
@@ -264,7 +246,7 @@ class _Worker:
         """
         if self._is_once:
             return
-        is_waited_for = self._growth is not None and self._growth.are_wanted
+        is_waited_for = self._readers is not None and self._readers.are_listening
         sleep = pace.sleep(done, now, is_waited_for)
         self._rest.begin(sleep)
         limits = feed.peek()
@@ -273,17 +255,16 @@ class _Worker:
         else:
             self._rest.wait(sleep.seconds)
 
-    def _send_hint(self, epoch: int) -> None:
-        if self._growth is not None and self._job.grown is not None:
-            grown = self._job.grown()
-            if epoch != self._hinted_epoch:
-                # Resuming moves the ends of queues, and names none: this hint is about all.
-                self._hinted_epoch = epoch
-                grown = set()
-            elif not grown:
-                return
-            # The page counts hints, so that a reader knows when it missed one.
-            self._page.publish(hints=self._growth.send(grown))
+    def _show_growth(self, epoch: int, units: int) -> None:
+        """Counts, in the page, that queues have grown, and wakes the readers that wait for that.
+
+        The count goes on from the worker before us: what readers saw comes never again.
+        """
+        if self._readers is not None and self._shown != (epoch, units):
+            # Resuming moves the ends of queues, too.
+            self._shown = epoch, units
+            self._page.publish(growths=self._page.growths + 1)
+            self._readers.ring_listeners()
 
     def _feed(self) -> Feed:
         """The log: at rest, or of a writer, which may come later than we. Raises Stopped."""
@@ -304,14 +285,14 @@ class _Worker:
 
     def _beat(self) -> None:
         now = time.monotonic()
-        if now - self._beat_at >= HEARTBEAT_S:
+        if now - self._beat_at >= dispatch.HEARTBEAT_S:
             self._beat_at = now
             check_held()
-            self._page.beat(now_ms())
-            met_damage.turn(now)
+            self._page.beat(process.now_ms())
+            process.met_damage.turn(now)
             self._stats.publish()
-            if self._growth is not None:
-                self._growth.look()
+            if self._readers is not None:
+                self._readers.look()
 
     def _pause(self, seconds: float) -> None:
         """Sleeps for so long, showing life. Raises Stopped."""
@@ -319,19 +300,19 @@ class _Worker:
         while (left := deadline - time.monotonic()) > 0:
             self._beat()
             if self._stop.is_set:
-                raise Stopped
-            time.sleep(min(left, HEARTBEAT_S))
+                raise dispatch.Stopped
+            time.sleep(min(left, dispatch.HEARTBEAT_S))
 
     def _on_window(self) -> None:
         """Between two windows of the log. Resuming may walk all of it, and can be given up."""
         self._beat()
-        if self._dispatcher is not None and self._dispatcher.done:
-            self._send_hint(self._dispatcher.epoch)
+        if self._dispatcher is not None and self._dispatcher.done and self._handler is not None:
+            self._show_growth(self._dispatcher.epoch, self._handler.units)
         if self._stop.is_set and (self._dispatcher is None or self._dispatcher.is_resuming):
-            raise Stopped
+            raise dispatch.Stopped
 
 
-def _nicely(dispatcher: Dispatcher) -> bool:
+def _nicely(dispatcher: dispatch.Dispatcher) -> bool:
     with suppress(PermissionError):  # where a container forbids the call
         os.nice(NICE)  # of this thread alone
     return dispatcher.turn()
@@ -349,7 +330,7 @@ def _enter(root: Path, is_of_node: bool) -> list[FileLock]:
     Raises NotAStore, StoreLocked.
     """
     if is_of_node:
-        check_created(root)
+        process.check_created(root)
         return []
     if not (root / COMMIT_LOG_DIR).is_dir():
         raise NotAStore(f"{root} holds no {COMMIT_LOG_DIR}/", "check the path")

@@ -15,7 +15,7 @@ from node.store.condition import INDEX_WORKER, QUEUE_WORKER_PREFIX, check_is_sto
 from node.store.file_sizes import found_geometry
 from node.store.queues import refuse_batch_queues
 from node.store.rebuilding import clear_unfinished, forget, save_rebuilding, vouch
-from node.store.repair.steps import Rebuild, Step
+from node.store.repair.steps import REBUILD_INDEX, REBUILD_QUEUES, FileStep, Step
 from protocol.derived.dispatch_request import DispatchRequests
 from protocol.errors import NotAStore
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR
@@ -176,7 +176,9 @@ def rebuild_damaged(root: Path, steps: Iterable[Step], settings: Settings) -> No
     Killed in the middle it leaves a note, and the next plan has the same steps.
     Raises StoreDamaged (the log itself), OSError.
     """
-    folders = [step.folder.name for step in steps if isinstance(step, Rebuild)]
+    rebuilds = (REBUILD_QUEUES, REBUILD_INDEX)
+    files = (step for step in steps if isinstance(step, FileStep))
+    folders = [step.path.name for step in files if step.action in rebuilds]
     if folders:
         save_rebuilding(root, folders)
         queues, index = CONSUME_QUEUE_DIR in folders, INDEX_DIR in folders

@@ -1,32 +1,19 @@
-"""How long a worker sleeps between two turns, what wakes it earlier, and whom it wakes.
+"""How long a worker sleeps between two turns, and what wakes it earlier.
 
 A turn costs nearly the same for one record as for hundreds. So while records keep coming and nobody
 waits for them, a worker rests after a turn until some time has passed or much has come. A record
 that comes after a quiet time is taken at once, and so is every record that a reader waits for. The
 longer the log is quiet, the longer a worker sleeps, until the writer wakes it
 (`node.runtime.wakeup`). `TurnPace` decides, purely: no clock, no I/O.
-
-A worker rings the readers that listen when queues have grown. Such a hint shortens a sleep; losing
-it costs latency alone.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
-import msgpack
 import zmq
 
 from node.runtime.state_page import NEVER, WorkerPage
-from node.runtime.wakeup import (
-    READER_SLOTS,
-    RING_BYTES_MAX,
-    Context,
-    Waiters,
-    ZmqWakeup,
-    quiet_sleep_s,
-)
-from protocol.ids import Queue
+from node.runtime.wakeup import ZmqWakeup, quiet_sleep_s
 
 IDLE_S = 0.005
 """How long a worker sleeps after its rest when nobody rings; more when the log stays quiet."""
@@ -34,9 +21,6 @@ SHORT_BYTES = 16 << 10
 """Log for a turn that takes about a millisecond."""
 LATE_BYTES = 16 << 20
 """A worker for which more of the log waits is late."""
-
-HINTED_QUEUES_MAX = 1000
-"""More queues than this are sent as an empty list, which means all."""
 
 
 class Sleep(NamedTuple):
@@ -115,41 +99,3 @@ class WorkerSleep:
     def close(self) -> None:
         """Gives the socket back."""
         self._wakeup.close()
-
-
-class GrowthHints:
-    """Notifies readers which queues have grown: [shard, number, [[topic, queue], ...]]."""
-
-    def __init__(self, context: Context, root: Path, shard: int, number: int) -> None:
-        """`number`: of the last hint that was sent about the shard."""
-        self._shard = shard
-        self._number = number
-        self._readers = Waiters(context, root, lambda slot: slot.startswith(READER_SLOTS))
-
-    @property
-    def are_wanted(self) -> bool:
-        """Whether any reader listens."""
-        return self._readers.is_listening
-
-    def look(self) -> None:
-        """Finds readers that are new: now and then."""
-        self._readers.look()
-
-    def send(self, grown: set[Queue]) -> int:
-        """One hint for all queues that have grown since the last; returns its number. An empty set
-        means every queue.
-
-        It counts where nobody listens, too: a reader that begins to listen finds that it missed it.
-        """
-        self._number += 1
-        if self._readers.is_listening:
-            queues = sorted(grown) if len(grown) <= HINTED_QUEUES_MAX else []
-            message = msgpack.packb([self._shard, self._number, queues])
-            if len(message) > RING_BYTES_MAX:
-                message = msgpack.packb([self._shard, self._number, []])
-            self._readers.tell(message)
-        return self._number
-
-    def close(self) -> None:
-        """Gives sockets and maps back."""
-        self._readers.close()

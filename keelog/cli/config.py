@@ -22,7 +22,7 @@ from keelog.cli.options import (
 )
 from keelog.cli.output import Output
 from node.runtime.settings import changed, snake_case
-from protocol.addresses import without_credentials
+from protocol.addresses import DEFAULT_NODE, without_credentials
 from protocol.errors import BadRequest, MqError
 
 OLD_NAMES = {
@@ -104,7 +104,7 @@ def show(origin: bool, node: str, given: tuple[settings.Given, ...], output: Out
     by_name = {(one.table, one.name): one for one in given}
     place = contexts.chosen(click.get_current_context(), node)
     url = without_credentials(place.url)
-    rows: list[tuple[Any, ...]] = [("node", url, contexts.DEFAULT_NODE, place.origin, place.where)]
+    rows: list[tuple[Any, ...]] = [("node", url, DEFAULT_NODE, place.origin, place.where)]
     for table in settings.TABLES:
         for field in dataclasses.fields(settings.kind_of(table)):
             one = by_name.get((table, field.name), settings.Given("", "default", ""))

@@ -18,11 +18,10 @@ import click
 from click.core import ParameterSource
 
 from keelog.cli.failures import doing
-from protocol.addresses import with_scheme
+from protocol.addresses import DEFAULT_NODE, with_scheme
 from protocol.errors import BadRequest, NotFound
 from protocol.human_text import printable
 
-DEFAULT_NODE = "tcp://127.0.0.1:7850"
 NODE_VARIABLE = "KEELOG_NODE"
 CONTEXT_VARIABLE = "KEELOG_CONTEXT"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

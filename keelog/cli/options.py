@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 import click
 
 from keelog.cli import suggestions
-from keelog.cli.contexts import DEFAULT_NODE, NODE_VARIABLE, node_callback
+from keelog.cli.contexts import NODE_VARIABLE, node_callback
 from keelog.cli.failures import NoCommand
 from keelog.cli.output import FORMATS, Output, forbid_colour
 from keelog.cli.settings import STORE, Given, all_given
 from keelog.progress import CommandProgress
+from protocol.addresses import DEFAULT_NODE
 from protocol.errors import BadRequest
 from protocol.human_text import bytes_of
 

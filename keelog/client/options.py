@@ -15,14 +15,13 @@ from numbers import Real
 from typing import Any, Literal, TypedDict
 
 from keelog.client.messages import Body, MessageOptions, bad_body, check_type, wrong_type
-from protocol.addresses import with_scheme
+from protocol.addresses import DEFAULT_NODE, with_scheme
 from protocol.errors import BadRequest, MessageDamaged, StoreDamaged
 from protocol.record.encode import Keys
 
 OnDamage = Literal["fail", "skip"] | Callable[[MessageDamaged], object]
 OnFoundDamage = Literal["fail", "skip"] | Callable[[StoreDamaged], object]
 """Of reads that follow no queue."""
-DEFAULT_NODE = "tcp://127.0.0.1:7850"
 DEFAULT_TIMEOUT_S = 5.0
 TIMEOUT_S_MAX = 1_000_000.0
 """Eleven days. Longer ones do not fit everywhere where the system counts a time."""

@@ -23,29 +23,17 @@ from keelog.gateway.name_servers import OtherMasters, Registrar, promoted_at
 from keelog.gateway.service import GatewayService
 from keelog.gateway.settings import MASTER, BrokerName
 from node.reader.follower import ReaderSite, StoreFollower, open_fitting, transfer_limits
-from node.runtime import disk
-from node.runtime.addresses import listen_at
+from node.runtime import disk, process
+from node.runtime.addresses import open_port, parse_listen
 from node.runtime.event_log import fields
-from node.runtime.locks import FileLock
-from node.runtime.process import (
-    EXIT_OK,
-    OOM_READER,
-    ChildProcess,
-    StopFlag,
-    child_parser,
-    leave,
-    met_damage,
-    run_process,
-)
 from node.runtime.run_files import MasterPlace, read_master_place, write_master_place
 from node.runtime.settings import Settings
 from node.runtime.shortage import is_shortage
-from node.runtime.state_page import RUNNING, STOPPING, WorkerPage, run_dir
+from node.runtime.state_page import RUNNING, STOPPING, WorkerPage
 from node.runtime.wakeup import GATEWAY, Context
-from node.store.identity.places import check_created
 from node.store.identity.roles import load_master_epochs
-from protocol.addresses import VIP_DISTANCE
-from protocol.errors import BadRequest, MqError, ServiceNotAvailable
+from protocol.addresses import DEFAULT_NODE, VIP_DISTANCE
+from protocol.errors import MqError
 from protocol.ha import last_number
 from protocol.wire.awake import AwakeLook
 
@@ -55,7 +43,6 @@ BACKLOG = 1_024
 SHORTAGE_S = 0.1
 """The pause after a turn that failed because no descriptor was free, or the disk was full."""
 LOOK_S = 1.0
-LOCK_WAIT_S = 2.0
 AWAKE_S = 0.0003
 """How long the loop looks for the next request before it sleeps: longer than a client takes from a
 reply to that."""
@@ -146,21 +133,15 @@ class Gateway:
         return f"tcp://{host}:{found}"
 
     async def _open(self, host: str, port: int) -> int:
-        try:
-            server = await self._loop.create_server(
-                lambda: RemotingConnection(self.service, self._loop),
-                sock=listen_at(host, port, BACKLOG),
-                backlog=BACKLOG,
-            )
-        except OSError as error:
-            raise ServiceNotAvailable(
-                f"cannot listen at {host}:{port}: {error.strerror or error}",
-                "stop who listens there, or name another port",
-            ) from None
+        server = await self._loop.create_server(
+            lambda: RemotingConnection(self.service, self._loop),
+            sock=open_port(host, port, BACKLOG),
+            backlog=BACKLOG,
+        )
         self._servers.append(server)
         return int(server.sockets[0].getsockname()[1])
 
-    async def run(self, stop: StopFlag) -> None:
+    async def run(self, stop: process.StopFlag) -> None:
         """Serves until the flag is set, then serves the held pulls. Raises what a turn raises."""
         self._page.publish(state=RUNNING)
         ended = asyncio.Event()
@@ -250,7 +231,7 @@ class Gateway:
         follower.begin_turn(now, is_rung)
         follower.end_turn(now)
         if follower.beat(now, self.service.requests):
-            met_damage.turn(now)
+            process.met_damage.turn(now)
         if now >= self._look_at:
             self._look_at = now + LOOK_S
             self.service.look_around(now)
@@ -266,9 +247,9 @@ class Gateway:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the gateway of a store until SIGTERM."""
-    parser = child_parser("keelog.gateway.loop", __doc__)
+    parser = process.child_parser("keelog.gateway.loop", __doc__)
     parser.add_argument("--bind", default="127.0.0.1:10911", metavar="HOST:PORT")
-    parser.add_argument("--node", default="tcp://127.0.0.1:7850", help="the node's control address")
+    parser.add_argument("--node", default=DEFAULT_NODE, help="the node's control address")
     parser.add_argument("--cluster", default="DefaultCluster")
     parser.add_argument("--broker", default=socket.gethostname())
     parser.add_argument("--broker-id", type=int, default=MASTER, metavar="N")
@@ -279,28 +260,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--shards", type=int, default=1, metavar="N", help="how many queue workers the node has"
     )
-    options = parser.parse_args(arguments)
-    root = options.dir.resolve()
-    child = ChildProcess(
+    child = process.ChildProcess(
         slot="gateway",
-        title="keelog-gateway",
-        what=f"the gateway of {root} ended",
-        root=root,
-        options=options,
-        oom_points=OOM_READER,
+        what="the gateway of {} ended",
+        options=parser.parse_args(arguments),
+        oom_points=process.OOM_READER,
         serves_clients=True,
     )
-    return run_process(child, partial(_serve, child))
+    return process.run_process(child, _serve)
 
 
-def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
+def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFlag) -> None:
     options, root = child.options, child.root
-    check_created(root)
-    slot = f"{GATEWAY}0"
-    os.chdir(run_dir(root))
-    lock = FileLock.take(run_dir(root) / f"{slot}.lock", record=False, wait_s=LOCK_WAIT_S)
-    context: Context = zmq.Context()
-    site = ReaderSite(root, slot, options.shards, settings)
+    site = ReaderSite(root, f"{GATEWAY}0", options.shards, settings)
     name = BrokerName(
         options.cluster,
         options.broker,
@@ -312,14 +284,15 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
     )
     name_servers = tuple(filter(None, options.namesrv.split(";")))
     selector = AwakeSelector()
-    with WorkerPage.create(root, slot) as page:
+    with process.take_place(root, site.slot) as page:
+        context: Context = zmq.Context()
 
         async def serve() -> None:
             core = ClientCore(options.node, REQUEST_S, None)
             gateway = Gateway(site, core, name, name_servers, page, context)
             gateway.service.link.selector = selector
             try:
-                child.report_ready(await gateway.listen(*parse_place(options.bind)))
+                child.report_ready(await gateway.listen(*parse_listen(options.bind, 10_911)))
                 await gateway.run(stop)
             finally:
                 gateway.close()
@@ -327,8 +300,6 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
         with asyncio.Runner(loop_factory=partial(asyncio.SelectorEventLoop, selector)) as runner:
             runner.run(serve())
         context.term()
-    lock.release()
-    return EXIT_OK
 
 
 def _note_master(root: Path, place: MasterPlace) -> None:
@@ -337,14 +308,6 @@ def _note_master(root: Path, place: MasterPlace) -> None:
         log.info("master found", extra=fields(remoting=place.remoting, replication=place.ha))
         with disk.if_room():
             write_master_place(root, place)
-
-
-def parse_place(text: str) -> tuple[str, int]:
-    """Reads HOST:PORT. Raises BadRequest."""
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65_535:
-        raise BadRequest(f"cannot listen at {text[:80]!a}", "write 127.0.0.1:10911")
-    return host, int(port)
 
 
 def _state_version(root: Path, settings: Settings) -> int:
@@ -356,4 +319,4 @@ def _state_version(root: Path, settings: Settings) -> int:
 
 
 if __name__ == "__main__":
-    leave(main())
+    process.leave(main())

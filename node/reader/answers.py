@@ -28,43 +28,23 @@ from node.store.query.pull import (
 )
 from node.store.query.verified_read import record_of, store_time
 from node.store.queues import bytes_of, list_topics
+from protocol import requests
 from protocol.errors import BadRequest, CorruptError, NotFound, StoreDamaged, UnknownTopic
 from protocol.ids import Queue, parse_offset_message_id
 from protocol.names import is_folder_name
 from protocol.record.codec import Record, decode
 from protocol.request_fields import RequestLayout, out_of_range
-from protocol.requests import (
-    FETCH,
-    FETCH_LOG,
-    FETCH_QUEUE,
-    FETCHED_INDEX,
-    FETCHED_QUEUE,
-    GET_BY_ID,
-    GET_BY_KEY,
-    GET_BY_OFFSET,
-    GET_BY_QUEUE,
-    PULL,
-    PULL_BYTES_DEFAULT,
-    PULL_MESSAGES_DEFAULT,
-    FindFields,
-    GetById,
-    GetByKey,
-    GetByOffset,
-    GetByQueue,
-    OffsetsFields,
-    SeekFields,
-)
 from protocol.wire.frames import Header
 
 _GET_FORMS: dict[str, RequestLayout[Any]] = {
-    "physical_offset": GET_BY_OFFSET,
-    "msg_id": GET_BY_ID,
-    "unique_key": GET_BY_KEY,
-    "offset": GET_BY_QUEUE,
+    "physical_offset": requests.GET_BY_OFFSET,
+    "msg_id": requests.GET_BY_ID,
+    "unique_key": requests.GET_BY_KEY,
+    "offset": requests.GET_BY_QUEUE,
 }
 """The ways to name a record, by the field that only one of them has."""
 
-Get = GetByOffset | GetById | GetByKey | GetByQueue
+Get = requests.GetByOffset | requests.GetById | requests.GetByKey | requests.GetByQueue
 
 T = TypeVar("T")
 NO_TIME = -1
@@ -98,26 +78,12 @@ class Pull:
     """A log offset at which its place was known; None: it is taken as it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fetch:
-    """A read of raw bytes from a file, which is named by its content.
-
-    `offset` is a log offset, the number of a unit, or a place in the index file `file`.
-    """
-
-    kind: str
-    offset: int
-    bytes_max: int
-    queue: Queue | None = None
-    file: str = ""
-
-
 def parse_pull(header: Header, settings: Settings, limits: TransferLimits) -> Pull:
     """Parses a pull. Any offset is valid: one outside the queue has its own status (RocketMQ).
 
     `limits` apply where the request has none of its own.
     """
-    asked = PULL.values(header)
+    asked = requests.PULL.values(header)
     topic, queue_id, offset, count, size, tags, wait_ms, stream, patience_ms, generation = asked
     if wait_ms > settings.long_polling_ms_max:
         raise out_of_range("wait_ms", wait_ms, 0, settings.long_polling_ms_max)
@@ -149,8 +115,8 @@ def _pull_request(
     if size is not None:
         limits = limits._replace(bytes_max=size, cold_bytes_max=size)
     return PullRequest(
-        max_messages=count or PULL_MESSAGES_DEFAULT,
-        total_bytes_max=size or PULL_BYTES_DEFAULT,
+        max_messages=count or requests.PULL_MESSAGES_DEFAULT,
+        total_bytes_max=size or requests.PULL_BYTES_DEFAULT,
         limits=limits,
         tags=parse_tags(tags),
         exact=True,
@@ -169,16 +135,6 @@ def parse_get(header: Header) -> Get:
         )
     found: Get = _GET_FORMS[forms[0]].parse(header)
     return found
-
-
-def parse_fetch(header: Header) -> Fetch:
-    """Parses a fetch. Raises BadRequest, also for anything that could be a path."""
-    kind, offset, size = FETCH.values(header)
-    if kind == FETCH_QUEUE:
-        return Fetch(kind, offset, size, queue=Queue(*FETCHED_QUEUE.parse(header)))
-    if kind == FETCH_LOG:
-        return Fetch(kind, offset, size)
-    return Fetch(kind, offset, size, file=FETCHED_INDEX.parse(header).file)
 
 
 class Answer(NamedTuple):
@@ -248,13 +204,13 @@ def tail_answer(taken: Taken, min_offset: int) -> Answer:
 def get(store: RunningStore, tail: TailCache, wanted: Get) -> Answer:
     """One record. Raises NotFound, StoreDamaged, MessageDamaged."""
     match wanted:
-        case GetByOffset(offset):
+        case requests.GetByOffset(offset):
             raw = store.look_up(offset).raw
-        case GetById(message_id):
+        case requests.GetById(message_id):
             raw = _by_id(store, message_id).raw
-        case GetByKey():
+        case requests.GetByKey():
             raw = _by_key(store, wanted).raw
-        case GetByQueue(topic, queue_id, offset, generation):
+        case requests.GetByQueue(topic, queue_id, offset, generation):
             store.removed.check_place(topic, generation)
             raw = tail.record(Queue(topic, queue_id), offset) or _by_queue(store, wanted).raw
     return Answer({"size": len(raw)}, raw)
@@ -270,7 +226,7 @@ def _by_id(store: RunningStore, message_id: str) -> Record:
     return record
 
 
-def _by_key(store: RunningStore, wanted: GetByKey) -> Record:
+def _by_key(store: RunningStore, wanted: requests.GetByKey) -> Record:
     """Raises StoreDamaged where a damaged record may be it, and no other is."""
     cursor: str | None = None
     damage: StoreDamaged | None = None
@@ -292,7 +248,7 @@ def _by_key(store: RunningStore, wanted: GetByKey) -> Record:
     raise NotFound(f"topic {wanted.topic} has no message with this unique key", _TRY_KEYS)
 
 
-def _by_queue(store: RunningStore, wanted: GetByQueue) -> Record:
+def _by_queue(store: RunningStore, wanted: requests.GetByQueue) -> Record:
     topic, queue_id, offset, _ = wanted
     queue = store.queue(topic, queue_id)
     unit = queue.unit(offset) if queue is not None else None
@@ -305,7 +261,7 @@ def _by_queue(store: RunningStore, wanted: GetByQueue) -> Record:
     return record_of(store.log, queue, offset, unit)
 
 
-def find_messages(store: RunningStore, topics: TopicsFile, wanted: FindFields) -> Answer:
+def find_messages(store: RunningStore, topics: TopicsFile, wanted: requests.FindFields) -> Answer:
     """A page of records with a key. Raises UnknownTopic, BadRequest for a cursor, StoreDamaged."""
     request = FindRequest(
         topic=wanted.topic,
@@ -333,7 +289,7 @@ def find_messages(store: RunningStore, topics: TopicsFile, wanted: FindFields) -
     return Answer(fields, b"".join(records) if records else None)
 
 
-def seek(store: RunningStore, wanted: SeekFields) -> Answer:
+def seek(store: RunningStore, wanted: requests.SeekFields) -> Answer:
     """The queue offset at a store time; as in a broker 0 for a queue that does not exist."""
     topic, queue_id, timestamp, boundary = wanted
     queue = store.queue(topic, queue_id)
@@ -341,7 +297,7 @@ def seek(store: RunningStore, wanted: SeekFields) -> Answer:
 
 
 def offsets(
-    store: RunningStore, tail: TailCache, topics: TopicsFile, wanted: OffsetsFields
+    store: RunningStore, tail: TailCache, topics: TopicsFile, wanted: requests.OffsetsFields
 ) -> Answer:
     """The bounds of a topic's queues. Raises UnknownTopic."""
     known = need_topic(store, topics, wanted.topic)

@@ -1,30 +1,23 @@
 """Keeps the store of a pull desk up to date, for any process that serves pulls: a reader, the
 gateway. No client's sockets.
 
-Files decide, messages announce: what may be read is in the state pages; a hint from a queue
-worker only shortens a held pull's wait.
+Files decide, messages announce: what may be read is in the state pages; the ring of a queue worker
+only shortens a held pull's wait.
 """
 
 import logging
 import time
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
-from node.reader.growth_notices import Hints, News
 from node.reader.pull_desk import PullDesk
+from node.runtime import wakeup
 from node.runtime.event_log import fields
 from node.runtime.process import machine_memory_bytes, now_ms
 from node.runtime.settings import Settings
 from node.runtime.state_page import DAMAGED, NEVER, RUNNING, STOPPED, StatePages, WorkerPage
 from node.runtime.store_paths import is_in_place
-from node.runtime.wakeup import (
-    QUIET_SHARE,
-    SLEEP_S_MAX,
-    Context,
-    DatagramWakeup,
-    Waiters,
-    quiet_sleep_s,
-)
 from node.store.condition import QUEUE_WORKER_PREFIX
 from node.store.opening import RunningStore
 from node.store.query.pull import TransferLimits
@@ -33,11 +26,11 @@ from protocol.errors import CorruptError, MqError
 log = logging.getLogger("keelog.reader")
 
 TICK_MS = 4
-"""The most between looks at the pages while a pull waits and messages flow: a lost hint costs less
+"""The most between looks at the pages while a pull waits and messages flow: a lost ring costs less
 than 5 ms. After a quiet time a look comes less often."""
-BUSY_S = TICK_MS / 1000 * QUIET_SHARE
+BUSY_S = TICK_MS / 1000 * wakeup.QUIET_SHARE
 """So soon after the log grew, a look comes after TICK_MS."""
-IDLE_MS = int(SLEEP_S_MAX * 1000)
+IDLE_MS = int(wakeup.SLEEP_S_MAX * 1000)
 WAITING_S = 0.1
 """How long the process follows the log after the last request for its end: most are repeated."""
 HEARTBEAT_S = 0.1
@@ -63,27 +56,31 @@ class StoreFollower:
     """
 
     def __init__(
-        self, site: ReaderSite, desk: PullDesk, page: WorkerPage, context: Context
+        self, site: ReaderSite, desk: PullDesk, page: WorkerPage, context: wakeup.Context
     ) -> None:
         self.desk = desk
         self._pages: StatePages = desk.store.pages
         self._site = site
         self._page = page
-        self._wakeup = DatagramWakeup(site.slot)
+        self._wakeup = wakeup.DatagramWakeup(site.slot)
         self.bell_fd = self._wakeup.watched
-        self._hints = Hints(self._wakeup, site.shards)
-        self._workers = Waiters(
+        self._workers = wakeup.Waiters(
             context, site.root, lambda slot: slot.startswith(QUEUE_WORKER_PREFIX)
         )
-        self._news: News | None = None
+        self._listens = False
+        self._growths: list[int] = []
+        """What the workers had counted at the last look for pulls that wait for them."""
+        self._news: set[int] | None = None
+        """The shards whose queues have grown; None: any may have, as at a new epoch."""
+        self._next_look_at = 0.0
         self._epoch = 0
         self._unfit_since: float | None = None
         self._has_moved = False
         self._waits_until = 0.0
         self._patient_look_at = 0.0
-        self._turn_hints: list[int] = []
-        self._patient_hints: list[int] = []
-        """How many hints the workers had sent at the last look for patient pulls."""
+        self._turn_growths: list[int] = []
+        self._patient_growths: list[int] = []
+        """What the workers had counted at the last look for patient pulls."""
         self._wake_at = NEVER
         self._end = 0
         self._grew_at = time.monotonic()
@@ -91,11 +88,13 @@ class StoreFollower:
         self._reopen_check_at = 0.0
 
     def begin_turn(self, now: float, is_rung: bool) -> None:
-        """Takes in what has come. Hints first: the refresh after them covers what they announce."""
-        self._news = self._collect(now, is_rung)
+        """Takes in what has come."""
+        if is_rung:
+            self._wakeup.hush()
+        # Before the refresh: what comes in between is a reason for the next look.
+        self._news = self._collect(now)
         if self.desk.holds.patience_s:
-            # Before the refresh, too: what comes in between is a reason for the next look.
-            self._turn_hints = self._pages.hints()
+            self._turn_growths = self._pages.growths()
         self._refresh(now)
         end = self.desk.store.log.bounds.end
         if end != self._end:
@@ -114,10 +113,13 @@ class StoreFollower:
         if self._news is None:
             desk.wake_all()
         elif desk.unfinished or self._news:
+            began = time.monotonic()
             desk.wake(self._news)
+            # Of very many queues a look takes long: half of the time is for other requests.
+            self._next_look_at = now + 2 * (time.monotonic() - began)
         if self._is_patient_look_due(now):
             self._patient_look_at = now + desk.holds.patience_s
-            self._patient_hints = self._turn_hints
+            self._patient_growths = self._turn_growths
             desk.wake_all()
         if desk.undecided:
             desk.settle()
@@ -139,7 +141,7 @@ class StoreFollower:
             return True
         if self._is_patient:
             return self._is_patient_look_due(now)
-        return not desk.tail.follows and not self._hints.are_up_to_date(self._pages.hints())
+        return not desk.tail.follows and (not self._listens or self._is_growth_due(now))
 
     def sleep_ms(self, now: float, has_unsent: bool) -> int:
         """How long the process may sleep. `has_unsent`: replies wait for the network."""
@@ -152,7 +154,7 @@ class StoreFollower:
         sleep_ms, quiet_s = TICK_MS, now - self._grew_at
         is_quiet = quiet_s > BUSY_S and desk.tail.follows
         if is_quiet and not has_unsent and not desk.undecided:
-            sleep_ms = int(quiet_sleep_s(quiet_s, TICK_MS / 1000) * 1000)
+            sleep_ms = int(wakeup.quiet_sleep_s(quiet_s, TICK_MS / 1000) * 1000)
         elif self._is_patient and not has_unsent and not desk.undecided:
             sleep_ms = int(desk.holds.patience_s * 1000)
         return min(sleep_ms, max(0, int((deadline - now) * 1000) + 1))
@@ -167,7 +169,7 @@ class StoreFollower:
         return (
             self._is_patient
             and now >= self._patient_look_at
-            and self._pages.hints() != self._patient_hints
+            and self._pages.growths() != self._patient_growths
         )
 
     def ask_for_ring(self, is_woken: bool = False) -> bool:
@@ -220,18 +222,27 @@ class StoreFollower:
 
     def close(self) -> None:
         """Closes bells, pages and files."""
-        self._hints.close()
+        self._wakeup.close()
         self._workers.close()
         self.desk.store.close()
 
-    def _collect(self, now: float, is_rung: bool) -> News | None:
-        """What may have grown; None for everything, as at a new epoch."""
-        news = self._hints.collect(self._pages.hints, now, is_rung)
+    def _is_growth_due(self, now: float) -> bool:
+        """Whether pulls wait for queue workers, and these have placed more."""
+        is_due = self._listens and now >= self._next_look_at
+        return is_due and self._pages.growths() != self._growths
+
+    def _collect(self, now: float) -> set[int] | None:
+        """The shards whose queues may have grown; None for all, as at a new epoch."""
+        grown: set[int] = set()
+        if self._is_growth_due(now):
+            before, self._growths = self._growths, self._pages.growths()
+            pairs = zip_longest(self._growths, before)
+            grown = {shard for shard, (count, known) in enumerate(pairs) if count != known}
         epoch = self._pages.epoch()
         if epoch != self._epoch:
             self._epoch = epoch
             return None
-        return news
+        return grown
 
     def _follow(self, now: float) -> None:
         """While pulls wait, follows the log itself, or the queue workers where that fails."""
@@ -248,9 +259,11 @@ class StoreFollower:
             desk.follow(now)
         is_served = not self._waits_until or desk.tail.follows
         listens = bool(desk.undecided) or not is_served
-        if self._hints.listen(listens):
+        if listens != self._listens:
+            self._listens = listens
             self._page.publish(listens=int(listens))
             if listens:
+                self._growths = []
                 # Workers rest while no reader listens: wake them.
                 self._workers.ring_all()
 
@@ -260,9 +273,11 @@ class StoreFollower:
         if now >= self._reopen_check_at:
             self._reopen_check_at = now + REOPEN_CHECK_S
             self._workers.look()
-            desk.at_end.forget_bounds()
+            desk.forget_bounds()
             if not is_in_place():
-                self._note_moved()
+                if not self._has_moved:
+                    self._has_moved = True
+                    log.error("the store has moved: no more of its files are opened")
             elif self._pages.are_replaced():
                 self._reopen()
         try:
@@ -280,12 +295,6 @@ class StoreFollower:
         if desk.trouble is not None:
             desk.trouble = None
             self._page.publish(state=RUNNING)
-
-    def _note_moved(self) -> None:
-        """Logs, once, that only files which are open already will be read."""
-        if not self._has_moved:
-            self._has_moved = True
-            log.error("the store has moved: no more of its files are opened")
 
     def _reopen(self) -> None:
         """Opens the store again after its pages were replaced: the old maps do not change."""

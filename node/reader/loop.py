@@ -4,37 +4,23 @@ Run it as `python -m node.reader.loop DIR --index I --shards N`.
 """
 
 import logging
-import os
 import time
-from functools import partial
 
 import zmq
 
 from node.reader.follower import ReaderSite, StoreFollower, open_fitting, transfer_limits
 from node.reader.service import ReaderService, ReaderStats
-from node.runtime import disk
+from node.runtime import disk, process
 from node.runtime.event_log import fields
-from node.runtime.locks import FileLock
-from node.runtime.process import (
-    EXIT_OK,
-    OOM_READER,
-    ChildProcess,
-    StopFlag,
-    child_parser,
-    leave,
-    met_damage,
-    run_process,
-)
 from node.runtime.settings import Settings
 from node.runtime.shortage import is_shortage
-from node.runtime.state_page import RUNNING, STOPPING, WorkerPage, run_dir
+from node.runtime.state_page import RUNNING, STOPPING, WorkerPage
 from node.runtime.stats import StatsPage, TopicCounts
 from node.runtime.stats_series import READER as STATS
 from node.runtime.wakeup import READER, Context
 from node.serving.request_server import RequestWait, Server
 from node.serving.unix_server import bulk_socket
 from node.store.config.topics_file import TopicsFile
-from node.store.identity.places import check_created
 from protocol.errors import BadRequest, MqError, ServiceNotAvailable
 
 log = logging.getLogger("keelog.reader")
@@ -44,7 +30,6 @@ ANSWERS_MAX = 256
 """Answers that ZeroMQ keeps for a connection that does not read: up to 64 KiB each."""
 REQUESTS_AT_ONCE = 128
 """The most requests in a turn, before held pulls get theirs."""
-LOCK_WAIT_S = 2.0
 STOP_REQUESTS_MAX = 10_000
 SHORTAGE_S = 0.1
 """The pause after a turn that failed because no descriptor was free."""
@@ -77,7 +62,7 @@ class Reader:
         """The last turn served one look-up: its client may wait with the next one."""
         self.service.stats = ReaderStats(self._stats.counts, self._topics)
 
-    def run(self, stop: StopFlag) -> None:
+    def run(self, stop: process.StopFlag) -> None:
         """Serves until the flag is set, then answers the held pulls."""
         bell_fd = self._follower.bell_fd
         watched = (*self.server.watched, bell_fd, stop.fd)
@@ -140,7 +125,7 @@ class Reader:
             return
         self._stats.publish()
         self._topics.publish()
-        met_damage.turn(now)
+        process.met_damage.turn(now)
         self.server.turn()
 
     def _stop(self) -> None:
@@ -164,7 +149,7 @@ class Reader:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs one reader of a store until SIGTERM."""
-    parser = child_parser("node.reader.loop", __doc__)
+    parser = process.child_parser("node.reader.loop", __doc__)
     parser.add_argument("--bind", default="tcp://127.0.0.1:7852")
     parser.add_argument("--local", default="", metavar="IPC", help="for clients of this machine")
     parser.add_argument("--index", type=int, default=0, metavar="I", help="which reader this is")
@@ -172,29 +157,23 @@ def main(arguments: list[str] | None = None) -> int:
         "--shards", type=int, default=1, metavar="N", help="how many queue workers the node has"
     )
     options = parser.parse_args(arguments)
-    root = options.dir.resolve()
-    child = ChildProcess(
+    child = process.ChildProcess(
         slot=f"reader-{options.index}",
-        title=f"keelog-reader-{options.index}",
-        what=f"reader {options.index} of {root} ended",
-        root=root,
+        what=f"reader {options.index} of {{}} ended",
         options=options,
-        oom_points=OOM_READER,
+        oom_points=process.OOM_READER,
         serves_clients=True,
     )
-    return run_process(child, partial(_serve, child))
+    return process.run_process(child, _serve)
 
 
-def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
+def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFlag) -> None:
     options, root = child.options, child.root
     if options.index < 0 or options.shards < 1:
         raise BadRequest(f"reader {options.index} of a node with {options.shards} queue workers")
-    check_created(root)
     site = ReaderSite(root, f"{READER}{options.index}", options.shards, settings)
-    os.chdir(run_dir(root))
-    lock = FileLock.take(run_dir(root) / f"{site.slot}.lock", record=False, wait_s=LOCK_WAIT_S)
-    context: Context = zmq.Context()
-    with WorkerPage.create(root, site.slot) as page:
+    with process.take_place(root, site.slot) as page:
+        context: Context = zmq.Context()
         bulk = bulk_socket(options.local) if options.local else ""
         server = Server(
             context, options.bind, FRAME_BYTES_MAX, ANSWERS_MAX, local=options.local, bulk=bulk
@@ -204,9 +183,7 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
         reader.run(stop)
         reader.close()
         context.term()
-    lock.release()
-    return EXIT_OK
 
 
 if __name__ == "__main__":
-    leave(main())
+    process.leave(main())

@@ -3,9 +3,9 @@
 Replies leave through a function; times are seconds of the caller's monotonic clock. Pulls wait in
 `LongPolls`, by queue, by peer and by deadline.
 
-`TailHandler` answers from the tail cache, new pulls and held ones. A pull that asks for a `stream`
-stays held after an answer that takes it to the end of its queue: the consumer need not pull again
-for each message.
+A pull at the end of its queue gets its answer from the tail cache. One that asks for a `stream`
+stays held after an answer that takes it to the end: the consumer need not pull again for each
+message.
 
 `ReadAhead` has records that consumers will pull next, read in one look: small pulls cost a slice
 each. A pull of 32 messages costs more to find and to verify than to send. So the second of two
@@ -16,7 +16,7 @@ will go on; a pull anywhere else reads the files.
 import heapq
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from types import MappingProxyType
@@ -31,7 +31,6 @@ from node.reader.answers import (
     pull_answer,
     tail_answer,
 )
-from node.reader.growth_notices import News
 from node.reader.tail_cache import TailCache, Taken
 from node.store.file_cache import FileVanished
 from node.store.opening import RunningStore
@@ -44,14 +43,7 @@ from node.store.query.pull import (
     total_max,
 )
 from node.store.queues import QueueReader
-from protocol.errors import (
-    CorruptError,
-    MqError,
-    NodeBusy,
-    ServiceNotAvailable,
-    StoreDamaged,
-    TopicRemoved,
-)
+from protocol import errors
 from protocol.ids import Queue, shard_of
 from protocol.names import COMMIT_LOG_DIR
 
@@ -68,7 +60,6 @@ AHEAD_KEPT_BYTES_MAX = 8 * 1024 * 1024
 AHEAD_PLACES_MAX = 4_096
 """Consumers that are remembered, with or without records."""
 _AHEAD_LIMITS = TransferLimits(AHEAD_MESSAGES, AHEAD_BYTES, AHEAD_MESSAGES, AHEAD_BYTES)
-EndOf = Callable[[Queue], int | None]
 _AheadPlace = tuple[Queue, int]
 
 HELD_STREAMS_MAX = 40_000
@@ -76,7 +67,6 @@ HELD_STREAMS_MAX = 40_000
 
 AT_ONCE: Mapping[str, Any] = MappingProxyType({})
 """Of an answer to a pull that was not held."""
-_TailAnswers = dict[LookKey, tuple[Taken, Answer]]
 
 SCANS_AT_ONCE = 64
 """The scans that a held pull with a filter makes before other pulls have their turn."""
@@ -84,7 +74,6 @@ UNDECIDED_MS = 1_000
 """How long a pull that does not wait is held until the end of its queue is known."""
 
 T = TypeVar("T")
-_Looked = dict[LookKey, PulledRecords | None]
 _OF_THE_END = (PullStatus.OFFSET_OVERFLOW_BADLY, PullStatus.NO_MESSAGE_IN_QUEUE)
 
 
@@ -123,6 +112,11 @@ class Held:
         """The queue offset where its next answer begins."""
         return self.pull.offset if self.answered is None else self.answered
 
+    @property
+    def late(self) -> dict[str, Any]:
+        """The field more of an answer to a pull that was held."""
+        return {"offset": self.begin}
+
     def goes_on(self, next_offset: int, size: int) -> bool:
         """Counts an answer that ends at `next_offset`; True if the stream may have another."""
         self.next_offset = self.answered = next_offset
@@ -150,7 +144,7 @@ class Held:
         return replace(self.pull, offset=self.next_offset)
 
 
-Deliver = Callable[[Held, Answer | MqError, Mapping[str, Any]], bool]
+Deliver = Callable[[Held, Answer | errors.MqError, Mapping[str, Any]], bool]
 """Sends the answer to a pull, or the reason that there is none, with these fields more; False when
 its peer is gone."""
 
@@ -164,10 +158,10 @@ class PullDesk:
     def __init__(self, store: RunningStore, deliver: Deliver, shards: int) -> None:
         self.store = store
         self.holds = LongPolls()
-        self.at_end = TailHandler(self.holds, deliver)
-        self.tail = self.at_end.tail
+        self.tail = TailCache()
         self._ahead = ReadAhead()
-        self.trouble: MqError | None = None
+        self._min_offsets: dict[Queue, int] = {}
+        self.trouble: errors.MqError | None = None
         self.is_asked_for_end = False
         """Set when a request came for which the queues' files lag; the owner resets it."""
         self._deliver = deliver
@@ -202,13 +196,13 @@ class PullDesk:
         self.check_followed()
         self.store.removed.check_place(wanted.queue.topic, wanted.generation)
         held = Held(peer, number, wanted, now + wanted.wait_ms / 1000, wanted.offset)
-        found = self._ahead.answer(self.store, wanted, self.tail.end_of)
+        found = self._ahead.answer(self.store, wanted, self.tail.end_of(held.queue) or 0)
         if found is not None:
             self._deliver(held, found, AT_ONCE)
             return
         if not wanted.patience_ms:
             self.see_end(now)
-        if self.tail.follows and self.at_end.pull(self.store, held):
+        if self.tail.follows and self._pull_at_end(held):
             return
         result = self._look(wanted)
         if result is None:
@@ -228,28 +222,96 @@ class PullDesk:
         if number != self._removals:
             self._removals = number
             self.tail.stop()
-            self.at_end.forget_bounds()
+            self.forget_bounds()
             self._end_removed()
             self.wake_all()
 
     def _end_removed(self) -> None:
         """Ends the held pulls whose place is one of a topic that was removed."""
         removed = self.store.removed
-        for queue in list(self.holds.queues()) if removed.topics else ():
+        for queue in self.holds.queues() if removed.topics else ():
             for held in self.holds.of(queue):
                 try:
                     removed.check_place(queue.topic, held.pull.generation)
-                except TopicRemoved as error:
+                except errors.TopicRemoved as error:
                     self._finish(held, error)
 
     def follow(self, now: float) -> None:
         """Serves the held pulls that the tail cache has messages for."""
         was_following = self.tail.follows
-        self.at_end.follow(self.store, now)
+        for queue in self.tail.extend(self.store, now):
+            self._wake_at_end(queue)
         if self.tail.follows and not was_following:
             # Units that came since the last look are below the begin of the tail cache, and from
-            # now on the reader does not listen to the hints that announce them.
+            # now on the reader does not look for growth of the queues.
             self.wake_all()
+
+    # At the end of the log
+
+    def _pull_at_end(self, held: Held) -> bool:
+        """Replies to a new pull, or holds it; False if the queue's files must answer it."""
+        queue = held.queue
+        if held.pull.wait_ms and held.next_offset == self.tail.end_of(queue):
+            self.holds.add(held)
+            return True
+        taken = self.tail.take(queue, held.next_offset, held.pull.request)
+        if taken is None:
+            return False
+        found = tail_answer(taken, self._min_offset(queue))
+        if held.pull.stream and taken.is_all and len(self.holds) < HELD_STREAMS_MAX:
+            self.holds.add(held)
+            self._hand_out(held, taken, found)
+        else:
+            self._deliver(held, found, AT_ONCE)
+        return True
+
+    def _wake_at_end(self, queue: Queue) -> None:
+        """Replies to the held pulls that the cache has messages for; equal ones share a reply."""
+        answers: dict[LookKey, tuple[Taken, Answer]] = {}
+        for held in self.holds.of(queue):
+            key = held.look_key
+            if key not in answers:
+                taken = self.tail.take(queue, held.next_offset, held.pull.request)
+                if taken is None:
+                    continue
+                try:
+                    answers[key] = taken, tail_answer(taken, self._min_offset(queue))
+                except errors.MqError as error:
+                    self._finish(held, error)
+                    continue
+            taken, found = answers[key]
+            if taken.records or not held.pull.wait_ms:
+                self._hand_out(held, taken, found)
+            else:
+                held.next_offset = taken.next_begin_offset
+                held.undecided_below = None
+
+    def _hand_out(self, held: Held, taken: Taken, found: Answer) -> None:
+        """Replies to a held pull. A stream ends when its replies have the size of a full one."""
+        extra = held.late
+        if held.pull.stream and taken.is_all and held.goes_on(taken.next_begin_offset, found.size):
+            extra["more"] = True
+        else:
+            self.holds.remove(held)
+        if not self._deliver(held, found, extra):
+            self.holds.forget(held.peer)
+
+    def _min_offset(self, queue: Queue) -> int:
+        """The minimum offset of a queue with messages in the cache. Raises StoreDamaged."""
+        known = self._min_offsets.get(queue)
+        if known is not None:
+            return known
+        reader = self.again(lambda: self.store.queue(*queue))
+        if reader is None or not reader.max_offset:
+            return self.tail.first_of(queue) or 0
+        self._min_offsets[queue] = reader.min_offset
+        return reader.min_offset
+
+    def forget_bounds(self) -> None:
+        """Drops the minimum offsets. Call it now and then, as retention moves them."""
+        self._min_offsets = {}
+
+    # In the files of queues
 
     def _look(self, wanted: Pull, is_final: bool = False) -> PulledRecords | None:
         """Pulls once; None if the end of the queue is unknown, as its worker lags.
@@ -259,12 +321,10 @@ class PullDesk:
         queue, end = wanted.queue, self.tail.end_of(wanted.queue)
         self.store.removed.check_place(queue.topic, wanted.generation)
         if wanted.offset == end:
-            return nothing(
-                PullStatus.OFFSET_OVERFLOW_ONE, end, self.at_end.min_offset(self.store, queue), end
-            )
+            return nothing(PullStatus.OFFSET_OVERFLOW_ONE, end, self._min_offset(queue), end)
         try:
             result = self.again(lambda: pull(self.store, wanted))
-        except CorruptError:
+        except errors.CorruptError:
             if self.store.is_resuming(queue):
                 return None
             raise
@@ -284,7 +344,7 @@ class PullDesk:
         if damaged_at is not None:
             segment = self.store.log.segments.find(damaged_at)
             where = self.store.root / COMMIT_LOG_DIR if segment is None else segment.path
-            raise StoreDamaged(
+            raise errors.StoreDamaged(
                 str(where),
                 damaged_at,
                 f"the worker of queue {queue.queue_id} of {queue.topic} stopped before damage:"
@@ -311,35 +371,35 @@ class PullDesk:
                 held.undecided_below = None
                 self._wake(held, {}, is_final=True)
 
-    def wake(self, news: News) -> None:
-        """Looks again at the held pulls of queues that may have grown."""
-        wanted = self.unfinished | {queue for queue in news.queues if self.holds.waits_for(queue)}
-        self.unfinished = set()
-        if news.shards:
-            for queue in self.holds.queues():
-                if shard_of(queue, self._shards) in news.shards:
-                    wanted.add(queue)
+    def wake(self, shards: Collection[int]) -> None:
+        """Looks again at the held pulls of these shards, whose queues may have grown."""
+        wanted, self.unfinished = self.unfinished, set()
+        for queue in self.holds.queues() if shards else ():
+            if shard_of(queue, self._shards) in shards:
+                wanted.add(queue)
         for queue in wanted:
             self._wake_queue(queue)
 
     def wake_all(self) -> None:
         """Looks at every held pull, as after a new epoch."""
-        self.wake(News(set(), set(range(self._shards))))
+        self.wake(range(self._shards))
 
     def _wake_queue(self, queue: Queue) -> None:
         try:
             reader: QueueReader | None = self.again(lambda: self.store.queue(*queue))
-        except MqError as error:
+        except errors.MqError as error:
             for held in self.holds.of(queue):
                 self._finish(held, error)
             return
         end = reader.max_offset if reader is not None else 0
-        looked: _Looked = {}
+        looked: dict[LookKey, PulledRecords | None] = {}
         for held in self.holds.of(queue):
             if held.next_offset != end and not held.is_over and held.undecided_below is None:
                 self._wake(held, looked)
 
-    def _wake(self, held: Held, looked: _Looked, is_final: bool = False) -> None:
+    def _wake(
+        self, held: Held, looked: dict[LookKey, PulledRecords | None], is_final: bool = False
+    ) -> None:
         """Serves a held pull if there are messages for it. Equal pulls share one look."""
         try:
             for _ in range(SCANS_AT_ONCE):
@@ -352,11 +412,12 @@ class PullDesk:
                     return
                 if is_waiting_status(result, held.next_offset) and held.pull.wait_ms:
                     return
-                if not _refused_all(result, held.next_offset):
+                is_refused = result.status is PullStatus.NO_MATCHED_MESSAGE
+                if not (is_refused and result.next_begin_offset > held.next_offset):
                     self._finish(held, pull_answer(result))
                     return
                 held.next_offset = result.next_begin_offset
-        except MqError as error:
+        except errors.MqError as error:
             self._finish(held, error)
         else:
             self.unfinished.add(held.queue)
@@ -378,11 +439,11 @@ class PullDesk:
             self.check_followed()
             result = self._look(held.look())
             if result is None:
-                raise ServiceNotAvailable(
+                raise errors.ServiceNotAvailable(
                     f"the queue worker of {held.queue.topic} is behind the log",
                     "pull again later; see keelog status",
                 )
-        except MqError as error:
+        except errors.MqError as error:
             self._finish(held, error)
             return
         if held.has_moved and is_waiting_status(result, held.next_offset):
@@ -390,9 +451,9 @@ class PullDesk:
             result = replace(result, status=PullStatus.NO_MATCHED_MESSAGE)
         self._finish(held, pull_answer(result))
 
-    def _finish(self, held: Held, found: Answer | MqError) -> None:
+    def _finish(self, held: Held, found: Answer | errors.MqError) -> None:
         self.holds.remove(held)
-        if not self._deliver(held, found, late(held)):
+        if not self._deliver(held, found, held.late):
             self.holds.forget(held.peer)
 
 
@@ -427,17 +488,13 @@ class LongPolls:
     def check_room(self) -> None:
         """Raises NodeBusy when no further pull can be held."""
         if self._held >= self._limit:
-            raise NodeBusy(
+            raise errors.NodeBusy(
                 f"{self._held} pulls are held here already", "pull again later, or without wait_ms"
             )
 
     def queues(self) -> list[Queue]:
         """The queues that pulls wait for."""
         return list(self._queues)
-
-    def waits_for(self, queue: Queue) -> bool:
-        """True if a pull waits for this queue."""
-        return queue in self._queues
 
     def of(self, queue: Queue) -> list[Held]:
         """The pulls that wait for this queue, in the order of their arrival."""
@@ -493,88 +550,6 @@ class LongPolls:
         return self._times[0][0] if self._times else None
 
 
-class TailHandler:
-    """Answers what the tail cache can. It shares the held pulls with `PullDesk`."""
-
-    def __init__(self, holds: LongPolls, deliver: Deliver) -> None:
-        self.tail = TailCache()
-        self._holds = holds
-        self._deliver = deliver
-        self._min_offsets: dict[Queue, int] = {}
-
-    def forget_bounds(self) -> None:
-        """Drops the minimum offsets. Call it now and then, as retention moves them."""
-        self._min_offsets = {}
-
-    def pull(self, store: RunningStore, held: Held) -> bool:
-        """Replies to a new pull, or holds it; False if the queue's files must answer it.
-
-        Raises NodeBusy, StoreDamaged.
-        """
-        queue = held.queue
-        if held.pull.wait_ms and held.next_offset == self.tail.end_of(queue):
-            self._holds.add(held)
-            return True
-        taken = self.tail.take(queue, held.next_offset, held.pull.request)
-        if taken is None:
-            return False
-        found = tail_answer(taken, self.min_offset(store, queue))
-        if held.pull.stream and taken.is_all and len(self._holds) < HELD_STREAMS_MAX:
-            self._holds.add(held)
-            self._hand_out(held, taken, found)
-        else:
-            self._deliver(held, found, AT_ONCE)
-        return True
-
-    def follow(self, store: RunningStore, now: float) -> None:
-        """Replies to the held pulls that the cache has messages for; `now` in seconds."""
-        for queue in self.tail.extend(store, now):
-            answers: _TailAnswers = {}
-            for held in self._holds.of(queue):
-                self._wake(store, held, answers)
-
-    def _wake(self, store: RunningStore, held: Held, answers: _TailAnswers) -> None:
-        """Equal pulls share one answer."""
-        key = held.look_key
-        if key not in answers:
-            taken = self.tail.take(held.queue, held.next_offset, held.pull.request)
-            if taken is None:
-                return
-            try:
-                answers[key] = taken, tail_answer(taken, self.min_offset(store, held.queue))
-            except MqError as error:
-                self._holds.remove(held)
-                self._deliver(held, error, AT_ONCE)
-                return
-        taken, found = answers[key]
-        if taken.records or not held.pull.wait_ms:
-            self._hand_out(held, taken, found)
-            return
-        held.next_offset = taken.next_begin_offset
-        held.undecided_below = None
-
-    def _hand_out(self, held: Held, taken: Taken, found: Answer) -> None:
-        """Replies to a held pull. A stream ends when its replies have the size of a full one."""
-        extra = late(held)
-        if held.pull.stream and taken.is_all and held.goes_on(taken.next_begin_offset, found.size):
-            extra["more"] = True
-        else:
-            self._holds.remove(held)
-        if not self._deliver(held, found, extra):
-            self._holds.forget(held.peer)
-
-    def min_offset(self, store: RunningStore, queue: Queue) -> int:
-        """The minimum offset of a queue with messages in the cache. Raises StoreDamaged."""
-        known = self._min_offsets.get(queue)
-        if known is not None:
-            return known
-        reader = look_again(store, lambda: store.queue(*queue))
-        if reader is None or not reader.max_offset:
-            return self.tail.first_of(queue) or 0
-        self._min_offsets[queue] = reader.min_offset
-        return reader.min_offset
-
-
 @dataclass(slots=True)
 class _AheadRecords:
     """Records of one queue, back to back. Those before `row` were taken.
@@ -622,8 +597,9 @@ class ReadAhead:
         ):
             self._keep((wanted.queue, found.next_begin_offset), None)
 
-    def answer(self, store: RunningStore, wanted: Pull, end_of: EndOf) -> Answer | None:
-        """The answer to a pull; None if the files must give it. `end_of`: as the tail knows."""
+    def answer(self, store: RunningStore, wanted: Pull, end: int) -> Answer | None:
+        """The answer to a pull; None if the files must give it. `end`: of the queue, as the tail
+        knows it, else 0."""
         place = wanted.queue, wanted.offset
         if place not in self._kept:
             return None
@@ -644,16 +620,16 @@ class ReadAhead:
                 return None
         if _is_cold(store, records.places[records.row], request):
             return None
-        return self._take(records, records.stop(count_max, bytes_max), wanted, end_of)
+        return self._take(records, records.stop(count_max, bytes_max), wanted, end)
 
-    def _take(self, records: _AheadRecords, stop: int, wanted: Pull, end_of: EndOf) -> Answer:
+    def _take(self, records: _AheadRecords, stop: int, wanted: Pull, end: int) -> Answer:
         row, ends = records.row, records.ends
         following = wanted.offset + stop - row
         fields = {
             "status": PullStatus.FOUND.value,
             "next_begin_offset": following,
             "min_offset": records.reader.min_offset,
-            "max_offset": max(records.reader.max_offset, end_of(wanted.queue) or 0),
+            "max_offset": max(records.reader.max_offset, end),
             "count": stop - row,
             "sizes": records.sizes[row * 4 : stop * 4],
         }
@@ -692,7 +668,7 @@ def _read_ahead(store: RunningStore, wanted: Pull) -> _AheadRecords | None:
     try:
         found = look_again(store, lambda: pull(store, replace(wanted, request=request)))
         reader = store.queue(*wanted.queue)
-    except (MqError, FileVanished):
+    except (errors.MqError, FileVanished):
         return None  # the pull by itself meets this too, and says so
     numbers = found.queue_offsets
     if reader is None or not found.count or found.status is not PullStatus.FOUND:
@@ -706,14 +682,3 @@ def _read_ahead(store: RunningStore, wanted: Pull) -> _AheadRecords | None:
         found.packed_sizes(),
         found.physical_offsets.tolist(),
     )
-
-
-def late(held: Held) -> dict[str, Any]:
-    """The field of an answer to a pull that was held: the queue offset where it begins."""
-    return {"offset": held.begin}
-
-
-def _refused_all(result: PulledRecords, offset: int) -> bool:
-    """True if a scan consumed units, but its filter took none."""
-    no_match = result.status is PullStatus.NO_MATCHED_MESSAGE
-    return no_match and result.next_begin_offset > offset

@@ -19,12 +19,10 @@ import numpy as np
 
 from node.reader.answers import (
     Answer,
-    Fetch,
     find_messages,
     get,
     list_all_topics,
     offsets,
-    parse_fetch,
     parse_get,
     parse_pull,
     seek,
@@ -52,19 +50,11 @@ from node.store.indexes import IndexFile, readable_end
 from node.store.opening import RunningStore
 from node.store.query.pull import TransferLimits
 from node.store.queues import list_topics
+from protocol import errors, requests
 from protocol.derived.file_layouts import UNIT_BYTES
 from protocol.derived.removed import Removed
-from protocol.errors import (
-    BadRequest,
-    CorruptError,
-    MqError,
-    NotFound,
-    ServiceNotAvailable,
-    UnknownOperation,
-)
 from protocol.ids import Queue
 from protocol.names import is_folder_name
-from protocol.requests import FETCH_LOG, FETCH_QUEUE, FIND, LAYOUT, OFFSETS, SEEK, LayoutFields
 from protocol.wire.frames import (
     Header,
     answer,
@@ -123,7 +113,7 @@ class ReaderService:
             number = request_id(header)
             operation = check_envelope(header)
             if received.payload is not None:
-                raise BadRequest("a reader takes one frame, two came")
+                raise errors.BadRequest("a reader takes one frame, two came")
             if operation == PULL:
                 wanted = parse_pull(header, desk.store.settings, self._limits)
                 desk.pull(received.peer, number, wanted, now)
@@ -131,7 +121,7 @@ class ReaderService:
                     self.stats.took(operation, monotonic_ns() - began)
                 return
             found = desk.again(lambda: self._answer(operation, header, now))
-        except (MqError, OSError) as error:
+        except (errors.MqError, OSError) as error:
             number = number or id_within(received.header)
             place = str(desk.store.root)
             # No name for the refusal: its traceback would keep this frame, and the request, alive.
@@ -141,25 +131,27 @@ class ReaderService:
             self._send(received.peer, answer(number, **found.fields), found.payload)
             self.stats.answered(operation, monotonic_ns() - began)
 
-    def refuse(self, received: Received | BadFrames, error: MqError) -> None:
+    def refuse(self, received: Received | BadFrames, error: errors.MqError) -> None:
         """Refuses one request with `error`, whatever it asks for."""
         if isinstance(received, BadFrames):
             number = received.request_id
         else:
             try:
                 number = request_id(unpack(received.header, HEADER_BYTES_MAX))
-            except BadRequest:
+            except errors.BadRequest:
                 number = id_within(received.header)
         self._refuse(received.peer, number, "", error)
 
-    def _refuse(self, peer: bytes, number: int, operation: str, error: MqError) -> None:
+    def _refuse(self, peer: bytes, number: int, operation: str, error: errors.MqError) -> None:
         header = refusal(number, error)
         self.stats.refused(operation, header["error"])
         self._send(peer, header, None)
 
-    def _deliver(self, held: Held, found: Answer | MqError, extra: Mapping[str, Any]) -> bool:
+    def _deliver(
+        self, held: Held, found: Answer | errors.MqError, extra: Mapping[str, Any]
+    ) -> bool:
         """Sends what the desk has for a pull; False when the peer is gone."""
-        if isinstance(found, MqError):
+        if isinstance(found, errors.MqError):
             header, payload = refusal(held.request_id, found), None
         else:
             header, payload = answer(held.request_id, **found.fields, **extra), found.payload
@@ -178,22 +170,22 @@ class ReaderService:
                 desk.see_end(now)
                 return get(store, tail, wanted)
             case "find":
-                found = find_messages(store, self._topics, FIND.parse(header))
+                found = find_messages(store, self._topics, requests.FIND.parse(header))
                 self.stats.looked_up(bool(found.fields["count"]))
                 return found
             case "offsets":
-                asked = OFFSETS.parse(header)
+                asked = requests.OFFSETS.parse(header)
                 desk.see_end(now)
                 return offsets(store, tail, self._topics, asked)
             case "seek":
-                return seek(store, SEEK.parse(header))
+                return seek(store, requests.SEEK.parse(header))
             case "fetch":
-                return fetch(store, parse_fetch(header))
+                return fetch(store, header)
             case "layout":
-                return layout(store, LAYOUT.parse(header))
+                return layout(store, requests.LAYOUT.parse(header))
             case "topics":
                 return list_all_topics(store, self._topics)
-        raise UnknownOperation(
+        raise errors.UnknownOperation(
             f"a reader knows no operation {operation[:40]!a}",
             "pull, get, find, offsets, seek, topics, fetch, layout or ping",
         )
@@ -239,7 +231,7 @@ class ReaderStats:
         op = operation if operation in READER_OPS else OTHER
         code = status if status in CODES else CODES[-1]
         self._numbers[self._counts.place(REQUESTS, op=op, code=code)] += 1
-        if status == CorruptError.status:
+        if status == errors.CorruptError.status:
             met_damage.note_place(error["where"], error["offset"], error["found"])
 
     def looked_up(self, is_hit: bool) -> None:
@@ -247,59 +239,64 @@ class ReaderStats:
         self._numbers[self._hit if is_hit else self._miss] += 1
 
 
-def fetch(store: RunningStore, wanted: Fetch) -> Answer:
-    """The bytes that the client asked for, fewer where the file or its readable part ends.
+def fetch(store: RunningStore, header: Header) -> Answer:
+    """Raw bytes of a file, fewer than asked for where the file or its readable part ends.
 
-    Raises NotFound for bytes that retention has removed, ServiceNotAvailable while a queue worker
-    resumes, StoreDamaged.
+    Raises BadRequest, also for anything that could be a path; NotFound for bytes that retention has
+    removed, ServiceNotAvailable while a queue worker resumes, StoreDamaged.
     """
+    kind, offset, bytes_max = requests.FETCH.values(header)
     try:
-        if wanted.kind == FETCH_LOG:
-            payload = _of_log(store, wanted)
-        elif wanted.kind == FETCH_QUEUE:
-            payload = _of_queue(store, wanted)
+        if kind == requests.FETCH_LOG:
+            payload = _of_log(store, offset, bytes_max)
+        elif kind == requests.FETCH_QUEUE:
+            payload = _of_queue(
+                store, Queue(*requests.FETCHED_QUEUE.parse(header)), offset, bytes_max
+            )
         else:
-            payload = _of_index(store, wanted)
+            payload = _of_index(store, requests.FETCHED_INDEX.parse(header).file, offset, bytes_max)
     except FileVanished as gone:
-        raise NotFound(gone.reason, _FETCH_AGAIN) from None
+        raise errors.NotFound(gone.reason, _FETCH_AGAIN) from None
     fields = {"bytes": len(payload), "epoch": store.epoch}
     return Answer(fields, payload if len(payload) else None)
 
 
-def _of_log(store: RunningStore, wanted: Fetch) -> memoryview | bytes:
+def _of_log(store: RunningStore, offset: int, bytes_max: int) -> memoryview | bytes:
     log = store.log
-    if wanted.offset < log.min_offset:
-        raise NotFound(f"the log begins at {log.min_offset}, not at {wanted.offset}", _FETCH_AGAIN)
-    if wanted.offset >= log.end:
+    if offset < log.min_offset:
+        raise errors.NotFound(f"the log begins at {log.min_offset}, not at {offset}", _FETCH_AGAIN)
+    if offset >= log.end:
         return b""
-    segment = log.segment_at(wanted.offset)
-    position = wanted.offset - segment.start
-    end = min(position + wanted.bytes_max, min(segment.end, log.end) - segment.start)
+    segment = log.segment_at(offset)
+    position = offset - segment.start
+    end = min(position + bytes_max, min(segment.end, log.end) - segment.start)
     return segment.view()[position:end]
 
 
-def _of_queue(store: RunningStore, wanted: Fetch) -> bytes:
-    assert wanted.queue is not None
-    topic, queue_id = wanted.queue
-    count = max(wanted.bytes_max // UNIT_BYTES, 1)
+def _of_queue(store: RunningStore, queue: Queue, first: int, bytes_max: int) -> bytes:
+    """`first`: the number of the first unit."""
+    topic, queue_id = queue
+    count = max(bytes_max // UNIT_BYTES, 1)
     reader = store.queue(topic, queue_id)
     end = 0 if reader is None else reader.max_offset
-    if wanted.offset + count > end and store.is_resuming(wanted.queue):
-        raise ServiceNotAvailable(f"the queue worker of {topic} is behind the log", "again later")
-    if reader is None or wanted.offset < reader.first:
-        first = 0 if reader is None else reader.first
-        raise NotFound(f"queue {queue_id} of {topic} begins at {first}", _FETCH_AGAIN)
-    return reader.units(wanted.offset, count).tobytes()
+    if first + count > end and store.is_resuming(queue):
+        raise errors.ServiceNotAvailable(
+            f"the queue worker of {topic} is behind the log", "again later"
+        )
+    if reader is None or first < reader.first:
+        begin = 0 if reader is None else reader.first
+        raise errors.NotFound(f"queue {queue_id} of {topic} begins at {begin}", _FETCH_AGAIN)
+    return reader.units(first, count).tobytes()
 
 
-def _of_index(store: RunningStore, wanted: Fetch) -> bytes:
-    (file,) = store.index_folder.open([wanted.file], trusts_slots=True)
+def _of_index(store: RunningStore, name: str, position: int, bytes_max: int) -> bytes:
+    (file,) = store.index_folder.open([name], trusts_slots=True)
     end = file.geometry.entry_position(readable_end(file, store.log.end))
     # Copied: a worker goes on writing to the file while ZeroMQ sends.
-    return bytes(file.read(wanted.offset, max(min(wanted.bytes_max, end - wanted.offset), 0)))
+    return bytes(file.read(position, max(min(bytes_max, end - position), 0)))
 
 
-def layout(store: RunningStore, wanted: LayoutFields) -> Answer:
+def layout(store: RunningStore, wanted: requests.LayoutFields) -> Answer:
     """Bounds, segments, and a page of queues; no queues if nothing has changed since `known`.
 
     Raises StoreDamaged.
@@ -337,14 +334,14 @@ def _removed_rows(removed: Removed) -> list[list[Any]]:
     return topics + [[*queue, begin] for queue, begin in removed.queues.items()]
 
 
-def _layout_page(store: RunningStore, wanted: LayoutFields) -> list[Queue]:
+def _layout_page(store: RunningStore, wanted: requests.LayoutFields) -> list[Queue]:
     """The queues after `after`; one more than an answer takes shows that more follow."""
     queues = _queues_from(store, wanted)
     rest = (queue for queue in queues if wanted.after is None or queue > wanted.after)
     return list(islice(rest, LAYOUT_QUEUES_MAX + 1))
 
 
-def _queues_from(store: RunningStore, wanted: LayoutFields) -> Iterator[Queue]:
+def _queues_from(store: RunningStore, wanted: requests.LayoutFields) -> Iterator[Queue]:
     asked = list_topics(store.root) if wanted.topics is None else sorted(set(wanted.topics))
     names = filter(is_folder_name, asked)
     for topic in names:

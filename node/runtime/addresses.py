@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from protocol.addresses import ANY_HOST
-from protocol.errors import BadRequest, RefusedError
+from protocol.errors import BadRequest, RefusedError, ServiceNotAvailable
 
 _BOTH_KINDS = (ANY_HOST, "[::]")
 """The hosts that mean all addresses of a machine, by IPv4 and by IPv6, as for ZeroMQ."""
@@ -26,7 +26,7 @@ _INTERFACES = Path("/sys/class/net")
 
 NAME_SERVERS_PREFIX = "namesrv:"
 _PLACE_FORM = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:/;\s]+):([0-9]{1,5})")
-_PORT_MAX = 65_535
+PORT_MAX = 65_535
 _FOLLOW_HINT = (
     "write --follow HOST:PORT, with the master's replication port (10912 in RocketMQ), or "
     "--follow 'namesrv:HOST:PORT;HOST:PORT/BROKERNAME'"
@@ -49,6 +49,17 @@ def listen_at(host: str, port: int, backlog: int = 1) -> socket.socket:
     except OSError as error:
         # The words of `create_server` hold an address as Python writes it.
         raise OSError(error.errno, os.strerror(error.errno or 0)) from None
+
+
+def open_port(host: str, port: int, backlog: int) -> socket.socket:
+    """As `listen_at`. Raises ServiceNotAvailable."""
+    try:
+        return listen_at(host, port, backlog)
+    except OSError as error:
+        raise ServiceNotAvailable(
+            f"cannot listen at {host}:{port}: {error.strerror or error}",
+            "stop who listens there, or name another port",
+        ) from None
 
 
 def address_of(host: str, port: int = 0) -> tuple[int, Any]:
@@ -167,6 +178,14 @@ def parse_follow(text: str) -> MasterSource:
     return source
 
 
+def parse_listen(text: str, usual_port: int) -> tuple[str, int]:
+    """Reads the HOST:PORT at which a process listens. Raises BadRequest."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > PORT_MAX:
+        raise BadRequest(f"cannot listen at {text[:80]!a}", f"write 127.0.0.1:{usual_port}")
+    return host, int(port)
+
+
 def split_place(place: str) -> tuple[str, int]:
     """The host, without brackets, and the port of a HOST:PORT that was checked before."""
     host, _, port = place.rpartition(":")
@@ -189,7 +208,7 @@ def check_place(name: str, place: str) -> None:
 def _is_place(text: str) -> bool:
     """Whether it is a HOST:PORT."""
     match = _PLACE_FORM.fullmatch(text)
-    return match is not None and 0 < int(match[2]) <= _PORT_MAX
+    return match is not None and 0 < int(match[2]) <= PORT_MAX
 
 
 class AllowedPeers:

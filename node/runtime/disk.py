@@ -13,12 +13,13 @@ import errno
 import itertools
 import logging
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from node.runtime.event_log import fields
-from node.runtime.store_paths import check_held, held_store
+from node.runtime.store_paths import check_held, held_store, irregular
 
 log = logging.getLogger("keelog.disk")
 
@@ -353,11 +354,15 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 def replace_unsynced(path: Path, data: bytes) -> None:
     """Old or new for every reader, but not after a power loss: for files that only a running node
-    needs. Raises OSError."""
+    needs. Raises OSError; IrregularFile for a folder in its place."""
     temporary = path.with_name(path.name + _TEMPORARY_SUFFIX)
-    descriptor = open_file(temporary, create=True, empty=True, own=True)
     try:
-        write_all(descriptor, data, 0)
-    finally:
-        os.close(descriptor)
-    rename(temporary, path)
+        descriptor = open_file(temporary, create=True, empty=True, own=True)
+        try:
+            write_all(descriptor, data, 0)
+        finally:
+            os.close(descriptor)
+        rename(temporary, path)
+    except IsADirectoryError as error:
+        place = str(error.filename2 or error.filename)
+        raise irregular(place, stat.S_IFDIR) from None

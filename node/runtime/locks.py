@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import Self
 
-from node.runtime.store_paths import check_held, open_regular
-from protocol.errors import NotAStore, StoreError, StoreLocked, StorePermission
+from node.runtime.store_paths import check_held, no_permission, open_regular
+from protocol.errors import NotAStore, StoreError, StoreLocked
 from protocol.names import LOCK_FILE
 
 _F_OFD_GETLK, _F_OFD_SETLK = 36, 37
@@ -58,9 +58,7 @@ class FileLock:
                 f"{path} is not there, and only keelog serve makes it", "check the path"
             ) from None
         except PermissionError as error:
-            raise StorePermission(
-                f"{path}: {error.strerror}", "run as the owner of the store"
-            ) from None
+            raise no_permission(error, path) from None
         _close_to_readers(descriptor)
         deadline = time.monotonic() + wait_s
         try:
@@ -106,7 +104,13 @@ def holder_of(descriptor: int) -> int | None:
     pid = record_lock_of(descriptor)
     if pid is not None and pid > 0:
         return pid
-    status = os.fstat(descriptor)
+    flocked = flock_of(os.fstat(descriptor))
+    return flocked if flocked else None
+
+
+def flock_of(status: os.stat_result) -> int | None:
+    """The pid of the process that has a `flock` on a file, 0 in another container; None without
+    one, or where the system does not list locks."""
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
     try:
         listed = Path("/proc/locks").read_text("ascii").splitlines()
@@ -114,8 +118,8 @@ def holder_of(descriptor: int) -> int | None:
         return None
     for line in listed:  # 1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF
         _, *words = line.split()
-        if words[0] == "FLOCK" and words[4] == f"{device}:{status.st_ino}" and int(words[3]) > 0:
-            return int(words[3])
+        if words[0] == "FLOCK" and words[4] == f"{device}:{status.st_ino}":
+            return max(int(words[3]), 0)
     return None
 
 

@@ -28,41 +28,24 @@ import termios
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, NoReturn, TypeGuard
 
+from node.runtime import shortage
 from node.runtime.disk import DISK_FULL, NO_RESOURCES
 from node.runtime.event_log import LAST_WORDS_S, fields, log_to_stderr, obey_log_signals, stderr
+from node.runtime.locks import FileLock
 from node.runtime.settings import Settings, load_settings
-from node.runtime.shortage import (
-    FREE_SPACE,
-    TASKS_OF_CHILD,
-    check_file_limit,
-    check_task_limit,
-    in_our_words,
-    is_disk_full,
-    is_shortage,
-    lacks_resources,
-    refusal_for,
-)
-from node.runtime.state_page import PageAbsent
-from node.runtime.store_paths import check_held, hold_store
-from protocol.errors import (
-    BadRequest,
-    CorruptError,
-    MqError,
-    RefusedError,
-    ServiceNotAvailable,
-    StoreError,
-    StoreLocked,
-    StoreMoved,
-)
+from node.runtime.state_page import PageAbsent, WorkerPage, run_dir
+from node.runtime.store_paths import IrregularFile, check_held, hold_store
+from protocol import errors
 from protocol.human_text import one_line
+from protocol.names import COMMIT_LOG_DIR, LOCK_FILE
 
 log = logging.getLogger("keelog.process")
 
@@ -82,6 +65,9 @@ WAITED_OUT = frozenset({EXIT_DISK_FULL, EXIT_NO_RESOURCES})
 """Exit codes after which the same start may succeed later."""
 DO_NOT_RESTART = frozenset({EXIT_USAGE, EXIT_DAMAGED, EXIT_LOCKED, EXIT_MOVED})
 """Exit codes after which starting again cannot help."""
+
+LOCK_WAIT_S = 2.0
+"""How long a process waits for the end of the one before it in its slot."""
 
 KEPT_BYTES_MAX = 64 * 1024 * 1024
 """Of the one heap of the C library."""
@@ -127,22 +113,28 @@ class ChildProcess:
 
     slot: str
     """Its name in log lines: `writer`, `reader-0`, `queue-0-of-2`."""
-    title: str
-    """Its name in `ps -o comm`."""
     what: str
-    """The first line of its error: `the writer of DIR cannot start`. Change it once it has."""
-    root: Path
-    """The store. Disk errors that name no file name it."""
+    """The first line of its error, `{}` for the store: `the writer of {} cannot start`. Change it
+    once it has."""
     options: argparse.Namespace
     """As `child_parser` reads them."""
     oom_points: int
-    foreseen: tuple[type[MqError], ...] = ()
+    title: str = ""
+    """Its name in `ps -o comm`, where it is not `keelog-` and the slot."""
+    foreseen: tuple[type[errors.MqError], ...] = ()
     """Errors of ours that may end it after its start, with their own exit codes."""
     is_of_node: bool = True
     """Whether the store is that of a running node; else the process takes its lock itself."""
     serves_clients: bool = False
     """Whether clients wait for what it does next."""
     is_ready: bool = False
+    root: Path = field(init=False)
+    """The store. Disk errors that name no file name it."""
+
+    def __post_init__(self) -> None:
+        self.root = self.options.dir.resolve()
+        self.what = self.what.replace("{}", str(self.root))
+        self.title = self.title or f"keelog-{self.slot}"
 
     @property
     def ready_fd(self) -> int | None:
@@ -167,7 +159,7 @@ class StopFlag:
         except OSError as error:
             if error.errno not in {errno.ENOSYS, errno.EPERM, errno.EINVAL}:
                 raise
-            raise RefusedError(
+            raise errors.RefusedError(
                 f"the system refuses the call eventfd (Linux 2.6.27): {error.strerror}",
                 "allow it in the filter of system calls (seccomp, SystemCallFilter)",
             ) from None
@@ -178,8 +170,12 @@ class StopFlag:
         os.eventfd_write(self.fd, 1)
 
 
-def run_process(child: ChildProcess, body: Callable[[Settings, StopFlag], int]) -> int:
-    """Starts a child, then runs `body` until it returns an exit code.
+Body = Callable[[ChildProcess, Settings, StopFlag], int | None]
+"""What a process does until the flag is set. It returns an exit code; None: all is well."""
+
+
+def run_process(child: ChildProcess, body: Body) -> int:
+    """Starts a child, then runs `body`; returns its exit code.
 
     The start checks the limit of open files, reads the settings and holds the store, in this
     order. An error that was not foreseen, in `body` or in a thread, ends the process here: it is
@@ -197,15 +193,15 @@ def run_process(child: ChildProcess, body: Callable[[Settings, StopFlag], int]) 
     threading.excepthook = lambda caught: _end(child, caught.exc_value)
     try:
         if child.is_of_node:
-            check_file_limit()
-            check_task_limit(TASKS_OF_CHILD, "each process of this node")
+            shortage.check_file_limit()
+            shortage.check_task_limit(shortage.TASKS_OF_CHILD, "each process of this node")
         settings = load_settings(child.options.settings)
         if child.is_of_node:
             hold_store(child.root, child.options.held)
-        return body(settings, stop)
+        return body(child, settings, stop) or EXIT_OK
     except BaseException as caught:  # noqa: BLE001 (whatever it is, it ends the process)
-        error = in_our_words(caught)
-        if isinstance(error, MqError | OSError) and not child.is_ready:
+        error = shortage.in_our_words(caught)
+        if isinstance(error, errors.MqError | OSError) and not child.is_ready:
             return end_badly(child.what, error, str(child.root), child.ready_fd)
         _end(child, error)
 
@@ -216,6 +212,29 @@ def begin_process(title: str, slot: str) -> StopFlag:
     raise_file_limit()
     log_to_stderr(slot)
     return install_stop_signals()
+
+
+@contextmanager
+def take_place(root: Path, slot: str) -> Iterator[WorkerPage]:
+    """The slot of a process beside the writer, which one process has at a time: its lock is held,
+    its page is there, and `keelog/run` is the current folder. Raises NotAStore, StoreLocked."""
+    check_created(root)
+    os.chdir(run_dir(root))
+    path = run_dir(root) / f"{slot}.lock"
+    lock = FileLock.take(path, record=False, wait_s=LOCK_WAIT_S)
+    with WorkerPage.create(root, slot) as page:
+        yield page
+    lock.release()
+
+
+def check_created(root: Path) -> None:
+    """Raises NotAStore, which names what is missing, unless `keelog serve` made the store."""
+    for path in (root, root / LOCK_FILE, root / COMMIT_LOG_DIR, run_dir(root)):
+        if not path.exists():
+            raise errors.NotAStore(
+                f"{path} is not there, and only keelog serve makes it",
+                "check the path; keelog serve DIR makes a new store, or takes over a broker's",
+            )
 
 
 def child_parser(module: str, text: str | None) -> argparse.ArgumentParser:
@@ -230,7 +249,7 @@ def child_parser(module: str, text: str | None) -> argparse.ArgumentParser:
 
 def _end(child: ChildProcess, error: BaseException | None) -> NoReturn:
     """Ends the process at once, whatever its other threads do, even when memory is short."""
-    code, error = EXIT_UNEXPECTED, in_our_words(error)
+    code, error = EXIT_UNEXPECTED, shortage.in_our_words(error)
     try:
         if isinstance(error, PageAbsent):
             code = EXIT_FAILED
@@ -247,8 +266,11 @@ def _end(child: ChildProcess, error: BaseException | None) -> NoReturn:
         os._exit(code)
 
 
-def _is_in_words(error: BaseException | None, child: ChildProcess) -> TypeGuard[MqError | OSError]:
-    """Whether three lines report an error: of the system, a shortage, a moved store, or foreseen.
+def _is_in_words(
+    error: BaseException | None, child: ChildProcess
+) -> TypeGuard[errors.MqError | OSError]:
+    """Whether three lines report an error: of the system, a shortage, a moved store, something
+    else in the place of an own file, or foreseen.
 
     For errors of the system that are not the disk's, it logs the traceback first.
     """
@@ -256,7 +278,8 @@ def _is_in_words(error: BaseException | None, child: ChildProcess) -> TypeGuard[
         if error.errno is not None and error.errno not in SAID_IN_WORDS:
             _log_traceback(error)
         return error.errno is not None
-    return isinstance(error, (StoreMoved, *child.foreseen)) or is_shortage(error)
+    is_foreseen = isinstance(error, (errors.StoreMoved, IrregularFile, *child.foreseen))
+    return is_foreseen or shortage.is_shortage(error)
 
 
 def unexpected(error: BaseException | None) -> str:
@@ -299,36 +322,43 @@ def ignore_stop_signals() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def exit_code(error: MqError) -> int:
+def exit_code(error: errors.MqError) -> int:
     """The exit code by which a supervisor decides what to do after an error."""
-    if is_disk_full(error):
+    if shortage.is_disk_full(error):
         return EXIT_DISK_FULL
-    if lacks_resources(error):
+    if shortage.lacks_resources(error):
         return EXIT_NO_RESOURCES
-    if isinstance(error, StoreLocked):
+    if isinstance(error, errors.StoreLocked):
         return EXIT_LOCKED
-    if isinstance(error, StoreMoved):
+    if isinstance(error, errors.StoreMoved):
         return EXIT_MOVED
-    if isinstance(error, CorruptError):
+    if isinstance(error, errors.CorruptError):
         return EXIT_DAMAGED
-    if isinstance(error, BadRequest | StoreError):
+    if isinstance(error, errors.BadRequest | errors.StoreError):
         return EXIT_USAGE
     return EXIT_FAILED
 
 
-def end_badly(what: str, error: MqError | OSError, place: str, descriptor: int | None) -> int:
+def end_badly(
+    what: str, error: errors.MqError | OSError, place: str, descriptor: int | None
+) -> int:
     """Reports to people and to the supervisor why a process ends; returns its exit code.
 
     A child that lacks room or descriptors prints nothing: the supervisor tries it again until they
     are there, and reports the shortage once.
     """
-    error = _moved_meanwhile() or error
+    try:
+        check_held()
+    except errors.StoreMoved as moved:  # which explains missing files and other errors at its path
+        error = moved
+    except OSError:
+        pass
     if isinstance(error, OSError):
         error = disk_error(error, place)
-        code = EXIT_DISK_ERROR if type(error) is MqError else exit_code(error)
+        code = EXIT_DISK_ERROR if type(error) is errors.MqError else exit_code(error)
     else:
         code = exit_code(error)
-    if isinstance(error, CorruptError):
+    if isinstance(error, errors.CorruptError):
         found = DamageReport.of(error.where, error.offset, error.found, Path(place))
         report_damage(descriptor, found)
     report_end(descriptor, error.reason)
@@ -337,28 +367,17 @@ def end_badly(what: str, error: MqError | OSError, place: str, descriptor: int |
     return code
 
 
-def _moved_meanwhile() -> StoreMoved | None:
-    """The move of the store, which explains missing files and other errors at its path."""
-    try:
-        check_held()
-    except StoreMoved as moved:
-        return moved
-    except OSError:
-        return None
-    return None
-
-
-def disk_error(error: OSError, place: str) -> MqError:
+def disk_error(error: OSError, place: str) -> errors.MqError:
     """Our error for one of the disk. It names `place` if the error names no file."""
     if error.errno in NO_RESOURCES:
-        return refusal_for(error, place)
+        return shortage.refusal_for(error, place)
     text = f"{error.filename or place}: {error.strerror or error}"
     if error.errno in DISK_FULL:
-        return ServiceNotAvailable(f"disk_full: {text}", FREE_SPACE)
-    return MqError(f"disk_error: {text}", "mend the disk, then start the node again")
+        return errors.ServiceNotAvailable(f"disk_full: {text}", shortage.FREE_SPACE)
+    return errors.MqError(f"disk_error: {text}", "mend the disk, then start the node again")
 
 
-def print_error(what: str, error: MqError) -> None:
+def print_error(what: str, error: errors.MqError) -> None:
     """Three lines on stderr: what failed, why, what to try. Waits for a reader LAST_WORDS_S."""
     lines = [f"error: {what}", f"cause: {error.reason}"]
     if error.hint:
@@ -452,7 +471,7 @@ class DamageReporter:
         """From now on places are those of the store at `root`, and are reported by `send`."""
         self._root, self._send = root, send
 
-    def note(self, error: CorruptError) -> None:
+    def note(self, error: errors.CorruptError) -> None:
         """Notes damage that a read has met."""
         self.note_place(error.where, error.offset, error.found)
 

@@ -14,15 +14,25 @@
 """
 
 import json
-from collections.abc import Mapping
-from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    NamedTuple,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from node.runtime import disk
 from node.runtime.state_page import run_dir
-from node.runtime.store_paths import SMALL_FILE_BYTES_MAX, read_bounded
-from protocol.status import AT_MS, Fact, as_json
+from node.runtime.store_paths import RUN_FILE_BYTES_MAX, read_bounded
+from protocol.status import AT_MS, Fact
+
+Found = TypeVar("Found")
 
 CONNECTING, COMPARING, FOLLOWING, WAITING, STOPPED = (
     "connecting",
@@ -33,26 +43,76 @@ CONNECTING, COMPARING, FOLLOWING, WAITING, STOPPED = (
 )
 """`comparing`: the last part of the log is held against the master's. `waiting`: the master sends
 nothing yet, or the disk has no room. `stopped`: what was found has to be decided by people."""
-_FOLLOWING_FILE = "following"
-_MASTER_FILE = "master"
 
-_OTHER_MASTER_FILE = "other_master"
 ANOTHER_MASTER = "another_master"
 """The reason of refusals while one leads."""
 STEP = "stop the older one, then: keelog replica demote DIR --follow HOST:PORT"
 
-_ELECTED_FILE = "elected"
-_SYNC_FILE = "sync-state"
 WAITS, LEADS, FOLLOWS = "waits", "leads", "follows"
 """What the keeper has the node do."""
 
 ENDED_SHOWN_MAX = 16
 """Ends of connections in the file: the latest."""
-_FOLLOWERS_FILE = "followers"
-_FOLLOWERS_BYTES_MAX = 256 * 1024
 
-_TIMERS_FILE = "timers"
-_TIMERS_BYTES_MAX = 4096
+
+class RunFile(Generic[Found]):
+    """A file of `keelog/run`: the fields of `kind`, a NamedTuple, as JSON. No disk has to keep it.
+
+    `usual` is what readers get while the file is missing, or holds anything else.
+    """
+
+    def __init__(self, name: str, kind: type[Any], usual: Found) -> None:
+        self._name = name
+        self._kind = kind
+        self._usual = usual
+
+    def read(self, root: Path) -> Found:
+        """What the file says. Raises IrregularFile."""
+        try:
+            text = read_bounded(run_dir(root) / self._name, RUN_FILE_BYTES_MAX)
+            found: Found = row_of(self._kind, json.loads(text))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return self._usual
+        return found
+
+    def write(self, root: Path, row: Found) -> None:
+        """Replaces the file. Raises OSError, IrregularFile."""
+        disk.replace_unsynced(run_dir(root) / self._name, json.dumps(_plain(row)).encode())
+
+    def forget(self, root: Path) -> None:
+        """Removes the file, if it is there. Raises OSError."""
+        disk.unlink(run_dir(root) / self._name, missing_ok=True)
+
+
+def row_of(kind: Any, found: Any) -> Any:
+    """A value of the type `kind`, of what JSON has for it. Raises ValueError, KeyError, TypeError.
+
+    Fields of a NamedTuple that are missing have their defaults, those that it does not know are
+    left out.
+    """
+    outer, inner = get_origin(kind), get_args(kind)
+    if outer is dict:
+        return {row_of(inner[0], name): row_of(inner[1], one) for name, one in found.items()}
+    if outer is not None and isinstance(found, list):
+        return outer(row_of(inner[0], one) for one in found)
+    if hasattr(kind, "_fields"):
+        known = {**kind._field_defaults, **found}
+        return kind(*(row_of(hint, known[name]) for name, hint in _hints(kind).items()))
+    if type(found) is kind or (kind is float and type(found) is int):
+        return found
+    raise TypeError(f"{found!r} where {kind} is expected")
+
+
+_hints = cache(get_type_hints)
+
+
+def _plain(value: Any) -> Any:
+    """As `json` takes it."""
+    if hasattr(value, "_asdict"):
+        return {name: _plain(one) for name, one in value._asdict().items()}
+    if isinstance(value, frozenset):
+        return sorted(value)
+    return [_plain(one) for one in value] if isinstance(value, tuple) else value
 
 
 class FollowState(NamedTuple):
@@ -115,24 +175,12 @@ class MasterPlace(NamedTuple):
     ha: str = ""
 
 
-def write_follow_state(root: Path, state: FollowState) -> None:
-    """Replaces the file, which no disk has to keep. Raises OSError."""
-    _write(root, _FOLLOWING_FILE, state._asdict())
+_following = RunFile("following", FollowState, FollowState())
+read_follow_state, write_follow_state = _following.read, _following.write
 
-
-def read_follow_state(root: Path) -> FollowState:
-    """The usual values without a file."""
-    return FollowState(**_usual(_read(root, _FOLLOWING_FILE), FollowState()))
-
-
-def write_master_place(root: Path, place: MasterPlace) -> None:
-    """Replaces the file, which no disk has to keep. Raises OSError."""
-    _write(root, _MASTER_FILE, place._asdict())
-
-
-def read_master_place(root: Path) -> MasterPlace:
-    """Empty addresses without a file: no name server has said where the master is."""
-    return MasterPlace(**_usual(_read(root, _MASTER_FILE), MasterPlace()))
+_master = RunFile("master", MasterPlace, MasterPlace())
+"""Empty addresses: no name server has said where the master is."""
+read_master_place, write_master_place = _master.read, _master.write
 
 
 class OtherMaster(NamedTuple):
@@ -148,23 +196,9 @@ class OtherMaster(NamedTuple):
         return f"{self.address} is a master under this one's name too"
 
 
-def write_other_master(root: Path, other: OtherMaster) -> None:
-    """Replaces the file, which no disk has to keep. Raises OSError."""
-    _write(root, _OTHER_MASTER_FILE, other._asdict())
-
-
-def read_other_master(root: Path) -> OtherMaster | None:
-    """None without a file."""
-    try:
-        found = _read(root, _OTHER_MASTER_FILE)
-        return OtherMaster(str(found["address"]), found["leads"] is True)
-    except KeyError:
-        return None
-
-
-def forget_other_master(root: Path) -> None:
-    """It is gone, or the node starts."""
-    disk.unlink(run_dir(root) / _OTHER_MASTER_FILE, missing_ok=True)
+_other_master: RunFile[OtherMaster | None] = RunFile("other_master", OtherMaster, None)
+read_other_master, write_other_master = _other_master.read, _other_master.write
+forget_other_master = _other_master.forget
 
 
 class ElectedState(NamedTuple):
@@ -197,40 +231,12 @@ class SyncState(NamedTuple):
     required: frozenset[int]
 
 
-def write_elected(root: Path, state: ElectedState) -> None:
-    """Replaces the file, which no disk has to keep. Raises OSError."""
-    _write(root, _ELECTED_FILE, state._asdict())
+_elected = RunFile("elected", ElectedState, ElectedState())
+read_elected, write_elected = _elected.read, _elected.write
 
-
-def read_elected(root: Path) -> ElectedState:
-    """The usual values without a file."""
-    usual = ElectedState()._asdict()
-    found: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in _read(root, _ELECTED_FILE).items()
-        if name in usual
-    }
-    if any(type(value) is not type(usual[name]) for name, value in found.items()):
-        return ElectedState()
-    return ElectedState(**found)
-
-
-def write_sync_state(root: Path, state: SyncState) -> None:
-    """Replaces the file. Raises OSError."""
-    _write(root, _SYNC_FILE, {"number": state.number, "required": sorted(state.required)})
-
-
-def read_sync_state(root: Path) -> SyncState | None:
-    """None without a file: then nobody knows who must have a message."""
-    found = _read(root, _SYNC_FILE)
-    with suppress(KeyError, TypeError, ValueError):
-        return SyncState(int(found["number"]), frozenset(int(one) for one in found["required"]))
-    return None
-
-
-def forget_sync_state(root: Path) -> None:
-    """Before a node starts in a new role."""
-    disk.unlink(run_dir(root) / _SYNC_FILE, missing_ok=True)
+_sync: RunFile[SyncState | None] = RunFile("sync-state", SyncState, None)
+"""None: nobody knows who must have a message."""
+read_sync_state, write_sync_state, forget_sync_state = _sync.read, _sync.write, _sync.forget
 
 
 class FollowerRow(NamedTuple):
@@ -280,38 +286,8 @@ class FollowersState(NamedTuple):
         return sum(row.in_sync for row in self.followers)
 
 
-def write_followers(root: Path, state: FollowersState) -> None:
-    """Replaces the file, which no disk has to keep. Raises OSError."""
-    _write(root, _FOLLOWERS_FILE, as_json(state))
-
-
-def read_followers(root: Path) -> FollowersState:
-    """Nobody, without a file."""
-    try:
-        found = _read(root, _FOLLOWERS_FILE, _FOLLOWERS_BYTES_MAX)
-        return FollowersState(
-            int(found["needed"]),
-            int(found["acknowledged"]),
-            tuple(_follower_row(row) for row in found["followers"]),
-            tuple(_follower_end(end) for end in found["ended"][:ENDED_SHOWN_MAX]),
-            int(found["sync_state"]),
-        )
-    except (ValueError, KeyError, TypeError):
-        return FollowersState()
-
-
-def _follower_row(found: Mapping[str, Any]) -> FollowerRow:
-    since_ms, sent, acknowledged, lag, speed, broker_id = (
-        int(found[name])
-        for name in ("since_ms", "sent", "acknowledged", "lag_bytes", "bytes_per_s", "broker_id")
-    )
-    address, lag_s, in_sync = str(found["address"]), float(found["lag_s"]), bool(found["in_sync"])
-    return FollowerRow(address, since_ms, sent, acknowledged, lag, lag_s, in_sync, speed, broker_id)
-
-
-def _follower_end(found: Mapping[str, Any]) -> FollowerEnd:
-    at_ms, acknowledged = int(found["at_ms"]), int(found["acknowledged"])
-    return FollowerEnd(str(found["address"]), at_ms, acknowledged, str(found["reason"]))
+_followers = RunFile("followers", FollowersState, FollowersState())
+read_followers, write_followers = _followers.read, _followers.write
 
 
 class TimerState(NamedTuple):
@@ -335,38 +311,5 @@ class TimerState(NamedTuple):
     undelivered: Annotated[int, Fact("that wait where nobody delivers them")] = 0
 
 
-def write_timer_state(root: Path, state: TimerState) -> None:
-    """Replaces the file, which no disk has to keep. Raises OSError."""
-    _write(root, _TIMERS_FILE, state._asdict())
-
-
-def read_timer_state(root: Path) -> TimerState:
-    """Zeros without a file."""
-    try:
-        found = _read(root, _TIMERS_FILE, _TIMERS_BYTES_MAX)
-        return TimerState(*(int(found[name]) for name in TimerState._fields))
-    except (ValueError, KeyError, TypeError):
-        return TimerState()
-
-
-def _usual(found: Mapping[str, Any], usual: Any) -> dict[str, Any]:
-    """The fields that have the type of their usual values."""
-    return {
-        name: found[name]
-        for name, value in usual._asdict().items()
-        if type(found.get(name)) is type(value)
-    }
-
-
-def _read(root: Path, name: str, bytes_max: int = SMALL_FILE_BYTES_MAX) -> Mapping[str, Any]:
-    """The fields of a file; none without one."""
-    try:
-        found = json.loads(read_bounded(run_dir(root) / name, bytes_max))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _write(root: Path, name: str, document: Mapping[str, Any]) -> None:
-    """Replaces a file, which no disk has to keep. Raises OSError."""
-    disk.replace_unsynced(run_dir(root) / name, json.dumps(document).encode())
+_timers = RunFile("timers", TimerState, TimerState())
+read_timer_state, write_timer_state = _timers.read, _timers.write

@@ -86,11 +86,11 @@ class WorkerState(NamedTuple):
     """What a worker or reader says of itself.
 
     `dispatched`: queues or index hold everything below; `saved`: and it is synced and in the
-    progress file. `damaged_at` is the log offset where it stopped, or -1. `hints` is the number of
-    the last hint that a queue worker sent: who has not got it knows that one was lost. A worker
-    or reader that sleeps wants to be rung when the log reaches `wake_at`, a reader that `listens`
-    when queues grow. Of the process that serves followers, `dispatched` is up to where enough of
-    them have acknowledged the log, and `held` how many are connected.
+    progress file. `damaged_at` is the log offset where it stopped, or -1. `growths` counts the
+    turns of a queue worker in which queues have grown. A worker or reader that sleeps wants to be
+    rung when the log reaches `wake_at`, a reader that `listens` when queues grow. Of the process
+    that serves followers, `dispatched` is up to where enough of them have acknowledged the log, and
+    `held` how many are connected.
     """
 
     epoch: int
@@ -103,14 +103,14 @@ class WorkerState(NamedTuple):
     damaged_at: int
     requests: int
     held: int
-    hints: int
+    growths: int
     wake_at: int
     listens: int
     dropped_lines: int = 0
 
 
 def run_dir(root: Path) -> Path:
-    """Where pages and the sockets of hints are."""
+    """Where pages and the sockets of wake-ups are."""
     return root / KEELOG_DIR / RUN_DIR
 
 
@@ -372,9 +372,9 @@ class WorkerPage(_Page):
         return self.numbers[_LISTENS]
 
     @property
-    def hints(self) -> int:
+    def growths(self) -> int:
         """As `wake_at`."""
-        return self.numbers[_HINTS]
+        return self.numbers[_GROWTHS]
 
     def read(self) -> WorkerState:
         """The numbers, all from one epoch."""
@@ -420,10 +420,10 @@ class StatePages:
         """Up to where the log may be read; 0 while it is not known."""
         return 0 if self._log is None else self._log.numbers[_READABLE]
 
-    def hints(self) -> list[int]:
-        """How many hints each queue worker has sent."""
+    def growths(self) -> list[int]:
+        """How often the queues of each queue worker have grown."""
         pages = map(self.worker, range(len(self._workers)))
-        return [0 if page is None else page.hints for page in pages]
+        return [0 if page is None else page.growths for page in pages]
 
     def raw(self) -> bytes | None:
         """What all pages say; None while one is not mapped."""
@@ -456,4 +456,6 @@ _EPOCH, _RECORDS, _APPENDED, _COMMITTED, _READABLE = (
     LogPage.places[name] for name in ("epoch", "records", "appended", "committed", "readable")
 )
 _FLUSHED, _WANTS_ACKNOWLEDGED = (LogPage.places[name] for name in ("flushed", "wants_acknowledged"))
-_WAKE_AT, _LISTENS, _HINTS = (WorkerPage.places[name] for name in ("wake_at", "listens", "hints"))
+_WAKE_AT, _LISTENS, _GROWTHS = (
+    WorkerPage.places[name] for name in ("wake_at", "listens", "growths")
+)

@@ -21,11 +21,11 @@ import os
 import re
 import zlib
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 from node.runtime import disk
 from node.runtime.event_log import fields
@@ -42,6 +42,7 @@ PLAUSIBLE_BELOW = 1 << 63
 """No count reaches this."""
 _HEADER = 2
 _PAGE_BYTES = 4096
+Kept = TypeVar("Kept")
 
 BUCKETS = 64
 SUM = BUCKETS - 1
@@ -83,20 +84,11 @@ class StatsPage:
     def __init__(self, root: Path, role: str, index: int) -> None:
         """Goes on from what the slot counted before; gauges begin at 0."""
         self.counts = Counts(role)
-        self._file: StatsFile | None = None
-        path = stats_dir(root) / f"{role}-{index}"
-        try:
-            self._open(path)
-        except OSError as error:
-            # A full disk, or one that has become read-only, must not end a process that can serve.
-            details = fields(file=path, why=error.strerror or error)
-            log.warning("counts are not kept", extra=details)
-
-    def _open(self, path: Path) -> None:
-        role = self.counts.role
-        if _read_page(path, role) is None:
-            _replace_file(path, _layout(role), _number_count(role))
-        self._file = StatsFile(path, _layout(role), _number_count(role))
+        path, read = stats_dir(root) / f"{role}-{index}", partial(_read_page, role=role)
+        layout, count = _layout(role), _number_count(role)
+        self._file, _ = _open_or_warn(path, layout, count, read, "counts are not kept")
+        if self._file is None:
+            return
         self._stored = self._file.numbers.tolist()
         self.counts.numbers[:] = self._stored
         for one, place in _places(role).items():
@@ -132,21 +124,10 @@ class TopicCounts:
 
     def __init__(self, root: Path, role: str, index: int) -> None:
         """Goes on from what the slot counted before."""
-        self._other = [0, 0]
-        self._named: dict[str, list[int]] = {}
-        self._shown: list[list[int]] = []
-        self._file: StatsFile | None = None
-        path = stats_dir(root) / f"{role}-{index}.topics"
-        try:
-            kept = _read_topics(path)
-            if kept is None:
-                _replace_file(path, _TOPICS_LAYOUT, _TOPICS_NUMBERS)
-                kept = {}
-            self._file = StatsFile(path, _TOPICS_LAYOUT, _TOPICS_NUMBERS)
-        except OSError as error:
-            details = fields(file=path, why=error.strerror or error)
-            log.warning("counts by topic are not kept", extra=details)
-            return
+        path, what = stats_dir(root) / f"{role}-{index}.topics", "counts by topic are not kept"
+        self._file, kept = _open_or_warn(path, _TOPICS_LAYOUT, _TOPICS_NUMBERS, _read_topics, what)
+        if kept is None:
+            kept = {}
         self._other = list(kept.pop(OTHER_TOPICS, (0, 0)))
         self._named = {topic: list(count) for topic, count in kept.items()}
         self._shown = [self._other.copy(), *(count.copy() for count in self._named.values())]
@@ -288,10 +269,8 @@ def read_topics(root: Path, role: str) -> Mapping[str, Count]:
 class StatsFile:
     """A file in the hands of its one writer."""
 
-    def __init__(self, path: Path, layout: int, count: int) -> None:
-        """Opens it, anew and empty where `read_numbers` finds none. Raises OSError."""
-        if read_numbers(path, layout, count) is None:
-            _replace_file(path, layout, count)
+    def __init__(self, path: Path, count: int) -> None:
+        """Opens one that has `count` numbers. Raises OSError."""
         descriptor = open_regular(path, os.O_RDWR)
         try:
             # A copied store may have holes here, too.
@@ -307,6 +286,22 @@ class StatsFile:
         self.numbers.release()
         self._all.release()
         self._map.close()
+
+
+def _open_or_warn(
+    path: Path, layout: int, count: int, read: Callable[[Path], Kept | None], warning: str
+) -> tuple[StatsFile | None, Kept | None]:
+    """The file, and what it holds; an empty one where that makes no sense. None where there can be
+    no file: a full disk, or one that has become read-only, must not end a process that can serve.
+    """
+    try:
+        kept = read(path)
+        if kept is None:
+            _replace_file(path, layout, count)
+        return StatsFile(path, count), kept
+    except OSError as error:
+        log.warning(warning, extra=fields(file=path, why=error.strerror or error))
+        return None, None
 
 
 def stats_dir(root: Path) -> Path:

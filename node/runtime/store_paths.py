@@ -23,6 +23,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 from protocol.errors import NotAStore, StoreDamaged, StoreMoved, StorePermission
 from protocol.names import LOCK_FILE
 
+OWNER_HINT = "run as the owner of the store"
 MOVED_HINT = "stop the node, then put the directory back, or serve it where it is now"
 _REMOVED = " (deleted)"
 _Identity = tuple[int, int]
@@ -41,6 +42,8 @@ OFFSETS_FILE_BYTES_MAX = 64 << 20
 STATS_FILE_BYTES_MAX = 1 << 20
 JOURNAL_FILE_BYTES_MAX = 4 << 20
 """PARTS_MAX parts of the longest names."""
+RUN_FILE_BYTES_MAX = 256 << 10
+"""The small JSON files of `keelog/run`."""
 SMALL_FILE_BYTES_MAX = 64 << 10
 """All other own files: a line or two of text."""
 
@@ -79,9 +82,7 @@ class HeldStore:
                 os.close(descriptor)
                 raise
         except PermissionError as error:
-            raise StorePermission(
-                f"{root}: {error.strerror}", "run as the owner of the store"
-            ) from None
+            raise no_permission(error, root) from None
         except (FileNotFoundError, NotADirectoryError):
             lock = root / LOCK_FILE
             what = f"{lock} is not there" if root.is_dir() else f"{root} is not a directory"
@@ -127,6 +128,11 @@ class HeldStore:
     def close(self) -> None:
         """Gives the directory back."""
         os.close(self._descriptor)
+
+
+def no_permission(error: PermissionError, path: Path | str = "") -> StorePermission:
+    """Our error for the system's, which names `path`, else the file of the error."""
+    return StorePermission(f"{path or error.filename}: {error.strerror}", OWNER_HINT)
 
 
 _held: HeldStore | None = None
@@ -371,6 +377,11 @@ def kind_of(mode: int) -> str:
     return next((kind for is_kind, kind in _KINDS if is_kind(mode)), "a device")
 
 
+def irregular(path: Path | str, mode: int) -> IrregularFile:
+    """The error for what has a file's name, and this mode."""
+    return IrregularFile(str(path), 0, f"is no file, but {kind_of(mode)}", MOVE_HINT)
+
+
 def no_file(path: Path) -> str:
     """In words, what is in the place of a file; links to files are allowed there."""
     try:
@@ -394,7 +405,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o600) -> int
         if stat.S_ISREG(found):
             return descriptor
         os.close(descriptor)
-    raise IrregularFile(str(path), 0, f"is no file, but {kind_of(found)}", MOVE_HINT)
+    raise irregular(path, found)
 
 
 def check_size(path: Path, size: int, bytes_max: int) -> None:

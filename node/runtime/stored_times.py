@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from node.runtime import disk
 from node.runtime.state_page import BOOT_ID, run_dir
-from node.runtime.store_paths import read_bounded
+from node.runtime.store_paths import RUN_FILE_BYTES_MAX, read_bounded
 
 SET_MS = 500
 """The wall clock was set if it went otherwise than the steady one by more than this."""
@@ -33,7 +33,6 @@ SETS_MAX = 1_000
 SLACK_MS = 2_000
 """How much later than it was a set may be noted."""
 _CLOCK_FILE = "clock"
-_CLOCK_BYTES_MAX = 128 * 1024
 
 
 class Moment(NamedTuple):
@@ -108,7 +107,9 @@ class Arrivals:
                 looks.pop()
         looks.append(_EndLook(end, at, is_odd))
         if len(looks) > 2 * LOOKS_MAX:
-            del looks[: self._first_within(at) - 1]
+            since_ms = at.steady_ms - self._keep_ms
+            first = bisect_left(looks, since_ms, key=lambda look: look.at.steady_ms)
+            del looks[: max(1, first) - 1]
             del looks[: -2 * LOOKS_MAX]
 
     def _ahead_since(self, steady_ms: int) -> int:
@@ -116,10 +117,6 @@ class Arrivals:
         then."""
         by_ms = [one.by_ms for one in self._sets if one.steady_ms >= steady_ms]
         return max(accumulate(reversed(by_ms), initial=0))
-
-    def _first_within(self, at: Moment) -> int:
-        since_ms = at.steady_ms - self._keep_ms
-        return max(1, bisect_left(self._looks, since_ms, key=lambda look: look.at.steady_ms))
 
     def age_ms(self, offset: int, stored_ms: int, now: Moment) -> int:
         """How long ago the message at an offset was stored; 0 for one that nobody has seen."""
@@ -141,7 +138,7 @@ class ClockHistory(NamedTuple):
 def read_clock(root: Path) -> ClockHistory | None:
     """None without a file of this run of the machine."""
     try:
-        found = json.loads(read_bounded(run_dir(root) / _CLOCK_FILE, _CLOCK_BYTES_MAX))
+        found = json.loads(read_bounded(run_dir(root) / _CLOCK_FILE, RUN_FILE_BYTES_MAX))
         if found["boot"] != BOOT_ID.read_text():
             return None
         return ClockHistory(Moment(*found["last"]), tuple(ClockSet(*one) for one in found["sets"]))

@@ -55,6 +55,11 @@ def quiet_sleep_s(quiet_s: float, least_s: float) -> float:
     return min(max(least_s, quiet_s / QUIET_SHARE), SLEEP_S_MAX)
 
 
+def is_reader(slot: str) -> bool:
+    """Whether a process of this slot answers pulls."""
+    return slot.startswith(READER_SLOTS)
+
+
 def bell_file(slot: str) -> str:
     """The socket of a slot's bell, in `keelog/run`."""
     return f"{slot}.bell"
@@ -174,19 +179,13 @@ class DatagramRinger:
         self._socket.close()
 
 
-def ringer_of(context: Context, slot: str) -> ZmqRinger | DatagramRinger:
-    """The end that rings the bell of a slot."""
-    if slot.startswith(READER_SLOTS) or slot == FOLLOWERS_SLOT:
-        return DatagramRinger(slot)
-    return ZmqRinger(context, slot)
+Ringer = ZmqRinger | DatagramRinger
 
 
 class Sleeper:
     """One process that may want to be rung: its slot, and its page as it was found."""
 
-    def __init__(
-        self, ringer: ZmqRinger | DatagramRinger, slot: str, page: WorkerPage, file_number: int
-    ) -> None:
+    def __init__(self, ringer: Ringer, slot: str, page: WorkerPage, file_number: int) -> None:
         self.ringer = ringer
         self.slot = slot
         self.page = page
@@ -236,7 +235,10 @@ class Waiters:
                 # Of ZeroMQ's socket, too: there may be no descriptor for it now.
                 with suppress(OSError, zmq.ZMQError):
                     page = WorkerPage.open(self._root, slot)
-                    ringer = ringer_of(self._context, slot)
+                    is_datagram = is_reader(slot) or slot == FOLLOWERS_SLOT
+                    ringer: Ringer = (
+                        DatagramRinger(slot) if is_datagram else ZmqRinger(self._context, slot)
+                    )
                     self._known[slot] = Sleeper(ringer, slot, page, number)
 
     def _listed(self) -> dict[str, int]:
@@ -265,15 +267,15 @@ class Waiters:
                 sleeper.ringer.ring(_GREW.pack(epoch, readable))
 
     @property
-    def is_listening(self) -> bool:
+    def are_listening(self) -> bool:
         """Whether any of them listens."""
         return any(sleeper.page.listens for sleeper in self._known.values())
 
-    def tell(self, message: bytes) -> None:
-        """Rings the processes that listen."""
+    def ring_listeners(self) -> None:
+        """Rings those that listen."""
         for sleeper in self._known.values():
             if sleeper.page.listens:
-                sleeper.ringer.ring(message)
+                sleeper.ringer.ring()
 
     def ring_all(self) -> None:
         """Rings each of them, awake or not."""

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import zmq
 
 from node.runtime.event_log import fields
-from node.runtime.shortage import STORE_SPARES, Spares, backlog
+from node.runtime.shortage import STORE_SPARES, Spares, as_refusal, backlog
 from node.serving.unix_server import LocalConnection, LocalEnd, Payload
 from protocol.errors import BadRequest, MqError, NodeBusy, ServiceNotAvailable
 from protocol.ids import Host
@@ -36,7 +36,9 @@ from protocol.wire.frames import (
     FRAMES_MAX,
     HEADER_BYTES_MAX,
     PAYLOAD_BYTES_MAX,
+    Header,
     HeaderPacker,
+    check_envelope,
     id_within,
     pack,
     refusal,
@@ -399,6 +401,37 @@ class Server:
     @property
     def _owes(self) -> bool:
         return self._unsent_count > 0 or (self._local is not None and self._local.has_unread)
+
+
+def serve_waiting(
+    server: Server,
+    count_max: int,
+    place: str,
+    reply: Callable[[str, Header, Received], Header],
+    header_bytes_max: int = HEADER_BYTES_MAX,
+) -> None:
+    """Replies to requests that wait, `count_max` at most, so that they do not delay the owner's
+    other work.
+
+    `reply` gets the operation and the header. What it raises refuses the request, and so does
+    malformed input; the connection goes on. `place` is named by a shortage without a file.
+    """
+    for _ in range(count_max):
+        received = server.receive()
+        if received is None:
+            return
+        if isinstance(received, BadFrames):
+            server.send(received.peer, refusal(received.request_id, received.error))
+            continue
+        number = 0
+        try:
+            header = unpack(received.header, header_bytes_max)
+            number = request_id(header)
+            answer = reply(check_envelope(header), header, received)
+        except (MqError, OSError) as error:
+            number = number or id_within(received.header)
+            answer = refusal(number, as_refusal(error, place))
+        server.send(received.peer, answer)
 
 
 class RequestWait:

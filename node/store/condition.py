@@ -12,36 +12,15 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from node.runtime.locks import record_lock_of
+from node.runtime.locks import flock_of, record_lock_of
 from node.runtime.store_paths import IrregularFile, open_regular, read_bounded
-from node.store.checkpoints import (
-    EPOCHS_FILE,
-    EpochLine,
-    Tails,
-    WorkerCheckpoint,
-    durable_end,
-    epoch_end,
-    list_progress,
-    load_epochs,
-    load_owner,
-    load_removed,
-    load_tails,
-    own_dir,
-)
+from node.store import checkpoints
 from node.store.file_cache import refuse
 from node.store.identity.places import check_links, check_own_files
+from protocol import names
 from protocol.derived.file_layouts import StoreCheckpoint, decode_checkpoint
 from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.errors import NotAStore
-from protocol.names import (
-    ABORT_FILE,
-    CHECKPOINT_FILE,
-    CHECKPOINT_FILE_BYTES,
-    COMMIT_LOG_DIR,
-    CONSUME_QUEUE_DIR,
-    KEELOG_DIR,
-    LOCK_FILE,
-)
 
 INDEX_WORKER = "index"
 QUEUE_WORKER_PREFIX = "queue-"
@@ -49,7 +28,6 @@ QUEUE_WORKER_PREFIX = "queue-"
 _T = TypeVar("_T")
 _OF_A_DESCRIPTION = -1
 """The pid that the kernel reports for a lock of an open file description."""
-_LOCKS = Path("/proc/locks")
 
 
 class Condition(NamedTuple):
@@ -67,8 +45,8 @@ class Condition(NamedTuple):
     floor: int
     queues_done: int | None
     index_done: int | None
-    tails: Tails | None
-    epochs: list[EpochLine] = []  # noqa: RUF012  (never changed)
+    tails: checkpoints.Tails | None
+    epochs: list[checkpoints.EpochLine] = []  # noqa: RUF012  (never changed)
     was_ours: bool = False
     is_sealed: bool = False
     removed: Removed = NOTHING_REMOVED
@@ -85,15 +63,15 @@ def check_is_store(root: Path, strict: bool = True) -> None:
             raise NotAStore(f"{root} does not exist", "name the folder that holds commitlog/")
         if not root.is_dir():
             raise NotAStore(f"{root} is a file", "name the folder that holds commitlog/")
-        known = (COMMIT_LOG_DIR, CHECKPOINT_FILE, CONSUME_QUEUE_DIR)
-        names = {path.name for path in root.iterdir()}
+        known = (names.COMMIT_LOG_DIR, names.CHECKPOINT_FILE, names.CONSUME_QUEUE_DIR)
+        there = {path.name for path in root.iterdir()}
         # Not any folder of our name: a checkout of this project has one too.
-        is_ours = (root / KEELOG_DIR / EPOCHS_FILE).exists()
+        is_ours = (root / names.KEELOG_DIR / checkpoints.EPOCHS_FILE).exists()
     except PermissionError as error:
         refuse(root, error)
-    if not is_ours and not names.intersection(known):
+    if not is_ours and not there.intersection(known):
         raise NotAStore(f"{root} holds no commitlog/", "name the folder that holds commitlog/")
-    log = root / COMMIT_LOG_DIR
+    log = root / names.COMMIT_LOG_DIR
     if log.exists() and not log.is_dir():
         raise NotAStore(f"{log} is a file", "name the folder that holds commitlog/")
     if strict:
@@ -103,11 +81,13 @@ def check_is_store(root: Path, strict: bool = True) -> None:
 def read_checkpoint(root: Path) -> StoreCheckpoint:
     """RocketMQ's checkpoint; zeros when there is none. Raises StorePermission, StoreDamaged."""
     try:
-        return decode_checkpoint(read_bounded(root / CHECKPOINT_FILE, CHECKPOINT_FILE_BYTES))
+        return decode_checkpoint(
+            read_bounded(root / names.CHECKPOINT_FILE, names.CHECKPOINT_FILE_BYTES)
+        )
     except FileNotFoundError:
         return decode_checkpoint(b"")
     except OSError as error:
-        refuse(root / CHECKPOINT_FILE, error)
+        refuse(root / names.CHECKPOINT_FILE, error)
 
 
 def read_condition(root: Path, strict: bool = True) -> Condition:
@@ -125,23 +105,31 @@ def read_condition(root: Path, strict: bool = True) -> Condition:
             return missing
 
     try:
-        is_ours = own_dir(root).is_dir()
-        no_epochs: list[EpochLine] = []
-        none_saved: dict[str, WorkerCheckpoint] = {}
-        epochs = read(lambda: load_epochs(root), no_epochs) if is_ours else no_epochs
-        tails = read(lambda: load_tails(root), None) if is_ours else None
-        removed = read(lambda: load_removed(root), NOTHING_REMOVED) if is_ours else NOTHING_REMOVED
+        is_ours = checkpoints.own_dir(root).is_dir()
+        no_epochs: list[checkpoints.EpochLine] = []
+        none_saved: dict[str, checkpoints.WorkerCheckpoint] = {}
+        epochs = read(lambda: checkpoints.load_epochs(root), no_epochs) if is_ours else no_epochs
+        tails = read(lambda: checkpoints.load_tails(root), None) if is_ours else None
+        removed = (
+            read(lambda: checkpoints.load_removed(root), NOTHING_REMOVED)
+            if is_ours
+            else NOTHING_REMOVED
+        )
         if tails is not None:
             next_offset = removed.next_offsets(tails.at, tails.next_offset)
             tails = tails._replace(next_offset=next_offset)
-        progress = read(lambda: list_progress(root), none_saved) if is_ours else none_saved
+        progress = (
+            read(lambda: checkpoints.list_progress(root), none_saved) if is_ours else none_saved
+        )
         owner = read(lambda: _last_line(root, epochs), None)
         vouched = max(epochs[-1].start if epochs else 0, tails.at if tails is not None else 0)
         return Condition(
             is_ours=is_ours,
-            is_clean=not (root / ABORT_FILE).exists(),
+            is_clean=not (root / names.ABORT_FILE).exists(),
             checkpoint=read(lambda: read_checkpoint(root), decode_checkpoint(b"")),
-            floor=read(lambda: durable_end(root, epochs, tails), vouched) if is_ours else 0,
+            floor=read(lambda: checkpoints.durable_end(root, epochs, tails), vouched)
+            if is_ours
+            else 0,
             queues_done=_done(progress, QUEUE_WORKER_PREFIX, epochs),
             index_done=_done(progress, INDEX_WORKER, epochs),
             tails=tails,
@@ -151,24 +139,26 @@ def read_condition(root: Path, strict: bool = True) -> Condition:
             removed=removed,
         )
     except OSError as error:
-        refuse(own_dir(root), error)
+        refuse(checkpoints.own_dir(root), error)
 
 
-def _last_line(root: Path, epochs: list[EpochLine]) -> EpochLine | None:
+def _last_line(root: Path, epochs: list[checkpoints.EpochLine]) -> checkpoints.EpochLine | None:
     """The epoch of the last writer that appended, if it was ours.
 
     Later lines are of starts that were killed before their first append.
     """
-    owner = load_owner(root)
+    owner = checkpoints.load_owner(root)
     return next((line for line in epochs if line.epoch == owner), None)
 
 
-def _done(saved: dict[str, WorkerCheckpoint], prefix: str, epochs: list[EpochLine]) -> int | None:
+def _done(
+    saved: dict[str, checkpoints.WorkerCheckpoint], prefix: str, epochs: list[checkpoints.EpochLine]
+) -> int | None:
     """The lowest checkpoint of these workers, each cut at the end of its epoch."""
     ends = []
     for worker, progress in saved.items():
         if worker.startswith(prefix):
-            end = epoch_end(epochs, progress.epoch)
+            end = checkpoints.epoch_end(epochs, progress.epoch)
             ends.append(progress.offset if end is None else min(progress.offset, end))
     return min(ends, default=None)
 
@@ -190,7 +180,7 @@ def find_owner(root: Path) -> Owner:
 
     Of a node in another container only the writer's lock can be seen.
     """
-    path = root / LOCK_FILE
+    path = root / names.LOCK_FILE
     try:
         descriptor = open_regular(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -201,16 +191,6 @@ def find_owner(root: Path) -> Owner:
         pid = record_lock_of(descriptor)
         if pid is not None:
             return Owner.WRITER if pid == _OF_A_DESCRIPTION else Owner.BROKER
-        return Owner.SUPERVISOR if _is_flocked(os.fstat(descriptor)) else Owner.NOBODY
+        return Owner.NOBODY if flock_of(os.fstat(descriptor)) is None else Owner.SUPERVISOR
     finally:
         os.close(descriptor)
-
-
-def _is_flocked(status: os.stat_result) -> bool:
-    major, minor = os.major(status.st_dev), os.minor(status.st_dev)
-    wanted = f"{major:02x}:{minor:02x}:{status.st_ino}"
-    try:
-        lines = _LOCKS.read_text().splitlines()
-    except OSError:
-        return False  # a container may hide it
-    return any("FLOCK" in line and wanted in line.split() for line in lines)

@@ -19,8 +19,8 @@ import numpy as np
 
 from node.runtime.disk import NO_RESOURCES
 from node.runtime.shortage import FILES_NEEDED, refusal_for
-from node.runtime.store_paths import FolderEntry, RemotePath, check_held, scan
-from protocol.errors import ServiceNotAvailable, StoreDamaged, StoreMoved, StorePermission
+from node.runtime.store_paths import FolderEntry, RemotePath, check_held, no_permission, scan
+from protocol.errors import ServiceNotAvailable, StoreDamaged, StoreMoved
 from protocol.kernel import loader
 from protocol.kernel.loader import Bytes, Ints
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR
@@ -32,7 +32,6 @@ FILES_SHARE = 4
 FILES_MIN = 8
 
 _WINDOW_BYTES = 1 << 20
-_OWNER_HINT = "run as the owner of the store"
 
 
 class FileVanished(StoreDamaged):
@@ -46,7 +45,7 @@ def refuse(path: Path, error: OSError, position: int = 0) -> NoReturn:
     """
     check_held()
     if isinstance(error, PermissionError):
-        raise StorePermission(f"{path}: {error.strerror}", _OWNER_HINT) from None
+        raise no_permission(error, path) from None
     if isinstance(error, FileNotFoundError):
         raise FileVanished(str(path), 0, "the file is gone", see_all_damage(path)) from None
     if error.errno in NO_RESOURCES:

@@ -16,15 +16,9 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from node.runtime import state_page
 from node.runtime.settings import Settings
-from node.runtime.state_page import (
-    DAMAGED,
-    STARTING,
-    LogState,
-    PageAbsent,
-    StatePages,
-    visible_end,
-)
+from node.store import replay
 from node.store.checkpoints import load_removed
 from node.store.condition import Condition, check_is_store, read_condition
 from node.store.file_cache import FileVanished, OpenFiles
@@ -45,14 +39,6 @@ from node.store.queues import (
     no_queue_files,
     open_queue_files,
     queue_folder,
-)
-from node.store.replay import (
-    NOT_COVERED,
-    Covered,
-    IndexRules,
-    derive_units,
-    recovered_index,
-    walk_start,
 )
 from protocol.derived.file_layouts import FILLER_SIZE, UNIT_BYTES
 from protocol.derived.removed import NOTHING_REMOVED, Removed
@@ -233,23 +219,23 @@ class StoppedStore(Store):
             yield from (int(unit["physical_offset"]) for unit in last)
 
     @cached_property
-    def _covered(self) -> dict[Queue, Covered]:
+    def _covered(self) -> dict[Queue, replay.Covered]:
         covered = {queue: self._cover(self.files_of(queue)) for queue in self.folders}
         return _WithDefault(covered)
 
-    def _cover(self, files: QueueFiles) -> Covered:
+    def _cover(self, files: QueueFiles) -> replay.Covered:
         end = files.end_below(self.log.end, thorough=not self.condition.is_clean)
         if end <= files.first:
-            return NOT_COVERED
+            return replay.NOT_COVERED
         offset, size, _ = files.read(end - 1, 1)[0].tolist()
-        return Covered(end, 0 if size == FILLER_SIZE else offset + size)
+        return replay.Covered(end, 0 if size == FILLER_SIZE else offset + size)
 
     @cached_property
     def _derived(self) -> dict[Queue, DerivedUnits]:
-        start = walk_start(self.log, self.condition, self._covered, self.tail.walked_from)
+        start = replay.walk_start(self.log, self.condition, self._covered, self.tail.walked_from)
         if start >= self.log.end:
             return {}
-        return derive_units(
+        return replay.derive_units(
             self.log,
             start,
             self._covered.__getitem__,
@@ -274,16 +260,18 @@ class StoppedStore(Store):
         if not self.settings.message_index_enable:
             return on_disk
         settings = self.settings
-        rules = IndexRules(folder.geometry, settings.index_tags_enable, settings.delay_levels_ms)
+        rules = replay.IndexRules(
+            folder.geometry, settings.index_tags_enable, settings.delay_levels_ms
+        )
         queued_end = max((queue.log_end for queue in self._covered.values()), default=-1)
-        return recovered_index(on_disk, self.log, self.condition, rules, queued_end)
+        return replay.recovered_index(on_disk, self.log, self.condition, rules, queued_end)
 
 
-class _WithDefault(dict[Queue, Covered]):
+class _WithDefault(dict[Queue, replay.Covered]):
     """A queue that has no files covers nothing."""
 
-    def __missing__(self, _queue: Queue) -> Covered:
-        return NOT_COVERED
+    def __missing__(self, _queue: Queue) -> replay.Covered:
+        return replay.NOT_COVERED
 
 
 class _OpenQueue(NamedTuple):
@@ -312,7 +300,7 @@ class RunningStore(Store):
         super().__init__(root, settings, files)
         self._flushed_only = flushed_only
         self._shards = shards
-        self.pages = StatePages(root, shards)
+        self.pages = state_page.StatePages(root, shards)
         self._readers: dict[Queue, _OpenQueue] = {}
         self._ends: list[int] = [0] * shards
         self._workers_seen: list[tuple[int, bool]] = [(0, True)] * shards
@@ -350,7 +338,7 @@ class RunningStore(Store):
         self._seen = None
         try:
             state = page.read()
-        except PageAbsent:
+        except state_page.PageAbsent:
             return
         if state.epoch == 0:
             return
@@ -364,7 +352,7 @@ class RunningStore(Store):
             self._ends[shard] = self._end_of(shard, state)
         self._seen = raw
 
-    def _follow_log(self, state: LogState) -> None:
+    def _follow_log(self, state: state_page.LogState) -> None:
         if state.epoch != self.epoch:
             self.epoch = state.epoch
             self._turns = [turn + 1 for turn in self._turns]
@@ -379,18 +367,18 @@ class RunningStore(Store):
                 queue.reader.drop_vanished()
         bounds.start, bounds.end = state.min_offset, state.readable
 
-    def _end_of(self, shard: int, state: LogState) -> int:
+    def _end_of(self, shard: int, state: state_page.LogState) -> int:
         page = self.pages.worker(shard)
         if page is None:
             return 0
         try:
             worker = page.read()
-        except PageAbsent:
+        except state_page.PageAbsent:
             return self._ends[shard]
-        end = visible_end(state, worker) if worker.epoch else self._ends[shard]
-        resuming = worker.state == STARTING or worker.epoch != state.epoch
+        end = state_page.visible_end(state, worker) if worker.epoch else self._ends[shard]
+        resuming = worker.state == state_page.STARTING or worker.epoch != state.epoch
         # A page of another epoch may be from before a repair.
-        is_damaged = worker.state == DAMAGED and worker.epoch == state.epoch
+        is_damaged = worker.state == state_page.DAMAGED and worker.epoch == state.epoch
         self._damaged_at[shard] = worker.damaged_at if is_damaged else None
         seen = worker.pid, resuming
         if end < self._ends[shard] or seen != self._workers_seen[shard]:

@@ -22,8 +22,14 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from node.runtime import disk
+from node.runtime.run_files import RunFile
 from node.runtime.state_page import run_dir
-from node.runtime.store_paths import OFFSETS_FILE_BYTES_MAX, QUEUES_FILE_BYTES_MAX, read_bounded
+from node.runtime.store_paths import (
+    OFFSETS_FILE_BYTES_MAX,
+    QUEUES_FILE_BYTES_MAX,
+    SMALL_FILE_BYTES_MAX,
+    read_bounded,
+)
 from protocol.status import Fact
 
 GROUP_ROWS_MAX = 500
@@ -32,8 +38,7 @@ GROUP_ROWS_MAX = 500
 _MEMBERS_FILE = "members"
 _GROUPS_FILE = "groups"
 _SUMS = ("lag", "in_flight")
-_ENDS, _LOWERED = "recovered", "lowered"
-_ENDS_BYTES_MAX = 64 * 1024
+_LOWERED = "lowered"
 _RIGHT_FILE = "right"
 _RIGHT_BYTES = 16
 
@@ -131,20 +136,21 @@ class RecoveredEnds(NamedTuple):
         return RecoveredEnds(self.epoch, min(self.log_end, before.log_end), lesser)
 
 
+_ends: RunFile[RecoveredEnds | None] = RunFile("recovered", RecoveredEnds, None)
+
+
 def write_ends(root: Path, ends: RecoveredEnds) -> None:
     """For the writer, before it takes messages. Earlier ends that nobody has heeded still hold.
 
     Raises OSError.
     """
-    before = _read_ends(root)
-    if before is not None and before.epoch != _lowered(root):
-        ends = ends.not_above(before)
-    disk.replace_unsynced(run_dir(root) / _ENDS, json.dumps(ends._asdict()).encode())
+    before = ends_to_heed(root)
+    _ends.write(root, ends if before is None else ends.not_above(before))
 
 
 def ends_to_heed(root: Path) -> RecoveredEnds | None:
     """The ends above which no progress may be; None where it was lowered to them already."""
-    ends = _read_ends(root)
+    ends = _ends.read(root)
     return None if ends is None or ends.epoch == _lowered(root) else ends
 
 
@@ -153,21 +159,9 @@ def note_lowered(root: Path, epoch: int) -> None:
     disk.replace_unsynced(run_dir(root) / _LOWERED, str(epoch).encode())
 
 
-def _read_ends(root: Path) -> RecoveredEnds | None:
-    try:
-        found = json.loads(read_bounded(run_dir(root) / _ENDS, _ENDS_BYTES_MAX))
-        queues = {
-            str(topic): {str(queue): int(end) for queue, end in ends.items()}
-            for topic, ends in found["queues"].items()
-        }
-        return RecoveredEnds(int(found["epoch"]), int(found["log_end"]), queues)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
 def _lowered(root: Path) -> int:
     try:
-        return int(read_bounded(run_dir(root) / _LOWERED, _ENDS_BYTES_MAX))
+        return int(read_bounded(run_dir(root) / _LOWERED, SMALL_FILE_BYTES_MAX))
     except (OSError, ValueError):
         return 0
 

@@ -21,13 +21,13 @@ from node.runtime.addresses import address_of, listen_at
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
 from node.runtime.state_page import run_dir
-from node.runtime.store_paths import open_regular
+from node.runtime.store_paths import no_permission, open_regular
 from node.runtime.wakeup import READER_SLOTS
 from node.store.identity.places import check_links, check_own_files
 from node.supervisor import bind
 from node.supervisor.options import Options, ServeSettings
 from protocol.addresses import VIP_DISTANCE, WILDCARDS
-from protocol.errors import BadRequest, NotAStore, RefusedError, StoreLocked, StorePermission
+from protocol.errors import BadRequest, NotAStore, RefusedError, StoreLocked
 from protocol.names import (
     ABORT_FILE,
     CHECKPOINT_FILE,
@@ -83,10 +83,7 @@ def open_directory(root: Path) -> None:
         if log.exists() and not log.is_dir():
             raise NotAStore(f"{log} is a file", "name the directory of a store")
     except PermissionError as error:
-        where = error.filename or root
-        raise StorePermission(
-            f"{where}: {error.strerror}", "run as the owner of the store"
-        ) from None
+        raise no_permission(error, error.filename or root) from None
     except NotADirectoryError as error:
         raise NotAStore(f"{error.filename}: {error.strerror}", "name a directory") from None
     # `index` and `config` alone may be anybody's; a `lock` alone is a start that was killed.

@@ -6,7 +6,15 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from node.runtime.addresses import address_of, first_address, first_ipv4, listen_at, loopback
+from node.runtime.addresses import (
+    LOOPBACK,
+    PORT_MAX,
+    address_of,
+    first_address,
+    first_ipv4,
+    listen_at,
+    loopback,
+)
 from protocol import addresses
 from protocol.errors import BadRequest, RefusedError
 
@@ -14,7 +22,6 @@ _TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[^\[\]:/]+):([0-9]{1,5}|\*)")
 _HTTP = re.compile(r"(?:http://)?(?:(\[[0-9a-fA-F:.]+\]|[^\[\]:/]+):)?([0-9]{1,5})/?")
 _PUBLISHED = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?:([0-9]{1,5})(?:-([0-9]{1,5}))?")
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?\.?")
-_PORT_MAX = 65_535
 FREE_PORTS = range(20_000, 32_000)
 """Below those that the system gives to connections: one of these could take a port before the
 process for which it was chosen."""
@@ -106,7 +113,7 @@ def parse_bind(text: str) -> BindAddress:
     """Reads `tcp://HOST:PORT`, or `HOST:PORT`. Raises BadRequest for anything else."""
     match = _TCP.fullmatch(addresses.with_scheme(text))
     port = 0 if match is None or match[2] == "*" else int(match[2])
-    if match is None or port > _PORT_MAX or not _is_host(match[1]):
+    if match is None or port > PORT_MAX or not _is_host(match[1]):
         raise BadRequest(
             f"bind {text[:80]!a} is not an address",
             "write tcp://127.0.0.1:7850, tcp://[::1]:7850, or a host name of this machine",
@@ -150,10 +157,10 @@ def _parse_listener(
     if not text:
         return None
     match = _HTTP.fullmatch(text)
-    if match is None or ("/" in text and not is_url) or int(match[2]) > _PORT_MAX:
+    if match is None or ("/" in text and not is_url) or int(match[2]) > PORT_MAX:
         raise BadRequest(wrong, f"write {example}")
     port = int(match[2])
-    return BindAddress(match[1] or "127.0.0.1", port, any_port=port == 0 and not is_url)
+    return BindAddress(match[1] or LOOPBACK, port, any_port=port == 0 and not is_url)
 
 
 def ha_place(text: str, avoid: Collection[int] = ()) -> BindAddress:
@@ -225,7 +232,7 @@ def _parse_places(text: str, said: str, what: str, example: str) -> tuple[str, .
             or "/" in place
             or match[1] in (None, *addresses.WILDCARDS)
             or not _is_host(match[1])
-            or not 0 < int(match[2]) <= _PORT_MAX
+            or not 0 < int(match[2]) <= PORT_MAX
         ):
             raise BadRequest(f"{said} names {place[:80]!a}, not a {what}", f"write {example}")
     if len(places) > NAME_SERVERS_MAX:
@@ -295,7 +302,7 @@ def _published(match: re.Match[str], text: str) -> dict[int, int]:
         for first, last in (match.group(1, 2), match.group(3, 4))
     )
     ends = (*outer[:1], *outer[-1:], *own[:1], *own[-1:])
-    if not outer or len(outer) != len(own) or not all(0 < one <= _PORT_MAX for one in ends):
+    if not outer or len(outer) != len(own) or not all(0 < one <= PORT_MAX for one in ends):
         raise BadRequest(
             f"advertise {text[:80]!a}: {match[0]} maps no ports",
             "write PUBLISHED:OWN, as docker run -p: 20911:10911, or 17850-17852:7850-7852",

@@ -7,18 +7,11 @@ from contextlib import contextmanager
 import zmq
 
 from node.runtime.event_log import fields
-from node.runtime.shortage import as_refusal
-from node.serving.request_server import BadFrames, Server
+from node.serving.request_server import Received, Server, serve_waiting
 from node.store.run_files import read_members
 from node.supervisor.bind import BindAddress, parse_http
 from node.supervisor.status import NodeView, health, routes, status
-from protocol.errors import (
-    BadRequest,
-    MqError,
-    RefusedError,
-    ServiceNotAvailable,
-    UnknownOperation,
-)
+from protocol.errors import BadRequest, RefusedError, ServiceNotAvailable, UnknownOperation
 from protocol.status import as_json
 from protocol.wire import frames
 
@@ -40,27 +33,11 @@ def bind(context: "zmq.Context[zmq.Socket[bytes]]", place: BindAddress) -> Serve
 
 def answer_clients(server: Server, view: Callable[[], NodeView]) -> None:
     """Replies to requests that wait, up to a number that does not delay the supervisor's work."""
-    for _ in range(_ANSWERS_AT_ONCE):
-        received = server.receive()
-        if received is None:
-            return
-        if isinstance(received, BadFrames):
-            server.send(received.peer, frames.refusal(received.request_id, received.error))
-            continue
-        server.send(received.peer, _answer(received.header, received.payload, view))
 
-
-def _answer(
-    frame: bytes, payload: bytes | memoryview | None, view: Callable[[], NodeView]
-) -> frames.Header:
-    """The answer to one request; malformed input is refused, and the connection goes on."""
-    number = 0
-    try:
-        header = frames.unpack(frame, CONTROL_FRAME_BYTES_MAX)
-        number = frames.request_id(header)
-        operation = frames.check_envelope(header)
-        if payload is not None:
+    def reply(operation: str, header: frames.Header, received: Received) -> frames.Header:
+        if received.payload is not None:
             raise BadRequest(f"{operation[:40]!a} is one frame, two came")
+        number = frames.request_id(header)
         match operation:
             case "routes":
                 return frames.answer(number, **routes(view()))
@@ -76,10 +53,8 @@ def _answer(
             f"the supervisor knows no operation {operation[:40]!a}",
             "ask routes where the writer and the readers are",
         )
-    except (MqError, OSError) as error:
-        return frames.refusal(
-            number or frames.id_within(frame), as_refusal(error, "the supervisor")
-        )
+
+    serve_waiting(server, _ANSWERS_AT_ONCE, "the supervisor", reply, CONTROL_FRAME_BYTES_MAX)
 
 
 @contextmanager

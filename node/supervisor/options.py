@@ -19,6 +19,7 @@ from node.supervisor.bind import (
     parse_remoting,
 )
 from node.supervisor.plan import ChildRole, RestartLimits
+from protocol.addresses import DEFAULT_NODE
 from protocol.errors import BadRequest, IllegalMessage
 from protocol.modules import module_name
 from protocol.names import check_topic
@@ -47,7 +48,7 @@ class ServeSettings:
     """Checked when it is made: BadRequest for what cannot be."""
 
     bind: str = setting(
-        "tcp://127.0.0.1:7850",
+        DEFAULT_NODE,
         "the control socket, at an address or host name of this machine, or at all of them "
         "(`tcp://0.0.0.0:7850`; with IPv6 `tcp://*:7850`); the writer listens one port above, the "
         "readers above it; port 0 takes free ones",

@@ -4,10 +4,13 @@ One loop: take all that waits, append it as one group, publish the state page, n
 In SYNC_FLUSH (or where a request asks for it) the answer waits for the flush that covers it.
 """
 
+import argparse
 import logging
 import os
 import time
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from time import monotonic_ns
 
 import zmq
@@ -15,7 +18,6 @@ import zmq
 from node.runtime import disk
 from node.runtime.event_log import fields
 from node.runtime.process import (
-    EXIT_OK,
     OOM_WRITER,
     ChildProcess,
     StopFlag,
@@ -52,6 +54,7 @@ from node.writer.staging.stages import OPERATIONS as STAGING_OPERATIONS
 from node.writer.stats import WriterStats
 from node.writer.store import WriterStore, open_writer_store, store_host_of
 from node.writer.undelivered import Undelivered
+from protocol.addresses import DEFAULT_PORT
 from protocol.errors import BadRequest, MqError, NodeBusy, ServiceNotAvailable, StoreMoved
 from protocol.request_fields import WAIT_FLUSHED, WAIT_NONE
 from protocol.wire.frames import Header, check_envelope, id_within, refusal, request_id, unpack
@@ -71,10 +74,13 @@ IDLE_MS = int(SLEEP_S_MAX * 1000)
 """How long the loop sleeps at most, with and without something that goes on by the clock. Requests,
 ends of jobs and the wish to stop wake it."""
 APPENDS = ("append", "send")
-FOLLOWERS = (QUEUE_WORKER_PREFIX, INDEX_WORKER, *READER_SLOTS)
-"""Slots of the processes that may sleep until the log grows."""
 STOP_WAIT_S = 5.0
 _NEVER = float("inf")
+
+
+def is_log_follower(slot: str) -> bool:
+    """Whether a process of this slot may sleep until the log grows."""
+    return slot.startswith((QUEUE_WORKER_PREFIX, INDEX_WORKER, *READER_SLOTS))
 
 
 class Writer:
@@ -466,43 +472,55 @@ class Writer:
             log.warning("no mark of a clean stop could be made", extra=fields(why=error))
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Runs the writer of one store until SIGTERM."""
-    parser = child_parser("node.writer.loop", __doc__)
+def log_owner_options(
+    module: str, text: str | None, arguments: list[str] | None
+) -> argparse.Namespace:
+    """The options of the process that appends to the log: the writer, or a replica in its place."""
+    parser = child_parser(module, text)
     parser.add_argument("--bind", default="tcp://127.0.0.1:7851")
     parser.add_argument("--local", default="", metavar="IPC", help="for clients of this machine")
-    parser.add_argument("--store-port", type=int, default=7850)
+    parser.add_argument("--store-port", type=int, default=DEFAULT_PORT)
     parser.add_argument("--advertise", default="", metavar="HOST", help="for the store host")
     parser.add_argument("--followers", action="store_true", help="a process serves followers")
     parser.add_argument("--delays", action="store_true", help="a process delivers delayed messages")
-    options = parser.parse_args(arguments)
-    root = options.dir.resolve()
+    return parser.parse_args(arguments)
+
+
+def open_own_store(
+    child: ChildProcess, settings: Settings, prepare: Callable[[Path], None] = lambda _root: None
+) -> WriterStore:
+    """As `open_writer_store`, by the options of the process. `keelog/run` becomes its folder."""
+    options = child.options
+    store_host = store_host_of(options.bind, options.store_port, options.advertise)
+    progress = RecoveryProgress(partial(report_recovery, child.ready_fd))
+    is_alone = child.ready_fd is None
+    store = open_writer_store(child.root, settings, store_host, is_alone, progress, prepare)
+    os.chdir(store.run_dir)
+    return store
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the writer of one store until SIGTERM."""
     child = ChildProcess(
         slot="writer",
-        title="keelog-writer",
-        what=f"the writer of {root} cannot start",
-        root=root,
-        options=options,
+        what="the writer of {} cannot start",
+        options=log_owner_options("node.writer.loop", __doc__, arguments),
         oom_points=OOM_WRITER,
         serves_clients=True,
     )
-    return run_process(child, partial(_serve, child))
+    return run_process(child, _serve)
 
 
-def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
-    options, root = child.options, child.root
-    store_host = store_host_of(options.bind, options.store_port, options.advertise)
-    progress = RecoveryProgress(partial(report_recovery, child.ready_fd))
-    store = open_writer_store(root, settings, store_host, child.ready_fd is None, progress)
-    os.chdir(store.run_dir)
+def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> None:
+    store = open_own_store(child, settings)
     context: Context = zmq.Context()
-    workers = Waiters(context, root, lambda slot: slot.startswith(FOLLOWERS))
-    server = Server(context, options.bind, local=options.local)
+    workers = Waiters(context, child.root, is_log_follower)
+    server = Server(context, child.options.bind, local=child.options.local)
     # Fail-stop: after a failed write or flush nothing more may be acknowledged.
-    child.what = f"the writer of {root} stops, its log can no longer be trusted"
-    store.delays.delivers = options.delays
+    child.what = f"the writer of {child.root} stops, its log can no longer be trusted"
+    store.delays.delivers = child.options.delays
     writer = Writer(store, server, workers)
-    if options.followers:
+    if child.options.followers:
         store.may_be_followed = True
         answer, show = writer.answer_waiting, writer.announce
         writer.acknowledgements = Acknowledgements(store, writer.waiting, context, answer, show)
@@ -513,7 +531,6 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
         server.close()
         raise
     context.destroy(linger=1000)
-    return EXIT_OK
 
 
 if __name__ == "__main__":

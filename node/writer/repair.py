@@ -26,12 +26,12 @@ from node.store.condition import read_checkpoint
 from node.store.quarantine import keep_bytes, move_file
 from node.store.repair.plan import LogPlan
 from node.store.repair.steps import (
+    DELETE_FILE,
+    MOVE_FILE,
     CutLog,
-    DeleteFile,
+    FileStep,
     FillHole,
     Marker,
-    MoveFile,
-    RewriteCheckpoint,
     SetLength,
     Step,
 )
@@ -59,11 +59,11 @@ def repair_log(root: Path, plan: LogPlan, settings: Settings) -> None:
 def move_strangers(root: Path, steps: list[Step]) -> None:
     """Takes files that belong to no store out of `config/`, `consumequeue/` and `index/`."""
     for step in steps:
-        if isinstance(step, MoveFile):
+        if isinstance(step, FileStep) and step.action == MOVE_FILE:
             _move(root, step)
 
 
-def rewrite_checkpoint(root: Path, step: RewriteCheckpoint, plan: LogPlan) -> None:
+def rewrite_checkpoint(root: Path, step: FileStep, plan: LogPlan) -> None:
     """RocketMQ's checkpoint says no more than the log holds."""
     lowered = lowered_checkpoint(read_checkpoint(root), plan.end, plan.last_time)
     data = read_bounded(step.path, CHECKPOINT_FILE_BYTES)
@@ -73,9 +73,9 @@ def rewrite_checkpoint(root: Path, step: RewriteCheckpoint, plan: LogPlan) -> No
 
 def _take(root: Path, step: Step) -> None:
     match step:
-        case MoveFile():
+        case FileStep(action=action) if action == MOVE_FILE:
             _move(root, step)
-        case DeleteFile(path=path):
+        case FileStep(action=action, path=path) if action == DELETE_FILE:
             disk.unlink(path)
             disk.sync_dir(path.parent)
         case SetLength():
@@ -92,7 +92,7 @@ def _report(kind: str, why: str) -> dict[str, object]:
     return {"kind": kind, "why": why, "by": "keelog store repair"}
 
 
-def _move(root: Path, step: MoveFile) -> None:
+def _move(root: Path, step: FileStep) -> None:
     path = step.path
     if path in (own_dir(root), own_dir(root) / QUARANTINE_DIR):
         # It is in the place of the quarantine folder, and goes into that folder.

@@ -14,10 +14,11 @@ from node.runtime import disk
 from node.runtime.addresses import first_ipv4
 from node.runtime.event_log import fields
 from node.runtime.locks import StoreLock
-from node.runtime.process import now_ms
+from node.runtime.process import check_created, now_ms
 from node.runtime.settings import Settings
 from node.runtime.shortage import as_refusal
 from node.runtime.state_page import RECOVERING, STOPPED, LogPage, run_dir
+from node.runtime.store_paths import no_permission
 from node.runtime.stored_times import (
     SET_MS,
     SETS_MAX,
@@ -42,7 +43,7 @@ from node.store.checkpoints import (
 from node.store.condition import INDEX_WORKER, QUEUE_WORKER_PREFIX
 from node.store.config.consumer_offsets import ConsumerOffsets
 from node.store.config.topics_file import TopicsFile
-from node.store.identity.places import check_created, check_links, check_own_files
+from node.store.identity.places import check_links, check_own_files
 from node.store.identity.store_id import check_guards, ensure_id
 from node.store.log.reader import Bounds
 from node.store.run_files import RecoveredEnds, make_right, write_ends
@@ -65,7 +66,7 @@ from node.writer.repeats import KeyWindow, StoredOnce
 from node.writer.topic_table import TopicTable
 from protocol.addresses import WILDCARDS
 from protocol.derived.removed import Removed
-from protocol.errors import NotAStore, StorePermission
+from protocol.errors import NotAStore
 from protocol.ids import Host, Queue
 from protocol.kernel import loader
 from protocol.names import (
@@ -460,9 +461,7 @@ def open_writer_store(
             lock.release()
             raise
     except PermissionError as error:
-        raise StorePermission(
-            f"{error.filename}: {error.strerror}", "run as the owner of the store"
-        ) from None
+        raise no_permission(error) from None
 
 
 def _open_locked(

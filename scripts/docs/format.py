@@ -67,9 +67,9 @@ MEANINGS = {
     "damaged_at": "log offset of the damage that stopped it, or -1",
     "requests": "requests answered (readers)",
     "held": "pulls that wait now (readers); connections (followers)",
-    "hints": "number of the last hint sent (queue workers): a gap shows a lost hint",
+    "growths": "turns in which queues have grown (queue workers)",
     "wake_at": "log offset that the log must reach to wake a sleeping worker or reader",
-    "listens": "1 while a reader wants the names of queues that grow",
+    "listens": "1 while a reader waits for queues to grow",
     "dropped_lines": "lines for stderr that the process dropped because nobody read them",
 }
 _IDENTITY = "checksums of the machine's boot id, and of the file's device and inode"

@@ -10,7 +10,6 @@ import pytest
 
 from keelog.cli import config
 from keelog.cli.config import conf_properties, import_conf, reason_against
-from keelog.cli.contexts import DEFAULT_NODE
 from keelog.cli.main import run
 from keelog.cli.settings import (
     SERVE,
@@ -32,6 +31,7 @@ from node.supervisor.options import (
     Options,
     ServeSettings,
 )
+from protocol.addresses import DEFAULT_NODE
 from protocol.errors import BadRequest
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from keelog.cli.contexts import DEFAULT_NODE, Context, Contexts, load, path_of, resolve, save
+from keelog.cli.contexts import Context, Contexts, load, path_of, resolve, save
 from keelog.cli.main import run
+from protocol.addresses import DEFAULT_NODE
 from protocol.errors import BadRequest, NotFound
 
 KNOWN = Contexts(

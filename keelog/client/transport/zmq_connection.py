@@ -13,7 +13,7 @@ import msgpack
 import zmq
 
 from keelog.client.transport.exchange import Call, Decision, Exchange
-from protocol.addresses import host_of, is_numeric
+from protocol.addresses import DEFAULT_NODE, host_of, is_numeric
 from protocol.errors import BadRequest, MqError, NotConnected
 from protocol.wire import zmtp
 from protocol.wire.frames import VERSION, HeaderPacker, unpack_answer
@@ -82,7 +82,7 @@ class ZmqConnection:
             self.close()
             raise BadRequest(
                 f"{endpoint!r} is not an address of a node: {error.strerror}",
-                "write tcp://127.0.0.1:7850",
+                f"write {DEFAULT_NODE}",
             ) from None
 
     def _open(

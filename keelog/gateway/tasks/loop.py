@@ -11,7 +11,6 @@ import heapq
 import logging
 import time
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -24,33 +23,12 @@ from keelog.gateway.sending.writer_link import WriterLink
 from keelog.gateway.system_queue import WAIT_S_MAX, WaitingQueue
 from keelog.gateway.tasks.delay_level import DelayOffsets, DelayQueue
 from keelog.gateway.tasks.timers import TimerDeliverer
-from node.runtime import disk
+from node.runtime import disk, process, state_page
 from node.runtime.event_log import fields
-from node.runtime.locks import FileLock
-from node.runtime.process import (
-    EXIT_OK,
-    OOM_READER,
-    ChildProcess,
-    StopFlag,
-    child_parser,
-    leave,
-    met_damage,
-    now_ms,
-    run_process,
-)
 from node.runtime.settings import Settings
-from node.runtime.state_page import (
-    RUNNING,
-    STOPPED,
-    STOPPING,
-    StatePages,
-    WorkerPage,
-    run_dir,
-)
 from node.runtime.store_paths import check_held
 from node.runtime.stored_times import clock_sets, moment
 from node.store.config.consumer_offsets import read_group_offsets
-from node.store.identity.places import check_created
 from node.store.run_files import (
     GROUP_ROWS_MAX,
     ends_to_heed,
@@ -58,6 +36,7 @@ from node.store.run_files import (
     read_members,
     write_group_lags,
 )
+from protocol.addresses import DEFAULT_NODE
 from protocol.errors import MqError
 from protocol.record.waiting import TIMER_PLACE, schedule_place
 
@@ -71,7 +50,6 @@ LOOK_S_MAX = 60.0
 GROUPS_LOOKED_MAX = 5_000
 """Groups whose lag is looked at; those with members come first, the rest has no lag."""
 SLOT = "tasks-0"
-LOCK_WAIT_S = 2.0
 REQUEST_S = 5.0
 """How long a request to a reader may take, beside a held pull."""
 BEAT_S = 0.5
@@ -81,18 +59,22 @@ class Tasks:
     """All levels of a node, in one event loop."""
 
     def __init__(
-        self, child: ChildProcess, core: ClientCore, settings: Settings, page: WorkerPage
+        self,
+        child: process.ChildProcess,
+        core: ClientCore,
+        settings: Settings,
+        page: state_page.WorkerPage,
     ) -> None:
         self._page = page
-        self._pages = StatePages(child.root, 0)
+        self._pages = state_page.StatePages(child.root, 0)
         self._root = child.root
-        self._offsets = DelayOffsets(child.root, now_ms)
+        self._offsets = DelayOffsets(child.root, process.now_ms)
         ends = ends_to_heed(child.root)
         if ends is not None:
             self._offsets.lower(lambda level: ends.end_of(*schedule_place(level)))
         self._lowered = 0
         """The epoch that is noted."""
-        self._link = WriterLink(core, run_dir(child.root), settings, Gathering())
+        self._link = WriterLink(core, state_page.run_dir(child.root), settings, Gathering())
         self._lags = GroupLags(child.root, core)
         wait_s = min(WAIT_S_MAX, settings.long_polling_ms_max / 1000)
         sets = clock_sets(child.root, moment())
@@ -103,7 +85,7 @@ class Tasks:
         queue = WaitingQueue(core, TIMER_PLACE, wait_s)
         self._timers = TimerDeliverer(child.root, self._link, settings, queue, ends, sets)
 
-    async def run(self, stop: StopFlag) -> None:
+    async def run(self, stop: process.StopFlag) -> None:
         """Delivers until the flag is set. Raises StoreMoved, and what a level did not foresee."""
         ended = asyncio.Event()
         asyncio.get_running_loop().add_reader(stop.fd, ended.set)
@@ -112,11 +94,11 @@ class Tasks:
         working.append(asyncio.ensure_future(self._timers.run()))
         beating = asyncio.ensure_future(self._beat())
         stopping = asyncio.ensure_future(ended.wait())
-        self._page.publish(state=RUNNING)
+        self._page.publish(state=state_page.RUNNING)
         all_of_them = [*working, beating, stopping]
         done, _ = await asyncio.wait(all_of_them, return_when=asyncio.FIRST_COMPLETED)
         asyncio.get_running_loop().remove_reader(stop.fd)
-        self._page.publish(state=STOPPING)
+        self._page.publish(state=state_page.STOPPING)
         for task in all_of_them:
             task.cancel()
         self._offsets.close()
@@ -124,7 +106,7 @@ class Tasks:
         self._timers.close()
         for task in done:
             task.result()
-        self._page.publish(state=STOPPED)
+        self._page.publish(state=state_page.STOPPED)
 
     def _note_epoch(self) -> None:
         """Whatever the writer recovers while this process runs, no progress is above it."""
@@ -138,34 +120,28 @@ class Tasks:
     async def _beat(self) -> None:
         while True:
             check_held()
-            self._page.beat(now_ms())
+            self._page.beat(process.now_ms())
             self._note_epoch()
             self._offsets.turn(time.monotonic())
-            met_damage.turn(time.monotonic())
+            process.met_damage.turn(time.monotonic())
             await asyncio.sleep(BEAT_S)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Delivers the delayed messages of a store until SIGTERM."""
-    parser = child_parser("keelog.gateway.tasks.loop", __doc__)
-    parser.add_argument("--node", default="tcp://127.0.0.1:7850", help="the node's control address")
-    options = parser.parse_args(arguments)
-    root = options.dir.resolve()
-    child = ChildProcess(
+    parser = process.child_parser("keelog.gateway.tasks.loop", __doc__)
+    parser.add_argument("--node", default=DEFAULT_NODE, help="the node's control address")
+    child = process.ChildProcess(
         slot="tasks",
-        title="keelog-tasks",
-        what=f"the tasks of {root} ended",
-        root=root,
-        options=options,
-        oom_points=OOM_READER,
+        what="the tasks of {} ended",
+        options=parser.parse_args(arguments),
+        oom_points=process.OOM_READER,
     )
-    return run_process(child, partial(_serve, child))
+    return process.run_process(child, _serve)
 
 
-def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
-    check_created(child.root)
-    lock = FileLock.take(run_dir(child.root) / f"{SLOT}.lock", record=False, wait_s=LOCK_WAIT_S)
-    with WorkerPage.create(child.root, SLOT) as page:
+def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFlag) -> None:
+    with process.take_place(child.root, SLOT) as page:
 
         async def serve() -> None:
             core = ClientCore(child.options.node, REQUEST_S, None)
@@ -177,8 +153,6 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
                 core.close()
 
         asyncio.run(serve())
-    lock.release()
-    return EXIT_OK
 
 
 class GroupLags:
@@ -240,4 +214,4 @@ def _lag_rows(info: GroupInfo) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    leave(main())
+    process.leave(main())

@@ -23,37 +23,15 @@ from keelog.replication.followers.connection import (
     PlainWire,
     SwitchWire,
 )
-from node.runtime import disk
-from node.runtime.addresses import AllowedPeers, listen_at
+from node.runtime import disk, process, wakeup
+from node.runtime.addresses import AllowedPeers, open_port, parse_listen
 from node.runtime.event_log import fields
-from node.runtime.locks import FileLock
-from node.runtime.process import (
-    EXIT_OK,
-    OOM_READER,
-    ChildProcess,
-    StopFlag,
-    child_parser,
-    leave,
-    met_damage,
-    now_ms,
-    run_process,
-)
 from node.runtime.run_files import FollowersState, write_followers
 from node.runtime.settings import Settings
-from node.runtime.state_page import NEVER, RUNNING, STOPPED, STOPPING, WorkerPage, run_dir
+from node.runtime.state_page import NEVER, RUNNING, STOPPED, STOPPING, WorkerPage
 from node.runtime.store_paths import check_held
-from node.runtime.wakeup import (
-    FOLLOWERS_SLOT,
-    SLEEP_S_MAX,
-    WRITER_SLOT,
-    DatagramRinger,
-    DatagramWakeup,
-    quiet_sleep_s,
-)
-from node.store.identity.places import check_created
 from node.store.identity.roles import load_master_epochs
 from protocol.addresses import is_loopback
-from protocol.errors import BadRequest, ServiceNotAvailable
 from protocol.ha import DEFAULT_HA_PORT
 
 log = logging.getLogger("keelog.followers")
@@ -73,9 +51,6 @@ STOP_S_MAX = 2.0
 SHORTAGE_S = 0.1
 """The pause after a connection that could not be taken for want of a descriptor."""
 Events = Mapping[int, int]
-
-LOCK_WAIT_S = 2.0
-PORT_MAX = 65_535
 
 
 class FollowerServer:
@@ -100,8 +75,8 @@ class FollowerServer:
         )
         self._ahead = AheadBefore()
         self._connections: dict[int, FollowerConnection] = {}
-        self._wakeup = DatagramWakeup(FOLLOWERS_SLOT)
-        self._writer = DatagramRinger(WRITER_SLOT)
+        self._wakeup = wakeup.DatagramWakeup(wakeup.FOLLOWERS_SLOT)
+        self._writer = wakeup.DatagramRinger(wakeup.WRITER_SLOT)
         self._epoll = select.epoll()
         for fd in (listener.fileno(), self._wakeup.watched):
             self._epoll.register(fd, select.EPOLLIN)
@@ -114,7 +89,7 @@ class FollowerServer:
         self._heartbeat_at = self._show_at = self._accept_at = 0.0
         self._shown: FollowersState | None = None
 
-    def run(self, stop: StopFlag) -> None:
+    def run(self, stop: process.StopFlag) -> None:
         """Serves until the flag is set, then until all have the end of the log, STOP_S_MAX at most.
 
         Raises StoreMoved.
@@ -149,7 +124,7 @@ class FollowerServer:
             self._page.publish(wake_at=self._log.end + 1 if waits else NEVER)
             if not self._log.has_grown:
                 quiet_s = time.monotonic() - self._grew_at
-                sleep_s = quiet_sleep_s(quiet_s, LOOK_S_MIN) if waits else SLEEP_S_MAX
+                sleep_s = wakeup.quiet_sleep_s(quiet_s, LOOK_S_MIN) if waits else wakeup.SLEEP_S_MAX
         found = dict(self._epoll.poll(sleep_s))
         self._page.publish(wake_at=NEVER)
         return found
@@ -177,8 +152,8 @@ class FollowerServer:
         if is_due:
             self._heartbeat_at = now
             check_held()
-            self._page.beat(now_ms())
-            met_damage.turn(now)
+            self._page.beat(process.now_ms())
+            process.met_damage.turn(now)
             self._log.look_for_page()
         if now >= self._show_at:
             self._show_at = now + SHOW_S
@@ -224,7 +199,7 @@ class FollowerServer:
             address,
             self._pace,
             now,
-            now_ms(),
+            process.now_ms(),
             wire,
             self._admit if self._rule is None else None,
         )
@@ -298,64 +273,42 @@ class FollowerServer:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Opens the port for followers. Raises OSError."""
-    listener = listen_at(host, port, BACKLOG)
+    """Opens the port for followers. Raises ServiceNotAvailable."""
+    listener = open_port(host, port, BACKLOG)
     listener.setblocking(False)
     os.set_inheritable(listener.fileno(), False)
     return listener
 
 
-def parse_place(text: str) -> tuple[str, int]:
-    """Reads HOST:PORT. Raises BadRequest."""
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or int(port) > PORT_MAX:
-        raise BadRequest(f"cannot listen at {text[:80]!a}", f"write 127.0.0.1:{DEFAULT_HA_PORT}")
-    return host, int(port)
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Serves the followers of a store until SIGTERM."""
-    parser = child_parser("keelog.replication.followers.loop", __doc__)
+    parser = process.child_parser("keelog.replication.followers.loop", __doc__)
     parser.add_argument("--bind", default=f"127.0.0.1:{DEFAULT_HA_PORT}", metavar="HOST:PORT")
-    options = parser.parse_args(arguments)
-    root = options.dir.resolve()
-    child = ChildProcess(
+    child = process.ChildProcess(
         slot="followers",
         title="keelog-follow",
-        what=f"the process for the followers of {root} ended",
-        root=root,
-        options=options,
-        oom_points=OOM_READER,
+        what="the process for the followers of {} ended",
+        options=parser.parse_args(arguments),
+        oom_points=process.OOM_READER,
     )
-    return run_process(child, partial(_serve, child))
+    return process.run_process(child, _serve)
 
 
-def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
+def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFlag) -> None:
     root = child.root
-    check_created(root)
-    host, port = parse_place(child.options.bind)
-    os.chdir(run_dir(root))
-    name = f"{FOLLOWERS_SLOT}.lock"
-    lock = FileLock.take(run_dir(root) / name, record=False, wait_s=LOCK_WAIT_S)
-    try:
+    host, port = parse_listen(child.options.bind, DEFAULT_HA_PORT)
+    with process.take_place(root, wakeup.FOLLOWERS_SLOT) as page:
         listener = listen(host, port)
-    except OSError as error:
-        raise ServiceNotAvailable(
-            f"cannot listen at {host}:{port}: {error.strerror or error}",
-            "stop who listens there, or name another port",
-        ) from None
-    if not is_loopback(host) and not settings.ha_allowed_peers:
-        log.warning("everybody who reaches this address gets the log", extra=fields(address=host))
-    with WorkerPage.create(root, FOLLOWERS_SLOT) as page:
+        if not is_loopback(host) and not settings.ha_allowed_peers:
+            details = fields(address=host)
+            log.warning("everybody who reaches this address gets the log", extra=details)
         server = FollowerServer(root, settings, listener, page)
         try:
             child.report_ready(f"tcp://{host}:{listener.getsockname()[1]}")
             server.run(stop)
         finally:
             server.close()
-    lock.release()
-    return EXIT_OK
 
 
 if __name__ == "__main__":
-    leave(main())
+    process.leave(main())

@@ -8,7 +8,6 @@ Run it as `python -m keelog.replication.replica.loop DIR -X follow=HOST:PORT`.
 import logging
 import os
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,37 +19,23 @@ from keelog.replication.replica.log_copy import LogCopy, begin_as_master, has_lo
 from keelog.replication.replica.master_link import MasterFinder
 from keelog.replication.replica.questions import ask_facts
 from keelog.replication.replica.tables import MasterTables
-from node.runtime import disk
+from node.runtime import disk, process
 from node.runtime.addresses import parse_follow
 from node.runtime.event_log import fields
-from node.runtime.process import (
-    EXIT_OK,
-    OOM_WRITER,
-    ChildProcess,
-    StopFlag,
-    child_parser,
-    leave,
-    met_damage,
-    now_ms,
-    report_recovery,
-    run_process,
-)
 from node.runtime.run_files import FOLLOWING, FollowState, read_follow_state, write_follow_state
 from node.runtime.settings import Settings
-from node.runtime.shortage import as_refusal
 from node.runtime.state_page import DISK_FULL, RUNNING, STOPPING
 from node.runtime.store_paths import check_held
 from node.runtime.wakeup import SLEEP_S_MAX, Context, Waiters
-from node.serving.request_server import BadFrames, Received, Server
+from node.serving.request_server import Received, Server, serve_waiting
 from node.store.identity.roles import REPLICA, StoreRole, load_role, save_role
 from node.writer.broker_checkpoint import SAVE_EVERY_S
-from node.writer.loop import FOLLOWERS
-from node.writer.recovery import RecoveryProgress
+from node.writer.loop import is_log_follower, log_owner_options, open_own_store
 from node.writer.requests import answer_other
 from node.writer.stats import WriterStats
-from node.writer.store import WriterStore, open_writer_store, store_host_of
+from node.writer.store import WriterStore
 from protocol.errors import BadRequest, MqError, NodeFollows
-from protocol.wire.frames import Header, check_envelope, id_within, refusal, request_id, unpack
+from protocol.wire.frames import Header, request_id
 
 log = logging.getLogger("keelog.replica")
 
@@ -88,7 +73,6 @@ class Replica:
         broker_id = store.settings.controller_id
         self.follower = MasterFollower(self.copy, finder.find, now, broker_id)
         self.tables = MasterTables(store.root, store.topics, store.offsets, now)
-        self.refusals = Refusals(server, store, source, self.copy.settle)
         self.stats = WriterStats(store.root, True)
         self._beat_at = self._state_at = self._checkpoint_at = 0.0
         self._shown = read_follow_state(store.root)
@@ -104,7 +88,7 @@ class Replica:
         self._role_at = now
         save_role(store.root, self._role)
 
-    def run(self, stop: StopFlag) -> None:
+    def run(self, stop: process.StopFlag) -> None:
         """Follows until the flag is set, then stops in order. Raises OSError, StoreMoved and
         StartsElsewhere."""
         self.store.page.publish(state=RUNNING)
@@ -136,7 +120,7 @@ class Replica:
         else:  # a writer would refuse appends
             self.follower.wait_for_room(full, now)
         self.copy.flush(now)
-        self.refusals.turn()
+        self._serve_clients()
         self.tables.turn(now, self.follower.address.remoting, self.copy.flushed)
         if now - self._beat_at >= HEARTBEAT_S:
             self._keep_house(now)
@@ -153,7 +137,7 @@ class Replica:
         else:
             store.page.publish(state=RUNNING)
         store.beat()
-        met_damage.turn(now)
+        process.met_damage.turn(now)
         self.stats.publish(0, 0)
         self.workers.look()
         self.server.turn()
@@ -220,13 +204,27 @@ class Replica:
     def _lag_ms(self, lag_bytes: int) -> int:
         """How old the first byte is that may be missing here: it came after the newest record, and
         after the moment in which nothing was missing. A master that is away may have more."""
-        now, follower = now_ms(), self.follower
+        now, follower = process.now_ms(), self.follower
         if follower.is_connected and not lag_bytes:
             if follower.state == FOLLOWING:
                 self._level_ms = now
             return 0
         known = [self._level_ms, min(self.copy.last_store_ms, now)]
         return now - max(known) if any(known) else 0
+
+    def _serve_clients(self) -> None:
+        """Answers questions and refuses the rest, up to a number that does not delay the copy."""
+        serve_waiting(self.server, ANSWERS_AT_ONCE, str(self.store.root), self._answer)
+
+    def _answer(self, operation: str, header: Header, _: Received) -> Header:
+        if operation not in QUESTIONS:
+            raise NodeFollows(
+                f"this node follows {self.source} and takes {operation[:40]} from no client",
+                "send to the master; keelog replica promote makes this node one",
+            )
+        if operation == "cursor_commit":
+            self.copy.settle()  # so that the ends of queues are up to date
+        return answer_other(self.store, operation, header, request_id(header))
 
     def _stop(self) -> None:
         """Ends the connection, flushes, waits for the workers, and leaves the mark of a clean
@@ -239,7 +237,7 @@ class Replica:
             now = time.monotonic()
             self.copy.take_flushed(now)
             self.copy.flush(now)
-            self.refusals.turn()
+            self._serve_clients()
             waits = self.store.has_workers() and not self.store.workers_are_done()
             if self.copy.flushing.is_done and (not waits or now >= deadline):
                 break
@@ -258,89 +256,29 @@ class Replica:
             log.warning("no mark of a clean stop could be made", extra=fields(why=error))
 
 
-class Refusals:
-    """Serves the writer's socket of a replica. `settle` brings the ends of queues up to date."""
-
-    def __init__(
-        self, server: Server, store: WriterStore, source: str, settle: Callable[[], None]
-    ) -> None:
-        self._server = server
-        self._store = store
-        self._source = source
-        self._settle = settle
-
-    def turn(self) -> None:
-        """Serves the requests that wait, up to a number that does not delay the copy."""
-        for _ in range(ANSWERS_AT_ONCE):
-            received = self._server.receive()
-            if received is None:
-                return
-            if isinstance(received, BadFrames):
-                self._server.send(received.peer, refusal(received.request_id, received.error))
-            else:
-                self._server.send(received.peer, self._answer(received))
-
-    def _answer(self, received: Received) -> Header:
-        number = 0
-        try:
-            header = unpack(received.header)
-            number = request_id(header)
-            operation = check_envelope(header)
-            if operation not in QUESTIONS:
-                raise NodeFollows(
-                    f"this node follows {self._source} and takes {operation[:40]} from no client",
-                    "send to the master; keelog replica promote makes this node one",
-                )
-            if operation == "cursor_commit":
-                self._settle()
-            return answer_other(self._store, operation, header, number)
-        except (MqError, OSError) as error:
-            number = number or id_within(received.header)
-            return refusal(number, as_refusal(error, str(self._store.root)))
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Runs the replica of one store until SIGTERM."""
-    parser = child_parser("keelog.replication.replica.loop", __doc__)
-    parser.add_argument("--bind", default="tcp://127.0.0.1:7851")
-    parser.add_argument("--local", default="", metavar="IPC", help="for clients of this machine")
-    parser.add_argument("--store-port", type=int, default=7850)
-    parser.add_argument("--advertise", default="", metavar="HOST", help="for the store host")
-    for ignored in ("--delays", "--followers"):
-        parser.add_argument(ignored, action="store_true", help="of a writer; a replica ignores it")
-    options = parser.parse_args(arguments)
-    root = options.dir.resolve()
-    child = ChildProcess(
+    child = process.ChildProcess(
         slot="replica",
-        title="keelog-replica",
-        what=f"the replica of {root} cannot start",
-        root=root,
-        options=options,
-        oom_points=OOM_WRITER,
+        what="the replica of {} cannot start",
+        options=log_owner_options("keelog.replication.replica.loop", __doc__, arguments),
+        oom_points=process.OOM_WRITER,
     )
-    return run_process(child, partial(_serve, child))
+    return process.run_process(child, _serve)
 
 
-def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
-    options, root = child.options, child.root
+def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFlag) -> None:
+    root = child.root
     if not settings.follow:
         raise BadRequest("a replica has to follow somebody", "add -X follow=HOST:PORT")
     source = parse_follow(settings.follow)
     finder = MasterFinder(root, source, settings.follow_remoting)
-    store_host = store_host_of(options.bind, options.store_port, options.advertise)
-    progress = RecoveryProgress(partial(report_recovery, child.ready_fd))
-    store = open_writer_store(
-        root,
-        settings_of_copy(settings),
-        store_host,
-        child.ready_fd is None,
-        progress,
-        partial(_prepare, finder=finder, segment_bytes=settings.mapped_file_size_commit_log),
-    )
-    os.chdir(store.run_dir)
+    segment_bytes = settings.mapped_file_size_commit_log
+    prepare = partial(_prepare, finder=finder, segment_bytes=segment_bytes)
+    store = open_own_store(child, settings_of_copy(settings), prepare)
     context: Context = zmq.Context()
-    workers = Waiters(context, root, lambda slot: slot.startswith(FOLLOWERS))
-    server = Server(context, options.bind, local=options.local)
+    workers = Waiters(context, root, is_log_follower)
+    server = Server(context, child.options.bind, local=child.options.local)
     child.what = f"the replica of {root} stops, its log can no longer be trusted"
     replica = Replica(store, server, workers, finder, str(source))
     child.report_ready(server.endpoint)
@@ -349,12 +287,11 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
     except StartsElsewhere:
         # Nothing was copied yet: the next start of this process makes the log anew.
         log.info("starts again: the master's log begins elsewhere")
-        os._exit(EXIT_OK)
+        os._exit(process.EXIT_OK)
     except MqError:
         server.close()
         raise
     context.destroy(linger=1000)
-    return EXIT_OK
 
 
 def _prepare(root: Path, finder: MasterFinder, segment_bytes: int) -> None:
@@ -368,4 +305,4 @@ def _prepare(root: Path, finder: MasterFinder, segment_bytes: int) -> None:
 
 
 if __name__ == "__main__":
-    leave(main())
+    process.leave(main())

@@ -21,16 +21,7 @@ from typing import Any
 
 from node.runtime import disk
 from node.runtime.store_paths import EPOCHS_FILE_BYTES_MAX, TOPICS_FILE_BYTES_MAX, read_bounded
-from node.store.checkpoints import (
-    EPOCHS_FILE,
-    REMOVED_FILE,
-    EpochLine,
-    Tails,
-    own_dir,
-    save_epochs,
-    save_tails,
-    seal,
-)
+from node.store import checkpoints
 from node.store.staging_files import list_queries, published_path
 from protocol.errors import BackupRefused, StoreDamaged
 from protocol.names import (
@@ -46,7 +37,7 @@ LOCK_NAME = "backup.lock"
 FORMAT = 1
 Files = dict[str, bytes]
 """Contents by path, relative to the store."""
-DURABLE_NOTES = (REMOVED_FILE,)
+DURABLE_NOTES = (checkpoints.REMOVED_FILE,)
 """Files below `keelog/` that are copied as they are. `epochs`, `tails` and the records of published
 batches are copied too, by functions of their own."""
 
@@ -185,7 +176,7 @@ def read_state(root: Path) -> Files:
     for query in list_queries(root):
         _read_small(root, published_path(root, query), found)
     for name in DURABLE_NOTES:
-        _read_small(root, own_dir(root) / name, found)
+        _read_small(root, checkpoints.own_dir(root) / name, found)
     return found
 
 
@@ -214,19 +205,21 @@ def write_state(
     number: int,
     store_id: str | None,
     files: Files,
-    epochs: list[EpochLine],
-    tails: Tails,
+    epochs: list[checkpoints.EpochLine],
+    tails: checkpoints.Tails,
 ) -> int:
     """Writes the folder of a backup's small files, durably; returns how many files it has."""
     folder = state_dir(out, number)
     if folder.exists():  # of a backup that broke off
         disk.remove_tree(folder)
-    disk.make_durable_dir(own_dir(folder))
+    disk.make_durable_dir(checkpoints.own_dir(folder))
     for name, data in files.items():
         disk.make_durable_dir((folder / name).parent)
         disk.write_atomically(folder / name, data)
     # The next files get the id that `epochs` has: the folder has no lock.
-    disk.write_atomically(own_dir(folder) / EPOCHS_FILE, seal("", store_id))
-    save_epochs(folder, epochs)
-    save_tails(folder, tails)
+    disk.write_atomically(
+        checkpoints.own_dir(folder) / checkpoints.EPOCHS_FILE, checkpoints.seal("", store_id)
+    )
+    checkpoints.save_epochs(folder, epochs)
+    checkpoints.save_tails(folder, tails)
     return len(files) + 2

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,20 +71,21 @@ def read_source(root: Path, settings: Settings) -> BackupSource:
     check_is_store(root)
     owner = find_owner(root)
     appended = _log_state(root)
-    small = _SmallFiles(read_state(root), load_epochs(root), load_tails(root))
+    files, epochs, tails = read_state(root), load_epochs(root), load_tails(root)
     is_ours = owner in (Owner.WRITER, Owner.SUPERVISOR)
     flushed = _wait_flushed(root, appended) if is_ours else AT_REST
     deadline = time.monotonic() + LOOK_AGAIN_S
     while True:
         try:
-            found = _look(root, settings, small, flushed)
+            found = _look(root, settings, flushed, tails)
         except (StoreDamaged, FileNotFoundError):
             if owner is Owner.NOBODY or time.monotonic() >= deadline:
                 raise
             time.sleep(_LOOK_EVERY_S)
         else:
             time.sleep(SETTLE_S if owner is Owner.BROKER else 0)
-            return found
+            ours = [line for line in epochs if line.start <= found.end]
+            return replace(found, files={**files, **found.files}, epochs=ours)
 
 
 class Flushed(NamedTuple):
@@ -98,13 +99,8 @@ class Flushed(NamedTuple):
 AT_REST = Flushed(None)
 
 
-class _SmallFiles(NamedTuple):
-    files: Files
-    epochs: list[EpochLine]
-    tails: Tails | None
-
-
-def _look(root: Path, settings: Settings, small: _SmallFiles, flushed: Flushed) -> BackupSource:
+def _look(root: Path, settings: Settings, flushed: Flushed, tails: Tails | None) -> BackupSource:
+    """But for the small files that were read before."""
     with StoppedStore(root, settings) as store:
         known = flushed.end
         end = store.tail.end if known is None else max(known, store.condition.floor)
@@ -119,9 +115,9 @@ def _look(root: Path, settings: Settings, small: _SmallFiles, flushed: Flushed) 
             segment_bytes=store.log.segment_bytes,
             segments={one.start: one.path for one in store.log.segments.segments},
             sizes=_sizes(root, settings),
-            files={**small.files, **read_topics(root)},
-            epochs=[line for line in small.epochs if line.start <= end],
-            tails=small.tails if small.tails is not None else _queue_ends(store, end),
+            files=read_topics(root),
+            epochs=[],
+            tails=tails if tails is not None else _queue_ends(store, end),
             shortfall=flushed.shortfall,
         )
 

@@ -15,59 +15,29 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from node.runtime import disk
+from node.runtime import disk, store_paths
 from node.runtime.locks import StoreLock
 from node.runtime.state_page import PAGE_BYTES, run_dir
-from node.runtime.store_paths import (
-    EPOCHS_FILE_BYTES_MAX,
-    FLOOR_FILE_BYTES_MAX,
-    JOURNAL_FILE_BYTES_MAX,
-    MOVE_HINT,
-    OFFSETS_FILE_BYTES_MAX,
-    QUEUES_FILE_BYTES_MAX,
-    SMALL_FILE_BYTES_MAX,
-    STATS_FILE_BYTES_MAX,
-    TOPICS_FILE_BYTES_MAX,
-    IrregularFile,
-    RemotePath,
-    check_size,
-    kind_of,
-)
 from node.store.checkpoints import QUARANTINE_DIR, own_dir
-from protocol.errors import NotAStore, StorePermission
-from protocol.names import (
-    ABORT_FILE,
-    CHECKPOINT_FILE,
-    CHECKPOINT_FILE_BYTES,
-    COMMIT_LOG_DIR,
-    CONFIG_DIR,
-    CONSUME_QUEUE_DIR,
-    CONSUMER_OFFSETS_FILE,
-    DELAY_OFFSETS_FILE,
-    INDEX_DIR,
-    KEELOG_DIR,
-    KV_CONFIG_FILE,
-    LOCK_FILE,
-    SUBSCRIPTION_GROUPS_FILE,
-    TOPICS_FILE,
-)
+from protocol import names
+from protocol.errors import NotAStore
 
-_ROOT_FOLDERS = (CONSUME_QUEUE_DIR, INDEX_DIR, CONFIG_DIR, KEELOG_DIR)
+_ROOT_FOLDERS = (names.CONSUME_QUEUE_DIR, names.INDEX_DIR, names.CONFIG_DIR, names.KEELOG_DIR)
 _ROOT_FILES = {
-    LOCK_FILE: SMALL_FILE_BYTES_MAX,
-    ABORT_FILE: SMALL_FILE_BYTES_MAX,
-    CHECKPOINT_FILE: CHECKPOINT_FILE_BYTES,
-    f"{CHECKPOINT_FILE}.new": CHECKPOINT_FILE_BYTES,
-    TOPICS_FILE: TOPICS_FILE_BYTES_MAX,
-    f"{TOPICS_FILE}.bak": TOPICS_FILE_BYTES_MAX,
-    f"{TOPICS_FILE}.new": TOPICS_FILE_BYTES_MAX,
+    names.LOCK_FILE: store_paths.SMALL_FILE_BYTES_MAX,
+    names.ABORT_FILE: store_paths.SMALL_FILE_BYTES_MAX,
+    names.CHECKPOINT_FILE: names.CHECKPOINT_FILE_BYTES,
+    f"{names.CHECKPOINT_FILE}.new": names.CHECKPOINT_FILE_BYTES,
+    names.TOPICS_FILE: store_paths.TOPICS_FILE_BYTES_MAX,
+    f"{names.TOPICS_FILE}.bak": store_paths.TOPICS_FILE_BYTES_MAX,
+    f"{names.TOPICS_FILE}.new": store_paths.TOPICS_FILE_BYTES_MAX,
     **{
-        f"{table}{end}": OFFSETS_FILE_BYTES_MAX
+        f"{table}{end}": store_paths.OFFSETS_FILE_BYTES_MAX
         for table in (
-            CONSUMER_OFFSETS_FILE,
-            SUBSCRIPTION_GROUPS_FILE,
-            DELAY_OFFSETS_FILE,
-            KV_CONFIG_FILE,
+            names.CONSUMER_OFFSETS_FILE,
+            names.SUBSCRIPTION_GROUPS_FILE,
+            names.DELAY_OFFSETS_FILE,
+            names.KV_CONFIG_FILE,
         )
         for end in ("", ".bak", ".new")
     },
@@ -78,19 +48,29 @@ _OWN_FOLDERS = re.compile(
 _BELLS = re.compile(r"run/[^/]+\.bell")
 """Sockets, which the next owner of their slot replaces."""
 _OWN_FILES = (
-    (re.compile(r"floor"), FLOOR_FILE_BYTES_MAX),
-    (re.compile(r"epochs(\.new)?"), EPOCHS_FILE_BYTES_MAX),
-    (re.compile(r"role(\.new)?"), SMALL_FILE_BYTES_MAX),
-    (re.compile(r"(tails|removed)(\.new)?|run/[^/]+\.rebuilding(\.new)?"), QUEUES_FILE_BYTES_MAX),
-    (re.compile(r"run/members(\.new)?"), OFFSETS_FILE_BYTES_MAX),
-    (re.compile(r"run/groups(\.new)?"), QUEUES_FILE_BYTES_MAX),
-    (re.compile(r"clean(\.new)?|progress/[^/]+|run/[^/]+\.lock"), SMALL_FILE_BYTES_MAX),
-    (re.compile(r"run/right(\.new)?"), SMALL_FILE_BYTES_MAX),
+    (re.compile(r"floor"), store_paths.FLOOR_FILE_BYTES_MAX),
+    (re.compile(r"epochs(\.new)?"), store_paths.EPOCHS_FILE_BYTES_MAX),
+    (re.compile(r"role(\.new)?"), store_paths.SMALL_FILE_BYTES_MAX),
+    (
+        re.compile(r"(tails|removed)(\.new)?|run/[^/]+\.rebuilding(\.new)?"),
+        store_paths.QUEUES_FILE_BYTES_MAX,
+    ),
+    (re.compile(r"run/members(\.new)?"), store_paths.OFFSETS_FILE_BYTES_MAX),
+    (re.compile(r"run/groups(\.new)?"), store_paths.QUEUES_FILE_BYTES_MAX),
+    (
+        re.compile(
+            r"run/(following|master|other_master|elected|sync-state|followers|timers|clock"
+            r"|recovered|lowered)(\.new)?"
+        ),
+        store_paths.RUN_FILE_BYTES_MAX,
+    ),
+    (re.compile(r"clean(\.new)?|progress/[^/]+|run/[^/]+\.lock"), store_paths.SMALL_FILE_BYTES_MAX),
+    (re.compile(r"run/right(\.new)?"), store_paths.SMALL_FILE_BYTES_MAX),
     (re.compile(r"run/[^/]+\.page"), PAGE_BYTES),
-    (re.compile(r"run/stats/[^/]+"), STATS_FILE_BYTES_MAX),
-    (re.compile(r"staging/[^./][^/]*/published(\.new)?"), SMALL_FILE_BYTES_MAX),
-    (re.compile(r"staging/\.problems/[^/]+"), SMALL_FILE_BYTES_MAX),
-    (re.compile(r"staging/[^./][^/]*/[0-9]+/journal(\.new)?"), JOURNAL_FILE_BYTES_MAX),
+    (re.compile(r"run/stats/[^/]+"), store_paths.STATS_FILE_BYTES_MAX),
+    (re.compile(r"staging/[^./][^/]*/published(\.new)?"), store_paths.SMALL_FILE_BYTES_MAX),
+    (re.compile(r"staging/\.problems/[^/]+"), store_paths.SMALL_FILE_BYTES_MAX),
+    (re.compile(r"staging/[^./][^/]*/[0-9]+/journal(\.new)?"), store_paths.JOURNAL_FILE_BYTES_MAX),
     (re.compile(r"staging/[^./][^/]*/[0-9]+/[^/]+"), None),
 )
 _LOCK_HINT = "stop whoever uses the store, then move it away by hand"
@@ -107,34 +87,22 @@ def create_store(root: Path) -> None:
         if not _is_whole(root):
             lock = StoreLock.acquire(root)
             try:
-                for folder in (root / COMMIT_LOG_DIR, root / KEELOG_DIR):
+                for folder in (root / names.COMMIT_LOG_DIR, root / names.KEELOG_DIR):
                     disk.make_dir(folder)
                 disk.make_dir(run_dir(root))
             finally:
                 lock.release()
         run_dir(root).chmod(0o700)
         # Also if they were there already: their creator may have been killed before it synced them.
-        disk.sync_dir(root / KEELOG_DIR)
+        disk.sync_dir(root / names.KEELOG_DIR)
         disk.sync_dir(root)
     except PermissionError as error:
-        raise StorePermission(
-            f"{error.filename}: {error.strerror}", "run as the owner of the store"
-        ) from None
-
-
-def check_created(root: Path) -> None:
-    """Raises NotAStore, which names what is missing, unless `create_store` made the store."""
-    for path in (root, root / LOCK_FILE, root / COMMIT_LOG_DIR, run_dir(root)):
-        if not path.exists():
-            raise NotAStore(
-                f"{path} is not there, and only keelog serve makes it",
-                "check the path; keelog serve DIR makes a new store, or takes over a broker's",
-            )
+        raise store_paths.no_permission(error) from None
 
 
 def _is_whole(root: Path) -> bool:
-    return (root / LOCK_FILE).exists() and all(
-        folder.is_dir() for folder in (root / COMMIT_LOG_DIR, run_dir(root))
+    return (root / names.LOCK_FILE).exists() and all(
+        folder.is_dir() for folder in (root / names.COMMIT_LOG_DIR, run_dir(root))
     )
 
 
@@ -144,7 +112,7 @@ def check_links(root: Path) -> None:
     If it counted as missing, the store would look new or cut, and recovery would make the other
     files agree with that.
     """
-    log = root / COMMIT_LOG_DIR
+    log = root / names.COMMIT_LOG_DIR
     segments = log.iterdir() if log.is_dir() else ()
     for path in (root, log, *(root / name for name in _ROOT_FOLDERS), *segments):
         if path.is_symlink() and not path.exists():
@@ -161,7 +129,7 @@ def check_own_files(root: Path) -> None:
         raise stranger
 
 
-def strangers(root: Path) -> Iterator[IrregularFile]:
+def strangers(root: Path) -> Iterator[store_paths.IrregularFile]:
     """Yields an error for each place of an own file or folder that holds something else.
 
     Opens no file. Only `keelog/` and `config/` may be links: they may be on volumes of their own.
@@ -169,9 +137,9 @@ def strangers(root: Path) -> Iterator[IrregularFile]:
     store has no such places.
     """
     remote: Any = root
-    if isinstance(remote, RemotePath):
+    if isinstance(remote, store_paths.RemotePath):
         return
-    for name in (CONFIG_DIR, KEELOG_DIR):
+    for name in (names.CONFIG_DIR, names.KEELOG_DIR):
         path = root / name
         if path.exists() and not path.is_dir():
             yield _stranger(path, "folder", path.stat().st_mode)
@@ -180,7 +148,7 @@ def strangers(root: Path) -> Iterator[IrregularFile]:
     yield from _below(own_dir(root), "")
 
 
-def _below(folder: Path, above: str) -> Iterator[IrregularFile]:
+def _below(folder: Path, above: str) -> Iterator[store_paths.IrregularFile]:
     try:
         with os.scandir(folder) as listed:
             entries = sorted(listed, key=lambda entry: entry.name)
@@ -213,27 +181,27 @@ def _wanted(place: str) -> tuple[str, int | None]:
 
 def _in_place_of_file(
     path: Path, bytes_max: int | None, bell: bool = False
-) -> Iterator[IrregularFile]:
+) -> Iterator[store_paths.IrregularFile]:
     try:
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode) and not (bell and stat.S_ISSOCK(status.st_mode)):
             yield _stranger(path, "socket" if bell else "file", status.st_mode)
         elif bytes_max is not None:
-            check_size(path, status.st_size, bytes_max)
-    except IrregularFile as stranger:
+            store_paths.check_size(path, status.st_size, bytes_max)
+    except store_paths.IrregularFile as stranger:
         yield stranger
     except OSError:
         return
 
 
-def _in_place_of_folder(path: Path) -> Iterator[IrregularFile]:
+def _in_place_of_folder(path: Path) -> Iterator[store_paths.IrregularFile]:
     try:
         yield _stranger(path, "folder", path.lstat().st_mode)
     except OSError:
         return
 
 
-def _stranger(path: Path, wanted: str, mode: int) -> IrregularFile:
-    found = "a file" if stat.S_ISREG(mode) else kind_of(mode)
-    hint = _LOCK_HINT if path.name == LOCK_FILE else MOVE_HINT
-    return IrregularFile(str(path), 0, f"is no {wanted}, but {found}", hint)
+def _stranger(path: Path, wanted: str, mode: int) -> store_paths.IrregularFile:
+    found = "a file" if stat.S_ISREG(mode) else store_paths.kind_of(mode)
+    hint = _LOCK_HINT if path.name == names.LOCK_FILE else store_paths.MOVE_HINT
+    return store_paths.IrregularFile(str(path), 0, f"is no {wanted}, but {found}", hint)

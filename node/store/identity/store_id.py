@@ -8,30 +8,10 @@ the start is refused.
 import logging
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from node.runtime import disk
 from node.runtime.event_log import fields
-from node.store.checkpoints import (
-    CLEAN_FILE,
-    EPOCHS_FILE,
-    FLOOR_FILE,
-    PROGRESS_DIR,
-    REMOVED_FILE,
-    TAILS_FILE,
-    Floor,
-    SealedText,
-    load_owner,
-    load_sealed,
-    load_slots,
-    load_store_id,
-    new_store_id,
-    own_dir,
-    save_lock_id,
-    save_owner,
-    save_sealed,
-    seal,
-)
+from node.store import checkpoints
 from node.store.quarantine import move_file
 from node.store.staging_files import journal_path, list_batches, list_queries, published_path
 from protocol.errors import StoreDamaged
@@ -44,17 +24,14 @@ PUT_BACK = (
 )
 
 
-class Stranger(NamedTuple):
-    """A small file of another store."""
-
-    path: Path
-    why: str
+Stranger = tuple[Path, str]
+"""A small file of another store, and whose it is."""
 
 
 def check_guards(root: Path) -> None:
     """Raises StoreDamaged when epochs or floor are another store's. Changes nothing."""
-    for stranger in _strangers(root, _guards(root)):
-        raise StoreDamaged(str(stranger.path), 0, stranger.why, PUT_BACK)
+    for path, why in _strangers(root, _guards(root)):
+        raise StoreDamaged(str(path), 0, why, PUT_BACK)
 
 
 def strangers(root: Path) -> tuple[list[Stranger], list[Stranger]]:
@@ -70,23 +47,24 @@ def ensure_id(root: Path) -> str:
     After a kill at any point the next call does the rest: `epochs` gets the id first and `lock`
     last, and in between files without an id belong to the store.
     """
-    disk.make_durable_dir(own_dir(root))
-    for stranger in _strangers(root, _spared(root)):
-        report = {"kind": "foreign_file", "why": stranger.why}
-        kept_in = move_file(root, 0, stranger.path, report)
-        details = fields(file=stranger.path, why=stranger.why, kept_in=kept_in)
+    disk.make_durable_dir(checkpoints.own_dir(root))
+    for path, why in _strangers(root, _spared(root)):
+        kept_in = move_file(root, 0, path, {"kind": "foreign_file", "why": why})
+        details = fields(file=path, why=why, kept_in=kept_in)
         log.warning("a file of another store was moved aside", extra=details)
-    ours = load_store_id(root)
+    ours = checkpoints.load_store_id(root)
     if ours.value is not None and ours.is_settled:
         return ours.value
-    owner, store_id = load_owner(root), ours.value or new_store_id()
+    owner, store_id = checkpoints.load_owner(root), ours.value or checkpoints.new_store_id()
     epochs, _ = _guards(root)
     level = logging.INFO if epochs.exists() else logging.DEBUG  # a new store needs no line
     if ours.value is None:
-        found = load_sealed(epochs)
-        disk.write_atomically(epochs, seal("" if found is None else found.text, store_id))
+        found = checkpoints.load_sealed(epochs)
+        disk.write_atomically(
+            epochs, checkpoints.seal("" if found is None else found.text, store_id)
+        )
     _seal_again(root, owner)
-    save_lock_id(root, store_id)
+    checkpoints.save_lock_id(root, store_id)
     log.log(level, "the store has got an id", extra=fields(store_id=store_id))
     return store_id
 
@@ -95,28 +73,30 @@ def _seal_again(root: Path, owner: int | None) -> None:
     """Rewrites all other small files with the id that `epochs` has."""
     _, floor = _guards(root)
     for _ in range(2 if floor.exists() else 0):  # each slot, and one of them is always durable
-        slots = Floor(root)
+        slots = checkpoints.Floor(root)
         slots.save(slots.offset)
         slots.close()
     for path in [*_spared(root), *_staged(root)]:
-        found = load_sealed(path)
+        found = checkpoints.load_sealed(path)
         if found is not None and found.store_id is None:
-            save_sealed(root, path, found.text)
+            checkpoints.save_sealed(root, path, found.text)
     if owner is not None:
-        save_owner(root, owner)
+        checkpoints.save_owner(root, owner)
 
 
 def _guards(root: Path) -> tuple[Path, Path]:
     """Epochs and floor: without them a start may take damage for a torn tail, and cut it."""
-    return own_dir(root) / EPOCHS_FILE, own_dir(root) / FLOOR_FILE
+    return checkpoints.own_dir(root) / checkpoints.EPOCHS_FILE, checkpoints.own_dir(
+        root
+    ) / checkpoints.FLOOR_FILE
 
 
 def _spared(root: Path) -> list[Path]:
     """The files that a start can do without, if they are another store's."""
-    folder = own_dir(root) / PROGRESS_DIR
+    folder = checkpoints.own_dir(root) / checkpoints.PROGRESS_DIR
     progress = sorted(folder.iterdir()) if folder.is_dir() else []
-    names = TAILS_FILE, CLEAN_FILE, REMOVED_FILE
-    return [*(own_dir(root) / name for name in names), *progress]
+    names = checkpoints.TAILS_FILE, checkpoints.CLEAN_FILE, checkpoints.REMOVED_FILE
+    return [*(checkpoints.own_dir(root) / name for name in names), *progress]
 
 
 def _staged(root: Path) -> Iterator[Path]:
@@ -128,19 +108,19 @@ def _staged(root: Path) -> Iterator[Path]:
 
 def _strangers(root: Path, paths: Iterable[Path]) -> Iterator[Stranger]:
     """Yields the files that carry another id than the store, or none although it has one."""
-    ours = load_store_id(root)
+    ours = checkpoints.load_store_id(root)
     for path in paths:
         ids = {found.store_id for found in _contents(path)}
         for theirs in ids:
             if not ours.owns(theirs):
-                yield Stranger(path, f"is of {_named(theirs)}, this is {_named(ours.value)}")
+                yield path, f"is of {_named(theirs)}, this is {_named(ours.value)}"
                 break
 
 
-def _contents(path: Path) -> Iterable[SealedText]:
-    if path.name == FLOOR_FILE:
-        return load_slots(path)
-    found = load_sealed(path)
+def _contents(path: Path) -> Iterable[checkpoints.SealedText]:
+    if path.name == checkpoints.FLOOR_FILE:
+        return checkpoints.load_slots(path)
+    found = checkpoints.load_sealed(path)
     return () if found is None else (found,)
 
 

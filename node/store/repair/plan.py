@@ -30,13 +30,15 @@ from node.store.log.segments import Listing, SegmentList, list_folder
 from node.store.queues import QueueFiles
 from node.store.rebuilding import load_rebuilding
 from node.store.repair.steps import (
+    DELETE_FILE,
+    MOVE_FILE,
+    REBUILD_INDEX,
+    REBUILD_QUEUES,
+    REWRITE_CHECKPOINT,
     CutLog,
-    DeleteFile,
+    FileStep,
     FillHole,
     Marker,
-    MoveFile,
-    Rebuild,
-    RewriteCheckpoint,
     Row,
     SetLength,
     Step,
@@ -54,16 +56,9 @@ from node.store.repair.walk import (
 )
 from node.store.verify.log import Progress
 from node.store.verify.verify import VerifyReport, verify
+from protocol import names
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
-from protocol.names import (
-    COMMIT_LOG_DIR,
-    CONFIG_DIR,
-    CONSUME_QUEUE_DIR,
-    INDEX_DIR,
-    LOCK_FILE,
-    is_folder_name,
-)
 from protocol.record.codec import FILLER_BYTES, Record, Torn
 from protocol.record.lost_marker import (
     GAP_MARKER_BYTES_MIN,
@@ -72,6 +67,7 @@ from protocol.record.lost_marker import (
     queue_marker_bytes_min,
 )
 
+_REBUILDS = {names.CONSUME_QUEUE_DIR: REBUILD_QUEUES, names.INDEX_DIR: REBUILD_INDEX}
 _FIRST_BYTES = 160
 """The size of a marker that begins a segment: room for its topic, property and checksum."""
 _NO_LIMIT = 2**63 - 1
@@ -157,14 +153,14 @@ def plan_log(root: Path, settings: Settings) -> LogPlan:
     strange = _stranger_steps(root)
     condition = read_condition(root, strict=False)
     with closing(_PaddedFiles()) as files:
-        log_files = _plan_log_files(root, files)
+        segments, files_steps, moved_runs = _plan_log_files(root, files)
         removed = condition.removed
         queues = list(queue_files(root, settings.queue_file_bytes, files, removed))
-        walk, steps, lost = _look_through(log_files, condition, queues)
-        if log_files.moved_runs:
-            lost.ranges += _moved_away(log_files.moved_runs, walk, condition.tails)
+        walk, steps, lost = _look_through(segments, condition, queues)
+        if moved_runs:
+            lost.ranges += _moved_away(moved_runs, walk, condition.tails)
     lost.ranges = _joined(lost.ranges)
-    return LogPlan([*strange, *log_files.steps, *steps], lost, walk.store_timestamp, walk.end)
+    return LogPlan([*strange, *files_steps, *steps], lost, walk.store_timestamp, walk.end)
 
 
 def derived_steps(root: Path, report: VerifyReport, log_changes: bool = False) -> list[Step]:
@@ -173,29 +169,37 @@ def derived_steps(root: Path, report: VerifyReport, log_changes: bool = False) -
     steps: list[Step] = []
     reasons: dict[str, str] = dict.fromkeys(load_rebuilding(root), "a repair was interrupted here")
     if log_changes:
-        reasons |= dict.fromkeys((CONSUME_QUEUE_DIR, INDEX_DIR), "lost records are marked")
-    checkpoint: RewriteCheckpoint | None = None
+        reasons |= dict.fromkeys(
+            (names.CONSUME_QUEUE_DIR, names.INDEX_DIR), "lost records are marked"
+        )
+    checkpoint: list[Step] = []
     strange = {stranger.where for stranger in strangers(root)}
     for finding in report.findings:
         if finding.file in strange:
             continue  # `plan_log` moves it
         path, folder = Path(finding.file), _folder(root, finding.file)
         if finding.kind == "checkpoint_ahead":
-            checkpoint = RewriteCheckpoint(path, finding.detail)
-        elif folder == CONFIG_DIR:
-            steps.append(MoveFile(path, 0, path.stat().st_size, finding.detail))
-        elif folder not in (CONSUME_QUEUE_DIR, INDEX_DIR):
+            checkpoint = [FileStep(REWRITE_CHECKPOINT, path, finding.detail)]
+        elif folder == names.CONFIG_DIR:
+            steps.append(_move(path, finding.detail))
+        elif folder not in (names.CONSUME_QUEUE_DIR, names.INDEX_DIR):
             continue
         elif finding.kind == "foreign_file":
-            steps.append(MoveFile(path, 0, path.lstat().st_size, "is no file of a store"))
+            steps.append(_move(path, "is no file of a store", is_link=True))
             if finding.queue_id is not None:
                 # The queue was not looked at after it, and may lack a file in its place.
                 reasons.setdefault(folder, f"{finding.kind}: {finding.detail}")
         elif finding.severity == "error":
             reasons.setdefault(folder, f"{finding.kind}: {finding.detail}")
     there = [folder for folder in reasons if (root / folder).is_dir() or not log_changes]
-    steps += [Rebuild(root / folder, reasons[folder]) for folder in sorted(there)]
-    return [*steps, *([checkpoint] if checkpoint else [])]
+    steps += [FileStep(_REBUILDS[one], root / one, reasons[one]) for one in sorted(there)]
+    return [*steps, *checkpoint]
+
+
+def _move(path: Path, why: str, offset: int = 0, is_link: bool = False) -> Step:
+    """`is_link`: it may be one, which goes itself."""
+    size = path.stat(follow_symlinks=not is_link).st_size
+    return FileStep(MOVE_FILE, path, why, offset, size)
 
 
 def _folder(root: Path, file: str) -> str:
@@ -210,11 +214,11 @@ def _stranger_steps(root: Path) -> list[Step]:
     """
     found = list(strangers(root))
     for stranger in found:
-        if stranger.where == str(root / LOCK_FILE):
+        if stranger.where == str(root / names.LOCK_FILE):
             raise stranger
     in_the_way = {str(own_dir(root)), str(own_dir(root) / QUARANTINE_DIR)}
     found.sort(key=lambda stranger: stranger.where not in in_the_way)
-    return [MoveFile(p, 0, p.lstat().st_size, s.found) for s in found for p in [Path(s.where)]]
+    return [_move(Path(stranger.where), stranger.found, is_link=True) for stranger in found]
 
 
 class _PaddedFile(OpenFile):
@@ -236,56 +240,42 @@ class _PaddedFiles(OpenFiles):
         return _PaddedFile(path, size)
 
 
-@dataclass(frozen=True, slots=True)
-class _LogFiles:
-    """The segments as they will be after `steps`, and the runs of segments that go."""
-
-    segments: SegmentList
-    steps: list[Step]
-    moved_runs: list[SegmentList] = field(default_factory=list)
-
-
-def _plan_log_files(root: Path, files: OpenFiles) -> _LogFiles:
-    """Plans by the names and lengths in `commitlog/`. Raises StorePermission, StoreDamaged."""
-    folder = root / COMMIT_LOG_DIR
+def _plan_log_files(
+    root: Path, files: OpenFiles
+) -> tuple[SegmentList, list[Step], list[SegmentList]]:
+    """Plans by the names and lengths in `commitlog/`: the segments as they will be after the steps,
+    these, and the runs of segments that go. Raises StorePermission, StoreDamaged."""
+    folder = root / names.COMMIT_LOG_DIR
     listing = list_folder(folder)
     steps: list[Step] = [
-        MoveFile(problem.path, 0, problem.path.stat().st_size, "is no file of a store")
+        _move(problem.path, "is no file of a store")
         for problem in listing.problems
         if problem.kind == "foreign_file"
     ]
-    steps += _unfinished_steps(listing)
+    if (last := listing.unfinished) is not None:  # it begins with zeros
+        if last.stat().st_size:
+            steps.append(_move(last, "is too short and begins with nothing", int(last.name)))
+        else:
+            steps.append(FileStep(DELETE_FILE, last, "is empty", int(last.name)))
     odd = [(p.offset, p.path) for p in listing.problems if p.kind == "wrong_length"]
     kept: list[tuple[int, Path]] = list(listing.files)
     for start, path in odd:
         size = path.stat().st_size
         if size == 0:
-            steps.append(DeleteFile(path, start, "is empty"))
+            steps.append(FileStep(DELETE_FILE, path, "is empty", start))
         else:
             kept.append((start, path))
     listing = listing._replace(files=sorted(kept), problems=[], unfinished=None)
     newest, moved = _newest_run(folder, listing, files)
     for run in moved:
         for start, path in run.files:
-            why = "does not join the newest run of segments"
-            steps.append(MoveFile(path, start, path.stat().st_size, why))
+            steps.append(_move(path, "does not join the newest run of segments", start))
     for start, path in newest.files:
         size = path.stat().st_size
         if size != listing.file_bytes:
             steps.append(SetLength(path, start, size, listing.file_bytes))
     segments = SegmentList(folder, newest, files)
-    return _LogFiles(segments, steps, [SegmentList(folder, run, files) for run in moved])
-
-
-def _unfinished_steps(listing: Listing) -> list[Step]:
-    """The step for a last file that is too short and begins with zeros."""
-    path = listing.unfinished
-    if path is None:
-        return []
-    start, size = int(path.name), path.stat().st_size
-    if size == 0:
-        return [DeleteFile(path, start, "is empty")]
-    return [MoveFile(path, start, size, "is too short and begins with nothing")]
+    return segments, steps, [SegmentList(folder, run, files) for run in moved]
 
 
 def _newest_run(folder: Path, listing: Listing, files: OpenFiles) -> tuple[Listing, list[Listing]]:
@@ -325,17 +315,14 @@ class _Room:
         return self.end - FILLER_BYTES if self.end == self.hole.segment_end else self.end
 
 
-@dataclass(frozen=True, slots=True)
-class Filling:
-    """The steps that fill all holes, and the queue offsets without room for a marker: a broker's
-    rebuild would renumber the units after those."""
+def fill_holes(
+    holes: Sequence[Hole], claims: Sequence[Claim], gaps: Sequence[Gap]
+) -> tuple[list[FillHole], list[tuple[Queue, int]]]:
+    """Plans every hole: the steps, and the queue offsets without room for a marker. A broker's
+    rebuild would renumber the units after those.
 
-    steps: list[FillHole]
-    homeless: list[tuple[Queue, int]]
-
-
-def fill_holes(holes: Sequence[Hole], claims: Sequence[Claim], gaps: Sequence[Gap]) -> Filling:
-    """Plans every hole. Raises StoreDamaged for a hole that is too small for a record."""
+    Raises StoreDamaged for a hole that is too small for a record.
+    """
     by_hole: dict[int, list[Claim]] = defaultdict(list)
     starts = [hole.start for hole in holes]
     for claim in claims:
@@ -347,7 +334,7 @@ def fill_holes(holes: Sequence[Hole], claims: Sequence[Claim], gaps: Sequence[Ga
     for gap in sorted(gaps, key=lambda gap: (gap.high, gap.low)):
         homeless += _place_gap(gap, claims, every_room)
     steps = [_fill_step(hole, by_hole[hole.start], rooms[hole.start]) for hole in holes]
-    return Filling(steps, homeless)
+    return steps, homeless
 
 
 def _rooms(hole: Hole, claims: Sequence[Claim]) -> Iterable[_Room]:
@@ -362,7 +349,7 @@ def _rooms(hole: Hole, claims: Sequence[Claim]) -> Iterable[_Room]:
 
 def _place_gap(gap: Gap, claims: Sequence[Claim], rooms: list[_Room]) -> list[tuple[Queue, int]]:
     """Places the numbers of a gap that no unit names; returns those without room."""
-    if not is_folder_name(gap.queue.topic):
+    if not names.is_folder_name(gap.queue.topic):
         return []
     known = {claim.number: claim for claim in claims if claim.queue == gap.queue}
     least = queue_marker_bytes_min(gap.queue.topic, sealed=False)
@@ -474,9 +461,8 @@ def _without_slivers(hole: Hole, markers: list[Marker], blank_at: int | None) ->
 
 
 def _look_through(
-    log_files: _LogFiles, condition: Condition, queues: list[tuple[Queue, QueueFiles]]
+    segments: SegmentList, condition: Condition, queues: list[tuple[Queue, QueueFiles]]
 ) -> tuple[LogWalk, list[Step], Lost]:
-    segments = log_files.segments
     reader = LogReader(segments, Bounds(segments.start, segments.end))
     # What recovery does not cut is as good as durable.
     durable = max(condition.floor, find_tail(segments, condition).end)
@@ -487,9 +473,9 @@ def _look_through(
     walk = walk_log(reader, durable, condition.is_ours, endless, condition.removed)
     add_gaps_at_ends(walk, segments.start, condition.tails)
     units = read_units(queues, walk)
-    filling = fill_holes(walk.holes, units.claims, walk.gaps)
-    lost = _lost_in(filling)
-    steps: list[Step] = list(filling.steps)
+    fills, homeless = fill_holes(walk.holes, units.claims, walk.gaps)
+    lost = _lost_in(fills, homeless)
+    steps: list[Step] = list(fills)
     stop = walk.stop or Torn(walk.end, "end", "the files of the log end here")
     if walk.is_cut_short or walk.has_bytes_after:
         segment = segments.find(stop.position)
@@ -498,7 +484,7 @@ def _look_through(
             offset=walk.end,
             torn=stop,
             durable=durable,
-            next_offset=_next_offsets(walk, units, filling, condition.tails),
+            next_offset=_next_offsets(walk, units, fills, condition.tails),
             last_record=walk.last_record,
             store_timestamp=walk.store_timestamp,
         )
@@ -544,9 +530,9 @@ def _proved_end(reader: LogReader, queues: list[tuple[Queue, QueueFiles]]) -> in
     return max(ends)
 
 
-def _lost_in(filling: Filling) -> Lost:
-    lost = Lost([LostRange(queue, number, number + 1) for queue, number in filling.homeless])
-    for step in filling.steps:
+def _lost_in(fills: Sequence[FillHole], homeless: Sequence[tuple[Queue, int]]) -> Lost:
+    lost = Lost([LostRange(queue, number, number + 1) for queue, number in homeless])
+    for step in fills:
         for marker in step.markers:
             if marker.queue is None:
                 lost.unknown_bytes += marker.size
@@ -557,13 +543,13 @@ def _lost_in(filling: Filling) -> Lost:
 
 
 def _next_offsets(
-    walk: LogWalk, units: UnitsRead, filling: Filling, tails: Tails | None
+    walk: LogWalk, units: UnitsRead, fills: Sequence[FillHole], tails: Tails | None
 ) -> dict[Queue, int]:
     """The next offset of every queue if the log ends where the walk did."""
     following = dict(tails.next_offset) if tails is not None else {}
     following.update({queue: first for queue, (first, _) in units.beyond.items()})
     following.update({queue: at.last + 1 for queue, at in walk.queues.items()})
-    for step in filling.steps:
+    for step in fills:
         for marker in step.markers:
             if marker.queue is not None:
                 number = max(following.get(marker.queue, 0), marker.queue_offset + 1)

@@ -17,31 +17,28 @@ def _row(action: str, file: Path, offset: int, size: int, detail: str, **more: A
     return {**head, **blank, **more, "detail": detail}
 
 
-@dataclass(frozen=True, slots=True)
-class MoveFile:
-    """Moves a whole file to quarantine. `offset`: its log offset, 0 for other files."""
-
-    path: Path
-    offset: int
-    size: int
-    why: str
-
-    def rows(self) -> list[Row]:
-        """As lines of the plan."""
-        return [_row("move_file", self.path, self.offset, self.size, self.why)]
+MOVE_FILE, DELETE_FILE, REWRITE_CHECKPOINT = "move_file", "delete_file", "rewrite_checkpoint"
+REBUILD_QUEUES, REBUILD_INDEX = "rebuild_queues", "rebuild_index"
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteFile:
-    """Deletes an empty file, as RocketMQ does."""
+class FileStep:
+    """A step for a whole file or folder. `offset`: the log offset of a segment, 0 for others.
 
+    MOVE_FILE moves it to quarantine. DELETE_FILE deletes an empty one, as RocketMQ does.
+    REWRITE_CHECKPOINT lowers RocketMQ's checkpoint to what there is. REBUILD_QUEUES and
+    REBUILD_INDEX make a folder anew from the log.
+    """
+
+    action: str
     path: Path
-    offset: int
     why: str
+    offset: int = 0
+    size: int = 0
 
     def rows(self) -> list[Row]:
         """As lines of the plan."""
-        return [_row("delete_file", self.path, self.offset, 0, self.why)]
+        return [_row(self.action, self.path, self.offset, self.size, self.why)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,29 +144,4 @@ class CutLog:
         return [_row("cut_log", self.path, self.offset, self.durable - self.offset, detail)]
 
 
-@dataclass(frozen=True, slots=True)
-class RewriteCheckpoint:
-    """Lowers RocketMQ's checkpoint to what there is."""
-
-    path: Path
-    why: str
-
-    def rows(self) -> list[Row]:
-        """As lines of the plan."""
-        return [_row("rewrite_checkpoint", self.path, 0, 0, self.why)]
-
-
-@dataclass(frozen=True, slots=True)
-class Rebuild:
-    """Rebuilds queues or index from the log."""
-
-    folder: Path
-    why: str
-
-    def rows(self) -> list[Row]:
-        """As lines of the plan."""
-        action = "rebuild_index" if self.folder.name == "index" else "rebuild_queues"
-        return [_row(action, self.folder, 0, 0, self.why)]
-
-
-Step = MoveFile | DeleteFile | SetLength | FillHole | CutLog | RewriteCheckpoint | Rebuild
+Step = FileStep | SetLength | FillHole | CutLog

@@ -8,15 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from node.store import queues
 from node.store.log.segments import list_folder
-from node.store.queues import (
-    ANY_OFFSET,
-    QueueFiles,
-    QueueReader,
-    is_filler,
-    list_strangers,
-    queue_folder,
-)
 from node.store.verify.findings import (
     ALIKE_MAX,
     NO_QUEUE_FILES,
@@ -51,7 +44,7 @@ class _UnitPlace(NamedTuple):
 class CheckedQueue:
     """The units [`start`, `end`) of one queue, and which of them have a record."""
 
-    def __init__(self, files: QueueFiles, start: int, end: int) -> None:
+    def __init__(self, files: queues.QueueFiles, start: int, end: int) -> None:
         self.files = files
         self.start = start
         self.end = end
@@ -105,12 +98,12 @@ class QueueCheck:
         """From this log offset on the next start makes units anew: a page may be missing."""
         condition = self._store.condition
         done = condition.queues_done if condition.is_ours and not condition.is_clean else None
-        return ANY_OFFSET if done is None else done
+        return queues.ANY_OFFSET if done is None else done
 
     def structure(self) -> None:
         """Checks the names and lengths of all files."""
         store = self._store
-        for path in list_strangers(store.root):
+        for path in queues.list_strangers(store.root):
             detail = "is no part of a queue: a broker would not load this folder"
             self._findings.add(Finding("error", "foreign_file", str(path), 0, detail))
         try:
@@ -126,9 +119,9 @@ class QueueCheck:
             if problems:
                 continue
             files = store.files_of(queue)
-            end = files.end_below(ANY_OFFSET, thorough=True)
+            end = files.end_below(queues.ANY_OFFSET, thorough=True)
             begin = max(store.log.min_offset, store.condition.removed.horizon(queue.topic))
-            reader = QueueReader(files, end, partial(int, begin))
+            reader = queues.QueueReader(files, end, partial(int, begin))
             self.seen[queue] = seen = CheckedQueue(files, min(reader.min_offset, end), end)
             self.units += seen.end - seen.start
 
@@ -142,7 +135,7 @@ class QueueCheck:
         count: int = 1,
     ) -> None:
         queue, number, offset = place
-        folder = queue_folder(self._store.root, queue)
+        folder = queues.queue_folder(self._store.root, queue)
         if path is None and kind != "unit_missing":
             position = number * UNIT_BYTES
             path = folder / offset_file_name(position - position % self._store.queue_file_bytes)
@@ -261,14 +254,14 @@ class QueueCheck:
             self._add(severity, "unit_missing", place, detail, count=count)
         more = len(starts) - ALIKE_MAX
         if more > 0:
-            where = str(queue_folder(self._store.root, queue))
+            where = str(queues.queue_folder(self._store.root, queue))
             self._findings.count_more("unit_missing", where, more)
 
     def _missing_folder(self, queue: Queue, numbers: Ints, offsets: Ints) -> None:
         """One finding for each queue without files, or for its topic if that has none at all."""
         topic, severity = queue.topic, self._severity(has_file=False)
         first, count = int(offsets[0]), len(numbers)
-        folder = queue_folder(self._store.root, queue)
+        folder = queues.queue_folder(self._store.root, queue)
         if not any(one.topic == topic for one in self._store.folders):
             where = str(folder.parent)
             finding = Finding(
@@ -316,11 +309,11 @@ class QueueCheck:
 
     def leftovers(self, damaged: Stretches) -> None:
         """Reports units without a record, except those of damaged records."""
-        log, all_vouched = self._store.log, self._vouched_end == ANY_OFFSET
+        log, all_vouched = self._store.log, self._vouched_end == queues.ANY_OFFSET
         for queue, seen in self.seen.items():
             for number in seen.uncalled():
                 unit = seen.files.read(number, 1)
-                if is_filler(unit)[0]:
+                if queues.is_filler(unit)[0]:
                     continue
                 offset, size, _ = unit[0].tolist()
                 if is_within(damaged, offset):

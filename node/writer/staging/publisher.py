@@ -1,10 +1,10 @@
 """Publishes staged batches, each exactly once: a small machine that the writer's loop turns.
 
-A batch goes through four states. *Begin*: its stages are synced and verified, a journal says from
+A batch goes through four steps. *Begin*: its stages are synced and verified, a journal says from
 which durable log offset on its records may be found. *Append*: a chunk in each turn of the loop,
 between the requests of others. *Flush*: the last chunk must be durable. *Record*: the ledger of its
 query names it; only then are its requests answered. A writer that starts again finds the journal
-and *resumes*: the log itself shows how far the batch had come.
+and *resumes*: the log itself shows how far the batch had come. `Publisher._step` takes the steps.
 
 `StagingService` is what the writer's loop calls, for the operations `stage`, `publish` and
 `unstage` and for the turns of publications.
@@ -13,42 +13,26 @@ and *resumes*: the log itself shows how far the batch had come.
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, auto
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 from node.runtime.disk import if_room
 from node.runtime.event_log import fields
 from node.runtime.process import now_ms
 from node.runtime.shortage import is_shortage
 from node.serving.request_server import Received, Server
-from node.store.staging_files import (
-    BatchPosition,
-    Journal,
-    Published,
-    StagedBatch,
-    StageSummary,
-    clear_problem,
-    journal_path,
-    list_batches,
-    list_queries,
-)
+from node.store import staging_files as files
 from node.writer.appender import AppendRequest
 from node.writer.log.flush import JobThread
-from node.writer.staging.jobs import (
-    Begin,
-    Forget,
-    MakeRoom,
-    RecordPublished,
-    Resume,
-    SaveCheckpoint,
-    StagingJob,
-    StagingNote,
-    Sweep,
-)
+from node.writer.staging import jobs
 from node.writer.staging.reading import StagedRecords
 from node.writer.staging.stages import (
+    Old,
     PublishRequest,
     Staging,
+    find_old,
     parse_publish,
     parse_stage,
     parse_unstage,
@@ -76,16 +60,18 @@ ABANDONED_EVERY_S = 5.0
 Append = Callable[[list[AppendRequest], float], None]
 
 
-@dataclass(slots=True)
-class Waiter:
+_START = files.BatchPosition(0, 0)
+Result = TypeVar("Result")
+
+
+class Waiter(NamedTuple):
     """A request that waits for the publication's end."""
 
     peer: bytes
     request_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """The good answer to a request for a publication. `already`: it was recorded before."""
 
     already: bool
@@ -109,7 +95,7 @@ class StagingService:
         self._staging = Staging(
             store.root, store.settings, store.rules, store.topics, record_bytes_max
         )
-        self.publisher = Publisher(store.root, self._staging, flushed, store.log.end)
+        self.publisher = Publisher(store.root, self._staging, flushed, store.log.end, self._answer)
         store.needed_from = self.publisher.needed_from
         store.retention.make_room = self.publisher.make_room
 
@@ -123,10 +109,10 @@ class StagingService:
             staged = self._staging.put(parse_stage(header, payload))
             return answer(
                 number,
-                published=staged.published,
-                frames=len(staged.stage.crcs),
-                records=staged.stage.records,
-                bytes=staged.stage.bytes,
+                published=staged is None,
+                frames=0 if staged is None else len(staged.crcs),
+                records=0 if staged is None else staged.records,
+                bytes=0 if staged is None else staged.bytes,
             )
         if operation == "publish":
             request = parse_publish(header, payload)
@@ -141,17 +127,16 @@ class StagingService:
         """One turn: takes the result of a job, begins the next, and appends a chunk."""
         # A clock that is set forward must not make batches older.
         time_ms = min(now_ms(), int(self._store.retention.clock.now_s() * 1000))
-        self.publisher.turn(now, time_ms, self._answer)
+        self.publisher.turn(now, time_ms)
         if stopping:
             return
         if self._store.retention.full is not None:
             self.publisher.pause(now)
             return
-        bytes_max = self._store.log.request_bytes_max
-        request = self.publisher.next_append(now, bytes_max, self._answer)
+        request = self.publisher.next_append(now, self._store.log.request_bytes_max)
         if request is not None:
             self._append([request], now)
-            self.publisher.appended(request, now, self._answer)
+            self.publisher.appended(request, now)
 
     def _answer(self, waiter: Waiter, outcome: Outcome | MqError) -> None:
         if isinstance(outcome, MqError):
@@ -160,40 +145,36 @@ class StagingService:
             self._server.send(waiter.peer, self._published(waiter, outcome))
 
     def _published(self, waiter: Waiter, outcome: Outcome) -> Header:
-        return answer(
-            waiter.request_id,
-            already=outcome.already,
-            records=outcome.records,
-            bytes=outcome.bytes,
-            epoch=self._store.epoch,
-        )
+        return answer(waiter.request_id, **outcome._asdict(), epoch=self._store.epoch)
 
     def close(self) -> None:
         """Ends the thread. Publications that have begun go on at the next start."""
-        self.publisher.close(self._answer)
+        self.publisher.close()
 
 
 Answer = Callable[[Waiter, Outcome | MqError], None]
 
 
 class PublicationState(Enum):
-    """The states of a publication; the value is what it waits for."""
+    """The states of a publication: what it waits for."""
 
-    WAITING = "its turn"
-    BEGINNING = "its journal"
-    RESUMING = "a look into the log"
-    APPENDING = "the next turns"
-    FLUSHING = "the disk"
-    RECORDING = "the ledger"
-    BLOCKED = "a request that repeats it"
+    WAITING = auto()
+    """Its turn, then its journal."""
+    RESUMING = auto()
+    """A look into the log."""
+    APPENDING = auto()
+    FLUSHING = auto()
+    """The disk, then the ledger."""
+    BLOCKED = auto()
+    """A request that repeats it."""
 
 
 @dataclass(slots=True)
 class Publication:
     """One batch on its way."""
 
-    batch: StagedBatch
-    parts: tuple[StageSummary, ...] = ()
+    batch: files.StagedBatch
+    parts: tuple[files.StageSummary, ...] = ()
     final: bool = False
     state: PublicationState = PublicationState.WAITING
     begun: bool = False
@@ -203,7 +184,7 @@ class Publication:
     """After its last record in the log."""
     noted: int = 0
     """The log offset at which `checkpoint`, the journal's next position, was taken."""
-    checkpoint: BatchPosition | None = None
+    checkpoint: files.BatchPosition | None = None
     retry_at: float = 0.0
     needed: int | None = None
     """The log offset from which on a restart looks for its records; None: not known yet."""
@@ -211,12 +192,6 @@ class Publication:
     noticed: bool = False
     """Whether the error was written down for `status`."""
     waiters: list[Waiter] = field(default_factory=list)
-
-    @property
-    def outcome(self) -> Outcome:
-        """The answer to its waiters at the end."""
-        records, size = sum(p.records for p in self.parts), sum(p.bytes for p in self.parts)
-        return Outcome(False, records, size)
 
     def close(self) -> None:
         """Closes its open stage."""
@@ -227,30 +202,33 @@ class Publication:
 class Publisher:
     """All publications of a writer. Its own thread calls everything.
 
-    `flushed` returns the log offset below which all is durable.
+    `flushed` returns the log offset below which all is durable; `end` is the log's at the start.
     """
 
-    def __init__(self, root: Path, staging: Staging, flushed: Callable[[], int], end: int) -> None:
+    def __init__(
+        self, root: Path, staging: Staging, flushed: Callable[[], int], end: int, answer: Answer
+    ) -> None:
         self._root = root
         self._staging = staging
         self._flushed = flushed
         self._start_end = end
-        self._publications: dict[StagedBatch, Publication] = {}
-        self._thread: JobThread[StagingJob] = JobThread("staging")
-        self._job: StagingJob | None = None
+        self._answer = answer
+        self._now, self._now_ms = 0.0, 0
+        """The times of this turn."""
+        self._publications: dict[files.StagedBatch, Publication] = {}
+        self._thread: JobThread[jobs.StagingJob[Any]] = JobThread("staging")
+        self._job: jobs.StagingJob[Any] | None = None
         self._sweep_at = 0.0
         self._room_is_wanted = False
         self._none_until = 0.0
         """Until then abandoned batches are not looked for again."""
-        for query in list_queries(root):
-            for batch in list_batches(root, query):
-                if journal_path(root, batch).exists():
-                    self._found(batch)
-
-    def _found(self, batch: StagedBatch) -> None:
-        log.info("a publication goes on", extra=fields(batch=batch))
-        self._publications[batch] = Publication(batch, state=PublicationState.RESUMING, begun=True)
-        self._staging.begun.add(batch)
+        for query in files.list_queries(root):
+            for batch in files.list_batches(root, query):
+                if files.journal_path(root, batch).exists():
+                    log.info("a publication goes on", extra=fields(batch=batch))
+                    known = Publication(batch, state=PublicationState.RESUMING, begun=True)
+                    self._publications[batch] = known
+                    self._staging.begun.add(batch)
 
     @property
     def fd(self) -> int:
@@ -266,17 +244,17 @@ class Publisher:
     def has_work(self) -> bool:
         """Whether there is a chunk to append now, so that the loop must not sleep."""
         active = self._active()
-        return (
-            active is not None
-            and active.state is PublicationState.APPENDING
-            and not active.retry_at
-        )
+        if active is None or active.state is not PublicationState.APPENDING:
+            return False
+        return not active.retry_at
 
     @property
     def waits_for_flush(self) -> bool:
         """Whether a flush is asked for now."""
         active = self._active()
-        return active is not None and active.state is PublicationState.FLUSHING
+        if active is None or active.state is not PublicationState.FLUSHING:
+            return False
+        return self._flushed() < active.end
 
     def needed_from(self, offset: int) -> int:
         """The first log offset that a restart may have to look at; at most `offset`.
@@ -322,40 +300,24 @@ class Publisher:
 
     # -- turns --------------------------------------------------------------------------------
 
-    def turn(self, now: float, now_ms: int, answer: Answer) -> None:
+    def turn(self, now: float, now_ms: int) -> None:
         """Takes the result of a job that ended, and begins the next. It appends nothing."""
+        self._now, self._now_ms = now, now_ms
         done = self._thread.collect()
         if done is not None:
             self._job = None
-            self._take(done, now, now_ms, answer)
+            done.end()
         if self._job is not None:
             return
         active = self._active()
         if active is not None and now >= active.retry_at:
             active.retry_at = 0.0
             try:
-                self._begin_job(active, now_ms)
+                self._step(active)
             except MqError as error:
-                self._block(active, error, answer)
+                self._block(active, error)
         if self._job is None:
-            self._begin_other_job(now, now_ms)
-
-    def _begin_other_job(self, now: float, now_ms: int) -> None:
-        for one in self._publications.values():
-            if one.state is PublicationState.BLOCKED and not one.noticed:
-                one.noticed = True
-                why = f"{type(one.error).__name__}: {one.error}"
-                self._start(StagingNote(self._root, one.batch, why=why))
-                return
-        staging, nobody = self._staging, StagedBatch("", 0)
-        if self._room_is_wanted or (staging.room.missing and now >= self._none_until):
-            limit_ms, begun = now_ms - staging.abandoned_ms, frozenset(staging.begun)
-            look, missing = staging.room.look, staging.room.missing
-            self._start(MakeRoom(self._root, nobody, None, look, missing, limit_ms, begun))
-        elif now >= self._sweep_at:
-            self._sweep_at = now + SWEEP_EVERY_S
-            limit_ms = now_ms - staging.retention_ms
-            self._start(Sweep(self._root, nobody, limit_ms=limit_ms))
+            self._begin_other_job()
 
     def _active(self) -> Publication | None:
         """The publication whose turn it is: the first that is not blocked."""
@@ -364,105 +326,147 @@ class Publisher:
                 return one
         return None
 
-    def _start(self, job: StagingJob) -> None:
-        self._job = job
-        self._thread.start(job)
-
-    def _begin_job(self, active: Publication, now_ms: int) -> None:
-        batch = active.batch
+    def _step(self, active: Publication) -> None:
+        """Begins the job that the publication waits for. Appends have turns of their own."""
+        root, batch = self._root, active.batch
         match active.state:
             case PublicationState.WAITING:
                 offset = active.needed = self._flushed()
-                active.state, active.begun = PublicationState.BEGINNING, True
-                self._start(Begin(self._root, batch, None, active.parts, active.final, offset))
+                active.begun = True
+                journal = files.Journal(offset, _START, active.final, active.parts)
+                self._start(
+                    active,
+                    partial(jobs.begin, root, batch, journal),
+                    lambda _: self._append_from(active, offset, _START),
+                    partial(self._end, active),
+                )
             case PublicationState.RESUMING if self._staging.is_published(batch):
-                self._start(Forget(self._root, batch))
+                forgetting = partial(jobs.forget_batch, root, batch)
+                self._start(active, forgetting, partial(self._recorded, active))
             case PublicationState.RESUMING:
-                self._start(Resume(self._root, batch, end=self._start_end))
+                resuming = partial(jobs.resume, root, batch, self._start_end)
+                self._start(active, resuming, lambda found: self._resumed(active, *found))
             case PublicationState.FLUSHING if self._flushed() >= active.end:
-                active.state = PublicationState.RECORDING
-                self._record(active, now_ms)
-            case PublicationState.RECORDING:
-                self._record(active, now_ms)
+                published = files.Published(batch.number, self._now_ms, active.final)
+                recording = partial(jobs.record_published, root, batch, published)
+                self._start(active, recording, partial(self._recorded, active))
             case PublicationState.APPENDING if (
                 active.checkpoint and self._flushed() >= active.noted
             ):
-                parts, position = active.parts, active.checkpoint
-                journal = Journal(active.noted, position, active.final, parts)
-                self._start(SaveCheckpoint(self._root, batch, journal=journal))
-            case _:
-                return
+                self._save_checkpoint(active, active.checkpoint)
 
-    def _record(self, active: Publication, now_ms: int) -> None:
-        published = Published(active.batch.number, now_ms, active.final)
-        self._start(RecordPublished(self._root, active.batch, published=published))
+    def _start(
+        self,
+        active: Publication,
+        work: Callable[[], Result],
+        then: Callable[[Result], None],
+        failed: Callable[[MqError], None] | None = None,
+    ) -> None:
+        """A job of a publication. A shortage is waited for; another error blocks it, where no other
+        end is given."""
 
-    def _take(self, done: StagingJob, now: float, now_ms: int, answer: Answer) -> None:
-        """Takes a job's result. An error blocks the publication; a full disk is tried again."""
-        if isinstance(done, Sweep):
-            with if_room():
-                self._staging.expire(done.old, now_ms)
-            return
-        if isinstance(done, MakeRoom):
-            self._made_room(done, now)
-            return
-        active = self._publications.get(done.batch)
-        if active is None or isinstance(done, StagingNote):
-            return
-        if done.error is not None:
-            self._job_failed(active, done, now, answer)
-            return
-        match done:
-            case Begin():
-                active.end = done.offset
-                self._append_from(active, BatchPosition(0, 0))
-            case Resume() if done.journal is not None:
-                active.parts, active.final = done.journal.parts, done.journal.final
-                active.needed, active.end = done.journal.offset, self._start_end
-                self._append_from(active, done.position)
-            case SaveCheckpoint() if done.journal is not None:
-                active.needed, active.checkpoint = done.journal.offset, None
-            case RecordPublished() | Forget():
-                self._staging.bytes -= done.freed
-                self._end(active, active.outcome, answer)
+        def fail(error: MqError) -> None:
+            if isinstance(error, ServiceNotAvailable):
+                log.warning("a publication waits", extra=fields(batch=active.batch, why=error))
+                active.retry_at = self._now + RETRY_S
+            elif failed is not None:
+                failed(error)
+            else:
+                self._block(active, error)
 
-    def _made_room(self, done: MakeRoom, now: float) -> None:
-        """Drops the batches that were found; the next round removes them, and looks again."""
-        self._room_is_wanted, self._staging.room.missing = False, 0
-        if self._staging.drop_untouched(done.abandoned, done.limit_ms):
-            self._room_is_wanted = True
-        elif not done.is_enough:
-            self._none_until = now + ABANDONED_EVERY_S
-            if done.error is not None:
-                details = fields(why=done.error, hint=done.error.hint)
-                log.error("abandoned batches cannot be removed", extra=details)
+        self._run(jobs.StagingJob(files.batch_dir(self._root, active.batch), work, then, fail))
 
-    def _append_from(self, active: Publication, position: BatchPosition) -> None:
-        active.source = StagedRecords(self._root, active.batch, active.parts, position)
+    def _run(self, job: jobs.StagingJob[Any]) -> None:
+        self._job = job
+        self._thread.start(job)
+
+    def _resumed(
+        self, active: Publication, journal: files.Journal, position: files.BatchPosition
+    ) -> None:
+        active.parts, active.final = journal.parts, journal.final
+        active.needed = journal.offset
+        self._append_from(active, self._start_end, position)
+
+    def _append_from(self, active: Publication, end: int, position: files.BatchPosition) -> None:
+        """Goes on after `position`; the records before it are in the log below `end`."""
+        self._seek(active, position)
         active.state = PublicationState.APPENDING
-        active.noted, active.checkpoint = active.end, None
+        active.end = active.noted = end
+        active.checkpoint = None
         if active.error is not None:
             active.error = None
-            clear_problem(self._root, active.batch)
+            files.clear_problem(self._root, active.batch)
 
-    def _job_failed(
-        self, active: Publication, done: StagingJob, now: float, answer: Answer
-    ) -> None:
-        error = done.error
-        assert error is not None
-        if isinstance(error, ServiceNotAvailable):
-            log.warning("a publication waits", extra=fields(batch=active.batch, why=error))
-            active.retry_at = now + RETRY_S
-            if isinstance(done, Begin):
-                active.state = PublicationState.WAITING
-        elif isinstance(done, SaveCheckpoint):
+    def _seek(self, active: Publication, position: files.BatchPosition) -> None:
+        active.close()
+        active.source = StagedRecords(self._root, active.batch, active.parts, position)
+
+    def _save_checkpoint(self, active: Publication, position: files.BatchPosition) -> None:
+        """Notes that all before a position is durable in the log: a restart begins there."""
+        offset = active.noted
+
+        def saved(_: None) -> None:
+            active.needed, active.checkpoint = offset, None
+
+        def failed(_: MqError) -> None:  # the older journal stays
             active.checkpoint = None
-        elif isinstance(done, Begin):
-            self._end(active, error, answer)
-        else:
-            if isinstance(done, Resume):
-                active.source = None
-            self._block(active, error, answer)
+
+        journal = files.Journal(offset, position, active.final, active.parts)
+        self._start(
+            active, partial(files.save_journal, self._root, active.batch, journal), saved, failed
+        )
+
+    def _recorded(self, active: Publication, freed: int) -> None:
+        self._staging.bytes -= freed
+        records = sum(part.records for part in active.parts)
+        self._end(active, Outcome(False, records, sum(part.bytes for part in active.parts)))
+
+    def _begin_other_job(self) -> None:
+        for one in self._publications.values():
+            if one.state is PublicationState.BLOCKED and not one.noticed:
+                one.noticed = True
+                why = f"{type(one.error).__name__}: {one.error}"
+                self._start_other(partial(files.save_problem, self._root, one.batch, why), _ignore)
+                return
+        staging, now_ms = self._staging, self._now_ms
+        if self._room_is_wanted or (staging.room.missing and self._now >= self._none_until):
+            limit_ms, missing = now_ms - staging.abandoned_ms, staging.room.missing
+            begun, look = frozenset(staging.begun), staging.room.look
+            work = partial(
+                jobs.make_room, self._root, lambda: max(missing, -look()), limit_ms, begun
+            )
+            self._start_other(work, partial(self._made_room, limit_ms), self._no_room_made)
+        elif self._now >= self._sweep_at:
+            self._sweep_at = self._now + SWEEP_EVERY_S
+            limit_ms = now_ms - staging.retention_ms
+            self._start_other(partial(_sweep, self._root, limit_ms), self._expire)
+
+    def _start_other(
+        self,
+        work: Callable[[], Result],
+        then: Callable[[Result], None],
+        failed: Callable[[MqError], None] = lambda _: None,
+    ) -> None:
+        self._run(jobs.StagingJob(files.staging_dir(self._root), work, then, failed))
+
+    def _expire(self, old: Old) -> None:
+        with if_room():
+            self._staging.expire(old, self._now_ms)
+
+    def _made_room(self, limit_ms: int, found: list[files.StagedBatch] | None) -> None:
+        """Drops the batches that were found; the next round removes them, and looks again."""
+        self._room_is_wanted, self._staging.room.missing = False, 0
+        if found is not None:
+            if self._staging.drop_untouched(found, limit_ms):
+                self._room_is_wanted = True
+            else:
+                self._none_until = self._now + ABANDONED_EVERY_S
+
+    def _no_room_made(self, error: MqError) -> None:
+        self._room_is_wanted, self._staging.room.missing = False, 0
+        self._none_until = self._now + ABANDONED_EVERY_S
+        details = fields(why=error, hint=error.hint)
+        log.error("abandoned batches cannot be removed", extra=details)
 
     # -- appending ----------------------------------------------------------------------------
 
@@ -472,7 +476,7 @@ class Publisher:
         if active is not None:
             active.retry_at = now + RETRY_S
 
-    def next_append(self, now: float, bytes_max: int, answer: Answer) -> AppendRequest | None:
+    def next_append(self, now: float, bytes_max: int) -> AppendRequest | None:
         """The records that the loop appends now. Pass the request to `appended` afterwards."""
         active = self._active()
         if (
@@ -487,19 +491,18 @@ class Publisher:
         try:
             chunk = active.source.next_chunk(min(bytes_max, PUBLISH_BYTES_MAX))
         except (MqError, OSError) as error:
-            active.close()
-            active.source = StagedRecords(self._root, active.batch, active.parts, before)
+            self._seek(active, before)
             if is_shortage(error):
                 active.retry_at = now + RETRY_S
             else:
-                self._block(active, error, answer)
+                self._block(active, error)
             return None
         if chunk is None:
             active.state = PublicationState.FLUSHING
             return None
         return AppendRequest(chunk.data, chunk.records)
 
-    def appended(self, request: AppendRequest, now: float, answer: Answer) -> None:
+    def appended(self, request: AppendRequest, now: float) -> None:
         """Takes the outcome of the append that `next_append` returned."""
         active = self._active()
         assert active is not None
@@ -509,18 +512,16 @@ class Publisher:
             if active.checkpoint is None and active.end >= active.noted + CHECKPOINT_BYTES:
                 active.noted, active.checkpoint = active.end, active.source.position
             return
-        active.close()
         part, record = active.source.position
-        again = BatchPosition(part, record - request.count)
-        active.source = StagedRecords(self._root, active.batch, active.parts, again)
+        self._seek(active, files.BatchPosition(part, record - request.count))
         if isinstance(request.error, ServiceNotAvailable):
             active.retry_at = now + RETRY_S
         else:
-            self._block(active, request.error, answer)
+            self._block(active, request.error)
 
     # -- ends ---------------------------------------------------------------------------------
 
-    def _block(self, active: Publication, error: MqError | OSError, answer: Answer) -> None:
+    def _block(self, active: Publication, error: MqError | OSError) -> None:
         """It cannot go on, and nobody guesses: others go on, a repeated request tries again."""
         if isinstance(error, OSError):
             found = error.strerror or "unreadable"
@@ -528,27 +529,35 @@ class Publisher:
         details = fields(batch=active.batch, why=error, hint=error.hint)
         log.error("a batch cannot be published", extra=details)
         active.state, active.error, active.noticed = PublicationState.BLOCKED, error, False
-        self._notify(active, error, answer)
+        self._notify(active, error)
 
-    def _end(self, active: Publication, outcome: Outcome | MqError, answer: Answer) -> None:
+    def _end(self, active: Publication, outcome: Outcome | MqError) -> None:
         active.close()
         del self._publications[active.batch]
-        self._staging.begun.discard(active.batch)
-        self._staging.forget(active.batch)
-        self._staging.note_query(active.batch.query)
+        self._staging.ended(active.batch)
         if not isinstance(outcome, MqError):
-            clear_problem(self._root, active.batch)
-        self._notify(active, outcome, answer)
+            files.clear_problem(self._root, active.batch)
+        self._notify(active, outcome)
 
-    def _notify(self, active: Publication, outcome: Outcome | MqError, answer: Answer) -> None:
+    def _notify(self, active: Publication, outcome: Outcome | MqError) -> None:
         waiters, active.waiters = active.waiters, []
         for waiter in waiters:
-            answer(waiter, outcome)
+            self._answer(waiter, outcome)
 
-    def close(self, answer: Answer) -> None:
+    def close(self) -> None:
         """The writer stops: what has begun goes on at the next start. Waits for a running job."""
         error = ServiceNotAvailable("the node is stopping", "publish it again when it is back")
         for one in self._publications.values():
-            self._notify(one, error, answer)
+            self._notify(one, error)
             one.close()
         self._thread.close()
+
+
+def _sweep(root: Path, limit_ms: int) -> Old:
+    """Empties the trash, and looks for what nobody asks for any more."""
+    files.sweep(root)
+    return find_old(root, limit_ms)
+
+
+def _ignore(_: object) -> None:
+    """The end of a job that is for itself."""

@@ -25,41 +25,14 @@ from node.runtime import disk
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
 from node.runtime.shortage import refusal_for, room_below
+from node.store import staging_files as files
 from node.store.checkpoints import own_dir
-from node.store.staging_files import (
-    Frame,
-    Published,
-    StagedBatch,
-    StageSummary,
-    batch_dir,
-    frame_bytes,
-    frames_of,
-    journal_path,
-    list_batches,
-    list_queries,
-    list_stages,
-    load_published,
-    make_trash,
-    move_to_trash,
-    query_dir,
-    stage_path,
-    staged_bytes,
-    staging_dir,
-    touched_ms,
-)
 from node.writer.appender import AppendRequest
 from node.writer.log.retention import LOOK_EVERY_S, staging_ratio
 from node.writer.requests import batch_of, refuse_payload
 from node.writer.topic_table import TopicTable
+from protocol import errors
 from protocol.derived.dispatch_request import look_up
-from protocol.errors import (
-    BadRequest,
-    IllegalMessage,
-    MessageTooLarge,
-    NodeBusy,
-    NotAllowed,
-    ServiceNotAvailable,
-)
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR
 from protocol.record.append import Sealer
 from protocol.record.columns import RecordColumns, scan
@@ -92,7 +65,7 @@ FRAMES_AHEAD_MAX = 64
 class StageRequest:
     """A frame of records; `crc` is that of the payload."""
 
-    batch: StagedBatch
+    batch: files.StagedBatch
     stage: str
     frame: int
     append: AppendRequest
@@ -109,7 +82,7 @@ class Stage:
     end: int = 0
     """Where the next frame begins in the file."""
 
-    def add(self, frame: Frame) -> None:
+    def add(self, frame: files.Frame) -> None:
         """Counts a frame that is in the file."""
         self.crcs.append(frame.crc)
         self.records += frame.records
@@ -120,16 +93,8 @@ class Stage:
 class Old(NamedTuple):
     """What is past its retention: unpublished batches, and queries without any."""
 
-    batches: list[StagedBatch]
+    batches: list[files.StagedBatch]
     queries: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class StageState:
-    """The answer to a client: its stage so far, or that the batch is published already."""
-
-    stage: Stage
-    published: bool = False
 
 
 class Staging:
@@ -148,41 +113,44 @@ class Staging:
         self._checker = Sealer(rules)
         self._topics = topics
         self._record_bytes_max = record_bytes_max
-        self._stages: dict[StagedBatch, dict[str, Stage]] = {}
-        self._queries = set(list_queries(root))
-        self.bytes = sum(staged_bytes(query_dir(root, query)) for query in self._queries)
+        self._stages: dict[files.StagedBatch, dict[str, Stage]] = {}
+        self._queries = set(files.list_queries(root))
+        self.bytes = sum(
+            files.staged_bytes(files.query_dir(root, query)) for query in self._queries
+        )
         self.room = StagingRoom(settings, partial(room_left, root, settings))
-        self.begun: set[StagedBatch] = set()
+        self.begun: set[files.StagedBatch] = set()
         """Batches whose publication has begun: nothing more is staged for them."""
 
-    def published(self, query: str) -> Published | None:
+    def published(self, query: str) -> files.Published | None:
         """The last published batch of a query. Raises StoreDamaged."""
-        return load_published(self.root, query) if query in self._queries else None
+        return files.load_published(self.root, query) if query in self._queries else None
 
-    def is_published(self, batch: StagedBatch) -> bool:
+    def is_published(self, batch: files.StagedBatch) -> bool:
         """Whether the batch, or one after it, is recorded. Raises StoreDamaged."""
         last = self.published(batch.query)
         return last is not None and batch.number <= last.number
 
-    def put(self, request: StageRequest) -> StageState:
-        """Stages a frame, or finds that it is there already.
+    def put(self, request: StageRequest) -> Stage | None:
+        """Stages a frame, or finds that it is there already; returns the stage so far, None if the
+        batch is published already.
 
         Raises what an append of its records would be refused with, NodeBusy where frames before it
         are missing, NotAllowed over a limit, ServiceNotAvailable when the disk is full.
         """
         batch = request.batch
         if batch in self.begun or self.is_published(batch):
-            return StageState(Stage(), published=True)
+            return None
         stages = self._stages.get(batch, {})
         stage = stages.get(request.stage) or self._found(batch, request.stage)
         number, crc = request.frame, request.crc
         if number < len(stage.crcs):
             if stage.crcs[number] != crc:
-                raise BadRequest(
+                raise errors.BadRequest(
                     f"frame {number} of stage {request.stage} is there with other records",
                     "stage under another id",
                 )
-            return StageState(stage)
+            return stage
         if number > len(stage.crcs):
             self._refuse_gap(request, len(stage.crcs))
         self._check_limits(request, stages, stage)
@@ -190,30 +158,35 @@ class Staging:
         self._write(request, stage)
         self._queries.add(batch.query)
         self._stages.setdefault(batch, {})[request.stage] = stage
-        return StageState(stage)
+        return stage
 
-    def _found(self, batch: StagedBatch, name: str) -> Stage:
+    def _found(self, batch: files.StagedBatch, name: str) -> Stage:
         """A stage of the files: a writer before this one may have taken its first frames."""
         stage = Stage()
-        for frame in frames_of(stage_path(self.root, batch, name)):
+        for frame in files.frames_of(files.stage_path(self.root, batch, name)):
             stage.add(frame)
         return stage
 
     def _refuse_gap(self, request: StageRequest, following: int) -> None:
         what = f"frame {request.frame} of stage {request.stage} came, {following} is the next"
         if request.frame - following <= FRAMES_AHEAD_MAX:
-            raise NodeBusy(what, "send the frames between, then this one again")
-        raise BadRequest(what, "stage under another id, from frame 0 on")
+            raise errors.NodeBusy(what, "send the frames between, then this one again")
+        raise errors.BadRequest(what, "stage under another id, from frame 0 on")
 
     def _check_limits(self, request: StageRequest, stages: dict[str, Stage], stage: Stage) -> None:
         if len(stage.crcs) >= FRAMES_MAX:
-            raise NotAllowed(f"stage {request.stage} has {FRAMES_MAX} frames", "use larger frames")
+            raise errors.NotAllowed(
+                f"stage {request.stage} has {FRAMES_MAX} frames", "use larger frames"
+            )
         if not stage.crcs and len(stages) >= STAGES_MAX:
-            raise NotAllowed(f"{request.batch} has {STAGES_MAX} stages", "use fewer partitions")
+            raise errors.NotAllowed(
+                f"{request.batch} has {STAGES_MAX} stages", "use fewer partitions"
+            )
         if request.batch.query not in self._queries and len(self._queries) >= QUERIES_MAX:
-            raise NotAllowed(
+            raise errors.NotAllowed(
                 f"{QUERIES_MAX} queries have staged batches or are remembered",
-                f"remove the folders of queries that have ended from {staging_dir(self.root)}",
+                "remove the folders of queries that have ended from"
+                f" {files.staging_dir(self.root)}",
             )
         self.room.check(self.bytes, len(request.append.records))
 
@@ -223,7 +196,7 @@ class Staging:
         columns = scan(request.records, base=None, sealed=False).columns
         over = np.flatnonzero(columns.size > self._record_bytes_max)
         if len(over):
-            raise MessageTooLarge(
+            raise errors.MessageTooLarge(
                 f"record {over[0]} of the batch has {columns.size[over[0]]} bytes, a segment of the"
                 f" log takes {self._record_bytes_max}",
                 "send smaller messages",
@@ -232,19 +205,19 @@ class Staging:
             self._topics.check_queue(self._topics.would_take(part.topic), part.queue_id)
         without = _first_without_unique_key(columns)
         if without is not None:
-            raise IllegalMessage(
+            raise errors.IllegalMessage(
                 f"record {without} of the batch has no {UNIQUE_KEY}, by which a staged record is"
                 " found again after a crash",
                 "give each a unique key",
             )
 
     def _write(self, request: StageRequest, stage: Stage) -> None:
-        path = stage_path(self.root, request.batch, request.stage)
+        path = files.stage_path(self.root, request.batch, request.stage)
         records = request.append.records
-        frame = frame_bytes(request.frame, request.append.count, records)
+        frame = files.frame_bytes(request.frame, request.append.count, records)
         try:
             if not stage.crcs:
-                make_trash(self.root)
+                files.make_trash(self.root)
                 disk.make_dir(path.parent)
             descriptor = disk.open_file(path, create=True, own=True)
             try:
@@ -256,15 +229,15 @@ class Staging:
         except OSError as error:
             if error.errno in disk.PASSING:
                 raise refusal_for(error, str(path)) from None
-            raise ServiceNotAvailable(
+            raise errors.ServiceNotAvailable(
                 f"{path} cannot be written: {error.strerror}", "mend the disk; staging goes on"
             ) from None
         start = stage.end + len(frame) - len(records)
-        stage.add(Frame(start, request.append.count, len(records), request.crc))
+        stage.add(files.Frame(start, request.append.count, len(records), request.crc))
         self.bytes += len(frame)
         self.room.take(len(frame))
 
-    def drop(self, batch: StagedBatch, stage: str | None) -> int:
+    def drop(self, batch: files.StagedBatch, stage: str | None) -> int:
         """Removes one stage, or all of a batch; returns how many there were.
 
         A batch whose publication has begun stays: it ends by itself. Dropped files are moved aside,
@@ -273,14 +246,14 @@ class Staging:
         if batch in self.begun:
             return 0
         if stage is None:
-            stages = list_stages(self.root, batch)
-            if batch_dir(self.root, batch).is_dir():
-                size = staged_bytes(batch_dir(self.root, batch))
-                self._discard(batch_dir(self.root, batch))
+            stages = files.list_stages(self.root, batch)
+            if files.batch_dir(self.root, batch).is_dir():
+                size = files.staged_bytes(files.batch_dir(self.root, batch))
+                self._discard(files.batch_dir(self.root, batch))
                 self.bytes -= size
-            self.forget(batch)
+            self._stages.pop(batch, None)
             return len(stages)
-        path = stage_path(self.root, batch, stage)
+        path = files.stage_path(self.root, batch, stage)
         self._stages.get(batch, {}).pop(stage, None)
         if not path.exists():
             return 0
@@ -290,40 +263,40 @@ class Staging:
 
     def _discard(self, folder: Path) -> None:
         try:
-            move_to_trash(self.root, folder)
+            files.move_to_trash(self.root, folder)
         except OSError as error:
             if error.errno not in disk.DISK_FULL:
                 raise
             why = f"disk_full: {folder} cannot be moved aside: {error.strerror}"
-            raise ServiceNotAvailable(why, "free space, then drop it again") from None
+            raise errors.ServiceNotAvailable(why, "free space, then drop it again") from None
 
-    def forget(self, batch: StagedBatch) -> None:
-        """The batch's folder has gone, or goes."""
+    def ended(self, batch: files.StagedBatch) -> None:
+        """Its publication is over; the folder of its query stays."""
+        self.begun.discard(batch)
         self._stages.pop(batch, None)
-
-    def note_query(self, query: str) -> None:
-        """It has a folder."""
-        self._queries.add(query)
+        self._queries.add(batch.query)
 
     def expire(self, found: Old, now_ms: int) -> None:
         """Drops what was found to be too old, unless it has been touched since."""
         self.drop_untouched(found.batches, now_ms - self.retention_ms)
         for query in found.queries:
-            if query_dir(self.root, query).is_dir() and not list_batches(self.root, query):
-                with suppress(ServiceNotAvailable):
-                    self._discard(query_dir(self.root, query))
+            if files.query_dir(self.root, query).is_dir() and not files.list_batches(
+                self.root, query
+            ):
+                with suppress(errors.ServiceNotAvailable):
+                    self._discard(files.query_dir(self.root, query))
                     self._queries.discard(query)
 
-    def drop_untouched(self, batches: Iterable[StagedBatch], limit_ms: int) -> int:
+    def drop_untouched(self, batches: Iterable[files.StagedBatch], limit_ms: int) -> int:
         """Drops those that have not been touched since `limit_ms`; returns how many."""
         dropped = 0
         for batch in batches:
-            folder = batch_dir(self.root, batch)
-            if not folder.is_dir() or touched_ms(folder) >= limit_ms or batch in self.begun:
+            folder = files.batch_dir(self.root, batch)
+            if not folder.is_dir() or files.touched_ms(folder) >= limit_ms or batch in self.begun:
                 continue
             try:
                 self.drop(batch, None)
-            except ServiceNotAvailable as error:
+            except errors.ServiceNotAvailable as error:
                 details = fields(batch=batch, why=error.reason)
                 log.warning("a batch that nobody publishes cannot be dropped", extra=details)
                 continue
@@ -365,7 +338,7 @@ class StagingRoom:
         room. `staged`: the bytes of all stages."""
         limit = self._settings.staging_bytes_max
         if limit and staged + size > limit:
-            raise NotAllowed(
+            raise errors.NotAllowed(
                 f"{staged} bytes are staged, staging_bytes_max is {limit}",
                 "publish or drop what is staged, or raise the setting",
             )
@@ -383,7 +356,7 @@ class StagingRoom:
             f" {staging_ratio(self._settings)} % of the disk: {size} more could not be published"
         )
         self._note(why)
-        raise ServiceNotAvailable(
+        raise errors.ServiceNotAvailable(
             why, "free space, or publish or drop what is staged; staging then goes on by itself"
         )
 
@@ -403,8 +376,8 @@ class StagingRoom:
 class PublishRequest:
     """The stages to publish, in this order."""
 
-    batch: StagedBatch
-    parts: tuple[StageSummary, ...]
+    batch: files.StagedBatch
+    parts: tuple[files.StageSummary, ...]
     final: bool
 
 
@@ -414,10 +387,10 @@ def parse_stage(header: Header, payload: bytes | None) -> StageRequest:
         refuse_payload(payload)
     query, batch, stage, frame, records, size, crc, sizes = STAGE.values(header)
     if header.get("queue") is not None:
-        raise BadRequest("stage takes no field queue", "each record names its own queue")
+        raise errors.BadRequest("stage takes no field queue", "each record names its own queue")
     append = batch_of(payload, records, size, crc, sizes, any_queue=False)
     append.check_crc()
-    return StageRequest(StagedBatch(query, batch), stage, frame, append, crc)
+    return StageRequest(files.StagedBatch(query, batch), stage, frame, append, crc)
 
 
 def parse_publish(header: Header, payload: bytes | None) -> PublishRequest:
@@ -425,42 +398,42 @@ def parse_publish(header: Header, payload: bytes | None) -> PublishRequest:
     asked = PUBLISH.parse(header)
     lines = (payload or b"").decode("ascii", "replace").split("\n")[:-1]
     if len(lines) != asked.stages:
-        raise BadRequest(
+        raise errors.BadRequest(
             f"the header says {asked.stages} stages, the payload has {len(lines)} lines",
             "one line for each: stage frames records bytes",
         )
     parts = tuple(_part(line) for line in lines)
     if len({part.stage for part in parts}) < len(parts):
-        raise BadRequest("a stage stands there twice", "name each once")
-    return PublishRequest(StagedBatch(asked.query, asked.batch), parts, asked.final)
+        raise errors.BadRequest("a stage stands there twice", "name each once")
+    return PublishRequest(files.StagedBatch(asked.query, asked.batch), parts, asked.final)
 
 
-def parse_unstage(header: Header, payload: bytes | None) -> tuple[StagedBatch, str | None]:
+def parse_unstage(header: Header, payload: bytes | None) -> tuple[files.StagedBatch, str | None]:
     """The batch, and the stage where only one is meant. Raises BadRequest."""
     if payload is not None:
-        raise BadRequest("unstage is one frame, two came")
+        raise errors.BadRequest("unstage is one frame, two came")
     asked = UNSTAGE.parse(header)
-    return StagedBatch(asked.query, asked.batch), asked.stage
+    return files.StagedBatch(asked.query, asked.batch), asked.stage
 
 
-def _part(line: str) -> StageSummary:
+def _part(line: str) -> files.StageSummary:
     words = line.split(" ")
     if len(words) != 4 or not all(word.isdecimal() and len(word) < 19 for word in words[1:]):
-        raise BadRequest(f"{line[:80]!a} is no stage", "write: stage frames records bytes")
-    return StageSummary(staging_id("stage", words[0]), *map(int, words[1:]))
+        raise errors.BadRequest(f"{line[:80]!a} is no stage", "write: stage frames records bytes")
+    return files.StageSummary(staging_id("stage", words[0]), *map(int, words[1:]))
 
 
 class Idle(NamedTuple):
     """A batch whose publication has not begun, and when it was last written to."""
 
     touched_ms: int
-    batch: StagedBatch
+    batch: files.StagedBatch
     bytes: int
 
 
-def first_to_go(idle: Sequence[Idle], wanted: int) -> list[StagedBatch]:
+def first_to_go(idle: Sequence[Idle], wanted: int) -> list[files.StagedBatch]:
     """The batches that were untouched for longest, until they have `wanted` bytes together."""
-    chosen: list[StagedBatch] = []
+    chosen: list[files.StagedBatch] = []
     freed = 0
     for one in sorted(idle)[:DROPPED_AT_ONCE_MAX]:
         if freed >= wanted:
@@ -480,9 +453,9 @@ def room_left(root: Path, settings: Settings) -> int:
 def find_old(root: Path, limit_ms: int) -> Old:
     """The batches not touched since `limit_ms`, and the queries that ended before. Only reads."""
     old = Old([one.batch for one in find_idle(root, limit_ms)], [])
-    for query in list_queries(root):
-        if not list_batches(root, query):
-            last = load_published(root, query)
+    for query in files.list_queries(root):
+        if not files.list_batches(root, query):
+            last = files.load_published(root, query)
             if last is None or (last.final and last.time_ms < limit_ms):
                 old.queries.append(query)
     return old
@@ -491,14 +464,14 @@ def find_old(root: Path, limit_ms: int) -> Old:
 def find_idle(root: Path, limit_ms: int) -> list[Idle]:
     """The batches without a journal that nobody has touched since `limit_ms`. Changes nothing."""
     found: list[Idle] = []
-    for query in list_queries(root):
-        for batch in list_batches(root, query):
-            folder = batch_dir(root, batch)
+    for query in files.list_queries(root):
+        for batch in files.list_batches(root, query):
+            folder = files.batch_dir(root, batch)
             # The writer's loop may drop it at this moment.
             with suppress(FileNotFoundError):
-                touched = touched_ms(folder)
-                if touched < limit_ms and not journal_path(root, batch).exists():
-                    found.append(Idle(touched, batch, staged_bytes(folder)))
+                touched = files.touched_ms(folder)
+                if touched < limit_ms and not files.journal_path(root, batch).exists():
+                    found.append(Idle(touched, batch, files.staged_bytes(folder)))
     return found
 
 

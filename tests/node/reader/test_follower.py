@@ -40,7 +40,7 @@ class Following:
         """The log grows, and the queue workers say so."""
         self.reader.living.publish(end)
         for number, worker in enumerate(self.reader.living.workers, 1):
-            worker.publish(hints=worker.hints + number)
+            worker.publish(growths=worker.growths + number)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def following(
         made = Following(reader, page, context)
         made.turn()
         yield made, where
-        made.follower._hints.close()
+        made.follower._wakeup.close()
         made.follower._workers.close()
     context.term()
 

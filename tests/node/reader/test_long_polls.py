@@ -52,7 +52,7 @@ def test_an_answered_pull_does_not_come_due() -> None:
     assert len(holds) == 0
     assert holds.next_deadline() is None
     assert list(holds.take_due(99)) == []
-    assert not holds.waits_for(A)
+    assert A not in holds.queues()
 
 
 def test_one_pull_too_many_is_refused_as_busy_and_room_comes_back() -> None:

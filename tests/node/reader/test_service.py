@@ -12,7 +12,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from node.reader.growth_notices import News
 from node.reader.service import ReaderService, ReaderStats
 from node.runtime.state_page import DAMAGED, RUNNING, STARTING
 from node.runtime.stats import SUM, Counts
@@ -31,7 +30,7 @@ from node.store.config.topics_file import TopicsFile
 from node.store.opening import RunningStore
 from node.store.query.pull import TransferLimits
 from protocol.errors import BadRequest
-from protocol.ids import Queue
+from protocol.ids import Queue, shard_of
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, TOPICS_FILE, offset_file_name
 from protocol.record.codec import Record, decode
 from protocol.wire.frames import Header, pack
@@ -127,10 +126,10 @@ class Desk:
         return self.sent[-1]
 
     def grow(self, end: int, *queues: Queue) -> None:
-        """The log becomes readable up to `end`; these queues are named as grown."""
+        """The log becomes readable up to `end`; the workers of these queues have placed more."""
         self.living.publish(end)
         self.store.refresh()
-        self.service.desk.wake(News(set(queues), set()))
+        self.service.desk.wake({shard_of(queue, self.living.shards) for queue in queues})
 
     def close(self) -> None:
         self.store.close()
@@ -508,7 +507,9 @@ def test_a_held_pull_is_answered_when_its_queue_has_grown(waiting: tuple[Desk, S
     hold(reader, where)
     reader.grow(where.before, where.queue)
     assert reader.sent == []
-    reader.grow(where.after, Queue(where.queue.topic, where.queue.queue_id + 1))
+    ours = shard_of(where.queue, 2)
+    others = (Queue(where.queue.topic, number) for number in range(99))
+    reader.grow(where.after, next(one for one in others if shard_of(one, 2) != ours))
     assert reader.sent == []
     reader.grow(where.after, where.queue)
     (reply,) = reader.sent
@@ -524,7 +525,7 @@ def test_a_held_pull_is_found_when_every_hint_was_lost(waiting: tuple[Desk, Spot
     hold(reader, where)
     reader.living.publish(where.after)
     reader.store.refresh()
-    reader.service.desk.wake(News(set(), {0, 1}))
+    reader.service.desk.wake({0, 1})
     assert [reply.header["status"] for reply in reader.sent] == ["FOUND"]
 
 
@@ -789,10 +790,10 @@ def test_a_filter_that_refuses_thousands_of_messages_lets_others_have_their_turn
     (held,) = reader.service.desk.holds.of(where.queue)
     held.next_offset = max(0, where.offset - 200)
     looks = 0
-    reader.service.desk.wake(News({where.queue}, set()))
+    reader.service.desk.wake({0, 1})
     while reader.service.desk.unfinished:
         looks += 1
-        reader.service.desk.wake(News(set(), set()))
+        reader.service.desk.wake(set())
     assert looks >= 2
     assert held.next_offset == where.offset
     assert len(reader.service.desk.holds) == 1

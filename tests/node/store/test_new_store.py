@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from node.runtime.locks import StoreLock
-from node.store.identity.places import check_created, create_store
+from node.runtime.process import check_created
+from node.store.identity.places import create_store
 from protocol.errors import NotAStore, StoreLocked
 
 

@@ -206,7 +206,7 @@ def test_a_page_that_another_file_has_taken_the_name_of_is_noticed(
     assert live.pages.are_gone()
     other.rename(path)
     assert live.pages.are_replaced()
-    assert live.pages.hints() == [0, 0], "whoever asks looks at the same mapping"
+    assert live.pages.growths() == [0, 0], "whoever asks looks at the same mapping"
     assert live.pages.are_replaced()
 
 
