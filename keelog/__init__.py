@@ -204,6 +204,7 @@ _HOMES = (
     "keelog.client.transport.exchange",
     "keelog.client.send.bulk_send",
     "keelog.client.messages",
+    "keelog.client.subscription",
     "keelog.client.results",
     "keelog.client.groups",
     "protocol.errors",

@@ -1,4 +1,4 @@
-"""Receipts of messages, made on demand from the node's answer to `append`."""
+"""The fields of `append`, and the receipts that are made of its answer, on demand."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
@@ -14,6 +14,7 @@ from keelog.client.transport.exchange import NodeAnswer
 from protocol.errors import BadRequest, MqError, OutcomeUnknownError, SendTimeout
 from protocol.ids import offset_message_id, parse_host
 from protocol.kernel import loader
+from protocol.record.encode import ANY_QUEUE
 
 T = TypeVar("T")
 Results = Sequence[Receipt] | MqError
@@ -22,6 +23,39 @@ _UNREADABLE = (MqError, LookupError, ValueError, TypeError)
 """Raised by reading an answer of another shape than expected."""
 _receipt_of = cast(Callable[[tuple[Any, ...]], Receipt], partial(tuple.__new__, Receipt))
 """`Receipt._make` without its detour by Python."""
+
+
+class Later(NamedTuple):
+    """The field of an append by which a message comes later, and its value."""
+
+    field: str
+    value: int
+
+
+def append_fields(
+    records: bytes | memoryview,
+    count: int,
+    crc: int,
+    any_queue: bool,
+    wait: str | None,
+    once: bool,
+    later: Later | None,
+    right: str | None = None,
+) -> dict[str, Any]:
+    """The fields of `append`, as `protocol.requests` declares them."""
+    fields: dict[str, Any] = {"count": count, "bytes": len(records), "crc": crc}
+    if any_queue:
+        fields["queue"] = ANY_QUEUE
+    if wait is not None:
+        fields["wait"] = wait
+    if right is not None:
+        fields["right"] = right
+    if later is not None:
+        fields[later.field] = later.value
+    if once and (later is None or later.field == "delay_level"):
+        # A timer's answer names its time, which is another one with each attempt.
+        fields["once"] = True
+    return fields
 
 
 class BatchReceipt(Sequence[Receipt]):
@@ -179,6 +213,25 @@ def check_count(found: int, sent: int) -> None:
     """Raises BadRequest for an answer about other records."""
     if found != sent:
         raise BadRequest(f"the answer to append counts {found} records, {sent} were sent")
+
+
+def lone_receipt(topic: str, queue_id: int, unique_key: str, header: Mapping[str, Any]) -> Receipt:
+    """The receipt of one message that was sent by itself.
+
+    Raises BadRequest when the answer is about another one, and what a header without the right
+    fields raises.
+    """
+    ((found, number, queue_offset, rows),) = header["queues"]
+    check_count(rows, 1)
+    if found != topic or not (queue_id in (ANY_QUEUE, number) or "repeated" in header):
+        raise BadRequest(f"the answer to append is about {found}, not {topic}")
+    physical = header["physical_offset"]
+    return Receipt(
+        header["status"], topic, number, queue_offset, physical,
+        f"{id_start(header['store_host'])}{physical:0{OFFSET_HEX_CHARS}X}",
+        unique_key, header["flushed"], header["store_timestamp"],
+        header.get("deliver_ms", 0),
+    )  # fmt: skip
 
 
 def error_of(error: MqError, topic: str, unique_key: str) -> MqError:

@@ -17,14 +17,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keelog.client.messages import ordered_queue
-from keelog.client.operations import DEFAULT_WRITE_QUEUES
 from keelog.client.results import Receipt, TopicInfo
 from keelog.client.send.receipts import (
     OFFSET_HEX_CHARS,
     BatchReceipt,
+    Later,
     Results,
+    append_fields,
     check_count,
     id_start,
+    lone_receipt,
     read_receipts,
     repeats_of,
 )
@@ -35,15 +37,10 @@ from protocol.record.encode import ANY_QUEUE, EncodedBatch
 
 TOPICS_S_MAX = 30.0
 """The client asks for the queues of topics again after this time, as RocketMQ's clients do."""
+DEFAULT_WRITE_QUEUES = 8
+"""The queues of a topic that a send creates."""
 _QUEUE_ID = struct.Struct(">i")
 _QUEUE_ID_AT = SHORT_HEAD.offsets["queue_id"]
-
-
-class Later(NamedTuple):
-    """The field of an append by which a message comes later, and its value."""
-
-    field: str
-    value: int
 
 
 class EncodedMessage(NamedTuple):
@@ -111,22 +108,10 @@ class BatchRequest(NamedTuple):
 
     def call(self, batch: "RecordBatch", done: Callable[[Outcome], None]) -> Call:
         """The request of a batch as a call."""
-        fields: dict[str, Any] = {
-            "count": len(self.sizes),
-            "bytes": len(self.records),
-            "crc": self.crc,
-        }
-        if self.any_queue:
-            fields["queue"] = ANY_QUEUE
-        if batch.wait is not None:
-            fields["wait"] = batch.wait
-        if batch.right is not None:
-            fields["right"] = batch.right
-        if self.later is not None:
-            fields[self.later.field] = self.later.value
-        if batch.once and (self.later is None or self.later.field == "delay_level"):
-            # A timer's answer names its time, which is another one with each attempt.
-            fields["once"] = True
+        fields = append_fields(
+            self.records, len(self.sizes), self.crc, self.any_queue,
+            batch.wait, batch.once, self.later, batch.right,
+        )  # fmt: skip
         return Call(
             NodeRole.WRITER, "append", fields, batch.deadline,
             payload=self.records, repeatable=False, done=done,
@@ -140,7 +125,8 @@ class BatchRequest(NamedTuple):
         """
         entries = self.entries
         if len(entries) == 1:
-            return (_lone_receipt(entries[0], header),)
+            entry = entries[0]
+            return (lone_receipt(entry.topic, entry.queue_id, entry.unique_key, header),)
         if self.any_queue:
             # Not the entries: these hold the records.
             keys = [entry.unique_key for entry in entries]
@@ -154,7 +140,11 @@ class BatchRequest(NamedTuple):
         if len(repeated) == len(entries):
             count = len(repeated)  # the queue is that of a first message
         check_count(count, len(entries))
-        host, status, flushed = id_start(header["store_host"]), header["status"], header["flushed"]
+        host, status, flushed = (
+            id_start(header["store_host"]),
+            header["status"],
+            header["flushed"],
+        )
         time, physical = header["store_timestamp"], header["physical_offset"]
         found: list[Receipt] = []
         for entry, size, queue_id in zip(entries, self.sizes, self.queue_ids, strict=True):
@@ -174,20 +164,11 @@ class BatchRequest(NamedTuple):
         return found
 
 
-def _lone_receipt(entry: EncodedMessage, header: Mapping[str, Any]) -> Receipt:
-    """As `BatchRequest.receipts`, for one entry: most waiting sends are."""
-    ((topic, queue_id, queue_offset, rows),) = header["queues"]
-    check_count(rows, 1)
-    is_there = entry.queue_id in (ANY_QUEUE, queue_id) or "repeated" in header
-    if topic != entry.topic or not is_there:
-        raise BadRequest(f"the answer to append is about {topic}, not {entry.topic}")
-    physical = header["physical_offset"]
-    return Receipt(
-        header["status"], topic, queue_id, queue_offset, physical,
-        f"{id_start(header['store_host'])}{physical:0{OFFSET_HEX_CHARS}X}",
-        entry.unique_key, header["flushed"], header["store_timestamp"],
-        header.get("deliver_ms", 0),
-    )  # fmt: skip
+def in_queue(entry: EncodedMessage, queue_id: int) -> EncodedMessage:
+    """The message for a queue that the client has chosen."""
+    record = bytearray(entry.record)
+    _QUEUE_ID.pack_into(record, _QUEUE_ID_AT, queue_id)
+    return entry._replace(record=bytes(record), queue_id=queue_id)
 
 
 @dataclass(slots=True, eq=False)
@@ -250,7 +231,6 @@ class EntryBatch(RecordBatch):
     entries: Sequence[EncodedMessage]
 
     def open_topics(self) -> AbstractSet[str]:
-        """The topics of which the client has to choose a queue."""
         left = self._topics_left_to_node()
         return {
             entry.topic
@@ -263,12 +243,7 @@ class EntryBatch(RecordBatch):
         entries = self.entries
         if len(entries) != 1 or not self.one_queue or entries[0].order_by is not None:
             return None
-        record, queue_id = entries[0].record, entries[0].queue_id
-        any_queue = queue_id == ANY_QUEUE
-        return BatchRequest(
-            record, (len(record),), zlib.crc32(record), any_queue, entries, (queue_id,),
-            entries[0].later,
-        )  # fmt: skip
+        return request_of(entries, entries[0].record, (entries[0].queue_id,))
 
     def _topics_left_to_node(self) -> AbstractSet[str]:
         """The topics whose entries all go to a queue that the node chooses.
@@ -314,11 +289,10 @@ class EntryBatch(RecordBatch):
         found = [_placed_request(placed, queues)] if placed else []
         for entries in left.values():
             records = b"".join(entry.record for entry in entries)
-            found.append(_request(entries, records, (ANY_QUEUE,)))
+            found.append(request_of(entries, records, (ANY_QUEUE,)))
         return found
 
     def end(self, request: BatchRequest, outcome: Outcome) -> None:
-        """Delivers the receipts of a request, or its error."""
         results: Results
         if isinstance(outcome, MqError):
             results = outcome
@@ -327,7 +301,6 @@ class EntryBatch(RecordBatch):
         self.deliver(request.entries, results)
 
     def fail(self, error: MqError) -> None:
-        """Ends all of it without receipts."""
         self.deliver(self.entries, error)
 
     def relearned(self, request: BatchRequest) -> "EntryBatch":
@@ -359,7 +332,7 @@ def _placed_request(entries: Sequence[EncodedMessage], queues: WriteQueues) -> B
     """The client chooses the queues that are open still."""
     queue_ids = [entry.queue_id for entry in entries]
     if ANY_QUEUE not in queue_ids:
-        return _request(entries, b"".join(entry.record for entry in entries), queue_ids)
+        return request_of(entries, b"".join(entry.record for entry in entries), queue_ids)
     records = bytearray().join(entry.record for entry in entries)
     start = _QUEUE_ID_AT
     for row, entry in enumerate(entries):
@@ -367,10 +340,10 @@ def _placed_request(entries: Sequence[EncodedMessage], queues: WriteQueues) -> B
             queue_ids[row] = queues.queue_for(entry.topic, entry.order_by)
             _QUEUE_ID.pack_into(records, start, queue_ids[row])
         start += len(entry.record)
-    return _request(entries, bytes(records), queue_ids)
+    return request_of(entries, bytes(records), queue_ids)
 
 
-def _request(
+def request_of(
     entries: Sequence[EncodedMessage], records: bytes, queue_ids: Sequence[int]
 ) -> BatchRequest:
     """Of entries that all have a queue, or all have none."""
@@ -449,11 +422,9 @@ class ColumnBatch(RecordBatch):
         return BatchReceipt(columns.topic, columns.encoded.sizes, columns.unique_keys, header)
 
     def fail(self, error: MqError) -> None:
-        """Ends it without a receipt."""
         self.done(error)
 
     def relearned(self, request: BatchRequest) -> "ColumnBatch":
-        """Itself."""
         self.has_relearned = True
         return self
 
