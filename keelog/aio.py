@@ -44,7 +44,7 @@ from keelog.client.options import (
 )
 from keelog.client.send.encode import cancelling
 from keelog.client.send.producer import Producer as PlainProducer
-from keelog.client.send.receipts import BatchReceipt
+from keelog.client.send.record_batch import BatchReceipt
 from keelog.client.subscription import Start, TailOptions
 from keelog.client.transport.exchange import Retry
 from keelog.client.transport.routes import Routes

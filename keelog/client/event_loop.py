@@ -25,8 +25,7 @@ from keelog.client.operations import Operation
 from keelog.client.options import SendOptions
 from keelog.client.results import Receipt
 from keelog.client.send.encode import NOT_TAKEN, Encoder, MessageBatch
-from keelog.client.send.receipts import BatchReceipt, Results
-from keelog.client.send.record_batch import ColumnBatch, EncodedMessage
+from keelog.client.send.record_batch import BatchReceipt, ColumnBatch, EncodedMessage, Results
 from keelog.client.send.sender import HELD_S_MAX, SEND_BYTES_MAX, SEND_RECORDS_MAX, UNDER_WAY_MAX
 from keelog.client.transport.direct import Channel, ZmtpConnection
 from keelog.client.transport.exchange import Call, Decision, NodeRole

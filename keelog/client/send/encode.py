@@ -28,8 +28,7 @@ from keelog.client.options import (
     plain_bodies,
 )
 from keelog.client.results import Receipt
-from keelog.client.send.receipts import Later
-from keelog.client.send.record_batch import EncodedColumns, EncodedMessage
+from keelog.client.send.record_batch import EncodedColumns, EncodedMessage, Later
 from keelog.client.send.unique_key import UNIQUE_KEY_CHARS, UniqueKeys
 from keelog.client.transport.io_thread import IoThread
 from keelog.client.transport.routes import NO_ROUTES, Routes

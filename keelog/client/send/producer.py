@@ -19,8 +19,14 @@ from keelog.client.options import BatchOptions, ProducerSettings, check_seconds
 from keelog.client.results import Receipt
 from keelog.client.send.bulk_send import PendingBatches, SendMany
 from keelog.client.send.encode import NOT_TAKEN, Encoder, MessageBatch
-from keelog.client.send.receipts import BatchReceipt, Results, error_of
-from keelog.client.send.record_batch import ColumnBatch, EncodedMessage, EntryBatch
+from keelog.client.send.record_batch import (
+    BatchReceipt,
+    ColumnBatch,
+    EncodedMessage,
+    EntryBatch,
+    Results,
+    error_of,
+)
 from keelog.client.send.sender import BatchSender
 from keelog.client.transport.exchange import no_waiting_here
 from keelog.client.transport.io_thread import IoThread, run_all

@@ -15,20 +15,18 @@ from time import monotonic
 from zlib import crc32
 
 from keelog.client.results import Receipt
-from keelog.client.send.receipts import (
-    Results,
-    append_fields,
-    error_of,
-    lone_receipt,
-    read_receipts,
-)
 from keelog.client.send.record_batch import (
     BatchRequest,
     EncodedMessage,
     EntryBatch,
     RecordBatch,
+    Results,
     WriteQueues,
+    append_fields,
+    error_of,
     in_queue,
+    lone_receipt,
+    read_receipts,
     request_of,
 )
 from keelog.client.transport import exchange
