@@ -12,6 +12,7 @@ own here and named in their PYTHONPATH, sets a profile function in their main th
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
@@ -171,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         folder = Path(name)
         (folder / "sitecustomize.py").write_text(HOOK % WRITE_EVERY_S)
         (folder / "traces").mkdir()
-        hooked = {"PYTHONPATH": name, "TRACE_HOPS": str(folder / "traces")}
+        hooked = {"PYTHONPATH": f"{name}{os.pathsep}{ROOT}", "TRACE_HOPS": str(folder / "traces")}
         node = Node(folder / "store", ANY_DISK, readers=1, env=hooked).start()
         try:
             with connect(node.endpoint, timeout=30) as client:

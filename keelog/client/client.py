@@ -8,7 +8,7 @@ from contextlib import closing, suppress
 from time import monotonic
 from typing import NoReturn, Self, TypeVar, Unpack
 
-from keelog.client import groups, operations, subscription
+from keelog.client import groups, operations, results, subscription
 from keelog.client.consumer.consumer import Consumer
 from keelog.client.consumer.consumer_thread import ConsumerThread
 from keelog.client.consumer.options import ConsumerOptions, Topics
@@ -26,17 +26,6 @@ from keelog.client.options import (
     SeekOptions,
     SendOptions,
     Time,
-)
-from keelog.client.results import (
-    Health,
-    NodeStatus,
-    PullResult,
-    QueueOffsets,
-    Receipt,
-    TopicCreated,
-    TopicDeleted,
-    TopicInfo,
-    TopicPurged,
 )
 from keelog.client.send.encode import cancelling
 from keelog.client.send.producer import Producer
@@ -111,7 +100,7 @@ class Client:
 
     def send(
         self, topic: str, body: Body | OutgoingMessage, **options: Unpack[SendOptions]
-    ) -> Receipt:
+    ) -> results.Receipt:
         """Stores one message and waits for its receipt.
 
         `body` is bytes of any kind, or an OutgoingMessage, which says all by itself. Options:
@@ -128,7 +117,7 @@ class Client:
         """
         return self._core.send_and_wait(topic, body, options)
 
-    def cancel(self, receipt: Receipt, timeout: float | None = None) -> None:
+    def cancel(self, receipt: results.Receipt, timeout: float | None = None) -> None:
         """Takes a message back that was sent with `delay` or `deliver_at`: nobody gets it.
 
         Raises IllegalMessage where it is due already, BadRequest for the receipt of another kind
@@ -157,7 +146,7 @@ class Client:
 
     def pull(
         self, topic: str, queue_id: int, offset: int, **options: Unpack[PullOptions]
-    ) -> PullResult:
+    ) -> results.PullResult:
         """What one queue holds from `offset` on, by RocketMQ's rules; see PullOptions.
 
         The result says where to go on, whatever it found. `wait` seconds, 30 at most, the node
@@ -202,7 +191,7 @@ class Client:
         topic: str,
         start: subscription.Start = "latest",
         **options: Unpack[subscription.TailOptions],
-    ) -> subscription.Follower[PullResult]:
+    ) -> subscription.Follower[results.PullResult]:
         """As `tail`, but whole replies: for many messages, as bytes, columns or messages.
 
         While the caller works on one the next ones are under way.
@@ -257,13 +246,13 @@ class Client:
 
     # Topics and offsets
 
-    def topics(self, timeout: float | None = None) -> list[TopicInfo]:
+    def topics(self, timeout: float | None = None) -> list[results.TopicInfo]:
         """All topics, in no order, each with its queues and permission."""
         return run(self._core, operations.topics(self._core.deadline(timeout)))
 
     def create_topic(
         self, topic: str, queues: int | None = None, **options: Unpack[CreateTopicOptions]
-    ) -> TopicCreated:
+    ) -> results.TopicCreated:
         """Makes a topic, with 8 queues unless given. One that is there gets what is given,
         and stays as it was in all else; with `exist_ok=False` it is an error.
 
@@ -275,14 +264,14 @@ class Client:
         """
         return run(self._core, operations.make_topic(topic, queues, options, self._core.deadline))
 
-    def delete_topic(self, topic: str, timeout: float | None = None) -> TopicDeleted:
+    def delete_topic(self, topic: str, timeout: float | None = None) -> results.TopicDeleted:
         """Deletes a topic with all its messages; the result is true if it was there.
 
         Nobody can read them any more. A topic that is made anew, as by a send, begins at offset 0.
         """
         return run(self._core, operations.delete_topic(topic, self._core.deadline(timeout)))
 
-    def purge_topic(self, topic: str, **options: Unpack[PurgeOptions]) -> TopicPurged:
+    def purge_topic(self, topic: str, **options: Unpack[PurgeOptions]) -> results.TopicPurged:
         """Deletes the messages of a topic before a queue offset or a store time. The offsets of the
         others stay as they are. Raises UnknownTopic, BadRequest."""
         return run(self._core, operations.purge_topic(topic, options, self._core.deadline))
@@ -290,7 +279,7 @@ class Client:
     def offsets(
         self, topic: str, queue_id: int | None = None, timeout: float | None = None,
         *, sizes: bool = False,
-    ) -> list[QueueOffsets]:  # fmt: skip
+    ) -> list[results.QueueOffsets]:  # fmt: skip
         """Where each queue begins and ends, and whether its worker lags, so that there
         may be more; all of them without `queue_id`. With `sizes` also how many bytes it has, and
         since when. Raises UnknownTopic."""
@@ -350,7 +339,7 @@ class Client:
 
     # The node
 
-    def status(self, timeout: float | None = None) -> NodeStatus:
+    def status(self, timeout: float | None = None) -> results.NodeStatus:
         """Processes, log offsets, disk, as `keelog status` prints them. Raises NotConnected.
 
         >>> client.status().ready
@@ -358,7 +347,7 @@ class Client:
         """
         return run(self._core, operations.status(self._core.deadline(timeout)))
 
-    def health(self, timeout: float | None = None) -> Health:
+    def health(self, timeout: float | None = None) -> results.Health:
         """Whether the node is ready, check by check."""
         return run(self._core, operations.health(self._core.deadline(timeout)))
 
@@ -395,8 +384,8 @@ class Client:
         self, tail: subscription.Subscription, start: subscription.Start
     ) -> Generator[Message, None, None]:
         cursor = tail.cursor
-        with closing(self._results(tail, start, takes_much=False)) as results:
-            for result in results:
+        with closing(self._results(tail, start, takes_much=False)) as found:
+            for result in found:
                 for message in result.messages:
                     yield message
                     if cursor is not None:
@@ -407,7 +396,7 @@ class Client:
 
     def _results(
         self, tail: subscription.Subscription, start: subscription.Start, *, takes_much: bool = True
-    ) -> Generator[PullResult, None, None]:
+    ) -> Generator[results.PullResult, None, None]:
         try:
             yield from self._pulled(tail, start, takes_much)
         except BaseException:
@@ -421,11 +410,11 @@ class Client:
 
     def _pulled(
         self, tail: subscription.Subscription, start: subscription.Start, takes_much: bool
-    ) -> Generator[PullResult, None, None]:
+    ) -> Generator[results.PullResult, None, None]:
         core, cursor = self._core, tail.cursor
         with core.pulls(takes_much) as pulls:
             run(core, tail.begin(start, monotonic(), core.deadline(None)))
-            result: PullResult | None = None
+            result: results.PullResult | None = None
             while result is not None or not tail.has_ended(monotonic()):
                 now = monotonic()
                 if tail.should_look(now):

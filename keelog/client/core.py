@@ -304,7 +304,7 @@ def _stop(
     finally:
         ending = tuple(carriers)
         for carrier in ending:
-            carrier.give_way()
+            carrier.begin_close()
         for carrier in ending:
             carrier.close()
         for io in ios:

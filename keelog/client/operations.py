@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Generator, Mapping
 from datetime import datetime
 from time import monotonic
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from keelog.client import results
 from keelog.client.messages import Message
@@ -218,24 +218,17 @@ def get(msg_id: str | None, options: GetOptions, deadline_of: DeadlineOf) -> Ope
     return Message(bytes(answer.payload))
 
 
-class FoundMessages(NamedTuple):
-    """Messages with a key, newest first, the cursor of the next page, and what was damaged."""
-
-    messages: list[Message]
-    cursor: str | None
-    damaged: list[StoreDamaged]
-
-
 def find_page(
     fields: dict[str, Any], cursor: str | None, deadline: float
-) -> Operation[FoundMessages]:
-    """One page. Damaged records are passed over."""
+) -> Operation[tuple[list[Message], str | None, list[StoreDamaged]]]:
+    """One page: messages with a key, newest first, the cursor of the next page, and what was
+    damaged and passed over."""
     fields = {**fields, "skip_damaged": True}
     page = fields if cursor is None else {**fields, "cursor": cursor}
     answer = yield Call(NodeRole.READER, "find", page, deadline)
     messages = results.split_records(answer.payload, results.record_sizes(answer))
     damaged = [StoreDamaged(*one) for one in answer.header.get("damaged", ())]
-    return FoundMessages(messages, answer.header.get("cursor"), damaged)
+    return messages, answer.header.get("cursor"), damaged
 
 
 def offsets(

@@ -1,7 +1,7 @@
 """The selector of the gateway's loop: it can look for the next event before it sleeps.
 
 A client that waits for each reply sends its next request at once, so the loop would go to sleep
-just before that comes (docs/decisions/0027-loops-look-for-the-next-lone-request.md).
+just before that comes (docs/decisions/0027-who-is-waited-for-goes-first.md).
 """
 
 import os

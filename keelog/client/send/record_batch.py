@@ -413,13 +413,6 @@ class RecordBatch(ABC):
     right: str | None = field(default=None, kw_only=True)
     once: bool = field(default=False, kw_only=True)
 
-    def lone_request(self) -> BatchRequest | None:
-        """The only request of a batch that needs no look at the queues of topics; None for others.
-
-        Most waiting sends are one message, so they get to the network without the rest.
-        """
-        return None
-
     @abstractmethod
     def open_topics(self) -> AbstractSet[str]:
         """The topics of which the client has to choose a queue."""
@@ -460,6 +453,8 @@ class EntryBatch(RecordBatch):
     entries: Sequence[EncodedMessage]
 
     def open_topics(self) -> AbstractSet[str]:
+        if self._is_lone:
+            return frozenset()
         left = self._topics_left_to_node()
         return {
             entry.topic
@@ -467,12 +462,11 @@ class EntryBatch(RecordBatch):
             if entry.queue_id == ANY_QUEUE and entry.topic not in left
         }
 
-    def lone_request(self) -> BatchRequest | None:
-        """That of one entry which the client has no queue to choose for."""
-        entries = self.entries
-        if len(entries) != 1 or not self.one_queue or entries[0].order_by is not None:
-            return None
-        return request_of(entries, entries[0].record, (entries[0].queue_id,))
+    @property
+    def _is_lone(self) -> bool:
+        """Whether it is one message which the client has no queue to choose for: many batches are,
+        and get to the network without the rest."""
+        return len(self.entries) == 1 and self.one_queue and self.entries[0].order_by is None
 
     def _topics_left_to_node(self) -> AbstractSet[str]:
         """The topics whose entries all go to a queue that the node chooses.
@@ -493,9 +487,9 @@ class EntryBatch(RecordBatch):
         """One for all that have a queue, and one for each topic that is left to the node: those of
         `one_queue`. An unknown one, which the node creates, is taken to have the usual queues: the
         node refuses a wrong guess, and the batch is sent again."""
-        lone = self.lone_request()
-        if lone is not None:
-            return [lone]
+        if self._is_lone:
+            entry = self.entries[0]
+            return [request_of(self.entries, entry.record, (entry.queue_id,))]
         late = [one for one in self.entries if one.later]
         if late and len(self.entries) > 1:
             # Each delayed message is a request of its own.

@@ -75,15 +75,10 @@ class BatchSender:
         False, at once, when the batch has to be sent by `send`; nothing was done then.
         """
         batch.once |= self.once
-        request = batch.lone_request()
-        if request is None:
-            if not self._queues.know(batch.open_topics()):
-                return False
-            request, *others = batch.requests(self._queues)
-            if others:
-                return False
-        settle = partial(self._settle, batch, request)
-        return carry(request.call(batch, settle))
+        if not self._queues.know(batch.open_topics()):
+            return False
+        request, *others = batch.requests(self._queues)
+        return not others and carry(request.call(batch, partial(self._settle, batch, request)))
 
     def placed(self, entry: EncodedMessage) -> EncodedMessage | None:
         """A message with an ordering key, in its queue; None where the topic's queues must be
@@ -240,23 +235,18 @@ class SendCoalescer:
         if get_ident() == self._io.ident:
             raise exchange.no_waiting_here()
         if not self._groups and not self._arrived:
-            placed = entry if entry.order_by is None else self._sender.placed(entry)
-            if placed is not None:
-                found = self._ask(entry, placed, wait, monotonic() + timeout)
-                if found is not None:
-                    return found
+            found = self._ask(entry, wait, monotonic() + timeout)
+            if found is not None:
+                return found
         arrival: exchange.Arrival[Receipt] = exchange.Arrival()
         self.send(entry._replace(slot=arrival), wait, timeout)
         return arrival.wait()
 
-    def _ask(
-        self,
-        entry: EncodedMessage,
-        placed: EncodedMessage,
-        wait: str | None,
-        deadline: float,
-    ) -> Receipt | None:
+    def _ask(self, entry: EncodedMessage, wait: str | None, deadline: float) -> Receipt | None:
         """Sends a message alone, on this thread; None, at once, where that cannot be."""
+        placed = entry if entry.order_by is None else self._sender.placed(entry)
+        if placed is None:
+            return None
         record, any_queue = placed.record, placed.queue_id == ANY_QUEUE
         once, later = self._sender.once, placed.later
         fields = append_fields(record, 1, crc32(record), any_queue, wait, once, later)

@@ -407,7 +407,7 @@ class Channel:
         else:
             call.done(decision)
 
-    def give_way(self) -> None:
+    def begin_close(self) -> None:
         """Prepares `close`, so that many channels let go at the same time."""
 
     def close(self) -> None:
@@ -582,7 +582,7 @@ class PullChannel(Channel):
         if self._link is not None:
             self._lose_all(self._link)
 
-    def give_way(self) -> None:
+    def begin_close(self) -> None:
         """The waiting thread releases the socket within a slice, so that `close` need not wait."""
         self._closing = True
 
