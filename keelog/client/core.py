@@ -149,20 +149,21 @@ class ClientCore:
         self.check()
         if self.io.on_thread() or self.reading.on_thread():
             raise exchange.no_waiting_here()
-        arrival: exchange.Arrival[exchange.NodeAnswer] = exchange.Arrival()
-        call.done = arrival
-        reply = None
+        decision: exchange.Decision | None = None
         if call.role is exchange.NodeRole.READER:
             reply = self._reads.ask(call.op, call.fields, call.payload, call.deadline)
-        if reply is None:
-            self._io_of(call).call(call)
-            return arrival.wait()
-        decision = call.ended(*reply, self.retry, monotonic())
+            if reply is not None:
+                decision = call.ended(*reply, self.retry, monotonic())
         if isinstance(decision, exchange.NodeAnswer):
             return decision
         if isinstance(decision, errors.MqError):
             raise decision
-        self.reading.resume(call, decision.delay)
+        arrival: exchange.Arrival[exchange.NodeAnswer] = exchange.Arrival()
+        call.done = arrival
+        if decision is None:
+            self._io_of(call).call(call)
+        else:
+            self.reading.resume(call, decision.delay)
         return arrival.wait()
 
     def _io_of(self, call: exchange.Call) -> IoThread:
