@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     )
     from keelog.client.send.bulk_send import Failure, SendManyError
     from keelog.client.send.producer import Producer
-    from keelog.client.send.receipts import BatchReceipt
+    from keelog.client.send.record_batch import BatchReceipt
     from keelog.client.subscription import Follower, TailOptions
     from keelog.client.transport.exchange import Retry
     from keelog.client.transport.routes import Routes
@@ -196,10 +196,11 @@ _HOMES = (
     "keelog.client.consumer.owned_queue",
     "keelog.client.consumer.options",
     "keelog.client.options",
-    "keelog.client.send.receipts",
+    "keelog.client.send.record_batch",
     "keelog.client.transport.exchange",
     "keelog.client.send.bulk_send",
     "keelog.client.messages",
+    "keelog.client.subscription",
     "keelog.client.results",
     "keelog.client.groups",
     "protocol.errors",

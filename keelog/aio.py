@@ -21,16 +21,16 @@ import asyncio
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import NoReturn, Self, Unpack
+from typing import NoReturn, Self, TypeVar, Unpack
 
-from keelog.client import groups, operations
+from keelog.client import groups, operations, results
 from keelog.client.asyncio_readers import Consumer, MessageStream, PullResults
 from keelog.client.consumer.options import ConsumerOptions, Topics
 from keelog.client.core import ClientCore
 from keelog.client.event_loop import AsyncioSendCoalescer, run
 from keelog.client.groups import GroupInfo
 from keelog.client.messages import Body, Message, MessageOptions, OutgoingMessage
-from keelog.client.operations import FindPages
+from keelog.client.operations import FindPages, Operation
 from keelog.client.options import (
     BatchOptions,
     CreateTopicOptions,
@@ -42,24 +42,14 @@ from keelog.client.options import (
     SeekOptions,
     SendOptions,
 )
-from keelog.client.results import (
-    Health,
-    NodeStatus,
-    PullResult,
-    QueueOffsets,
-    Receipt,
-    TopicCreated,
-    TopicDeleted,
-    TopicInfo,
-    TopicPurged,
-)
 from keelog.client.send.encode import cancelling
 from keelog.client.send.producer import Producer as PlainProducer
-from keelog.client.send.receipts import BatchReceipt
+from keelog.client.send.record_batch import BatchReceipt
 from keelog.client.subscription import Start, TailOptions
 from keelog.client.transport.exchange import Retry
 from keelog.client.transport.routes import Routes
 
+T = TypeVar("T")
 __all__ = ["Client", "Consumer", "MessageStream", "Producer", "PullResults", "connect"]
 
 
@@ -97,7 +87,7 @@ class Client:
     async def _open(self) -> Self:
         """Reaches the node. Raises NotConnected; the client is closed then."""
         try:
-            await run(self._core, self._core.open())
+            await self._run(self._core.open())
         except BaseException:
             await self.close()
             raise
@@ -108,7 +98,7 @@ class Client:
 
     async def send(
         self, topic: str, body: Body | OutgoingMessage, **options: Unpack[SendOptions]
-    ) -> Receipt:
+    ) -> results.Receipt:
         """Stores one message and waits for its receipt."""
         # Looked at once: another thread may use the client in its own loop.
         loop, sends = asyncio.get_running_loop(), self._sends
@@ -126,7 +116,7 @@ class Client:
         self._sends = self._sends_of[loop]
         return self._sends_of[loop]
 
-    async def cancel(self, receipt: Receipt, timeout: float | None = None) -> None:
+    async def cancel(self, receipt: results.Receipt, timeout: float | None = None) -> None:
         """Takes a message back that was sent with `delay` or `deliver_at`."""
         await self.send(receipt.topic, cancelling(receipt), timeout=timeout)
 
@@ -136,9 +126,11 @@ class Client:
 
     async def pull(
         self, topic: str, queue_id: int, offset: int, **options: Unpack[PullOptions]
-    ) -> PullResult:
+    ) -> results.PullResult:
         """Pulls the messages of one queue from `offset` on."""
-        return await run(self._core, self._core.pull(topic, queue_id, offset, options))
+        return await run(
+            self._core, operations.pull_with(topic, queue_id, offset, options, self.timeout)
+        )
 
     def tail(
         self, topic: str, start: Start = "latest", **options: Unpack[TailOptions]
@@ -163,49 +155,54 @@ class Client:
 
     async def get(self, msg_id: str | None = None, **options: Unpack[GetOptions]) -> Message:
         """One message. Raises NotFound."""
-        return await run(self._core, self._core.get(msg_id, options))
+        return await self._run(operations.get(msg_id, options, self._core.deadline))
 
     def find(self, topic: str, key: str, **options: Unpack[FindOptions]) -> AsyncIterator[Message]:
         """Messages with a key, newest first."""
-        return self._find(self._core.find(topic, key, options))
+        self._core.check()
+        return self._find(FindPages(topic, key, options, self._core.deadline))
 
-    async def topics(self, timeout: float | None = None) -> list[TopicInfo]:
+    async def topics(self, timeout: float | None = None) -> list[results.TopicInfo]:
         """All topics."""
-        return await run(self._core, operations.topics(self._core.deadline(timeout)))
+        return await self._run(operations.topics(self._core.deadline(timeout)))
 
     async def create_topic(
         self, topic: str, queues: int | None = None, **options: Unpack[CreateTopicOptions]
-    ) -> TopicCreated:
+    ) -> results.TopicCreated:
         """Makes a topic, or changes what is given; `exist_ok=False` refuses the latter."""
-        return await run(self._core, self._core.create_topic(topic, queues, options))
+        return await run(
+            self._core, operations.make_topic(topic, queues, options, self._core.deadline)
+        )
 
-    async def delete_topic(self, topic: str, timeout: float | None = None) -> TopicDeleted:
+    async def delete_topic(self, topic: str, timeout: float | None = None) -> results.TopicDeleted:
         """Deletes a topic with all its messages; the result is true if it was there."""
-        return await run(self._core, operations.delete_topic(topic, self._core.deadline(timeout)))
+        return await self._run(operations.delete_topic(topic, self._core.deadline(timeout)))
 
-    async def purge_topic(self, topic: str, **options: Unpack[PurgeOptions]) -> TopicPurged:
+    async def purge_topic(self, topic: str, **options: Unpack[PurgeOptions]) -> results.TopicPurged:
         """Deletes the messages of a topic before a queue offset or a store time."""
-        return await run(self._core, self._core.purge_topic(topic, options))
+        return await self._run(operations.purge_topic(topic, options, self._core.deadline))
 
     async def offsets(
         self, topic: str, queue_id: int | None = None, timeout: float | None = None,
         *, sizes: bool = False,
-    ) -> list[QueueOffsets]:  # fmt: skip
+    ) -> list[results.QueueOffsets]:  # fmt: skip
         """Returns the first and the next offset of each queue; with `sizes` also its bytes and its
         oldest message's time."""
         deadline = self._core.deadline(timeout)
-        return await run(self._core, operations.offsets(topic, queue_id, deadline, sizes))
+        return await self._run(operations.offsets(topic, queue_id, deadline, sizes))
 
     async def seek(
         self, topic: str, queue_id: int, time: datetime | int, **options: Unpack[SeekOptions]
     ) -> int:
         """The queue offset at a store time."""
-        return await run(self._core, self._core.seek(topic, queue_id, time, options))
+        return await run(
+            self._core, operations.seek(topic, queue_id, time, options, self._core.deadline)
+        )
 
     async def cursor(self, topic: str, name: str, timeout: float | None = None) -> dict[int, int]:
         """How far the cursor `name` has read: the next offset of each queue."""
         deadline = self._core.deadline(timeout)
-        return await run(self._core, operations.cursor_places(topic, name, deadline))
+        return await self._run(operations.cursor_places(topic, name, deadline))
 
     async def commit_cursor(
         self,
@@ -219,29 +216,29 @@ class Client:
         """Sets how far the cursor `name` has read."""
         deadline = self._core.deadline(timeout)
         asked = operations.commit_cursor(topic, name, places, deadline, generation=generation)
-        await run(self._core, asked)
+        await self._run(asked)
 
     async def groups(
         self, name: str | None = None, timeout: float | None = None
     ) -> list[GroupInfo]:
         """All consumer groups, or the one of this name: members, queues, lag."""
-        return await run(self._core, groups.groups(name, self._core.deadline(timeout)))
+        return await self._run(groups.groups(name, self._core.deadline(timeout)))
 
     async def delete_group(self, name: str, timeout: float | None = None) -> bool:
         """Forgets how far a group, or cursor, has come; the result is true if it had a place."""
-        return await run(self._core, groups.delete_group(name, self._core.deadline(timeout)))
+        return await self._run(groups.delete_group(name, self._core.deadline(timeout)))
 
-    async def status(self, timeout: float | None = None) -> NodeStatus:
+    async def status(self, timeout: float | None = None) -> results.NodeStatus:
         """Processes, log offsets, disk."""
-        return await run(self._core, operations.status(self._core.deadline(timeout)))
+        return await self._run(operations.status(self._core.deadline(timeout)))
 
-    async def health(self, timeout: float | None = None) -> Health:
+    async def health(self, timeout: float | None = None) -> results.Health:
         """Whether the node is ready, check by check."""
-        return await run(self._core, operations.health(self._core.deadline(timeout)))
+        return await self._run(operations.health(self._core.deadline(timeout)))
 
     async def routes(self, timeout: float | None = None) -> Routes:
         """Returns the addresses of the node's processes."""
-        answer = await run(self._core, operations.routes(self._core.deadline(timeout)))
+        answer = await self._run(operations.routes(self._core.deadline(timeout)))
         return Routes.of(answer.header)
 
     async def close(self) -> None:
@@ -260,9 +257,12 @@ class Client:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a client cannot be pickled or copied: connect in the other process")
 
+    async def _run(self, operation: Operation[T]) -> T:
+        return await run(self._core, operation)
+
     async def _find(self, find: FindPages) -> AsyncIterator[Message]:
         while not find.done:
-            for message in await run(self._core, find.page()):
+            for message in await self._run(find.page()):
                 yield message
 
 
@@ -293,7 +293,7 @@ class Producer:
 
     def send_nowait(
         self, topic: str, body: Body | OutgoingMessage, **options: Unpack[MessageOptions]
-    ) -> "asyncio.Future[Receipt]":
+    ) -> "asyncio.Future[results.Receipt]":
         """Takes the message; the future gives its receipt."""
         return asyncio.wrap_future(self._producer.send_nowait(topic, body, **options))
 
@@ -317,7 +317,7 @@ class Producer:
         topic: str,
         bodies: Iterable[Body | OutgoingMessage],
         **options: Unpack[MessageOptions],
-    ) -> list[Receipt]:
+    ) -> list[results.Receipt]:
         """Sends all and waits for all. Raises SendManyError when any message failed."""
         send_many = partial(self._producer.send_many, topic, bodies, **options)
         return await asyncio.to_thread(send_many)

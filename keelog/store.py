@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from keelog.client.messages import Message
-from keelog.client.operations import FIND_PAGE, TIME_MS_MAX, milliseconds
+from keelog.client.operations import milliseconds
 from keelog.client.options import OnFoundDamage, Time, check_limit, check_on_damage
 from node.runtime.settings import Settings
 from node.store.file_cache import see_all_damage
@@ -30,6 +30,8 @@ from protocol.errors import BadRequest, NotFound, StoreDamaged
 from protocol.ids import parse_offset_message_id
 from protocol.record.codec import Torn
 from protocol.record.columns import RecordColumns
+from protocol.request_fields import INT64_MAX
+from protocol.requests import FIND_MESSAGES_DEFAULT
 
 if TYPE_CHECKING:
     from node.store.backup.backup import BackupReport
@@ -92,7 +94,7 @@ class OpenStore(StoppedStore):
         logs a warning, a function gets the error.
         """
         check_on_damage(on_damage)
-        begin, end = milliseconds(since, 0), milliseconds(until, TIME_MS_MAX)
+        begin, end = milliseconds(since, 0), milliseconds(until, INT64_MAX)
         for part in columns_past_damage(self.log, self.log.min_offset):
             if isinstance(part, Damage):
                 self._pass(self._damaged(part.torn), on_damage)
@@ -150,10 +152,10 @@ class OpenStore(StoppedStore):
         check_limit(limit)
         check_on_damage(on_damage)
         damaged: list[StoreDamaged] = []
-        begin, end = milliseconds(since, 0), milliseconds(until, TIME_MS_MAX)
+        begin, end = milliseconds(since, 0), milliseconds(until, INT64_MAX)
         cursor, left = None, limit
         while left is None or left > 0:
-            size = FIND_PAGE if left is None else min(left, FIND_PAGE)
+            size = FIND_MESSAGES_DEFAULT if left is None else min(left, FIND_MESSAGES_DEFAULT)
             page = find_page(
                 self,
                 FindRequest(topic, key, begin, end, size, cursor, unique, skip_damaged=True),

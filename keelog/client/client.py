@@ -8,7 +8,7 @@ from contextlib import closing, suppress
 from time import monotonic
 from typing import NoReturn, Self, TypeVar, Unpack
 
-from keelog.client import groups, operations
+from keelog.client import groups, operations, results, subscription
 from keelog.client.consumer.consumer import Consumer
 from keelog.client.consumer.consumer_thread import ConsumerThread
 from keelog.client.consumer.options import ConsumerOptions, Topics
@@ -27,28 +27,9 @@ from keelog.client.options import (
     SendOptions,
     Time,
 )
-from keelog.client.results import (
-    Health,
-    NodeStatus,
-    PullResult,
-    QueueOffsets,
-    Receipt,
-    TopicCreated,
-    TopicDeleted,
-    TopicInfo,
-    TopicPurged,
-)
 from keelog.client.send.encode import cancelling
 from keelog.client.send.producer import Producer
-from keelog.client.subscription import (
-    TURN_S_MAX,
-    Cursor,
-    Follower,
-    Start,
-    Subscription,
-    TailOptions,
-)
-from keelog.client.transport.exchange import Arrival, Retry
+from keelog.client.transport.exchange import Retry
 from keelog.client.transport.routes import Routes, check_gateway
 from protocol.errors import BusyError, MqError
 
@@ -119,7 +100,7 @@ class Client:
 
     def send(
         self, topic: str, body: Body | OutgoingMessage, **options: Unpack[SendOptions]
-    ) -> Receipt:
+    ) -> results.Receipt:
         """Stores one message and waits for its receipt.
 
         `body` is bytes of any kind, or an OutgoingMessage, which says all by itself. Options:
@@ -134,11 +115,9 @@ class Client:
         >>> receipt.status, receipt.topic, receipt.queue_offset
         ('PUT_OK', 'pears', 0)
         """
-        receipt: Arrival[Receipt] = Arrival()
-        self._core.send(topic, body, options, receipt, may_block=True)
-        return receipt.wait()
+        return self._core.send_and_wait(topic, body, options)
 
-    def cancel(self, receipt: Receipt, timeout: float | None = None) -> None:
+    def cancel(self, receipt: results.Receipt, timeout: float | None = None) -> None:
         """Takes a message back that was sent with `delay` or `deliver_at`: nobody gets it.
 
         Raises IllegalMessage where it is due already, BadRequest for the receipt of another kind
@@ -167,7 +146,7 @@ class Client:
 
     def pull(
         self, topic: str, queue_id: int, offset: int, **options: Unpack[PullOptions]
-    ) -> PullResult:
+    ) -> results.PullResult:
         """What one queue holds from `offset` on, by RocketMQ's rules; see PullOptions.
 
         The result says where to go on, whatever it found. `wait` seconds, 30 at most, the node
@@ -178,11 +157,14 @@ class Client:
         >>> result.status, [message.body for message in result.messages], result.next_begin_offset
         ('FOUND', [b'white'], 1)
         """
-        return run(self._core, self._core.pull(topic, queue_id, offset, options))
+        return run(self._core, operations.pull_with(topic, queue_id, offset, options, self.timeout))
 
     def tail(
-        self, topic: str, start: Start = "latest", **options: Unpack[TailOptions]
-    ) -> Follower[Message]:
+        self,
+        topic: str,
+        start: subscription.Start = "latest",
+        **options: Unpack[subscription.TailOptions],
+    ) -> subscription.Follower[Message]:
         """Iterates over the messages of all queues, in order within each queue.
 
         `start`: "latest", "earliest", an offset, -N (the last N of each queue) or a datetime
@@ -202,11 +184,14 @@ class Client:
         [b'0', b'1', b'2']
         """
         tail = self._core.tail(topic, start, options)
-        return Follower(tail, self._messages(tail, start))
+        return subscription.Follower(tail, self._messages(tail, start))
 
     def consume(
-        self, topic: str, start: Start = "latest", **options: Unpack[TailOptions]
-    ) -> Follower[PullResult]:
+        self,
+        topic: str,
+        start: subscription.Start = "latest",
+        **options: Unpack[subscription.TailOptions],
+    ) -> subscription.Follower[results.PullResult]:
         """As `tail`, but whole replies: for many messages, as bytes, columns or messages.
 
         While the caller works on one the next ones are under way.
@@ -220,7 +205,7 @@ class Client:
         ...         break
         """
         tail = self._core.consume(topic, start, options)
-        return Follower(tail, self._results(tail, start))
+        return subscription.Follower(tail, self._results(tail, start))
 
     def consumer(self, group: str, topics: Topics, **options: Unpack[ConsumerOptions]) -> Consumer:
         """Joins a consumer group: its members share the queues of the topics, RocketMQ's own
@@ -247,7 +232,7 @@ class Client:
     def get(self, msg_id: str | None = None, **options: Unpack[GetOptions]) -> Message:
         """One message, by `msg_id`, `physical_offset`, `topic` and `unique_key`, or `topic`,
         `queue_id` and `queue_offset`. Raises NotFound, StoreDamaged."""
-        return run(self._core, self._core.get(msg_id, options))
+        return run(self._core, operations.get(msg_id, options, self._core.deadline))
 
     def find(self, topic: str, key: str, **options: Unpack[FindOptions]) -> Iterator[Message]:
         """Messages with a key, newest first, in pages of the node; all of them without `limit`.
@@ -256,17 +241,18 @@ class Client:
         index follows the log by some milliseconds. Raises UnknownTopic, and StoreDamaged after the
         last message where a damaged record may have the key; `on_damage="skip"` goes on instead.
         """
-        return self._find(self._core.find(topic, key, options))
+        self._core.check()
+        return self._find(FindPages(topic, key, options, self._core.deadline))
 
     # Topics and offsets
 
-    def topics(self, timeout: float | None = None) -> list[TopicInfo]:
+    def topics(self, timeout: float | None = None) -> list[results.TopicInfo]:
         """All topics, in no order, each with its queues and permission."""
         return run(self._core, operations.topics(self._core.deadline(timeout)))
 
     def create_topic(
         self, topic: str, queues: int | None = None, **options: Unpack[CreateTopicOptions]
-    ) -> TopicCreated:
+    ) -> results.TopicCreated:
         """Makes a topic, with 8 queues unless given. One that is there gets what is given,
         and stays as it was in all else; with `exist_ok=False` it is an error.
 
@@ -276,24 +262,24 @@ class Client:
         >>> client.create_topic("melons", queues=2)
         TopicCreated(topic='melons', queues=2, created=True)
         """
-        return run(self._core, self._core.create_topic(topic, queues, options))
+        return run(self._core, operations.make_topic(topic, queues, options, self._core.deadline))
 
-    def delete_topic(self, topic: str, timeout: float | None = None) -> TopicDeleted:
+    def delete_topic(self, topic: str, timeout: float | None = None) -> results.TopicDeleted:
         """Deletes a topic with all its messages; the result is true if it was there.
 
         Nobody can read them any more. A topic that is made anew, as by a send, begins at offset 0.
         """
         return run(self._core, operations.delete_topic(topic, self._core.deadline(timeout)))
 
-    def purge_topic(self, topic: str, **options: Unpack[PurgeOptions]) -> TopicPurged:
+    def purge_topic(self, topic: str, **options: Unpack[PurgeOptions]) -> results.TopicPurged:
         """Deletes the messages of a topic before a queue offset or a store time. The offsets of the
         others stay as they are. Raises UnknownTopic, BadRequest."""
-        return run(self._core, self._core.purge_topic(topic, options))
+        return run(self._core, operations.purge_topic(topic, options, self._core.deadline))
 
     def offsets(
         self, topic: str, queue_id: int | None = None, timeout: float | None = None,
         *, sizes: bool = False,
-    ) -> list[QueueOffsets]:  # fmt: skip
+    ) -> list[results.QueueOffsets]:  # fmt: skip
         """Where each queue begins and ends, and whether its worker lags, so that there
         may be more; all of them without `queue_id`. With `sizes` also how many bytes it has, and
         since when. Raises UnknownTopic."""
@@ -303,7 +289,7 @@ class Client:
     def seek(self, topic: str, queue_id: int, time: Time, **options: Unpack[SeekOptions]) -> int:
         """The queue offset at a store time, by RocketMQ's edge rules: of the first message stored
         at or after it, or the end of the queue."""
-        return run(self._core, self._core.seek(topic, queue_id, time, options))
+        return run(self._core, operations.seek(topic, queue_id, time, options, self._core.deadline))
 
     def cursor(self, topic: str, name: str, timeout: float | None = None) -> dict[int, int]:
         """How far the cursor `name` has read: the next offset of each queue; empty for a new one.
@@ -353,7 +339,7 @@ class Client:
 
     # The node
 
-    def status(self, timeout: float | None = None) -> NodeStatus:
+    def status(self, timeout: float | None = None) -> results.NodeStatus:
         """Processes, log offsets, disk, as `keelog status` prints them. Raises NotConnected.
 
         >>> client.status().ready
@@ -361,7 +347,7 @@ class Client:
         """
         return run(self._core, operations.status(self._core.deadline(timeout)))
 
-    def health(self, timeout: float | None = None) -> Health:
+    def health(self, timeout: float | None = None) -> results.Health:
         """Whether the node is ready, check by check."""
         return run(self._core, operations.health(self._core.deadline(timeout)))
 
@@ -394,10 +380,12 @@ class Client:
         while not find.done:
             yield from run(self._core, find.page())
 
-    def _messages(self, tail: Subscription, start: Start) -> Generator[Message, None, None]:
+    def _messages(
+        self, tail: subscription.Subscription, start: subscription.Start
+    ) -> Generator[Message, None, None]:
         cursor = tail.cursor
-        with closing(self._results(tail, start, takes_much=False)) as results:
-            for result in results:
+        with closing(self._results(tail, start, takes_much=False)) as found:
+            for result in found:
                 for message in result.messages:
                     yield message
                     if cursor is not None:
@@ -407,8 +395,8 @@ class Client:
                         return
 
     def _results(
-        self, tail: Subscription, start: Start, *, takes_much: bool = True
-    ) -> Generator[PullResult, None, None]:
+        self, tail: subscription.Subscription, start: subscription.Start, *, takes_much: bool = True
+    ) -> Generator[results.PullResult, None, None]:
         try:
             yield from self._pulled(tail, start, takes_much)
         except BaseException:
@@ -421,12 +409,12 @@ class Client:
             self._commit(tail.cursor)
 
     def _pulled(
-        self, tail: Subscription, start: Start, takes_much: bool
-    ) -> Generator[PullResult, None, None]:
+        self, tail: subscription.Subscription, start: subscription.Start, takes_much: bool
+    ) -> Generator[results.PullResult, None, None]:
         core, cursor = self._core, tail.cursor
         with core.pulls(takes_much) as pulls:
             run(core, tail.begin(start, monotonic(), core.deadline(None)))
-            result: PullResult | None = None
+            result: results.PullResult | None = None
             while result is not None or not tail.has_ended(monotonic()):
                 now = monotonic()
                 if tail.should_look(now):
@@ -444,17 +432,17 @@ class Client:
                     continue
                 if cursor is not None:
                     self._commit_if_due(cursor)
-                arrived = pulls.next(tail.sleep(now, TURN_S_MAX))
+                arrived = pulls.next(tail.sleep(now, subscription.TURN_S_MAX))
                 if arrived is not None:
                     result = tail.take(*arrived, monotonic())
 
-    def _commit_if_due(self, cursor: Cursor) -> None:
+    def _commit_if_due(self, cursor: subscription.Cursor) -> None:
         """A node that is away gets the place later."""
         if cursor.is_due(monotonic()):
             with suppress(BusyError):
                 self._commit(cursor)
 
-    def _commit(self, cursor: Cursor) -> None:
+    def _commit(self, cursor: subscription.Cursor) -> None:
         run(self._core, cursor.commit(monotonic(), self._core.deadline(None)))
 
 

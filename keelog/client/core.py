@@ -11,40 +11,31 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from time import monotonic, time
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
-from keelog.client import operations
 from keelog.client.consumer.options import (
     ConsumerOptions,
     ConsumerSettings,
     Topics,
     consumer_settings,
 )
-from keelog.client.messages import Body, Message, OutgoingMessage
-from keelog.client.operations import FindPages, Operation
+from keelog.client.messages import Body, OutgoingMessage
+from keelog.client.operations import Operation
 from keelog.client.options import (
     MESSAGE_OPTIONS,
-    CreateTopicOptions,
-    FindOptions,
-    GetOptions,
     ProducerOptions,
     ProducerSettings,
-    PullOptions,
-    PurgeOptions,
-    SeekOptions,
     SendOptions,
-    Time,
     check_acks,
-    check_limit,
     check_names,
-    check_on_damage,
     check_seconds,
     node_endpoint,
     settings_of,
 )
-from keelog.client.results import PullResult, TopicCreated, TopicPurged
+from keelog.client.results import Receipt
 from keelog.client.send.encode import Encoder
 from keelog.client.send.producer import Producer
+from keelog.client.send.record_batch import EncodedMessage
 from keelog.client.send.sender import BatchSender, Done, SendCoalescer
 from keelog.client.send.unique_key import UniqueKeys, local_ip
 from keelog.client.subscription import (
@@ -55,19 +46,11 @@ from keelog.client.subscription import (
     TailSettings,
     check_start,
 )
+from keelog.client.transport import exchange
 from keelog.client.transport.direct import Channel, ChannelPool, PullChannel
-from keelog.client.transport.exchange import (
-    Arrival,
-    Call,
-    NodeAnswer,
-    NodeRole,
-    Retry,
-    future_of,
-    no_waiting_here,
-)
 from keelog.client.transport.io_thread import IoThread
 from keelog.client.transport.routes import Routes
-from protocol.errors import BadRequest, ClientClosed, ForkedClient, NotAllowed, UnknownOperation
+from protocol import errors
 from protocol.ids import Host
 
 if TYPE_CHECKING:
@@ -88,16 +71,16 @@ class ClientCore:
         self,
         url: str | None,
         timeout: float | None,
-        retry: Retry | None,
+        retry: exchange.Retry | None,
         read_from: str | None = None,
     ) -> None:
         """Starts the I/O thread, and one more for `read_from`. Raises BadRequest for an address
         that cannot be, NotAllowed where the program has no threads."""
         _check_threads()
         self.endpoint, self.timeout = settings_of(url, timeout)
-        self.retry = Retry() if retry is None else retry
-        if not isinstance(self.retry, Retry):
-            raise BadRequest(f"retry is {retry!r}", "give a keelog.Retry")
+        self.retry = exchange.Retry() if retry is None else retry
+        if not isinstance(self.retry, exchange.Retry):
+            raise errors.BadRequest(f"retry is {retry!r}", "give a keelog.Retry")
         self._pid = os.getpid()
         self._forks = _forks
         if read_from is not None:
@@ -110,8 +93,8 @@ class ClientCore:
             except BaseException:
                 self.io.stop(CLOSE_TIMEOUT_S)
                 raise
-        self._direct = ChannelPool(self.io, NodeRole.WRITER)
-        self._reads = ChannelPool(self.reading, NodeRole.READER)
+        self._direct = ChannelPool(self.io, exchange.NodeRole.WRITER)
+        self._reads = ChannelPool(self.reading, exchange.NodeRole.READER)
         # Without a call of `close` it runs at the collection, or at the end of the program.
         self._carriers: set[Channel | PullChannel] = {*self._direct.links, *self._reads.links}
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
@@ -138,42 +121,53 @@ class ClientCore:
     def check(self) -> None:
         """Raises ForkedClient in a child process: sockets and thread belong to the parent."""
         if self._forks != _forks:
-            raise ForkedClient("this client was connected before the fork: connect again")
+            raise errors.ForkedClient("this client was connected before the fork: connect again")
 
     def check_open(self) -> None:
         """Raises ForkedClient, or ClientClosed."""
         self.check()
         if not self._finalizer.alive:
-            raise ClientClosed
+            raise errors.ClientClosed
 
     def close(self) -> None:
         """Flushes producers, then ends the I/O thread; calls without an answer fail. Does nothing
         in a forked child."""
         self._finalizer()
 
-    def start(self, call: Call) -> "Future[NodeAnswer]":
+    def start(self, call: exchange.Call) -> "Future[exchange.NodeAnswer]":
         """Starts a call."""
         self.check()
-        future = future_of(call)
+        future = exchange.future_of(call)
         self._io_of(call).call(call)
         return future
 
-    def ask(self, call: Call) -> NodeAnswer:
+    def ask(self, call: exchange.Call) -> exchange.NodeAnswer:
         """Waits for a call's answer. A lone read is carried by the thread that waits for it.
 
         Raises the error that came instead.
         """
         self.check()
         if self.io.on_thread() or self.reading.on_thread():
-            raise no_waiting_here()
-        arrival: Arrival[NodeAnswer] = Arrival()
+            raise exchange.no_waiting_here()
+        decision: exchange.Decision | None = None
+        if call.role is exchange.NodeRole.READER:
+            reply = self._reads.ask(call.op, call.fields, call.payload, call.deadline)
+            if reply is not None:
+                decision = call.ended(*reply, self.retry, monotonic())
+        if isinstance(decision, exchange.NodeAnswer):
+            return decision
+        if isinstance(decision, errors.MqError):
+            raise decision
+        arrival: exchange.Arrival[exchange.NodeAnswer] = exchange.Arrival()
         call.done = arrival
-        if call.role is not NodeRole.READER or not self._reads.carry(call):
+        if decision is None:
             self._io_of(call).call(call)
+        else:
+            self.reading.resume(call, decision.delay)
         return arrival.wait()
 
-    def _io_of(self, call: Call) -> IoThread:
-        return self.reading if call.role is NodeRole.READER else self.io
+    def _io_of(self, call: exchange.Call) -> IoThread:
+        return self.reading if call.role is exchange.NodeRole.READER else self.io
 
     @contextmanager
     def pulls(self, takes_much: bool) -> Iterator[PullChannel]:
@@ -200,9 +194,11 @@ class ClientCore:
     def open(self) -> Operation[Routes]:
         """Reaches the node, so that a wrong address is an error of `connect`."""
         try:
-            answer = yield Call(NodeRole.CONTROL, "routes", {}, self.deadline(None))
-        except UnknownOperation:
-            raise BadRequest(
+            answer = yield exchange.Call(
+                exchange.NodeRole.CONTROL, "routes", {}, self.deadline(None)
+            )
+        except errors.UnknownOperation:
+            raise errors.BadRequest(
                 f"{self.endpoint} is a process of a node, not its control address",
                 "write the address that keelog serve says it is ready at",
             ) from None
@@ -223,13 +219,23 @@ class ClientCore:
         body: Body | OutgoingMessage,
         options: SendOptions,
         done: Done,
-        may_block: bool = False,
     ) -> None:
         """Begins a waiting send; `done` learns its outcome. See Client.send.
 
-        `may_block`: the caller's thread may wait for the answer here. Raises IllegalMessage and
-        its kinds, or BadRequest.
+        Raises IllegalMessage and its kinds, or BadRequest.
         """
+        self._sends.send(*self._encoded(topic, body, options, done))
+
+    def send_and_wait(
+        self, topic: str, body: Body | OutgoingMessage, options: SendOptions
+    ) -> Receipt:
+        """See Client.send."""
+        return self._sends.send_and_wait(*self._encoded(topic, body, options, None))
+
+    def _encoded(
+        self, topic: str, body: Body | OutgoingMessage, options: SendOptions, slot: Done | None
+    ) -> tuple[EncodedMessage, str | None, float]:
+        """The message, the field `wait` of its request, and the timeout."""
         self.check()
         wait, timeout = None, self.timeout
         if not options.keys() <= MESSAGE_OPTIONS:
@@ -238,13 +244,13 @@ class ClientCore:
             if given is not None:
                 check_seconds("timeout", given)
                 timeout = given
-            wait = wait_field(rest.pop("acks", "appended"), rest.pop("wait", True))
+            acks, waits = rest.pop("acks", "appended"), rest.pop("wait", True)
+            check_acks(acks)
+            # None leaves it to the node's settings.
+            wait = str(acks) if acks != "appended" else None if waits else "none"
             options = cast(SendOptions, rest)
-        entry = self.encoder.entry(topic, body, options, done, waits=wait != "none")
-        if may_block:
-            self._sends.send_here(entry, wait, timeout)
-        else:
-            self._sends.send(entry, wait, timeout)
+        entry = self.encoder.entry(topic, body, options, slot, waits=wait != "none")
+        return entry, wait, timeout
 
     def adopt(self, link: Channel) -> None:
         """The link ends with the client."""
@@ -259,29 +265,6 @@ class ClientCore:
         """Ends a link that was adopted."""
         self._carriers.discard(link)
         link.close()
-
-    def pull(
-        self, topic: str, queue_id: int, offset: int, options: PullOptions
-    ) -> Operation[PullResult]:
-        """See Client.pull."""
-        check_names("pull", options, PullOptions)
-        fields: dict[str, Any] = {
-            "topic": topic,
-            "queue": queue_id,
-            "offset": offset,
-            "max_messages": options.get("max_messages", operations.DEFAULT_MAX_MESSAGES),
-            "max_bytes": options.get("max_bytes", operations.DEFAULT_MAX_BYTES),
-        }
-        if options.get("tags"):
-            fields["tags"] = options["tags"]
-        if options.get("generation") is not None:
-            fields["generation"] = options["generation"]
-        timeout = options.get("timeout")
-        wait = options.get("wait", 0.0)
-        check_seconds("wait", wait)
-        if timeout is not None:
-            check_seconds("timeout", timeout)
-        return operations.pull(fields, wait, self.timeout if timeout is None else timeout)
 
     def tail(self, topic: str, start: Start, options: TailOptions) -> Subscription:
         """See Client.tail."""
@@ -299,90 +282,6 @@ class ClientCore:
         """See Client.consumer."""
         self.check_open()
         return consumer_settings(group, topics, options, int(time() * 1000))
-
-    def get(self, msg_id: str | None, options: GetOptions) -> Operation[Message]:
-        """See Client.get."""
-        check_names("get", options, GetOptions)
-        place = {
-            "msg_id": msg_id,
-            "physical_offset": options.get("physical_offset"),
-            "topic": options.get("topic"),
-            "unique_key": options.get("unique_key"),
-            "queue": options.get("queue_id"),
-            "offset": options.get("queue_offset"),
-            "generation": options.get("generation"),
-        }
-        return operations.get(place, self.deadline(options.get("timeout")))
-
-    def find(self, topic: str, key: str, options: FindOptions) -> FindPages:
-        """See Client.find."""
-        self.check()
-        check_names("find", options, FindOptions)
-        check_limit(options.get("limit"))
-        on_damage = options.get("on_damage", "fail")
-        check_on_damage(on_damage)
-        fields: dict[str, Any] = {
-            "topic": topic,
-            "key": key,
-            "begin": operations.milliseconds(options.get("since"), 0),
-            "end": operations.milliseconds(options.get("until"), operations.TIME_MS_MAX),
-        }
-        if options.get("unique"):
-            fields["unique"] = True
-        limit, timeout = options.get("limit"), options.get("timeout")
-        return FindPages(fields, limit, self.deadline, timeout, on_damage)
-
-    def seek(self, topic: str, queue_id: int, time: Time, options: SeekOptions) -> Operation[int]:
-        """See Client.seek."""
-        check_names("seek", options, SeekOptions)
-        fields = {
-            "topic": topic,
-            "queue": queue_id,
-            "timestamp": operations.milliseconds(time, 0),
-            "boundary": options.get("boundary", "lower"),
-        }
-        return operations.seek(fields, self.deadline(options.get("timeout")))
-
-    def create_topic(
-        self, topic: str, queues: int | None, options: CreateTopicOptions
-    ) -> Operation[TopicCreated]:
-        """See Client.create_topic."""
-        check_names("create_topic", options, CreateTopicOptions)
-        deadline = self.deadline(options.get("timeout"))
-        if not options.get("exist_ok", True):
-            # Asked before: a topic that is there would be changed.
-            known = yield from operations.topics(deadline, NodeRole.WRITER)
-            if topic in {one.topic for one in known}:
-                raise BadRequest(f"topic {topic} exists", "leave exist_ok out")
-        fields = {
-            "topic": topic,
-            "queues": queues,
-            "perm": options.get("perm"),
-            "retention_hours": options.get("retention_hours"),
-        }
-        return (yield from operations.create_topic(fields, deadline))
-
-    def purge_topic(self, topic: str, options: PurgeOptions) -> Operation[TopicPurged]:
-        """See Client.purge_topic."""
-        check_names("purge_topic", options, PurgeOptions)
-        offset, time = options.get("before_offset"), options.get("before_time")
-        if (offset is None) == (time is None):
-            raise BadRequest("purge_topic needs before_offset or before_time", "give one of them")
-        fields = {
-            "topic": topic,
-            "queue": options.get("queue_id"),
-            "offset": offset,
-            "timestamp": None if time is None else operations.milliseconds(time, 0),
-        }
-        return operations.purge_topic(fields, self.deadline(options.get("timeout")))
-
-
-def wait_field(acks: object, wait: object) -> str | None:
-    """The field `wait` of a send: None leaves it to the node's settings."""
-    check_acks(acks)
-    if acks == "appended":
-        return None if wait else "none"
-    return str(acks)
 
 
 def _stop(
@@ -406,7 +305,7 @@ def _stop(
     finally:
         ending = tuple(carriers)
         for carrier in ending:
-            carrier.give_way()
+            carrier.begin_close()
         for carrier in ending:
             carrier.close()
         for io in ios:
@@ -428,7 +327,7 @@ def _check_threads() -> None:
     """
     starter = getattr(_thread.start_new_thread, "__module__", None) or ""
     if starter.partition(".")[0] in _GREEN_THREADS:
-        raise NotAllowed(
+        raise errors.NotAllowed(
             f"{starter} has replaced the threads of this program, and a client needs one of its"
             " own",
             "gevent: monkey.patch_all(thread=False); eventlet: monkey_patch(thread=False);"

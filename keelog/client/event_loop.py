@@ -25,8 +25,7 @@ from keelog.client.operations import Operation
 from keelog.client.options import SendOptions
 from keelog.client.results import Receipt
 from keelog.client.send.encode import NOT_TAKEN, Encoder, MessageBatch
-from keelog.client.send.receipts import BatchReceipt, Results
-from keelog.client.send.record_batch import ColumnBatch, EncodedMessage
+from keelog.client.send.record_batch import BatchReceipt, ColumnBatch, EncodedMessage, Results
 from keelog.client.send.sender import HELD_S_MAX, SEND_BYTES_MAX, SEND_RECORDS_MAX, UNDER_WAY_MAX
 from keelog.client.transport.direct import Channel, ZmtpConnection
 from keelog.client.transport.exchange import Call, Decision, NodeRole
@@ -88,8 +87,8 @@ class AsyncioChannel(Channel):
     def carry(self, call: Call) -> bool:
         """Begins a call; its `done` will be called once, in the loop, or on the I/O thread where
         that goes on with it. False, at once, when it is for the I/O thread from the beginning."""
-        link = self._link_up()
-        if link is None or not link.send(call):
+        link = self._start(call)
+        if link is None:
             return False
         if link.wants_to_send:
             self._watch_room(link)
@@ -101,9 +100,16 @@ class AsyncioChannel(Channel):
 
     def look_awake(self) -> None:
         """Looks for the answer of a lone call before the loop goes on."""
-        if self._link is not None:
-            under_way = self._link.exchange.under_way
-            self._look_awake(self._link, lambda: under_way)
+        link, under_way = self._link, self._exchange.under_way
+
+        def is_there() -> bool:
+            if link is None or not link.has_come:
+                return False
+            self._take_answers(link)
+            return not under_way
+
+        if link is not None and under_way:
+            self._awake.until(is_there)
 
     def _begun(self, link: ZmtpConnection) -> None:
         self._loop.add_reader(link.fd, self._look, link)
@@ -144,14 +150,17 @@ class AsyncioChannel(Channel):
         if link.is_lost:
             self._lose_all(link)
             return
-        super()._end_all(link.exchange.expired(now, link.endpoint))
-        if calls := link.exchange.under_way.values():
+        super()._end_all(self._exchange.expired(now, link.endpoint))
+        if calls := self._exchange.under_way.values():
             first = min(call.deadline for call in calls)
             self._wake_at(min(first, now + LOOK_S))
 
     def _lose_all(self, link: ZmtpConnection) -> None:
-        self._unwatch(link)
-        ended = link.exchange.closed() if self._closing else ()
+        if not self._loop.is_closed() and not link.closed:
+            self._loop.remove_reader(link.fd)
+            self._loop.remove_writer(link.fd)
+        self._watches_room = False
+        ended = self._exchange.closed() if self._closing else ()
         super()._lose_all(link)
         super()._end_all(ended)
 
@@ -160,17 +169,11 @@ class AsyncioChannel(Channel):
             # Soon: a caller that learns an outcome may send the next message, and come back here.
             self._loop.call_soon(super()._end_all, ended)
 
-    def _unwatch(self, link: ZmtpConnection) -> None:
-        if not self._loop.is_closed() and not link.closed:
-            self._loop.remove_reader(link.fd)
-            self._loop.remove_writer(link.fd)
-        self._watches_room = False
-
     def _drop(self) -> None:
         link = self._link
         if link is not None:
             # What has come counts.
-            link.receive(self._act)
+            self._take_in(link)
             self._lose_all(link)
 
     def close(self) -> None:

@@ -10,18 +10,8 @@ from typing import TypedDict
 
 from protocol.errors import BadRequest, StoreDamaged
 from protocol.ids import NO_HOST, Host, parse_host
+from protocol.record import codec
 from protocol.record.bodies import COMPRESSED
-from protocol.record.codec import (
-    BORN_HOST_V6,
-    SHORT_HEAD,
-    STORE_HOST_V6,
-    SYS_FLAG_POSITION,
-    Record,
-    decode,
-    record_head,
-    stated_offset,
-    whole_record,
-)
 from protocol.record.encode import ANY_QUEUE
 from protocol.record.encode import NewMessage as Draft
 from protocol.record.java_hash import java_hash
@@ -32,13 +22,16 @@ Body = bytes | bytearray | memoryview
 
 _INT = struct.Struct(">i").unpack_from
 _LONG = struct.Struct(">q").unpack_from
-_QUEUE_ID_AT = SHORT_HEAD.offsets["queue_id"]
-_QUEUE_OFFSET_AT = SHORT_HEAD.offsets["queue_offset"]
-_PHYSICAL_OFFSET_AT = SHORT_HEAD.offsets["physical_offset"]
-_FLAGS_AT = SYS_FLAG_POSITION + 3
+_QUEUE_ID_AT = codec.SHORT_HEAD.offsets["queue_id"]
+_QUEUE_OFFSET_AT = codec.SHORT_HEAD.offsets["queue_offset"]
+_PHYSICAL_OFFSET_AT = codec.SHORT_HEAD.offsets["physical_offset"]
+_FLAGS_AT = codec.SYS_FLAG_POSITION + 3
 """The byte of `sys_flag` that has the bits of hosts and compression."""
-_HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
-_BODY_AT = {flags: record_head(flags).size for flags in (0, BORN_HOST_V6, STORE_HOST_V6, _HOSTS_V6)}
+_HOSTS_V6 = codec.BORN_HOST_V6 | codec.STORE_HOST_V6
+_BODY_AT = {
+    flags: codec.record_head(flags).size
+    for flags in (0, codec.BORN_HOST_V6, codec.STORE_HOST_V6, _HOSTS_V6)
+}
 _TEXTS = ("topic", "tags", "order_by", "unique_key", "born_host")
 _NUMBERS = ("queue_id", "born_timestamp", "flag", "sys_flag", "reconsume_times", "delay_level")
 _TYPES = ((_TEXTS, attrgetter(*_TEXTS), str), (_NUMBERS, attrgetter(*_NUMBERS), int))
@@ -173,16 +166,16 @@ class Message:
         """`is_whole`: somebody has verified it, so that single fields may be read as they stand."""
         self._raw = raw
         self._is_whole = is_whole
-        self._record: Record | None = None
+        self._record: codec.Record | None = None
 
     @property
-    def record(self) -> Record:
+    def record(self) -> codec.Record:
         """The decoded record. Raises StoreDamaged."""
         if self._record is None:
-            found = whole_record(self._raw) if self._is_whole else decode(self._raw, 0)
-            if not isinstance(found, Record):
+            found = codec.whole_record(self._raw) if self._is_whole else codec.decode(self._raw, 0)
+            if not isinstance(found, codec.Record):
                 why = getattr(found, "why", "a filler where a record should be")
-                raise StoreDamaged("commitlog", stated_offset(self._raw), why)
+                raise StoreDamaged("commitlog", codec.stated_offset(self._raw), why)
             self._record = found
         return self._record
 

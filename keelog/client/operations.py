@@ -9,45 +9,53 @@ import zlib
 from collections.abc import Callable, Generator, Mapping
 from datetime import datetime
 from time import monotonic
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
+from keelog.client import results
 from keelog.client.messages import Message
-from keelog.client.options import OnFoundDamage
-from keelog.client.results import (
-    Health,
-    NodeStatus,
-    PullResult,
-    QueueBegin,
-    QueueOffsets,
-    TopicCreated,
-    TopicDeleted,
-    TopicInfo,
-    TopicPurged,
-    pull_result,
-    record_sizes,
-    split_records,
+from keelog.client.options import (
+    CreateTopicOptions,
+    FindOptions,
+    GetOptions,
+    OnFoundDamage,
+    PullOptions,
+    PurgeOptions,
+    SeekOptions,
+    Time,
+    check_limit,
+    check_names,
+    check_on_damage,
+    check_seconds,
 )
 from keelog.client.transport.exchange import Call, NodeAnswer, NodeRole
 from protocol.errors import BadRequest, StoreDamaged
+from protocol.request_fields import INT64_MAX
+from protocol.requests import (
+    BOUNDARY_LOWER,
+    FIND_MESSAGES_DEFAULT,
+    PULL_BYTES_DEFAULT,
+    PULL_MESSAGES_DEFAULT,
+)
 
 log = logging.getLogger("keelog.client")
 
 T = TypeVar("T")
 Operation = Generator[Call, NodeAnswer, T]
 
-DEFAULT_MAX_MESSAGES = 32
-DEFAULT_MAX_BYTES = 262_144
 WAIT_S_MAX = 30.0
-TIME_MS_MAX = 2**63 - 1
-FIND_PAGE = 64
 COMMIT_QUEUES_AT_ONCE = 500
 """Well below what a header may hold."""
 GET_FORMS = (
     *({"physical_offset"}, {"msg_id"}, {"topic", "unique_key"}, {"topic", "queue", "offset"}),
     {"topic", "queue", "offset", "generation"},
 )
-DEFAULT_WRITE_QUEUES = 8
-"""The queues of a topic that a send creates."""
+DeadlineOf = Callable[[float | None], float]
+"""`ClientCore.deadline`: when a call with this option `timeout` must be over."""
+
+
+def given(**fields: Any) -> dict[str, Any]:
+    """The fields of a request without those that are None."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def milliseconds(time: "datetime | int | None", default: int) -> int:
@@ -69,44 +77,67 @@ def routes(deadline: float) -> Operation[NodeAnswer]:
     return (yield Call(NodeRole.CONTROL, "routes", {}, deadline))
 
 
-def status(deadline: float) -> Operation[NodeStatus]:
+def status(deadline: float) -> Operation[results.NodeStatus]:
     """A snapshot of the node's processes, offsets and disk."""
     answer = yield Call(NodeRole.CONTROL, "status", {}, deadline)
-    return NodeStatus.of(answer.header)
+    return results.NodeStatus.of(answer.header)
 
 
-def health(deadline: float) -> Operation[Health]:
+def health(deadline: float) -> Operation[results.Health]:
     """Whether the node is ready, check by check."""
     answer = yield Call(NodeRole.CONTROL, "health", {}, deadline)
-    return Health.of(answer.header)
+    return results.Health.of(answer.header)
 
 
-def topics(deadline: float, role: NodeRole = NodeRole.READER) -> Operation[list[TopicInfo]]:
+def topics(deadline: float, role: NodeRole = NodeRole.READER) -> Operation[list[results.TopicInfo]]:
     """All topics."""
     answer = yield Call(role, "topics", {}, deadline)
-    return [TopicInfo.of(item) for item in answer.header["topics"]]
+    return [results.TopicInfo.of(item) for item in answer.header["topics"]]
 
 
-def create_topic(fields: dict[str, Any], deadline: float) -> Operation[TopicCreated]:
+def make_topic(
+    topic: str, queues: int | None, options: CreateTopicOptions, deadline_of: DeadlineOf
+) -> Operation[results.TopicCreated]:
+    """See Client.create_topic."""
+    check_names("create_topic", options, CreateTopicOptions)
+    deadline = deadline_of(options.get("timeout"))
+    if not options.get("exist_ok", True):
+        # Asked before: a topic that is there would be changed.
+        known = yield from topics(deadline, NodeRole.WRITER)
+        if topic in {one.topic for one in known}:
+            raise BadRequest(f"topic {topic} exists", "leave exist_ok out")
+    perm, hours = options.get("perm"), options.get("retention_hours")
+    fields = given(topic=topic, queues=queues, perm=perm, retention_hours=hours)
+    return (yield from create_topic(fields, deadline))
+
+
+def create_topic(fields: dict[str, Any], deadline: float) -> Operation[results.TopicCreated]:
     """Makes a topic; doing it twice is harmless."""
-    given = {name: value for name, value in fields.items() if value is not None}
-    header = (yield Call(NodeRole.WRITER, "create_topic", given, deadline)).header
-    return TopicCreated(header["topic"], header["queues"], header["created"])
+    header = (yield Call(NodeRole.WRITER, "create_topic", fields, deadline)).header
+    return results.TopicCreated(header["topic"], header["queues"], header["created"])
 
 
-def delete_topic(topic: str, deadline: float) -> Operation[TopicDeleted]:
+def delete_topic(topic: str, deadline: float) -> Operation[results.TopicDeleted]:
     """Deletes a topic with its messages."""
     header = (yield Call(NodeRole.WRITER, "delete_topic", {"topic": topic}, deadline)).header
     left, until = header.get("left_in_log_bytes", 0), header.get("until")
-    return TopicDeleted(topic, bool(header["deleted"]), left, until)
+    return results.TopicDeleted(topic, bool(header["deleted"]), left, until)
 
 
-def purge_topic(fields: dict[str, Any], deadline: float) -> Operation[TopicPurged]:
-    """Deletes the older messages of a topic; doing it twice is harmless."""
-    given = {name: value for name, value in fields.items() if value is not None}
-    header = (yield Call(NodeRole.WRITER, "purge_topic", given, deadline)).header
-    queues = (QueueBegin(row["queue_id"], row["min_offset"]) for row in header["queues"])
-    return TopicPurged(header["topic"], tuple(queues), header["left_in_log_bytes"])
+def purge_topic(
+    topic: str, options: PurgeOptions, deadline_of: DeadlineOf
+) -> Operation[results.TopicPurged]:
+    """See Client.purge_topic; doing it twice is harmless."""
+    check_names("purge_topic", options, PurgeOptions)
+    offset, time = options.get("before_offset"), options.get("before_time")
+    if (offset is None) == (time is None):
+        raise BadRequest("purge_topic needs before_offset or before_time", "give one of them")
+    before = None if time is None else milliseconds(time, 0)
+    fields = given(topic=topic, queue=options.get("queue_id"), offset=offset, timestamp=before)
+    deadline = deadline_of(options.get("timeout"))
+    header = (yield Call(NodeRole.WRITER, "purge_topic", fields, deadline)).header
+    queues = (results.QueueBegin(row["queue_id"], row["min_offset"]) for row in header["queues"])
+    return results.TopicPurged(header["topic"], tuple(queues), header["left_in_log_bytes"])
 
 
 def cursor_places(topic: str, name: str, deadline: float) -> Operation[dict[int, int]]:
@@ -121,11 +152,11 @@ def commit_cursor(
 ) -> Operation[None]:
     """Notes how far a cursor has come; queues that are not named stay as they are. `more`: the
     `generation` of the places, and the `right` of the node's own processes."""
-    given = {field: value for field, value in more.items() if value is not None}
+    rest = given(**more)
     pairs = [[queue_id, offset] for queue_id, offset in places.items()]
     for first in range(0, len(pairs), COMMIT_QUEUES_AT_ONCE):
         some = pairs[first : first + COMMIT_QUEUES_AT_ONCE]
-        fields = {"topic": topic, "group": name, "offsets": some, **given}
+        fields = {"topic": topic, "group": name, "offsets": some, **rest}
         yield Call(NodeRole.WRITER, "cursor_commit", fields, deadline)
 
 
@@ -139,60 +170,76 @@ def pull_call(fields: dict[str, Any], wait: float, timeout: float) -> Call:
     return Call(NodeRole.READER, "pull", fields, monotonic() + wait + timeout, affinity=affinity)
 
 
-def pull(fields: dict[str, Any], wait: float, timeout: float) -> Operation[PullResult]:
+def pull(fields: dict[str, Any], wait: float, timeout: float) -> Operation[results.PullResult]:
     """One pull."""
     answer = yield pull_call(fields, wait, timeout)
-    return pull_result(answer, fields["topic"], fields["queue"])
+    return results.pull_result(answer, fields["topic"], fields["queue"])
 
 
-def get(fields: dict[str, Any], deadline: float) -> Operation[Message]:
-    """One message by id, log offset, unique key or queue offset. NotFound when there is none.
+def pull_with(
+    topic: str, queue_id: int, offset: int, options: PullOptions, timeout: float
+) -> Operation[results.PullResult]:
+    """See Client.pull. `timeout`: the client's."""
+    check_names("pull", options, PullOptions)
+    fields = {
+        "topic": topic,
+        "queue": queue_id,
+        "offset": offset,
+        "max_messages": options.get("max_messages", PULL_MESSAGES_DEFAULT),
+        "max_bytes": options.get("max_bytes", PULL_BYTES_DEFAULT),
+        **given(tags=options.get("tags") or None, generation=options.get("generation")),
+    }
+    wait, own = options.get("wait", 0.0), options.get("timeout")
+    check_seconds("wait", wait)
+    if own is not None:
+        check_seconds("timeout", own)
+    return pull(fields, wait, timeout if own is None else own)
 
-    Raises BadRequest unless the fields that are not None are one of the four forms.
-    """
-    given = {name: value for name, value in fields.items() if value is not None}
-    if set(given) not in GET_FORMS:
+
+def get(msg_id: str | None, options: GetOptions, deadline_of: DeadlineOf) -> Operation[Message]:
+    """See Client.get. Raises BadRequest unless the fields are one of the forms."""
+    check_names("get", options, GetOptions)
+    fields = given(
+        msg_id=msg_id,
+        physical_offset=options.get("physical_offset"),
+        topic=options.get("topic"),
+        unique_key=options.get("unique_key"),
+        queue=options.get("queue_id"),
+        offset=options.get("queue_offset"),
+        generation=options.get("generation"),
+    )
+    deadline = deadline_of(options.get("timeout"))
+    if set(fields) not in GET_FORMS:
         raise BadRequest(
             "get needs msg_id, physical_offset, topic and unique_key, or topic and queue offset",
             "name one message",
         )
-    answer = yield Call(NodeRole.READER, "get", given, deadline)
+    answer = yield Call(NodeRole.READER, "get", fields, deadline)
     return Message(bytes(answer.payload))
-
-
-class FoundMessages(NamedTuple):
-    """Messages with a key, newest first, the cursor of the next page, and what was damaged."""
-
-    messages: list[Message]
-    cursor: str | None
-    damaged: list[StoreDamaged]
 
 
 def find_page(
     fields: dict[str, Any], cursor: str | None, deadline: float
-) -> Operation[FoundMessages]:
-    """One page. Damaged records are passed over."""
+) -> Operation[tuple[list[Message], str | None, list[StoreDamaged]]]:
+    """One page: messages with a key, newest first, the cursor of the next page, and what was
+    damaged and passed over."""
     fields = {**fields, "skip_damaged": True}
     page = fields if cursor is None else {**fields, "cursor": cursor}
     answer = yield Call(NodeRole.READER, "find", page, deadline)
-    messages = split_records(answer.payload, record_sizes(answer))
+    messages = results.split_records(answer.payload, results.record_sizes(answer))
     damaged = [StoreDamaged(*one) for one in answer.header.get("damaged", ())]
-    return FoundMessages(messages, answer.header.get("cursor"), damaged)
+    return messages, answer.header.get("cursor"), damaged
 
 
 def offsets(
     topic: str, queue_id: int | None, deadline: float, sizes: bool = False
-) -> Operation[list[QueueOffsets]]:
+) -> Operation[list[results.QueueOffsets]]:
     """Where the queues of a topic begin and end; with `sizes` what they hold, too."""
-    fields: dict[str, Any] = {"topic": topic}
-    if sizes:
-        fields["sizes"] = True
-    if queue_id is not None:
-        fields["queue"] = queue_id
+    fields = given(topic=topic, sizes=sizes or None, queue=queue_id)
     answer = yield Call(NodeRole.READER, "offsets", fields, deadline)
     generation = answer.header.get("generation")
     return [
-        QueueOffsets(
+        results.QueueOffsets(
             q["queue_id"],
             q["min_offset"],
             q["max_offset"],
@@ -217,32 +264,44 @@ def ages(topic: str, stored_at: Mapping[int, int], deadline: float) -> Operation
     }
 
 
-def seek(fields: dict[str, Any], deadline: float) -> Operation[int]:
-    """The queue offset at a store time."""
-    answer = yield Call(NodeRole.READER, "seek", fields, deadline)
+def seek(
+    topic: str, queue_id: int, time: Time, options: SeekOptions, deadline_of: DeadlineOf
+) -> Operation[int]:
+    """See Client.seek."""
+    check_names("seek", options, SeekOptions)
+    fields = {
+        "topic": topic,
+        "queue": queue_id,
+        "timestamp": milliseconds(time, 0),
+        "boundary": options.get("boundary", BOUNDARY_LOWER),
+    }
+    answer = yield Call(NodeRole.READER, "seek", fields, deadline_of(options.get("timeout")))
     return int(answer.header["offset"])
 
 
 class FindPages:
     """The pages of one `find`: ask `page` until `done`."""
 
-    def __init__(
-        self,
-        fields: dict[str, Any],
-        limit: int | None,
-        deadline: Callable[[float | None], float],
-        timeout: float | None,
-        on_damage: OnFoundDamage,
-    ) -> None:
-        self._fields = fields
-        self._left = limit
-        self._deadline = deadline
-        self._timeout = timeout
+    def __init__(self, topic: str, key: str, options: FindOptions, deadline_of: DeadlineOf) -> None:
+        """Raises BadRequest for options that make no sense."""
+        check_names("find", options, FindOptions)
+        check_limit(options.get("limit"))
+        self._on_damage: OnFoundDamage = options.get("on_damage", "fail")
+        check_on_damage(self._on_damage)
+        self._fields: dict[str, Any] = {
+            "topic": topic,
+            "key": key,
+            "begin": milliseconds(options.get("since"), 0),
+            "end": milliseconds(options.get("until"), INT64_MAX),
+            **given(unique=options.get("unique") or None),
+        }
+        self._left = options.get("limit")
+        self._deadline_of = deadline_of
+        self._timeout = options.get("timeout")
         self._cursor: str | None = None
-        self._on_damage = on_damage
         self._damage: StoreDamaged | None = None
         self._is_last = False
-        self.done = limit is not None and limit <= 0
+        self.done = self._left is not None and self._left <= 0
 
     def page(self) -> Operation[list[Message]]:
         """The next messages, perhaps none; each page has a timeout of its own.
@@ -251,9 +310,10 @@ class FindPages:
         """
         if self._damage is not None and self._is_last:
             raise self._damage
-        size = FIND_PAGE if self._left is None else min(self._left, FIND_PAGE)
+        most = FIND_MESSAGES_DEFAULT
+        size = most if self._left is None else min(self._left, most)
         fields = {**self._fields, "max_messages": size}
-        deadline = self._deadline(self._timeout)
+        deadline = self._deadline_of(self._timeout)
         messages, self._cursor, damaged = yield from find_page(fields, self._cursor, deadline)
         for error in damaged:
             self._meet(error)

@@ -196,15 +196,10 @@ class BatchOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """How a producer gathers and waits.
+    """How a producer gathers and waits: see ProducerOptions.
 
-    `linger`: seconds that a message waits for others. `batch_bytes`: a batch of this size goes at
-    once. `max_in_flight`: messages without an answer; beyond it `when_full` says whether
-    `send_nowait` waits ("block") or raises NodeBusy ("raise"). `max_batches`: the same for batches
-    of `send_batch`, which `max_in_flight` does not count. `acks`: "appended" answers as the
-    node's settings say, "flushed" only when the message is on disk, "replicated" only when it is
-    on those of enough followers too. `timeout`: seconds from
-    the sending of a batch to the end of its last attempt; a full producer waits as long for room.
+    `max_in_flight` does not count the messages of `send_batch`. `timeout` lasts from the sending of
+    a batch to the end of its last attempt; a full producer waits as long for room.
     """
 
     linger: float = 0.005

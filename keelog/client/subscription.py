@@ -19,14 +19,7 @@ from keelog.client.operations import Operation
 from keelog.client.options import OnDamage, check_names, check_on_damage, check_seconds
 from keelog.client.results import PullResult, QueueOffsets, pull_result
 from keelog.client.transport.exchange import Call, NodeAnswer, Retry
-from protocol.errors import (
-    BadRequest,
-    CorruptError,
-    MessageDamaged,
-    MqError,
-    TopicRemoved,
-    UnknownTopic,
-)
+from protocol import errors
 from protocol.names import is_group_name
 from protocol.requests import PULL
 
@@ -113,16 +106,16 @@ class TailSettings(NamedTuple):
         check_names("tail", options, TailOptions)
         in_flight = options.get("in_flight", 1)
         if not isinstance(in_flight, int) or not 1 <= in_flight <= PULLS_MAX:
-            raise BadRequest(f"in_flight is {in_flight!r}", f"use 1 to {PULLS_MAX}")
+            raise errors.BadRequest(f"in_flight is {in_flight!r}", f"use 1 to {PULLS_MAX}")
         check_on_damage(options.get("on_damage", "fail"))
         if (timeout := options.get("timeout")) is not None:
             check_seconds("timeout", timeout)
             if not timeout:
-                raise BadRequest("timeout is 0", "until_end=True reads what is there now")
+                raise errors.BadRequest("timeout is 0", "until_end=True reads what is there now")
         cursor = options.get("cursor")
         if cursor is not None and not (isinstance(cursor, str) and is_group_name(cursor)):
             hint = "use 1 to 255 of the characters % | a-z A-Z 0-9 _ -"
-            raise BadRequest(f"cursor is {cursor!r}", hint)
+            raise errors.BadRequest(f"cursor is {cursor!r}", hint)
         return cls(**{**options, "queues": _queue_ids(options.get("queues"))})  # type: ignore[arg-type]
 
 
@@ -135,7 +128,7 @@ def _queue_ids(queues: object) -> frozenset[int] | None:
         chosen = frozenset(queues)
         if all(isinstance(queue_id, int) for queue_id in chosen):
             return chosen
-    raise BadRequest(f"queues is {queues!r}", "give a list of numbers: queues=[0]")
+    raise errors.BadRequest(f"queues is {queues!r}", "give a list of numbers: queues=[0]")
 
 
 @dataclass(slots=True)
@@ -182,7 +175,7 @@ class Subscription:
         self._ready: deque[_QueuePosition] = deque()
         self._pulling: set[int] = set()
         self._looked_at = 0.0
-        self._unread: MqError | None = None
+        self._unread: errors.MqError | None = None
         self._generation = 0
         """Of the topic, as far as the log says."""
         self._awaited: Start | None = None
@@ -203,7 +196,7 @@ class Subscription:
         self._looked_at = now
         try:
             found = yield from operations.offsets(self._topic, None, deadline)
-        except UnknownTopic:
+        except errors.UnknownTopic:
             if not self._is_endless:
                 raise
             log.warning("topic %s is not there yet: waiting for it", self._topic)
@@ -245,8 +238,8 @@ class Subscription:
         self._looked_at = now
         try:
             found = yield from operations.offsets(self._topic, None, deadline)
-        except MqError as error:
-            is_awaited = self._awaited is not None and isinstance(error, UnknownTopic)
+        except errors.MqError as error:
+            is_awaited = self._awaited is not None and isinstance(error, errors.UnknownTopic)
             if not error.retriable and not is_awaited:
                 raise
             return
@@ -324,13 +317,15 @@ class Subscription:
     def _is_full(self) -> bool:
         return len(self._pulling) >= self._settings.in_flight
 
-    def take(self, queue_id: int, outcome: NodeAnswer | MqError, now: float) -> PullResult | None:
+    def take(
+        self, queue_id: int, outcome: NodeAnswer | errors.MqError, now: float
+    ) -> PullResult | None:
         """An answer with messages, in order. Raises the error when it came too often.
 
         After one that says `more` the same pull goes on.
         """
         place = self._places[queue_id]
-        if isinstance(outcome, MqError):
+        if isinstance(outcome, errors.MqError):
             self._pulling.discard(queue_id)
             self._failed(place, outcome, now)
             return None
@@ -372,11 +367,11 @@ class Subscription:
         if place.next_offset < place.end:
             self._ready.append(place)
 
-    def _failed(self, place: _QueuePosition, error: MqError, now: float) -> None:
-        if isinstance(error, CorruptError) and self._settings.on_damage != "fail":
+    def _failed(self, place: _QueuePosition, error: errors.MqError, now: float) -> None:
+        if isinstance(error, errors.CorruptError) and self._settings.on_damage != "fail":
             self._skip(place, error)
             return
-        if isinstance(error, TopicRemoved) and self._is_endless:
+        if isinstance(error, errors.TopicRemoved) and self._is_endless:
             self._begin_anew(place, error.generation)
             return
         place.failures += 1
@@ -399,9 +394,9 @@ class Subscription:
         place.next_offset, place.generation, place.failures = 0, generation, 0
         self._ready.append(place)
 
-    def _skip(self, place: _QueuePosition, error: CorruptError) -> None:
+    def _skip(self, place: _QueuePosition, error: errors.CorruptError) -> None:
         """Goes on after a damaged message. Damage that hides where the queue goes on ends it."""
-        if not isinstance(error, MessageDamaged) or error.next_offset <= place.next_offset:
+        if not isinstance(error, errors.MessageDamaged) or error.next_offset <= place.next_offset:
             if place.end is None:
                 raise error
             self._unread = self._unread or error
@@ -538,7 +533,7 @@ class Cursor:
             yield from operations.commit_cursor(
                 self.topic, self.name, places, deadline, generation=known_at
             )
-        except TopicRemoved as removed:
+        except errors.TopicRemoved as removed:
             self.forget(removed.generation)
         else:
             self.end_commit(places)
@@ -580,7 +575,7 @@ def check_start(start: object) -> None:
     is_number = isinstance(start, int) and not isinstance(start, bool)
     is_place = is_number or isinstance(start, datetime | Mapping)
     if not is_place and start not in ("latest", "earliest"):
-        raise BadRequest(
+        raise errors.BadRequest(
             f"start is {start!r}", "use 'latest', 'earliest', an offset, -N or a datetime"
         )
 
@@ -591,13 +586,8 @@ def start_offset(topic: str, queue: QueueOffsets, start: Start, deadline: float)
     if isinstance(start, Mapping):
         return start.get(queue.queue_id, queue.min_offset)
     if isinstance(start, datetime):
-        fields = {
-            "topic": topic,
-            "queue": queue.queue_id,
-            "timestamp": operations.milliseconds(start, 0),
-            "boundary": "lower",
-        }
-        return (yield from operations.seek(fields, deadline))
+        asked = operations.seek(topic, queue.queue_id, start, {}, lambda _: deadline)
+        return (yield from asked)
     if start == "latest":
         return queue.max_offset
     if start == "earliest":

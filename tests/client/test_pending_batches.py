@@ -9,8 +9,7 @@ import pytest
 import keelog
 from keelog.client.send.bulk_send import PendingBatches
 from keelog.client.send.encode import Encoder
-from keelog.client.send.receipts import BatchReceipt
-from keelog.client.send.record_batch import RecordBatch
+from keelog.client.send.record_batch import BatchReceipt, RecordBatch
 from keelog.client.send.unique_key import UniqueKeys
 from keelog.client.transport.io_thread import IoThread
 from protocol.errors import BadRequest, IllegalMessage, MessageTooLarge, NodeBusy, NotConnected

@@ -2,12 +2,12 @@
 
 import threading
 import time
+from typing import Any
 
 import pytest
 
 import keelog
 from keelog.client.transport import direct
-from keelog.client.transport.exchange import Call
 from protocol.errors import NodeBusy
 from tests.support.fake_node import FakeNode
 
@@ -18,13 +18,14 @@ WAIT_S = 60.0
 def carried(mq: keelog.Client, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Which reads went without the I/O thread, once there is a connection for that."""
     seen: list[bool] = []
-    carry = direct.BlockingChannel.carry
+    ask = direct.BlockingChannel.ask
 
-    def noted(self: direct.BlockingChannel, call: Call) -> bool:
-        seen.append(carry(self, call))
-        return seen[-1]
+    def noted(self: direct.BlockingChannel, *request: Any) -> direct.Reply | None:
+        reply = ask(self, *request)
+        seen.append(reply is not None)
+        return reply
 
-    monkeypatch.setattr(direct.BlockingChannel, "carry", noted)
+    monkeypatch.setattr(direct.BlockingChannel, "ask", noted)
     deadline = time.monotonic() + WAIT_S
     while not any(seen):
         assert time.monotonic() < deadline, "the connection of its own never came up"

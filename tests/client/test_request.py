@@ -13,11 +13,6 @@ from keelog.client.transport.exchange import (
     NodeRole,
     RepeatAfter,
     Retry,
-    at_deadline,
-    finish,
-    lost,
-    refused,
-    refused_unsent,
 )
 from keelog.client.transport.io_thread import Timers
 from protocol.errors import (
@@ -45,34 +40,34 @@ def error_of(decision: Decision) -> type[MqError]:
 
 @pytest.mark.parametrize("repeatable", [True, False])
 def test_a_busy_refusal_is_repeated_even_for_sends(repeatable: bool) -> None:
-    decision = refused(call(repeatable=repeatable), NodeBusy("full"), Retry(), NOW)
+    decision = call(repeatable=repeatable).refused(NodeBusy("full"), Retry(), NOW)
     assert isinstance(decision, RepeatAfter)
     assert decision.delay >= NodeBusy.retry_after
 
 
 def test_a_refusal_that_is_not_retriable_is_the_callers() -> None:
-    assert error_of(refused(call(repeatable=True), BadRequest("no"), Retry(), NOW)) is (BadRequest)
+    assert error_of(call(repeatable=True).refused(BadRequest("no"), Retry(), NOW)) is (BadRequest)
 
 
 def test_attempts_and_deadline_end_the_repeating() -> None:
     last = call(repeatable=False, attempts=5)
-    assert error_of(refused(last, NodeBusy("full"), Retry(), NOW)) is NodeBusy
+    assert error_of(last.refused(NodeBusy("full"), Retry(), NOW)) is NodeBusy
     late = call(repeatable=False)
-    assert error_of(refused(late, NodeBusy("full"), Retry(), NOW + 4.95)) is NodeBusy
+    assert error_of(late.refused(NodeBusy("full"), Retry(), NOW + 4.95)) is NodeBusy
 
 
 def test_a_lost_connection_repeats_reads_but_not_sends() -> None:
-    assert isinstance(lost(call(repeatable=True), "gone", Retry(), NOW), RepeatAfter)
-    assert error_of(lost(call(repeatable=False), "gone", Retry(), NOW)) is SendTimeout
+    assert isinstance(call(repeatable=True).lost("gone", Retry(), NOW), RepeatAfter)
+    assert error_of(call(repeatable=False).lost("gone", Retry(), NOW)) is SendTimeout
     careless = Retry(duplicates_ok=True)
-    assert isinstance(lost(call(repeatable=False), "gone", careless, NOW), RepeatAfter)
-    assert error_of(lost(call(repeatable=True, attempts=5), "gone", Retry(), NOW)) is (NotConnected)
+    assert isinstance(call(repeatable=False).lost("gone", careless, NOW), RepeatAfter)
+    assert error_of(call(repeatable=True, attempts=5).lost("gone", Retry(), NOW)) is (NotConnected)
 
 
 def test_what_may_be_stored_stays_unknown_whatever_comes_later() -> None:
     once_lost = call(repeatable=False, maybe=True)
-    assert error_of(refused(once_lost, BadRequest("no"), Retry(), NOW)) is SendTimeout
-    assert type(at_deadline(once_lost, "the writer")) is SendTimeout
+    assert error_of(once_lost.refused(BadRequest("no"), Retry(), NOW)) is SendTimeout
+    assert type(once_lost.at_deadline("the writer")) is SendTimeout
 
 
 @pytest.mark.parametrize(
@@ -85,24 +80,24 @@ def test_what_may_be_stored_stays_unknown_whatever_comes_later() -> None:
     ],
 )
 def test_the_error_at_the_deadline_says_what_is_known(made: Call, kind: type[MqError]) -> None:
-    assert type(at_deadline(made, "the writer")) is kind
+    assert type(made.at_deadline("the writer")) is kind
 
 
 def test_a_call_that_waits_for_its_next_attempt_ends_with_its_last_error() -> None:
     made = call(repeatable=False)
     made.last_error = NodeBusy("full")
-    assert at_deadline(made, "the writer") is made.last_error
+    assert made.at_deadline("the writer") is made.last_error
 
 
 def test_the_waits_grow_to_their_ceiling_and_are_random_below_it() -> None:
     retry = Retry(max_attempts=99, backoff=0.05, backoff_max=1.0)
     waits = []
     for attempts in (1, 2, 3, 4, 5, 60):
-        decision = lost(call(repeatable=True, attempts=attempts), "", retry, NOW, chance=1.0)
+        decision = call(repeatable=True, attempts=attempts).lost("", retry, NOW, chance=1.0)
         assert isinstance(decision, RepeatAfter)
         waits.append(decision.delay)
     assert waits == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
-    none = lost(call(repeatable=True), "", retry, NOW, chance=0.0)
+    none = call(repeatable=True).lost("", retry, NOW, chance=0.0)
     assert none == RepeatAfter(0.0)
 
 
@@ -170,10 +165,10 @@ def test_a_call_with_several_answers_goes_on_from_the_next() -> None:
 
 def test_a_call_ends_once_and_a_refusal_in_advance_counts_as_an_attempt() -> None:
     made = call(repeatable=True, attempts=4)
-    assert error_of(refused_unsent(made, NodeBusy("full"), Retry(), NOW)) is NodeBusy
+    assert error_of(made.refused_unsent(NodeBusy("full"), Retry(), NOW)) is NodeBusy
     assert made.attempts == 5
-    assert finish(made)
-    assert not finish(made)
+    assert made.finish()
+    assert not made.finish()
 
 
 def test_timers_come_in_order_and_cancelled_ones_do_not_pile_up() -> None:
@@ -219,6 +214,6 @@ def test_the_address_in_the_keys_is_the_one_towards_the_node() -> None:
 def test_a_call_whose_last_attempt_is_not_answered_says_why_the_one_before_was_refused() -> None:
     made = call(repeatable=True)
     made.last_error, made.sent = NodeBusy("disk_full: no room"), True
-    error = at_deadline(made, "the writer")
+    error = made.at_deadline("the writer")
     assert isinstance(error, RequestTimeout)
     assert error.reason.endswith("in time; before that: disk_full: no room")

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,6 @@ from keelog import Receipt
 from keelog.client.messages import ordered_queue
 from keelog.client.send import sender
 from keelog.client.transport import direct
-from keelog.client.transport.exchange import Call
 from protocol.errors import BadRequest, NodeBusy, UnknownTopic
 from tests.support.fake_node import FakeNode
 from tests.support.node import wait_until
@@ -176,13 +176,14 @@ def test_a_lone_send_does_not_change_threads(
     node: FakeNode, mq: keelog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     carried: list[bool] = []
-    carry = direct.BlockingChannel.carry
+    ask = direct.BlockingChannel.ask
 
-    def noted(self: direct.BlockingChannel, call: Call) -> bool:
-        carried.append(carry(self, call))
-        return carried[-1]
+    def noted(self: direct.BlockingChannel, *request: Any) -> direct.Reply | None:
+        reply = ask(self, *request)
+        carried.append(reply is not None)
+        return reply
 
-    monkeypatch.setattr(direct.BlockingChannel, "carry", noted)
+    monkeypatch.setattr(direct.BlockingChannel, "ask", noted)
     deadline = time.monotonic() + WAIT_S
     while not any(carried):
         assert time.monotonic() < deadline, "the connection of its own never came up"
@@ -198,15 +199,15 @@ def test_as_many_threads_as_have_a_connection_carry_their_sends_at_the_same_time
     node: FakeNode, mq: keelog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     carried_by: set[direct.BlockingChannel] = set()
-    carry = direct.BlockingChannel.carry
+    ask = direct.BlockingChannel.ask
 
-    def noted(self: direct.BlockingChannel, call: Call) -> bool:
-        is_carried = carry(self, call)
-        if is_carried:
+    def noted(self: direct.BlockingChannel, *request: Any) -> direct.Reply | None:
+        reply = ask(self, *request)
+        if reply is not None:
             carried_by.add(self)
-        return is_carried
+        return reply
 
-    monkeypatch.setattr(direct.BlockingChannel, "carry", noted)
+    monkeypatch.setattr(direct.BlockingChannel, "ask", noted)
     node.delay["append"] = 0.01
     deadline = time.monotonic() + WAIT_S
     while len(carried_by) < direct.DIRECTS:

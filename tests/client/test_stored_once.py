@@ -14,7 +14,7 @@ import pytest
 import keelog
 import keelog.aio
 from keelog import BadRequest, MqError, OutcomeUnknownError, OutgoingMessage, Receipt, Retry
-from keelog.client.send.receipts import BatchReceipt
+from keelog.client.send.record_batch import BatchReceipt
 from node.runtime.stats import read_stats
 from node.runtime.stats_series import REPEATED
 from node.writer.loop import HEARTBEAT_S

@@ -3,31 +3,25 @@
 import os
 import select
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import zmq
 
-from keelog.client.transport.direct import ZmtpConnection
-from keelog.client.transport.exchange import Call, Decision, Exchange, NodeAnswer, NodeRole, Retry
+from keelog.client.transport.direct import PullChannel, ZmtpConnection
+from keelog.client.transport.exchange import Call, NodeRole, Retry
+from keelog.client.transport.routes import HostNames, Routes
 from protocol.wire import frames as wire
 from protocol.wire import zmtp
 from tests.support.own_host import ANY_PORT
 
 WAIT_S = 60.0
-Found = list[tuple[Call, NodeAnswer]]
-
-
-def exchange() -> Exchange:
-    return Exchange(Retry())
-
-
-def taken(found: Found, call: Call, decision: Decision) -> None:
-    assert isinstance(decision, NodeAnswer)
-    found.append((call, decision))
+Found = list[tuple[int, wire.Header, zmtp.Payload]]
 
 
 @pytest.fixture
@@ -45,26 +39,36 @@ def bound(router: "zmq.Socket[bytes]", address: str = ANY_PORT) -> str:
     return router.getsockopt_string(zmq.LAST_ENDPOINT)
 
 
-def until(link: ZmtpConnection, is_so: Callable[[], bool]) -> Found:
-    """Receives until it is so."""
+def until(
+    link: ZmtpConnection, is_so: Callable[[], bool] = lambda: False, count: int = sys.maxsize
+) -> Found:
+    """Receives until it is so, or this number of answers has come."""
     found: Found = []
     deadline = time.monotonic() + WAIT_S
     link.wait_at_most(0.05)
-    while not is_so():
+    while not is_so() and len(found) < count:
         assert time.monotonic() < deadline, "it did not come"
-        link.receive(partial(taken, found), wait=True)
+        found += answers(link, wait=True)
     return found
 
 
+def answers(link: ZmtpConnection, wait: bool = False) -> Found:
+    return [(header["id"], header, payload) for header, payload in link.receive(wait)]
+
+
 def up(endpoint: str) -> ZmtpConnection:
-    link = ZmtpConnection(endpoint, exchange())
+    link = ZmtpConnection(endpoint)
     until(link, lambda: link.is_up or link.is_lost)
     assert link.is_up
     return link
 
 
-def call_of(number: int, payload: bytes | None = None) -> Call:
-    return Call(NodeRole.WRITER, "append", {"n": number}, 0.0, payload, id=number)
+def sent(link: ZmtpConnection, number: int, payload: bytes | None = None) -> bool:
+    """Whether the link took a request of this number."""
+    if link.takes_requests:
+        link.send(link.pack({"v": 1, "op": "append", "id": number, "n": number}), payload)
+        return True
+    return False
 
 
 def answer_all(router: "zmq.Socket[bytes]", count: int) -> list[list[bytes]]:
@@ -85,30 +89,30 @@ def test_requests_and_answers_pass_as_they_are(
     router.setsockopt(zmq.IPV6, int("[" in address))
     link = up(bound(router, address))
     for number, payload in enumerate([None, b"", b"x" * 255, b"y" * 65_535, b"z" * 65_536], 1):
-        assert link.send(call_of(number, payload))
+        assert sent(link, number, payload)
     asked = answer_all(router, 5)
     assert [wire.unpack(header)["n"] for _, header, *_ in asked] == [1, 2, 3, 4, 5]
-    found = until(link, lambda: not link.exchange.under_way)
-    sizes = [len(answer.payload) for _, answer in found]
+    found = until(link, count=5)
+    sizes = [len(payload) for *_, payload in found]
     assert sizes == [0, 0, 255, 65_535, 65_536]
-    assert [bytes(answer.payload[:1]) for _, answer in found] == [b"", b"", b"x", b"y", b"z"]
+    assert [bytes(payload[:1]) for *_, payload in found] == [b"", b"", b"x", b"y", b"z"]
     link.close()
 
 
 def test_a_link_goes_over_the_local_socket_that_it_is_given(router: "zmq.Socket[bytes]") -> None:
     local = bound(router, f"ipc://@keelog-test-{os.getpid()}-link")
-    link = ZmtpConnection("tcp://127.0.0.1:1", exchange(), local)
+    link = ZmtpConnection("tcp://127.0.0.1:1", local)
     until(link, lambda: link.is_up)
-    assert link.send(call_of(1))
+    assert sent(link, 1)
     answer_all(router, 1)
-    ((call, _),) = until(link, lambda: not link.exchange.under_way)
-    assert (call.id, link.endpoint) == (1, "tcp://127.0.0.1:1")
+    ((number, *_),) = until(link, count=1)
+    assert (number, link.endpoint) == (1, "tcp://127.0.0.1:1")
     link.close()
 
 
 def test_a_local_socket_that_nobody_has_is_refused_at_once() -> None:
     with pytest.raises(ConnectionRefusedError):
-        ZmtpConnection("tcp://127.0.0.1:1", exchange(), f"ipc://@keelog-test-{os.getpid()}-nobody")
+        ZmtpConnection("tcp://127.0.0.1:1", f"ipc://@keelog-test-{os.getpid()}-nobody")
 
 
 def test_a_local_socket_takes_ten_batches_that_the_node_has_not_read() -> None:
@@ -116,12 +120,12 @@ def test_a_local_socket_takes_ten_batches_that_the_node_has_not_read() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
         server.bind(f"\0{name}")
         server.listen()
-        link = ZmtpConnection("tcp://127.0.0.1:1", exchange(), f"ipc://@{name}")
+        link = ZmtpConnection("tcp://127.0.0.1:1", f"ipc://@{name}")
         peer, _ = server.accept()
         with peer:
             peer.sendall(zmtp.GREETING + zmtp.ready(b"ROUTER"))
             until(link, lambda: link.is_up)
-            assert all(link.send(call_of(number, bytes(27_000))) for number in range(1, 11))
+            assert all(sent(link, number, bytes(27_000)) for number in range(1, 11))
             assert not link.wants_to_send, "the kernel has all of them, so nothing was copied"
         link.close()
 
@@ -133,18 +137,18 @@ def test_what_the_network_does_not_take_at_once_is_sent_later(
     link = up(bound(router))
     payload = b"0123456789abcdef" * (4 << 16)
     numbers = range(1, 13)
-    sent = [number for number in numbers if link.send(call_of(number, payload))]
+    taken = [number for number in numbers if sent(link, number, payload)]
     assert link.wants_to_send
-    assert 0 < len(sent) < len(numbers), "all of that is not kept"
+    assert 0 < len(taken) < len(numbers), "all of that is not kept"
     found: Found = []
-    for _ in sent:
+    for _ in taken:
         while not router.poll(0):
-            link.receive(partial(taken, found))
+            found += answers(link)
         ((_, _, came),) = answer_all(router, 1)
         assert came == payload
-    found += until(link, lambda: not link.exchange.under_way)
-    assert [call.id for call, _ in found] == sent
-    assert all(answer.payload == payload for _, answer in found)
+    found += until(link, count=len(taken) - len(found))
+    assert [number for number, *_ in found] == taken
+    assert all(came == payload for *_, came in found)
     link.close()
 
 
@@ -154,13 +158,13 @@ def test_a_peer_that_pings_hears_something_while_answers_are_awaited(
     """The router ends a connection from which it hears nothing for 2.5 s."""
     router.setsockopt(zmq.HEARTBEAT_TIMEOUT, 2_500)
     link = up(bound(router))
-    link.send(call_of(1))
+    sent(link, 1)
     (asked,) = [router.recv_multipart()]
     begun = time.monotonic()
     until(link, lambda: time.monotonic() > begun + 4.0)
     router.send_multipart([asked[0], wire.pack({"v": 1, "id": 1, "ok": True})])
-    ((call, _),) = until(link, lambda: not link.exchange.under_way)
-    assert call.id == 1
+    ((number, *_),) = until(link, count=1)
+    assert number == 1
     link.close()
 
 
@@ -173,25 +177,39 @@ def test_who_was_silent_for_long_is_stale(
     later = time.monotonic() + 0.4
     assert not link.is_stale(begun)
     assert link.is_stale(later)
-    link.exchange.under_way[1] = call_of(1)
-    assert not link.is_stale(later), "somebody waits for it"
-    del link.exchange.under_way[1]
     until(link, lambda: not link.is_stale(time.monotonic()))  # a PING came, and was answered
     link.close()
 
 
+def test_a_stale_link_stays_while_somebody_waits_for_an_answer(
+    router: "zmq.Socket[bytes]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    routes = Routes.of({"readers": [bound(router)]})
+    io = SimpleNamespace(retry=Retry(), routes=routes, names=HostNames())
+    channel = PullChannel(cast(Any, io), takes_much=False)
+    deadline = time.monotonic() + WAIT_S
+    while (link := channel._link_up()) is None:
+        assert time.monotonic() < deadline
+    monkeypatch.setattr(zmtp, "STALE_S", 0.0)
+    time.sleep(0.01)
+    channel._exchange.sent(Call(NodeRole.READER, "pull", {}, deadline), 1)
+    assert channel._link_up() is link
+    channel._exchange.under_way.clear()
+    assert channel._link_up() is None
+    assert link.closed
+    channel.close()
+
+
 def test_a_peer_that_has_gone_is_noticed_with_its_calls(router: "zmq.Socket[bytes]") -> None:
     link = up(bound(router))
-    calls = [call_of(1), call_of(2)]
-    for call in calls:
-        link.send(call)
+    assert sent(link, 1)
+    assert sent(link, 2)
     answer_all(router, 1)
     time.sleep(0.2)
     router.close(1_000)
     found = until(link, lambda: link.is_lost)
-    assert [call for call, _ in found] == calls[:1]
-    assert [call for call, _ in link.exchange.lost("", 0.0)] == calls[1:]
-    assert not link.send(call_of(3))
+    assert [number for number, *_ in found] == [1]
+    assert not sent(link, 3)
     link.close()
 
 
@@ -199,12 +217,12 @@ def test_a_peer_that_answers_no_ping_is_gone(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(zmtp, "PING_S", 0.1)
     monkeypatch.setattr(zmtp, "PONG_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        link = ZmtpConnection(f"tcp://127.0.0.1:{server.getsockname()[1]}", exchange())
+        link = ZmtpConnection(f"tcp://127.0.0.1:{server.getsockname()[1]}")
         peer, _ = server.accept()
         with peer:
             peer.sendall(zmtp.GREETING + zmtp.ready(b"ROUTER"))
             until(link, lambda: link.is_up)
-            link.send(call_of(1))
+            sent(link, 1)
             begun = time.monotonic()
             while not link.is_lost:
                 assert time.monotonic() < begun + WAIT_S
@@ -226,26 +244,25 @@ def test_a_peer_that_answers_no_ping_is_gone(monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_a_peer_that_is_no_node_is_left(said: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        link = ZmtpConnection(f"tcp://127.0.0.1:{server.getsockname()[1]}", exchange())
+        link = ZmtpConnection(f"tcp://127.0.0.1:{server.getsockname()[1]}")
         peer, _ = server.accept()
         with peer:
             peer.sendall(said)
             found = until(link, lambda: link.is_lost)
         assert (found, link.is_up) == ([], False)
-        assert not link.send(call_of(1))
-        assert link.exchange.lost("", 0.0) == [], "what was not sent is not lost"
+        assert not sent(link, 1)
         link.close()
 
 
 def test_frames_that_are_no_answer_are_passed_over(router: "zmq.Socket[bytes]") -> None:
     link = up(bound(router))
-    link.send(call_of(1))
+    sent(link, 1)
     peer, _ = router.recv_multipart()
     router.send_multipart([peer, b"no msgpack"])
     router.send_multipart([peer, wire.pack({"v": 1, "id": 77, "ok": True})])
     router.send_multipart([peer, wire.pack({"v": 1, "id": 1, "ok": True}), b"a", b"b"])
-    ((_, answer),) = until(link, lambda: not link.exchange.under_way)
-    assert answer.payload == b"b"
+    _, (number, _, payload) = until(link, count=2)
+    assert (number, payload) == (1, b"b")
     link.close()
 
 
@@ -253,16 +270,15 @@ def test_frames_that_are_no_answer_are_passed_over(router: "zmq.Socket[bytes]") 
 def test_what_cannot_be_connected_to_at_once_is_left_to_others(endpoint: str) -> None:
     """Names, too: looking them up takes time."""
     with pytest.raises((OSError, ValueError)):
-        ZmtpConnection(endpoint, exchange())
+        ZmtpConnection(endpoint)
 
 
 def test_where_nobody_listens_a_link_is_lost_at_once() -> None:
     begun = time.monotonic()
-    link = ZmtpConnection("tcp://127.0.0.1:1", exchange())
+    link = ZmtpConnection("tcp://127.0.0.1:1")
     assert until(link, lambda: link.is_lost) == []
     assert time.monotonic() < begun + WAIT_S / 2
-    assert not link.send(call_of(1))
-    assert link.exchange.lost("", 0.0) == [], "what was not sent is not lost"
+    assert not sent(link, 1)
     link.close()
 
 
@@ -275,7 +291,7 @@ def test_the_end_of_a_connection_is_seen_behind_what_came_before_it(
     poller = select.poll()
     poller.register(link.fd, select.POLLRDHUP)
     assert poller.poll(WAIT_S * 1_000)
-    link.receive(lambda call, answer: None)
+    answers(link)
     assert link.is_lost
     link.close()
 
@@ -293,8 +309,8 @@ def test_a_link_that_was_interrupted_is_lost(
     monkeypatch.setattr(link, "_put" if moment == "send" else "_receive_into", interrupt)
     with pytest.raises(KeyboardInterrupt):
         if moment == "send":
-            link.send(call_of(1))
+            sent(link, 1)
         else:
-            link.receive(lambda call, answer: None)
+            answers(link)
     assert link.is_lost
     link.close()

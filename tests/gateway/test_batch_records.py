@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from keelog.client.send.receipts import BatchReceipt
+from keelog.client.send.record_batch import BatchReceipt
 from keelog.client.send.sender import SEND_BYTES_MAX
 from keelog.gateway.connection import Reply, Request
 from keelog.gateway.sending import sends

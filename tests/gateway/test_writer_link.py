@@ -17,6 +17,7 @@ from keelog.client.send.record_batch import (
     EntryBatch,
     RecordBatch,
 )
+from keelog.client.transport.exchange import Retry
 from keelog.gateway.connection import Gathering
 from keelog.gateway.loop import AwakeSelector
 from keelog.gateway.sending.writer_link import WriterLink
@@ -83,7 +84,8 @@ def run(
 
     async def inside() -> None:
         sender, gathering = Sender(), Gathering()
-        core = SimpleNamespace(io=None, sender=sender, adopt=lambda link: None)
+        io = SimpleNamespace(retry=Retry())
+        core = SimpleNamespace(io=io, sender=sender, adopt=lambda link: None)
         link = WriterLink(cast(ClientCore, core), tmp_path, settings or Settings(), gathering)
         link.selector = cast(AwakeSelector, selector)
         act(link, sender, gathering)

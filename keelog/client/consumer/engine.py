@@ -17,14 +17,7 @@ from keelog.client.consumer.owned_queue import Settle
 from keelog.client.consumer.queue_desk import AGAIN_S, BUSY, REQUEST_S, QueueDesk
 from keelog.client.consumer.remoting_exchange import RemotingAnswer, RemotingExchange
 from protocol.errors import BadRequest, MqError, NotAllowed
-from protocol.remoting.bodies import (
-    CheckClientBody,
-    ConsumerData,
-    ConsumerIdList,
-    HeartbeatData,
-    MessageQueue,
-    TopicRouteData,
-)
+from protocol.remoting import bodies
 from protocol.remoting.codes import BadCommand, RequestCode, ResponseCode
 from protocol.remoting.header_fields import (
     ConsumerGroupHeader,
@@ -57,7 +50,7 @@ class ConsumerEngine:
         self.is_closing = False
         self.is_over = False
         """Whether the member has left its group."""
-        self._routes: dict[str, tuple[MessageQueue, ...]] = {}
+        self._routes: dict[str, tuple[bodies.MessageQueue, ...]] = {}
         self._unknown: set[str] = set()
         self._beat_at = self._rebalance_at = 0.0
         self._route_at: dict[str, float] = {}
@@ -121,11 +114,13 @@ class ConsumerEngine:
         assert self.exchange is not None
         self._beat_at = now + BEAT_EVERY_S
         settings = self.settings
-        member = ConsumerData(
+        member = bodies.ConsumerData(
             settings.group, "CONSUME_PASSIVELY", "CLUSTERING", settings.consume_from_where,
             tuple(settings.subscriptions.values()),
         )  # fmt: skip
-        body = write_body(HeartbeatData(self.client_id, consumer_data_set=(member,)), standard=True)
+        body = write_body(
+            bodies.HeartbeatData(self.client_id, consumer_data_set=(member,)), standard=True
+        )
         self.exchange.ask(RequestCode.HEART_BEAT, {}, now + REQUEST_S, self._beaten, body)
 
     def _beaten(self, answer: RemotingAnswer | None, now: float) -> None:
@@ -149,7 +144,7 @@ class ConsumerEngine:
         assert self.exchange is not None
         for wanted in self.settings.subscriptions.values():
             if wanted.expression_type != TAG:
-                body = CheckClientBody(self.client_id, self.settings.group, wanted)
+                body = bodies.CheckClientBody(self.client_id, self.settings.group, wanted)
                 self.exchange.ask(
                     RequestCode.CHECK_CLIENT_CONFIG, {}, now + REQUEST_S, self._checked,
                     write_body(body, standard=True),
@@ -195,7 +190,7 @@ class ConsumerEngine:
     def _route_found(self, topic: str, answer: RemotingAnswer | None, now: float) -> None:
         if answer is None:
             return
-        queues: tuple[MessageQueue, ...] = ()
+        queues: tuple[bodies.MessageQueue, ...] = ()
         if answer.code == ResponseCode.SUCCESS:
             try:
                 queues = _readable_queues(topic, answer.body)
@@ -224,7 +219,7 @@ class ConsumerEngine:
             self._rebalance_at = now + AGAIN_S  # what this member has, it keeps
             return
         try:
-            members = read_body(ConsumerIdList, answer.body).consumer_id_list
+            members = read_body(bodies.ConsumerIdList, answer.body).consumer_id_list
         except BadCommand as error:
             log.warning("the members of %s: %s", self.settings.group, error.reason)
             return
@@ -235,19 +230,19 @@ class ConsumerEngine:
             self.desk.own(topic, averagely(queues, members, self.client_id))
 
 
-def _readable_queues(topic: str, body: bytes) -> tuple[MessageQueue, ...]:
+def _readable_queues(topic: str, body: bytes) -> tuple[bodies.MessageQueue, ...]:
     """The queues of a route. Raises BadCommand."""
     return tuple(
-        MessageQueue(topic, of_broker.broker_name, number)
-        for of_broker in read_body(TopicRouteData, body).queue_datas
+        bodies.MessageQueue(topic, of_broker.broker_name, number)
+        for of_broker in read_body(bodies.TopicRouteData, body).queue_datas
         if of_broker.perm & PERM_READ
         for number in range(of_broker.read_queue_nums)
     )
 
 
 def averagely(
-    queues: Iterable[MessageQueue], members: Iterable[str], own: str
-) -> list[MessageQueue]:
+    queues: Iterable[bodies.MessageQueue], members: Iterable[str], own: str
+) -> list[bodies.MessageQueue]:
     """The queues of the member `own` (RocketMQ: AllocateMessageQueueAveragely).
 
     Each gets a run of neighbours, the first ones one more. A member that is not among `members`

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, NamedTuple, TypedDict
+from typing import Literal, TypedDict
 
 from keelog.client.operations import milliseconds
 from keelog.client.options import OnDamage, check_names, check_on_damage
@@ -91,9 +91,8 @@ class ConsumerSettings:
         return milliseconds(self.start, 0)
 
 
-class _Expression(NamedTuple):
-    text: str
-    kind: str
+_Expression = tuple[str, str]
+"""Its text and its kind."""
 
 
 def consumer_settings(
@@ -121,7 +120,7 @@ def consumer_settings(
         for topic, expression in _wanted(topics, options).items()
     }
     retry = f"{RETRY_PREFIX}{group}"
-    wanted[retry] = _subscription(retry, _Expression(ALL_TAGS, TAG), version)
+    wanted[retry] = _subscription(retry, (ALL_TAGS, TAG), version)
     rest = {name: value for name, value in options.items() if name not in ("tags", "sql", "start")}
     return ConsumerSettings(group, wanted, start, **rest)  # type: ignore[arg-type]
 
@@ -131,13 +130,13 @@ def _wanted(topics: Topics, options: ConsumerOptions) -> dict[str, _Expression]:
     tags, sql = options.get("tags"), options.get("sql")
     if tags is not None and sql is not None:
         raise BadRequest("tags and sql exclude each other", "leave one of them out")
-    of_all = _Expression(tags or ALL_TAGS, TAG) if sql is None else _Expression(sql, SQL92)
+    of_all = (tags or ALL_TAGS, TAG) if sql is None else (sql, SQL92)
     if isinstance(topics, str):
         topics = [topics]
     if isinstance(topics, Mapping):
         if tags is not None or sql is not None:
             raise BadRequest("each topic has its tags already", "leave tags and sql out")
-        found = {topic: _Expression(text, TAG) for topic, text in topics.items()}
+        found = {topic: (text, TAG) for topic, text in topics.items()}
     elif isinstance(topics, Iterable):
         found = dict.fromkeys(topics, of_all)
     else:
@@ -145,7 +144,7 @@ def _wanted(topics: Topics, options: ConsumerOptions) -> dict[str, _Expression]:
     if not 1 <= len(found) < TOPICS_MAX:
         raise BadRequest(f"{len(found)} topics", f"subscribe 1 to {TOPICS_MAX - 1} topics")
     for topic, expression in found.items():
-        if not isinstance(topic, str) or not isinstance(expression.text, str):
+        if not isinstance(topic, str) or not isinstance(expression[0], str):
             raise BadRequest(f"{topic!r} is not a topic with tags", "both are text")
         try:
             check_topic(topic)
@@ -156,11 +155,10 @@ def _wanted(topics: Topics, options: ConsumerOptions) -> dict[str, _Expression]:
 
 def _subscription(topic: str, expression: _Expression, version: int) -> SubscriptionData:
     """As Java's FilterAPI makes it."""
-    if expression.kind != TAG:
-        return SubscriptionData(
-            topic, expression.text, sub_version=version, expression_type=expression.kind
-        )
-    found = dict.fromkeys(part for one in expression.text.split("||") if (part := one.strip()))
+    text, kind = expression
+    if kind != TAG:
+        return SubscriptionData(topic, text, sub_version=version, expression_type=kind)
+    found = dict.fromkeys(part for one in text.split("||") if (part := one.strip()))
     tags = () if ALL_TAGS in found else tuple(found)
     hashes = tuple(map(java_hash, tags))
-    return SubscriptionData(topic, expression.text.strip() or ALL_TAGS, tags, hashes, version)
+    return SubscriptionData(topic, text.strip() or ALL_TAGS, tags, hashes, version)

@@ -224,13 +224,6 @@ class ReturningMessage(NamedTuple):
     not_before: float
 
 
-class PullRoom(NamedTuple):
-    """How many messages, and bytes of them, there is room for."""
-
-    messages: int
-    size: int
-
-
 class CommitWait(NamedTuple):
     """A caller of `commit`, and the places that the node is to have then."""
 
@@ -245,18 +238,13 @@ class CommitWait(NamedTuple):
         )
 
 
-class StartRequest(NamedTuple):
-    """What to ask the node for the first offset of a group in a queue."""
-
-    code: int
-    ext: Mapping[str, str]
-
-
-def first_place(settings: ConsumerSettings, queue: MessageQueue) -> int | StartRequest:
-    """Where a group without a place begins, or whom to ask
+def first_place(
+    settings: ConsumerSettings, queue: MessageQueue
+) -> int | tuple[int, Mapping[str, str]]:
+    """Where a group without a place begins, or the code and fields of the request that asks
     (RocketMQ: RebalancePushImpl#computePullFromWhereWithException)."""
     is_retry = queue.topic == settings.retry_topic
-    end = StartRequest(RequestCode.GET_MAX_OFFSET, write_ext(QueueHeader(queue.topic, queue[2])))
+    end = RequestCode.GET_MAX_OFFSET, write_ext(QueueHeader(queue.topic, queue[2]))
     if settings.start == "earliest":
         return 0
     if settings.start == "latest":
@@ -264,7 +252,7 @@ def first_place(settings: ConsumerSettings, queue: MessageQueue) -> int | StartR
     if is_retry:
         return end
     wanted = SearchOffsetHeader(queue.topic, queue.queue_id, settings.start_ms)
-    return StartRequest(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, write_ext(wanted))
+    return RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, write_ext(wanted)
 
 
 def pulled_messages(

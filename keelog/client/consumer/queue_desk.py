@@ -17,11 +17,9 @@ from keelog.client.consumer.owned_queue import (
     GroupMessage,
     OwnedQueue,
     Progress,
-    PullRoom,
     QueueKey,
     ReturningMessage,
     Settle,
-    StartRequest,
     first_place,
     pulled_messages,
 )
@@ -245,11 +243,11 @@ class QueueDesk:
             return
         if answer.code == ResponseCode.QUERY_NOT_FOUND and self.exchange is not None:
             first = first_place(self._settings, owned.queue)
-            if isinstance(first, StartRequest):
-                done = partial(self._first_found, owned)
-                self.exchange.ask(first.code, first.ext, now + REQUEST_S, done)
-            else:
+            if isinstance(first, int):
                 self._begin(owned, first, None)
+            else:
+                done = partial(self._first_found, owned)
+                self.exchange.ask(*first, now + REQUEST_S, done)
             return
         offset = _offset_of(answer)
         if offset is None:
@@ -279,8 +277,8 @@ class QueueDesk:
 
     # Pulls
 
-    def _room(self, progress: Progress) -> PullRoom | None:
-        """What the next pull of a queue may bring; None while it has to wait."""
+    def _room(self, progress: Progress) -> tuple[int, int] | None:
+        """How many messages, and bytes, the next pull may bring; None while it has to wait."""
         settings, queues = self._settings, max(1, len(self.owned))
         share = max(1, settings.max_messages // queues)
         at_once = min(PULL_MESSAGES_AT_ONCE, share)
@@ -289,7 +287,7 @@ class QueueDesk:
         # Not for each message that was handled a pull of one.
         if 2 * room < at_once or room_bytes <= 0 or progress.span >= SPAN_MAX:
             return None
-        return PullRoom(min(at_once, room), min(PULL_BYTES_AT_ONCE, room_bytes))
+        return min(at_once, room), min(PULL_BYTES_AT_ONCE, room_bytes)
 
     def may_pull(self, message: GroupMessage) -> bool:
         """Whether the queue of a message that has ended waits for a turn to be pulled."""
@@ -302,12 +300,12 @@ class QueueDesk:
         room = None if owned.is_pulling else self._room(progress)
         if room is None or owned.damage is not None:
             return
-        queue = owned.queue
+        queue, (messages, size) = owned.queue, room
         wanted = settings.subscriptions[queue.topic]
         asked = PullMessageHeader(
             settings.group, queue.topic, queue.queue_id, progress.next_offset,
-            room.messages, SUSPEND | SUBSCRIPTION, 0, int(HELD_S * 1000),
-            wanted.sub_version, wanted.sub_string, wanted.expression_type, room.size,
+            messages, SUSPEND | SUBSCRIPTION, 0, int(HELD_S * 1000),
+            wanted.sub_version, wanted.sub_string, wanted.expression_type, size,
             known_at=owned.known_at,
         )  # fmt: skip
         owned.is_pulling = True

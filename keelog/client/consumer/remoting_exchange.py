@@ -27,11 +27,6 @@ WhenAnswered = Callable[[RemotingAnswer | None, float], None]
 """Learns the answer and the time, or None when the connection was lost before."""
 
 
-class _UnderWay(NamedTuple):
-    deadline: float
-    done: WhenAnswered
-
-
 class RemotingExchange:
     """One connection. Times are seconds of the monotonic clock."""
 
@@ -39,7 +34,8 @@ class RemotingExchange:
         self.unsent = bytearray()
         """The bytes to send next."""
         self._reader = FrameReader()
-        self._under_way: dict[int, _UnderWay] = {}
+        self._under_way: dict[int, tuple[float, WhenAnswered]] = {}
+        """The deadline of each."""
         self._opaques = count(1)
 
     def ask(
@@ -52,7 +48,7 @@ class RemotingExchange:
     ) -> None:
         """Sends a request. `done` is called once, by `received` or by `lost`."""
         opaque = next(self._opaques)
-        self._under_way[opaque] = _UnderWay(deadline, done)
+        self._under_way[opaque] = deadline, done
         self._put(RemotingHeader(code, opaque, ext=ext, language=Language.PYTHON), body)
 
     def notify(self, code: int, ext: Mapping[str, str], body: bytes = b"") -> None:
@@ -90,15 +86,15 @@ class RemotingExchange:
         asked = self._under_way.pop(header.opaque, None)
         if asked is not None:
             answer = RemotingAnswer(header.code, header.ext, header.remark or "", bytes(frame.body))
-            asked.done(answer, now)
+            asked[1](answer, now)
 
     @property
     def next_deadline(self) -> float | None:
         """When the first request that is under way should have its answer."""
-        return min((asked.deadline for asked in self._under_way.values()), default=None)
+        return min((deadline for deadline, _ in self._under_way.values()), default=None)
 
     def lost(self, now: float) -> None:
         """Ends all requests without an answer."""
         ended, self._under_way = list(self._under_way.values()), {}
-        for asked in ended:
-            asked.done(None, now)
+        for _, done in ended:
+            done(None, now)

@@ -3,7 +3,7 @@
 `send_many` sends a list of messages as a few large batches, several of them under way at a time.
 `send_batch` has many messages for one queue, encoded and sent as one. Nothing happens message by
 message there: bodies are joined, the kernel makes the records, and the receipt is columns
-(`client.send.receipts`).
+(`client.send.record_batch`).
 """
 
 import threading
@@ -18,8 +18,15 @@ from keelog.client.messages import Body, MessageOptions, OutgoingMessage
 from keelog.client.options import BatchOptions
 from keelog.client.results import Receipt
 from keelog.client.send.encode import NOT_TAKEN, Encoder, MessageBatch, plain_parts
-from keelog.client.send.receipts import BatchReceipt, Results, error_of
-from keelog.client.send.record_batch import ColumnBatch, EncodedMessage, EntryBatch, RecordBatch
+from keelog.client.send.record_batch import (
+    BatchReceipt,
+    ColumnBatch,
+    EncodedMessage,
+    EntryBatch,
+    RecordBatch,
+    Results,
+    error_of,
+)
 from keelog.client.send.sender import BatchSender
 from protocol.errors import MqError, NodeBusy, RequestTimeout
 

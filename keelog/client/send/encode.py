@@ -36,21 +36,13 @@ from protocol.errors import BadRequest, MqError
 from protocol.ids import Host
 from protocol.kernel import loader
 from protocol.names import QUEUE_ID_MAX, SHORT_TOPIC_CHARS_MAX, check_topic_for_send
+from protocol.record import properties
 from protocol.record.codec import CRC_MASK, MAGIC_V1, SHORT_HEAD
 from protocol.record.encode import ANY_QUEUE, BatchDraft, Keys, encode_columns, encode_message
-from protocol.record.properties import (
-    EMPTY_CRC_PROPERTY,
-    KEYS,
-    PROPERTIES_BYTES_MAX,
-    TAGS,
-    TIMER_DELETE_KEY,
-    UNIQUE_KEY,
-    encode_properties,
-)
 from protocol.record.waiting import RECALL_BODY, RECALL_TAG
 
-_KEYS_START = f"{KEYS}\x01".encode()
-_UNIQUE_KEY_START = f"{UNIQUE_KEY}\x01".encode()
+_KEYS_START = f"{properties.KEYS}\x01".encode()
+_UNIQUE_KEY_START = f"{properties.UNIQUE_KEY}\x01".encode()
 _PAIR_END = b"\x02"
 _SHORT = struct.Struct(">h")
 COLUMN_OPTIONS = {"tags", "keys", "queue_id"}
@@ -86,15 +78,15 @@ def record_template(topic: str, tags: str, crc: bool) -> RecordTemplate | None:
     """None where the general way must say what is wrong, or a long topic needs another head."""
     try:
         check_topic_for_send(topic)
-        encoded = encode_properties([(TAGS, tags)] if tags else [])
+        encoded = properties.encode_properties([(properties.TAGS, tags)] if tags else [])
     except MqError:
         return None
     if len(topic) > SHORT_TOPIC_CHARS_MAX:
         return None
     name = bytes([len(topic)]) + topic.encode()
-    end = _PAIR_END + (EMPTY_CRC_PROPERTY if crc else b"")
+    end = _PAIR_END + (properties.EMPTY_CRC_PROPERTY if crc else b"")
     size = len(encoded) + len(_UNIQUE_KEY_START) + UNIQUE_KEY_CHARS + len(end)
-    if size > PROPERTIES_BYTES_MAX:
+    if size > properties.PROPERTIES_BYTES_MAX:
         return None
     middle = b"".join((name, _SHORT.pack(size), encoded, _UNIQUE_KEY_START))
     return RecordTemplate(name, encoded, end, SHORT_HEAD.size + len(name) + 2 + size, size, middle)
@@ -236,7 +228,10 @@ class MessageBatch:
             found = keys_property(keys)
         except TypeError:
             return None
-        if found is None or self.kind.properties_bytes + len(found) > PROPERTIES_BYTES_MAX:
+        if (
+            found is None
+            or self.kind.properties_bytes + len(found) > properties.PROPERTIES_BYTES_MAX
+        ):
             return None
         # A list may change before it is encoded.
         return keys if isinstance(keys, str) else tuple(keys), len(found)
@@ -320,7 +315,7 @@ class Encoder:
                 return None
             size += len(key_property)
             properties_bytes = template.properties_bytes + len(key_property)
-            if properties_bytes > PROPERTIES_BYTES_MAX:
+            if properties_bytes > properties.PROPERTIES_BYTES_MAX:
                 return None
             length = _SHORT.pack(properties_bytes)
             middle = b"".join(
@@ -438,7 +433,7 @@ def cancelling(receipt: Receipt) -> OutgoingMessage:
     return OutgoingMessage(
         RECALL_BODY,
         tags=RECALL_TAG,
-        properties={TIMER_DELETE_KEY: receipt.unique_key},
+        properties={properties.TIMER_DELETE_KEY: receipt.unique_key},
         queue_id=receipt.queue_id,
         unique_key=receipt.unique_key,
         deliver_at=receipt.deliver_ms,

@@ -19,19 +19,18 @@ from keelog.client.options import BatchOptions, ProducerSettings, check_seconds
 from keelog.client.results import Receipt
 from keelog.client.send.bulk_send import PendingBatches, SendMany
 from keelog.client.send.encode import NOT_TAKEN, Encoder, MessageBatch
-from keelog.client.send.receipts import BatchReceipt, Results, error_of
-from keelog.client.send.record_batch import ColumnBatch, EncodedMessage, EntryBatch
+from keelog.client.send.record_batch import (
+    BatchReceipt,
+    ColumnBatch,
+    EncodedMessage,
+    EntryBatch,
+    Results,
+    error_of,
+)
 from keelog.client.send.sender import BatchSender
 from keelog.client.transport.exchange import no_waiting_here
 from keelog.client.transport.io_thread import IoThread, run_all
-from protocol.errors import (
-    ClientClosed,
-    ForkedClient,
-    MqError,
-    NodeBusy,
-    OutcomeUnknownError,
-    RequestTimeout,
-)
+from protocol import errors
 from protocol.wire.frames import PAYLOAD_BYTES_MAX
 
 _RUNNING = "RUNNING"
@@ -96,15 +95,15 @@ class ReceiptFuture(Future[Receipt]):
     @property
     def _exception(self) -> BaseException | None:  # type: ignore[override]
         found = self._outcomes.of(self._row)
-        if found is None or not isinstance(found[0], MqError):
+        if found is None or not isinstance(found[0], errors.MqError):
             return None
         error = found[0]
-        return error.of_row(found[1]) if isinstance(error, OutcomeUnknownError) else error
+        return error.of_row(found[1]) if isinstance(error, errors.OutcomeUnknownError) else error
 
     @property
     def _result(self) -> Receipt | None:  # type: ignore[override]
         found = self._outcomes.of(self._row)
-        if found is None or isinstance(found[0], MqError):
+        if found is None or isinstance(found[0], errors.MqError):
             return None
         return found[0][found[1]]
 
@@ -158,7 +157,7 @@ def resolve_entries(entries: Sequence[EncodedMessage], results: Results) -> None
             outcomes, own = entry.slot
             if outcomes.parts is None:
                 outcomes.parts = {}
-            if isinstance(results, MqError):
+            if isinstance(results, errors.MqError):
                 outcomes.parts[own] = error_of(results, entry.topic, entry.unique_key), 0
             else:
                 outcomes.parts[own] = results, row
@@ -317,7 +316,7 @@ class Producer:
         with self._condition:
             self._seal()
             if not self._condition.wait_for(lambda: not self.unanswered, timeout):
-                raise RequestTimeout(
+                raise errors.RequestTimeout(
                     f"flush: {self.unanswered} messages have no answer yet", "wait longer"
                 )
         self._batches.flush(None if until is None else max(0.0, until - monotonic()))
@@ -344,7 +343,7 @@ class Producer:
             return
         # Also while another thread closes it: the closing client waits for these answers.
         self._closed = True
-        with suppress(ForkedClient):
+        with suppress(errors.ForkedClient):
             self.flush()
 
     def __enter__(self) -> Self:
@@ -362,7 +361,7 @@ class Producer:
     def _check(self) -> None:
         self._check_client()
         if self._closed:
-            raise ClientClosed("the producer is closed", "make another one")
+            raise errors.ClientClosed("the producer is closed", "make another one")
 
     def _gather(
         self, topic: str, body: Body | OutgoingMessage, options: MessageOptions
@@ -453,9 +452,11 @@ class Producer:
         if timeout is None:
             timeout = settings.timeout if settings.when_full == "block" else 0
         if timeout and self._io.on_thread():
-            raise NodeBusy("a done callback may not wait for the producer", "send from a thread")
+            raise errors.NodeBusy(
+                "a done callback may not wait for the producer", "send from a thread"
+            )
         if not self._condition.wait_for(self.has_room, timeout):
-            raise NodeBusy(
+            raise errors.NodeBusy(
                 f"{self._unanswered} messages wait for answers", "raise max_in_flight, or wait"
             )
 
@@ -494,7 +495,7 @@ class Producer:
             self._sender.send(EntryBatch(self._wait, deadline, self._deliver, True, entries))
 
     def _batch_of(self, gathered: "_GatheredRows", deadline: float) -> ColumnBatch:
-        def done(outcome: BatchReceipt | MqError) -> None:
+        def done(outcome: BatchReceipt | errors.MqError) -> None:
             try:
                 gathered.outcomes.resolve(outcome)
             finally:
@@ -515,7 +516,7 @@ class Producer:
     def _answered(self, count: int, results: Results) -> None:
         with self._condition:
             self._unanswered -= count
-            if isinstance(results, MqError):
+            if isinstance(results, errors.MqError):
                 self._failed += count
             self._condition.notify_all()
 

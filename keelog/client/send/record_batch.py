@@ -1,42 +1,41 @@
-"""Batches of encoded records: which queue each goes to, the requests, and what becomes of them.
+"""Batches of encoded records: which queue each goes to, their requests, and what becomes of them.
 
-Values in, values out; `client.send.sender` sends them.
+Values in, values out; `client.send.sender` sends them. Receipts are made on demand from the node's
+answer to `append`.
 """
 
 import random
 import struct
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from functools import cached_property, lru_cache, partial
+from itertools import accumulate, repeat
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from keelog.client.messages import ordered_queue
-from keelog.client.operations import DEFAULT_WRITE_QUEUES
 from keelog.client.results import Receipt, TopicInfo
-from keelog.client.send.receipts import (
-    OFFSET_HEX_CHARS,
-    BatchReceipt,
-    Results,
-    check_count,
-    id_start,
-    read_receipts,
-    repeats_of,
-)
-from keelog.client.transport.exchange import Call, NodeRole, Outcome
-from protocol.errors import BadRequest, IllegalMessage, MqError, OutcomeUnknownError
+from keelog.client.send.unique_key import hex_after
+from keelog.client.transport.exchange import Call, NodeAnswer, NodeRole, Outcome
+from protocol.errors import BadRequest, IllegalMessage, MqError, OutcomeUnknownError, SendTimeout
+from protocol.ids import offset_message_id, parse_host
+from protocol.kernel import loader
 from protocol.record.codec import SHORT_HEAD
 from protocol.record.encode import ANY_QUEUE, EncodedBatch
 
-TOPICS_S_MAX = 30.0
-"""The client asks for the queues of topics again after this time, as RocketMQ's clients do."""
-_QUEUE_ID = struct.Struct(">i")
-_QUEUE_ID_AT = SHORT_HEAD.offsets["queue_id"]
+T = TypeVar("T")
+Results = Sequence[Receipt] | MqError
+OFFSET_HEX_CHARS = 16
+_UNREADABLE = (MqError, LookupError, ValueError, TypeError)
+"""Raised by reading an answer of another shape than expected."""
+_receipt_of = cast(Callable[[tuple[Any, ...]], Receipt], partial(tuple.__new__, Receipt))
+"""`Receipt._make` without its detour by Python."""
 
 
 class Later(NamedTuple):
@@ -44,6 +43,233 @@ class Later(NamedTuple):
 
     field: str
     value: int
+
+
+def append_fields(
+    records: bytes | memoryview,
+    count: int,
+    crc: int,
+    any_queue: bool,
+    wait: str | None,
+    once: bool,
+    later: Later | None,
+    right: str | None = None,
+) -> dict[str, Any]:
+    """The fields of `append`, as `protocol.requests` declares them."""
+    fields: dict[str, Any] = {"count": count, "bytes": len(records), "crc": crc}
+    if any_queue:
+        fields["queue"] = ANY_QUEUE
+    if wait is not None:
+        fields["wait"] = wait
+    if right is not None:
+        fields["right"] = right
+    if later is not None:
+        fields[later.field] = later.value
+    if once and (later is None or later.field == "delay_level"):
+        # A timer's answer names its time, which is another one with each attempt.
+        fields["once"] = True
+    return fields
+
+
+class BatchReceipt(Sequence[Receipt]):
+    """The receipt of a batch: its fields, and as a sequence each message's `Receipt`.
+
+    All messages lie in one queue from `queue_offset` on, and in the log from `physical_offset` on;
+    but a repeated one, which was not stored again, lies where the first one is.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        sizes: Sequence[int] | NDArray[np.uint32],
+        unique_keys: Sequence[str],
+        answer: Mapping[str, Any],
+    ) -> None:
+        """`sizes`: the bytes of each record. Raises BadRequest when the answer is not about this
+        batch, and whatever reading a field raises that is missing."""
+        ((self.topic, self.queue_id, self.queue_offset, rows),) = answer["queues"]
+        self._repeats = repeats_of(answer)
+        new = len(sizes) - len(self._repeats)
+        check_count(rows, new or 1)  # of a first message, where none is new
+        if self.topic != topic:
+            raise BadRequest(f"the answer to append is about {self.topic}, not {topic}")
+        self.status: str = answer["status"]
+        self.flushed: bool = answer["flushed"]
+        self.physical_offset: int = answer["physical_offset"]
+        self.store_timestamp: int = answer["store_timestamp"]
+        if self._repeats and not new:
+            first = self._repeats[0]
+            self.queue_id, self.queue_offset = first.queue_id, first.queue_offset
+            self.physical_offset, self.store_timestamp = (
+                first.physical_offset,
+                first.store_timestamp,
+            )
+        self._sizes = sizes
+        self._unique_keys = unique_keys
+        self._id_start = id_start(answer["store_host"])
+        self._answer = answer if self._repeats else {}
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    @overload
+    def __getitem__(self, index: int) -> Receipt: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Receipt]: ...
+    def __getitem__(self, index: int | slice) -> Receipt | list[Receipt]:
+        if self._repeats:
+            return list(self)[index]
+        rows = range(len(self))[index]
+        return (
+            [self._receipt(row) for row in rows] if isinstance(rows, range) else self._receipt(rows)
+        )
+
+    def __iter__(self) -> Iterator[Receipt]:
+        """As by index, but for all of them at a quarter of the cost: column by column."""
+        if self._repeats:
+            return self._mixed()
+        # Of the few records that most batches have, this is faster than numpy.
+        sizes = np.asarray(self._sizes).tolist()[:-1]
+        first, places = self.queue_offset, list(accumulate(sizes, initial=self.physical_offset))
+        return map(
+            _receipt_of,
+            zip(
+                repeat(self.status), repeat(self.topic), repeat(self.queue_id),
+                range(first, first + len(places)), places,
+                hex_after(self._id_start, ">%dQ", places), self._unique_keys,
+                repeat(self.flushed), repeat(self.store_timestamp),
+            ),
+        )  # fmt: skip
+
+    @cached_property
+    def physical_offsets(self) -> NDArray[np.int64]:
+        """Where each message begins in the log."""
+        sizes = np.asarray(self._sizes, np.uint32)
+        if self._repeats:
+            sizes = sizes.copy()
+            sizes[list(self._repeats)] = 0
+        places: NDArray[np.int64] = np.add.accumulate(sizes, dtype=np.int64)
+        places += self.physical_offset
+        places -= sizes
+        for row, first in self._repeats.items():
+            places[row] = first.physical_offset
+        return places
+
+    def joined_ids(self) -> str:
+        """The message ids with commas between them, as RocketMQ's clients get them."""
+        kernel = loader.active()
+        if kernel is not None and not self._repeats:
+            return kernel.join_ids(self._id_start, self.physical_offset, self._sizes)
+        places = self.physical_offsets.astype(">i8").tobytes().hex(",", 8).upper()
+        return self._id_start + places.replace(",", f",{self._id_start}")
+
+    def unique_key(self, index: int) -> str:
+        """The unique key of one message."""
+        return self._unique_keys[index]
+
+    def _mixed(self) -> Iterator[Receipt]:
+        """Message by message, of a batch with repeated ones."""
+        queue_offset, places = self.queue_offset, self.physical_offsets.tolist()
+        for row, key in enumerate(self._unique_keys):
+            if (first := self._repeats.get(row)) is not None:
+                yield first.receipt(self.topic, key, self._answer)
+                continue
+            new = FirstMessage(self.queue_id, queue_offset, places[row], self.store_timestamp)
+            yield new.receipt(self.topic, key, self._answer)
+            queue_offset += 1
+
+    def _receipt(self, row: int) -> Receipt:
+        physical = int(self.physical_offsets[row]) if row else self.physical_offset
+        return Receipt(
+            self.status, self.topic, self.queue_id, self.queue_offset + row, physical,
+            f"{self._id_start}{physical:0{OFFSET_HEX_CHARS}X}", self._unique_keys[row],
+            self.flushed, self.store_timestamp,
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return (
+            f"<{len(self)} messages in {self.topic}, queue {self.queue_id}, "
+            f"from offset {self.queue_offset}: {self.status}>"
+        )
+
+
+class FirstMessage(NamedTuple):
+    """Where the first message with the unique key of a repeated one is stored."""
+
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    store_timestamp: int
+
+    def receipt(self, topic: str, unique_key: str, answer: Mapping[str, Any]) -> Receipt:
+        """The receipt of the repeated one."""
+        start, physical = id_start(answer["store_host"]), self.physical_offset
+        return Receipt(
+            answer["status"], topic, self.queue_id, self.queue_offset, physical,
+            f"{start}{physical:0{OFFSET_HEX_CHARS}X}", unique_key,
+            answer["flushed"], self.store_timestamp,
+        )  # fmt: skip
+
+
+def repeats_of(answer: Mapping[str, Any]) -> dict[int, FirstMessage]:
+    """By row, the messages that were stored before; see docs/protocol.md, 'Stored once'."""
+    return {row: FirstMessage(*place) for row, *place in answer.get("repeated", ())}
+
+
+@lru_cache(maxsize=64)
+def id_start(store_host: str) -> str:
+    """The common beginning of all message ids of a node."""
+    return offset_message_id(parse_host(store_host), 0)[:-OFFSET_HEX_CHARS]
+
+
+def check_count(found: int, sent: int) -> None:
+    """Raises BadRequest for an answer about other records."""
+    if found != sent:
+        raise BadRequest(f"the answer to append counts {found} records, {sent} were sent")
+
+
+def lone_receipt(topic: str, queue_id: int, unique_key: str, header: Mapping[str, Any]) -> Receipt:
+    """The receipt of one message that was sent by itself.
+
+    Raises BadRequest when the answer is about another one, and what a header without the right
+    fields raises.
+    """
+    ((found, number, queue_offset, rows),) = header["queues"]
+    check_count(rows, 1)
+    if found != topic or not (queue_id in (ANY_QUEUE, number) or "repeated" in header):
+        raise BadRequest(f"the answer to append is about {found}, not {topic}")
+    physical = header["physical_offset"]
+    return Receipt(
+        header["status"], topic, number, queue_offset, physical,
+        f"{id_start(header['store_host'])}{physical:0{OFFSET_HEX_CHARS}X}",
+        unique_key, header["flushed"], header["store_timestamp"],
+        header.get("deliver_ms", 0),
+    )  # fmt: skip
+
+
+def error_of(error: MqError, topic: str, unique_key: str) -> MqError:
+    """The error of one message of a request: one of unknown outcome names the message."""
+    if isinstance(error, OutcomeUnknownError):
+        return error.about(topic, (unique_key,))
+    return error
+
+
+def read_receipts(read: Callable[[Mapping[str, Any]], T], answer: NodeAnswer) -> T | SendTimeout:
+    """Applies `read` to the header. An unreadable answer leaves the outcome unknown."""
+    try:
+        return read(answer.header)
+    except _UNREADABLE as error:
+        return SendTimeout(
+            f"append: the answer cannot be read ({error!r}), but the messages are stored"
+        )
+
+
+TOPICS_S_MAX = 30.0
+"""The client asks for the queues of topics again after this time, as RocketMQ's clients do."""
+DEFAULT_WRITE_QUEUES = 8
+"""The queues of a topic that a send creates."""
+_QUEUE_ID = struct.Struct(">i")
+_QUEUE_ID_AT = SHORT_HEAD.offsets["queue_id"]
 
 
 class EncodedMessage(NamedTuple):
@@ -111,22 +337,10 @@ class BatchRequest(NamedTuple):
 
     def call(self, batch: "RecordBatch", done: Callable[[Outcome], None]) -> Call:
         """The request of a batch as a call."""
-        fields: dict[str, Any] = {
-            "count": len(self.sizes),
-            "bytes": len(self.records),
-            "crc": self.crc,
-        }
-        if self.any_queue:
-            fields["queue"] = ANY_QUEUE
-        if batch.wait is not None:
-            fields["wait"] = batch.wait
-        if batch.right is not None:
-            fields["right"] = batch.right
-        if self.later is not None:
-            fields[self.later.field] = self.later.value
-        if batch.once and (self.later is None or self.later.field == "delay_level"):
-            # A timer's answer names its time, which is another one with each attempt.
-            fields["once"] = True
+        fields = append_fields(
+            self.records, len(self.sizes), self.crc, self.any_queue,
+            batch.wait, batch.once, self.later, batch.right,
+        )  # fmt: skip
         return Call(
             NodeRole.WRITER, "append", fields, batch.deadline,
             payload=self.records, repeatable=False, done=done,
@@ -140,7 +354,8 @@ class BatchRequest(NamedTuple):
         """
         entries = self.entries
         if len(entries) == 1:
-            return (_lone_receipt(entries[0], header),)
+            entry = entries[0]
+            return (lone_receipt(entry.topic, entry.queue_id, entry.unique_key, header),)
         if self.any_queue:
             # Not the entries: these hold the records.
             keys = [entry.unique_key for entry in entries]
@@ -154,7 +369,11 @@ class BatchRequest(NamedTuple):
         if len(repeated) == len(entries):
             count = len(repeated)  # the queue is that of a first message
         check_count(count, len(entries))
-        host, status, flushed = id_start(header["store_host"]), header["status"], header["flushed"]
+        host, status, flushed = (
+            id_start(header["store_host"]),
+            header["status"],
+            header["flushed"],
+        )
         time, physical = header["store_timestamp"], header["physical_offset"]
         found: list[Receipt] = []
         for entry, size, queue_id in zip(entries, self.sizes, self.queue_ids, strict=True):
@@ -174,20 +393,11 @@ class BatchRequest(NamedTuple):
         return found
 
 
-def _lone_receipt(entry: EncodedMessage, header: Mapping[str, Any]) -> Receipt:
-    """As `BatchRequest.receipts`, for one entry: most waiting sends are."""
-    ((topic, queue_id, queue_offset, rows),) = header["queues"]
-    check_count(rows, 1)
-    is_there = entry.queue_id in (ANY_QUEUE, queue_id) or "repeated" in header
-    if topic != entry.topic or not is_there:
-        raise BadRequest(f"the answer to append is about {topic}, not {entry.topic}")
-    physical = header["physical_offset"]
-    return Receipt(
-        header["status"], topic, queue_id, queue_offset, physical,
-        f"{id_start(header['store_host'])}{physical:0{OFFSET_HEX_CHARS}X}",
-        entry.unique_key, header["flushed"], header["store_timestamp"],
-        header.get("deliver_ms", 0),
-    )  # fmt: skip
+def in_queue(entry: EncodedMessage, queue_id: int) -> EncodedMessage:
+    """The message for a queue that the client has chosen."""
+    record = bytearray(entry.record)
+    _QUEUE_ID.pack_into(record, _QUEUE_ID_AT, queue_id)
+    return entry._replace(record=bytes(record), queue_id=queue_id)
 
 
 @dataclass(slots=True, eq=False)
@@ -202,13 +412,6 @@ class RecordBatch(ABC):
     has_relearned: bool = field(default=False, kw_only=True)
     right: str | None = field(default=None, kw_only=True)
     once: bool = field(default=False, kw_only=True)
-
-    def lone_request(self) -> BatchRequest | None:
-        """The only request of a batch that needs no look at the queues of topics; None for others.
-
-        Most waiting sends are one message, so they get to the network without the rest.
-        """
-        return None
 
     @abstractmethod
     def open_topics(self) -> AbstractSet[str]:
@@ -250,7 +453,8 @@ class EntryBatch(RecordBatch):
     entries: Sequence[EncodedMessage]
 
     def open_topics(self) -> AbstractSet[str]:
-        """The topics of which the client has to choose a queue."""
+        if self._is_lone:
+            return frozenset()
         left = self._topics_left_to_node()
         return {
             entry.topic
@@ -258,17 +462,11 @@ class EntryBatch(RecordBatch):
             if entry.queue_id == ANY_QUEUE and entry.topic not in left
         }
 
-    def lone_request(self) -> BatchRequest | None:
-        """That of one entry which the client has no queue to choose for."""
-        entries = self.entries
-        if len(entries) != 1 or not self.one_queue or entries[0].order_by is not None:
-            return None
-        record, queue_id = entries[0].record, entries[0].queue_id
-        any_queue = queue_id == ANY_QUEUE
-        return BatchRequest(
-            record, (len(record),), zlib.crc32(record), any_queue, entries, (queue_id,),
-            entries[0].later,
-        )  # fmt: skip
+    @property
+    def _is_lone(self) -> bool:
+        """Whether it is one message which the client has no queue to choose for: many batches are,
+        and get to the network without the rest."""
+        return len(self.entries) == 1 and self.one_queue and self.entries[0].order_by is None
 
     def _topics_left_to_node(self) -> AbstractSet[str]:
         """The topics whose entries all go to a queue that the node chooses.
@@ -289,9 +487,9 @@ class EntryBatch(RecordBatch):
         """One for all that have a queue, and one for each topic that is left to the node: those of
         `one_queue`. An unknown one, which the node creates, is taken to have the usual queues: the
         node refuses a wrong guess, and the batch is sent again."""
-        lone = self.lone_request()
-        if lone is not None:
-            return [lone]
+        if self._is_lone:
+            entry = self.entries[0]
+            return [request_of(self.entries, entry.record, (entry.queue_id,))]
         late = [one for one in self.entries if one.later]
         if late and len(self.entries) > 1:
             # Each delayed message is a request of its own.
@@ -314,11 +512,10 @@ class EntryBatch(RecordBatch):
         found = [_placed_request(placed, queues)] if placed else []
         for entries in left.values():
             records = b"".join(entry.record for entry in entries)
-            found.append(_request(entries, records, (ANY_QUEUE,)))
+            found.append(request_of(entries, records, (ANY_QUEUE,)))
         return found
 
     def end(self, request: BatchRequest, outcome: Outcome) -> None:
-        """Delivers the receipts of a request, or its error."""
         results: Results
         if isinstance(outcome, MqError):
             results = outcome
@@ -327,7 +524,6 @@ class EntryBatch(RecordBatch):
         self.deliver(request.entries, results)
 
     def fail(self, error: MqError) -> None:
-        """Ends all of it without receipts."""
         self.deliver(self.entries, error)
 
     def relearned(self, request: BatchRequest) -> "EntryBatch":
@@ -359,7 +555,7 @@ def _placed_request(entries: Sequence[EncodedMessage], queues: WriteQueues) -> B
     """The client chooses the queues that are open still."""
     queue_ids = [entry.queue_id for entry in entries]
     if ANY_QUEUE not in queue_ids:
-        return _request(entries, b"".join(entry.record for entry in entries), queue_ids)
+        return request_of(entries, b"".join(entry.record for entry in entries), queue_ids)
     records = bytearray().join(entry.record for entry in entries)
     start = _QUEUE_ID_AT
     for row, entry in enumerate(entries):
@@ -367,10 +563,10 @@ def _placed_request(entries: Sequence[EncodedMessage], queues: WriteQueues) -> B
             queue_ids[row] = queues.queue_for(entry.topic, entry.order_by)
             _QUEUE_ID.pack_into(records, start, queue_ids[row])
         start += len(entry.record)
-    return _request(entries, bytes(records), queue_ids)
+    return request_of(entries, bytes(records), queue_ids)
 
 
-def _request(
+def request_of(
     entries: Sequence[EncodedMessage], records: bytes, queue_ids: Sequence[int]
 ) -> BatchRequest:
     """Of entries that all have a queue, or all have none."""
@@ -449,11 +645,9 @@ class ColumnBatch(RecordBatch):
         return BatchReceipt(columns.topic, columns.encoded.sizes, columns.unique_keys, header)
 
     def fail(self, error: MqError) -> None:
-        """Ends it without a receipt."""
         self.done(error)
 
     def relearned(self, request: BatchRequest) -> "ColumnBatch":
-        """Itself."""
         self.has_relearned = True
         return self
 

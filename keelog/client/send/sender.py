@@ -12,18 +12,25 @@ from contextlib import suppress
 from functools import partial
 from threading import get_ident
 from time import monotonic
+from zlib import crc32
 
 from keelog.client.results import Receipt
-from keelog.client.send.receipts import Results, error_of
 from keelog.client.send.record_batch import (
     BatchRequest,
     EncodedMessage,
     EntryBatch,
     RecordBatch,
+    Results,
     WriteQueues,
+    append_fields,
+    error_of,
+    in_queue,
+    lone_receipt,
+    read_receipts,
+    request_of,
 )
-from keelog.client.transport.direct import ChannelPool
-from keelog.client.transport.exchange import Call, NodeAnswer, NodeRole, Outcome, no_waiting_here
+from keelog.client.transport import exchange
+from keelog.client.transport.direct import ChannelPool, Reply
 from keelog.client.transport.io_thread import CALLS_MAX, Action, IoThread
 from protocol.errors import BadRequest, ClientClosed, MqError, NodeBusy, RefusedError, UnknownTopic
 from protocol.record.encode import ANY_QUEUE
@@ -51,7 +58,7 @@ class BatchSender:
     def __init__(self, io: IoThread, once: bool = False) -> None:
         """`once`: the node is asked to store each unique key once."""
         self._io = io
-        self._once = once
+        self.once = once
         self._queues = WriteQueues()
         self._waiting: deque[tuple[RecordBatch, Action | None]] = deque()
         self._is_asking = False
@@ -61,24 +68,38 @@ class BatchSender:
         if not self._io.post(lambda: self.start(batch)):
             batch.fail(ClientClosed())
 
-    def carry(self, batch: RecordBatch, carry: Callable[[Call], bool]) -> bool:
+    def carry(self, batch: RecordBatch, carry: Callable[[exchange.Call], bool]) -> bool:
         """Sends a batch that is one request by `carry`, on the caller's thread; what follows a
         refusal is done on the I/O thread.
 
         False, at once, when the batch has to be sent by `send`; nothing was done then.
         """
-        batch.once |= self._once
-        request = batch.lone_request()
-        if request is None:
-            if not self._queues.know(batch.open_topics()):
-                return False
-            request, *others = batch.requests(self._queues)
-            if others:
-                return False
-        settle = partial(self._settle, batch, request)
-        return carry(request.call(batch, settle))
+        batch.once |= self.once
+        if not self._queues.know(batch.open_topics()):
+            return False
+        request, *others = batch.requests(self._queues)
+        return not others and carry(request.call(batch, partial(self._settle, batch, request)))
 
-    def _settle(self, batch: RecordBatch, request: BatchRequest, outcome: Outcome) -> None:
+    def placed(self, entry: EncodedMessage) -> EncodedMessage | None:
+        """A message with an ordering key, in its queue; None where the topic's queues must be
+        learned first. On any thread."""
+        if not self._queues.know({entry.topic}):
+            return None
+        return in_queue(entry, self._queues.queue_for(entry.topic, entry.order_by))
+
+    def take_up(self, batch: EntryBatch, placed: EncodedMessage, reply: Reply) -> None:
+        """Goes on with a batch of one message, `placed`, of which the caller's thread has carried
+        the first attempt. That was the reply."""
+        batch.once |= self.once
+        request = request_of(batch.entries, placed.record, (placed.queue_id,))
+        call = request.call(batch, partial(self._settle, batch, request))
+        decision = call.ended(*reply, self._io.retry, monotonic())
+        if isinstance(decision, exchange.RepeatAfter):
+            self._io.resume(call, decision.delay)
+        else:
+            call.done(decision)
+
+    def _settle(self, batch: RecordBatch, request: BatchRequest, outcome: exchange.Outcome) -> None:
         if isinstance(outcome, RefusedError) and self._io.post(
             lambda: self._answered(batch, request, None, outcome)
         ):
@@ -90,7 +111,7 @@ class BatchSender:
 
         Batches keep their order, also while one of them waits for the topics.
         """
-        batch.once |= self._once
+        batch.once |= self.once
         if self._waiting or not self._queues.know(batch.open_topics()):
             self._waiting.append((batch, then))
             self._ask()
@@ -102,12 +123,14 @@ class BatchSender:
             return
         self._is_asking = True
         deadline = max(monotonic() + TOPICS_TIMEOUT_S, self._waiting[0][0].deadline)
-        self._io.start(Call(NodeRole.WRITER, "topics", {}, deadline, done=self._learned))
+        self._io.start(
+            exchange.Call(exchange.NodeRole.WRITER, "topics", {}, deadline, done=self._learned)
+        )
 
-    def _learned(self, outcome: Outcome) -> None:
+    def _learned(self, outcome: exchange.Outcome) -> None:
         """Goes on with the batches that wait. Those that need the answer fail with its error."""
         self._is_asking = False
-        if isinstance(outcome, NodeAnswer):
+        if isinstance(outcome, exchange.NodeAnswer):
             self._queues.learn(outcome.header["topics"])
         waiting, self._waiting = self._waiting, deque()
         for batch, then in waiting:
@@ -127,7 +150,11 @@ class BatchSender:
             self._io.start(request.call(batch, answered))
 
     def _answered(
-        self, batch: RecordBatch, request: BatchRequest, then: Action | None, outcome: Outcome
+        self,
+        batch: RecordBatch,
+        request: BatchRequest,
+        then: Action | None,
+        outcome: exchange.Outcome,
     ) -> None:
         if isinstance(outcome, RefusedError) and self._tries_again(batch, request, then, outcome):
             return
@@ -202,16 +229,41 @@ class SendCoalescer:
             if not self._io.post(self._collect):
                 self._refuse_all()
 
-    def send_here(self, entry: EncodedMessage, wait: str | None, timeout: float) -> None:
+    def send_and_wait(self, entry: EncodedMessage, wait: str | None, timeout: float) -> Receipt:
         """As `send`, for a thread that waits: it carries the request itself, unless sends of others
         go by the I/O thread."""
         if get_ident() == self._io.ident:
-            raise no_waiting_here()
+            raise exchange.no_waiting_here()
         if not self._groups and not self._arrived:
-            batch = EntryBatch(wait, monotonic() + timeout, _deliver, True, (entry,))
-            if self._sender.carry(batch, self._direct.carry):
-                return
-        self.send(entry, wait, timeout)
+            found = self._ask(entry, wait, monotonic() + timeout)
+            if found is not None:
+                return found
+        arrival: exchange.Arrival[Receipt] = exchange.Arrival()
+        self.send(entry._replace(slot=arrival), wait, timeout)
+        return arrival.wait()
+
+    def _ask(self, entry: EncodedMessage, wait: str | None, deadline: float) -> Receipt | None:
+        """Sends a message alone, on this thread; None, at once, where that cannot be."""
+        placed = entry if entry.order_by is None else self._sender.placed(entry)
+        if placed is None:
+            return None
+        record, any_queue = placed.record, placed.queue_id == ANY_QUEUE
+        once, later = self._sender.once, placed.later
+        fields = append_fields(record, 1, crc32(record), any_queue, wait, once, later)
+        reply = self._direct.ask("append", fields, record, deadline)
+        if reply is None:
+            return None
+        outcome = reply[0]
+        if not isinstance(outcome, exchange.NodeAnswer) or not outcome.header.get("ok"):
+            arrival: exchange.Arrival[Receipt] = exchange.Arrival()
+            entries = (entry._replace(slot=arrival),)
+            self._sender.take_up(EntryBatch(wait, deadline, _deliver, True, entries), placed, reply)
+            return arrival.wait()
+        read = partial(lone_receipt, entry.topic, entry.queue_id, entry.unique_key)
+        found = read_receipts(read, outcome)
+        if isinstance(found, MqError):
+            raise error_of(found, entry.topic, entry.unique_key)
+        return found
 
     def _refuse_all(self) -> None:
         self._is_notified = False

@@ -19,7 +19,7 @@ import select
 import socket
 import struct
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from functools import partial
@@ -29,23 +29,15 @@ from typing import Any
 
 import msgpack
 
-from keelog.client.transport.exchange import (
-    Call,
-    Decision,
-    Exchange,
-    NodeAnswer,
-    NodeRole,
-    Outcome,
-    RepeatAfter,
-    lost,
-)
+from keelog.client.transport import exchange
 from keelog.client.transport.io_thread import IoThread
 from keelog.client.transport.routes import Routes
 from keelog.client.transport.zmq_connection import ANSWER_BYTES_MAX, RECONNECT_MS
 from protocol.errors import BadRequest
 from protocol.wire import zmtp
 from protocol.wire.awake import AwakeLook
-from protocol.wire.frames import VERSION, HeaderPacker, unpack_answer
+from protocol.wire.frames import VERSION, Header, HeaderPacker, unpack_answer
+from protocol.wire.zmtp import Payload
 
 UNSENT_BYTES_MAX = 8 * 1024 * 1024
 """Kept of requests that the network does not take; beyond it no request is taken."""
@@ -60,7 +52,8 @@ A timeout of Python's own socket would ask `poll` before each receive."""
 _NOW = socket.MSG_DONTWAIT
 _SEND_NOW = _NOW | socket.MSG_NOSIGNAL
 
-Take = Callable[[Call, Decision], None]
+Reply = tuple[exchange.NodeAnswer | exchange.Unanswered, str]
+"""With the endpoint that the request went to."""
 AWAKE_S = 0.0006
 """How long a lone caller looks at its connection before it sleeps."""
 DIRECTS = 2
@@ -80,18 +73,16 @@ class _State(Enum):
 
 
 class ZmtpConnection:
-    """A socket, and the exchange of its requests. For one thread at a time."""
+    """A socket: requests go out, answers come in. For one thread at a time."""
 
-    def __init__(self, endpoint: str, exchange: Exchange, local: str = "") -> None:
+    def __init__(self, endpoint: str, local: str = "") -> None:
         """Starts to connect, without waiting, over `local` where it is given: another way to the
         same process. Raises OSError, ValueError for what it cannot.
         """
         self.endpoint = endpoint
-        self.exchange = exchange
-        self._ids = count(1)
         self.closed = False
         self._state = _State.CONNECTING
-        self._pack = HeaderPacker()
+        self.pack = HeaderPacker()
         self._zmtp = zmtp.Connection(b"DEALER", ANSWER_BYTES_MAX, monotonic())
         self._unsent = zmtp.Outbox()
         self._wait_s = 0.0
@@ -123,9 +114,9 @@ class ZmtpConnection:
         return self.wants_to_send or bool(self._incoming.poll(0))
 
     def is_stale(self, now: float) -> bool:
-        """True if nothing is under way, and the silence is so long that the node may be about to
-        close it."""
-        return not self.exchange.under_way and self._zmtp.is_stale(now)
+        """Whether the silence is so long that the node may be about to close it, if nothing is
+        under way."""
+        return self._zmtp.is_stale(now)
 
     def wait_at_most(self, seconds: float) -> None:
         """Sets how long `receive` waits when called with `wait`."""
@@ -136,55 +127,46 @@ class ZmtpConnection:
         value = _TIMEVAL.pack(whole, max(1, int((seconds - whole) * 1e6)))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
 
-    def send(self, call: Call, is_stream: bool = False) -> bool:
-        """Sends a call; False when it is not taken: nothing of it was sent then. `is_stream`: it
-        may have several answers."""
-        if self._state is not _State.UP or self._unsent.bytes >= UNSENT_BYTES_MAX:
-            return False
-        number = next(self._ids)
-        fields = {"v": VERSION, "op": call.op, "id": number, **call.fields}
-        if is_stream:
-            fields["stream"] = True
-        header = self._pack(fields)
-        self.exchange.sent(call, number)
+    @property
+    def takes_requests(self) -> bool:
+        """Whether `send` may be called."""
+        return self._state is _State.UP and self._unsent.bytes < UNSENT_BYTES_MAX
+
+    def send(self, header: bytes, payload: Payload | None) -> None:
+        """Sends a request, whose header `pack` has packed."""
         try:
-            self._put(zmtp.message(header, call.payload))
+            self._put(zmtp.message(header, payload))
         except BaseException:
             # Interrupted: it is unknown how much of it was sent.
             self._state = _State.LOST
             raise
-        return True
 
-    def receive(self, take: Take, wait: bool = False) -> None:
-        """Gives each call that was answered, and what follows, to `take`; look at `is_lost` after
-        it.
+    def receive(self, wait: bool = False) -> Iterator[tuple[Header, Payload]]:
+        """Yields the answers that have come. Take all of them, then look at `is_lost`.
 
         With `wait` it waits until something comes, as long as `wait_at_most` said.
         """
         try:
-            self._receive(take, wait)
+            if self.wants_to_send:
+                self._go_on(wait)
+                wait = False
+            flags = 0 if wait else _NOW
+            for _ in range(RECEIVES_MAX):
+                if self._state in (_State.CONNECTING, _State.LOST):
+                    break
+                room = self._zmtp.room()
+                size = self._receive_into(room, flags)
+                if not size:
+                    break
+                answers = self._take_in(size)
+                yield from answers
+                if answers and size < len(room):
+                    break  # what else there may be has time
+                flags = _NOW
         except BaseException:
             # Interrupted (KeyboardInterrupt): it is unknown which bytes were taken.
             self._state = _State.LOST
             raise
-
-    def _receive(self, take: Take, wait: bool) -> None:
-        if self.wants_to_send:
-            self._go_on(wait)
-            wait = False
-        flags = 0 if wait else _NOW
-        for _ in range(RECEIVES_MAX):
-            if self._state in (_State.CONNECTING, _State.LOST):
-                break
-            room = self._zmtp.room()
-            size = self._receive_into(room, flags)
-            if not size:
-                break
-            waiting = len(self.exchange.under_way)
-            self._take_in(size, take)
-            if size < len(room) and len(self.exchange.under_way) < waiting:
-                break  # what else there may be has time
-            flags = _NOW
 
     def keep_alive(self, now: float) -> None:
         """Asks a silent node for a PONG, or finds that it is gone. Call it now and then while an
@@ -215,25 +197,24 @@ class ZmtpConnection:
             self._state = _State.LOST
         return size
 
-    def _take_in(self, size: int, take: Take) -> None:
-        now = monotonic()
+    def _take_in(self, size: int) -> list[tuple[Header, Payload]]:
+        """The answers that are whole with these bytes."""
+        answers: list[tuple[Header, Payload]] = []
         try:
-            messages = self._zmtp.received(size, now)
+            messages = self._zmtp.received(size, monotonic())
         except zmtp.NotZmtp:
             self._state = _State.LOST
-            return
+            return answers
         if self._zmtp.replies:
             self._put((self._zmtp.take_replies(),))
         if self._state is _State.GREETED and self._zmtp.is_ready:
             self._state = _State.UP
         for parts in messages:
-            try:
+            # What is not an answer is passed over: its call ends at its deadline.
+            with suppress(ValueError, msgpack.UnpackException, BadRequest):
                 header = unpack_answer(bytes(parts[0]))
-            except (ValueError, msgpack.UnpackException, BadRequest):
-                continue  # It is not an answer. Its call ends at its deadline.
-            payload = parts[-1] if len(parts) > 1 else b""
-            if found := self.exchange.answered(header, payload, now):
-                take(*found)
+                answers.append((header, parts[-1] if len(parts) > 1 else b""))
+        return answers
 
     def _go_on(self, wait: bool) -> None:
         """Goes on with what waits for the network: the connection, or what is kept."""
@@ -317,10 +298,12 @@ def _connecting_socket(family: int, address: Any) -> socket.socket:
 class Channel:
     """One for each client, role and way to wait; for one thread at a time."""
 
-    def __init__(self, io: IoThread, role: NodeRole) -> None:
+    def __init__(self, io: IoThread, role: exchange.NodeRole) -> None:
         self._io = io
         self._role = role
         self._link: ZmtpConnection | None = None
+        self._exchange = exchange.Exchange(io.retry)
+        self._ids = count(1)
         self._again_at = 0.0
         self._losses = 0
         self._closing = False
@@ -329,43 +312,47 @@ class Channel:
     def _link_up(self) -> ZmtpConnection | None:
         """The link to the process that the routes name, when it is up; begins one otherwise."""
         link, usable, now = self._link, self._usable(), monotonic()
-        if link is not None and not link.exchange.under_way:
+        if link is not None and not self._exchange.under_way:
             self._take_answers(link)  # a connection that was lost meanwhile is found so
             link = self._link
-        if link is None or link.endpoint not in usable or link.is_stale(now):
+        is_stale = link is not None and not self._exchange.under_way and link.is_stale(now)
+        if link is None or link.endpoint not in usable or is_stale:
             self._drop()
             link = self._connect(usable[os.getpid() % len(usable)], now) if usable else None
-        return link if link is not None and link.is_up else None
+        return link if link is not None and link.takes_requests else None
+
+    def _start(self, call: exchange.Call, **more: bool) -> ZmtpConnection | None:
+        """Sends a call; returns the link that carries it, None where none does. `more`: fields."""
+        link = self._link_up()
+        if link is not None:
+            number = next(self._ids)
+            header = link.pack(call.header(number, **more))
+            self._exchange.sent(call, number)
+            link.send(header, call.payload)
+        return link
 
     def _take_answers(self, link: ZmtpConnection, wait: bool = False) -> None:
         """Takes what has come, and in the end that it was lost."""
-        link.receive(self._act, wait)
+        self._take_in(link, wait)
         if link.is_lost:
             self._lose_all(link)
 
-    def _look_awake(self, link: ZmtpConnection, awaits: Callable[[], object]) -> None:
-        """Receives for AWAKE_S without sleep, as long as `awaits` is true."""
-
-        def is_there() -> bool:
-            if not link.has_come:
-                return False
-            self._take_answers(link)
-            return not awaits()
-
-        if awaits():
-            self._awake.until(is_there)
+    def _take_in(self, link: ZmtpConnection, wait: bool = False) -> None:
+        for header, payload in link.receive(wait):
+            if found := self._exchange.answered(header, payload, monotonic()):
+                self._act(*found)
 
     def _lose_all(self, link: ZmtpConnection) -> None:
         """The connection is gone; its calls go on elsewhere, or fail."""
+        link.close()
         if self._link is link:
             self._link = None
             self._losses += 1
             self._again_at = monotonic() + RECONNECT_MS / 1_000
-        link.close()
-        why = f"the connection to {link.endpoint} was lost"
-        self._end_all(link.exchange.lost(why, monotonic()))
+            why = f"the connection to {link.endpoint} was lost"
+            self._end_all(self._exchange.lost(why, monotonic()))
 
-    def _end_all(self, ended: Sequence[tuple[Call, Decision]]) -> None:
+    def _end_all(self, ended: Sequence[tuple[exchange.Call, exchange.Decision]]) -> None:
         for call, decision in ended:
             self._act(call, decision)
 
@@ -374,7 +361,7 @@ class Channel:
         routes = self._io.routes
         if routes is None or self._closing:
             return ()
-        if self._role is NodeRole.READER:
+        if self._role is exchange.NodeRole.READER:
             return routes.readers
         return () if routes.writer is None else (routes.writer,)
 
@@ -394,13 +381,12 @@ class Channel:
         """Over a local socket where there is one: a fraction of a round trip over the network."""
         routes = self._io.routes
         local = "" if routes is None else self._local(routes).get(endpoint, "")
-        exchange = Exchange(self._io.retry)
         if local:
             # It may be of another machine, beyond a tunnel, or of a process that starts again.
             with suppress(OSError, ValueError):
-                return ZmtpConnection(endpoint, exchange, local)
+                return ZmtpConnection(endpoint, local)
         at = self._io.names.numeric(endpoint, self._losses)
-        return ZmtpConnection(endpoint, exchange, "" if at == endpoint else at)
+        return ZmtpConnection(endpoint, "" if at == endpoint else at)
 
     def _local(self, routes: Routes) -> Mapping[str, str]:
         """Which local sockets it takes."""
@@ -414,14 +400,14 @@ class Channel:
         if link is not None:
             link.close()
 
-    def _act(self, call: Call, decision: Decision) -> None:
+    def _act(self, call: exchange.Call, decision: exchange.Decision) -> None:
         """Ends the call, or leaves the next attempt to the I/O thread."""
-        if isinstance(decision, RepeatAfter):
+        if isinstance(decision, exchange.RepeatAfter):
             self._io.resume(call, decision.delay)
         else:
             call.done(decision)
 
-    def give_way(self) -> None:
+    def begin_close(self) -> None:
         """Prepares `close`, so that many channels let go at the same time."""
 
     def close(self) -> None:
@@ -429,75 +415,89 @@ class Channel:
         raise NotImplementedError
 
 
-class ChannelPool:
-    """The channels of one client to one role."""
-
-    def __init__(self, io: IoThread, role: NodeRole) -> None:
-        self.links = tuple(BlockingChannel(io, role) for _ in range(DIRECTS))
-
-    def carry(self, call: Call) -> bool:
-        """As `BlockingChannel.carry`, by the first that is free."""
-        for link in self.links:
-            if not link.is_busy:
-                return link.carry(call)
-        return False
-
-
 class BlockingChannel(Channel):
     """One for each thread that waits: the lock gives the socket from one to the next."""
 
-    def __init__(self, io: IoThread, role: NodeRole) -> None:
+    def __init__(self, io: IoThread, role: exchange.NodeRole) -> None:
         super().__init__(io, role)
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
+        """Held by the thread that asks."""
+        self._asked = 0
+        self._reply: Reply | None = None
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether another thread has it."""
-        return self._lock.locked()
+    def ask(
+        self, op: str, fields: Mapping[str, Any], payload: Payload | None, deadline: float
+    ) -> Reply | None:
+        """Sends a request and waits for its answer, or until no answer can come.
 
-    def carry(self, call: Call) -> bool:
-        """Carries a call to its end, or as far as where the I/O thread goes on with it.
-
-        False, at once, when it is for the I/O thread from the beginning; nothing was done then.
+        None, at once, when it is for the I/O thread from the beginning; nothing was done then. So
+        it is while another thread has the socket.
         """
-        if not self._lock.acquire(blocking=False):
-            return False
+        if not self.lock.acquire(blocking=False):
+            return None
         try:
             link = self._link_up()
             if link is None:
-                return False
-            if not link.send(call):
-                return False
-            try:
-                self._wait(link, call)
-            finally:
-                # A late answer is dropped.
-                link.exchange.under_way.pop(call.id, None)
-            return True
+                return None
+            self._asked, self._reply = next(self._ids), None
+            header = {"v": VERSION, "op": op, "id": self._asked, **fields}
+            link.send(link.pack(header), payload)
+            return self._await(link, deadline)
         finally:
-            self._lock.release()
+            self._reply = None  # it may be large
+            self.lock.release()
 
-    def _wait(self, link: ZmtpConnection, call: Call) -> None:
-        self._look_awake(link, lambda: call.id in link.exchange.under_way)
-        while call.id in link.exchange.under_way:
+    def _await(self, link: ZmtpConnection, deadline: float) -> Reply:
+        def has_come() -> bool:
+            if link.has_come:
+                self._take_answers(link)
+            return self._reply is not None
+
+        self._awake.until(has_come)
+        while self._reply is None:
             now = monotonic()
-            if call.deadline <= now:
-                self._end_all(link.exchange.expired(now, link.endpoint))
-                return
+            if deadline <= now:
+                return exchange.Unanswered.LATE, link.endpoint
             if self._closing:
-                self._end_all(link.exchange.closed())
-                return
-            link.wait_at_most(min(call.deadline - now, BLOCKING_SLICE_S))
+                return exchange.Unanswered.CLOSED, link.endpoint
+            link.wait_at_most(min(deadline - now, BLOCKING_SLICE_S))
             self._take_answers(link, wait=True)
-            link.keep_alive(now)
+            if self._reply is None:
+                link.keep_alive(now)
+        return self._reply
+
+    def _take_answers(self, link: ZmtpConnection, wait: bool = False) -> None:
+        """Looks for the answer. A late one, to a request before this, is dropped."""
+        for header, payload in link.receive(wait):
+            if header.get("id") == self._asked:
+                self._reply = exchange.NodeAnswer(header, payload), link.endpoint
+        if link.is_lost:
+            self._lose_all(link)
+            self._reply = self._reply or (exchange.Unanswered.LOST, link.endpoint)
 
     def close(self) -> None:
         """Ends the call that is under way, soon, and the connection. Harmless when repeated."""
         if self._closing:
             return
         self._closing = True
-        with self._lock:
+        with self.lock:
             self._drop()
+
+
+class ChannelPool:
+    """The channels of one client to one role."""
+
+    def __init__(self, io: IoThread, role: exchange.NodeRole) -> None:
+        self.links = tuple(BlockingChannel(io, role) for _ in range(DIRECTS))
+
+    def ask(
+        self, op: str, fields: Mapping[str, Any], payload: Payload | None, deadline: float
+    ) -> Reply | None:
+        """As `BlockingChannel.ask`, by the first that is free."""
+        for link in self.links:
+            if not link.lock.locked():
+                return link.ask(op, fields, payload, deadline)
+        return None
 
 
 class PullChannel(Channel):
@@ -506,22 +506,21 @@ class PullChannel(Channel):
 
     def __init__(self, io: IoThread, takes_much: bool) -> None:
         """`takes_much`: large answers one after the other, rather than each message at once."""
-        super().__init__(io, NodeRole.READER)
+        super().__init__(io, exchange.NodeRole.READER)
         self._takes_much = takes_much
-        self._arrived: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
+        self._arrived: queue.SimpleQueue[tuple[int, exchange.Outcome]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._looked_at = 0.0
 
-    def start(self, queue_id: int, call: Call) -> None:
+    def start(self, queue_id: int, call: exchange.Call) -> None:
         """Begins a pull of a queue."""
         call.done = partial(self._put, queue_id)
         with self._lock:
-            link = None if self._closing else self._link_up()
-            if link is not None and link.send(call, is_stream=True):
+            if not self._closing and self._start(call, stream=True) is not None:
                 return
         self._io.call(call)
 
-    def next(self, seconds: float) -> tuple[int, Outcome] | None:
+    def next(self, seconds: float) -> tuple[int, exchange.Outcome] | None:
         """Returns the next queue with an ended pull, and its outcome; None after `seconds`."""
         deadline = monotonic() + seconds
         while self._arrived.empty():
@@ -529,7 +528,7 @@ class PullChannel(Channel):
             if now >= deadline:
                 return None
             link = self._link
-            if link is None or not link.exchange.under_way or self._closing:
+            if link is None or not self._exchange.under_way or self._closing:
                 try:
                     return self._arrived.get(timeout=deadline - now)
                 except queue.Empty:
@@ -539,7 +538,7 @@ class PullChannel(Channel):
                     self._receive(link, min(deadline - now, PULL_SLICE_S), now)
         return self._arrived.get()
 
-    def _put(self, queue_id: int, outcome: Outcome) -> None:
+    def _put(self, queue_id: int, outcome: exchange.Outcome) -> None:
         self._arrived.put((queue_id, outcome))
 
     def _usable(self) -> Sequence[str]:
@@ -555,7 +554,7 @@ class PullChannel(Channel):
         link.wait_at_most(CONNECT_S)
         deadline = monotonic() + CONNECT_S
         while not link.is_up and not link.is_lost and monotonic() < deadline:
-            link.receive(self._act, wait=True)
+            self._take_answers(link, wait=True)
         if link.is_lost:
             self._lose_all(link)
 
@@ -564,27 +563,26 @@ class PullChannel(Channel):
         if now >= self._looked_at + PULL_SLICE_S:
             self._looked_at = now
             link.keep_alive(now)
-            self._end_all(link.exchange.expired(now, link.endpoint))
+            self._end_all(self._exchange.expired(now, link.endpoint))
         link.wait_at_most(seconds)
         self._take_answers(link, wait=True)
 
-    def _act(self, call: Call, decision: Decision) -> None:
+    def _act(self, call: exchange.Call, decision: exchange.Decision) -> None:
         """Looks for the next answer of a stream. The first one that is missing ends it."""
-        if isinstance(decision, NodeAnswer):
+        if isinstance(decision, exchange.NodeAnswer):
             header, offset = decision.header, call.fields["offset"]
             if header.get("offset", offset) != offset:
                 # The node dropped answers that the client did not take in time.
-                decision = lost(call, "a part was lost", self._io.retry, monotonic())
+                decision = call.lost("a part was lost", self._io.retry, monotonic())
             elif header.get("more") and self._link is not None:
-                self._link.exchange.goes_on(call, {"offset": header["next_begin_offset"]})
+                self._exchange.goes_on(call, {"offset": header["next_begin_offset"]})
         super()._act(call, decision)
 
     def _drop(self) -> None:
         if self._link is not None:
             self._lose_all(self._link)
-        super()._drop()
 
-    def give_way(self) -> None:
+    def begin_close(self) -> None:
         """The waiting thread releases the socket within a slice, so that `close` need not wait."""
         self._closing = True
 
@@ -592,7 +590,5 @@ class PullChannel(Channel):
         """Ends the pulls under way, soon, and the connection. Harmless when repeated."""
         self._closing = True
         with self._lock:
-            link, self._link = self._link, None
-            if link is not None:
-                self._end_all(link.exchange.closed())
-                link.close()
+            self._end_all(self._exchange.closed())
+            Channel._drop(self)

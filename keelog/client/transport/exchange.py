@@ -2,7 +2,7 @@
 
 A request that was certainly not stored is repeated. One that may have been stored is not, unless
 the user says that duplicates do no harm. No sockets and no clock here: the threads that carry
-requests report what happened, and act on the decisions. Only this module writes a request's fields.
+requests report what happened to a `Call`, which alone changes its state, and act on its decisions.
 A caller waits for the answer by an `Arrival`, or a future.
 """
 
@@ -15,16 +15,8 @@ from enum import Enum
 from math import inf
 from typing import Any, Generic, TypeVar
 
-from protocol.errors import (
-    BadRequest,
-    ClientClosed,
-    MqError,
-    NotConnected,
-    OutcomeUnknownError,
-    RequestTimeout,
-    SendTimeout,
-)
-from protocol.wire.frames import refusal_error
+from protocol import errors
+from protocol.wire.frames import VERSION, refusal_error
 
 T = TypeVar("T")
 
@@ -68,12 +60,31 @@ class Retry:
     def __post_init__(self) -> None:
         waits = self.backoff, self.backoff_max
         if not isinstance(self.max_attempts, int) or self.max_attempts < 1:
-            raise BadRequest(f"max_attempts is {self.max_attempts!r}", "use 1 or more")
+            raise errors.BadRequest(f"max_attempts is {self.max_attempts!r}", "use 1 or more")
         if not all(isinstance(wait, int | float) and 0 <= wait < inf for wait in waits):
-            raise BadRequest("backoff and backoff_max are seconds, at least 0")
+            raise errors.BadRequest("backoff and backoff_max are seconds, at least 0")
 
 
-Outcome = NodeAnswer | MqError
+Outcome = NodeAnswer | errors.MqError
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatAfter:
+    """Try again after `delay` seconds."""
+
+    delay: float
+
+
+Decision = NodeAnswer | errors.MqError | RepeatAfter
+"""The request is done, is given up with this error, or is repeated."""
+
+
+class Unanswered(Enum):
+    """Why a thread that carried a request itself waits no longer."""
+
+    LOST = "the connection was lost"
+    LATE = "its time is up"
+    CLOSED = "the client was closed"
 
 
 @dataclass(slots=True, eq=False)
@@ -82,7 +93,7 @@ class Call:
 
     `repeatable`: carrying it out twice changes no more than once. `done` is called once with the
     outcome, on the thread that carries the request. `affinity` keeps the pulls of one queue at one
-    reader. Only `client.transport.exchange` writes what follows `done`, and a stream's `fields`.
+    reader. What follows `done`, and a stream's `fields`, is its state: only its methods change it.
     """
 
     role: NodeRole
@@ -97,13 +108,129 @@ class Call:
     sent: bool = False
     maybe_done: bool = False
     finished: bool = False
-    last_error: MqError | None = None
+    last_error: errors.MqError | None = None
     id: int = 0
 
+    def header(self, number: int, **more: bool) -> dict[str, Any]:
+        """The header of the request under this id."""
+        return {"v": VERSION, "op": self.op, "id": number, **self.fields, **more}
 
-def no_waiting_here() -> MqError:
+    def begin(self, number: int) -> None:
+        """The I/O thread takes it on: the id stays in all attempts there."""
+        self.id = number
+
+    def was_sent(self, number: int) -> None:
+        """An attempt begins, under this id: from now on the node may carry it out."""
+        self.id = number
+        self.sent = True
+        self.attempts += 1
+
+    def finish(self) -> bool:
+        """Marks it as ended; returns False when it was already."""
+        if self.finished:
+            return False
+        self.finished = True
+        return True
+
+    def answered(self, answer: NodeAnswer, retry: Retry, now: float) -> Decision:
+        """The node has answered the attempt."""
+        self.sent = False
+        if answer.header.get("ok"):
+            return answer
+        return self.refused(refusal_error(answer.header), retry, now)
+
+    def goes_on(self, change: Mapping[str, Any]) -> None:
+        """Yet another answer will come. `change` is what its fields would have to be for the rest
+        alone, should that be lost."""
+        self.fields = {**self.fields, **change}
+        self.sent = True
+
+    def ended(
+        self, outcome: NodeAnswer | Unanswered, where: str, retry: Retry, now: float
+    ) -> Decision:
+        """What follows on the first attempt, which a thread carried itself, to `where`."""
+        self.was_sent(self.id)
+        if isinstance(outcome, NodeAnswer):
+            return self.answered(outcome, retry, now)
+        if outcome is Unanswered.LOST:
+            return self.lost(f"the connection to {where} was lost", retry, now)
+        is_late = outcome is Unanswered.LATE
+        return self.at_deadline(where) if is_late else self.when_closed(failed=False)
+
+    def refused(
+        self, error: errors.MqError, retry: Retry, now: float, chance: float | None = None
+    ) -> RepeatAfter | errors.MqError:
+        """The node has answered with an error, so this attempt has stored nothing."""
+        self.last_error = error
+        if error.retriable and self.attempts < retry.max_attempts:
+            wait_s = float(getattr(error, "retry_after", 0))
+            delay = max(_jitter(self.attempts, retry, chance), wait_s)
+            if now + delay < self.deadline:
+                return RepeatAfter(delay)
+        return self._unknown(str(error)) if self.maybe_done else error
+
+    def refused_unsent(
+        self, error: errors.MqError, retry: Retry, now: float
+    ) -> RepeatAfter | errors.MqError:
+        """As `refused`, by a node that has said beforehand that it refuses such calls."""
+        self.attempts += 1
+        return self.refused(error, retry, now)
+
+    def lost(
+        self, why: str, retry: Retry, now: float, chance: float | None = None
+    ) -> RepeatAfter | errors.MqError:
+        """The connection went away after the request was sent, before its answer."""
+        self.sent = False
+        self.maybe_done = not self.repeatable
+        if self.repeatable or retry.duplicates_ok or self.fields.get("once"):
+            delay = _jitter(self.attempts, retry, chance)
+            if self.attempts < retry.max_attempts and now + delay < self.deadline:
+                return RepeatAfter(delay)
+        if self.repeatable:
+            return errors.NotConnected(f"{self.op}: {why}", "see keelog health")
+        return self._unknown(why)
+
+    def at_deadline(self, where: str) -> errors.MqError:
+        """The error when its time is up; `where` names the node or process."""
+        if not self.repeatable and (self.sent or self.maybe_done):
+            return self._unknown(f"no answer from {where} in time")
+        if self.sent:
+            before = f"; before that: {self.last_error.reason}" if self.last_error else ""
+            return errors.RequestTimeout(
+                f"{self.op}: no answer from {where} in time{before}",
+                "raise the timeout, see keelog status",
+            )
+        if self.last_error is not None:
+            return self.last_error
+        return errors.NotConnected(
+            f"{self.op}: {where} was not reached in time",
+            "look whether the node is ready: keelog health --wait 10",
+        )
+
+    def when_closed(self, failed: bool) -> errors.MqError:
+        """The error when the client's end leaves it without an answer."""
+        if not self.repeatable and (self.sent or self.maybe_done):
+            return self.at_deadline("the node before the client was closed")
+        if failed:
+            return errors.ClientClosed("the client's I/O thread has failed", "report its traceback")
+        return errors.ClientClosed()
+
+    def _unknown(self, why: str) -> errors.OutcomeUnknownError:
+        return errors.SendTimeout(
+            f"{self.op}: {why}; the message may be stored",
+            "look for its unique key before you send it again",
+        )
+
+
+def _jitter(attempts: int, retry: Retry, chance: float | None) -> float:
+    ceiling = min(retry.backoff_max, retry.backoff * 2.0 ** min(attempts, 30))
+    # Jitter spreads load; it guards nothing.
+    return ceiling * (random.random() if chance is None else chance)
+
+
+def no_waiting_here() -> errors.MqError:
     """The error of a caller on the I/O thread that would wait there for ever."""
-    return BadRequest(
+    return errors.BadRequest(
         "a done callback runs on the client's I/O thread, which may not wait",
         "send from another thread, or with send_nowait",
     )
@@ -117,16 +244,16 @@ class Arrival(Generic[T]):
     def __init__(self) -> None:
         self._arrived = threading.Lock()
         self._arrived.acquire()
-        self._outcome: T | MqError | None = None
+        self._outcome: T | errors.MqError | None = None
 
-    def __call__(self, outcome: T | MqError) -> None:
+    def __call__(self, outcome: T | errors.MqError) -> None:
         self._outcome = outcome
         self._arrived.release()
 
     def wait(self) -> T:
         """Waits for the outcome and returns it. Raises the error that came instead."""
         self._arrived.acquire()
-        if isinstance(self._outcome, MqError):
+        if isinstance(self._outcome, errors.MqError):
             raise self._outcome
         assert self._outcome is not None
         return self._outcome
@@ -138,24 +265,13 @@ def future_of(call: Call) -> "Future[NodeAnswer]":
     future.set_running_or_notify_cancel()
 
     def resolve(outcome: Outcome) -> None:
-        if isinstance(outcome, MqError):
+        if isinstance(outcome, errors.MqError):
             future.set_exception(outcome)
         else:
             future.set_result(outcome)
 
     call.done = resolve
     return future
-
-
-@dataclass(frozen=True, slots=True)
-class RepeatAfter:
-    """Try again after `delay` seconds."""
-
-    delay: float
-
-
-Decision = NodeAnswer | MqError | RepeatAfter
-"""The request is done, is given up with this error, or is repeated."""
 
 
 class Exchange:
@@ -166,10 +282,8 @@ class Exchange:
         self.under_way: dict[int, Call] = {}
 
     def sent(self, call: Call, number: int) -> None:
-        """An attempt of the call begins, under this id: from now on the node may carry it out."""
-        call.id = number
-        call.sent = True
-        call.attempts += 1
+        """An attempt of the call begins, under this id."""
+        call.was_sent(number)
         self.under_way[number] = call
 
     def answered(
@@ -179,120 +293,30 @@ class Exchange:
         call = self.under_way.pop(header.get("id", 0), None)
         if call is None:
             return None
-        call.sent = False
-        if header.get("ok"):
-            return call, NodeAnswer(header, payload)
-        return call, refused(call, refusal_error(header), self._retry, now)
+        return call, call.answered(NodeAnswer(header, payload), self._retry, now)
 
     def goes_on(self, call: Call, change: Mapping[str, Any]) -> None:
-        """Puts a call that has yet another answer back under way. `change` is what its fields would
-        have to be for the rest alone, should that be lost."""
-        call.fields = {**call.fields, **change}
-        call.sent = True
+        """Puts a call that has yet another answer back under way: see `Call.goes_on`."""
+        call.goes_on(change)
         self.under_way[call.id] = call
 
     def lost(self, why: str, now: float) -> list[tuple[Call, Decision]]:
         """The connection is gone: returns what follows for each call. Take what came
         before it first."""
-        calls = list(self.under_way.values())
-        self.under_way.clear()
-        return [(call, lost(call, why, self._retry, now)) for call in calls]
+        return [(call, call.lost(why, self._retry, now)) for call in self._take_all()]
 
-    def expired(self, now: float, where: str) -> list[tuple[Call, MqError]]:
+    def expired(self, now: float, where: str) -> list[tuple[Call, errors.MqError]]:
         """Ends the calls whose time is up. `where` names the node or process."""
         over = [call for call in self.under_way.values() if call.deadline <= now]
         for call in over:
             del self.under_way[call.id]
-        return [(call, at_deadline(call, where)) for call in over]
+        return [(call, call.at_deadline(where)) for call in over]
 
-    def closed(self) -> list[tuple[Call, MqError]]:
+    def closed(self) -> list[tuple[Call, errors.MqError]]:
         """Ends all calls, with the client."""
+        return [(call, call.when_closed(failed=False)) for call in self._take_all()]
+
+    def _take_all(self) -> list[Call]:
         calls = list(self.under_way.values())
         self.under_way.clear()
-        return [(call, when_closed(call, failed=False)) for call in calls]
-
-
-def begin(call: Call, number: int) -> None:
-    """Gives the call the id that it keeps in all its attempts."""
-    call.id = number
-
-
-def finish(call: Call) -> bool:
-    """Marks the call as ended; returns False when it was already."""
-    if call.finished:
-        return False
-    call.finished = True
-    return True
-
-
-def refused(
-    call: Call, error: MqError, retry: Retry, now: float, chance: float | None = None
-) -> RepeatAfter | MqError:
-    """The node has answered with an error, so this attempt has stored nothing."""
-    call.last_error = error
-    if error.retriable and call.attempts < retry.max_attempts:
-        delay = max(_jitter(call.attempts, retry, chance), float(getattr(error, "retry_after", 0)))
-        if now + delay < call.deadline:
-            return RepeatAfter(delay)
-    return _unknown(call, str(error)) if call.maybe_done else error
-
-
-def refused_unsent(call: Call, error: MqError, retry: Retry, now: float) -> RepeatAfter | MqError:
-    """As `refused`, by a node that has said beforehand that it refuses such calls."""
-    call.attempts += 1
-    return refused(call, error, retry, now)
-
-
-def lost(
-    call: Call, why: str, retry: Retry, now: float, chance: float | None = None
-) -> RepeatAfter | MqError:
-    """The connection went away after the request was sent, before its answer."""
-    call.sent = False
-    call.maybe_done = not call.repeatable
-    if call.repeatable or retry.duplicates_ok or call.fields.get("once"):
-        delay = _jitter(call.attempts, retry, chance)
-        if call.attempts < retry.max_attempts and now + delay < call.deadline:
-            return RepeatAfter(delay)
-    if call.repeatable:
-        return NotConnected(f"{call.op}: {why}", "see keelog health")
-    return _unknown(call, why)
-
-
-def at_deadline(call: Call, where: str) -> MqError:
-    """The error of a call whose time is up; `where` names the node or process."""
-    if not call.repeatable and (call.sent or call.maybe_done):
-        return _unknown(call, f"no answer from {where} in time")
-    if call.sent:
-        before = f"; before that: {call.last_error.reason}" if call.last_error else ""
-        return RequestTimeout(
-            f"{call.op}: no answer from {where} in time{before}",
-            "raise the timeout, see keelog status",
-        )
-    if call.last_error is not None:
-        return call.last_error
-    return NotConnected(
-        f"{call.op}: {where} was not reached in time",
-        "look whether the node is ready: keelog health --wait 10",
-    )
-
-
-def when_closed(call: Call, failed: bool) -> MqError:
-    """The error of a call that the client's end leaves without an answer."""
-    if not call.repeatable and (call.sent or call.maybe_done):
-        return at_deadline(call, "the node before the client was closed")
-    if failed:
-        return ClientClosed("the client's I/O thread has failed", "report its traceback")
-    return ClientClosed()
-
-
-def _unknown(call: Call, why: str) -> OutcomeUnknownError:
-    return SendTimeout(
-        f"{call.op}: {why}; the message may be stored",
-        "look for its unique key before you send it again",
-    )
-
-
-def _jitter(attempts: int, retry: Retry, chance: float | None) -> float:
-    ceiling = min(retry.backoff_max, retry.backoff * 2.0 ** min(attempts, 30))
-    # Jitter spreads load; it guards nothing.
-    return ceiling * (random.random() if chance is None else chance)
+        return calls

@@ -27,11 +27,6 @@ from keelog.client.transport.exchange import (
     Outcome,
     RepeatAfter,
     Retry,
-    at_deadline,
-    begin,
-    finish,
-    refused_unsent,
-    when_closed,
 )
 from keelog.client.transport.routes import HostNames, Routes, fill_in
 from keelog.client.transport.zmq_connection import ZmqConnection, wake_fd
@@ -104,7 +99,7 @@ class IoThread:
         if len(self._posted) >= CALLS_MAX:
             call.done(NodeBusy(f"{CALLS_MAX} requests wait to be sent", "send in batches"))
         elif not self.post(lambda: self.start(call)):
-            call.done(when_closed(call, self._failed))
+            call.done(call.when_closed(self._failed))
 
     def resume(self, call: Call, delay: float) -> None:
         """Goes on after `delay` seconds with a call that another thread has begun."""
@@ -114,7 +109,7 @@ class IoThread:
                 self._act(call, RepeatAfter(delay))
 
         if not self.post(take_on):
-            call.done(when_closed(call, self._failed))
+            call.done(call.when_closed(self._failed))
 
     def call_at(self, when: float, action: Action) -> bool:
         """Runs `action` then, or at the client's end if that comes before; False when closed."""
@@ -143,12 +138,12 @@ class IoThread:
 
     def _take_on(self, call: Call) -> bool:
         if self._stopping:
-            call.done(when_closed(call, self._failed))
+            call.done(call.when_closed(self._failed))
             return False
         if len(self._live) >= CALLS_MAX and call.role is not NodeRole.CONTROL:
             call.done(NodeBusy(f"{CALLS_MAX} requests wait for answers", "send in batches"))
             return False
-        begin(call, next(self._ids))
+        call.begin(next(self._ids))
         self._live[call.id] = call
         self._deadlines[call.id] = self.at(call.deadline, lambda: self._expire(call))
         return True
@@ -174,7 +169,7 @@ class IoThread:
         error = self.routes.writer_error if self.routes else None
         known = monotonic() < self._learned_at + ROUTES_INTERVAL_S and not self._stale
         if call.role is NodeRole.WRITER and error is not None and known:
-            self._act(call, refused_unsent(call, error, self.retry, monotonic()))
+            self._act(call, call.refused_unsent(error, self.retry, monotonic()))
         else:
             self._unrouted.append(call)
             self._ask_routes()
@@ -298,7 +293,7 @@ class IoThread:
                 left = len(link.exchange.under_way)
                 yield partial(self._take_answers, link)
         for call in list(self._live.values()):
-            yield partial(self._finish, call, when_closed(call, self._failed))
+            yield partial(self._finish, call, call.when_closed(self._failed))
         yield from self._timers.take_due(inf)  # their time will not come
 
     def _turn(self) -> None:
@@ -335,22 +330,22 @@ class IoThread:
             self._poller.modify(link.socket, wanted)
 
     def _read_news(self, link: ZmqConnection) -> None:
-        news = link.news()
-        if news.lost:
+        up, refused, lost = link.news()
+        if lost:
             self._take_answers(link)
             why = f"the connection to {link.endpoint} was lost"
             self._act_all(link.exchange.lost(why, monotonic()))
         if link.endpoint == self.control:
-            if news.refused:
+            if refused:
                 self._refused_at_first(link)
             return
-        if news.refused or news.lost:
+        if refused or lost:
             # Its address may be another one now, and another reader may do as well.
             self._stale = True
             for call in link.take_pending():
                 self._dispatch(call)
             self._ask_routes()
-        if news.up:
+        if up:
             self._dispatch_unrouted()
 
     def _refused_at_first(self, link: ZmqConnection) -> None:
@@ -391,7 +386,7 @@ class IoThread:
 
     def _expire(self, call: Call) -> None:
         where = self._endpoint(call) or f"the {call.role.value} of {self.control}"
-        error = at_deadline(call, where)
+        error = call.at_deadline(where)
         why = next(filter(None, map(self.names.error, self._wanted(call))), "")
         if why and isinstance(error, NotConnected):
             error = _unknown_host(why)
@@ -416,7 +411,7 @@ class IoThread:
 
     def _finish(self, call: Call, outcome: Outcome) -> None:
         """Ends the call. A late answer is dropped."""
-        if not finish(call):
+        if not call.finish():
             return
         self._live.pop(call.id, None)
         timer = self._deadlines.pop(call.id, None)

@@ -7,7 +7,6 @@ ZMQ_IMMEDIATE keeps requests out of ZeroMQ's queues while there is no connection
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import msgpack
 import zmq
@@ -16,7 +15,7 @@ from keelog.client.transport.exchange import Call, Decision, Exchange
 from protocol.addresses import DEFAULT_NODE, host_of, is_numeric
 from protocol.errors import BadRequest, MqError, NotConnected
 from protocol.wire import zmtp
-from protocol.wire.frames import VERSION, HeaderPacker, unpack_answer
+from protocol.wire.frames import HeaderPacker, unpack_answer
 
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
 """The largest frame that is taken from a node."""
@@ -42,14 +41,6 @@ _EVENTS = (
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 )
-
-
-class ConnectionNews(NamedTuple):
-    """Events of the connection since the last look."""
-
-    up: bool
-    refused: bool
-    lost: bool
 
 
 class ZmqConnection:
@@ -142,7 +133,7 @@ class ZmqConnection:
         Raises BadRequest for fields that msgpack cannot hold; nothing was sent then.
         """
         payload = call.payload
-        header = self._pack({"v": VERSION, "op": call.op, "id": call.id, **call.fields})
+        header = self._pack(call.header(call.id))
         more = _ONLY_FRAME if payload is None else _FIRST_FRAME
         try:
             self._send(header, more)
@@ -180,8 +171,8 @@ class ZmqConnection:
             return None
         return self.exchange.answered(header, payload, now)
 
-    def news(self) -> ConnectionNews:
-        """Reads what the monitor has seen."""
+    def news(self) -> tuple[bool, bool, bool]:
+        """Reads what the monitor has seen: whether it came up, was refused, and was lost."""
         up = refused = lost = False
         while self.monitor.poll(0):
             event = zmtp.parse_socket_event(self.monitor.recv_multipart()[0]).event
@@ -199,7 +190,7 @@ class ZmqConnection:
                 # The other attempts are ZeroMQ's own, after a pause.
                 if self.families > 1 and self.refusals % 2 and not self.ever_connected:
                     self._try_other_family()
-        return ConnectionNews(up, refused, lost)
+        return up, refused, lost
 
     def _try_other_family(self) -> None:
         """Connects by an address of the other kind: ZeroMQ takes a name's first of one kind."""

@@ -12,8 +12,7 @@ from zlib import crc32
 import numpy as np
 
 from keelog.client.results import Receipt
-from keelog.client.send.receipts import BatchReceipt
-from keelog.client.send.record_batch import EncodedColumns
+from keelog.client.send.record_batch import BatchReceipt, EncodedColumns
 from keelog.client.send.sender import SEND_BYTES_MAX
 from keelog.client.send.unique_key import UniqueKeys
 from keelog.gateway.connection import Reply, Request

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from keelog.client.core import ClientCore
 from keelog.client.event_loop import AsyncioChannel
 from keelog.client.results import Receipt
-from keelog.client.send.receipts import BatchReceipt, Results
 from keelog.client.send.record_batch import (
+    BatchReceipt,
     ColumnBatch,
     EncodedColumns,
     EncodedMessage,
     EntryBatch,
     RecordBatch,
+    Results,
 )
 from keelog.client.send.sender import SEND_BYTES_MAX, SEND_RECORDS_MAX, UNDER_WAY_MAX
 from keelog.gateway.connection import Gathering
