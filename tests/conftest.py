@@ -1,4 +1,4 @@
-"""Fixtures for all tests: golden stores, and how long hypothesis searches."""
+"""Fixtures for all tests: golden stores, a node, and how long hypothesis searches."""
 
 import os
 import signal
@@ -10,8 +10,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from protocol.kernel import loader
+from tests.support import shared_node as shared
 from tests.support.faults.disk_faults import DiskFaults, build_library
 from tests.support.golden import GetStore, unpack
+from tests.support.node import RunningNode
 
 # No deadline for one example: two cores that others use too are no clock.
 # CI always tries the same examples: a red run is then the change's doing and can be repeated.
@@ -34,6 +36,12 @@ def _print(store: Path) -> Print:
         for path in sorted(store.rglob("*"))
         if path.is_file()
     }
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of processes first: the short ones after them keep every core busy to the end."""
+    long = ("process", "spark")
+    items.sort(key=lambda item: all(item.get_closest_marker(name) is None for name in long))
 
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
@@ -81,6 +89,15 @@ def golden_copy(tmp_path: Path) -> GetStore:
         return unpack(name, tmp_path / f"golden-{count}")
 
     return get
+
+
+@pytest.fixture(scope="session")
+def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    """The node of this process, for tests that need just a node (tests/support/shared_node.py)."""
+    root = tmp_path_factory.mktemp("shared") / "store"
+    with RunningNode(root, shared.SETTINGS, queue_workers=1, readers=1) as running:
+        running.wait_all_run()
+        yield running
 
 
 @pytest.fixture(scope="session")
