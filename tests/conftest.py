@@ -38,12 +38,21 @@ def _print(store: Path) -> Print:
     }
 
 
+@pytest.hookimpl(trylast=True)  # when `-m` has taken away what does not run
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of processes first: the short ones after them keep every core busy to the end."""
-    long = ("process", "spark")
-    items.sort(key=lambda item: all(item.get_closest_marker(name) is None for name in long))
+    """Modules that start processes first, of those the ones whose tests may take longest: thousands
+    of short tests keep every core busy to the end."""
+    longest: dict[Path, float] = {}
+    for item in items:
+        if item.get_closest_marker("process") or item.get_closest_marker("spark"):
+            mark = item.get_closest_marker("timeout")
+            seconds = mark.args[0] if mark else USUAL_S
+            longest[item.path] = max(seconds, longest.get(item.path, 0.0))
+    items.sort(key=lambda item: -longest.get(item.path, 0.0))
 
 
+USUAL_S = 120.0
+"""Of a test without a mark: `timeout` in pyproject.toml."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
 """Those that processes of a node handle."""
 
