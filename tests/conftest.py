@@ -1,4 +1,4 @@
-"""Fixtures for all tests: golden stores, and how long hypothesis searches."""
+"""Fixtures for all tests: golden stores, a node, and how long hypothesis searches."""
 
 import os
 import signal
@@ -10,8 +10,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from protocol.kernel import loader
+from tests.support import shared_node as shared
 from tests.support.faults.disk_faults import DiskFaults, build_library
 from tests.support.golden import GetStore, unpack
+from tests.support.node import RunningNode
 
 # No deadline for one example: two cores that others use too are no clock.
 # CI always tries the same examples: a red run is then the change's doing and can be repeated.
@@ -36,6 +38,21 @@ def _print(store: Path) -> Print:
     }
 
 
+@pytest.hookimpl(trylast=True)  # when `-m` has taken away what does not run
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Modules that start processes first, of those the ones whose tests may take longest: thousands
+    of short tests keep every core busy to the end."""
+    longest: dict[Path, float] = {}
+    for item in items:
+        if item.get_closest_marker("process") or item.get_closest_marker("spark"):
+            mark = item.get_closest_marker("timeout")
+            seconds = mark.args[0] if mark else USUAL_S
+            longest[item.path] = max(seconds, longest.get(item.path, 0.0))
+    items.sort(key=lambda item: -longest.get(item.path, 0.0))
+
+
+USUAL_S = 120.0
+"""Of a test without a mark: `timeout` in pyproject.toml."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
 """Those that processes of a node handle."""
 
@@ -81,6 +98,15 @@ def golden_copy(tmp_path: Path) -> GetStore:
         return unpack(name, tmp_path / f"golden-{count}")
 
     return get
+
+
+@pytest.fixture(scope="session")
+def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    """The node of this process, for tests that need just a node (tests/support/shared_node.py)."""
+    root = tmp_path_factory.mktemp("shared") / "store"
+    with RunningNode(root, shared.SETTINGS, queue_workers=1, readers=1) as running:
+        running.wait_all_run()
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -73,6 +74,7 @@ class RivalFailed(Exception):
     """A process of RocketMQ did not start, or said that something failed."""
 
 
+@cache
 def missing() -> str:
     """Why RocketMQ cannot run here; empty when it can."""
     absent = [name for name in ("java", "mvn") if shutil.which(name) is None]

@@ -20,6 +20,7 @@ from keelog import OutgoingMessage
 from protocol.errors import BadRequest, MessageDamaged
 from protocol.names import CONSUMER_OFFSETS_FILE
 from tests.cli.conftest import SMALL, segment_of
+from tests.support.cli import keelog_text
 from tests.support.node import RunningNode, wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("cli-node")]
@@ -28,11 +29,7 @@ Done = subprocess.CompletedProcess[str]
 
 
 def consume(node: RunningNode, *words: str) -> Done:
-    return subprocess.run(
-        [sys.executable, "-m", "keelog", "consume", *words],
-        capture_output=True, text=True, timeout=60, check=False,
-        env={**os.environ, "KEELOG_NODE": node.endpoint},
-    )  # fmt: skip
+    return keelog_text(node.endpoint, ["consume", *words])
 
 
 class Follower:

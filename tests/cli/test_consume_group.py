@@ -1,54 +1,50 @@
 """`keelog consume --group` and `keelog produce --delay…` at a node with a gateway."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.test_consume import Done, following
+from tests.support.cli import keelog_text
 from tests.support.node import RunningNode, wait_until
-from tests.support.remoting import REMOTING
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("consume-group")]
+pytestmark = pytest.mark.process
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    root = tmp_path_factory.mktemp("consume-group") / "store"
-    levels = "message_delay_level=1s 2s"
-    with RunningNode(root, (REMOTING, levels), queue_workers=1, readers=1) as running:
-        yield running
+@pytest.fixture
+def node(shared_node: RunningNode) -> RunningNode:
+    return shared_node
 
 
 def keelog(node: RunningNode, *words: str) -> Done:
-    return subprocess.run(
-        [sys.executable, "-m", "keelog", *words],
-        capture_output=True, text=True, timeout=60, check=False,
-        env={**os.environ, "KEELOG_NODE": node.endpoint},
-    )  # fmt: skip
+    return keelog_text(node.endpoint, words)
 
 
 def test_a_group_goes_on_after_what_was_printed(node: RunningNode) -> None:
     for number in range(5):
-        node.client.send("orders", b"%d" % number, queue_id=0, tags="odd" if number % 2 else "even")
-    first = keelog(node, "consume", "orders", "--group", "billing", "-n", "3", "-f", r"%v\n")
+        node.client.send(
+            "orders-cli", b"%d" % number, queue_id=0, tags="odd" if number % 2 else "even"
+        )
+    first = keelog(
+        node, "consume", "orders-cli", "--group", "billing-cli", "-n", "3", "-f", r"%v\n"
+    )
     assert (first.returncode, first.stdout.split()) == (0, ["0", "1", "2"]), first.stderr
-    wait_until(lambda: node.client.cursor("orders", "billing").get(0) == 3, "not committed")
-    rest = keelog(node, "consume", "orders", "--group", "billing", "-n", "2", "--jsonl")
+    wait_until(lambda: node.client.cursor("orders-cli", "billing-cli").get(0) == 3, "not committed")
+    rest = keelog(node, "consume", "orders-cli", "--group", "billing-cli", "-n", "2", "--jsonl")
     assert [json.loads(line)["body"] for line in rest.stdout.splitlines()] == ["3", "4"]
     some = ["--tags", "odd", "-n", "2", "-f", r"%v\n"]
-    assert keelog(node, "consume", "orders", "--group", "odd", *some).stdout.split() == ["1", "3"]
+    assert keelog(node, "consume", "orders-cli", "--group", "odd", *some).stdout.split() == [
+        "1",
+        "3",
+    ]
 
 
 def test_two_runs_share_a_topic_and_a_signal_ends_one_in_order(node: RunningNode) -> None:
-    node.client.create_topic("shared", 2)
-    words = ["shared", "--group", "pair", "-f", r"%q %v\n"]
+    node.client.create_topic("shared-cli", 2)
+    words = ["shared-cli", "--group", "pair", "-f", r"%q %v\n"]
     with following(node, *words) as one, following(node, *words) as two:
 
         def members() -> int:
@@ -59,7 +55,7 @@ def test_two_runs_share_a_topic_and_a_signal_ends_one_in_order(node: RunningNode
         def sent(text: str) -> bool:
             """Sends to both queues until each run has printed one of this."""
             for queue in (0, 1):
-                node.client.send("shared", text.encode(), queue_id=queue)
+                node.client.send("shared-cli", text.encode(), queue_id=queue)
             return all(any(text in line for line in run.out) for run in (one, two))
 
         wait_until(lambda: sent("both"), "one of them has no queue")
@@ -77,17 +73,19 @@ def test_two_runs_share_a_topic_and_a_signal_ends_one_in_order(node: RunningNode
     [["--cursor", "c"], ["-e"], ["--queue", "1"], ["--merge"], ["-o", "-10"], ["-o", "start:5"]],
 )
 def test_options_that_a_group_decides_are_refused(node: RunningNode, words: list[str]) -> None:
-    done = keelog(node, "consume", "orders", "--group", "g", *words)
+    done = keelog(node, "consume", "orders-cli", "--group", "g", *words)
     assert done.returncode == 2
     assert "--group" in done.stderr
 
 
 def test_a_message_of_produce_comes_after_its_delay_level(node: RunningNode) -> None:
-    done = keelog(node, "produce", "late", "one", "two", "--delay-level", "1", "--format", "jsonl")
+    done = keelog(
+        node, "produce", "late-cli", "one", "two", "--delay-level", "1", "--format", "jsonl"
+    )
     receipts = [json.loads(line) for line in done.stdout.splitlines()]
     assert [one["status"] for one in receipts] == ["PUT_OK", "PUT_OK"], done.stderr
-    assert {one["topic"] for one in receipts} == {"late"}
-    words = ["consume", "late", "--group", "late", "-n", "2", "-f", r"%v\n"]
+    assert {one["topic"] for one in receipts} == {"late-cli"}
+    words = ["consume", "late-cli", "--group", "late-cli", "-n", "2", "-f", r"%v\n"]
     assert sorted(keelog(node, *words).stdout.split()) == ["one", "two"]
 
 
@@ -95,9 +93,9 @@ def test_messages_of_produce_come_at_their_time(node: RunningNode) -> None:
     began = time.time()
     at = str(int(began * 1000) + 1500)
     for words in (["after", "--delay", "1500ms"], ["at", "--deliver-at", at]):
-        done = keelog(node, "produce", "timed", *words, "--format", "jsonl")
+        done = keelog(node, "produce", "timed-cli", *words, "--format", "jsonl")
         assert json.loads(done.stdout)["status"] == "PUT_OK", done.stderr
-    words = ["consume", "timed", "--group", "timed", "-n", "2", "-f", r"%v\n"]
+    words = ["consume", "timed-cli", "--group", "timed-cli", "-n", "2", "-f", r"%v\n"]
     assert sorted(keelog(node, *words).stdout.split()) == ["after", "at"]
     assert time.time() - began >= 1.5
 
@@ -112,7 +110,7 @@ def test_messages_of_produce_come_at_their_time(node: RunningNode) -> None:
     ],
 )
 def test_what_is_no_time_is_refused(node: RunningNode, words: list[str]) -> None:
-    done = keelog(node, "produce", "timed", "x", *words)
+    done = keelog(node, "produce", "timed-cli", "x", *words)
     assert done.returncode == 2, done.stderr
 
 

@@ -3,7 +3,7 @@
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -15,21 +15,20 @@ from protocol.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionDa
 from protocol.remoting.codes import RequestCode, ResponseCode
 from protocol.remoting.java_json import write_body
 from tests.support.node import RunningNode, wait_until
-from tests.support.remoting import REMOTING, RemotingPeer, pull_fields, remoting_place
+from tests.support.remoting import RemotingPeer, pull_fields, remoting_place
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("group")]
+pytestmark = pytest.mark.process
 Cli = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    root = tmp_path_factory.mktemp("groups") / "store"
-    with RunningNode(root, (REMOTING,), queue_workers=1, readers=1) as running:
-        running.client.create_topic("orders", 2)
+def node(shared_node: RunningNode) -> RunningNode:
+    client = shared_node.client
+    if client.create_topic("orders", 2).created:
         for number in range(10):
-            running.client.send("orders", b"%d" % number, queue_id=number % 2)
-        running.wait_dispatched()
-        yield running
+            client.send("orders", b"%d" % number, queue_id=number % 2)
+        shared_node.wait_dispatched()
+    return shared_node
 
 
 @pytest.fixture
@@ -62,14 +61,14 @@ def test_a_group_shows_its_members_its_lag_and_who_reads_what(
     node: RunningNode, cli: Cli, capsys: pytest.CaptureFixture[str]
 ) -> None:
     began_ms = int(time.time() * 1000)
-    node.client.commit_cursor("orders", "billing", {0: 3})
+    node.client.commit_cursor("orders", "payers", {0: 3})
     stored_ms = node.client.get(topic="orders", queue_id=0, queue_offset=3).store_timestamp
     with closing(RemotingPeer(remoting_place(node.stderr))) as peer:
-        beat(peer, "c1", "billing")
-        peer.ask(RequestCode.PULL_MESSAGE, pull_fields("orders", 0, 3, consumerGroup="billing"))
+        beat(peer, "c1", "payers")
+        peer.ask(RequestCode.PULL_MESSAGE, pull_fields("orders", 0, 3, consumerGroup="payers"))
 
         def described() -> Any:
-            return cli("describe", "billing")
+            return cli("describe", "payers")
 
         wait_until(
             lambda: described()["members"] and described()["queues"][0]["client_id"] == "c1",
@@ -92,20 +91,20 @@ def test_a_group_shows_its_members_its_lag_and_who_reads_what(
         assert second["committed_ms"] is None
         assert (second["committed"], second["lag"], second["client_id"]) == (None, 5, None)
         rows = {row["group"]: row for row in cli("ls")}
-        assert rows["billing"].pop("lag_ms") >= now_ms - stored_ms - 1_000
-        assert rows["billing"] == {"group": "billing", "members": 1, "lag": 7}
+        assert rows["payers"].pop("lag_ms") >= now_ms - stored_ms - 1_000
+        assert rows["payers"] == {"group": "payers", "members": 1, "lag": 7}
         assert (
-            run(["group", "describe", "billing", "--node", node.endpoint, "--format", "table"]) == 0
+            run(["group", "describe", "payers", "--node", node.endpoint, "--format", "table"]) == 0
         )
         text = capsys.readouterr().out
         assert re.search(r"^member c1 at 127.0.0.1:\d+, last heart-beat \d+ s ago$", text, re.M)
         assert re.search(r"^orders +0 +3 +5 +2 .*\d+ s ago +c1$", text, re.M)
-        for words in (["reset", "billing", "--topic", "orders", "--to", "start"],
-                      ["rm", "billing", "--yes"]):  # fmt: skip
+        for words in (["reset", "payers", "--topic", "orders", "--to", "start"],
+                      ["rm", "payers", "--yes"]):  # fmt: skip
             said = cli(*words, code=2)
             assert "has 1 members" in said
             assert "stop them first" in said
-    wait_until(lambda: not cli("describe", "billing")["members"], "the member stays", 10)
+    wait_until(lambda: not cli("describe", "payers")["members"], "the member stays", 10)
 
 
 def test_a_group_without_members_goes_on_where_it_is_put(node: RunningNode, cli: Cli) -> None:
@@ -143,5 +142,5 @@ def test_groups_of_the_system_are_listed_on_demand(node: RunningNode, cli: Cli) 
     usual = {row["group"] for row in cli("ls")}
     everything = {row["group"] for row in cli("ls", "--all")}
     assert "CID_mine" in usual
-    assert everything - usual == {"TOOLS_CONSUMER"}
+    assert "TOOLS_CONSUMER" in everything - usual
     assert usual < everything

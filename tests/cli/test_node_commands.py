@@ -1,4 +1,4 @@
-"""Commands that talk to a node, as processes: what they print, and how they end."""
+"""Commands that talk to a node: what they print, and how they end."""
 
 import csv
 import json
@@ -17,6 +17,7 @@ import pytest
 
 from keelog.cli import shapes
 from node.runtime.process import now_ms
+from tests.support import cli
 from tests.support.node import RunningNode
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("cli-node")]
@@ -30,15 +31,7 @@ Done = subprocess.CompletedProcess[bytes]
 
 
 def keelog(node: RunningNode | str, *words: str, stdin: bytes = b"") -> Done:
-    url = node if isinstance(node, str) else node.endpoint
-    return subprocess.run(
-        [sys.executable, "-m", "keelog", *words],
-        input=stdin,
-        capture_output=True,
-        env={**os.environ, "KEELOG_NODE": url},
-        timeout=60,
-        check=False,
-    )
+    return cli.keelog(node if isinstance(node, str) else node.endpoint, words, stdin)
 
 
 def rows(done: Done) -> list[dict[str, Any]]:

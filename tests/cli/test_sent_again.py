@@ -1,9 +1,6 @@
 """What a store with groups, delays, timers and transactions prints can be sent again."""
 
 import json
-import os
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -17,6 +14,7 @@ from protocol.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, is_reserved_
 from protocol.record.properties import SET_BY_NODE
 from tests.cli.test_consume import Done
 from tests.gateway.test_transactions import COMMIT, ROLLBACK, end, producer, send_half
+from tests.support.cli import keelog_text
 from tests.support.flipped_record import flip_record
 from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import REMOTING
@@ -27,12 +25,8 @@ GROUP, DEAD, RETRY = "workers", "%DLQ%workers", "%RETRY%workers"
 MINE = ("jobs", "late", "timed", "paid")
 
 
-def command(node: RunningNode, *words: str, text: str | None = None) -> Done:
-    return subprocess.run(
-        [sys.executable, "-m", "keelog", *words],
-        input=text, capture_output=True, text=True, timeout=90, check=False,
-        env={**os.environ, "KEELOG_NODE": node.endpoint},
-    )  # fmt: skip
+def command(node: RunningNode, *words: str, text: str = "") -> Done:
+    return keelog_text(node.endpoint, words, text)
 
 
 def rows_of(done: Done) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ from tests.support.remoting import REMOTING, RemotingPeer, remoting_place, send_
 ONCE = Retry(once=True, max_attempts=100)
 WINDOW = ("idempotent_window=600", "idempotent_remoting=true", "message_delay_level=1s 1h")
 
-pytestmark = pytest.mark.xdist_group("stored_once")
+one_node = pytest.mark.xdist_group("stored_once")
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +51,7 @@ def place_of(receipt: Receipt) -> tuple[object, ...]:
 
 
 @pytest.mark.process
+@one_node
 def test_a_repeated_send_gets_the_receipt_of_the_first(
     node: RunningNode, mq: keelog.Client
 ) -> None:
@@ -65,6 +66,7 @@ def test_a_repeated_send_gets_the_receipt_of_the_first(
 
 
 @pytest.mark.process
+@one_node
 def test_messages_that_were_stored_before_are_counted(node: RunningNode, mq: keelog.Client) -> None:
     def counted() -> int:
         return sum(
@@ -83,6 +85,7 @@ def test_messages_that_were_stored_before_are_counted(node: RunningNode, mq: kee
 
 
 @pytest.mark.process
+@one_node
 def test_of_many_messages_the_new_ones_are_stored(node: RunningNode, mq: keelog.Client) -> None:
     def messages(*keys: str) -> list[OutgoingMessage]:
         return [
@@ -103,6 +106,7 @@ def test_of_many_messages_the_new_ones_are_stored(node: RunningNode, mq: keelog.
 
 
 @pytest.mark.process
+@one_node
 def test_producers_and_the_asyncio_client_ask_too(node: RunningNode, mq: keelog.Client) -> None:
     with mq.producer() as producer:
         futures = [producer.send_nowait("both", b"x", unique_key=f"k{n % 40}") for n in range(400)]
@@ -119,6 +123,7 @@ def test_producers_and_the_asyncio_client_ask_too(node: RunningNode, mq: keelog.
 
 
 @pytest.mark.process
+@one_node
 def test_a_delayed_message_waits_once(node: RunningNode, mq: keelog.Client) -> None:
     first = mq.send("late", b"x", unique_key="k", queue_id=3, delay_level=2)
     again = mq.send("late", b"x", unique_key="k", queue_id=4, delay_level=2)
@@ -130,6 +135,7 @@ def test_a_delayed_message_waits_once(node: RunningNode, mq: keelog.Client) -> N
 
 
 @pytest.mark.process
+@one_node
 def test_rocketmqs_clients_get_the_first_answer_again(node: RunningNode) -> None:
     send = RequestCode.SEND_MESSAGE_V2
     with closing(RemotingPeer(remoting_place(node.stderr))) as peer:

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,17 +15,14 @@ from protocol.remoting.codes import RequestCode, ResponseCode
 from tests.client.test_delay_level import ADDED_BY_GATEWAY, stored
 from tests.gateway.test_timers import waiting
 from tests.support.node import RunningNode, wait_until
-from tests.support.remoting import REMOTING, RemotingPeer, remoting_place, send_fields
+from tests.support.remoting import RemotingPeer, remoting_place, send_fields
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("timed-sends")]
+pytestmark = pytest.mark.process
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    root = tmp_path_factory.mktemp("timed") / "store"
-    with RunningNode(root, (REMOTING,), queue_workers=1, readers=1) as running:
-        running.wait_all_run()
-        yield running
+@pytest.fixture
+def node(shared_node: RunningNode) -> RunningNode:
+    return shared_node
 
 
 def now_ms() -> int:
@@ -35,16 +31,20 @@ def now_ms() -> int:
 
 def test_a_message_comes_after_its_delay_and_at_its_time(node: RunningNode) -> None:
     began = now_ms()
-    after = node.client.send("late", b"after", queue_id=3, tags="red", delay=1.2)
+    after = node.client.send("late-timed", b"after", queue_id=3, tags="red", delay=1.2)
     at = node.client.send(
-        "late", b"at", queue_id=1, deliver_at=datetime.now(UTC) + timedelta(seconds=1.2)
+        "late-timed", b"at", queue_id=1, deliver_at=datetime.now(UTC) + timedelta(seconds=1.2)
     )
     for receipt, queue_id in ((after, 3), (at, 1)):
-        assert (receipt.status, receipt.topic, receipt.queue_id) == ("PUT_OK", "late", queue_id)
+        assert (receipt.status, receipt.topic, receipt.queue_id) == (
+            "PUT_OK",
+            "late-timed",
+            queue_id,
+        )
         assert began + 1200 <= receipt.deliver_ms < began + 6000
         assert waiting(node, receipt.unique_key).message_id == receipt.msg_id
-    wait_until(lambda: len(stored(node, "late")) == 2, "they did not come")
-    found = {one.body: one for one in stored(node, "late")}
+    wait_until(lambda: len(stored(node, "late-timed")) == 2, "they did not come")
+    found = {one.body: one for one in stored(node, "late-timed")}
     for body, receipt in ((b"after", after), (b"at", at)):
         record = found[body]
         assert (record.unique_key, record.head.queue_id) == (receipt.unique_key, receipt.queue_id)
@@ -55,10 +55,12 @@ def test_the_record_that_waits_is_that_of_rocketmqs_clients(node: RunningNode) -
     due = now_ms() + 3_600_000
     text = f"TAGS\x01t\x02UNIQ_KEY\x01FROM-JAVA\x02a\x01b\x02TIMER_DELIVER_MS\x01{due}\x02"
     with closing(RemotingPeer(remoting_place(node.stderr))) as peer:
-        answer = peer.ask(RequestCode.SEND_MESSAGE_V2, send_fields("same", 2, i=text, h=7), b"body")
+        answer = peer.ask(
+            RequestCode.SEND_MESSAGE_V2, send_fields("same-timed", 2, i=text, h=7), b"body"
+        )
     assert answer.code == ResponseCode.SUCCESS
     receipt = node.client.send(
-        "same", b"body", tags="t", properties={"a": "b"}, queue_id=2, flag=7,
+        "same-timed", b"body", tags="t", properties={"a": "b"}, queue_id=2, flag=7,
         born_timestamp=1_700_000_000_000, deliver_at=due,
     )  # fmt: skip
     assert receipt.deliver_ms == due
@@ -90,8 +92,8 @@ def test_a_cancelled_message_never_comes(node: RunningNode) -> None:
 
 def test_what_does_not_wait_cannot_be_cancelled(node: RunningNode) -> None:
     with pytest.raises(BadRequest, match="does not wait"):
-        node.client.cancel(node.client.send("now", b"x"))
-    receipt = node.client.send("now", b"x", delay=0.3)
+        node.client.cancel(node.client.send("now-timed", b"x"))
+    receipt = node.client.send("now-timed", b"x", delay=0.3)
     time.sleep(0.6)
     with pytest.raises(IllegalMessage, match="due already"):
         node.client.cancel(receipt)
@@ -107,11 +109,11 @@ def test_what_is_due_already_is_there_at_once(node: RunningNode) -> None:
 def test_producers_send_timed_messages_among_others(node: RunningNode) -> None:
     with node.client.producer() as producer:
         receipts = producer.send_many(
-            "mixed",
+            "mixed-timed",
             [OutgoingMessage(b"%d" % n, delay=0.5 if n % 2 else None) for n in range(10)],
         )
     assert [bool(receipt.deliver_ms) for receipt in receipts] == [False, True] * 5
-    wait_until(lambda: len(stored(node, "mixed")) == 10, "not all came", 20)
+    wait_until(lambda: len(stored(node, "mixed-timed")) == 10, "not all came", 20)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import resource
 import socket
 import struct
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,13 +37,6 @@ from tests.support.remoting import REMOTING, RemotingPeer, pull_fields, remoting
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1024 * 1024
 SEND, PULL = RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    root = tmp_path_factory.mktemp("citizens") / "store"
-    with RunningNode(root, (REMOTING,), queue_workers=1, readers=1) as running:
-        yield running
 
 
 def gateway_of(node: RunningNode) -> psutil.Process:
@@ -275,7 +267,12 @@ def test_a_frame_that_does_not_end_and_a_silent_client_are_ended_and_a_reading_o
 @pytest.mark.process
 @pytest.mark.faults
 @pytest.mark.timeout(300)
-def test_frames_that_begin_large_and_never_end_are_bounded_together(node: RunningNode) -> None:
+def test_frames_that_begin_large_and_never_end_are_bounded_together(tmp_path: Path) -> None:
+    with RunningNode(tmp_path / "store", (REMOTING,), queue_workers=1, readers=1) as node:
+        check_large_frames(node)
+
+
+def check_large_frames(node: RunningNode) -> None:
     place = remoting_place(node.stderr)
     gateway = gateway_of(node)
     before = gateway.memory_info().rss

@@ -21,17 +21,9 @@ from protocol.remoting.java_json import write_body
 from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import REMOTING, RemotingPeer, remoting_place
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("consumer")]
-LEVELS = "message_delay_level=1s 1s 1s 1s 1s 1s 1s 1s"
+pytestmark = pytest.mark.process
 QUEUES = 4
 WAIT_S = 30.0
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    root = tmp_path_factory.mktemp("consumer") / "store"
-    with RunningNode(root, (REMOTING, LEVELS), queue_workers=1, readers=1) as running:
-        yield running
 
 
 @pytest.fixture
@@ -352,25 +344,29 @@ def test_a_topic_that_is_made_later_is_read_from_its_begin(node: RunningNode) ->
 
 
 def test_messages_come_once_each_through_the_death_of_the_gateway_at_least(
-    node: RunningNode, topic: str
+    tmp_path: Path,
 ) -> None:
-    count = 1_000
+    count, topic = 1_000, "t"
     seen: list[bytes] = []
-    with node.client.consumer("survivor", topic, start="earliest") as consumer:
-        running = Thread(target=consumer.run, args=(lambda message: seen.append(message.body),))
-        running.start()
-        bodies: set[bytes] = set()
-        for turn in range(4):
-            bodies |= send(node, topic, count // 4, first=turn * count // 4)
-            half = len(bodies) // 2
-            wait_until(lambda: len(seen) > half, "nothing comes", WAIT_S)  # noqa: B023
-            if turn % 2 == 0:
-                node.kill("gateway")
-        wait_until(lambda: set(seen) == bodies, f"{len(bodies - set(seen))} did not come", WAIT_S)
-        consumer.stop()
-        running.join(WAIT_S)
-    ends = {one.queue_id: one.max_offset for one in node.client.offsets(topic)}
-    await_places(node, topic, "survivor", ends)
+    with RunningNode(tmp_path / "store", (REMOTING,), queue_workers=1, readers=1) as node:
+        node.client.create_topic(topic, QUEUES)
+        with node.client.consumer("survivor", topic, start="earliest") as consumer:
+            running = Thread(target=consumer.run, args=(lambda message: seen.append(message.body),))
+            running.start()
+            bodies: set[bytes] = set()
+            for turn in range(4):
+                bodies |= send(node, topic, count // 4, first=turn * count // 4)
+                half = len(bodies) // 2
+                wait_until(lambda: len(seen) > half, "nothing comes", WAIT_S)  # noqa: B023
+                if turn % 2 == 0:
+                    node.kill("gateway")
+            wait_until(
+                lambda: set(seen) == bodies, f"{len(bodies - set(seen))} did not come", WAIT_S
+            )
+            consumer.stop()
+            running.join(WAIT_S)
+        ends = {one.queue_id: one.max_offset for one in node.client.offsets(topic)}
+        await_places(node, topic, "survivor", ends)
 
 
 def test_tasks_of_asyncio_read_as_threads_do(node: RunningNode, topic: str) -> None:

@@ -39,12 +39,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
 
 
 @pytest.fixture
-def peer(node: RunningNode) -> Iterator[RemotingPeer]:
-    with closing(RemotingPeer(remoting_place(node.stderr))) as connected:
-        yield connected
-
-
-@pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
     name: str = request.node.name
     return name.replace("[", "-").rstrip("]")

@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -15,24 +14,11 @@ from protocol.record.codec import Record
 from protocol.remoting.codes import RequestCode, ResponseCode
 from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import REMOTING, RemotingPeer, remoting_place, send_fields
+from tests.support.shared_node import LEVELS
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("delayed")]
+pytestmark = pytest.mark.process
 SEND, BACK = RequestCode.SEND_MESSAGE_V2, RequestCode.CONSUMER_SEND_MSG_BACK
-LEVELS = "message_delay_level=1s 1s 1s 2s 2h"
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    root = tmp_path_factory.mktemp("delayed") / "store"
-    with RunningNode(root, (REMOTING, LEVELS), queue_workers=1, readers=1) as running:
-        yield running
-
-
-@pytest.fixture
-def peer(node: RunningNode) -> Iterator[RemotingPeer]:
-    with closing(RemotingPeer(remoting_place(node.stderr))) as connected:
-        yield connected
 
 
 def stored(node: RunningNode, topic: str) -> list[Record]:
@@ -59,62 +45,67 @@ def test_a_message_with_a_delay_level_is_delivered_when_it_is_due(
 ) -> None:
     text = "TAGS\x01red\x02DELAY\x012\x02UNIQ_KEY\x01U1\x02TIMER_DELAY_SEC\x019\x02"
     began = time.time()
-    sent = peer.ask(SEND, send_fields("late", 3, i=text, h=7, j=1), b"body")
+    sent = peer.ask(SEND, send_fields("late-level", 3, i=text, h=7, j=1), b"body")
     assert sent.code == ResponseCode.SUCCESS
-    assert (sent.ext["queueId"], sent.ext["queueOffset"]) == ("3", "0")
-    assert stored(node, "late") == []
-    (record,) = arrived(node, "late")
+    assert sent.ext["queueId"] == "3"
+    assert stored(node, "late-level") == []
+    (record,) = arrived(node, "late-level")
     took = time.time() - began
     assert 1.0 <= took < 3.0, took
-    assert (record.topic, record.head.queue_id, record.body) == ("late", 3, b"body")
+    assert (record.topic, record.head.queue_id, record.body) == ("late-level", 3, b"body")
     assert (record.head.flag, record.head.reconsume_times, record.tags) == (7, 1, "red")
     assert record.head.born_timestamp == 1_700_000_000_000
     assert plain(record) == {
-        "TAGS": "red", "UNIQ_KEY": "U1", "DELAY": "2", "REAL_TOPIC": "late", "REAL_QID": "3",
+        "TAGS": "red", "UNIQ_KEY": "U1", "DELAY": "2", "REAL_TOPIC": "late-level", "REAL_QID": "3",
         "CLUSTER": "DefaultCluster", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true",
     }  # fmt: skip
     (waited,) = [one for one in stored(node, SCHEDULE) if one.unique_key == "U1"]
-    assert waited.head.queue_id == 1
+    assert (waited.head.queue_id, str(waited.head.queue_offset)) == (1, sent.ext["queueOffset"])
     assert plain(waited) == plain(record)
     assert waited.message_id == sent.ext["msgId"]
 
 
 def test_waiting_for_delayed_messages_does_not_make_the_reader_follow_the_log(
-    node: RunningNode, peer: RemotingPeer
+    tmp_path: Path,
 ) -> None:
-    with closing(WorkerPage.open(node.root, "reader-0")) as page:
+    levels = f"message_delay_level={' '.join(LEVELS[:5])}"
+    with (
+        RunningNode(tmp_path / "store", (REMOTING, levels), queue_workers=1, readers=1) as node,
+        closing(RemotingPeer(remoting_place(node.stderr))) as peer,
+        closing(WorkerPage.open(node.root, "reader-0")) as page,
+    ):
         wait_until(lambda: page.read().held >= 6, "the pulls of levels and timers are not held")
         wait_until(lambda: page.wake_at == NEVER, "the reader asks for rings")
         for number in range(20):
-            peer.ask(SEND, send_fields("others", 0), b"%d" % number)
+            peer.ask(SEND, send_fields("others-level", 0), b"%d" % number)
             assert (page.wake_at, page.listens) == (NEVER, 0)
         assert page.read().held >= 6
 
 
 def test_many_messages_of_a_level_keep_their_order(node: RunningNode, peer: RemotingPeer) -> None:
-    node.client.create_topic("many", 1)
+    node.client.create_topic("many-level", 1)
     opaques = [
-        peer.send(SEND, send_fields("many", 0, i="DELAY\x011\x02"), b"%d" % number)
+        peer.send(SEND, send_fields("many-level", 0, i="DELAY\x011\x02"), b"%d" % number)
         for number in range(500)
     ]
     assert {peer.answer_to(opaque).code for opaque in opaques} == {ResponseCode.SUCCESS}
-    found = arrived(node, "many", 500)
+    found = arrived(node, "many-level", 500)
     assert [record.body for record in found] == [b"%d" % number for number in range(500)]
 
 
 def test_a_level_beyond_the_last_is_the_last_and_one_below_the_first_is_none(
     node: RunningNode, peer: RemotingPeer
 ) -> None:
-    sent = peer.ask(SEND, send_fields("far", 0, i="DELAY\x0199\x02UNIQ_KEY\x01FAR\x02"), b"x")
+    sent = peer.ask(SEND, send_fields("far-level", 0, i="DELAY\x0199\x02UNIQ_KEY\x01FAR\x02"), b"x")
     assert sent.code == ResponseCode.SUCCESS
     wait_until(
         lambda: any(one.unique_key == "FAR" for one in stored(node, SCHEDULE)), "nothing is stored"
     )
     (waits,) = [one for one in stored(node, SCHEDULE) if one.unique_key == "FAR"]
-    assert (waits.head.queue_id, waits.properties["DELAY"]) == (4, "5")
+    assert (waits.head.queue_id, waits.properties["DELAY"]) == (len(LEVELS) - 1, str(len(LEVELS)))
     for level in ("0", "-1"):
-        peer.ask(SEND, send_fields("now", 0, i=f"DELAY\x01{level}\x02"), level.encode())
-    assert [record.body for record in arrived(node, "now", 2)] == [b"0", b"-1"]
+        peer.ask(SEND, send_fields("no-level", 0, i=f"DELAY\x01{level}\x02"), level.encode())
+    assert [record.body for record in arrived(node, "no-level", 2)] == [b"0", b"-1"]
 
 
 def test_clients_cannot_write_to_the_schedule_topic(node: RunningNode, peer: RemotingPeer) -> None:

@@ -25,22 +25,9 @@ from tests.support.remoting import (
     send_fields,
 )
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("gateway")]
+pytestmark = pytest.mark.process
 SEND, FIND = RequestCode.SEND_MESSAGE_V2, RequestCode.QUERY_MESSAGE
 CONFIGURE = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    root = tmp_path_factory.mktemp("look-ups") / "store"
-    with RunningNode(root, (REMOTING,), queue_workers=1, readers=1) as running:
-        yield running
-
-
-@pytest.fixture
-def peer(node: RunningNode) -> Iterator[RemotingPeer]:
-    with closing(RemotingPeer(remoting_place(node.stderr))) as connected:
-        yield connected
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """How far messages are delivered is never believed beyond their queues."""
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -23,14 +22,21 @@ def bodies(node: RunningNode, topic: str) -> set[bytes]:
 @pytest.mark.process
 def test_what_is_beyond_its_queue_is_lowered_before_new_messages_come(tmp_path: Path) -> None:
     root = tmp_path / "store"
+    check, offsets = root / TIMER_CHECK_FILE, root / DELAY_OFFSETS_FILE
     old = {b"old %d" % number for number in range(3)}
+
+    def is_saved() -> bool:
+        if not (check.exists() and offsets.exists()):
+            return False
+        levels = json.loads(offsets.read_text())["offsetTable"]
+        return levels.get("1") == TimerCheck.parse(check.read_bytes()).queue_offset == len(old)
+
     with RunningNode(root, SETTINGS, queue_workers=1, readers=1) as node:
         for body in old:
             node.client.send("levels", body, delay_level=1)
             node.client.send("timers", body, delay=1.0)
         wait_until(lambda: bodies(node, "levels") == bodies(node, "timers") == old, "not delivered")
-        time.sleep(2.5)  # the progress is saved
-    check, offsets = root / TIMER_CHECK_FILE, root / DELAY_OFFSETS_FILE
+        wait_until(is_saved, "the progress is not saved")
     check.write_bytes(TimerCheck.parse(check.read_bytes())._replace(queue_offset=9).file())
     table = json.loads(offsets.read_text())
     assert table["offsetTable"]["1"] == 3

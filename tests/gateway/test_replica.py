@@ -26,7 +26,7 @@ from tests.support.remoting import (
     send_fields,
 )
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("gateway")]
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("replica")]
 COUNT = 10
 
 

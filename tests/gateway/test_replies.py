@@ -29,15 +29,6 @@ from tests.support.remoting import (
 REPLY, PUSH = RequestCode.SEND_REPLY_MESSAGE_V2, RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
 TOPIC = "DefaultCluster_REPLY_TOPIC"
 
-pytestmark = pytest.mark.xdist_group("replies")
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    root = tmp_path_factory.mktemp("replies") / "store"
-    with RunningNode(root, (REMOTING,), queue_workers=1, readers=1) as running:
-        yield running
-
 
 @pytest.fixture
 def consumer(node: RunningNode) -> Iterator[RemotingPeer]:
@@ -89,8 +80,10 @@ def test_a_reply_is_pushed_to_the_producer_that_asked_and_stored(
         answer(asker, pushed)
         answered = consumer.answer_to(opaque)
         assert answered.code == ResponseCode.SUCCESS, answered.header.remark
-        assert (answered.ext["queueId"], answered.ext["queueOffset"]) == ("0", "0")
         stored = node.client.get(answered.ext["msgId"])
+        place = str(stored.queue_id), str(stored.queue_offset)
+        assert (answered.ext["queueId"], answered.ext["queueOffset"]) == place
+        assert stored.queue_id == 0
         assert (stored.body, stored.topic, stored.unique_key) == (b"pong", TOPIC, "K1")
         assert "CLUSTER" not in stored.properties, "a broker adds it to no reply"
         assert stored.properties["TRACE_ON"] == "true"

@@ -1,7 +1,6 @@
 """Subscriptions in SQL92, as RocketMQ's clients have them, at a node with a gateway."""
 
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -26,23 +25,10 @@ from tests.support.remoting import (
     send_fields,
 )
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("gateway")]
+pytestmark = pytest.mark.process
 PULL, SQL92 = RequestCode.PULL_MESSAGE, "SQL92"
 HELD = {"sysFlag": 6, "suspendTimeoutMillis": 15_000}
 BY_GROUP = {"sysFlag": 0, "subVersion": 1}
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    root = tmp_path_factory.mktemp("sql") / "store"
-    with RunningNode(root, (REMOTING,), queue_workers=1, readers=1) as running:
-        yield running
-
-
-@pytest.fixture
-def peer(node: RunningNode) -> Iterator[RemotingPeer]:
-    with closing(RemotingPeer(remoting_place(node.stderr))) as connected:
-        yield connected
 
 
 def send(peer: RemotingPeer, topic: str, number: int, tag: str = "x") -> None:
@@ -115,28 +101,28 @@ def test_an_expression_in_the_header_counts(peer: RemotingPeer) -> None:
 
 
 def test_a_bad_expression_fails_pulls_and_not_the_heart_beat(peer: RemotingPeer) -> None:
-    filled(peer, "bad", 1)
-    assert beat(peer, "sql-bad", "bad", "a >").code == ResponseCode.SUCCESS
-    found = peer.ask(PULL, pull_fields("bad", 0, 0, consumerGroup="sql-bad", **BY_GROUP))
+    filled(peer, "bad-sql", 1)
+    assert beat(peer, "sql-bad", "bad-sql", "a >").code == ResponseCode.SUCCESS
+    found = peer.ask(PULL, pull_fields("bad-sql", 0, 0, consumerGroup="sql-bad", **BY_GROUP))
     assert found.code == ResponseCode.FILTER_DATA_NOT_EXIST
     assert "character 4" in str(found.header.remark)
 
 
 def test_a_held_pull_is_answered_when_a_match_comes(peer: RemotingPeer) -> None:
-    filled(peer, "held", 1)
-    waits = peer.send(PULL, by_sql("held", 1, "a >= 3", **HELD))
+    filled(peer, "held-sql", 1)
+    waits = peer.send(PULL, by_sql("held-sql", 1, "a >= 3", **HELD))
     for number in (1, 2, 3):
-        send(peer, "held", number)
+        send(peer, "held-sql", number)
     found = peer.answer_to(waits)
     assert (bodies(found), found.ext["nextBeginOffset"]) == ([b"3"], "4")
 
 
 def test_a_held_pull_without_a_match_ends_after_what_it_refused(peer: RemotingPeer) -> None:
-    filled(peer, "refused", 1)
+    filled(peer, "refused-sql", 1)
     began = time.monotonic()
     held = {"sysFlag": 6, "suspendTimeoutMillis": 700}
-    waits = peer.send(PULL, by_sql("refused", 1, "a > 50", **held))
-    send(peer, "refused", 1)
+    waits = peer.send(PULL, by_sql("refused-sql", 1, "a > 50", **held))
+    send(peer, "refused-sql", 1)
     late = peer.answer_to(waits)
     assert 0.5 < time.monotonic() - began < 15
     assert (late.code, late.ext["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "2")
@@ -145,12 +131,12 @@ def test_a_held_pull_without_a_match_ends_after_what_it_refused(peer: RemotingPe
 def test_held_pulls_with_the_same_text_as_a_tag_and_in_sql_do_not_share(
     peer: RemotingPeer,
 ) -> None:
-    filled(peer, "both", 1)
+    filled(peer, "both-sql", 1)
     # In SQL `x` is a property of its own, which no message here has.
     held = {"sysFlag": 6, "suspendTimeoutMillis": 1_500}
-    in_sql = peer.send(PULL, by_sql("both", 1, "x", **held))
-    tagged = peer.send(PULL, pull_fields("both", 0, 1, subscription="x", **held))
-    send(peer, "both", 1)
+    in_sql = peer.send(PULL, by_sql("both-sql", 1, "x", **held))
+    tagged = peer.send(PULL, pull_fields("both-sql", 0, 1, subscription="x", **held))
+    send(peer, "both-sql", 1)
     assert bodies(peer.answer_to(tagged)) == [b"1"]
     assert peer.answer_to(in_sql).body == b""
 

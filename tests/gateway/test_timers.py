@@ -2,7 +2,6 @@
 
 import base64
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -16,25 +15,11 @@ from protocol.remoting.codes import RequestCode, ResponseCode
 from tests.gateway.test_delayed import arrived, plain, stored
 from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import REMOTING, RemotingPeer, remoting_place, send_fields
+from tests.support.shared_node import BROKER, SETTINGS
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("timers")]
+pytestmark = pytest.mark.process
 SEND, RECALL = RequestCode.SEND_MESSAGE_V2, RequestCode.RECALL_MESSAGE
-SETTINGS = (REMOTING, "recall_message_enable=true", "broker.broker_name=broker-a")
 ADDED = {"CLUSTER": "DefaultCluster", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    root = tmp_path_factory.mktemp("timers") / "store"
-    with RunningNode(root, SETTINGS, queue_workers=1, readers=1) as running:
-        running.wait_all_run()
-        yield running
-
-
-@pytest.fixture
-def peer(node: RunningNode) -> Iterator[RemotingPeer]:
-    with closing(RemotingPeer(remoting_place(node.stderr))) as connected:
-        yield connected
 
 
 def waiting(node: RunningNode, key: str) -> Record:
@@ -56,23 +41,24 @@ def lateness_ms(record: Record, due_ms: int) -> int:
 def test_a_timer_message_is_delivered_at_its_time(node: RunningNode, peer: RemotingPeer) -> None:
     due = now_ms() + 1500
     text = f"TAGS\x01red\x02UNIQ_KEY\x01U1\x02TIMER_DELIVER_MS\x01{due}\x02"
-    sent = peer.ask(SEND, send_fields("late", 3, i=text, h=7, j=1), b"body")
+    sent = peer.ask(SEND, send_fields("late-timer", 3, i=text, h=7, j=1), b"body")
     assert sent.code == ResponseCode.SUCCESS
-    assert (sent.ext["queueId"], sent.ext["queueOffset"]) == ("3", "0")
+    assert sent.ext["queueId"] == "3"
     out = (due - 1) // 1000 * 1000
     handle = base64.urlsafe_b64decode(sent.ext["recallHandle"]).decode()
-    assert handle == f"v1 late broker-a {out + 1} U1"
+    assert handle == f"v1 late-timer {BROKER} {out + 1} U1"
     waits = waiting(node, "U1")
     assert (waits.head.queue_id, waits.message_id) == (0, sent.ext["msgId"])
+    assert sent.ext["queueOffset"] == str(waits.head.queue_offset)
     common = {
         "TAGS": "red", "UNIQ_KEY": "U1", "TIMER_DELIVER_MS": str(due), "TIMER_OUT_MS": str(out),
-        "REAL_TOPIC": "late", "REAL_QID": "3", **ADDED,
+        "REAL_TOPIC": "late-timer", "REAL_QID": "3", **ADDED,
     }  # fmt: skip
     assert plain(waits) == common
-    assert stored(node, "late") == []
-    (record,) = arrived(node, "late")
+    assert stored(node, "late-timer") == []
+    (record,) = arrived(node, "late-timer")
     assert 0 <= lateness_ms(record, due) < 500, lateness_ms(record, due)
-    assert (record.topic, record.head.queue_id, record.body) == ("late", 3, b"body")
+    assert (record.topic, record.head.queue_id, record.body) == ("late-timer", 3, b"body")
     assert (record.head.flag, record.head.reconsume_times, record.tags) == (7, 1, "red")
     assert record.head.born_timestamp == 1_700_000_000_000
     found = plain(record)
@@ -96,15 +82,17 @@ def test_a_delay_counts_from_the_store_time(
 
 
 def test_messages_of_many_times_come_each_at_its_own(node: RunningNode, peer: RemotingPeer) -> None:
-    node.client.create_topic("many", 1)
+    node.client.create_topic("many-timers", 1)
     base = now_ms() + 1500
     times = [base + (number * 617) % 2500 for number in range(300)]
     opaques = [
-        peer.send(SEND, send_fields("many", 0, i=f"TIMER_DELIVER_MS\x01{due}\x02"), b"%d" % due)
+        peer.send(
+            SEND, send_fields("many-timers", 0, i=f"TIMER_DELIVER_MS\x01{due}\x02"), b"%d" % due
+        )
         for due in times
     ]
     assert {peer.answer_to(opaque).code for opaque in opaques} == {ResponseCode.SUCCESS}
-    found = arrived(node, "many", 300)
+    found = arrived(node, "many-timers", 300)
     assert sorted(int(record.body) for record in found) == sorted(times)
     late = [lateness_ms(record, int(record.body)) for record in found]
     assert min(late) >= 0
@@ -140,7 +128,7 @@ def test_times_that_are_none_or_too_far_away_are_refused(peer: RemotingPeer, tex
 
 def recall(peer: RemotingPeer, topic: str, handle: str) -> tuple[int, str | None]:
     answer = peer.ask(
-        RECALL, {"producerGroup": "g", "topic": topic, "recallHandle": handle, "bname": "broker-a"}
+        RECALL, {"producerGroup": "g", "topic": topic, "recallHandle": handle, "bname": BROKER}
     )
     assert answer.ext["MSG_REGION"] == "DefaultRegion"
     return answer.code, answer.ext.get("msgId") or answer.header.remark
@@ -186,10 +174,10 @@ def test_handles_that_are_wrong_are_refused_as_a_broker_refuses_them(
     for topic, handle, wanted in (
         ("nowhere", "x", (ResponseCode.TOPIC_NOT_EXIST, "recall failed, the topic[nowhere] not")),
         ("wrong", "x", (illegal, "recall handle is invalid")),
-        ("wrong", handle_of("v1", "other", "broker-a", soon, "K"), (illegal, "topic not match")),
+        ("wrong", handle_of("v1", "other", BROKER, soon, "K"), (illegal, "topic not match")),
         ("wrong", handle_of("v1", "wrong", "b", soon, "K"), (illegal, "service not available")),
-        ("wrong", handle_of("v1", "wrong", "broker-a", 5, "K"), (illegal, "timestamp invalid")),
-        ("wrong", handle_of("v1", "wrong", "broker-a", "x", "K"), (illegal, "timestamp invalid")),
+        ("wrong", handle_of("v1", "wrong", BROKER, 5, "K"), (illegal, "timestamp invalid")),
+        ("wrong", handle_of("v1", "wrong", BROKER, "x", "K"), (illegal, "timestamp invalid")),
     ):
         code, text = recall(peer, topic, handle)
         assert code == wanted[0]

@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -17,8 +16,9 @@ from protocol.remoting.codes import RequestCode, ResponseCode
 from protocol.remoting.java_json import parse_java_json, write_body
 from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import REMOTING, Answered, RemotingPeer, remoting_place, send_fields
+from tests.support.shared_node import SETTINGS, TRANSACTION_INTERVAL_MS, TRANSACTION_TIMEOUT_MS
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("transactions")]
+pytestmark = pytest.mark.process
 SEND, END, ASK = (
     RequestCode.SEND_MESSAGE_V2,
     RequestCode.END_TRANSACTION,
@@ -30,29 +30,7 @@ HALF, OP, GIVEN_UP = (
     "TRANS_CHECK_MAX_TIME_TOPIC",
 )
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
-TIMEOUT_MS, INTERVAL_MS = 500, 300
-SETTINGS = (
-    REMOTING,
-    "message_delay_level=1s 1s 1s 2s",
-    f"transaction_time_out={TIMEOUT_MS}",
-    f"transaction_check_interval={INTERVAL_MS}",
-    "transaction_check_max=3",
-    "transaction_op_batch_interval=100",
-)
 BROKER_ADDS = {"CLUSTER": "DefaultCluster", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    root = tmp_path_factory.mktemp("transactions") / "store"
-    with RunningNode(root, SETTINGS, queue_workers=1, readers=1) as running:
-        yield running
-
-
-@pytest.fixture
-def peer(node: RunningNode) -> Iterator[RemotingPeer]:
-    with closing(RemotingPeer(remoting_place(node.stderr))) as connected:
-        yield connected
 
 
 def producer(node: RunningNode, group: str) -> RemotingPeer:
@@ -206,10 +184,10 @@ def test_an_open_transaction_is_asked_for_and_its_answer_counts(
 ) -> None:
     with closing(producer(node, "asked")) as asker:
         began = time.time()
-        sent = send_half(peer, "late", "asked", "K5", "TAGS\x01blue\x02", h=3)
+        sent = send_half(peer, "late-half", "asked", "K5", "TAGS\x01blue\x02", h=3)
         assert end(peer, sent, "asked", UNKNOWN).code == ResponseCode.SUCCESS
         asked = asker.request(ASK)
-        assert time.time() - began >= TIMEOUT_MS / 1000
+        assert time.time() - began >= TRANSACTION_TIMEOUT_MS / 1000
         again = arrived(node, HALF, 2, key="K5")[1]
         assert asked.header.is_one_way
         assert dict(asked.ext) == {
@@ -219,7 +197,7 @@ def test_an_open_transaction_is_asked_for_and_its_answer_counts(
         }  # fmt: skip
         body = decode(asked.body, 0)
         assert isinstance(body, Record)
-        assert (body.topic, body.head.queue_id, body.body) == ("late", 1, b"body K5")
+        assert (body.topic, body.head.queue_id, body.body) == ("late-half", 1, b"body K5")
         assert body.head.queue_offset == again.head.queue_offset
         assert body.physical_offset == again.physical_offset
         first = stored(node, HALF, "K5")[0]
@@ -227,7 +205,7 @@ def test_an_open_transaction_is_asked_for_and_its_answer_counts(
         assert plain(body) == {**plain(again), "WAIT": "false"}
         assert (again.head.flag, first.head.flag) == (0, 3), "a broker does not copy the flag"
         answer_question(asker, asked, "asked", COMMIT)
-        (record,) = arrived(node, "late")
+        (record,) = arrived(node, "late-half")
         assert record.head.prepared_transaction_offset == again.physical_offset
         wait_until(lambda: again.head.queue_offset in ended(node), "no op message")
 
@@ -243,7 +221,7 @@ def test_an_end_that_comes_after_the_question_ends_it_once(
         arrived(node, "slow")
         asked_offset = int(asked.ext["tranStateTableOffset"])
         wait_until(lambda: asked_offset in ended(node), "the newer half message is open")
-        time.sleep(3 * INTERVAL_MS / 1000)
+        time.sleep(3 * TRANSACTION_INTERVAL_MS / 1000)
         assert len(stored(node, "slow")) == 1
         assert len(stored(node, HALF, "K6")) == 2, "it is asked for no more"
 
@@ -296,22 +274,23 @@ def test_a_message_is_not_asked_for_while_it_is_immune(
 def test_a_committed_message_with_a_delay_level_waits_for_it(
     node: RunningNode, peer: RemotingPeer
 ) -> None:
-    sent = send_half(peer, "both", "shop", "K11", "DELAY\x012\x02")
+    sent = send_half(peer, "both-half", "shop", "K11", "DELAY\x012\x02")
     began = time.time()
     assert end(peer, sent, "shop", COMMIT).code == ResponseCode.SUCCESS
-    (record,) = arrived(node, "both")
+    (record,) = arrived(node, "both-half")
     assert time.time() - began >= 1.0
     assert record.head.sys_flag & 0xC == COMMIT
     fields = {
-        "offset": record.physical_offset, "group": "workers", "delayLevel": 0,
-        "originMsgId": "K11", "originTopic": "both", "unitMode": False, "maxReconsumeTimes": 16,
+        "offset": record.physical_offset, "group": "half-workers", "delayLevel": 0,
+        "originMsgId": "K11", "originTopic": "both-half", "unitMode": False,
+        "maxReconsumeTimes": 16,
     }  # fmt: skip
     assert peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields).code == ResponseCode.SUCCESS
-    (again,) = arrived(node, "%RETRY%workers")
+    (again,) = arrived(node, "%RETRY%half-workers")
     assert (again.head.reconsume_times, again.head.sys_flag & 0xC) == (1, COMMIT)
     dead = {**fields, "offset": again.physical_offset, "delayLevel": -1}
     assert peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, dead).code == ResponseCode.SUCCESS
-    assert len(arrived(node, "%DLQ%workers")) == 1
+    assert len(arrived(node, "%DLQ%half-workers")) == 1
 
 
 def test_transactions_in_batches_and_bits_without_a_property_are_refused(
@@ -392,7 +371,9 @@ def test_an_orderly_stop_writes_the_ends_that_were_gathered(tmp_path: Path) -> N
 def test_a_killed_gateway_loses_no_transaction_and_shows_none_that_was_rolled_back(
     tmp_path: Path,
 ) -> None:
-    settings = (*SETTINGS[:-1], "transaction_op_batch_interval=600000")
+    # As many questions as are asked until the gateway and its client are back.
+    asks = "transaction_check_max=1000", "transaction_op_batch_interval=600000"
+    settings = (*SETTINGS[:-2], *asks)
     with RunningNode(tmp_path / "store", settings, queue_workers=1, readers=1) as node:
         with closing(producer(node, "g")) as peer:
             for key, outcome in (("K1", COMMIT), ("K2", ROLLBACK), ("K3", UNKNOWN)):

@@ -19,6 +19,7 @@ from node.store.verify.verify import verify
 from tests.support.node import RunningNode, wait_until
 
 pytestmark = pytest.mark.process
+steadily = pytest.mark.xdist_group("steady_node")
 
 SMALL = (
     "mapped_file_size_commit_log=262144",
@@ -35,6 +36,18 @@ MORE_THAN_THE_TAIL = 2 * TAIL_RECORDS_MAX
 def node(tmp_path: Path) -> Iterator[RunningNode]:
     with RunningNode(tmp_path / "store", SMALL, readers=1) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def steady(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    """As `node`, for tests whose processes all live on; they share a process of pytest."""
+    with RunningNode(tmp_path_factory.mktemp("steady") / "store", SMALL, readers=1) as running:
+        yield running
+
+
+@pytest.fixture
+def topic(keelog_topic: str) -> str:
+    return keelog_topic
 
 
 def produce(client: keelog.Client, count: int, topic: str = "orders") -> list[keelog.Receipt]:
@@ -60,44 +73,51 @@ def serve_again(root: Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_every_process_has_a_name_of_its_own_in_ps(node: RunningNode) -> None:
-    children = psutil.Process(node.pid).children()
+@steadily
+def test_every_process_has_a_name_of_its_own_in_ps(steady: RunningNode) -> None:
+    children = psutil.Process(steady.pid).children()
     comms = {Path(f"/proc/{child.pid}/comm").read_text().strip() for child in children}
     assert comms == NAMES
-    assert Path(f"/proc/{node.pid}/comm").read_text().strip() == "keelog-serve"
+    assert Path(f"/proc/{steady.pid}/comm").read_text().strip() == "keelog-serve"
     commands = [" ".join(child.cmdline()) for child in children]
     assert sum("-m node.writer.loop" in command for command in commands) == 1
     assert sum("-m workers.consume_queue" in command for command in commands) == 2
 
 
-def test_status_shows_the_offset_and_the_lag_of_each_process(node: RunningNode) -> None:
-    produce(node.client, 1000)
-    end = node.client.status().log.appended
+@steadily
+def test_status_shows_the_offset_and_the_lag_of_each_process(
+    steady: RunningNode, topic: str
+) -> None:
+    produce(steady.client, 1000, topic)
+    end = steady.client.status().log.appended
     assert end > 0
 
     def all_there() -> bool:
-        rows = node.client.status().processes
+        rows = steady.client.status().processes
         return all(row.offset == end and row.lag_bytes == 0 for row in rows)
 
     wait_until(all_there, "offsets do not reach the log's end, or lags stay")
-    rows = node.client.status().processes
+    rows = steady.client.status().processes
     assert [row.role for row in rows] == ["writer", "queue", "queue", "index", "reader"]
     assert len({row.pid for row in rows}) == 5
 
 
-def test_a_stopped_worker_shows_its_lag_and_holds_up_nobody(node: RunningNode) -> None:
-    produce(node.client, 100)
-    node.wait_dispatched()
-    pid = node.kill("index", number=signal.SIGSTOP)
+@steadily
+def test_a_stopped_worker_shows_its_lag_and_holds_up_nobody(
+    steady: RunningNode, topic: str
+) -> None:
+    produce(steady.client, 100, topic)
+    steady.wait_dispatched()
+    pid = steady.kill("index", number=signal.SIGSTOP)
     try:
-        produce(node.client, 500)
-        wait_until(lambda: len(bodies(node.client)) == 600, "messages are not readable")
-        index = next(row for row in node.client.status().processes if row.role == "index")
+        produce(steady.client, 500, topic)
+        wait_until(lambda: len(bodies(steady.client, topic)) == 600, "messages are not readable")
+        index = next(row for row in steady.client.status().processes if row.role == "index")
         assert index.lag_bytes is not None
         assert index.lag_bytes > 0
     finally:
         os.kill(pid, signal.SIGCONT)
-    node.wait_dispatched()
+    steady.wait_dispatched()
 
 
 @contextmanager
@@ -117,69 +137,80 @@ def stopped_queue_workers(node: RunningNode) -> Iterator[Callable[[], None]]:
         go_on()
 
 
+@steadily
 def test_who_reads_to_the_end_is_told_of_a_queue_worker_that_stands_still(
-    node: RunningNode,
+    steady: RunningNode,
+    topic: str,
 ) -> None:
-    produce(node.client, 100)
-    node.wait_dispatched()
+    produce(steady.client, 100, topic)
+    steady.wait_dispatched()
     found: list[bytes] = []
     once = keelog.Retry(max_attempts=1)
-    with stopped_queue_workers(node), keelog.connect(node.endpoint, retry=once) as client:
-        produce(node.client, MORE_THAN_THE_TAIL)
+    with stopped_queue_workers(steady), keelog.connect(steady.endpoint, retry=once) as client:
+        produce(steady.client, MORE_THAN_THE_TAIL, topic)
         with pytest.raises(keelog.ServiceNotAvailable, match="is behind the log"):
-            found.extend(m.body for m in client.tail("orders", "earliest", until_end=True))
+            found.extend(m.body for m in client.tail(topic, "earliest", until_end=True))
     assert sorted(found) == sorted(b"%d" % number for number in range(100))
 
 
-def test_who_reads_to_the_end_waits_for_a_queue_worker_that_is_behind(node: RunningNode) -> None:
-    produce(node.client, 100)
-    node.wait_dispatched()
-    with stopped_queue_workers(node) as go_on:
-        produce(node.client, MORE_THAN_THE_TAIL)
-        messages = node.client.tail("orders", "earliest", until_end=True)
+@steadily
+def test_who_reads_to_the_end_waits_for_a_queue_worker_that_is_behind(
+    steady: RunningNode, topic: str
+) -> None:
+    produce(steady.client, 100, topic)
+    steady.wait_dispatched()
+    with stopped_queue_workers(steady) as go_on:
+        produce(steady.client, MORE_THAN_THE_TAIL, topic)
+        messages = steady.client.tail(topic, "earliest", until_end=True)
         found = [next(messages)]
         go_on()
         found += messages
     assert len(found) == 100 + MORE_THAN_THE_TAIL
 
 
+@steadily
 def test_consume_says_so_when_a_queue_worker_keeps_it_from_the_end(
-    node: RunningNode, monkeypatch: pytest.MonkeyPatch
+    steady: RunningNode, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("keelog.cli.messages.reading._CATCH_UP_S", 0.1)
-    wanted = ConsumeChoice("orders", (), None, StartPoint("start"), None)
-    produce(node.client, 100)
-    node.wait_dispatched()
+    wanted = ConsumeChoice(topic, (), None, StartPoint("start"), None)
+    produce(steady.client, 100, topic)
+    steady.wait_dispatched()
     found: list[bytes] = []
     once = keelog.Retry(max_attempts=1)
-    with stopped_queue_workers(node), keelog.connect(node.endpoint, retry=once) as client:
-        produce(node.client, MORE_THAN_THE_TAIL)
+    with stopped_queue_workers(steady), keelog.connect(steady.endpoint, retry=once) as client:
+        produce(steady.client, MORE_THAN_THE_TAIL, topic)
         with pytest.raises(keelog.ServiceNotAvailable, match="is behind the log"):
             found.extend(message.body for message in BoundedReader(client, wanted).read_to_end())
     assert len(found) == 100
 
 
-def test_a_second_node_on_the_store_exits_with_6_and_changes_nothing(node: RunningNode) -> None:
-    produce(node.client, 100)
-    node.wait_dispatched()
+@steadily
+def test_a_second_node_on_the_store_exits_with_6_and_changes_nothing(
+    steady: RunningNode, topic: str
+) -> None:
+    produce(steady.client, 100, topic)
+    steady.wait_dispatched()
     # Held still: what changes now, the second node has changed.
-    pids = [node.pid, *(child.pid for child in psutil.Process(node.pid).children())]
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
+    supervisor = psutil.Process(steady.pid)
+    processes = [supervisor, *supervisor.children()]
+    for process in processes:
+        process.suspend()
     try:
-        before = listing(node.root)
-        second = serve_again(node.root)
-        after = listing(node.root)
+        wait_until(lambda: {one.status() for one in processes} == {"stopped"}, "one goes on")
+        before = listing(steady.root)
+        second = serve_again(steady.root)
+        after = listing(steady.root)
     finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+        for process in processes:
+            process.resume()
     assert second.returncode == 6
     lines = second.stderr.splitlines()
     assert [line.split(":")[0] for line in lines] == ["error", "cause", "try"]
     assert "lock" in second.stderr
     assert second.stdout == ""
     assert after == before
-    assert len(bodies(node.client)) == 100
+    assert len(bodies(steady.client, topic)) == 100
 
 
 def test_sigterm_leaves_a_clean_store(node: RunningNode) -> None:

@@ -3,10 +3,7 @@
 import asyncio
 import contextlib
 import json
-import os
 import sqlite3
-import subprocess
-import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +18,7 @@ from keelog.cli.shapes import b64
 from keelog.store import open_store
 from tests.cli.test_consume import Done
 from tests.pipeline.facts_as_rows import read_rows
+from tests.support.cli import keelog_text
 from tests.support.node import RunningNode
 from tests.support.remoting import REMOTING
 
@@ -51,11 +49,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
 
 
 def command(node: RunningNode, *words: str) -> Done:
-    return subprocess.run(
-        [sys.executable, "-m", "keelog", *words],
-        capture_output=True, text=True, timeout=60, check=False,
-        env={**os.environ, "KEELOG_NODE": node.endpoint},
-    )  # fmt: skip
+    return keelog_text(node.endpoint, words)
 
 
 def test_a_client_gets_plain_bodies_and_the_stored_ones_beside_them(node: RunningNode) -> None:
@@ -130,11 +124,8 @@ def test_what_was_printed_is_sent_again_as_it_was(node: RunningNode) -> None:
     for option, flags in (([], [0] * COUNT), (["--raw-body"], list(STORED))):
         topic = f"again{len(option)}"
         printed = command(node, "consume", "orders", "-e", "--jsonl", *option).stdout
-        done = subprocess.run(
-            [sys.executable, "-m", "keelog", "produce", topic, "--jsonl", "--any-topic"],
-            input=printed, text=True, capture_output=True, timeout=60, check=True,
-            env={**os.environ, "KEELOG_NODE": node.endpoint},
-        )  # fmt: skip
+        words = ["produce", topic, "--jsonl", "--any-topic"]
+        done = keelog_text(node.endpoint, words, printed)
         assert len(done.stdout.splitlines()) == COUNT
         node.wait_dispatched()
         messages = node.client.pull(topic, 0, 0, max_messages=100).messages

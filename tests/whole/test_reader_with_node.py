@@ -24,7 +24,7 @@ from tests.support.node import wait_until
 from tests.support.single_process import SingleProcess, small_files
 from tests.support.writer_process import RawClient
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("reader_with_node")]
 
 SHARDS = 2
 BIND = ("--bind", "tcp://127.0.0.1:0")
@@ -122,6 +122,21 @@ def node(tmp_path: Path) -> Iterator[SmallNode]:
         yield node
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallNode]:
+    """As `node`, for tests that leave every process as it is."""
+    with SmallNode(tmp_path_factory.mktemp("shared") / "store") as node:
+        node.start_writer()
+        node.start_workers()
+        node.start_reader()
+        yield node
+
+
+@pytest.fixture
+def topic(keelog_topic: str) -> str:
+    return keelog_topic
+
+
 def append(
     peer: RawClient, topic: str, queue: int, *bodies: bytes, **fields: Any
 ) -> dict[str, Any]:
@@ -132,15 +147,15 @@ def append(
     return receipt
 
 
-def test_what_was_appended_is_pulled_and_found_in_every_way(node: SmallNode) -> None:
-    writer, reader = node.open(node.writer), node.open(node.reader)
-    sent = writer.ask("send", topic="orders", queue=3, body=b"hello", tags="paid", keys=["o-1"])
-    (record,) = reader.wait_for("orders", 3, 1)
+def test_what_was_appended_is_pulled_and_found_in_every_way(shared: SmallNode, topic: str) -> None:
+    writer, reader = shared.open(shared.writer), shared.open(shared.reader)
+    sent = writer.ask("send", topic=topic, queue=3, body=b"hello", tags="paid", keys=["o-1"])
+    (record,) = reader.wait_for(topic, 3, 1)
     assert (record.body, record.tags) == (b"hello", "paid")
     wanted = [
         {"physical_offset": sent["physical_offset"]},
         {"msg_id": sent["msg_id"]},
-        {"topic": "orders", "queue": 3, "offset": 0},
+        {"topic": topic, "queue": 3, "offset": 0},
     ]
     for fields in wanted:
         reader.socket.send(pack({"v": 1, "op": "get", "id": 1, **fields}))
@@ -149,26 +164,26 @@ def test_what_was_appended_is_pulled_and_found_in_every_way(node: SmallNode) -> 
         assert payload == record.raw
     # By key and time the files alone tell.
     later = int(time.time() * 1000) + 9_999
-    by_time: dict[str, Any] = {"topic": "orders", "queue": 3, "timestamp": later}
-    wait_until(lambda: reader.ask("find", topic="orders", key="o-1")["count"] == 1, "the key")
+    by_time: dict[str, Any] = {"topic": topic, "queue": 3, "timestamp": later}
+    wait_until(lambda: reader.ask("find", topic=topic, key="o-1")["count"] == 1, "the key")
     wait_until(lambda: reader.ask("seek", **by_time)["offset"] == 1, "the time")
-    assert reader.ask("offsets", topic="orders", queue=3)["queues"] == [
+    assert reader.ask("offsets", topic=topic, queue=3)["queues"] == [
         {"queue_id": 3, "min_offset": 0, "max_offset": 1, "behind": False}
     ]
-    (row,) = reader.ask("topics")["topics"]
-    assert (row["topic"], row["queues"], row["perm"]) == ("orders", 8, 6)
+    (row,) = (row for row in reader.ask("topics")["topics"] if row["topic"] == topic)
+    assert (row["queues"], row["perm"]) == (8, 6)
 
 
-def test_a_long_poll_is_answered_on_arrival(node: SmallNode) -> None:
-    writer, reader = node.open(node.writer), node.open(node.reader)
-    append(writer, "orders", 1, b"first")
-    assert len(reader.wait_for("orders", 1, 1)) == 1
+def test_a_long_poll_is_answered_on_arrival(shared: SmallNode, topic: str) -> None:
+    writer, reader = shared.open(shared.writer), shared.open(shared.reader)
+    append(writer, topic, 1, b"first")
+    assert len(reader.wait_for(topic, 1, 1)) == 1
     latencies = []
     for number in range(30):
-        reader.pull("orders", 1, number + 1, wait_ms=20_000)
+        reader.pull(topic, 1, number + 1, wait_ms=20_000)
         time.sleep(0.02)
         begin = time.monotonic()
-        append(writer, "orders", 1, b"%d" % number)
+        append(writer, topic, 1, b"%d" % number)
         header, _ = reader.answer()
         latencies.append(time.monotonic() - begin)
         assert (header["status"], header["next_begin_offset"]) == ("FOUND", number + 2)
@@ -300,15 +315,15 @@ def test_a_thousand_idle_polls_cost_next_to_nothing(node: SmallNode) -> None:
     page.close()
 
 
-def test_hostile_peers_do_not_keep_others_from_their_answers(node: SmallNode) -> None:
-    writer, reader = node.open(node.writer), node.open(node.reader)
-    append(writer, "orders", 1, b"one")
-    reader.wait_for("orders", 1, 1)
-    host, port = node.reader.endpoint.removeprefix("tcp://").split(":")
+def test_hostile_peers_do_not_keep_others_from_their_answers(shared: SmallNode, topic: str) -> None:
+    writer, reader = shared.open(shared.writer), shared.open(shared.reader)
+    append(writer, topic, 1, b"one")
+    reader.wait_for(topic, 1, 1)
+    host, port = shared.reader.endpoint.removeprefix("tcp://").split(":")
     raw = [socket.create_connection((host, int(port))) for _ in range(20)]
     for number, connection in enumerate(raw):
         connection.sendall(bytes(number) + b"\xff" * 10 + b"\x7f\x03" + b"garbage" * number)
-    with RawClient(node.reader.endpoint) as hostile:
+    with RawClient(shared.reader.endpoint) as hostile:
         assert not hostile.frames(b"\xc1")["ok"]
         assert hostile.frames(b"", b"", b"")["error"]["kind"] == "BadRequest"
         assert hostile.frames(*[b"x"] * 10_000)["error"]["kind"] == "BadRequest"
@@ -316,26 +331,26 @@ def test_hostile_peers_do_not_keep_others_from_their_answers(node: SmallNode) ->
         assert not hostile.frames(deep)["ok"]
         assert not hostile.frames(msgpack.packb({"v": 1, "id": 2**64 - 1, "op": "ping"}))["ok"]
         hostile.socket.send(b"x" * (2 << 20))  # Costs it the connection.
-        assert len(reader.records("orders", 1)) == 1
+        assert len(reader.records(topic, 1)) == 1
     for connection in raw:
         connection.close()
     assert reader.ask("ping")["ok"]
 
 
-def test_peers_that_vanish_with_their_polls_do_no_harm(node: SmallNode) -> None:
-    writer, reader = node.open(node.writer), node.open(node.reader)
-    append(writer, "orders", 1, b"one")
-    reader.wait_for("orders", 1, 1)
+def test_peers_that_vanish_with_their_polls_do_no_harm(shared: SmallNode, topic: str) -> None:
+    writer, reader = shared.open(shared.writer), shared.open(shared.reader)
+    append(writer, topic, 1, b"one")
+    reader.wait_for(topic, 1, 1)
     for _ in range(20):
-        with Peer(node.reader.endpoint) as gone:
+        with Peer(shared.reader.endpoint) as gone:
             for number in range(20):
-                gone.pull("orders", 1, 1, number, wait_ms=30_000)
+                gone.pull(topic, 1, 1, number, wait_ms=30_000)
             assert gone.socket.poll(20, zmq.POLLIN) == 0
-    reader.pull("orders", 1, 1, wait_ms=20_000)
-    append(writer, "orders", 1, b"two")
+    reader.pull(topic, 1, 1, wait_ms=20_000)
+    append(writer, topic, 1, b"two")
     header, _ = reader.answer()
     assert header["status"] == "FOUND"
-    page = WorkerPage.open(node.root, "reader-0")
+    page = WorkerPage.open(shared.root, "reader-0")
     deadline = time.monotonic() + LONG_S
     while page.read().held:
         assert time.monotonic() < deadline
@@ -343,14 +358,14 @@ def test_peers_that_vanish_with_their_polls_do_no_harm(node: SmallNode) -> None:
     page.close()
 
 
-def test_nothing_is_lost_between_a_pull_and_its_hold(node: SmallNode) -> None:
+def test_nothing_is_lost_between_a_pull_and_its_hold(shared: SmallNode, topic: str) -> None:
     """The gap between 'nothing there' and 'now I wait' is where an arrival could be missed."""
-    writer, reader = node.open(node.writer), node.open(node.reader)
+    writer, reader = shared.open(shared.writer), shared.open(shared.reader)
     total = 2_000
 
     def send() -> None:
         for number in range(total):
-            append(writer, "orders", 1, b"%d" % number)
+            append(writer, topic, 1, b"%d" % number)
 
     sender = threading.Thread(target=send)
     sender.start()
@@ -358,7 +373,7 @@ def test_nothing_is_lost_between_a_pull_and_its_hold(node: SmallNode) -> None:
     slowest = 0.0
     while len(bodies) < total:
         begin = time.monotonic()
-        bodies += [r.body for r in reader.records("orders", 1, len(bodies), wait_ms=30_000)]
+        bodies += [r.body for r in reader.records(topic, 1, len(bodies), wait_ms=30_000)]
         slowest = max(slowest, time.monotonic() - begin)
     sender.join()
     assert bodies == [b"%d" % number for number in range(total)]
@@ -419,8 +434,8 @@ def test_a_reader_with_bad_arguments_is_not_to_be_started_again(
         assert process.stderr.startswith("error: ")
 
 
-def test_a_second_reader_of_one_slot_is_refused(node: SmallNode) -> None:
-    second = node.start("node.reader.loop", *BIND, "--index", 0, "--shards", SHARDS, wait=False)
+def test_a_second_reader_of_one_slot_is_refused(shared: SmallNode) -> None:
+    second = shared.start("node.reader.loop", *BIND, "--index", 0, "--shards", SHARDS, wait=False)
     assert second.wait() == 6
-    third = node.start("node.reader.loop", *BIND, "--index", 1, "--shards", SHARDS)
-    assert node.open(third).ask("ping")["ok"]
+    third = shared.start("node.reader.loop", *BIND, "--index", 1, "--shards", SHARDS)
+    assert shared.open(third).ask("ping")["ok"]

@@ -23,7 +23,7 @@ from keelog.testing import TestNode
 from node.store.verify.verify import verify
 from protocol.errors import BadRequest, NotFound, UnknownTopic
 from protocol.ids import Queue
-from tests.support.node import wait_until
+from tests.support.node import RunningNode, wait_until
 from workers.rebuild import rebuild
 
 pytestmark = pytest.mark.process
@@ -40,6 +40,18 @@ def node(tmp_path: Path) -> Iterator[TestNode]:
 def client(node: TestNode) -> Iterator[Client]:
     with keelog.connect(node.endpoint) as connected:
         yield connected
+
+
+@pytest.fixture
+def shared(shared_node: RunningNode) -> Iterator[Client]:
+    """Of the node of this process, for tests that leave it running."""
+    with keelog.connect(shared_node.endpoint) as connected:
+        yield connected
+
+
+@pytest.fixture
+def topic(keelog_topic: str) -> str:
+    return keelog_topic
 
 
 def bodies(client: Client, topic: str) -> list[bytes]:
@@ -188,16 +200,16 @@ def test_a_removal_while_the_queue_workers_are_stopped_holds(
 
 
 def test_a_held_pull_of_a_removed_topic_ends_as_for_an_unknown_topic(
-    node: TestNode, client: Client
+    shared_node: RunningNode, shared: Client, topic: str
 ) -> None:
-    fill(client, "t", "old")
-    with keelog.connect(node.endpoint) as other, ThreadPoolExecutor(1) as pool:
-        held = pool.submit(other.pull, "t", 0, COUNT // 2, wait=25)
-        time.sleep(1)
+    fill(shared, topic, "old")
+    with keelog.connect(shared_node.endpoint) as other, ThreadPoolExecutor(1) as pool:
+        held = pool.submit(other.pull, topic, 0, COUNT // 2, wait=25)
+        time.sleep(0.3)
         assert not held.done()
-        client.delete_topic("t")
+        shared.delete_topic(topic)
         pulled = held.result(timeout=10)
-    unknown = client.pull("never", 0, COUNT // 2)
+    unknown = shared.pull(f"{topic}-never", 0, COUNT // 2)
     assert (pulled.status, pulled.next_begin_offset) == (unknown.status, unknown.next_begin_offset)
 
 
@@ -237,14 +249,14 @@ def test_a_purge_raises_the_begin_and_leaves_the_offsets(node: TestNode, client:
     assert [(q.min_offset, q.max_offset) for q in client.offsets("t")][:2] == [(20, 21), (20, 20)]
 
 
-def test_a_purge_that_names_no_place_or_no_topic_is_refused(client: Client) -> None:
-    client.create_topic("t", queues=1)
+def test_a_purge_that_names_no_place_or_no_topic_is_refused(shared: Client, topic: str) -> None:
+    shared.create_topic(topic, queues=1)
     with pytest.raises(UnknownTopic):
-        client.purge_topic("never", before_offset=3)
+        shared.purge_topic(f"{topic}-never", before_offset=3)
     with pytest.raises(BadRequest):
-        client.purge_topic("t")
+        shared.purge_topic(topic)
     with pytest.raises(BadRequest):
-        client.purge_topic("t", before_offset=3, queue_id=9)
+        shared.purge_topic(topic, before_offset=3, queue_id=9)
 
 
 def make_anew(client: Client, topic: str, count: int = 10) -> list[str]:
@@ -256,95 +268,95 @@ def make_anew(client: Client, topic: str, count: int = 10) -> list[str]:
 
 @pytest.mark.parametrize("cursor", [None, "billing"])
 def test_a_follower_reads_all_of_a_topic_that_is_made_anew(
-    client: Client, caplog: pytest.LogCaptureFixture, cursor: str | None
+    shared: Client, topic: str, caplog: pytest.LogCaptureFixture, cursor: str | None
 ) -> None:
-    client.create_topic("again", queues=2)
-    fill(client, "again", "old", 6)
+    shared.create_topic(topic, queues=2)
+    fill(shared, topic, "old", 6)
     found: list[str] = []
-    for message in client.tail("again", "earliest", cursor=cursor):
+    for message in shared.tail(topic, "earliest", cursor=cursor):
         found.append(message.body.decode())
         if len(found) == 6:
-            expected = make_anew(client, "again")
+            expected = make_anew(shared, topic)
         if len(found) == 16:
             break
     assert sorted(found[6:]) == expected
-    assert caplog.text.count("topic again was removed") == 1
+    assert caplog.text.count(f"topic {topic} was removed") == 1
     if cursor is not None:
-        left = client.tail("again", "earliest", cursor=cursor, until_end=True)
+        left = shared.tail(topic, "earliest", cursor=cursor, until_end=True)
         assert [m.body for m in left] == [found[-1].encode()], "all before it were committed"
 
 
-def test_a_read_up_to_an_end_that_was_removed_says_so(client: Client) -> None:
-    client.create_topic("again", queues=2)
-    fill(client, "again", "old", 6)
-    found = client.tail("again", "earliest", until_end=True, max_messages=1)
+def test_a_read_up_to_an_end_that_was_removed_says_so(shared: Client, topic: str) -> None:
+    shared.create_topic(topic, queues=2)
+    fill(shared, topic, "old", 6)
+    found = shared.tail(topic, "earliest", until_end=True, max_messages=1)
     next(found)
-    make_anew(client, "again")
+    make_anew(shared, topic)
     with pytest.raises(keelog.TopicRemoved):
         list(found)
 
 
-def test_places_of_a_removed_topic_are_refused_by_name(client: Client) -> None:
-    client.create_topic("again", queues=2)
-    receipts = fill(client, "again", "old", 6)
+def test_places_of_a_removed_topic_are_refused_by_name(shared: Client, topic: str) -> None:
+    shared.create_topic(topic, queues=2)
+    receipts = fill(shared, topic, "old", 6)
 
     def got(generation: int | None) -> bytes:
-        found = client.get(topic="again", queue_id=0, queue_offset=2, generation=generation)
+        found = shared.get(topic=topic, queue_id=0, queue_offset=2, generation=generation)
         return found.body
 
-    (known_at,) = {queue.generation for queue in client.offsets("again")}
+    (known_at,) = {queue.generation for queue in shared.offsets(topic)}
     assert got(receipts[4].physical_offset) == b"old 4"
-    client.purge_topic("again", before_offset=1)
-    assert client.pull("again", 0, 2, generation=known_at).count, "a purge makes none anew"
-    make_anew(client, "again")
+    shared.purge_topic(topic, before_offset=1)
+    assert shared.pull(topic, 0, 2, generation=known_at).count, "a purge makes none anew"
+    make_anew(shared, topic)
     for generation in (known_at, receipts[4].physical_offset):
         with pytest.raises(keelog.TopicRemoved) as refused:
-            client.pull("again", 0, 2, generation=generation)
+            shared.pull(topic, 0, 2, generation=generation)
         with pytest.raises(keelog.TopicRemoved):
             got(generation)
         with pytest.raises(keelog.TopicRemoved):
-            client.commit_cursor("again", "billing", {0: 2}, generation=generation)
-    now = client.offsets("again")[0].generation
+            shared.commit_cursor(topic, "billing", {0: 2}, generation=generation)
+    now = shared.offsets(topic)[0].generation
     assert refused.value.generation == now
-    assert client.cursor("again", "billing") == {}
-    assert client.pull("again", 0, 2, generation=now).messages[0].body == b"new 4"
+    assert shared.cursor(topic, "billing") == {}
+    assert shared.pull(topic, 0, 2, generation=now).messages[0].body == b"new 4"
     assert got(None) == b"new 4", "taken as it is"
 
 
-def test_a_pull_that_is_held_ends_when_its_topic_is_removed(client: Client) -> None:
-    client.create_topic("again", queues=2)
-    fill(client, "again", "old", 2)
-    (known_at,) = {queue.generation for queue in client.offsets("again")}
+def test_a_pull_that_is_held_ends_when_its_topic_is_removed(shared: Client, topic: str) -> None:
+    shared.create_topic(topic, queues=2)
+    fill(shared, topic, "old", 2)
+    (known_at,) = {queue.generation for queue in shared.offsets(topic)}
     with ThreadPoolExecutor(1) as pool:
-        held = pool.submit(client.pull, "again", 0, 1, wait=20, generation=known_at)
+        held = pool.submit(shared.pull, topic, 0, 1, wait=20, generation=known_at)
         time.sleep(0.3)
-        make_anew(client, "again")
+        make_anew(shared, topic)
         with pytest.raises(keelog.TopicRemoved):
             held.result(timeout=10)
 
 
-def test_offsets_that_a_program_keeps_begin_anew_with_the_topic(client: Client) -> None:
-    client.create_topic("again", queues=2)
-    receipts = fill(client, "again", "old", 6)
-    expected = make_anew(client, "again")
+def test_offsets_that_a_program_keeps_begin_anew_with_the_topic(shared: Client, topic: str) -> None:
+    shared.create_topic(topic, queues=2)
+    receipts = fill(shared, topic, "old", 6)
+    expected = make_anew(shared, topic)
     options: keelog.TailOptions = {"until_end": True, "generation": receipts[-1].physical_offset}
-    found = client.tail("again", {0: 3, 1: 3}, **options)
+    found = shared.tail(topic, {0: 3, 1: 3}, **options)
     assert sorted(message.body.decode() for message in found) == expected
 
 
 def test_a_follower_of_asyncio_reads_all_of_a_topic_that_is_made_anew(
-    node: TestNode, client: Client
+    shared_node: RunningNode, shared: Client, topic: str
 ) -> None:
-    client.create_topic("again", queues=2)
-    fill(client, "again", "old", 6)
+    shared.create_topic(topic, queues=2)
+    fill(shared, topic, "old", 6)
 
     async def follow() -> list[str]:
         found: list[str] = []
-        async with keelog.aio.connect(node.endpoint) as own:
-            async for message in own.tail("again", "earliest", cursor="billing"):
+        async with keelog.aio.connect(shared_node.endpoint) as own:
+            async for message in own.tail(topic, "earliest", cursor="billing"):
                 found.append(message.body.decode())
                 if len(found) == 6:
-                    await asyncio.to_thread(make_anew, client, "again")
+                    await asyncio.to_thread(make_anew, shared, topic)
                 if len(found) == 16:
                     return found
         raise AssertionError
@@ -354,15 +366,17 @@ def test_a_follower_of_asyncio_reads_all_of_a_topic_that_is_made_anew(
 
 
 @pytest.mark.parametrize("is_merged", [False, True])
-def test_consume_prints_all_of_a_topic_that_is_made_anew(client: Client, is_merged: bool) -> None:
-    client.create_topic("again", queues=2)
-    fill(client, "again", "old", 6)
-    wanted = ConsumeChoice("again", (), None, StartPoint("start"), None)
+def test_consume_prints_all_of_a_topic_that_is_made_anew(
+    shared: Client, topic: str, is_merged: bool
+) -> None:
+    shared.create_topic(topic, queues=2)
+    fill(shared, topic, "old", 6)
+    wanted = ConsumeChoice(topic, (), None, StartPoint("start"), None)
     found: list[str] = []
-    for message in TopicPrinter(client, wanted, DamagedPlaces(), {}).messages(is_merged):
+    for message in TopicPrinter(shared, wanted, DamagedPlaces(), {}).messages(is_merged):
         found.append(message.body.decode())
         if len(found) == 6:
-            make_anew(client, "again")
+            make_anew(shared, topic)
         if len(found) == 16:
             break
     assert sorted(found[6:]) == sorted(f"new {n}" for n in range(10))

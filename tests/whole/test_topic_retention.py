@@ -91,24 +91,25 @@ def test_a_topic_with_a_longer_retention_keeps_its_segments_until_it_is_taken_ba
 
 
 def test_the_command_line_sets_shows_and_keeps_a_retention(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    shared_node: RunningNode, keelog_topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    node, topic = shared_node, keelog_topic
+
     def cli(*words: str) -> dict[str, object]:
         assert run(["topic", *words, "--node", node.endpoint, "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
         assert isinstance(found, dict)
         return found
 
-    with RunningNode(tmp_path / "store") as node:
-        cli("create", "clicks", "--queues", "2", "--retention", "24")
-        assert cli("describe", "clicks")["retention_hours"] == 24
-        cli("create", "clicks", "--queues", "4")
-        assert cli("describe", "clicks")["retention_hours"] == 24
-        table = json.loads((tmp_path / "store" / TOPICS_FILE).read_text())
-        entry = table["topicConfigTable"]["clicks"]
-        assert entry["attributes"] == {"reserve.time": "24"}, "as RocketMQ's own attribute"
-        cli("create", "clicks", "--queues", "4", "--retention", "0")
-        info = next(one for one in node.client.topics() if one.topic == "clicks")
-        assert info.retention_hours == 0
-        with pytest.raises(keelog.BadRequest):
-            node.client.create_topic("clicks", 1, retention_hours=-1)
+    cli("create", topic, "--queues", "2", "--retention", "24")
+    assert cli("describe", topic)["retention_hours"] == 24
+    cli("create", topic, "--queues", "4")
+    assert cli("describe", topic)["retention_hours"] == 24
+    table = json.loads((node.root / TOPICS_FILE).read_text())
+    entry = table["topicConfigTable"][topic]
+    assert entry["attributes"] == {"reserve.time": "24"}, "as RocketMQ's own attribute"
+    cli("create", topic, "--queues", "4", "--retention", "0")
+    info = next(one for one in node.client.topics() if one.topic == topic)
+    assert info.retention_hours == 0
+    with pytest.raises(keelog.BadRequest):
+        node.client.create_topic(topic, 1, retention_hours=-1)

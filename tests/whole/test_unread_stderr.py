@@ -18,8 +18,9 @@ from keelog.client.client import Client, connect
 from node.supervisor.bind import free_ports
 from protocol.errors import MqError
 from tests.support.node import SEGMENT_BYTES, wait_until
+from tests.support.seldom import seldom
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("unread_stderr")]
+pytestmark = pytest.mark.process
 
 STOP_S = 30.0
 _PIPE_BYTES = 4096
@@ -103,7 +104,7 @@ class UnreadNode:
         os.close(self.writing)
 
 
-@pytest.fixture(params=["pipe", "terminal"])
+@pytest.fixture(params=["pipe", *seldom("terminal")])
 def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[UnreadNode]:
     made = UnreadNode(tmp_path / "store", request.param)
     try:

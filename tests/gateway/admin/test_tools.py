@@ -29,23 +29,11 @@ from tests.support.remoting import (
     remoting_place,
     send_fields,
 )
+from tests.support.shared_node import BROKER
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("gateway")]
+pytestmark = pytest.mark.process
 CODE, OUTCOME = RequestCode, ResponseCode
-BROKER = "broker.broker_name=b1"
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    root = tmp_path_factory.mktemp("tools") / "store"
-    with RunningNode(root, (REMOTING, BROKER), queue_workers=1, readers=1) as running:
-        yield running
-
-
-@pytest.fixture
-def peer(node: RunningNode) -> Iterator[RemotingPeer]:
-    with closing(RemotingPeer(remoting_place(node.stderr))) as connected:
-        yield connected
+NAMED = f"broker.broker_name={BROKER}"
 
 
 @pytest.fixture
@@ -195,7 +183,7 @@ def test_an_attribute_that_a_broker_refuses_is_refused_and_no_topic_is_made(
 
 def test_a_topic_that_a_broker_compacts_is_kept_plain_with_a_warning(tmp_path: Path) -> None:
     root = tmp_path / "store"
-    settings = (REMOTING, BROKER)
+    settings = (REMOTING, NAMED)
     with (
         RunningNode(root, settings, queue_workers=1, readers=1) as node,
         closing(RemotingPeer(remoting_place(node.stderr))) as peer,
@@ -592,7 +580,7 @@ def test_a_group_is_not_made_while_a_tool_has_that_switched_off(peer: RemotingPe
 
 def test_names_have_values_that_a_killed_gateway_keeps(tmp_path: Path) -> None:
     root = tmp_path / "store"
-    with RunningNode(root, (REMOTING, BROKER), queue_workers=1, readers=1) as node:
+    with RunningNode(root, (REMOTING, NAMED), queue_workers=1, readers=1) as node:
         place = remoting_place(node.stderr)
         named = {"namespace": "ORDER_TOPIC_CONFIG", "key": "ordered"}
         with closing(RemotingPeer(place)) as peer:

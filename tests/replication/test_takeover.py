@@ -16,7 +16,7 @@ from tests.support.follower import HA, followers_place
 from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import REMOTING, remoting_place
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("followers")]
+pytestmark = pytest.mark.process
 SMALL = f"mapped_file_size_commit_log={4 * 1024 * 1024}"
 
 
@@ -43,8 +43,8 @@ def test_what_the_master_delivered_or_took_back_does_not_come_again(tmp_path: Pa
             wait_until(lambda: len(bodies(client)) == 40, "not all were delivered", 60)
             time.sleep(2.5)  # until the second of the one that was taken back is over
             delivered_ms = time.time() * 1000 + 1_000  # the master saves its progress each second
-            client.cancel(client.send("t", b"later taken back", delay=20.0))
-            client.send("t", b"later", delay=20.0)
+            client.cancel(client.send("t", b"later taken back", delay=8.0))
+            client.send("t", b"later", delay=8.0)
             end = master.log_state().appended
             wait_until(
                 lambda: (

@@ -20,7 +20,7 @@ from node.store.identity.roles import (
 from node.store.opening import open_store
 from protocol.ha import MasterEpoch, MasterEpochs, MasterGreeting
 from protocol.record.columns import scan
-from tests.replication.roles.test_roles import SETTINGS, SMALL, stored
+from tests.replication.test_roles import SETTINGS, SMALL, stored
 from tests.support.writer_process import RawClient, WriterProcess
 
 pytestmark = pytest.mark.process

@@ -1,1 +1,0 @@
-"""Tests of node/runtime/following."""
