@@ -29,7 +29,8 @@ def test_what_is_beyond_its_queue_is_lowered_before_new_messages_come(tmp_path: 
         if not (check.exists() and offsets.exists()):
             return False
         levels = json.loads(offsets.read_text())["offsetTable"]
-        return levels.get("1") == TimerCheck.parse(check.read_bytes()).queue_offset == len(old)
+        timers = TimerCheck.parse(check.read_bytes()).queue_offset
+        return bool(levels.get("1") == timers == len(old))
 
     with RunningNode(root, SETTINGS, queue_workers=1, readers=1) as node:
         for body in old:
