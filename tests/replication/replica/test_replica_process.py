@@ -95,7 +95,7 @@ def test_a_flush_is_reported_in_the_turn_in_which_it_ended() -> None:
     replica.copy = Mock(take_flushed=lambda _: calls.append("take in the flush"))
     replica.follower = Mock(turn=lambda _: calls.append("report"))
     replica.store = Mock(retention=Mock(full=None))
-    replica.tables = replica.server = Mock(receive=Mock(return_value=None))
+    replica.server = replica.tables = Mock(receive=lambda: None)
     replica._beat_at = 1.0
     replica.step(1.0)
     assert calls == ["take in the flush", "report"]
