@@ -28,9 +28,8 @@ def test_what_is_beyond_its_queue_is_lowered_before_new_messages_come(tmp_path: 
     def is_saved() -> bool:
         if not (check.exists() and offsets.exists()):
             return False
-        levels = json.loads(offsets.read_text())["offsetTable"]
-        timers = TimerCheck.parse(check.read_bytes()).queue_offset
-        return bool(levels.get("1") == timers == len(old))
+        saved = json.loads(offsets.read_text())["offsetTable"].get("1")
+        return [saved, TimerCheck.parse(check.read_bytes()).queue_offset] == [len(old)] * 2
 
     with RunningNode(root, SETTINGS, queue_workers=1, readers=1) as node:
         for body in old:
