@@ -89,8 +89,8 @@ def brokers_loop(  # noqa: C901 (as long as the broker's)
                 return pull.Scanned(rows, row, status, None if rows else row)
             next_phy_file_start = (offset // log.segment_bytes + 1) * log.segment_bytes
             continue
-        is_exact = request.exact and request.tags is not None
-        if is_exact and not request.tags.takes_record(log.raw(offset, size)):
+        tags = request.tags if request.exact else None
+        if tags is not None and not tags.takes_record(log.raw(offset, size)):
             continue
         rows.append(row)
         total += size
