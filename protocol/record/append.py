@@ -96,7 +96,7 @@ class Sealer:
         self._make_rows(_ROWS_MIN)
 
     def _make_rows(self, rows: int) -> None:
-        """Memory to check a request of so many records."""
+        """Memory to check a request of up to `rows` records."""
         parts, part_of = np.empty(_PART_WORDS * rows, np.int64), np.empty(rows, np.int32)
         table = np.empty(1 << (2 * rows).bit_length(), np.int32)
         self._kept, self._parts, self._rows_max = (part_of, table), memoryview(parts.data), rows
