@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -25,12 +26,18 @@ class Machine:
             self._nspawn = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
             )
-        wait_until(lambda: bool(self._children()), "the container does not begin", _BEGIN_S)
-        (self.init,) = self._children()
+        wait_until(lambda: bool(self._inside()), "the container does not begin", _BEGIN_S)
+        (self.init,) = self._inside()
 
-    def _children(self) -> list[psutil.Process]:
+    def _inside(self) -> list[psutil.Process]:
+        """The children that are in a namespace of their own: one that makes it ends soon."""
         assert self._nspawn.poll() is None, self.log.read_text()
-        return psutil.Process(self._nspawn.pid).children()
+        found, own = [], Path("/proc/self/ns/pid").readlink()
+        for one in psutil.Process(self._nspawn.pid).children():
+            with suppress(OSError):
+                if Path(f"/proc/{one.pid}/ns/pid").readlink() != own:
+                    found.append(one)
+        return found
 
     def __call__(self, command: str, *before: str, env: tuple[str, ...] = ()) -> str:
         """Runs a shell command in it as root; what it printed."""
@@ -38,7 +45,7 @@ class Machine:
         enter = (
             "nsenter",
             f"--target={self.init.pid}",
-            *["-m", "-p", "-n", "-u", "-i", "-r", "-w"],
+            *_NAMESPACES,
         )
         return run(*enter, "env", "-i", path, *env, *before, "sh", "-c", command)
 
