@@ -74,17 +74,20 @@ class RivalFailed(Exception):
     """A process of RocketMQ did not start, or said that something failed."""
 
 
-@cache
 def missing() -> str:
     """Why RocketMQ cannot run here; empty when it can."""
     absent = [name for name in ("java", "mvn") if shutil.which(name) is None]
     if absent:
         return f"not on the PATH: {', '.join(absent)}"
-    said = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
-    version = java_version(said)
+    version = java_version(_java_said())
     if version < JAVA_VERSION_MIN:
         return f"java is version {version}, older than {JAVA_VERSION_MIN}"
     return ""
+
+
+@cache
+def _java_said() -> str:
+    return subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
 
 
 def java_version(said: str) -> int:
