@@ -125,7 +125,9 @@ def scan(
         place = None if base is None else base + position
         found = decode(buffer.data, position, place, sealed, verify)
         if not isinstance(found, Record):
-            stop = found
+            # Where a checksum does not agree, that says more than what it led to.
+            verified = found if verify else decode(buffer.data, position, place, sealed)
+            stop = found if isinstance(verified, Record) else verified
             break
         assert compiled is None, f"columns refuse what decode takes, at {position}"
         numbers.extend(_row(found, position))

@@ -355,7 +355,6 @@ def test_nothing_that_expires_looks_at_the_wall_clock() -> None:
         "keelog/gateway/sending/sends.py",
         "keelog/gateway/service.py",
         "keelog/gateway/tasks/delay_level.py",
-        "keelog/gateway/tasks/loop.py",
         "keelog/gateway/tasks/timer_records.py",
         "keelog/gateway/tasks/timer_files.py",
         "keelog/gateway/sending/returns.py",
