@@ -13,13 +13,13 @@ ROOT = Path(__file__).resolve().parents[1]
 CODE = ("protocol", "node", "workers", "keelog")
 
 LIMITS = {
-    r"\bbehind\b": 52,
-    r"\b(told|tells|tell)\b": 76,
+    r"\bbehind\b": 37,
+    r"\b(told|tells|tell)\b": 27,
     r"\bstands?\b": 47,
     r"\b(is|are) no\b": 113,
     r"\bso (many|far)\b": 13,
-    r"(?<!reader\.)\b[Aa]nswers\b": 98,
-    r"(^|[.;:] )(Who|What|Whoever|Whatever) ": 17,
+    r"(?<!reader\.)\b[Aa]nswers\b": 96,
+    r"(^|[.;:] )(Who|What|Whoever|Whatever) ": 16,
 }
 
 

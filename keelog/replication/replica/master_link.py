@@ -155,7 +155,7 @@ class ConnectJob:
         self.facts: MasterFacts | None = None
         self.connected: socket.socket | None = None
         self.why = ""
-        """Why there is no socket."""
+        """Why the socket is not there."""
 
     def run(self) -> None:
         """Never raises: a master may be away."""
