@@ -113,7 +113,7 @@ def flock_of(status: os.stat_result) -> int | None:
     one, or where the system does not list locks."""
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
     try:
-        listed = Path("/proc/locks").read_text("ascii").splitlines()
+        listed = Path("/proc/locks").read_text("utf-8").splitlines()
     except OSError:
         return None
     for line in listed:  # 1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF

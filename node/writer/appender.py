@@ -9,6 +9,7 @@ take their places from it, so that they cannot disagree about the next one.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -177,12 +178,15 @@ class Appender:
         placement, sealer = self._placement, self._sealer
         time = placement.store_time(now_ms)
         sealer.begin(size, placement.log.end, time)
-        tries_run = sealer.is_compiled
-        for request in requests:
+        tries_run, knows_new = sealer.is_compiled, len(requests) == 1
+        for number, request in enumerate(requests):
             is_fitting = sealer.end + len(request.records) <= placement.log.fitting_bytes
             if is_fitting and tries_run and self._add_run(request, time):
                 continue
             try:
+                if not knows_new and self._is_new(request):
+                    self._make_topics(requests[number:])
+                    knows_new = True
                 self._add(request, is_fitting, time)
                 # Where one has records of several queues, the next most likely has them, too.
                 tries_run = sealer.is_compiled and len(request.queues) < 2
@@ -233,10 +237,7 @@ class Appender:
         kernel takes the request only when every record agrees with it.
         """
         records, sealer, placement = request.records, self._sealer, self._placement
-        topic_at = _BODY_AT + int.from_bytes(records[_BODY_LENGTH_AT:_BODY_AT], "big")
-        if topic_at >= len(records):
-            return False
-        raw = bytes(records[topic_at + 1 : topic_at + 1 + records[topic_at]])
+        raw = _first_topic(records)
         topic = topic_of(raw)
         if topic is None:
             return False
@@ -278,6 +279,21 @@ class Appender:
         start = log.end + sealer.end
         sealer.seal(request, placement.place_parts(request, start, time, parts))
 
+    def _is_new(self, request: AppendRequest) -> bool:
+        """Whether its first record seems to be of a topic that is not there yet."""
+        topic = topic_of(_first_topic(request.records))
+        return topic is not None and not self._topics.has(topic)
+
+    def _make_topics(self, requests: Sequence[AppendRequest]) -> None:
+        """Makes the topics that good requests of a turn are the first of, with one save of the
+        table: thousands of requests for new topics would wait for as many."""
+        names: set[str] = set()
+        for request in requests:
+            if not request.is_inner:
+                with suppress(MqError):
+                    names.update(part.topic for part in self._sealer.check(request))
+        self._topics.make(names)
+
     def _with_queues(self, request: AppendRequest, parts: list[AppendPart]) -> list[AppendPart]:
         """Checks a request's queues, or chooses the one that it leaves to the node.
 
@@ -307,6 +323,14 @@ def queues_of(requests: list[AppendRequest]) -> set[Queue] | None:
         return None
     queues = {Queue(topic, queue_id) for one in requests for topic, queue_id, *_ in one.queues}
     return queues if len(queues) <= FEW_QUEUES_MAX else None
+
+
+def _first_topic(records: bytes | memoryview) -> bytes:
+    """The topic that the first record seems to have; empty for none."""
+    topic_at = _BODY_AT + int.from_bytes(records[_BODY_LENGTH_AT:_BODY_AT], "big")
+    if topic_at >= len(records):
+        return b""
+    return bytes(records[topic_at + 1 : topic_at + 1 + records[topic_at]])
 
 
 @lru_cache(maxsize=4096)
