@@ -291,7 +291,9 @@ class Appender:
         for request in requests:
             if not request.is_inner:
                 with suppress(MqError):
-                    names.update(part.topic for part in self._sealer.check(request))
+                    parts = self._sealer.check(request)
+                    if len(parts) == 1 or not request.any_queue:  # else it is refused
+                        names.update(part.topic for part in parts)
         self._topics.make(names)
 
     def _with_queues(self, request: AppendRequest, parts: list[AppendPart]) -> list[AppendPart]:
