@@ -39,7 +39,7 @@ FETCH_BYTES_MAX = 4 * 1024 * 1024
 PARTS_MAX = 10_000
 """Stages of one `publish`."""
 RETENTION_HOURS_MAX = 1_000_000
-GROUP_HELP = "name of a group or cursor: 1 to 255 of `% \\| a-z A-Z 0-9 _ -`"
+GROUP_HELP = "the cursor's name, as RocketMQ names a group: 1 to 255 of `% \\| a-z A-Z 0-9 _ -`"
 PATIENCE_MS_MAX = 1_000
 _PERM_MAX = 7
 _CRC_MAX = 2**32 - 1
@@ -75,21 +75,22 @@ Sizes = Annotated[
 InnerRight = Annotated[
     str | None,
     RequestField(
-        "for the node's own processes: the text of `keelog/run/right`, which opens the system's"
-        " topics and groups"
+        "for the node's own processes: the text of `keelog/run/right`. It lets records into the"
+        " system's topics, and sets the places of its groups"
     ),
 ]
 Once = Annotated[
     bool,
     RequestField(
-        "a message whose topic and unique key were stored is not stored again:"
-        " [stored once](#stored-once)"
+        "a message whose topic and unique key were stored within `idempotent_window` is not stored"
+        " again: the answer names the first one, see [once](#stored-once)"
     ),
 ]
 Generation = Annotated[
     int | None,
     RequestField(
-        "that of the topic when you came to know the offset, see [Generations](#generations)",
+        "the topic's generation when you came to know the offset, or any log offset since then, as"
+        " that of a message that you have read. TopicRemoved if the topic was removed later",
         0,
         INT64_MAX,
         absent="the offset is taken as it is",

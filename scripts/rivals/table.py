@@ -68,7 +68,7 @@ def main_table(results: TurnResults, *, markdown: bool = False) -> str:
     return grid(HEAD, measured, markdown=markdown)
 
 
-def cost_table(results: TurnResults) -> str:
+def cost_table(results: TurnResults, *, markdown: bool = False) -> str:
     """Medians for each load and side: CPU seconds per million, and the time until dispatched."""
     rows = []
     for load, side in dict.fromkeys((turn.load, turn.side) for turn in results.turns):
@@ -82,7 +82,7 @@ def cost_table(results: TurnResults) -> str:
             (load, side, f"{server.middle:.3g}", f"{client.middle:.3g}",
              "" if after is None else f"{after.middle:.2f} s", f"{failed:.0f}")
         )  # fmt: skip
-    return grid(COST_HEAD, rows, markdown=False) if rows else ""
+    return grid(COST_HEAD, rows, markdown=markdown) if rows else ""
 
 
 def remarks(results: TurnResults) -> list[str]:
@@ -121,8 +121,8 @@ def machine_text(results: TurnResults) -> str:
 
 
 def report(results: TurnResults, *, markdown: bool = False) -> str:
-    """Everything that is printed at the end; a page leaves the processor time of each side out."""
-    costs = "" if markdown else cost_table(results)
+    """Everything that is printed at the end."""
+    costs = cost_table(results, markdown=markdown)
     parts = [machine_text(results), main_table(results, markdown=markdown)]
     if costs:
         parts += ["CPU seconds per million messages, until all is dispatched (medians):", costs]
