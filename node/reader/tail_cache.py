@@ -63,15 +63,16 @@ class TailCache:
         self._queues: dict[Queue, deque[SealedRecord]] = {}
         self._order: deque[tuple[int, Queue]] = deque()
         """Where each record ends, in the order of the log."""
-        self._ends: dict[Queue, int] = {}
-        self._not_before = 0.0
+        self.ends: dict[Queue, int] = {}
+        """By queue, the number after its last message; without those that only the files have."""
+        self.not_before = 0.0
 
     def stop(self, not_before: float = 0.0) -> None:
         """Empties the cache; `extend` begins again, not before that time."""
         self.follows = False
         self.end = 0
-        self._not_before = not_before
-        self._queues, self._ends = {}, {}
+        self.not_before = not_before
+        self._queues, self.ends = {}, {}
         self._order.clear()
 
     def is_at_end(self, store: RunningStore) -> bool:
@@ -93,7 +94,7 @@ class TailCache:
             # Recovery cut the log, or a worker takes back what the files had.
             self.stop()
         if not self.follows:
-            if now < self._not_before or not store.knows_log:
+            if now < self.not_before or not store.knows_log:
                 return set()
             self._epoch = store.epoch
             self.begin = self.end = followed
@@ -105,8 +106,7 @@ class TailCache:
         found = self._read(store, end)
         if found is None:
             self.stop(now + RETRY_S)
-            return set()
-        return found
+        return found or set()
 
     def _read(self, store: RunningStore, end: int) -> set[Queue] | None:
         """Takes in the records up to the log's end; None if the cache must give up."""
@@ -126,10 +126,10 @@ class TailCache:
             queue, number = record.queue, record.number
             if not _is_queued(record) or store.removed.hides(queue, record.offset):
                 continue
-            if self._ends.get(queue, number) != number:
+            if self.ends.get(queue, number) != number:
                 return None
             grown.add(queue)
-            self._ends[queue] = number + 1
+            self.ends[queue] = number + 1
             self._queues.setdefault(queue, deque()).append(record)
             self._order.append((record.offset + len(record.raw), queue))
         self.end = end
@@ -148,12 +148,8 @@ class TailCache:
             records.popleft()
             if not records:
                 del self._queues[queue]
-        if len(self._ends) > ENDS_MAX:
-            self._ends = {queue: records[-1].number + 1 for queue, records in self._queues.items()}
-
-    def end_of(self, queue: Queue) -> int | None:
-        """The number after the queue's last message; None if only its files have that."""
-        return self._ends.get(queue)
+        if len(self.ends) > ENDS_MAX:
+            self.ends = {queue: records[-1].number + 1 for queue, records in self._queues.items()}
 
     def first_of(self, queue: Queue) -> int | None:
         """The number of the queue's first message here."""

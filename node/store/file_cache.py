@@ -162,7 +162,8 @@ class OpenFile:
             position = max(end, start + 1)
 
     def view(self) -> memoryview:
-        """The whole file as a map, valid as long as the view exists. See `check`."""
+        """The whole file as a map, valid as long as the view exists; its length is checked."""
+        self.check()
         if self._map is None:
             try:
                 mapped = mmap.mmap(self._descriptor, self.size, access=mmap.ACCESS_READ)

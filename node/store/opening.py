@@ -177,7 +177,7 @@ class StoppedStore(Store):
         derived = self._derived.get(queue)
         if queue not in self.folders and derived is None:
             return None
-        files, end = self.files_of(queue), self._covered[queue].next_number
+        files, end = self.files_of(queue), self._covered.get(queue, replay.NOT_COVERED).next_number
         if end < 0 or (derived is not None and derived.replaces_files):
             files, end = no_queue_files(files.folder, files.file_bytes, self._files), 0
         log = self.log  # `lambda: self.log…` would be a cycle, which waits for the collector
@@ -220,15 +220,14 @@ class StoppedStore(Store):
 
     @cached_property
     def _covered(self) -> dict[Queue, replay.Covered]:
-        covered = {queue: self._cover(self.files_of(queue)) for queue in self.folders}
-        return _WithDefault(covered)
-
-    def _cover(self, files: QueueFiles) -> replay.Covered:
-        end = files.end_below(self.log.end, thorough=not self.condition.is_clean)
-        if end <= files.first:
-            return replay.NOT_COVERED
-        offset, size, _ = files.read(end - 1, 1)[0].tolist()
-        return replay.Covered(end, 0 if size == FILLER_SIZE else offset + size)
+        found: dict[Queue, replay.Covered] = {}
+        for queue in self.folders:
+            files = self.files_of(queue)
+            end = files.end_below(self.log.end, thorough=not self.condition.is_clean)
+            if end > files.first:
+                offset, size, _ = files.read(end - 1, 1)[0].tolist()
+                found[queue] = replay.Covered(end, 0 if size == FILLER_SIZE else offset + size)
+        return found
 
     @cached_property
     def _derived(self) -> dict[Queue, DerivedUnits]:
@@ -238,7 +237,7 @@ class StoppedStore(Store):
         return replay.derive_units(
             self.log,
             start,
-            self._covered.__getitem__,
+            self._covered,
             self.queue_file_bytes // UNIT_BYTES,
             self.settings.delay_levels_ms,
             self.removed,
@@ -267,16 +266,10 @@ class StoppedStore(Store):
         return replay.recovered_index(on_disk, self.log, self.condition, rules, queued_end)
 
 
-class _WithDefault(dict[Queue, replay.Covered]):
-    """A queue that has no files covers nothing."""
-
-    def __missing__(self, _queue: Queue) -> replay.Covered:
-        return replay.NOT_COVERED
-
-
 class _OpenQueue(NamedTuple):
     """The reader of a queue, and the turn of its shard in which it was opened."""
 
+    shard: int
     turn: int
     reader: QueueReader
 
@@ -303,6 +296,8 @@ class RunningStore(Store):
         self.pages = state_page.StatePages(root, shards)
         self._readers: dict[Queue, _OpenQueue] = {}
         self._ends: list[int] = [0] * shards
+        self.followed = 0
+        """The log offset below which all queues can be read, as of the last `refresh`."""
         self._workers_seen: list[tuple[int, bool]] = [(0, True)] * shards
         """Process id of each worker, and whether it is still resuming."""
         self._damaged_at: list[int | None] = [None] * shards
@@ -329,13 +324,13 @@ class RunningStore(Store):
 
     def refresh(self) -> None:
         """Takes in the pages. Raises StoreDamaged if the log's files disagree with them."""
-        page = self.pages.log
-        if page is None:
-            return
         raw = self.pages.raw()
         if raw is not None and raw == self._seen:
             return
         self._seen = None
+        page = self.pages.log
+        if page is None:
+            return
         try:
             state = page.read()
         except state_page.PageAbsent:
@@ -350,6 +345,7 @@ class RunningStore(Store):
             self._turns = [turn + 1 for turn in self._turns]
         for shard in range(self._shards):
             self._ends[shard] = self._end_of(shard, state)
+        self.followed = min(self._ends)
         self._seen = raw
 
     def _follow_log(self, state: state_page.LogState) -> None:
@@ -423,11 +419,6 @@ class RunningStore(Store):
         numbers = (self.epoch, self.removed.number, bounds.start, bounds.end, *self._ends)
         return "-".join(map(str, [*numbers, *(int(seen[1]) for seen in self._workers_seen)]))
 
-    @property
-    def followed(self) -> int:
-        """The log offset below which all queues can be read, as of the last `refresh`."""
-        return min(self._ends)
-
     def queues(self) -> list[Queue]:
         return [queue for queue in list_queues(self.root) if self.queue(*queue) is not None]
 
@@ -451,9 +442,9 @@ class RunningStore(Store):
 
     def queue(self, topic: str, queue_id: int) -> QueueReader | None:
         queue = Queue(topic, queue_id)
-        shard = shard_of(queue, self._shards)
-        limit, turn = self._ends[shard], self._turns[shard]
         known = self._readers.get(queue)
+        shard = shard_of(queue, self._shards) if known is None else known.shard
+        limit, turn = self._ends[shard], self._turns[shard]
         if known is not None and known.turn == turn:
             try:
                 known.reader.advance(limit)
@@ -463,16 +454,16 @@ class RunningStore(Store):
                 return known.reader
         if known is not None:
             del self._readers[queue]
-            known.reader.forget_files()
+            known.reader.files.forget()
         reader = self._open(queue)
         if reader is not None:
             reader.rewind(limit)
             if reader.ends_below(self.removed.horizon(topic)):
-                reader.forget_files()
+                reader.files.forget()
                 return None  # of a removed topic: its worker will delete the files
-            self._readers[queue] = _OpenQueue(turn, reader)
+            self._readers[queue] = _OpenQueue(shard, turn, reader)
             if len(self._readers) > QUEUE_READERS_MAX:
-                self._readers.pop(next(iter(self._readers))).reader.forget_files()
+                self._readers.pop(next(iter(self._readers))).reader.files.forget()
         return reader
 
     def _open(self, queue: Queue) -> QueueReader | None:

@@ -10,7 +10,7 @@ last record of the last kept file on; that record is then entered twice. The fil
 count up to its checkpoint, and no record is entered twice.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,7 +85,7 @@ def walk_start(
 def derive_units(
     log: LogReader,
     start: int,
-    covered: Callable[[Queue], Covered],
+    covered: Mapping[Queue, Covered],
     units_per_file: int,
     delay_levels_ms: tuple[int, ...],
     removed: Removed = NOTHING_REMOVED,
@@ -107,7 +107,7 @@ def derive_units(
             found = _UnitRows(number, offset, columns.size[some], requests.tags_code[some])
             rows.setdefault(queue, []).append(found)
     derived = {
-        queue: _place_units(found, covered(queue), units_per_file, log_start)
+        queue: _place_units(found, covered.get(queue, NOT_COVERED), units_per_file, log_start)
         for queue, found in sorted(rows.items())
     }
     return {queue: units for queue, units in derived.items() if len(units.units)}

@@ -139,7 +139,7 @@ class LogReader:
                     pieces.append(view[run_start - start : run_end - start])
                 run_start = run_end = -1
                 try:
-                    segment = self.segment_at(offset)
+                    segment = self.segments.find(offset) or self.segment_at(offset)
                     start, end, view = segment.start, segment.end, segment.view()
                 except StoreDamaged:
                     if not count:

@@ -6,7 +6,7 @@ file that a broker would refuse to load is reported, not skipped.
 
 from bisect import bisect_right
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -26,11 +26,10 @@ class Segment:
     start: int
     size: int
     files: OpenFiles
+    end: int = field(init=False)
 
-    @property
-    def end(self) -> int:
-        """The offset after the last byte."""
-        return self.start + self.size
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "end", self.start + self.size)
 
     @property
     def file(self) -> OpenFile:
@@ -53,9 +52,7 @@ class Segment:
 
     def view(self) -> memoryview:
         """The whole segment as a read-only map, after a check of the file's length."""
-        file = self.file
-        file.check()
-        return file.view()
+        return self.files.get(self.path, self.size).view()
 
 
 class ListingProblem(NamedTuple):
