@@ -25,6 +25,7 @@ from node.store.file_sizes import found_geometry
 from node.store.indexes import check_index_names, list_index_files
 from node.store.log.reader import Damage
 from node.store.rebuilding import forget
+from protocol.derived import index_build
 from protocol.derived.dispatch_request import DispatchRequests, key_batch, plain_index_keys
 from protocol.derived.file_layouts import (
     INDEX_ENTRY,
@@ -34,16 +35,6 @@ from protocol.derived.file_layouts import (
     IndexHeader,
     KeyBatch,
     fold_hash,
-)
-from protocol.derived.index_build import (
-    EMPTY_HEADER,
-    IndexPut,
-    fill_slots,
-    free_entries,
-    next_entry,
-    put_keys,
-    rolled_header,
-    spans_of,
 )
 from protocol.errors import BadRequest, NotFound, StoreDamaged
 from protocol.names import ABORT_FILE, INDEX_DIR, next_index_file_name
@@ -158,7 +149,10 @@ class IndexWriter:
         """A whole file, to go on writing."""
         header = self.header(name)
         return IndexState(
-            name, header._replace(index_count=next_entry(header)), self.slots(name), True
+            name,
+            header._replace(index_count=index_build.next_entry(header)),
+            self.slots(name),
+            True,
         )
 
     def next_file(
@@ -167,7 +161,7 @@ class IndexWriter:
         """The file after the last one, if there is one; it is made by its first `write`."""
         return IndexState(
             name=next_index_file_name(store_timestamp, last_name),
-            header=rolled_header(last_header),
+            header=index_build.rolled_header(last_header),
             slots=np.zeros(self.geometry.slot_count, _SLOT_DTYPE),
             is_made=False,
         )
@@ -179,7 +173,7 @@ class IndexWriter:
         of which only some bytes reached the disk, too: the last record must be looked at.
         """
         header = self.header(name)
-        stop = min(next_entry(header), self.geometry.index_num)
+        stop = min(index_build.next_entry(header), self.geometry.index_num)
         if header.end_physical_offset < limit:
             return stop - 1
         last = 0
@@ -202,7 +196,7 @@ class IndexWriter:
         table = np.zeros(self.geometry.slot_count, np.int32)
         for first in range(1, kept + 1, _CHUNK_ENTRIES):
             stop = min(first + _CHUNK_ENTRIES, kept + 1)
-            fill_slots(table, first, self.entries(name, first, stop)["key_hash"])
+            index_build.fill_slots(table, first, self.entries(name, first, stop)["key_hash"])
         last = self.entries(name, kept, kept + 1)[0]
         header = header._replace(
             end_timestamp=end_timestamp,
@@ -213,7 +207,7 @@ class IndexWriter:
         state = IndexState(name, header, table.astype(_SLOT_DTYPE), True)
         descriptor = self._descriptor(name)
         changed = np.flatnonzero(self.slots(name) != state.slots)
-        self._write_spans(descriptor, state.slots, spans_of(changed))
+        self._write_spans(descriptor, state.slots, index_build.spans_of(changed))
         zero_from(descriptor, self.geometry.entry_position(kept + 1), self.geometry.file_bytes)
         write_all(descriptor, INDEX_HEADER.pack(header), 0)
         self._unsynced.add(name)
@@ -224,7 +218,10 @@ class IndexWriter:
 
         A power loss can keep entries and take others before them.
         """
-        if next_entry(self.header(name)) != kept + 1 or int(self.slots(name).max()) > kept:
+        if (
+            index_build.next_entry(self.header(name)) != kept + 1
+            or int(self.slots(name).max()) > kept
+        ):
             return False
         start, stop = self.geometry.entry_position(kept + 1), self.geometry.file_bytes
         return next(nonzero_pieces(self._descriptor(name), start, stop), None) is None
@@ -248,7 +245,7 @@ class IndexWriter:
 
     # Writing
 
-    def write(self, state: IndexState, put: IndexPut) -> None:
+    def write(self, state: IndexState, put: index_build.IndexPut) -> None:
         """Entries first, then slots, the header last: a reader in between sees less, not nonsense.
 
         After an OSError the same call again completes the write.
@@ -318,7 +315,7 @@ class IndexFiles(Handler):
         self._with_tags = with_tags
         self._state: IndexState | None = None
         self._tail = LastIndexed()
-        self._writes: list[tuple[IndexState, IndexPut]] = []
+        self._writes: list[tuple[IndexState, index_build.IndexPut]] = []
         self._pending: list[KeyBatch] = []
         self._pending_keys = 0
         self._gathered = 0
@@ -506,18 +503,18 @@ class IndexFiles(Handler):
         same = int(np.searchsorted(offsets, self._tail.physical_offset, "right")) - first
         return batch.rows(first + min(same, self._tail.entries), len(offsets))
 
-    def _plans(self, batch: KeyBatch) -> list[tuple[IndexState, IndexPut]]:
+    def _plans(self, batch: KeyBatch) -> list[tuple[IndexState, index_build.IndexPut]]:
         """What to write into the present file and into as many new ones as it takes."""
-        plans: list[tuple[IndexState, IndexPut]] = []
+        plans: list[tuple[IndexState, index_build.IndexPut]] = []
         geometry = self._folder.geometry
         state = self._state
-        header = EMPTY_HEADER if state is None else state.header
+        header = index_build.EMPTY_HEADER if state is None else state.header
         while len(batch.key_hash):
-            if state is None or not free_entries(header, geometry):
+            if state is None or not index_build.free_entries(header, geometry):
                 name = None if state is None else state.name
                 state = self._folder.next_file(name, header, int(batch.store_timestamp[0]))
                 header = state.header
-            put = put_keys(header, geometry, state.slots, batch)
+            put = index_build.put_keys(header, geometry, state.slots, batch)
             plans.append((state, put))
             header = put.header
             batch = batch.rows(put.taken, len(batch.key_hash))

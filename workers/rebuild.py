@@ -19,12 +19,7 @@ from node.store.repair.steps import REBUILD_INDEX, REBUILD_QUEUES, FileStep, Ste
 from protocol.derived.dispatch_request import DispatchRequests
 from protocol.errors import NotAStore
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR
-from workers.consume_queue import (
-    ConsumeQueues,
-    QueueWorkerSite,
-    has_light_queues,
-    open_queue_writer,
-)
+from workers import consume_queue
 from workers.dispatch import Handler
 from workers.feed import Feed, RestingFeed
 from workers.index_file import IndexFiles, IndexWriter
@@ -118,16 +113,16 @@ class _Rebuild:
 
     def queues(self) -> None:
         """All queues, whatever number of workers made them."""
-        files = open_queue_writer(self.root, self.settings, self._temp())
+        files = consume_queue.open_queue_writer(self.root, self.settings, self._temp())
         settings = self.settings
-        multi_dispatch = settings.enable_multi_dispatch or has_light_queues(self.root)
-        site = QueueWorkerSite(
+        multi_dispatch = settings.enable_multi_dispatch or consume_queue.has_light_queues(self.root)
+        site = consume_queue.QueueWorkerSite(
             self.root, delay_levels_ms=settings.delay_levels_ms, multi_dispatch=multi_dispatch
         )
         workers = self._forget(QUEUE_WORKER_PREFIX, CONSUME_QUEUE_DIR)
         clear_unfinished(self.root)
         with closing(files):
-            self._walk("queues", ConsumeQueues(site, files, self.feed))
+            self._walk("queues", consume_queue.ConsumeQueues(site, files, self.feed))
         self._vouch(workers)
 
     def index(self) -> None:

@@ -13,14 +13,8 @@ from node.store.query.pull import PullRequest, PullStatus
 from protocol.errors import MqError
 from protocol.ids import Queue
 from protocol.names import SCHEDULE_TOPIC
+from protocol.record import codec
 from protocol.record.check import SealedRecord
-from protocol.record.codec import (
-    TRANSACTION_COMMIT,
-    TRANSACTION_MASK,
-    Record,
-    decode,
-    unit_tags_code,
-)
 
 TURN_BYTES_MAX = 64 * 1024
 TURN_RECORDS_MAX = 128
@@ -189,10 +183,10 @@ class TailCache:
 
 def _is_queued(record: SealedRecord) -> bool:
     """True if a queue worker makes a unit of it."""
-    kind = record.sys_flag & TRANSACTION_MASK
-    if kind and kind != TRANSACTION_COMMIT:
+    kind = record.sys_flag & codec.TRANSACTION_MASK
+    if kind and kind != codec.TRANSACTION_COMMIT:
         return False
     if record.queue.topic != SCHEDULE_TOPIC:
         return True
-    whole = decode(record.raw, 0)
-    return isinstance(whole, Record) and unit_tags_code(whole) is not None
+    whole = codec.decode(record.raw, 0)
+    return isinstance(whole, codec.Record) and codec.unit_tags_code(whole) is not None

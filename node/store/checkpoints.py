@@ -22,17 +22,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from node.runtime import disk
+from node.runtime import disk, store_paths
 from node.runtime.disk import sync_dir, write_atomically
 from node.runtime.event_log import fields
-from node.runtime.store_paths import (
-    EPOCHS_FILE_BYTES_MAX,
-    FLOOR_FILE_BYTES_MAX,
-    QUEUES_FILE_BYTES_MAX,
-    SMALL_FILE_BYTES_MAX,
-    is_own_folder,
-    read_bounded,
-)
 from protocol.derived.removed import NOTHING_REMOVED, Removed, RemovedTopic
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
@@ -144,7 +136,9 @@ def new_store_id() -> str:
 def load_lock_id(root: Path) -> str | None:
     """The id in `lock`; None without the file, or without an id with a good CRC. Raises OSError."""
     try:
-        found = _LOCK_LINE.match(read_bounded(root / LOCK_FILE, SMALL_FILE_BYTES_MAX))
+        found = _LOCK_LINE.match(
+            store_paths.read_bounded(root / LOCK_FILE, store_paths.SMALL_FILE_BYTES_MAX)
+        )
     except FileNotFoundError:
         return None
     if found is None or found[2] != _lock_crc(found[1]):
@@ -182,13 +176,15 @@ def save_sealed(root: Path, path: Path, text: str) -> None:
     write_atomically(path, seal(text, load_store_id(root).value))
 
 
-def load_sealed(path: Path, bytes_max: int = QUEUES_FILE_BYTES_MAX) -> SealedText | None:
+def load_sealed(
+    path: Path, bytes_max: int = store_paths.QUEUES_FILE_BYTES_MAX
+) -> SealedText | None:
     """The text of a small file, of any store; None if it is missing or has a wrong CRC.
 
     Raises IrregularFile.
     """
     try:
-        data = read_bounded(path, bytes_max)
+        data = store_paths.read_bounded(path, bytes_max)
     except FileNotFoundError:
         return None
     return _sealed(data)
@@ -197,7 +193,7 @@ def load_sealed(path: Path, bytes_max: int = QUEUES_FILE_BYTES_MAX) -> SealedTex
 def load_slots(path: Path) -> Iterator[SealedText]:
     """Yields the text of each slot of the floor that has a good CRC."""
     try:
-        data = read_bounded(path, FLOOR_FILE_BYTES_MAX)
+        data = store_paths.read_bounded(path, store_paths.FLOOR_FILE_BYTES_MAX)
     except FileNotFoundError:
         return
     for start in (0, _FLOOR_SLOT_BYTES):
@@ -206,7 +202,7 @@ def load_slots(path: Path) -> Iterator[SealedText]:
             yield found
 
 
-def unseal(root: Path, path: Path, bytes_max: int = SMALL_FILE_BYTES_MAX) -> str | None:
+def unseal(root: Path, path: Path, bytes_max: int = store_paths.SMALL_FILE_BYTES_MAX) -> str | None:
     """The text of a small file; None if it is missing, has a wrong CRC, or is another store's.
 
     Raises IrregularFile.
@@ -273,7 +269,9 @@ def load_progress(root: Path, worker: str) -> WorkerCheckpoint | None:
 def list_progress(root: Path) -> dict[str, WorkerCheckpoint]:
     """The checkpoints of all workers, as far as they can be trusted."""
     folder = own_dir(root) / PROGRESS_DIR
-    names = sorted(path.name for path in folder.iterdir()) if is_own_folder(folder) else []
+    names = (
+        sorted(path.name for path in folder.iterdir()) if store_paths.is_own_folder(folder) else []
+    )
     found = {name: load_progress(root, name) for name in names}
     return {name: progress for name, progress in found.items() if progress is not None}
 
@@ -289,7 +287,7 @@ def remove_progress(root: Path, worker: str) -> None:
 def load_epochs(root: Path) -> list[EpochLine]:
     """The epochs, oldest first; empty if Keelog never wrote here. Raises StoreDamaged."""
     path = own_dir(root) / EPOCHS_FILE
-    text = unseal(root, path, EPOCHS_FILE_BYTES_MAX)
+    text = unseal(root, path, store_paths.EPOCHS_FILE_BYTES_MAX)
     return [] if text is None else _parsed(path, _epoch_lines, text)
 
 
@@ -333,7 +331,9 @@ def save_owner(root: Path, epoch: int | None) -> None:
 def load_owner(root: Path) -> int | None:
     """The epoch of this store's Keelog writer, if it wrote last; None if another owner did."""
     try:
-        words = read_bounded(root / ABORT_FILE, SMALL_FILE_BYTES_MAX)[:100].split()
+        words = store_paths.read_bounded(root / ABORT_FILE, store_paths.SMALL_FILE_BYTES_MAX)[
+            :100
+        ].split()
     except FileNotFoundError:
         return None
     if len(words) not in (3, 4) or words[1] != _OWNER_NAME.encode() or not words[2].isdigit():
@@ -369,7 +369,7 @@ def save_tails(root: Path, tails: Tails) -> None:
 def load_tails(root: Path) -> Tails | None:
     """The snapshot of the queues' ends; None if there is none to trust. Raises StoreDamaged."""
     path = own_dir(root) / TAILS_FILE
-    text = unseal(root, path, QUEUES_FILE_BYTES_MAX)
+    text = unseal(root, path, store_paths.QUEUES_FILE_BYTES_MAX)
     return None if text is None else _parsed(path, _tails, text)
 
 
@@ -406,7 +406,7 @@ def load_removed(root: Path) -> Removed:
     """
     path = own_dir(root) / REMOVED_FILE
     try:
-        found = _sealed(read_bounded(path, QUEUES_FILE_BYTES_MAX))
+        found = _sealed(store_paths.read_bounded(path, store_paths.QUEUES_FILE_BYTES_MAX))
     except (FileNotFoundError, NotADirectoryError):
         return NOTHING_REMOVED
     if found is None:

@@ -18,6 +18,7 @@ from typing import NamedTuple, Self
 
 from node.runtime import state_page
 from node.runtime.settings import Settings
+from node.store import queues as queue_files
 from node.store import replay
 from node.store.checkpoints import load_removed
 from node.store.condition import Condition, check_is_store, read_condition
@@ -26,20 +27,6 @@ from node.store.indexes import IndexFile, IndexFolder, IndexReader
 from node.store.log.end import WalkedEnd, find_tail
 from node.store.log.reader import Bounds, LogReader
 from node.store.log.segments import ListingProblem, SegmentList, list_folder
-from node.store.queues import (
-    ANY_OFFSET,
-    DerivedUnits,
-    QueueFiles,
-    QueueReader,
-    find_queue_file_bytes,
-    is_of_removed,
-    list_queue_ids,
-    list_queues,
-    list_topics,
-    no_queue_files,
-    open_queue_files,
-    queue_folder,
-)
 from protocol.derived.file_layouts import FILLER_SIZE, UNIT_BYTES
 from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.errors import NotFound, StoreDamaged
@@ -78,7 +65,7 @@ class Store(ABC):
         """Every queue that has a unit or a folder, sorted by topic and queue id."""
 
     @abstractmethod
-    def queue(self, topic: str, queue_id: int) -> QueueReader | None:
+    def queue(self, topic: str, queue_id: int) -> queue_files.QueueReader | None:
         """The reader of one queue; None for a queue that does not exist."""
 
     @abstractmethod
@@ -144,9 +131,9 @@ class StoppedStore(Store):
         if not listing.file_bytes:
             listing = listing._replace(file_bytes=settings.mapped_file_size_commit_log)
         segments = SegmentList(root / COMMIT_LOG_DIR, listing, self._files)
-        self.folders = list_queues(root)
-        self._queue_files: dict[Queue, QueueFiles] = {}
-        self._readers: dict[Queue, QueueReader] = {}
+        self.folders = queue_files.list_queues(root)
+        self._queue_files: dict[Queue, queue_files.QueueFiles] = {}
+        self._readers: dict[Queue, queue_files.QueueReader] = {}
         if self.removed.topics:
             self.folders = {
                 queue: folder
@@ -165,12 +152,14 @@ class StoppedStore(Store):
     @cached_property
     def queue_file_bytes(self) -> int:
         """The length of a queue file, from the files or else the settings. Raises StoreDamaged."""
-        return find_queue_file_bytes(iter(self.folders.values()), self.settings.queue_file_bytes)
+        return queue_files.find_queue_file_bytes(
+            iter(self.folders.values()), self.settings.queue_file_bytes
+        )
 
     def queues(self) -> list[Queue]:
         return sorted({*self.folders, *self._derived})
 
-    def queue(self, topic: str, queue_id: int) -> QueueReader | None:
+    def queue(self, topic: str, queue_id: int) -> queue_files.QueueReader | None:
         queue = Queue(topic, queue_id)
         if queue in self._readers:
             return self._readers[queue]
@@ -179,18 +168,22 @@ class StoppedStore(Store):
             return None
         files, end = self.files_of(queue), self._covered.get(queue, replay.NOT_COVERED).next_number
         if end < 0 or (derived is not None and derived.replaces_files):
-            files, end = no_queue_files(files.folder, files.file_bytes, self._files), 0
+            files, end = queue_files.no_queue_files(files.folder, files.file_bytes, self._files), 0
         log = self.log  # `lambda: self.log…` would be a cycle, which waits for the collector
         begin = self.removed.begin_of(queue)
-        reader = QueueReader(files, end, lambda: max(log.min_offset, begin), derived)
+        reader = queue_files.QueueReader(files, end, lambda: max(log.min_offset, begin), derived)
         self._readers[queue] = reader
         return reader
 
-    def files_of(self, queue: Queue) -> QueueFiles:
+    def files_of(self, queue: Queue) -> queue_files.QueueFiles:
         """The files of a queue, without derived units. Raises StoreDamaged, StorePermission."""
         if queue not in self._queue_files:
-            folder = queue_folder(self.root, queue)
-            make = open_queue_files if queue in self.folders else no_queue_files
+            folder = queue_files.queue_folder(self.root, queue)
+            make = (
+                queue_files.open_queue_files
+                if queue in self.folders
+                else queue_files.no_queue_files
+            )
             self._queue_files[queue] = make(folder, self.queue_file_bytes, self._files)
         return self._queue_files[queue]
 
@@ -200,7 +193,7 @@ class StoppedStore(Store):
         if not horizon:
             return False
         with suppress(StoreDamaged):
-            return is_of_removed(self.files_of(queue), horizon)
+            return queue_files.is_of_removed(self.files_of(queue), horizon)
         return False
 
     def _hints(self, segment_bytes: int) -> Iterator[int]:
@@ -212,7 +205,7 @@ class StoppedStore(Store):
         for queue in islice(self.folders, _HINT_QUEUES_MAX):
             try:
                 files = self.files_of(queue)
-                end = files.end_below(ANY_OFFSET)
+                end = files.end_below(queue_files.ANY_OFFSET)
                 last = files.read(end - 1, 1) if end > files.first else ()
             except StoreDamaged:
                 continue  # only a hint is lost; a read of the queue reports the damage
@@ -230,7 +223,7 @@ class StoppedStore(Store):
         return found
 
     @cached_property
-    def _derived(self) -> dict[Queue, DerivedUnits]:
+    def _derived(self) -> dict[Queue, queue_files.DerivedUnits]:
         start = replay.walk_start(self.log, self.condition, self._covered, self.tail.walked_from)
         if start >= self.log.end:
             return {}
@@ -271,7 +264,7 @@ class _OpenQueue(NamedTuple):
 
     shard: int
     turn: int
-    reader: QueueReader
+    reader: queue_files.QueueReader
 
 
 class RunningStore(Store):
@@ -420,18 +413,20 @@ class RunningStore(Store):
         return "-".join(map(str, [*numbers, *(int(seen[1]) for seen in self._workers_seen)]))
 
     def queues(self) -> list[Queue]:
-        return [queue for queue in list_queues(self.root) if self.queue(*queue) is not None]
+        return [
+            queue for queue in queue_files.list_queues(self.root) if self.queue(*queue) is not None
+        ]
 
     def topics(self) -> list[str]:
         # Folders alone: opening every queue would stop a reader for a second.
-        return [topic for topic in list_topics(self.root) if self.queue_ids(topic)]
+        return [topic for topic in queue_files.list_topics(self.root) if self.queue_ids(topic)]
 
     def has_topic(self, topic: str) -> bool:
         return is_folder_name(topic) and bool(self.queue_ids(topic))
 
     def queue_ids(self, topic: str) -> list[int]:
         """The queues of one topic that have a folder, sorted. Raises StorePermission."""
-        ids = list_queue_ids(self.root, topic)
+        ids = queue_files.list_queue_ids(self.root, topic)
         if not self.removed.horizon(topic):
             return ids
         return [number for number in ids if self.queue(topic, number) is not None]
@@ -440,7 +435,7 @@ class RunningStore(Store):
         """False for a removed topic that has no new queue."""
         return not self.removed.horizon(topic) or bool(self.queue_ids(topic))
 
-    def queue(self, topic: str, queue_id: int) -> QueueReader | None:
+    def queue(self, topic: str, queue_id: int) -> queue_files.QueueReader | None:
         queue = Queue(topic, queue_id)
         known = self._readers.get(queue)
         shard = shard_of(queue, self._shards) if known is None else known.shard
@@ -466,18 +461,18 @@ class RunningStore(Store):
                 self._readers.pop(next(iter(self._readers))).reader.files.forget()
         return reader
 
-    def _open(self, queue: Queue) -> QueueReader | None:
+    def _open(self, queue: Queue) -> queue_files.QueueReader | None:
         if not is_folder_name(queue.topic):
             return None
-        folder = queue_folder(self.root, queue)
+        folder = queue_files.queue_folder(self.root, queue)
         file_bytes = self.queue_file_bytes or list_folder(folder).file_bytes
-        files = open_queue_files(folder, file_bytes, self._files)
+        files = queue_files.open_queue_files(folder, file_bytes, self._files)
         if files.is_empty:
             return None
         # All queues of a store have files of one length, whatever the settings say.
         self.queue_file_bytes = files.file_bytes
         log, begin = self.log, self.removed.begin_of(queue)  # as in StoppedStore: no cycle
-        return QueueReader(files, files.first, lambda: max(log.min_offset, begin))
+        return queue_files.QueueReader(files, files.first, lambda: max(log.min_offset, begin))
 
     def close(self) -> None:
         self.pages.close()

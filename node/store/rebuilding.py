@@ -6,13 +6,7 @@ from pathlib import Path
 from node.runtime import disk
 from node.runtime.state_page import run_dir
 from node.runtime.store_paths import SMALL_FILE_BYTES_MAX, IrregularFile, read_bounded
-from node.store.checkpoints import (
-    WorkerCheckpoint,
-    list_progress,
-    load_epochs,
-    remove_progress,
-    save_progress,
-)
+from node.store import checkpoints
 
 UNFINISHED_DIR = "rebuild.building"
 """The folder in which a job builds derived files; a job that succeeds leaves none."""
@@ -21,17 +15,17 @@ _NOTE = "repair.rebuilding"
 
 def forget(root: Path, workers: str) -> list[str]:
     """Removes the checkpoints of the slots whose names begin with `workers`; returns the slots."""
-    slots = [slot for slot in list_progress(root) if slot.startswith(workers)]
+    slots = [slot for slot in checkpoints.list_progress(root) if slot.startswith(workers)]
     for slot in slots:
-        remove_progress(root, slot)
+        checkpoints.remove_progress(root, slot)
     return slots
 
 
-def vouch(root: Path, slots: list[str], progress: WorkerCheckpoint) -> None:
+def vouch(root: Path, slots: list[str], progress: checkpoints.WorkerCheckpoint) -> None:
     """Saves `progress` for the slots that `forget` returned; nothing in a store that Keelog never
     wrote."""
-    for slot in slots if load_epochs(root) else ():
-        save_progress(root, slot, progress)
+    for slot in slots if checkpoints.load_epochs(root) else ():
+        checkpoints.save_progress(root, slot, progress)
 
 
 def remove_unfinished(root: Path) -> None:

@@ -17,14 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from node.runtime import disk
-from node.runtime.store_paths import (
-    JOURNAL_FILE_BYTES_MAX,
-    SMALL_FILE_BYTES_MAX,
-    is_own_folder,
-    open_regular,
-    read_bounded,
-)
+from node.runtime import disk, store_paths
 from node.store.checkpoints import load_sealed, load_store_id, own_dir, save_sealed
 from protocol.errors import StoreDamaged
 from protocol.names import is_staging_id
@@ -207,7 +200,7 @@ def frames_of(path: Path) -> list[Frame]:
     Verifies only the heads; `read_frame` verifies the records.
     """
     try:
-        descriptor = open_regular(path)
+        descriptor = store_paths.open_regular(path)
     except FileNotFoundError:
         return []
     found: list[Frame] = []
@@ -297,7 +290,7 @@ def load_published(root: Path, query: str) -> Published | None:
 
 
 def _text(root: Path, path: Path) -> str:
-    found, ours = load_sealed(path, JOURNAL_FILE_BYTES_MAX), load_store_id(root)
+    found, ours = load_sealed(path, store_paths.JOURNAL_FILE_BYTES_MAX), load_store_id(root)
     if found is None:
         raise ValueError("its checksum does not agree")
     if not ours.owns(found.store_id):
@@ -339,10 +332,12 @@ def clear_problem(root: Path, batch: StagedBatch) -> None:
 def problems(root: Path) -> Iterator[str]:
     """Yields a line for each publication that has begun and cannot end."""
     folder = staging_dir(root) / PROBLEMS_DIR
-    if not is_own_folder(folder):
+    if not store_paths.is_own_folder(folder):
         return
     for path in sorted(folder.iterdir()):
         query, _, number = path.name.rpartition(".")
         if number.isdecimal():
-            text = read_bounded(path, SMALL_FILE_BYTES_MAX).decode(errors="replace")
+            text = store_paths.read_bounded(path, store_paths.SMALL_FILE_BYTES_MAX).decode(
+                errors="replace"
+            )
             yield f"batch {number} of query {query}: {text.strip()}"

@@ -59,13 +59,8 @@ from node.store.verify.verify import VerifyReport, verify
 from protocol import names
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
+from protocol.record import lost_marker
 from protocol.record.codec import FILLER_BYTES, Record, Torn
-from protocol.record.lost_marker import (
-    GAP_MARKER_BYTES_MIN,
-    LOST_PROPERTY_BYTES,
-    gap_sizes,
-    queue_marker_bytes_min,
-)
 
 _REBUILDS = {names.CONSUME_QUEUE_DIR: REBUILD_QUEUES, names.INDEX_DIR: REBUILD_INDEX}
 _FIRST_BYTES = 160
@@ -352,7 +347,7 @@ def _place_gap(gap: Gap, claims: Sequence[Claim], rooms: list[_Room]) -> list[tu
     if not names.is_folder_name(gap.queue.topic):
         return []
     known = {claim.number: claim for claim in claims if claim.queue == gap.queue}
-    least = queue_marker_bytes_min(gap.queue.topic, sealed=False)
+    least = lost_marker.queue_marker_bytes_min(gap.queue.topic, sealed=False)
     room = sum(max(one.free_to - one.free_from, 0) for one in rooms)
     if gap.stop - gap.first - len(known) > room // least:
         # More records than there was room for: this queue skips numbers for another reason.
@@ -378,7 +373,7 @@ def _place_marker(
     for with_checksum in (True, False):
         for room in rooms:
             sealed = with_checksum and room.hole.sealed
-            at, size = room.free_from, queue_marker_bytes_min(queue.topic, sealed)
+            at, size = room.free_from, lost_marker.queue_marker_bytes_min(queue.topic, sealed)
             if low <= at and room.end <= high and at + size <= room.free_to:
                 marker = Marker(at, size, queue, number)
                 room.placed.append(marker)
@@ -418,7 +413,7 @@ def _spread(room: _Room) -> list[Marker]:
     if room.placed:
         *others, last = _widened(room)
         return [*others, last._replace(size=room.end - last.offset)]
-    sizes = gap_sizes(room.end - room.start)
+    sizes = lost_marker.gap_sizes(room.end - room.start)
     markers, position = [], room.start
     for size in sizes:
         markers.append(Marker(position, size))
@@ -431,7 +426,7 @@ def _widened(room: _Room) -> list[Marker]:
     slack, position = room.free_to - room.free_from, room.start
     markers: list[Marker] = []
     for marker in room.placed:
-        more = min(LOST_PROPERTY_BYTES, slack)
+        more = min(lost_marker.LOST_PROPERTY_BYTES, slack)
         slack -= more
         markers.append(marker._replace(offset=position, size=marker.size + more))
         position += marker.size + more
@@ -443,7 +438,7 @@ def _without_slivers(hole: Hole, markers: list[Marker], blank_at: int | None) ->
     kept: list[Marker] = []
     start = hole.start
     for marker in sorted(markers, key=lambda marker: marker.offset):
-        if marker.queue is None and marker.size < GAP_MARKER_BYTES_MIN:
+        if marker.queue is None and marker.size < lost_marker.GAP_MARKER_BYTES_MIN:
             if kept:
                 kept[-1] = kept[-1]._replace(size=kept[-1].size + marker.size)
             continue
