@@ -32,7 +32,7 @@ from protocol.record.properties import (
 )
 
 if TYPE_CHECKING:
-    from node.store.query.sql import Node, Properties
+    from node.store.query.sql import Evaluation, Properties
 
 ALL = "*"
 Value = str | int | float | bool | None
@@ -125,7 +125,7 @@ def parse_tags(expression: str | None) -> TagFilter | None:
 class SqlFilter:
     """An expression; it decides as a TagFilter does, but not by units."""
 
-    tree: "Node"
+    value: "Evaluation"
 
     def takes_units(self, units: Units) -> NDArray[np.bool_]:
         """Marks all units."""
@@ -143,7 +143,7 @@ class SqlFilter:
     def takes(self, properties: "Properties") -> bool:
         """True if the expression is TRUE: not if it is FALSE or NULL, or cannot be decided."""
         try:
-            return self.tree.value(properties) is True
+            return self.value(properties) is True
         except UndecidedError:
             return False
 
