@@ -29,9 +29,8 @@ from protocol.record import codec
 from workers import progress, queue_units
 from workers.dispatch import Handler
 from workers.feed import WINDOW_BYTES, Feed
-from workers.process import WorkerJob, parser_for, run_worker
+from workers.process import TurnPace, WorkerJob, parser_for, run_worker
 from workers.queue_files import QueueBrokenError, QueueWatch, QueueWriter
-from workers.sleep import TurnPace
 
 log = logging.getLogger("keelog.worker")
 

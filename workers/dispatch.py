@@ -53,7 +53,6 @@ FLUSH_REST_S_MAX = 60.0
 seconds, and would find all of them changed again. RocketMQ's thorough flush comes each minute."""
 ENDING_FLUSH_S = 0.02
 """While the writer stops it waits for what is synced."""
-_EACH_SECOND = LoopPace(1.0, 0, 0)
 FINISH_S_MAX = 5.0
 """How long a stopping worker goes on with what is readable."""
 
@@ -134,14 +133,6 @@ class Handler(ABC):
         """Takes back what vouches for what is lost: the next process makes it anew."""
 
 
-@dataclass(frozen=True, slots=True)
-class DispatchPace:
-    """When to sync, and what to compute with."""
-
-    flush: LoopPace = _EACH_SECOND
-    delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
-
-
 class WorkerStats:
     """Counts of one worker, in its slot's page."""
 
@@ -183,24 +174,22 @@ class WorkerSite:
     stats: WorkerStats | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Breaks:
-    """`pause` sleeps for some seconds, shows life, and raises Stopped when it is time to stop."""
-
-    pause: Callable[[float], None] = time.sleep
-    is_stopping: Callable[[], bool] = lambda: False
-
-
 class Dispatcher:
-    """Moves one handler along the log."""
+    """Moves one handler along the log.
+
+    `flush_pace`: when to sync. `pause` sleeps for some seconds, shows life, and raises Stopped when
+    it is time to stop.
+    """
 
     def __init__(
         self,
         place: WorkerSite,
         feed: Feed,
         handler: Handler,
-        pace: DispatchPace,
-        breaks: Breaks = Breaks(),
+        flush_pace: LoopPace,
+        delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS,
+        pause: Callable[[float], None] = time.sleep,
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self.place = place
         self.done = 0
@@ -214,10 +203,10 @@ class Dispatcher:
         self._feed = feed
         self._handler = handler
         self._removals = 0
-        self._pace = pace
-        self._flush_loop = ServiceLoop(pace.flush, 0.0, 0.0)
-        self._pause = breaks.pause
-        self._is_over = breaks.is_stopping
+        self._delay_levels_ms = delay_levels_ms
+        self._flush_loop = ServiceLoop(flush_pace, 0.0, 0.0)
+        self._pause = pause
+        self._is_over = is_stopping
         self._applied = 0
         self._flush: Future[int] | None = None
         self._flushed_at = 0.0
@@ -379,7 +368,7 @@ class Dispatcher:
         self.await_flush()
 
     def _apply(self, columns: RecordColumns) -> None:
-        requests = DispatchRequests(columns, self._pace.delay_levels_ms)
+        requests = DispatchRequests(columns, self._delay_levels_ms)
         self._until_room(lambda: self._handler.apply(requests))
         self.records += len(requests)
         self._last_ms = int(columns.store_timestamp[-1])

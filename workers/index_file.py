@@ -41,9 +41,8 @@ from protocol.names import ABORT_FILE, INDEX_DIR, next_index_file_name
 from protocol.record.java_hash import java_hash
 from workers.dispatch import Handler
 from workers.feed import Feed
-from workers.process import WorkerJob, parser_for, run_worker
+from workers.process import TurnPace, WorkerJob, parser_for, run_worker
 from workers.progress import took_over_in_order, vouched_offset
-from workers.sleep import TurnPace
 from workers.sparse_file import Unsynced, make_file, nonzero_pieces, zero_from
 
 log = logging.getLogger("keelog.worker")

@@ -1,4 +1,11 @@
-"""The process of a worker, of either kind: arguments, locks, state page, loop, end."""
+"""The process of a worker, of either kind: arguments, locks, state page, loop, sleep, end.
+
+A turn costs nearly the same for one record as for hundreds. So while records keep coming and nobody
+waits for them, a worker rests after a turn until some time has passed or much has come. A record
+that comes after a quiet time is taken at once, and so is every record that a reader waits for. The
+longer the log is quiet, the longer a worker sleeps, until the writer wakes it
+(`node.runtime.wakeup`). `TurnPace` decides, purely: no clock, no I/O.
+"""
 
 import argparse
 import logging
@@ -8,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import zmq
 
@@ -17,16 +24,15 @@ from node.runtime.event_log import fields
 from node.runtime.locks import FileLock, StoreLock
 from node.runtime.service_loop import LoopPace
 from node.runtime.settings import Settings
-from node.runtime.state_page import DAMAGED, STOPPED, LogPage, WorkerPage, run_dir
+from node.runtime.state_page import DAMAGED, NEVER, STOPPED, LogPage, WorkerPage, run_dir
 from node.runtime.stats import TopicCounts
 from node.runtime.store_paths import check_held
-from node.runtime.wakeup import Context, Waiters, ZmqWakeup, is_reader
+from node.runtime.wakeup import Context, Waiters, ZmqWakeup, is_reader, quiet_sleep_s
 from node.store.condition import Owner, find_owner
 from protocol.errors import CorruptError, NotAStore
 from protocol.names import COMMIT_LOG_DIR
 from workers import dispatch
 from workers.feed import Feed, LiveFeed, RestingFeed
-from workers.sleep import TurnPace, WorkerSleep, gives_way
 
 log = logging.getLogger("keelog.worker")
 
@@ -41,6 +47,60 @@ FILES_LOOK_S = 1.0
 """How often a worker looks whether its files are in place."""
 _WRITER_WAIT_S = 0.02
 _WRITER_END_LOOK_S = 0.005
+IDLE_S = 0.005
+"""How long a worker sleeps after its rest when nobody rings; more when the log stays quiet."""
+SHORT_BYTES = 16 << 10
+"""Log for a turn that takes about a millisecond."""
+LATE_BYTES = 16 << 20
+"""A worker for which more of the log waits is late."""
+
+
+class Sleep(NamedTuple):
+    """For `seconds` at most, or until the log reaches `wake_at`."""
+
+    seconds: float
+    wake_at: int
+
+
+@dataclass(slots=True)
+class TurnPace:
+    """Of one worker: it rests for `rest_s` between turns, or until `batch_bytes` of log have come;
+    then for `idle_s`, or until `idle_bytes` have come; in quiet times for longer, or until anything
+    has come. Times are of one clock."""
+
+    rest_s: float = 0.1
+    batch_bytes: int = 256 * 1024
+    idle_s: float = IDLE_S
+    idle_bytes: int = 1
+    busy_until: float = float("-inf")
+    quiet_since: float | None = None
+    """When the log grew last, or the first sleep began."""
+
+    def worked(self, now: float) -> None:
+        """A turn found something, and has ended now."""
+        self.busy_until = now + self.rest_s
+        self.quiet_since = now
+
+    def stay_awake(self, now: float) -> None:
+        """Others wait for what this worker does by the clock: its next sleep is short."""
+        self.quiet_since = now
+
+    def sleep(self, done: int, now: float, is_waited_for: bool) -> Sleep:
+        """What to do after a turn that came to log offset `done`."""
+        if self.quiet_since is None:
+            self.quiet_since = now
+        if not is_waited_for and now < self.busy_until:
+            return Sleep(self.busy_until - now, done + self.batch_bytes)
+        seconds = quiet_sleep_s(now - self.quiet_since, self.idle_s)
+        return Sleep(seconds, done + (self.idle_bytes if seconds == self.idle_s else 1))
+
+
+def gives_way(waiting_bytes: int) -> bool:
+    """Whether a turn for so much of the log lets those that clients wait for run first.
+
+    A short one is soon over, and a late worker might never keep up.
+    """
+    return SHORT_BYTES < waiting_bytes <= LATE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +176,10 @@ class _Worker:
         self._stats = dispatch.WorkerStats(self._root, self._role, job.shard)
         self._topics: dispatch.TopicGrowth | None = None
         self._context: Context = zmq.Context()
-        self._rest = WorkerSleep(ZmqWakeup(self._context, job.slot), self._page, stop.fd)
+        self._wakeup = ZmqWakeup(self._context, job.slot)
+        self._poller = zmq.Poller()
+        self._poller.register(self._wakeup.socket, zmq.POLLIN)
+        self._poller.register(stop.fd, zmq.POLLIN)
         self._readers: Waiters | None = None
         if job.wakes_readers:
             self._readers = Waiters(self._context, self._root, is_reader)
@@ -127,7 +190,7 @@ class _Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._rest.close()
+        self._wakeup.close()
         if self._readers is not None:
             self._readers.close()
         self._context.term()
@@ -149,10 +212,10 @@ class _Worker:
             dispatch.WorkerSite(self._root, self._job.slot, self._page, self._stats),
             feed,
             handler,
-            dispatch.DispatchPace(
-                self._job.flush_pace(self._settings), self._settings.delay_levels_ms
-            ),
-            dispatch.Breaks(self._pause, lambda: self._stop.is_set),
+            self._job.flush_pace(self._settings),
+            self._settings.delay_levels_ms,
+            self._pause,
+            lambda: self._stop.is_set,
         )
         self._dispatcher = dispatcher
         try:
@@ -248,12 +311,13 @@ class _Worker:
             return
         is_waited_for = self._readers is not None and self._readers.are_listening
         sleep = pace.sleep(done, now, is_waited_for)
-        self._rest.begin(sleep)
-        limits = feed.peek()
-        if limits.readable >= sleep.wake_at or (limits.is_ending and limits.readable > done):
-            self._rest.end()
-        else:
-            self._rest.wait(sleep.seconds)
+        self._page.publish(wake_at=sleep.wake_at)
+        limits, events = feed.peek(), None
+        if limits.readable < sleep.wake_at and not (limits.is_ending and limits.readable > done):
+            events = self._poller.poll(max(1, round(sleep.seconds * 1000)))
+        self._page.publish(wake_at=NEVER)
+        if events:
+            self._wakeup.rings()
 
     def _show_growth(self, epoch: int, units: int) -> None:
         """Counts, in the page, that queues have grown, and wakes the readers that wait for that.
