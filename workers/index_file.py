@@ -20,11 +20,11 @@ from node.runtime.process import leave
 from node.runtime.service_loop import index_pace
 from node.runtime.settings import Settings
 from node.runtime.state_page import run_dir
+from node.store.checkpoints import forget_progress
 from node.store.condition import INDEX_WORKER
 from node.store.file_sizes import found_geometry
 from node.store.indexes import check_index_names, list_index_files
 from node.store.log.reader import Damage
-from node.store.rebuilding import forget
 from protocol.derived import index_build
 from protocol.derived.dispatch_request import DispatchRequests, key_batch, plain_index_keys
 from protocol.derived.file_layouts import (
@@ -546,7 +546,7 @@ class IndexFiles(Handler):
 
     def disown_lost(self) -> None:
         """As `Handler` has it: keys of all times may be in a file that is gone."""
-        forget(self._root, INDEX_WORKER)
+        forget_progress(self._root, INDEX_WORKER)
         for name in self._folder.names():
             self._folder.remove(name)
 

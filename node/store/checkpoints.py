@@ -1,4 +1,5 @@
-"""The small files of a node in a store: its id, epochs, floor, progress, tails, a clean stop.
+"""The small files of a node in a store: its id, epochs, floor, progress, tails, rebuilds, a clean
+stop.
 
 The id of a store is 128 random bits in hex, in the file `lock`: `lock keelog <id> <crc>`. RocketMQ
 writes the four bytes "lock" at the beginning and leaves the rest as it is, so the id outlives a
@@ -25,6 +26,7 @@ from typing import NamedTuple, TypeVar
 from node.runtime import disk, store_paths
 from node.runtime.disk import sync_dir, write_atomically
 from node.runtime.event_log import fields
+from node.runtime.state_page import run_dir
 from protocol.derived.removed import NOTHING_REMOVED, Removed, RemovedTopic
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
@@ -40,7 +42,10 @@ REMOVED_FILE = "removed"
 CLEAN_FILE = "clean"
 PROGRESS_DIR = "progress"
 QUARANTINE_DIR = "quarantine"
+UNFINISHED_DIR = "rebuild.building"
+"""The folder in which a job builds derived files; a job that succeeds leaves none."""
 
+_NOTE = "repair.rebuilding"
 _ID_BYTES = 16
 _LOCK_LINE = re.compile(rf"lock keelog ({ID_PATTERN}) ([0-9a-f]{{8}})\n".encode())
 _T = TypeVar("_T")
@@ -494,3 +499,56 @@ def _read_floor(root: Path) -> tuple[int, int]:
         if text is not None:
             best = max(best, _parsed(path, _two_numbers, text))
     return best
+
+
+def forget_progress(root: Path, workers: str) -> list[str]:
+    """Removes the checkpoints of the slots whose names begin with `workers`; returns the slots."""
+    slots = [slot for slot in list_progress(root) if slot.startswith(workers)]
+    for slot in slots:
+        remove_progress(root, slot)
+    return slots
+
+
+def vouch_again(root: Path, slots: list[str], progress: WorkerCheckpoint) -> None:
+    """Saves `progress` for the slots that `forget_progress` returned; nothing in a store that
+    Keelog never wrote."""
+    for slot in slots if load_epochs(root) else ():
+        save_progress(root, slot, progress)
+
+
+def remove_unfinished(root: Path) -> None:
+    """Removes what a killed job left. The caller holds the store's lock."""
+    folder = root / UNFINISHED_DIR
+    if folder.is_dir() and not folder.is_symlink():
+        disk.remove_tree(folder)
+
+
+def clear_unfinished(root: Path) -> None:
+    """Removes the notes of queues that workers were rebuilding: every queue is made anew."""
+    for path in run_dir(root).glob("queue-*.rebuilding"):
+        disk.unlink(path)
+
+
+def save_rebuilding(root: Path, folders: list[str]) -> None:
+    """Notes, durably, the folders that a repair is about to rebuild; none removes the note.
+
+    A repair that is killed then goes on there.
+    """
+    path = run_dir(root) / _NOTE
+    disk.make_dir(path.parent)
+    if folders:
+        disk.write_atomically(path, json.dumps(folders).encode())
+    else:
+        disk.unlink(path, missing_ok=True)
+        disk.sync_dir(path.parent)
+
+
+def load_rebuilding(root: Path) -> list[str]:
+    """The folders that `save_rebuilding` noted; empty when the last repair came to its end."""
+    try:
+        found = json.loads(
+            store_paths.read_bounded(run_dir(root) / _NOTE, store_paths.SMALL_FILE_BYTES_MAX)
+        )
+    except (FileNotFoundError, NotADirectoryError, store_paths.IrregularFile, ValueError):
+        return []
+    return [str(name) for name in found] if isinstance(found, list) else []

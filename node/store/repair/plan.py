@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from node.runtime.settings import Settings
-from node.store.checkpoints import QUARANTINE_DIR, Tails, own_dir
+from node.store.checkpoints import QUARANTINE_DIR, Tails, load_rebuilding, own_dir
 from node.store.condition import Condition, check_is_store, read_condition
 from node.store.file_cache import OpenFile, OpenFiles
 from node.store.identity.places import strangers
@@ -28,7 +28,6 @@ from node.store.log.end import find_tail
 from node.store.log.reader import Bounds, LogReader, next_record
 from node.store.log.segments import Listing, SegmentList, list_folder
 from node.store.queues import QueueFiles
-from node.store.rebuilding import load_rebuilding
 from node.store.repair.steps import (
     DELETE_FILE,
     MOVE_FILE,
@@ -54,8 +53,7 @@ from node.store.repair.walk import (
     read_units,
     walk_log,
 )
-from node.store.verify.log import Progress
-from node.store.verify.verify import VerifyReport, verify
+from node.store.verify.verify import Progress, VerifyReport, verify
 from protocol import names
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
