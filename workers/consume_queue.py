@@ -51,7 +51,6 @@ class Shard(NamedTuple):
     total: int
 
     def owns(self, queue: Queue) -> bool:
-        """Whether the queue is this worker's."""
         return shard_of(queue, self.total) == self.number
 
 
@@ -440,7 +439,6 @@ class ConsumeQueues(Handler):
     # Whether the files stay
 
     def lost_files(self) -> str:
-        """As `Handler` has it."""
         self._lost = self._watch.look(self._ends)
         if not self._lost:
             return ""
@@ -449,7 +447,6 @@ class ConsumeQueues(Handler):
         return f"queue {queue.queue_id} of {queue.topic}: {why}{more}"
 
     def disown_lost(self) -> None:
-        """As `Handler` has it."""
         progress.save_unfinished(self._root, self._slot, self._lost.keys() | self._broken)
 
     # Reporting
@@ -480,7 +477,6 @@ def open_queue_writer(root: Path, settings: Settings, temp: Path) -> QueueWriter
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The process; returns its exit code."""
     parser = parser_for("workers.consume_queue", __doc__)
     parser.add_argument("--shard", type=int, required=True, metavar="I")
     parser.add_argument("--shards", type=int, required=True, metavar="N")

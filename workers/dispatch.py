@@ -156,11 +156,9 @@ class WorkerStats:
         self._counts.observe(self._flush, took)
 
     def publish(self) -> None:
-        """Shows the counts."""
         self._page.publish()
 
     def close(self) -> None:
-        """Shows the last counts."""
         self._page.close()
 
 
@@ -530,7 +528,6 @@ class TopicGrowth:
         self._counts.publish()
 
     def close(self) -> None:
-        """Shows the last counts."""
         self._counts.close()
 
 

@@ -121,17 +121,14 @@ class IndexWriter:
         return ""
 
     def header(self, name: str) -> IndexHeader:
-        """A file's header as it is."""
         return INDEX_HEADER.read(os.pread(self._descriptor(name), INDEX_HEADER.size, 0))
 
     def entries(self, name: str, first: int, stop: int) -> NDArray[Any]:
-        """The entries with numbers [first, stop)."""
         position = self.geometry.entry_position(first)
         size = (stop - first) * INDEX_ENTRY.size
         return INDEX_ENTRY.view(_read(self._descriptor(name), position, size))
 
     def slots(self, name: str) -> NDArray[Any]:
-        """A copy of the slot table."""
         size = self.geometry.slot_count * INDEX_SLOT.size
         data = _read(self._descriptor(name), self.geometry.slot_position(0), size)
         return np.frombuffer(data, _SLOT_DTYPE).copy()
@@ -226,7 +223,6 @@ class IndexWriter:
         return next(nonzero_pieces(self._descriptor(name), start, stop), None) is None
 
     def remove(self, name: str) -> None:
-        """Deletes a file."""
         self.close()
         self._in_place.pop(name, None)
         disk.unlink(self.root / name, missing_ok=True)
@@ -280,7 +276,6 @@ class IndexWriter:
         self._unsynced.sync()
 
     def close(self) -> None:
-        """Closes the open file; syncs nothing."""
         if self._open is not None:
             os.close(self._open[1])
             self._open = None
@@ -535,13 +530,11 @@ class IndexFiles(Handler):
         return applied
 
     def trim(self, min_offset: int) -> None:
-        """Deletes expired index files."""
         self._folder.trim(min_offset)
 
     # Whether the files stay
 
     def lost_files(self) -> str:
-        """As `Handler` has it."""
         return self._folder.lost()
 
     def disown_lost(self) -> None:
@@ -563,7 +556,6 @@ def _read(descriptor: int, position: int, size: int) -> bytes:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The process; returns its exit code."""
     options = parser_for("workers.index_file", __doc__).parse_args(arguments)
 
     def make_handler(root: Path, settings: Settings, feed: Feed) -> IndexFiles:

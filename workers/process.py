@@ -122,14 +122,12 @@ class WorkerJob:
 
 
 def parser_for(module: str, text: str | None) -> argparse.ArgumentParser:
-    """The options of every worker."""
     parser = process.child_parser(module, text)
     parser.add_argument("--once", action="store_true", help="stop at the end of a log at rest")
     return parser
 
 
 def run_worker(options: argparse.Namespace, job: WorkerJob) -> int:
-    """The process from its start to its exit code."""
     child = process.ChildProcess(
         slot=job.slot,
         title=job.title,

@@ -75,7 +75,6 @@ class QueueWriter:
     # Finding
 
     def queues(self) -> list[Queue]:
-        """Every queue that has a folder."""
         found = []
         for topic in sorted_entries(self.root):
             if names.is_folder_name(topic.name):
@@ -220,7 +219,6 @@ class QueueWriter:
     # Reading and writing
 
     def unit(self, queue: Queue, position: int) -> QueueUnit:
-        """One unit, empty or not."""
         base = self._base(position)
         descriptor = self._descriptor(_File(queue, base))
         return QUEUE_UNIT.read(os.pread(descriptor, UNIT_BYTES, (position - base) * UNIT_BYTES))

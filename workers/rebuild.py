@@ -111,7 +111,6 @@ class _Rebuild:
     records: int = 0
 
     def queues(self) -> None:
-        """All queues, whatever number of workers made them."""
         files = consume_queue.open_queue_writer(self.root, self.settings, self._temp())
         settings = self.settings
         multi_dispatch = settings.enable_multi_dispatch or consume_queue.has_light_queues(self.root)
@@ -125,7 +124,6 @@ class _Rebuild:
         self._vouch(workers)
 
     def index(self) -> None:
-        """All index files."""
         geometry = found_geometry(self.root, self.settings.index_geometry)
         folder = IndexWriter(self.root, geometry, self._temp())
         workers = self._forget(INDEX_WORKER, INDEX_DIR)

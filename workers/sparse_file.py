@@ -59,12 +59,10 @@ class Unsynced(Generic[File]):
         self._folders: set[Path] = set()
 
     def add(self, file: File) -> None:
-        """Notes a file whose bytes were changed."""
         with self._guard:
             self._files.add(file)
 
     def add_folders(self, *folders: Path) -> None:
-        """Notes folders that got or lost a name."""
         with self._guard:
             self._folders.update(folders)
 

@@ -219,7 +219,6 @@ class StoreFollower:
         self._page.publish(state=STOPPED, held=0, listens=0, wake_at=NEVER, requests=requests)
 
     def close(self) -> None:
-        """Closes bells, pages and files."""
         self._wakeup.close()
         self._workers.close()
         self.desk.store.close()

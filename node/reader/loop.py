@@ -218,7 +218,6 @@ class ReaderStats:
             process.met_damage.note_place(error["where"], error["offset"], error["found"])
 
     def looked_up(self, is_hit: bool) -> None:
-        """Counts a look-up by key."""
         self._numbers[self._hit if is_hit else self._miss] += 1
 
 
@@ -305,7 +304,6 @@ class Reader:
         return self._follower.is_anything_due(now)
 
     def _show(self, now: float) -> None:
-        """With each heart-beat."""
         self._stats.publish()
         self._topics.publish()
         process.met_damage.turn(now)
@@ -325,7 +323,6 @@ class Reader:
         self._follower.stopped(self.service.requests)
 
     def close(self) -> None:
-        """Closes sockets, pages and files."""
         self._stats.close()
         self._topics.close()
         self.server.close()
@@ -333,7 +330,6 @@ class Reader:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one reader of a store until SIGTERM."""
     parser = process.child_parser("node.reader.loop", __doc__)
     parser.add_argument("--bind", default="tcp://127.0.0.1:7852")
     parser.add_argument("--local", default="", metavar="IPC", help="for clients of this machine")

@@ -230,7 +230,6 @@ class Held:
         return self.next_offset, pull.tags_kind, pull.tags, *limits
 
     def look(self) -> Pull:
-        """The pull for the next look."""
         if self.next_offset == self.pull.offset:
             return self.pull
         return replace(self.pull, offset=self.next_offset)
@@ -582,7 +581,6 @@ class LongPolls:
         self.patience_s = min(self._patience) / 1000
 
     def queues(self) -> list[Queue]:
-        """The queues that pulls wait for."""
         return list(self._queues)
 
     def of(self, queue: Queue) -> list[Held]:

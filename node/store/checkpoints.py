@@ -134,7 +134,6 @@ def load_store_id(root: Path) -> StoreId:
 
 
 def new_store_id() -> str:
-    """A new random id."""
     return secrets.token_hex(_ID_BYTES)
 
 
@@ -311,7 +310,6 @@ def _epoch_lines(text: str) -> list[EpochLine]:
 
 
 def save_epochs(root: Path, epochs: list[EpochLine]) -> None:
-    """Replaces the list of epochs."""
     text = ""
     for line in epochs:
         crc = f" {_CRC_FLAG}" if line.crc else ""
@@ -359,7 +357,6 @@ def epoch_end(epochs: list[EpochLine], epoch: int) -> int | None:
 
 
 def save_tails(root: Path, tails: Tails) -> None:
-    """Replaces the snapshot of the queues' ends."""
     queues = [[queue.topic, queue.queue_id, n] for queue, n in sorted(tails.next_offset.items())]
     document = {
         "at": tails.at,

@@ -237,7 +237,6 @@ class OpenFiles:
             file.close()
 
     def close(self) -> None:
-        """Closes all."""
         for file in self._files.values():
             file.close()
         self._files.clear()

@@ -74,7 +74,6 @@ class IndexFile:
 
     @classmethod
     def of_image(cls, name: str, image: IndexImage) -> "IndexFile":
-        """A file that is only in memory."""
         return cls(name, image.geometry, image.data.data, is_image=True)
 
     def read(self, position: int, count: int) -> memoryview | bytes:
@@ -95,7 +94,6 @@ class IndexFile:
         return header._replace(index_count=min(next_entry(header), self.geometry.index_num))
 
     def slots(self) -> NDArray[Any]:
-        """The whole slot table."""
         count = self.geometry.slot_count
         table = INDEX_SLOT.view(self.read(self._slots_at, INDEX_SLOT.size * count), 0, count)
         return table["newest_entry"]

@@ -62,7 +62,6 @@ class QueueFiles:
 
     @property
     def is_empty(self) -> bool:
-        """True without any file."""
         return not self._starts
 
     def read(self, start: int, count: int) -> Units:
@@ -259,7 +258,6 @@ def is_of_removed(files: QueueFiles, horizon: int) -> bool:
 
 
 def no_queue_files(folder: Path, file_bytes: int, files: OpenFiles) -> QueueFiles:
-    """A queue without files."""
     return QueueFiles(folder, Listing([], file_bytes, []), files)
 
 
@@ -333,7 +331,6 @@ class QueueReader:
 
     @property
     def queue(self) -> Queue:
-        """The queue."""
         return self.files.queue
 
     @property

@@ -102,22 +102,18 @@ def staging_dir(root: Path) -> Path:
 
 
 def query_dir(root: Path, query: str) -> Path:
-    """The folder of one query."""
     return staging_dir(root) / query
 
 
 def batch_dir(root: Path, batch: StagedBatch) -> Path:
-    """The folder of one batch."""
     return query_dir(root, batch.query) / str(batch.number)
 
 
 def stage_path(root: Path, batch: StagedBatch, stage: str) -> Path:
-    """The file of one stage."""
     return batch_dir(root, batch) / f"{stage}{_STAGE_SUFFIX}"
 
 
 def journal_path(root: Path, batch: StagedBatch) -> Path:
-    """The journal of one batch."""
     return batch_dir(root, batch) / _JOURNAL_FILE
 
 
@@ -179,7 +175,6 @@ def move_to_trash(root: Path, folder: Path) -> None:
 
 
 def sweep(root: Path) -> None:
-    """Empties the trash."""
     trash = staging_dir(root) / TRASH_DIR
     for folder in sorted(trash.iterdir()) if trash.is_dir() else []:
         disk.remove_tree(folder)

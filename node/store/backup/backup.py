@@ -99,7 +99,6 @@ class BackupReport(NamedTuple):
     shortfall: str = ""
 
     def shape(self) -> dict[str, Any]:
-        """As JSON."""
         document = {"from": self.start, "to": self.end, **self._asdict()}
         del document["start"], document["end"]
         if not self.shortfall:
@@ -509,6 +508,5 @@ def hold_segments(source: BackupSource) -> Iterator[list[HeldSegment]]:
 
 
 def release(held: list[HeldSegment]) -> None:
-    """Closes the segments, and forgets them."""
     while held:
         os.close(held.pop().descriptor)

@@ -78,7 +78,6 @@ class BackupManifest:
         return not self.damaged
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
         return {
             "format": FORMAT,
             "store_id": self.store_id,

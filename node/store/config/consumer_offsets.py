@@ -151,7 +151,6 @@ class ConsumerOffsets:
         self._file.save()
 
     def close(self) -> None:
-        """Saves what is not saved."""
         self._file.close()
 
     def _bound(self) -> None:

@@ -115,7 +115,6 @@ class PulledRecords:
 
     @property
     def count(self) -> int:
-        """The number of records."""
         return len(self.units)
 
     @property

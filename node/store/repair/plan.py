@@ -82,7 +82,6 @@ class Lost:
     unknown_bytes: int = 0
 
     def shape(self) -> dict[str, Any]:
-        """As JSON."""
         return {
             "messages": sum(one.stop - one.first for one in self.ranges),
             "unknown_bytes": self.unknown_bytes,
@@ -121,7 +120,6 @@ class Plan:
         }
 
     def rows(self) -> list[Row]:
-        """The steps, one line each."""
         return [row for step in (*self.log.steps, *self.derived) for row in step.rows()]
 
 

@@ -106,7 +106,6 @@ class LogWalk:
         return self.end < self.durable
 
     def note(self, columns: RecordColumns) -> None:
-        """Takes in the records that come next."""
         self.records += len(columns)
         self.last_record = int(columns.physical_offset[-1])
         self.store_timestamp = int(columns.store_timestamp[-1])
@@ -273,7 +272,6 @@ class Claim(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The log offset after the record."""
         return self.offset + self.size
 
 
