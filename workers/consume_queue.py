@@ -176,11 +176,12 @@ class ConsumeQueues(Handler):
         So is one whose checksum alone does not agree: its unit is right, and readers see the error.
         """
         try:
-            record = self._feed.record_at(unit.physical_offset)
+            record = self._feed.log.record_at(unit.physical_offset)
         except NotFound:
             return unit.physical_offset < self._feed.limits().min_offset
         except StoreDamaged:
-            return self._feed.holds_damaged(unit.physical_offset)
+            found = self._feed.log.peek(unit.physical_offset)
+            return isinstance(found, codec.Torn) and found.kind == "bad_crc"
         if is_lmq(queue.topic):
             place = lmq_offsets(record.topic, record.properties).get(queue.topic)
             return (place, record.size) == (position, unit.size)

@@ -284,8 +284,8 @@ class Dispatcher:
         self._settle()
         if self._feed.limits().epoch != self.epoch:
             return True
-        if self._feed.damage is not None:
-            return self._meet(self._feed.damage)
+        if self._feed.log.stopped is not None:
+            return self._meet(self._feed.log.stopped)
         self._publish(limits.readable)
         return True
 

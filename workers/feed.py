@@ -11,8 +11,9 @@ from node.runtime.state_page import STOPPING, LogPage, PageAbsent
 from node.store.checkpoints import load_epochs, load_floor, load_removed
 from node.store.condition import read_condition
 from node.store.file_cache import OpenFiles, see_all_damage
+from node.store.log import reader
 from node.store.log.end import find_tail
-from node.store.log.reader import Bounds, Damage, LogReader, columns_past_damage, next_record
+from node.store.log.reader import Bounds, Damage, LogReader
 from node.store.log.segments import SegmentList, list_folder
 from protocol.derived.removed import Removed
 from protocol.errors import StoreDamaged
@@ -72,14 +73,16 @@ class Feed(ABC):
         """Closes what is open."""
 
     def columns(self, start: int, stop: int) -> Iterator[RecordColumns]:
-        """The records that start in [start, stop), verified; `damage` is what ended it."""
+        """The records that start in [start, stop), verified; `log.stopped` is what ended it."""
         for columns in self.log.columns(start, stop, self.window_bytes):
             self._on_window()
             yield columns
 
     def past_damage(self, start: int, stop: int) -> Iterator[RecordColumns | Damage]:
         """As `columns`, but goes on after damage where the next record proves itself."""
-        for part in columns_past_damage(self.log, start, stop, window_bytes=self.window_bytes):
+        for part in reader.columns_past_damage(
+            self.log, start, stop, window_bytes=self.window_bytes
+        ):
             self._on_window()
             yield part
 
@@ -88,7 +91,7 @@ class Feed(ABC):
 
         `not_before`: the store time of the record before them.
         """
-        resumed = next_record(self.log, damage.position + 1, not_before)
+        resumed = reader.next_record(self.log, damage.position + 1, not_before)
         if resumed is None:
             return None
         return Damage(str(self.path_at(damage.position)), damage, resumed)
@@ -105,29 +108,15 @@ class Feed(ABC):
         """The records of [start, stop), verified; None unless they are few and together."""
         if stop - start > FEW_BYTES_MAX:
             return None
-        return self.log.few(start, stop, FEW_RECORDS_MAX)
-
-    @property
-    def damage(self) -> Torn | None:
-        """Where `columns` broke off, None when it came to its end."""
-        return self.log.stopped
+        return self.log.few(start, stop, FEW_RECORDS_MAX, reader.whole_record)
 
     def check(self, hint: str = "") -> None:
         """Raises StoreDamaged where `columns` broke off."""
-        damage = self.damage
+        damage = self.log.stopped
         if damage is not None:
             path = self.path_at(damage.position)
-            hint = hint + see_all_damage(path)
-            raise StoreDamaged(str(path), damage.position, damage.why, hint)
-
-    def record_at(self, offset: int) -> Record:
-        """One verified record. Raises NotFound, StoreDamaged."""
-        return self.log.record_at(offset)
-
-    def holds_damaged(self, offset: int) -> bool:
-        """Whether a record is there, in its place and whole but for its checksum."""
-        found = self.log.peek(offset)
-        return isinstance(found, Torn) and found.kind == "bad_crc"
+            found = hint + see_all_damage(path)
+            raise StoreDamaged(str(path), damage.position, damage.why, found)
 
     def path_at(self, offset: int) -> Path:
         """The segment that holds an offset, for messages."""

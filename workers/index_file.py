@@ -342,7 +342,7 @@ class IndexFiles(Handler):
         """True if the log's first record has keys. Without any file somebody deleted them then: the
         last one always stays."""
         try:
-            record = self._feed.record_at(min_offset)
+            record = self._feed.log.record_at(min_offset)
         except (NotFound, StoreDamaged):
             return False
         return bool(plain_index_keys(record.topic, record.unique_key, record.keys, ""))
@@ -360,7 +360,7 @@ class IndexFiles(Handler):
         offset = max(self._tail.physical_offset, 0)
         try:
             if self._tail.entries:
-                self._feed.record_at(offset)
+                self._feed.log.record_at(offset)
         except NotFound:
             if offset < self._feed.limits().min_offset:
                 return offset
@@ -405,7 +405,7 @@ class IndexFiles(Handler):
         """
         offset = int(self._folder.entries(name, kept, kept + 1)[0]["physical_offset"])
         try:
-            record = self._feed.record_at(offset)
+            record = self._feed.log.record_at(offset)
         except NotFound:
             return offset < self._feed.limits().min_offset
         except StoreDamaged:
@@ -434,7 +434,7 @@ class IndexFiles(Handler):
         if offset == header.end_physical_offset:
             return header.end_timestamp
         try:
-            return self._feed.record_at(offset).head.store_timestamp
+            return self._feed.log.record_at(offset).head.store_timestamp
         except NotFound:
             return header.begin_timestamp + 1000 * int(entry["time_diff_s"])
 

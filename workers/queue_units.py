@@ -232,7 +232,7 @@ class MissingUnits:
                 known[group.queue] = int(group.batch.queue_offset[0])
                 if not short:
                     return known
-        if short and self._feed.damage is not None:
+        if short and self._feed.log.stopped is not None:
             # What the damage hides may be what the snapshot counts.
             return {queue: following for queue, following in known.items() if queue not in short}
         return known

@@ -14,7 +14,7 @@ from protocol.errors import MqError
 from protocol.ids import Queue
 from protocol.names import SCHEDULE_TOPIC
 from protocol.record import codec
-from protocol.record.check import SealedRecord
+from protocol.record.check import SealedRecord, sealed_at
 
 TURN_BYTES_MAX = 64 * 1024
 TURN_RECORDS_MAX = 128
@@ -109,7 +109,7 @@ class TailCache:
         if is_large or end - self.begin > TAIL_BYTES_MAX:
             return None
         try:
-            records = store.log.few_sealed(self.end, end, TURN_RECORDS_MAX)
+            records = store.log.few(self.end, end, TURN_RECORDS_MAX, sealed_at)
         except MqError:
             return None
         if records is None or len(self._order) + len(records) > TAIL_RECORDS_MAX:

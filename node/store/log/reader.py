@@ -23,7 +23,7 @@ from node.store.log.segments import Segment, SegmentList
 from protocol.errors import NotFound, StoreDamaged
 from protocol.kernel.loader import Bytes
 from protocol.record import codec
-from protocol.record.check import SealedRecord, sealed_at
+from protocol.record.check import SealedRecord
 from protocol.record.columns import RecordColumns, scan
 
 WINDOW_BYTES = 1 << 20
@@ -110,7 +110,15 @@ class LogReader:
         segment = self.segment_at(offset)
         view = segment.view()
         position = offset - segment.start
-        self._check_head(segment, view, position, size)
+        found = f"{size} bytes are no record" if size < codec.SHORT_HEAD.size else ""
+        if not found:
+            total, magic, place = _HEAD(view, position)
+            if (total, place) != (size, offset) or magic not in (codec.MAGIC_V1, codec.MAGIC_V2):
+                found = (
+                    f"size {total}, magic {magic:08x}, place {place} where {size} bytes should be"
+                )
+        if found:
+            raise StoreDamaged(str(segment.path), offset, found, see_all_damage(segment.path))
         return view[position : position + size]
 
     def payload(self, offsets: Sequence[int], sizes: Sequence[int]) -> tuple[bytes, int]:
@@ -144,20 +152,6 @@ class LogReader:
         if run_end > run_start:
             pieces.append(view[run_start - start : run_end - start])
         return b"".join(pieces), count
-
-    def _check_head(self, segment: Segment, view: memoryview, position: int, size: int) -> None:
-        if size < codec.SHORT_HEAD.size:
-            raise self._damage(segment, position, f"{size} bytes are no record")
-        total, magic, place = _HEAD(view, position)
-        is_there = total == size and place == segment.start + position
-        if not is_there or magic not in (codec.MAGIC_V1, codec.MAGIC_V2):
-            found = f"size {total}, magic {magic:08x}, place {place} where {size} bytes should be"
-            raise self._damage(segment, position, found)
-
-    @staticmethod
-    def _damage(segment: Segment, position: int, found: str) -> StoreDamaged:
-        hint = see_all_damage(segment.path)
-        return StoreDamaged(str(segment.path), segment.start + position, found, hint)
 
     def peek(self, offset: int) -> codec.Record | codec.Filler | codec.Torn:
         """Decodes what is at an offset of the log. Raises NotFound outside it."""
@@ -203,26 +197,14 @@ class LogReader:
             raise NotFound(f"no record starts at offset {offset}: {found.why}", _ID_HINT)
         return found if isinstance(found, codec.Record) else self.record_at(offset)
 
-    def few(self, start: int, stop: int, count_max: int) -> list[codec.Record] | None:
-        """The records of [start, stop), verified: faster than columns for a few.
+    def few(
+        self, start: int, stop: int, count_max: int, read: Callable[[bytes, int, int], Few | None]
+    ) -> list[Few] | None:
+        """The records of [start, stop), verified by `read`: faster than columns for a few.
 
         A record must start at `start`, and one must end at `stop`. None for more than `count_max`
         records, or anything else: then the caller reads columns, which report what is there.
         """
-
-        def record_at(data: bytes, position: int, offset: int) -> codec.Record | None:
-            found = codec.decode(data, position, offset)
-            return found if isinstance(found, codec.Record) else None
-
-        return self._few(start, stop, count_max, record_at)
-
-    def few_sealed(self, start: int, stop: int, count_max: int) -> list[SealedRecord] | None:
-        """As `few`, but with only the queue and the number of each record decoded."""
-        return self._few(start, stop, count_max, sealed_at)
-
-    def _few(
-        self, start: int, stop: int, count_max: int, read: Callable[[bytes, int, int], Few | None]
-    ) -> list[Few] | None:
         segment = self.segment_at(start)
         if stop > min(segment.end, self.bounds.end):
             return None
@@ -272,6 +254,12 @@ class LogReader:
                 case codec.Torn(kind=kind, why=why):
                     self.stopped = codec.Torn(position + found.end, kind, why)
                     return
+
+
+def whole_record(data: bytes, position: int, offset: int) -> codec.Record | None:
+    """For `LogReader.few`, which reads faster with `sealed_at`: only queue and number are decoded."""
+    found = codec.decode(data, position, offset)
+    return found if isinstance(found, codec.Record) else None
 
 
 def _stated_size(data: bytes) -> int:

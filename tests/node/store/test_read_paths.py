@@ -153,9 +153,9 @@ def feed(_store: StoppedStore, case: Case) -> None:
     for _ in worker.columns(limits.min_offset, limits.readable):
         pass
     worker.close()
-    assert worker.damage is None or worker.damage.position == case.record.physical_offset
-    if worker.damage is not None:
-        raise StoreDamaged(str(worker.path_at(worker.damage.position)), worker.damage.position, "")
+    assert worker.log.stopped is None or worker.log.stopped.position == case.record.physical_offset
+    if worker.log.stopped is not None:
+        raise StoreDamaged(str(worker.path_at(worker.log.stopped.position)), worker.log.stopped.position, "")
 
 
 WAYS: list[Callable[[StoppedStore, Case], object]] = [
