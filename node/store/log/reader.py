@@ -257,7 +257,7 @@ class LogReader:
 
 
 def whole_record(data: bytes, position: int, offset: int) -> codec.Record | None:
-    """For `LogReader.few`, which reads faster with `sealed_at`: only queue and number are decoded."""
+    """For `LogReader.few`; `sealed_at` is faster, as it decodes only queue and number."""
     found = codec.decode(data, position, offset)
     return found if isinstance(found, codec.Record) else None
 

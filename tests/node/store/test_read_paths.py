@@ -153,9 +153,10 @@ def feed(_store: StoppedStore, case: Case) -> None:
     for _ in worker.columns(limits.min_offset, limits.readable):
         pass
     worker.close()
-    assert worker.log.stopped is None or worker.log.stopped.position == case.record.physical_offset
-    if worker.log.stopped is not None:
-        raise StoreDamaged(str(worker.path_at(worker.log.stopped.position)), worker.log.stopped.position, "")
+    stopped = worker.log.stopped
+    assert stopped is None or stopped.position == case.record.physical_offset
+    if stopped is not None:
+        raise StoreDamaged(str(worker.path_at(stopped.position)), stopped.position, "")
 
 
 WAYS: list[Callable[[StoppedStore, Case], object]] = [
