@@ -1,7 +1,6 @@
 """Where a worker's log comes from: a running writer's state page, or a store at rest."""
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -46,10 +45,11 @@ class LogBounds(NamedTuple):
     """The number of the note of removed topics."""
 
 
-class Feed(ABC):
+class Feed:
     """The log as a handler and the dispatch loop see it."""
 
     log: LogReader
+    _limits: LogBounds
     removed: Removed
     """The topics that were removed, as of the last `limits`: their records get no units."""
     window_bytes = WINDOW_BYTES
@@ -59,18 +59,19 @@ class Feed(ABC):
         """`on_window` is called before each window, to show life."""
         self._folder = root / COMMIT_LOG_DIR
         self._on_window = on_window
+        self._files = OpenFiles(FEED_FILES_MAX)
 
-    @abstractmethod
     def limits(self) -> LogBounds:
         """The present ends; what is read afterwards stays within them."""
+        return self._limits
 
-    @abstractmethod
     def peek(self) -> LogBounds:
         """The present ends, and nothing else changes: for another thread."""
+        return self._limits
 
-    @abstractmethod
     def close(self) -> None:
         """Closes what is open."""
+        self._files.close()
 
     def columns(self, start: int, stop: int) -> Iterator[RecordColumns]:
         """The records that start in [start, stop), verified; `log.stopped` is what ended it."""
@@ -131,7 +132,6 @@ class RestingFeed(Feed):
         super().__init__(root, on_window)
         listing = list_folder(self._folder)
         listing.check()
-        self._files = OpenFiles(FEED_FILES_MAX)
         segments = SegmentList(self._folder, listing, self._files)
         condition = read_condition(root)
         self.removed = condition.removed
@@ -146,15 +146,6 @@ class RestingFeed(Feed):
             removals=self.removed.number,
         )
 
-    def limits(self) -> LogBounds:
-        return self._limits
-
-    def peek(self) -> LogBounds:
-        return self._limits
-
-    def close(self) -> None:
-        self._files.close()
-
 
 class LiveFeed(Feed):
     """The log of a running writer. Raises FileNotFoundError while no writer ever ran."""
@@ -166,7 +157,6 @@ class LiveFeed(Feed):
         self._page_look_at = 0.0
         self._limits = LogBounds(0, 0, 0, 0)
         self.removed = load_removed(root)
-        self._files = OpenFiles(FEED_FILES_MAX)
 
     def peek(self) -> LogBounds:
         try:
@@ -237,4 +227,4 @@ class LiveFeed(Feed):
 
     def close(self) -> None:
         self._page.close()
-        self._files.close()
+        super().close()

@@ -234,6 +234,16 @@ def _sealed(data: bytes) -> SealedText | None:
     return SealedText(text, None) if found is None else SealedText(text[: found.start()], found[1])
 
 
+def _load(
+    root: Path,
+    path: Path,
+    parse: Callable[[str], _T],
+    bytes_max: int = store_paths.SMALL_FILE_BYTES_MAX,
+) -> _T | None:
+    text = unseal(root, path, bytes_max)
+    return None if text is None else _parsed(path, parse, text)
+
+
 def _parsed(path: Path, parse: Callable[[str], _T], text: str) -> _T:
     """Parses a text with a good CRC. Raises StoreDamaged if it makes no sense."""
     try:
@@ -265,9 +275,8 @@ def save_progress(root: Path, worker: str, progress: WorkerCheckpoint) -> None:
 
 def load_progress(root: Path, worker: str) -> WorkerCheckpoint | None:
     """A worker's checkpoint; None if there is none to trust. Raises StoreDamaged."""
-    path = own_dir(root) / PROGRESS_DIR / worker
-    text = unseal(root, path)
-    return None if text is None else WorkerCheckpoint(*_parsed(path, _two_numbers, text))
+    found = _load(root, own_dir(root) / PROGRESS_DIR / worker, _two_numbers)
+    return None if found is None else WorkerCheckpoint(*found)
 
 
 def list_progress(root: Path) -> dict[str, WorkerCheckpoint]:
@@ -290,9 +299,8 @@ def remove_progress(root: Path, worker: str) -> None:
 
 def load_epochs(root: Path) -> list[EpochLine]:
     """The epochs, oldest first; empty if Keelog never wrote here. Raises StoreDamaged."""
-    path = own_dir(root) / EPOCHS_FILE
-    text = unseal(root, path, store_paths.EPOCHS_FILE_BYTES_MAX)
-    return [] if text is None else _parsed(path, _epoch_lines, text)
+    path, bytes_max = own_dir(root) / EPOCHS_FILE, store_paths.EPOCHS_FILE_BYTES_MAX
+    return _load(root, path, _epoch_lines, bytes_max) or []
 
 
 def _epoch_lines(text: str) -> list[EpochLine]:
@@ -370,9 +378,7 @@ def save_tails(root: Path, tails: Tails) -> None:
 
 def load_tails(root: Path) -> Tails | None:
     """The snapshot of the queues' ends; None if there is none to trust. Raises StoreDamaged."""
-    path = own_dir(root) / TAILS_FILE
-    text = unseal(root, path, store_paths.QUEUES_FILE_BYTES_MAX)
-    return None if text is None else _parsed(path, _tails, text)
+    return _load(root, own_dir(root) / TAILS_FILE, _tails, store_paths.QUEUES_FILE_BYTES_MAX)
 
 
 def _tails(text: str) -> Tails:
