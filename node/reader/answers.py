@@ -90,23 +90,19 @@ def get(store: RunningStore, tail: TailCache, wanted: Get) -> Answer:
         case requests.GetByOffset(offset):
             raw = store.look_up(offset).raw
         case requests.GetById(message_id):
-            raw = _by_id(store, message_id).raw
+            record = store.look_up(parse_offset_message_id(message_id)[1])
+            if record.message_id != message_id.upper():
+                raise errors.NotFound(
+                    f"no record has the id {message_id}: at its place is {record.message_id}",
+                    "ask the node that stored it",
+                )
+            raw = record.raw
         case requests.GetByKey():
             raw = _by_key(store, wanted).raw
         case requests.GetByQueue(topic, queue_id, offset, generation):
             store.removed.check_place(topic, generation)
             raw = tail.record(Queue(topic, queue_id), offset) or _by_queue(store, wanted).raw
     return Answer({"size": len(raw)}, raw)
-
-
-def _by_id(store: RunningStore, message_id: str) -> Record:
-    record = store.look_up(parse_offset_message_id(message_id)[1])
-    if record.message_id != message_id.upper():
-        raise errors.NotFound(
-            f"no record has the id {message_id}: at its place is {record.message_id}",
-            "ask the node that stored it",
-        )
-    return record
 
 
 def _by_key(store: RunningStore, wanted: requests.GetByKey) -> Record:

@@ -116,7 +116,9 @@ def read_condition(root: Path, strict: bool = True) -> Condition:
             next_offset = removed.next_offsets(tails.at, tails.next_offset)
             tails = tails._replace(next_offset=next_offset)
         progress = read_own(checkpoints.list_progress, {})
-        owner = read(lambda: _last_line(root, epochs), None)
+        # Later lines are of starts that were killed before their first append.
+        last_epoch = read(lambda: checkpoints.load_owner(root), None)
+        owner = next((line for line in epochs if line.epoch == last_epoch), None)
         vouched = max(epochs[-1].start if epochs else 0, tails.at if tails is not None else 0)
         return Condition(
             is_ours=is_ours,
@@ -133,15 +135,6 @@ def read_condition(root: Path, strict: bool = True) -> Condition:
         )
     except OSError as error:
         refuse(checkpoints.own_dir(root), error)
-
-
-def _last_line(root: Path, epochs: list[checkpoints.EpochLine]) -> checkpoints.EpochLine | None:
-    """The epoch of the last writer that appended, if it was ours.
-
-    Later lines are of starts that were killed before their first append.
-    """
-    owner = checkpoints.load_owner(root)
-    return next((line for line in epochs if line.epoch == owner), None)
 
 
 def _done(

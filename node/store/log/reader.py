@@ -9,6 +9,7 @@ it contains, its lengths and its checksum. After the log's real end there may be
 a broker cut off without wiping them: their store times are before that of the last good record.
 """
 
+import re
 import struct
 import weakref
 from collections import deque
@@ -40,9 +41,10 @@ _ID_HINT = "look for the message by one of its keys: keelog msg find --topic T -
 _PEEK_BYTES, _PAGE_BYTES = 1024, 4096
 _HEAD = struct.Struct(">iI20xq").unpack_from
 """TOTALSIZE, MAGICCODE and PHYSICALOFFSET."""
-_MAGICS = tuple(magic.to_bytes(4, "big") for magic in (codec.MAGIC_V1, codec.MAGIC_V2))
-_MAGIC_AT = 4
-_MAGIC_END = _MAGIC_AT + len(_MAGICS[0])
+_MAGIC = re.compile(
+    b"|".join(re.escape(one.to_bytes(4, "big")) for one in (codec.MAGIC_V1, codec.MAGIC_V2))
+)
+_MAGIC_AT, _MAGIC_END = 4, 8
 
 
 @dataclass(slots=True)
@@ -249,7 +251,15 @@ class LogReader:
                     position = segment.end
                 case codec.Torn(kind="cut") if found.end:
                     position += found.end
-                case codec.Torn(kind="cut") if len(data) < (size := _stated_size(data)) <= left:
+                case codec.Torn(kind="cut") if (
+                    len(data)
+                    < (
+                        size := max(
+                            int.from_bytes(data[:4], "big", signed=True), codec.FILLER_BYTES
+                        )
+                    )
+                    <= left
+                ):
                     wanted = size
                 case codec.Torn(kind=kind, why=why):
                     self.stopped = codec.Torn(position + found.end, kind, why)
@@ -260,10 +270,6 @@ def whole_record(data: bytes, position: int, offset: int) -> codec.Record | None
     """For `LogReader.few`; `sealed_at` is faster, as it decodes only queue and number."""
     found = codec.decode(data, position, offset)
     return found if isinstance(found, codec.Record) else None
-
-
-def _stated_size(data: bytes) -> int:
-    return max(int.from_bytes(data[:4], "big", signed=True), codec.FILLER_BYTES)
 
 
 def _below(columns: RecordColumns, stop: int) -> RecordColumns:
@@ -353,21 +359,12 @@ def _magic_places(log: LogReader, position: int, stop: int) -> Iterator[int]:
     while position < stop:
         count = min(window, stop - position)
         data = segment.read(position - segment.start, count)
-        found = {at for magic in _MAGICS for at in _find_all(data, magic)}
-        for at in sorted(found):
-            if at >= _MAGIC_AT:
-                yield position + at - _MAGIC_AT
+        for found in _MAGIC.finditer(data, _MAGIC_AT):
+            yield position + found.start() - _MAGIC_AT
         if count < window:
             return
         position += count - (_MAGIC_END - 1)  # a code may lie across two windows
         window = min(4 * window, WINDOW_BYTES)
-
-
-def _find_all(data: bytes, wanted: bytes) -> Iterator[int]:
-    at = data.find(wanted)
-    while at >= 0:
-        yield at
-        at = data.find(wanted, at + 1)
 
 
 class Buffers:

@@ -277,14 +277,14 @@ def _newest_run(folder: Path, listing: Listing, files: OpenFiles) -> tuple[Listi
     ]
     if len(runs) < 2:
         return listing, []
-    newest = next((run for run in reversed(runs) if _holds_a_record(folder, run, files)), runs[-1])
+    newest = runs[-1]
+    for run in reversed(runs):
+        segments = SegmentList(folder, run, files)
+        reader = LogReader(segments, Bounds(segments.start, segments.end))
+        if next_record(reader, segments.start) is not None:
+            newest = run
+            break
     return newest, [run for run in runs if run is not newest]
-
-
-def _holds_a_record(folder: Path, run: Listing, files: OpenFiles) -> bool:
-    segments = SegmentList(folder, run, files)
-    reader = LogReader(segments, Bounds(segments.start, segments.end))
-    return next_record(reader, segments.start) is not None
 
 
 @dataclass(slots=True)

@@ -249,7 +249,9 @@ class QueueCheck:
         counts = np.diff(np.append(starts, len(numbers)))
         for row, count in zip(starts[:ALIKE_MAX].tolist(), counts.tolist(), strict=False):
             place = _UnitPlace(queue, int(numbers[row]), int(offsets[row]))
-            severity = self._severity(self._has_file(queue, place.number))
+            seen = self.seen_of(queue)
+            has_file = seen is None or seen.files.first <= place.number < seen.files.capacity_end
+            severity = self._severity(has_file)
             detail = "no unit for a record"
             self._add(severity, "unit_missing", place, detail, count=count)
         more = len(starts) - ALIKE_MAX
@@ -276,11 +278,6 @@ class QueueCheck:
         """Of missing units: a node's next start makes deleted files anew, and so do those after a
         crash; what a broker left is another matter."""
         return "warning" if self._store.condition.is_ours and not has_file else self._lenient
-
-    def _has_file(self, queue: Queue, number: int) -> bool:
-        """True if the file that would hold a unit is there."""
-        seen = self.seen_of(queue)
-        return seen is None or seen.files.first <= number < seen.files.capacity_end
 
     def folders(self, requests: DispatchRequests) -> None:
         """Reports queues that have records and no files. The records may be damaged: the first one
