@@ -164,11 +164,11 @@ class WorkerStats:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSite:
-    """Which worker this is: its store, its slot, its pages if others look at it."""
+    """Which worker this is: its store, its slot, its pages."""
 
     root: Path
     slot: str
-    page: WorkerPage | None = None
+    page: WorkerPage
     stats: WorkerStats | None = None
 
 
@@ -189,7 +189,7 @@ class Dispatcher:
         pause: Callable[[float], None] = time.sleep,
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.place = place
+        self._place, self._page = place, place.page
         self.done = 0
         self.saved = 0
         self.epoch = 0
@@ -230,7 +230,8 @@ class Dispatcher:
             try:
                 self.done = min(self._handler.resume_from(), limits.readable)
             except StoreDamaged:
-                self._begin_epoch(limits.epoch, min(self._handler.applied, limits.readable), 0)
+                applied = min(self._handler.applied, limits.readable)
+                self._page.begin_epoch(limits.epoch, dispatched=applied, saved=0)
                 raise
             if self._feed.limits().epoch == limits.epoch:
                 break
@@ -240,12 +241,8 @@ class Dispatcher:
         now = time.monotonic()
         self._flushed_at = self._flush_loop.turned_at = self._flush_loop.thorough_at = now
         self._saved_records = self.records
-        self._begin_epoch(self.epoch, self.done, self.saved)
-        self._show(state=RUNNING)
-
-    def _begin_epoch(self, epoch: int, dispatched: int, saved: int) -> None:
-        if self.place.page is not None:
-            self.place.page.begin_epoch(epoch, dispatched=dispatched, saved=saved)
+        self._page.begin_epoch(self.epoch, dispatched=self.done, saved=self.saved)
+        self._page.publish(state=RUNNING)
 
     def turn(self) -> bool:
         """Dispatches what is readable, until it is time to stop; returns whether there was any.
@@ -341,15 +338,15 @@ class Dispatcher:
         """What was read is written; the log goes on when it can be opened again."""
         self._settle()
         log.warning("waits for the log", extra=fields(offset=self.done, why=error))
-        self._show(state=NO_RESOURCES_STATE)
+        self._page.publish(state=NO_RESOURCES_STATE)
         self._flush_if_due()
         self._pause(SHORTAGE_RETRY_S)
-        self._show(state=RUNNING)
+        self._page.publish(state=RUNNING)
         return False
 
     def finish(self) -> None:
         """What is readable, for FINISH_S_MAX at most; then everything is synced and saved."""
-        self._show(state=STOPPING)
+        self._page.publish(state=STOPPING)
         deadline = time.monotonic() + FINISH_S_MAX
         self._is_over = lambda: time.monotonic() >= deadline
         while not self._is_over() and self.turn():
@@ -395,12 +392,12 @@ class Dispatcher:
                     is_full = error.errno in DISK_FULL
                     found = fields(offset=self.done, why=error)
                     log.warning("waits for room or a free descriptor", extra=found)
-                    self._show(state=DISK_FULL_STATE if is_full else NO_RESOURCES_STATE)
+                    self._page.publish(state=DISK_FULL_STATE if is_full else NO_RESOURCES_STATE)
                 waited = True
             self._pause(SHORTAGE_RETRY_S)
         if waited:
             log.info("goes on")
-            self._show(state=RUNNING)
+            self._page.publish(state=RUNNING)
 
     def _advance(self, end: int, records: int) -> None:
         """Notes that `records` more are applied, up to `end`."""
@@ -408,13 +405,9 @@ class Dispatcher:
         self._applied = end
         self._publish(end)
 
-    def _show(self, **numbers: int) -> None:
-        if self.place.page is not None:
-            self.place.page.publish(**numbers)
-
     def _publish(self, done: int) -> None:
         self.done = done
-        self._show(dispatched=done, records=self.records)
+        self._page.publish(dispatched=done, records=self.records)
 
     # Syncing: in a thread, so that a slow disk never holds up what readers wait for.
 
@@ -451,8 +444,8 @@ class Dispatcher:
                 log.warning("not synced for now", extra=fields(why=error))
                 return 0
             ended = time.monotonic()
-            if self.place.stats is not None:
-                self.place.stats.flushed(int((ended - begun) * 1e9))
+            if self._place.stats is not None:
+                self._place.stats.flushed(int((ended - begun) * 1e9))
             self._rests_until = ended + min(FLUSH_RESTS * (ended - begun), FLUSH_REST_S_MAX)
             limits = self._feed.peek()
             if limits.epoch != epoch or min(synced, limits.flushed) <= self.saved:
@@ -472,7 +465,7 @@ class Dispatcher:
         self.saved = max(self.saved, saved)
         if self.saved >= self._begun[0]:
             self._saved_records = self._begun[1]
-        self._show(saved=self.saved)
+        self._page.publish(saved=self.saved)
 
     def _save(self, synced: int, limits: LogBounds) -> int:
         """Vouches for what is synced here and durable in the log; returns up to where.
@@ -483,7 +476,9 @@ class Dispatcher:
         if limits.epoch == 0:
             return 0
         try:
-            save_progress(self.place.root, self.place.slot, WorkerCheckpoint(limits.epoch, offset))
+            save_progress(
+                self._place.root, self._place.slot, WorkerCheckpoint(limits.epoch, offset)
+            )
         except OSError as error:
             if error.errno not in PASSING:
                 raise

@@ -141,27 +141,6 @@ class IndexWriter:
             if entry.size == 0:
                 self.remove(entry.name)
 
-    def open_last(self, name: str) -> IndexState:
-        """A whole file, to go on writing."""
-        header = self.header(name)
-        return IndexState(
-            name,
-            header._replace(index_count=index_build.next_entry(header)),
-            self.slots(name),
-            True,
-        )
-
-    def next_file(
-        self, last_name: str | None, last_header: IndexHeader, store_timestamp: int
-    ) -> IndexState:
-        """The file after the last one, if there is one; it is made by its first `write`."""
-        return IndexState(
-            name=next_index_file_name(store_timestamp, last_name),
-            header=index_build.rolled_header(last_header),
-            slots=np.zeros(self.geometry.slot_count, _SLOT_DTYPE),
-            is_made=False,
-        )
-
     def kept_entries(self, name: str, limit: int) -> int:
         """How many entries may name records below log offset `limit`.
 
@@ -421,7 +400,9 @@ class IndexFiles(Handler):
     def _open(self, names: list[str], kept: int) -> None:
         name = names[-1]
         if self._folder.is_whole(name, kept):
-            self._state = self._folder.open_last(name)
+            header = self._folder.header(name)
+            header = header._replace(index_count=index_build.next_entry(header))
+            self._state = IndexState(name, header, self._folder.slots(name), True)
         else:
             self._state = self._folder.cut(name, kept, self._end_timestamp(name, kept))
         self._tail = self._last_record(names, kept)
@@ -505,9 +486,11 @@ class IndexFiles(Handler):
         header = index_build.EMPTY_HEADER if state is None else state.header
         while len(batch.key_hash):
             if state is None or not index_build.free_entries(header, geometry):
-                name = None if state is None else state.name
-                state = self._folder.next_file(name, header, int(batch.store_timestamp[0]))
-                header = state.header
+                # It is made by its first `write`.
+                last = None if state is None else state.name
+                name = next_index_file_name(int(batch.store_timestamp[0]), last)
+                header = index_build.rolled_header(header)
+                state = IndexState(name, header, np.zeros(geometry.slot_count, _SLOT_DTYPE), False)
             put = index_build.put_keys(header, geometry, state.slots, batch)
             plans.append((state, put))
             header = put.header

@@ -21,7 +21,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
-from types import MappingProxyType
 from typing import Any
 
 from node.reader.answers import Answer, look_again
@@ -64,7 +63,7 @@ _AheadPlace = tuple[Queue, int]
 HELD_STREAMS_MAX = 40_000
 """While more pulls are held, each gets one answer: streams leave room for pulls that wait."""
 
-AT_ONCE: Mapping[str, Any] = MappingProxyType({})
+AT_ONCE: Mapping[str, Any] = {}
 """Of an answer to a pull that was not held."""
 
 SCANS_AT_ONCE = 64
@@ -279,7 +278,8 @@ class PullDesk:
         if self.trouble is not None:
             raise self.trouble
         store, tail = self.store, self.tail
-        store.removed.check_place(wanted.queue.topic, wanted.generation)
+        if store.removed.topics:
+            store.removed.check_place(wanted.queue.topic, wanted.generation)
         held = Held(peer, number, wanted, now + wanted.wait_ms / 1000, wanted.offset)
         found = self._ahead.answer(store, wanted, tail.ends.get(wanted.queue, 0))
         if found is not None:

@@ -238,13 +238,7 @@ def read_frame(descriptor: int, path: Path, frame: Frame) -> bytes:
 
 def save_journal(root: Path, batch: StagedBatch, journal: Journal) -> None:
     """Replaces the journal of a batch, durably."""
-    document = {
-        "offset": journal.offset,
-        "position": journal.position,
-        "final": journal.final,
-        "parts": journal.parts,
-    }
-    text = json.dumps(document, separators=(",", ":")) + "\n"
+    text = json.dumps(journal._asdict(), separators=(",", ":")) + "\n"
     save_sealed(root, journal_path(root, batch), text)
 
 
