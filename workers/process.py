@@ -224,7 +224,12 @@ class _Worker:
         except dispatch.Stopped:
             dispatcher.close()
         except dispatch.FilesLost as lost:
-            return self._end_without_files(str(lost), dispatcher, handler)
+            dispatcher.await_flush()
+            handler.disown_lost()
+            event = "files are lost: the process ends, the next makes them anew"
+            log.error(event, extra=fields(why=lost))  # noqa: TRY400
+            process.report_end(self._child.ready_fd, f"files are lost: {lost}")
+            return process.EXIT_FAILED
         except CorruptError as error:
             # All before the damage is kept; starting again cannot help.
             dispatcher.close()
@@ -234,23 +239,6 @@ class _Worker:
             feed.close()
         self._page.publish(state=STOPPED)
         return process.EXIT_OK
-
-    def _end_without_files(
-        self, why: str, dispatcher: dispatch.Dispatcher, handler: dispatch.Handler
-    ) -> int:
-        dispatcher.await_flush()
-        handler.disown_lost()
-        event = "files are lost: the process ends, the next makes them anew"
-        log.error(event, extra=fields(why=why))
-        process.report_end(self._child.ready_fd, f"files are lost: {why}")
-        return process.EXIT_FAILED
-
-    def _look_at_files(self, handler: dispatch.Handler, now: float) -> None:
-        """Raises FilesLost: nobody else reads what would be written into files without a name."""
-        if now >= self._files_look_at:
-            self._files_look_at = now + FILES_LOOK_S
-            if lost := handler.lost_files():
-                raise dispatch.FilesLost(lost)
 
     def _follow(
         self, dispatcher: dispatch.Dispatcher, feed: Feed, handler: dispatch.Handler
@@ -278,7 +266,11 @@ class _Worker:
             if topics is not None:
                 # Here alone: within a turn a queue that is being rebuilt has no end.
                 topics.look(now, dispatcher.records)
-            self._look_at_files(handler, now)
+            if now >= self._files_look_at:
+                self._files_look_at = now + FILES_LOOK_S
+                if lost := handler.lost_files():
+                    # Nobody else reads what would be written into files without a name.
+                    raise dispatch.FilesLost(lost)
             self._sleep(pace, dispatcher.done, feed, now)
             self._beat()
         if self._child.ready_fd is not None:
@@ -286,8 +278,14 @@ class _Worker:
 
     def _turn(self, dispatcher: dispatch.Dispatcher, feed: Feed) -> bool:
         """In another thread when it gives way: without privileges nobody takes back niceness."""
+
+        def nicely() -> bool:
+            with suppress(PermissionError):  # where a container forbids the call
+                os.nice(NICE)  # of this thread alone
+            return dispatcher.turn()
+
         if gives_way(feed.peek().readable - dispatcher.done):
-            return dispatch.begin(lambda: _nicely(dispatcher), "turn").result()
+            return dispatch.begin(nicely, "turn").result()
         return dispatcher.turn()
 
     def _outlast_writer(self, dispatcher: dispatch.Dispatcher) -> None:
@@ -372,12 +370,6 @@ class _Worker:
             self._show_growth(self._dispatcher.epoch, self._handler.units)
         if self._stop.is_set and (self._dispatcher is None or self._dispatcher.is_resuming):
             raise dispatch.Stopped
-
-
-def _nicely(dispatcher: dispatch.Dispatcher) -> bool:
-    with suppress(PermissionError):  # where a container forbids the call
-        os.nice(NICE)  # of this thread alone
-    return dispatcher.turn()
 
 
 def _writer_lives(root: Path) -> bool:

@@ -196,7 +196,8 @@ class IndexFolder:
 
         Skips empty files too: a power loss may keep a name and lose the bytes.
         """
-        return [entry.name for entry in list_index_files(self.path) if entry.size]
+        entries = list_index_names(self.path)
+        return [entry.name for entry in entries if entry.is_file and entry.size]
 
     def check_readable(self) -> None:
         """Reads every file once by `pread`; call it before reading all of them through maps.
@@ -312,18 +313,15 @@ class IndexReader:
         for file in reversed(self.files()):
             if after is not None and file.name > after.file:
                 continue
-            if not is_any_time and not _overlaps(file.stated_header, begin, end):
-                continue
+            if not is_any_time:
+                header = file.stated_header
+                is_older = header.end_timestamp + CLOCK_SLACK_MS < begin
+                if is_older or header.begin_timestamp - CLOCK_SLACK_MS > end:
+                    continue
             start = after.entry if after is not None and file.name == after.file else None
             for entry in file.chain(wanted, start):
                 if entry.number != start:
                     yield Candidate(file.name, entry.number, entry.physical_offset)
-
-
-def _overlaps(header: IndexHeader, begin: int, end: int) -> bool:
-    """Whether a file may have store times in [`begin`, `end`]."""
-    is_older = header.end_timestamp + CLOCK_SLACK_MS < begin
-    return not is_older and header.begin_timestamp - CLOCK_SLACK_MS <= end
 
 
 def list_index_names(folder: Path) -> list[FolderEntry]:
@@ -332,11 +330,6 @@ def list_index_names(folder: Path) -> list[FolderEntry]:
     Raises StorePermission.
     """
     return [entry for entry in list_entries(folder) if is_index_file_name(entry.name)]
-
-
-def list_index_files(folder: Path) -> list[FolderEntry]:
-    """The entries that are files. Raises StorePermission."""
-    return [entry for entry in list_index_names(folder) if entry.is_file]
 
 
 def check_index_names(folder: Path) -> list[FolderEntry]:
