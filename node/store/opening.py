@@ -11,6 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -251,18 +252,48 @@ class StoppedStore(Store):
         on_disk = folder.open(folder.names())
         if not self.settings.message_index_enable:
             return on_disk
-        settings = self.settings
-        rules = replay.IndexRules(
-            folder.geometry, settings.index_tags_enable, settings.delay_levels_ms
-        )
         queued_end = max((queue.log_end for queue in self._covered.values()), default=-1)
-        return replay.recovered_index(on_disk, self.log, self.condition, rules, queued_end)
+        known = on_disk, self.log, self.condition, queued_end
+        return replay.recovered_index(*known, folder.geometry, self.settings)
+
+
+@dataclass(slots=True)
+class _Shard:
+    """What the store knows of one queue worker, as of the last `refresh`."""
+
+    end: int = 0
+    """The log offset below which the units of its queues are valid."""
+    seen: tuple[int, bool] = 0, True
+    """Its process id, and whether it is still resuming."""
+    damaged_at: int | None = None
+    """The log offset where it stopped before damage; None if it did not."""
+    turn: int = 0
+    """Rises when units that were read may have been taken back."""
+
+    def follow(self, state: state_page.LogState, page: state_page.WorkerPage | None) -> None:
+        """Takes in what the worker's page says."""
+        if page is None:
+            self.end = 0
+            return
+        try:
+            worker = page.read()
+        except state_page.PageAbsent:
+            return
+        end = state_page.visible_end(state, worker) if worker.epoch else self.end
+        # A page of another epoch may be from before a repair.
+        is_damaged = worker.state == state_page.DAMAGED and worker.epoch == state.epoch
+        self.damaged_at = worker.damaged_at if is_damaged else None
+        seen = worker.pid, worker.state == state_page.STARTING or worker.epoch != state.epoch
+        if end < self.end or seen != self.seen:
+            # A worker that resumes takes back the units that it cannot vouch for.
+            self.turn += 1
+        self.end, self.seen = end, seen
 
 
 class _OpenQueue(NamedTuple):
     """The reader of a queue, and the turn of its shard in which it was opened."""
 
-    shard: int
+    shard: _Shard
     turn: int
     reader: queue_files.QueueReader
 
@@ -285,18 +316,11 @@ class RunningStore(Store):
     ) -> None:
         super().__init__(root, settings, files)
         self._flushed_only = flushed_only
-        self._shards = shards
         self.pages = state_page.StatePages(root, shards)
         self._readers: dict[Queue, _OpenQueue] = {}
-        self._ends: list[int] = [0] * shards
+        self._known = [_Shard() for _ in range(shards)]
         self.followed = 0
         """The log offset below which all queues can be read, as of the last `refresh`."""
-        self._workers_seen: list[tuple[int, bool]] = [(0, True)] * shards
-        """Process id of each worker, and whether it is still resuming."""
-        self._damaged_at: list[int | None] = [None] * shards
-        """The log offset where each worker stopped before damage; None if it did not."""
-        self._turns: list[int] = [0] * shards
-        """Rises when a worker may have taken back units that were read."""
         self.epoch = 0
         """The writer's epoch as of the last `refresh`; 0 until a writer has published one."""
         self.removed = load_removed(root)
@@ -335,16 +359,20 @@ class RunningStore(Store):
         self._follow_log(state)
         if state.removals != self.removed.number:
             self.removed = load_removed(self.root)
-            self._turns = [turn + 1 for turn in self._turns]
-        for shard in range(self._shards):
-            self._ends[shard] = self._end_of(shard, state)
-        self.followed = min(self._ends)
+            self._begin_turn()
+        for number, shard in enumerate(self._known):
+            shard.follow(state, self.pages.worker(number))
+        self.followed = min(shard.end for shard in self._known)
         self._seen = raw
+
+    def _begin_turn(self) -> None:
+        for shard in self._known:
+            shard.turn += 1
 
     def _follow_log(self, state: state_page.LogState) -> None:
         if state.epoch != self.epoch:
             self.epoch = state.epoch
-            self._turns = [turn + 1 for turn in self._turns]
+            self._begin_turn()
             # A segment that recovery removed may have come back as another file of the same name.
             self.log.segments.forget_above(state.epoch_start)
             self.log.segments.refresh(state.min_offset)
@@ -356,29 +384,12 @@ class RunningStore(Store):
                 queue.reader.drop_vanished()
         bounds.start, bounds.end = state.min_offset, state.readable
 
-    def _end_of(self, shard: int, state: state_page.LogState) -> int:
-        page = self.pages.worker(shard)
-        if page is None:
-            return 0
-        try:
-            worker = page.read()
-        except state_page.PageAbsent:
-            return self._ends[shard]
-        end = state_page.visible_end(state, worker) if worker.epoch else self._ends[shard]
-        resuming = worker.state == state_page.STARTING or worker.epoch != state.epoch
-        # A page of another epoch may be from before a repair.
-        is_damaged = worker.state == state_page.DAMAGED and worker.epoch == state.epoch
-        self._damaged_at[shard] = worker.damaged_at if is_damaged else None
-        seen = worker.pid, resuming
-        if end < self._ends[shard] or seen != self._workers_seen[shard]:
-            # A worker that resumes takes back the units that it cannot vouch for.
-            self._turns[shard] += 1
-            self._workers_seen[shard] = seen
-        return end
+    def _shard_of(self, queue: Queue) -> _Shard:
+        return self._known[shard_of(queue, len(self._known))]
 
     def visible_end(self, queue: Queue) -> int:
         """The log offset below which a queue's units are valid, as of the last `refresh`."""
-        return self._ends[shard_of(queue, self._shards)]
+        return self._shard_of(queue).end
 
     def is_behind(self, queue: Queue) -> bool:
         """True if the worker of a queue has not dispatched the whole log yet."""
@@ -386,14 +397,14 @@ class RunningStore(Store):
 
     def is_resuming(self, queue: Queue) -> bool:
         """True while the worker of a queue resumes: units that were visible may be missing."""
-        return not self.knows_log or self._workers_seen[shard_of(queue, self._shards)][1]
+        return not self.knows_log or self._shard_of(queue).seen[1]
 
     def damaged_at(self, queue: Queue) -> int | None:
         """The log offset where a queue's worker stopped before damage; None if it did not.
 
         Messages may be missing after the queue's last unit.
         """
-        return self._damaged_at[shard_of(queue, self._shards)]
+        return self._shard_of(queue).damaged_at
 
     @property
     def knows_log(self) -> bool:
@@ -409,8 +420,9 @@ class RunningStore(Store):
     def token(self) -> str:
         """A text that changes when log or queues may have changed since an earlier `refresh`."""
         bounds = self.log.bounds
-        numbers = (self.epoch, self.removed.number, bounds.start, bounds.end, *self._ends)
-        return "-".join(map(str, [*numbers, *(int(seen[1]) for seen in self._workers_seen)]))
+        numbers = [self.epoch, self.removed.number, bounds.start, bounds.end]
+        numbers += [shard.end for shard in self._known]
+        return "-".join(map(str, numbers + [int(shard.seen[1]) for shard in self._known]))
 
     def queues(self) -> list[Queue]:
         return [
@@ -438,11 +450,10 @@ class RunningStore(Store):
     def queue(self, topic: str, queue_id: int) -> queue_files.QueueReader | None:
         queue = Queue(topic, queue_id)
         known = self._readers.get(queue)
-        shard = shard_of(queue, self._shards) if known is None else known.shard
-        limit, turn = self._ends[shard], self._turns[shard]
-        if known is not None and known.turn == turn:
+        shard = self._shard_of(queue) if known is None else known.shard
+        if known is not None and known.turn == shard.turn:
             try:
-                known.reader.advance(limit)
+                known.reader.advance(shard.end)
             except FileVanished:
                 pass
             else:
@@ -452,11 +463,11 @@ class RunningStore(Store):
             known.reader.files.forget()
         reader = self._open(queue)
         if reader is not None:
-            reader.rewind(limit)
+            reader.rewind(shard.end)
             if reader.ends_below(self.removed.horizon(topic)):
                 reader.files.forget()
                 return None  # of a removed topic: its worker will delete the files
-            self._readers[queue] = _OpenQueue(shard, turn, reader)
+            self._readers[queue] = _OpenQueue(shard, shard.turn, reader)
             if len(self._readers) > QUEUE_READERS_MAX:
                 self._readers.pop(next(iter(self._readers))).reader.files.forget()
         return reader
