@@ -165,14 +165,13 @@ class TailCache:
         first = records[0].number
         if not first <= number < first + len(records):
             return None
-        count_max = min(request.max_messages, request.limits.count_max)
-        bytes_max = min(request.total_bytes_max, request.limits.bytes_max)
+        most = request.hot
         taken: list[bytes] = []
         size = 0
         for row in range(number - first, len(records)):
             raw = records[row].raw
             if request.tags is None or request.tags.takes_record(raw):
-                if taken and (len(taken) >= count_max or size + len(raw) > bytes_max):
+                if taken and (len(taken) >= most.records or size + len(raw) > most.bytes):
                     break
                 taken.append(raw)
                 size += len(raw)
