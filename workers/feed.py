@@ -13,7 +13,7 @@ from node.store.file_cache import OpenFiles, see_all_damage
 from node.store.log import reader
 from node.store.log.end import find_tail
 from node.store.log.reader import Bounds, Damage, LogReader
-from node.store.log.segments import SegmentList, list_folder
+from node.store.log.segments import open_segments
 from protocol.derived.removed import Removed
 from protocol.errors import StoreDamaged
 from protocol.names import COMMIT_LOG_DIR
@@ -130,9 +130,7 @@ class RestingFeed(Feed):
 
     def __init__(self, root: Path, on_window: Callable[[], None] = lambda: None) -> None:
         super().__init__(root, on_window)
-        listing = list_folder(self._folder)
-        listing.check()
-        segments = SegmentList(self._folder, listing, self._files)
+        segments = open_segments(self._folder, self._files)
         condition = read_condition(root)
         self.removed = condition.removed
         end = find_tail(segments, condition).end
@@ -206,9 +204,7 @@ class LiveFeed(Feed):
         self._files.close()
 
         def listed() -> None:
-            listing = list_folder(self._folder, begin=limits.min_offset)
-            listing.check()
-            segments = SegmentList(self._folder, listing, self._files)
+            segments = open_segments(self._folder, self._files, limits.min_offset)
             self.log = LogReader(segments, Bounds(limits.min_offset, limits.readable))
 
         self._again(listed)

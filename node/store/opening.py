@@ -27,7 +27,7 @@ from node.store.file_cache import FileVanished, OpenFiles
 from node.store.indexes import IndexFile, IndexFolder, IndexReader
 from node.store.log.end import WalkedEnd, find_tail
 from node.store.log.reader import Bounds, LogReader
-from node.store.log.segments import ListingProblem, SegmentList, list_folder
+from node.store.log.segments import ListingProblem, SegmentList, list_folder, open_segments
 from protocol.derived.file_layouts import FILLER_SIZE, UNIT_BYTES
 from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.errors import NotFound, StoreDamaged
@@ -328,10 +328,7 @@ class RunningStore(Store):
         """The raw pages that the last complete `refresh` took in."""
         self.queue_file_bytes = 0
         """The length of each queue file; 0 until one was opened."""
-        listing = list_folder(root / COMMIT_LOG_DIR)
-        listing.check()
-        segments = SegmentList(root / COMMIT_LOG_DIR, listing, self._files)
-        self.log = LogReader(segments, Bounds(0, 0))
+        self.log = LogReader(open_segments(root / COMMIT_LOG_DIR, self._files), Bounds(0, 0))
         self.index_folder = IndexFolder(root, settings.index_geometry, self._files)
         self.refresh()
 

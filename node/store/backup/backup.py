@@ -32,7 +32,7 @@ from node.store.condition import Owner, check_is_store, find_owner
 from node.store.file_cache import OpenFiles, refuse
 from node.store.file_sizes import found_file_bytes, found_geometry
 from node.store.log.reader import Bounds, Damage, LogReader, columns_past_damage
-from node.store.log.segments import SegmentList, list_folder
+from node.store.log.segments import open_segments
 from node.store.opening import StoppedStore
 from protocol.errors import BackupRefused, BadRequest, StoreDamaged
 from protocol.names import COMMIT_LOG_DIR, parse_offset_file_name
@@ -339,10 +339,7 @@ def log_of(root: Path, start: int, stop: int) -> Iterator[LogReader]:
     """The log of a backup, or of a store that nobody writes to, between two offsets."""
     files = OpenFiles()
     try:
-        listing = list_folder(root / COMMIT_LOG_DIR)
-        listing.check()
-        segments = SegmentList(root / COMMIT_LOG_DIR, listing, files)
-        yield LogReader(segments, Bounds(start, stop))
+        yield LogReader(open_segments(root / COMMIT_LOG_DIR, files), Bounds(start, stop))
     finally:
         files.close()
 

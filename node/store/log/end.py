@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from node.store.condition import Condition
-from node.store.log.reader import Bounds, LogReader, next_record, wrong_blank
+from node.store.log.reader import LogReader, next_record, wrong_blank
 from node.store.log.segments import Segment, SegmentList
 from protocol.record.codec import Record, Torn, decode
 from protocol.record.columns import RecordColumns, end_in_crc
@@ -107,7 +107,7 @@ def find_tail(
     """
     if not segments.segments:
         return WalkedEnd(0, 0, None)
-    reader = LogReader(segments, Bounds(segments.start, segments.end))
+    reader = LogReader(segments)
     start = _start(reader, condition, hints)
     walk = TailWalk(reader, start, condition)
     last_time = 0

@@ -59,11 +59,12 @@ class LogReader:
     """The log of one store.
 
     After `columns` has ended, `stopped` is the fault that ended it; None if it reached its end.
+    `bounds`: None for all of the files.
     """
 
-    def __init__(self, segments: SegmentList, bounds: Bounds) -> None:
+    def __init__(self, segments: SegmentList, bounds: Bounds | None = None) -> None:
         self.segments = segments
-        self.bounds = bounds
+        self.bounds = bounds or Bounds(segments.start, segments.end)
         self.buffers = Buffers()
         self.stopped: codec.Torn | None = None
 

@@ -153,6 +153,13 @@ class SegmentList:
         self._adopt(listing)
 
 
+def open_segments(folder: Path, files: OpenFiles, begin: int = 0) -> SegmentList:
+    """The files of a folder, which must join; see `list_folder`. Raises StoreDamaged."""
+    listing = list_folder(folder, begin=begin)
+    listing.check()
+    return SegmentList(folder, listing, files)
+
+
 def list_folder(folder: Path, file_bytes: int | None = None, begin: int = 0) -> Listing:
     """Lists a folder of files that are named by offset; a missing folder has none.
 

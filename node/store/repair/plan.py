@@ -279,9 +279,8 @@ def _newest_run(folder: Path, listing: Listing, files: OpenFiles) -> tuple[Listi
         return listing, []
     newest = runs[-1]
     for run in reversed(runs):
-        segments = SegmentList(folder, run, files)
-        reader = LogReader(segments, Bounds(segments.start, segments.end))
-        if next_record(reader, segments.start) is not None:
+        reader = LogReader(SegmentList(folder, run, files))
+        if next_record(reader, reader.min_offset) is not None:
             newest = run
             break
     return newest, [run for run in runs if run is not newest]
@@ -454,7 +453,7 @@ def _without_slivers(hole: Hole, markers: list[Marker], blank_at: int | None) ->
 def _look_through(
     segments: SegmentList, condition: Condition, queues: list[tuple[Queue, QueueFiles]]
 ) -> tuple[LogWalk, list[Step], Lost]:
-    reader = LogReader(segments, Bounds(segments.start, segments.end))
+    reader = LogReader(segments)
     # What recovery does not cut is as good as durable.
     durable = max(condition.floor, find_tail(segments, condition).end)
     if condition.is_clean:
@@ -495,8 +494,7 @@ def _moved_away(runs: list[SegmentList], walk: LogWalk, tails: Tails | None) -> 
     first: dict[Queue, int] = {}
     stop: dict[Queue, int] = dict(tails.next_offset) if tails is not None else {}
     for run in runs:
-        reader = LogReader(run, Bounds(run.start, run.end))
-        gone = walk_log(reader, _NO_LIMIT, sealed=False, removed=walk.removed)
+        gone = walk_log(LogReader(run), _NO_LIMIT, sealed=False, removed=walk.removed)
         for queue, at in gone.queues.items():
             first.setdefault(queue, at.first)
             stop[queue] = max(stop.get(queue, 0), at.last + 1)

@@ -128,7 +128,7 @@ class LogCheck:
         """Reports a newer record after the end: a clean stop leaves only old bytes there."""
         store = self._store
         segments = store.log.segments
-        reader = LogReader(segments, Bounds(segments.start, segments.end))
+        reader = LogReader(segments)
         segment = segments.find(end)
         if segment is None:
             return
