@@ -40,14 +40,6 @@ _ENTRIES_COMPARED = 16
 """Of a file whose geometry is in question."""
 
 
-class FoundEntry(NamedTuple):
-    """An entry with the hash that was looked for."""
-
-    number: int
-    physical_offset: int
-    prev: int
-
-
 class IndexFile:
     """One index file: mapped, in memory, or read by `pread` each time.
 
@@ -129,13 +121,14 @@ class IndexFile:
                 return
             number = prev
 
-    def chain(self, key_hash: int, start: int | None = None) -> Iterator[FoundEntry]:
-        """Yields all entries of a hash, newest first, from entry `start` on, of any time."""
+    def chain(self, key_hash: int, start: int | None = None) -> Iterator[tuple[int, int]]:
+        """Yields number and log offset of all entries of a hash, of any time: the newest first, from
+        entry `start` on."""
         number = self.newest(key_hash) if start is None else start
         while 0 < number < self.geometry.index_num:
             hash_, offset, _, prev = self._entry(number)
             if hash_ == key_hash:
-                yield FoundEntry(number, offset, prev)
+                yield number, offset
             if prev >= number:
                 return
             number = prev
@@ -319,9 +312,9 @@ class IndexReader:
                 if is_older or header.begin_timestamp - CLOCK_SLACK_MS > end:
                     continue
             start = after.entry if after is not None and file.name == after.file else None
-            for entry in file.chain(wanted, start):
-                if entry.number != start:
-                    yield Candidate(file.name, entry.number, entry.physical_offset)
+            for number, offset in file.chain(wanted, start):
+                if number != start:
+                    yield Candidate(file.name, number, offset)
 
 
 def list_index_names(folder: Path) -> list[FolderEntry]:
