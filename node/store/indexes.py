@@ -122,7 +122,7 @@ class IndexFile:
             number = prev
 
     def chain(self, key_hash: int, start: int | None = None) -> Iterator[tuple[int, int]]:
-        """Yields number and log offset of all entries of a hash, of any time: the newest first, from
+        """Yields number and log offset of all entries of a hash, newest first, of any time; from
         entry `start` on."""
         number = self.newest(key_hash) if start is None else start
         while 0 < number < self.geometry.index_num:
