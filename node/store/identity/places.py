@@ -47,31 +47,31 @@ _OWN_FOLDERS = re.compile(
 )
 _BELLS = re.compile(r"run/[^/]+\.bell")
 """Sockets, which the next owner of their slot replaces."""
-_OWN_FILES = (
-    (re.compile(r"floor"), store_paths.FLOOR_FILE_BYTES_MAX),
-    (re.compile(r"epochs(\.new)?"), store_paths.EPOCHS_FILE_BYTES_MAX),
-    (re.compile(r"role(\.new)?"), store_paths.SMALL_FILE_BYTES_MAX),
-    (
-        re.compile(r"(tails|removed)(\.new)?|run/[^/]+\.rebuilding(\.new)?"),
-        store_paths.QUEUES_FILE_BYTES_MAX,
-    ),
-    (re.compile(r"run/members(\.new)?"), store_paths.OFFSETS_FILE_BYTES_MAX),
-    (re.compile(r"run/groups(\.new)?"), store_paths.QUEUES_FILE_BYTES_MAX),
-    (
-        re.compile(
-            r"run/(following|master|other_master|elected|sync-state|followers|timers|clock"
-            r"|recovered|lowered)(\.new)?"
+_OWN_FILES = tuple(
+    (re.compile(pattern), bytes_max)
+    for pattern, bytes_max in (
+        (r"floor", store_paths.FLOOR_FILE_BYTES_MAX),
+        (r"epochs(\.new)?", store_paths.EPOCHS_FILE_BYTES_MAX),
+        (
+            r"(role|clean|run/right|staging/[^./][^/]*/published)(\.new)?"
+            r"|progress/[^/]+|run/[^/]+\.lock|staging/\.problems/[^/]+",
+            store_paths.SMALL_FILE_BYTES_MAX,
         ),
-        store_paths.RUN_FILE_BYTES_MAX,
-    ),
-    (re.compile(r"clean(\.new)?|progress/[^/]+|run/[^/]+\.lock"), store_paths.SMALL_FILE_BYTES_MAX),
-    (re.compile(r"run/right(\.new)?"), store_paths.SMALL_FILE_BYTES_MAX),
-    (re.compile(r"run/[^/]+\.page"), PAGE_BYTES),
-    (re.compile(r"run/stats/[^/]+"), store_paths.STATS_FILE_BYTES_MAX),
-    (re.compile(r"staging/[^./][^/]*/published(\.new)?"), store_paths.SMALL_FILE_BYTES_MAX),
-    (re.compile(r"staging/\.problems/[^/]+"), store_paths.SMALL_FILE_BYTES_MAX),
-    (re.compile(r"staging/[^./][^/]*/[0-9]+/journal(\.new)?"), store_paths.JOURNAL_FILE_BYTES_MAX),
-    (re.compile(r"staging/[^./][^/]*/[0-9]+/[^/]+"), None),
+        (
+            r"(tails|removed|run/groups|run/[^/]+\.rebuilding)(\.new)?",
+            store_paths.QUEUES_FILE_BYTES_MAX,
+        ),
+        (r"run/members(\.new)?", store_paths.OFFSETS_FILE_BYTES_MAX),
+        (
+            r"run/(following|master|other_master|elected|sync-state|followers|timers|clock"
+            r"|recovered|lowered)(\.new)?",
+            store_paths.RUN_FILE_BYTES_MAX,
+        ),
+        (r"run/[^/]+\.page", PAGE_BYTES),
+        (r"run/stats/[^/]+", store_paths.STATS_FILE_BYTES_MAX),
+        (r"staging/[^./][^/]*/[0-9]+/journal(\.new)?", store_paths.JOURNAL_FILE_BYTES_MAX),
+        (r"staging/[^./][^/]*/[0-9]+/[^/]+", None),
+    )
 )
 _LOCK_HINT = "stop whoever uses the store, then move it away by hand"
 

@@ -175,16 +175,15 @@ def list_folder(folder: Path, file_bytes: int | None = None, begin: int = 0) -> 
             start = parse_offset_file_name(entry.name)
             if entry.is_folder and start is None:
                 continue
+            if entry.is_file and start is not None:
+                found.append((start, entry.path, entry.size))
+                continue
+            detail = "is no file of a store: a broker would not load this folder"
             if entry.is_folder:
                 detail = "is a folder and has the name of a file"
-                problems.append(ListingProblem("foreign_file", entry.path, 0, detail))
             elif not entry.is_file:
-                problems.append(ListingProblem("foreign_file", entry.path, 0, no_file(entry.path)))
-            elif start is None:
-                detail = "is no file of a store: a broker would not load this folder"
-                problems.append(ListingProblem("foreign_file", entry.path, 0, detail))
-            else:
-                found.append((start, entry.path, entry.size))
+                detail = no_file(entry.path)
+            problems.append(ListingProblem("foreign_file", entry.path, 0, detail))
     except FileNotFoundError:
         return Listing([], file_bytes or 0, [])
     except OSError as error:
