@@ -6,8 +6,6 @@ what points beyond the log's end. For a `RunningStore` the node's processes publ
 read.
 """
 
-import os
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -37,8 +35,6 @@ from protocol.record.codec import Record
 
 QUEUE_READERS_MAX = 20_000
 """The number of queue readers that are kept; the one opened first is dropped for the next."""
-SETTLED_NS = 2_000_000_000
-"""After this time without a change a folder's next change gets another mtime."""
 
 _SMALL_SEGMENT_BYTES = 64 << 20
 _HINT_QUEUES_MAX = 2_000
@@ -334,7 +330,7 @@ class RunningStore(Store):
 
     @cached_property
     def index(self) -> IndexReader:
-        return IndexReader(IndexNames(self.index_folder).files)
+        return IndexReader(self.index_folder.live_files)
 
     def refresh(self) -> None:
         """Takes in the pages. Raises StoreDamaged if the log's files disagree with them."""
@@ -494,43 +490,3 @@ def open_store(path: Path | str, settings: Settings | None = None) -> StoppedSto
     Raises NotAStore, StoreDamaged, StorePermission.
     """
     return StoppedStore(Path(path), settings or Settings())
-
-
-class IndexNames:
-    """The index files of a running store, listed again when the mtime of their folder changes.
-
-    Two changes within one tick of the file system's clock have one mtime, so a folder that has
-    changed lately is listed each time.
-    """
-
-    def __init__(self, folder: IndexFolder) -> None:
-        self._folder = folder
-        self._path = str(folder.path)
-        self._seen: tuple[int, int] | None = None
-        self._names: list[str] = []
-
-    def names(self) -> list[str]:
-        """As `IndexFolder.names`."""
-        try:
-            status = os.stat(self._path)  # noqa: PTH116  (a third of Path.stat)
-        except OSError:
-            return self._folder.names()
-        mark = status.st_ino, status.st_mtime_ns
-        if mark != self._seen:
-            is_settled = time.time_ns() - status.st_mtime_ns > SETTLED_NS
-            self._names = self._folder.names()
-            self._seen = mark if is_settled else None
-            # A file may have been removed, and made anew under the same name.
-            self._folder.forget_files()
-        return self._names
-
-    def files(self) -> list[IndexFile]:
-        """The files, opened, oldest first. Raises StoreDamaged, StorePermission."""
-        while True:
-            try:
-                return self._folder.open(self.names(), trusts_slots=True)
-            except FileVanished as gone:
-                # The worker deletes expired files one by one, perhaps faster than they are opened.
-                self._seen = None
-                if Path(gone.where).name in self._folder.names():
-                    raise
