@@ -250,23 +250,23 @@ class Reader:
 
     def run(self, stop: process.StopFlag) -> None:
         """Serves until the flag is set, then answers the held pulls."""
-        bell_fd = self._follower.bell_fd
-        watched = (*self.server.watched, bell_fd, stop.fd)
-        wait = RequestWait(watched, self.server.note_ready)
+        server, follower, sleep_ms = self.server, self._follower, 0
+        bell_fd = follower.bell_fd
+        wait = RequestWait((*server.watched, bell_fd, stop.fd), server.note_ready)
         self._page.publish(state=RUNNING)
-        follower, sleep_ms = self._follower, 0
         while not stop.is_set:
             ready = wait.poll(sleep_ms, self.was_lone)
             now = time.monotonic()
-            if ready or self._is_anything_due(now):
+            has_work = bool(ready) or server.has_requests or server.has_unsent
+            if has_work or follower.is_anything_due(now):
                 try:
                     self.step(now, is_rung=any(one == bell_fd for one, _ in ready))
                 except (OSError, errors.MqError) as error:
                     self._pause(error, now)
                 now = time.monotonic()
             sleep_ms = 0
-            if follower.ask_for_ring() and not self.server.has_requests:
-                sleep_ms = follower.sleep_ms(now, self.server.has_unsent)
+            if follower.ask_for_ring() and not server.has_requests:
+                sleep_ms = follower.sleep_ms(now, server.has_unsent)
         self._page.publish(state=STOPPING)
         self._stop()
 
@@ -297,11 +297,6 @@ class Reader:
         follower.end_turn(now)
         if follower.beat(now, service.requests):
             self._show(now)
-
-    def _is_anything_due(self, now: float) -> bool:
-        if self.server.has_requests or self.server.has_unsent:
-            return True
-        return self._follower.is_anything_due(now)
 
     def _show(self, now: float) -> None:
         self._stats.publish()
