@@ -1,10 +1,6 @@
 """The reader process: pulls with long polling, look-ups by id, key and time (format 12 to 14).
 
 Run it as `python -m node.reader.loop DIR --index I --shards N`.
-
-`ReaderService` answers requests, or leaves pulls to the desk, without sockets or a clock: answers
-leave through a function, times are seconds of the caller's monotonic clock. Answers and refusals
-are counted by operation, and their latency: of requests answered at once, without long polls.
 """
 
 import logging
@@ -54,7 +50,12 @@ Send = Callable[[bytes, Header, Payload | None], bool]
 
 
 class ReaderService:
-    """Replies to requests from the desk's store."""
+    """Replies to requests from the desk's store, or leaves pulls to the desk. No sockets, no clock.
+
+    Answers leave through `send`; times are seconds of the caller's monotonic clock. Answers and
+    refusals are counted by operation, and their latency: of requests answered at once, without
+    long polls.
+    """
 
     def __init__(
         self,
