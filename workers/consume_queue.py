@@ -180,8 +180,8 @@ class ConsumeQueues(Handler):
         except NotFound:
             return unit.physical_offset < self._feed.limits().min_offset
         except StoreDamaged:
-            found = self._feed.log.peek(unit.physical_offset)
-            return isinstance(found, codec.Torn) and found.kind == "bad_crc"
+            torn = self._feed.log.peek(unit.physical_offset)
+            return isinstance(torn, codec.Torn) and torn.kind == "bad_crc"
         if is_lmq(queue.topic):
             place = lmq_offsets(record.topic, record.properties).get(queue.topic)
             return (place, record.size) == (position, unit.size)

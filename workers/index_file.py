@@ -23,7 +23,7 @@ from node.runtime.state_page import run_dir
 from node.store.checkpoints import forget_progress
 from node.store.condition import INDEX_WORKER
 from node.store.file_sizes import found_geometry
-from node.store.indexes import check_index_names, list_index_names
+from node.store.indexes import check_index_names, list_index_files
 from node.store.log.reader import Damage
 from protocol.derived import index_build
 from protocol.derived.dispatch_request import DispatchRequests, key_batch, plain_index_keys
@@ -137,8 +137,8 @@ class IndexWriter:
 
     def drop_unfinished(self) -> None:
         """Removes files without a byte: a power loss can keep a name and lose the length."""
-        for entry in list_index_names(self.root):
-            if entry.is_file and entry.size == 0:
+        for entry in list_index_files(self.root):
+            if entry.size == 0:
                 self.remove(entry.name)
 
     def kept_entries(self, name: str, limit: int) -> int:

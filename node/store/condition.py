@@ -109,13 +109,15 @@ def read_condition(root: Path, strict: bool = True) -> Condition:
 
     try:
         is_ours = checkpoints.own_dir(root).is_dir()
-        epochs = read_own(checkpoints.load_epochs, [])
+        no_epochs: list[checkpoints.EpochLine] = []
+        none_saved: dict[str, checkpoints.WorkerCheckpoint] = {}
+        epochs = read_own(checkpoints.load_epochs, no_epochs)
         tails = read_own(checkpoints.load_tails, None)
         removed = read_own(checkpoints.load_removed, NOTHING_REMOVED)
         if tails is not None:
             next_offset = removed.next_offsets(tails.at, tails.next_offset)
             tails = tails._replace(next_offset=next_offset)
-        progress = read_own(checkpoints.list_progress, {})
+        progress = read_own(checkpoints.list_progress, none_saved)
         # Later lines are of starts that were killed before their first append.
         last_epoch = read(lambda: checkpoints.load_owner(root), None)
         owner = next((line for line in epochs if line.epoch == last_epoch), None)

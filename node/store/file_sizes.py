@@ -17,7 +17,7 @@ from pathlib import Path
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings, load_settings
 from node.store.file_cache import OpenFiles
-from node.store.indexes import IndexFolder, list_index_names
+from node.store.indexes import IndexFolder, list_index_files
 from node.store.log.segments import list_folder
 from node.store.queues import find_queue_file_bytes, list_queue_ids, list_topics, queue_folder
 from protocol.derived.file_layouts import (
@@ -109,8 +109,7 @@ def found_geometry(root: Path, settings: IndexGeometry) -> IndexGeometry:
     The header of a full file gives the number of entries, and the rest of its length the slots. A
     file that is not full gives neither.
     """
-    entries = [entry for entry in list_index_names(root / INDEX_DIR) if entry.is_file]
-    for entry in entries[:-1]:
+    for entry in list_index_files(root / INDEX_DIR)[:-1]:
         with entry.path.open("rb") as file:
             header = INDEX_HEADER.read(file.read(INDEX_HEADER.size).ljust(INDEX_HEADER.size, b"\0"))
         slots, rest = divmod(

@@ -191,8 +191,7 @@ class IndexFolder:
 
         Skips empty files too: a power loss may keep a name and lose the bytes.
         """
-        entries = list_index_names(self.path)
-        return [entry.name for entry in entries if entry.is_file and entry.size]
+        return [entry.name for entry in list_index_files(self.path) if entry.size]
 
     def check_readable(self) -> None:
         """Reads every file once by `pread`; call it before reading all of them through maps.
@@ -356,6 +355,11 @@ def list_index_names(folder: Path) -> list[FolderEntry]:
     Raises StorePermission.
     """
     return [entry for entry in list_entries(folder) if is_index_file_name(entry.name)]
+
+
+def list_index_files(folder: Path) -> list[FolderEntry]:
+    """The entries that are files. Raises StorePermission."""
+    return [entry for entry in list_index_names(folder) if entry.is_file]
 
 
 def check_index_names(folder: Path) -> list[FolderEntry]:
