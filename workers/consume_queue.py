@@ -25,33 +25,12 @@ from protocol.derived.queue_build import QueueEnd, QueuePlan
 from protocol.errors import NotFound, StoreDamaged
 from protocol.ids import Queue, shard_of
 from protocol.names import CONSUME_QUEUE_DIR, is_folder_name
-from protocol.record.codec import (
-    DEFAULT_DELAY_LEVELS_MS,
-    TRANSACTION_COMMIT,
-    TRANSACTION_MASK,
-    Record,
-    unit_tags_code,
-)
+from protocol.record import codec
+from workers import progress, queue_units
 from workers.dispatch import Handler
 from workers.feed import WINDOW_BYTES, Feed
-from workers.process import WorkerJob, parser_for, run_worker
-from workers.progress import (
-    load_unfinished,
-    retire_other_counts,
-    save_unfinished,
-    vouched_for_shard,
-)
+from workers.process import TurnPace, WorkerJob, parser_for, run_worker
 from workers.queue_files import QueueBrokenError, QueueWatch, QueueWriter
-from workers.queue_units import (
-    Holes,
-    MissingMessages,
-    MissingUnits,
-    UnitGroup,
-    gap_before,
-    lmq_groups,
-    unit_groups,
-)
-from workers.sleep import TurnPace
 
 log = logging.getLogger("keelog.worker")
 
@@ -72,7 +51,6 @@ class Shard(NamedTuple):
     total: int
 
     def owns(self, queue: Queue) -> bool:
-        """Whether the queue is this worker's."""
         return shard_of(queue, self.total) == self.number
 
 
@@ -81,7 +59,7 @@ class QueueWorkerSite(NamedTuple):
 
     root: Path
     shard: Shard = Shard(0, 1)
-    delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
+    delay_levels_ms: tuple[int, ...] = codec.DEFAULT_DELAY_LEVELS_MS
     multi_dispatch: bool = False
 
 
@@ -106,10 +84,10 @@ class ConsumeQueues(Handler):
         self._warned: set[str] = set()
         self._owned: dict[tuple[bytes, int], Queue | None] = {}
         self._others_retired = False
-        self._holes = Holes()
+        self._holes = queue_units.Holes()
         self._holes_from = 0
         """All damage from this log offset on, up to where `apply` is, is in `_holes`."""
-        self._missing = MissingUnits(site.root, feed, self._own, self._add_hole)
+        self._missing = queue_units.MissingUnits(site.root, feed, self._own, self._add_hole)
         self._known: Tails | None = None
         """The writer's snapshot of where queues end, from a hole on until all before it is here."""
         self._watch = QueueWatch(files)
@@ -125,11 +103,13 @@ class ConsumeQueues(Handler):
         queues = [queue for queue in self._files.queues() if self._shard.owns(queue)]
         vouched = None
         if queues:  # None at all: somebody deleted them, or there was no message yet.
-            vouched = vouched_for_shard(self._root, *self._shard)
-        elif not self._files.root.is_dir() and vouched_for_shard(self._root, *self._shard):
+            vouched = progress.vouched_for_shard(self._root, *self._shard)
+        elif not self._files.root.is_dir() and progress.vouched_for_shard(self._root, *self._shard):
             found = fields(folder=self._files.root)
             log.warning("all queues are lost: they are made anew from the log", extra=found)
-        broken = {queue for queue in load_unfinished(self._root) if self._shard.owns(queue)}
+        broken = {
+            queue for queue in progress.load_unfinished(self._root) if self._shard.owns(queue)
+        }
         if vouched is None:
             vouched = self._covered(
                 [queue for queue in queues if queue not in broken], limits.readable, broken
@@ -196,11 +176,12 @@ class ConsumeQueues(Handler):
         So is one whose checksum alone does not agree: its unit is right, and readers see the error.
         """
         try:
-            record = self._feed.record_at(unit.physical_offset)
+            record = self._feed.log.record_at(unit.physical_offset)
         except NotFound:
             return unit.physical_offset < self._feed.limits().min_offset
         except StoreDamaged:
-            return self._feed.holds_damaged(unit.physical_offset)
+            torn = self._feed.log.peek(unit.physical_offset)
+            return isinstance(torn, codec.Torn) and torn.kind == "bad_crc"
         if is_lmq(queue.topic):
             place = lmq_offsets(record.topic, record.properties).get(queue.topic)
             return (place, record.size) == (position, unit.size)
@@ -228,7 +209,7 @@ class ConsumeQueues(Handler):
 
         A note names them meanwhile: after a kill in the middle nothing vouches for half a queue.
         """
-        save_unfinished(self._root, self._slot, queues)
+        progress.save_unfinished(self._root, self._slot, queues)
         for queue in queues:
             self._files.remove(queue)
             self._ends.pop(queue, None)
@@ -242,7 +223,7 @@ class ConsumeQueues(Handler):
                 self._place(DispatchRequests(part, self._delay_levels_ms), only=queues)
         self._feed.check()
         self._files.sync()
-        save_unfinished(self._root, self._slot, set())
+        progress.save_unfinished(self._root, self._slot, set())
 
     # Applying
 
@@ -267,7 +248,7 @@ class ConsumeQueues(Handler):
         self._holes.add(hole)
         self._known = load_tails(self._root)
 
-    def apply_few(self, records: Sequence[Record]) -> bool:
+    def apply_few(self, records: Sequence[codec.Record]) -> bool:
         """As `apply`, when each record is the next one of a queue that has units already."""
         if self._broken or self._multi_dispatch or self._known is not None:
             return False
@@ -279,10 +260,10 @@ class ConsumeQueues(Handler):
             if removed.topics and head.physical_offset < removed.horizon(record.topic):
                 continue
             queue = self._own(record.topic.encode(), head.queue_id)
-            kind = head.sys_flag & TRANSACTION_MASK
-            if queue is None or (kind and kind != TRANSACTION_COMMIT):
+            kind = head.sys_flag & codec.TRANSACTION_MASK
+            if queue is None or (kind and kind != codec.TRANSACTION_COMMIT):
                 continue
-            code = unit_tags_code(record, self._delay_levels_ms)
+            code = codec.unit_tags_code(record, self._delay_levels_ms)
             if code is None:
                 continue
             state = ends.get(queue) or self._ends.get(queue, _NO_UNITS)
@@ -331,19 +312,19 @@ class ConsumeQueues(Handler):
                 self.units += len(plan.units)
         return unequal
 
-    def _groups(self, requests: DispatchRequests) -> Iterator[UnitGroup]:
-        yield from unit_groups(requests, self._own, self._feed.removed)
+    def _groups(self, requests: DispatchRequests) -> Iterator[queue_units.UnitGroup]:
+        yield from queue_units.unit_groups(requests, self._own, self._feed.removed)
         if self._multi_dispatch:
-            yield from lmq_groups(requests, self._own, self._feed.removed)
+            yield from queue_units.lmq_groups(requests, self._own, self._feed.removed)
 
-    def _planned(self, group: UnitGroup) -> tuple[QueueEnd, QueuePlan]:
+    def _planned(self, group: queue_units.UnitGroup) -> tuple[QueueEnd, QueuePlan]:
         """The queue's end, and what goes there, once damaged messages before it have their units.
 
         Raises QueueBrokenError, OSError.
         """
         state = self._ends.get(group.queue, _NO_UNITS)
         plan = group.plan(state, self._files.units_per_file)
-        gap = gap_before(state, group.batch) if plan.has_gap else None
+        gap = queue_units.gap_before(state, group.batch) if plan.has_gap else None
         if gap is not None:
             self._know_holes(gap.begin)
             state = self._fill(group.queue, state, gap)
@@ -363,7 +344,7 @@ class ConsumeQueues(Handler):
                 self._holes.add(hole)
             self._holes_from = begin
 
-    def _fill(self, queue: Queue, state: QueueEnd, gap: MissingMessages) -> QueueEnd:
+    def _fill(self, queue: Queue, state: QueueEnd, gap: queue_units.MissingMessages) -> QueueEnd:
         """Puts units that name damaged bytes in the places of their messages, so that all later
         ones keep their numbers."""
         units = self._holes.units(gap)
@@ -380,7 +361,7 @@ class ConsumeQueues(Handler):
             state = self._ends.get(queue)
             if state is None or state.end is None or queue in self._broken:
                 continue
-            gap = MissingMessages(state.physical_end, known.at, end - state.end)
+            gap = queue_units.MissingMessages(state.physical_end, known.at, end - state.end)
             units = self._holes.units(gap) if gap.missing > 0 else None
             if units is not None:
                 self._ends[queue] = self._write_holes(queue, state.end, units)
@@ -441,7 +422,7 @@ class ConsumeQueues(Handler):
         applied = self.applied
         self._files.sync()
         if not self._others_retired:
-            self._others_retired = retire_other_counts(self._root, self._shard.total)
+            self._others_retired = progress.retire_other_counts(self._root, self._shard.total)
         return applied
 
     def trim(self, min_offset: int) -> None:
@@ -459,7 +440,6 @@ class ConsumeQueues(Handler):
     # Whether the files stay
 
     def lost_files(self) -> str:
-        """As `Handler` has it."""
         self._lost = self._watch.look(self._ends)
         if not self._lost:
             return ""
@@ -468,8 +448,7 @@ class ConsumeQueues(Handler):
         return f"queue {queue.queue_id} of {queue.topic}: {why}{more}"
 
     def disown_lost(self) -> None:
-        """As `Handler` has it."""
-        save_unfinished(self._root, self._slot, self._lost.keys() | self._broken)
+        progress.save_unfinished(self._root, self._slot, self._lost.keys() | self._broken)
 
     # Reporting
 
@@ -499,7 +478,6 @@ def open_queue_writer(root: Path, settings: Settings, temp: Path) -> QueueWriter
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The process; returns its exit code."""
     parser = parser_for("workers.consume_queue", __doc__)
     parser.add_argument("--shard", type=int, required=True, metavar="I")
     parser.add_argument("--shards", type=int, required=True, metavar="N")

@@ -53,7 +53,6 @@ FLUSH_REST_S_MAX = 60.0
 seconds, and would find all of them changed again. RocketMQ's thorough flush comes each minute."""
 ENDING_FLUSH_S = 0.02
 """While the writer stops it waits for what is synced."""
-_EACH_SECOND = LoopPace(1.0, 0, 0)
 FINISH_S_MAX = 5.0
 """How long a stopping worker goes on with what is readable."""
 
@@ -134,14 +133,6 @@ class Handler(ABC):
         """Takes back what vouches for what is lost: the next process makes it anew."""
 
 
-@dataclass(frozen=True, slots=True)
-class DispatchPace:
-    """When to sync, and what to compute with."""
-
-    flush: LoopPace = _EACH_SECOND
-    delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
-
-
 class WorkerStats:
     """Counts of one worker, in its slot's page."""
 
@@ -165,44 +156,40 @@ class WorkerStats:
         self._counts.observe(self._flush, took)
 
     def publish(self) -> None:
-        """Shows the counts."""
         self._page.publish()
 
     def close(self) -> None:
-        """Shows the last counts."""
         self._page.close()
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSite:
-    """Which worker this is: its store, its slot, its pages if others look at it."""
+    """Which worker this is: its store, its slot, its pages."""
 
     root: Path
     slot: str
-    page: WorkerPage | None = None
+    page: WorkerPage
     stats: WorkerStats | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Breaks:
-    """`pause` sleeps for some seconds, shows life, and raises Stopped when it is time to stop."""
-
-    pause: Callable[[float], None] = time.sleep
-    is_stopping: Callable[[], bool] = lambda: False
-
-
 class Dispatcher:
-    """Moves one handler along the log."""
+    """Moves one handler along the log.
+
+    `flush_pace`: when to sync. `pause` sleeps for some seconds, shows life, and raises Stopped when
+    it is time to stop.
+    """
 
     def __init__(
         self,
         place: WorkerSite,
         feed: Feed,
         handler: Handler,
-        pace: DispatchPace,
-        breaks: Breaks = Breaks(),
+        flush_pace: LoopPace,
+        delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS,
+        pause: Callable[[float], None] = time.sleep,
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.place = place
+        self._place, self._page = place, place.page
         self.done = 0
         self.saved = 0
         self.epoch = 0
@@ -214,10 +201,10 @@ class Dispatcher:
         self._feed = feed
         self._handler = handler
         self._removals = 0
-        self._pace = pace
-        self._flush_loop = ServiceLoop(pace.flush, 0.0, 0.0)
-        self._pause = breaks.pause
-        self._is_over = breaks.is_stopping
+        self._delay_levels_ms = delay_levels_ms
+        self._flush_loop = ServiceLoop(flush_pace, 0.0, 0.0)
+        self._pause = pause
+        self._is_over = is_stopping
         self._applied = 0
         self._flush: Future[int] | None = None
         self._flushed_at = 0.0
@@ -243,7 +230,8 @@ class Dispatcher:
             try:
                 self.done = min(self._handler.resume_from(), limits.readable)
             except StoreDamaged:
-                self._begin_epoch(limits.epoch, min(self._handler.applied, limits.readable), 0)
+                applied = min(self._handler.applied, limits.readable)
+                self._page.begin_epoch(limits.epoch, dispatched=applied, saved=0)
                 raise
             if self._feed.limits().epoch == limits.epoch:
                 break
@@ -253,12 +241,8 @@ class Dispatcher:
         now = time.monotonic()
         self._flushed_at = self._flush_loop.turned_at = self._flush_loop.thorough_at = now
         self._saved_records = self.records
-        self._begin_epoch(self.epoch, self.done, self.saved)
-        self._show(state=RUNNING)
-
-    def _begin_epoch(self, epoch: int, dispatched: int, saved: int) -> None:
-        if self.place.page is not None:
-            self.place.page.begin_epoch(epoch, dispatched=dispatched, saved=saved)
+        self._page.begin_epoch(self.epoch, dispatched=self.done, saved=self.saved)
+        self._page.publish(state=RUNNING)
 
     def turn(self) -> bool:
         """Dispatches what is readable, until it is time to stop; returns whether there was any.
@@ -297,8 +281,8 @@ class Dispatcher:
         self._settle()
         if self._feed.limits().epoch != self.epoch:
             return True
-        if self._feed.damage is not None:
-            return self._meet(self._feed.damage)
+        if self._feed.log.stopped is not None:
+            return self._meet(self._feed.log.stopped)
         self._publish(limits.readable)
         return True
 
@@ -354,15 +338,15 @@ class Dispatcher:
         """What was read is written; the log goes on when it can be opened again."""
         self._settle()
         log.warning("waits for the log", extra=fields(offset=self.done, why=error))
-        self._show(state=NO_RESOURCES_STATE)
+        self._page.publish(state=NO_RESOURCES_STATE)
         self._flush_if_due()
         self._pause(SHORTAGE_RETRY_S)
-        self._show(state=RUNNING)
+        self._page.publish(state=RUNNING)
         return False
 
     def finish(self) -> None:
         """What is readable, for FINISH_S_MAX at most; then everything is synced and saved."""
-        self._show(state=STOPPING)
+        self._page.publish(state=STOPPING)
         deadline = time.monotonic() + FINISH_S_MAX
         self._is_over = lambda: time.monotonic() >= deadline
         while not self._is_over() and self.turn():
@@ -379,7 +363,7 @@ class Dispatcher:
         self.await_flush()
 
     def _apply(self, columns: RecordColumns) -> None:
-        requests = DispatchRequests(columns, self._pace.delay_levels_ms)
+        requests = DispatchRequests(columns, self._delay_levels_ms)
         self._until_room(lambda: self._handler.apply(requests))
         self.records += len(requests)
         self._last_ms = int(columns.store_timestamp[-1])
@@ -408,12 +392,12 @@ class Dispatcher:
                     is_full = error.errno in DISK_FULL
                     found = fields(offset=self.done, why=error)
                     log.warning("waits for room or a free descriptor", extra=found)
-                    self._show(state=DISK_FULL_STATE if is_full else NO_RESOURCES_STATE)
+                    self._page.publish(state=DISK_FULL_STATE if is_full else NO_RESOURCES_STATE)
                 waited = True
             self._pause(SHORTAGE_RETRY_S)
         if waited:
             log.info("goes on")
-            self._show(state=RUNNING)
+            self._page.publish(state=RUNNING)
 
     def _advance(self, end: int, records: int) -> None:
         """Notes that `records` more are applied, up to `end`."""
@@ -421,13 +405,9 @@ class Dispatcher:
         self._applied = end
         self._publish(end)
 
-    def _show(self, **numbers: int) -> None:
-        if self.place.page is not None:
-            self.place.page.publish(**numbers)
-
     def _publish(self, done: int) -> None:
         self.done = done
-        self._show(dispatched=done, records=self.records)
+        self._page.publish(dispatched=done, records=self.records)
 
     # Syncing: in a thread, so that a slow disk never holds up what readers wait for.
 
@@ -464,8 +444,8 @@ class Dispatcher:
                 log.warning("not synced for now", extra=fields(why=error))
                 return 0
             ended = time.monotonic()
-            if self.place.stats is not None:
-                self.place.stats.flushed(int((ended - begun) * 1e9))
+            if self._place.stats is not None:
+                self._place.stats.flushed(int((ended - begun) * 1e9))
             self._rests_until = ended + min(FLUSH_RESTS * (ended - begun), FLUSH_REST_S_MAX)
             limits = self._feed.peek()
             if limits.epoch != epoch or min(synced, limits.flushed) <= self.saved:
@@ -485,7 +465,7 @@ class Dispatcher:
         self.saved = max(self.saved, saved)
         if self.saved >= self._begun[0]:
             self._saved_records = self._begun[1]
-        self._show(saved=self.saved)
+        self._page.publish(saved=self.saved)
 
     def _save(self, synced: int, limits: LogBounds) -> int:
         """Vouches for what is synced here and durable in the log; returns up to where.
@@ -496,7 +476,9 @@ class Dispatcher:
         if limits.epoch == 0:
             return 0
         try:
-            save_progress(self.place.root, self.place.slot, WorkerCheckpoint(limits.epoch, offset))
+            save_progress(
+                self._place.root, self._place.slot, WorkerCheckpoint(limits.epoch, offset)
+            )
         except OSError as error:
             if error.errno not in PASSING:
                 raise
@@ -541,7 +523,6 @@ class TopicGrowth:
         self._counts.publish()
 
     def close(self) -> None:
-        """Shows the last counts."""
         self._counts.close()
 
 

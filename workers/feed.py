@@ -1,7 +1,6 @@
 """Where a worker's log comes from: a running writer's state page, or a store at rest."""
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -11,9 +10,10 @@ from node.runtime.state_page import STOPPING, LogPage, PageAbsent
 from node.store.checkpoints import load_epochs, load_floor, load_removed
 from node.store.condition import read_condition
 from node.store.file_cache import OpenFiles, see_all_damage
+from node.store.log import reader
 from node.store.log.end import find_tail
-from node.store.log.reader import Bounds, Damage, LogReader, columns_past_damage, next_record
-from node.store.log.segments import SegmentList, list_folder
+from node.store.log.reader import Bounds, Damage, LogReader
+from node.store.log.segments import open_segments
 from protocol.derived.removed import Removed
 from protocol.errors import StoreDamaged
 from protocol.names import COMMIT_LOG_DIR
@@ -45,10 +45,11 @@ class LogBounds(NamedTuple):
     """The number of the note of removed topics."""
 
 
-class Feed(ABC):
+class Feed:
     """The log as a handler and the dispatch loop see it."""
 
     log: LogReader
+    _limits: LogBounds
     removed: Removed
     """The topics that were removed, as of the last `limits`: their records get no units."""
     window_bytes = WINDOW_BYTES
@@ -58,28 +59,31 @@ class Feed(ABC):
         """`on_window` is called before each window, to show life."""
         self._folder = root / COMMIT_LOG_DIR
         self._on_window = on_window
+        self._files = OpenFiles(FEED_FILES_MAX)
 
-    @abstractmethod
     def limits(self) -> LogBounds:
         """The present ends; what is read afterwards stays within them."""
+        return self._limits
 
-    @abstractmethod
     def peek(self) -> LogBounds:
         """The present ends, and nothing else changes: for another thread."""
+        return self._limits
 
-    @abstractmethod
     def close(self) -> None:
         """Closes what is open."""
+        self._files.close()
 
     def columns(self, start: int, stop: int) -> Iterator[RecordColumns]:
-        """The records that start in [start, stop), verified; `damage` is what ended it."""
+        """The records that start in [start, stop), verified; `log.stopped` is what ended it."""
         for columns in self.log.columns(start, stop, self.window_bytes):
             self._on_window()
             yield columns
 
     def past_damage(self, start: int, stop: int) -> Iterator[RecordColumns | Damage]:
         """As `columns`, but goes on after damage where the next record proves itself."""
-        for part in columns_past_damage(self.log, start, stop, window_bytes=self.window_bytes):
+        for part in reader.columns_past_damage(
+            self.log, start, stop, window_bytes=self.window_bytes
+        ):
             self._on_window()
             yield part
 
@@ -88,7 +92,7 @@ class Feed(ABC):
 
         `not_before`: the store time of the record before them.
         """
-        resumed = next_record(self.log, damage.position + 1, not_before)
+        resumed = reader.next_record(self.log, damage.position + 1, not_before)
         if resumed is None:
             return None
         return Damage(str(self.path_at(damage.position)), damage, resumed)
@@ -105,29 +109,15 @@ class Feed(ABC):
         """The records of [start, stop), verified; None unless they are few and together."""
         if stop - start > FEW_BYTES_MAX:
             return None
-        return self.log.few(start, stop, FEW_RECORDS_MAX)
-
-    @property
-    def damage(self) -> Torn | None:
-        """Where `columns` broke off, None when it came to its end."""
-        return self.log.stopped
+        return self.log.few(start, stop, FEW_RECORDS_MAX, reader.whole_record)
 
     def check(self, hint: str = "") -> None:
         """Raises StoreDamaged where `columns` broke off."""
-        damage = self.damage
+        damage = self.log.stopped
         if damage is not None:
             path = self.path_at(damage.position)
-            hint = hint + see_all_damage(path)
-            raise StoreDamaged(str(path), damage.position, damage.why, hint)
-
-    def record_at(self, offset: int) -> Record:
-        """One verified record. Raises NotFound, StoreDamaged."""
-        return self.log.record_at(offset)
-
-    def holds_damaged(self, offset: int) -> bool:
-        """Whether a record is there, in its place and whole but for its checksum."""
-        found = self.log.peek(offset)
-        return isinstance(found, Torn) and found.kind == "bad_crc"
+            found = hint + see_all_damage(path)
+            raise StoreDamaged(str(path), damage.position, damage.why, found)
 
     def path_at(self, offset: int) -> Path:
         """The segment that holds an offset, for messages."""
@@ -140,10 +130,7 @@ class RestingFeed(Feed):
 
     def __init__(self, root: Path, on_window: Callable[[], None] = lambda: None) -> None:
         super().__init__(root, on_window)
-        listing = list_folder(self._folder)
-        listing.check()
-        self._files = OpenFiles(FEED_FILES_MAX)
-        segments = SegmentList(self._folder, listing, self._files)
+        segments = open_segments(self._folder, self._files)
         condition = read_condition(root)
         self.removed = condition.removed
         end = find_tail(segments, condition).end
@@ -157,15 +144,6 @@ class RestingFeed(Feed):
             removals=self.removed.number,
         )
 
-    def limits(self) -> LogBounds:
-        return self._limits
-
-    def peek(self) -> LogBounds:
-        return self._limits
-
-    def close(self) -> None:
-        self._files.close()
-
 
 class LiveFeed(Feed):
     """The log of a running writer. Raises FileNotFoundError while no writer ever ran."""
@@ -177,7 +155,6 @@ class LiveFeed(Feed):
         self._page_look_at = 0.0
         self._limits = LogBounds(0, 0, 0, 0)
         self.removed = load_removed(root)
-        self._files = OpenFiles(FEED_FILES_MAX)
 
     def peek(self) -> LogBounds:
         try:
@@ -227,9 +204,7 @@ class LiveFeed(Feed):
         self._files.close()
 
         def listed() -> None:
-            listing = list_folder(self._folder, begin=limits.min_offset)
-            listing.check()
-            segments = SegmentList(self._folder, listing, self._files)
+            segments = open_segments(self._folder, self._files, limits.min_offset)
             self.log = LogReader(segments, Bounds(limits.min_offset, limits.readable))
 
         self._again(listed)
@@ -248,4 +223,4 @@ class LiveFeed(Feed):
 
     def close(self) -> None:
         self._page.close()
-        self._files.close()
+        super().close()

@@ -20,11 +20,12 @@ from node.runtime.process import leave
 from node.runtime.service_loop import index_pace
 from node.runtime.settings import Settings
 from node.runtime.state_page import run_dir
+from node.store.checkpoints import forget_progress
 from node.store.condition import INDEX_WORKER
 from node.store.file_sizes import found_geometry
 from node.store.indexes import check_index_names, list_index_files
 from node.store.log.reader import Damage
-from node.store.rebuilding import forget
+from protocol.derived import index_build
 from protocol.derived.dispatch_request import DispatchRequests, key_batch, plain_index_keys
 from protocol.derived.file_layouts import (
     INDEX_ENTRY,
@@ -35,24 +36,13 @@ from protocol.derived.file_layouts import (
     KeyBatch,
     fold_hash,
 )
-from protocol.derived.index_build import (
-    EMPTY_HEADER,
-    IndexPut,
-    fill_slots,
-    free_entries,
-    next_entry,
-    put_keys,
-    rolled_header,
-    spans_of,
-)
 from protocol.errors import BadRequest, NotFound, StoreDamaged
 from protocol.names import ABORT_FILE, INDEX_DIR, next_index_file_name
 from protocol.record.java_hash import java_hash
 from workers.dispatch import Handler
 from workers.feed import Feed
-from workers.process import WorkerJob, parser_for, run_worker
+from workers.process import TurnPace, WorkerJob, parser_for, run_worker
 from workers.progress import took_over_in_order, vouched_offset
-from workers.sleep import TurnPace
 from workers.sparse_file import Unsynced, make_file, nonzero_pieces, zero_from
 
 log = logging.getLogger("keelog.worker")
@@ -131,17 +121,14 @@ class IndexWriter:
         return ""
 
     def header(self, name: str) -> IndexHeader:
-        """A file's header as it is."""
         return INDEX_HEADER.read(os.pread(self._descriptor(name), INDEX_HEADER.size, 0))
 
     def entries(self, name: str, first: int, stop: int) -> NDArray[Any]:
-        """The entries with numbers [first, stop)."""
         position = self.geometry.entry_position(first)
         size = (stop - first) * INDEX_ENTRY.size
         return INDEX_ENTRY.view(_read(self._descriptor(name), position, size))
 
     def slots(self, name: str) -> NDArray[Any]:
-        """A copy of the slot table."""
         size = self.geometry.slot_count * INDEX_SLOT.size
         data = _read(self._descriptor(name), self.geometry.slot_position(0), size)
         return np.frombuffer(data, _SLOT_DTYPE).copy()
@@ -154,24 +141,6 @@ class IndexWriter:
             if entry.size == 0:
                 self.remove(entry.name)
 
-    def open_last(self, name: str) -> IndexState:
-        """A whole file, to go on writing."""
-        header = self.header(name)
-        return IndexState(
-            name, header._replace(index_count=next_entry(header)), self.slots(name), True
-        )
-
-    def next_file(
-        self, last_name: str | None, last_header: IndexHeader, store_timestamp: int
-    ) -> IndexState:
-        """The file after the last one, if there is one; it is made by its first `write`."""
-        return IndexState(
-            name=next_index_file_name(store_timestamp, last_name),
-            header=rolled_header(last_header),
-            slots=np.zeros(self.geometry.slot_count, _SLOT_DTYPE),
-            is_made=False,
-        )
-
     def kept_entries(self, name: str, limit: int) -> int:
         """How many entries may name records below log offset `limit`.
 
@@ -179,7 +148,7 @@ class IndexWriter:
         of which only some bytes reached the disk, too: the last record must be looked at.
         """
         header = self.header(name)
-        stop = min(next_entry(header), self.geometry.index_num)
+        stop = min(index_build.next_entry(header), self.geometry.index_num)
         if header.end_physical_offset < limit:
             return stop - 1
         last = 0
@@ -202,7 +171,7 @@ class IndexWriter:
         table = np.zeros(self.geometry.slot_count, np.int32)
         for first in range(1, kept + 1, _CHUNK_ENTRIES):
             stop = min(first + _CHUNK_ENTRIES, kept + 1)
-            fill_slots(table, first, self.entries(name, first, stop)["key_hash"])
+            index_build.fill_slots(table, first, self.entries(name, first, stop)["key_hash"])
         last = self.entries(name, kept, kept + 1)[0]
         header = header._replace(
             end_timestamp=end_timestamp,
@@ -213,7 +182,7 @@ class IndexWriter:
         state = IndexState(name, header, table.astype(_SLOT_DTYPE), True)
         descriptor = self._descriptor(name)
         changed = np.flatnonzero(self.slots(name) != state.slots)
-        self._write_spans(descriptor, state.slots, spans_of(changed))
+        self._write_spans(descriptor, state.slots, index_build.spans_of(changed))
         zero_from(descriptor, self.geometry.entry_position(kept + 1), self.geometry.file_bytes)
         write_all(descriptor, INDEX_HEADER.pack(header), 0)
         self._unsynced.add(name)
@@ -224,13 +193,15 @@ class IndexWriter:
 
         A power loss can keep entries and take others before them.
         """
-        if next_entry(self.header(name)) != kept + 1 or int(self.slots(name).max()) > kept:
+        if (
+            index_build.next_entry(self.header(name)) != kept + 1
+            or int(self.slots(name).max()) > kept
+        ):
             return False
         start, stop = self.geometry.entry_position(kept + 1), self.geometry.file_bytes
         return next(nonzero_pieces(self._descriptor(name), start, stop), None) is None
 
     def remove(self, name: str) -> None:
-        """Deletes a file."""
         self.close()
         self._in_place.pop(name, None)
         disk.unlink(self.root / name, missing_ok=True)
@@ -248,7 +219,7 @@ class IndexWriter:
 
     # Writing
 
-    def write(self, state: IndexState, put: IndexPut) -> None:
+    def write(self, state: IndexState, put: index_build.IndexPut) -> None:
         """Entries first, then slots, the header last: a reader in between sees less, not nonsense.
 
         After an OSError the same call again completes the write.
@@ -284,7 +255,6 @@ class IndexWriter:
         self._unsynced.sync()
 
     def close(self) -> None:
-        """Closes the open file; syncs nothing."""
         if self._open is not None:
             os.close(self._open[1])
             self._open = None
@@ -318,7 +288,7 @@ class IndexFiles(Handler):
         self._with_tags = with_tags
         self._state: IndexState | None = None
         self._tail = LastIndexed()
-        self._writes: list[tuple[IndexState, IndexPut]] = []
+        self._writes: list[tuple[IndexState, index_build.IndexPut]] = []
         self._pending: list[KeyBatch] = []
         self._pending_keys = 0
         self._gathered = 0
@@ -351,7 +321,7 @@ class IndexFiles(Handler):
         """True if the log's first record has keys. Without any file somebody deleted them then: the
         last one always stays."""
         try:
-            record = self._feed.record_at(min_offset)
+            record = self._feed.log.record_at(min_offset)
         except (NotFound, StoreDamaged):
             return False
         return bool(plain_index_keys(record.topic, record.unique_key, record.keys, ""))
@@ -369,7 +339,7 @@ class IndexFiles(Handler):
         offset = max(self._tail.physical_offset, 0)
         try:
             if self._tail.entries:
-                self._feed.record_at(offset)
+                self._feed.log.record_at(offset)
         except NotFound:
             if offset < self._feed.limits().min_offset:
                 return offset
@@ -414,7 +384,7 @@ class IndexFiles(Handler):
         """
         offset = int(self._folder.entries(name, kept, kept + 1)[0]["physical_offset"])
         try:
-            record = self._feed.record_at(offset)
+            record = self._feed.log.record_at(offset)
         except NotFound:
             return offset < self._feed.limits().min_offset
         except StoreDamaged:
@@ -430,7 +400,9 @@ class IndexFiles(Handler):
     def _open(self, names: list[str], kept: int) -> None:
         name = names[-1]
         if self._folder.is_whole(name, kept):
-            self._state = self._folder.open_last(name)
+            header = self._folder.header(name)
+            header = header._replace(index_count=index_build.next_entry(header))
+            self._state = IndexState(name, header, self._folder.slots(name), True)
         else:
             self._state = self._folder.cut(name, kept, self._end_timestamp(name, kept))
         self._tail = self._last_record(names, kept)
@@ -443,7 +415,7 @@ class IndexFiles(Handler):
         if offset == header.end_physical_offset:
             return header.end_timestamp
         try:
-            return self._feed.record_at(offset).head.store_timestamp
+            return self._feed.log.record_at(offset).head.store_timestamp
         except NotFound:
             return header.begin_timestamp + 1000 * int(entry["time_diff_s"])
 
@@ -506,18 +478,20 @@ class IndexFiles(Handler):
         same = int(np.searchsorted(offsets, self._tail.physical_offset, "right")) - first
         return batch.rows(first + min(same, self._tail.entries), len(offsets))
 
-    def _plans(self, batch: KeyBatch) -> list[tuple[IndexState, IndexPut]]:
+    def _plans(self, batch: KeyBatch) -> list[tuple[IndexState, index_build.IndexPut]]:
         """What to write into the present file and into as many new ones as it takes."""
-        plans: list[tuple[IndexState, IndexPut]] = []
+        plans: list[tuple[IndexState, index_build.IndexPut]] = []
         geometry = self._folder.geometry
         state = self._state
-        header = EMPTY_HEADER if state is None else state.header
+        header = index_build.EMPTY_HEADER if state is None else state.header
         while len(batch.key_hash):
-            if state is None or not free_entries(header, geometry):
-                name = None if state is None else state.name
-                state = self._folder.next_file(name, header, int(batch.store_timestamp[0]))
-                header = state.header
-            put = put_keys(header, geometry, state.slots, batch)
+            if state is None or not index_build.free_entries(header, geometry):
+                # It is made by its first `write`.
+                last = None if state is None else state.name
+                name = next_index_file_name(int(batch.store_timestamp[0]), last)
+                header = index_build.rolled_header(header)
+                state = IndexState(name, header, np.zeros(geometry.slot_count, _SLOT_DTYPE), False)
+            put = index_build.put_keys(header, geometry, state.slots, batch)
             plans.append((state, put))
             header = put.header
             batch = batch.rows(put.taken, len(batch.key_hash))
@@ -539,18 +513,16 @@ class IndexFiles(Handler):
         return applied
 
     def trim(self, min_offset: int) -> None:
-        """Deletes expired index files."""
         self._folder.trim(min_offset)
 
     # Whether the files stay
 
     def lost_files(self) -> str:
-        """As `Handler` has it."""
         return self._folder.lost()
 
     def disown_lost(self) -> None:
         """As `Handler` has it: keys of all times may be in a file that is gone."""
-        forget(self._root, INDEX_WORKER)
+        forget_progress(self._root, INDEX_WORKER)
         for name in self._folder.names():
             self._folder.remove(name)
 
@@ -567,7 +539,6 @@ def _read(descriptor: int, position: int, size: int) -> bytes:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The process; returns its exit code."""
     options = parser_for("workers.index_file", __doc__).parse_args(arguments)
 
     def make_handler(root: Path, settings: Settings, feed: Feed) -> IndexFiles:

@@ -1,4 +1,11 @@
-"""The process of a worker, of either kind: arguments, locks, state page, loop, end."""
+"""The process of a worker, of either kind: arguments, locks, state page, loop, sleep, end.
+
+A turn costs nearly the same for one record as for hundreds. So while records keep coming and nobody
+waits for them, a worker rests after a turn until some time has passed or much has come. A record
+that comes after a quiet time is taken at once, and so is every record that a reader waits for. The
+longer the log is quiet, the longer a worker sleeps, until the writer wakes it
+(`node.runtime.wakeup`). `TurnPace` decides, purely: no clock, no I/O.
+"""
 
 import argparse
 import logging
@@ -8,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import zmq
 
@@ -17,16 +24,15 @@ from node.runtime.event_log import fields
 from node.runtime.locks import FileLock, StoreLock
 from node.runtime.service_loop import LoopPace
 from node.runtime.settings import Settings
-from node.runtime.state_page import DAMAGED, STOPPED, LogPage, WorkerPage, run_dir
+from node.runtime.state_page import DAMAGED, NEVER, STOPPED, LogPage, WorkerPage, run_dir
 from node.runtime.stats import TopicCounts
 from node.runtime.store_paths import check_held
-from node.runtime.wakeup import Context, Waiters, ZmqWakeup, is_reader
+from node.runtime.wakeup import Context, Waiters, ZmqWakeup, is_reader, quiet_sleep_s
 from node.store.condition import Owner, find_owner
 from protocol.errors import CorruptError, NotAStore
 from protocol.names import COMMIT_LOG_DIR
 from workers import dispatch
 from workers.feed import Feed, LiveFeed, RestingFeed
-from workers.sleep import TurnPace, WorkerSleep, gives_way
 
 log = logging.getLogger("keelog.worker")
 
@@ -41,6 +47,60 @@ FILES_LOOK_S = 1.0
 """How often a worker looks whether its files are in place."""
 _WRITER_WAIT_S = 0.02
 _WRITER_END_LOOK_S = 0.005
+IDLE_S = 0.005
+"""How long a worker sleeps after its rest when nobody rings; more when the log stays quiet."""
+SHORT_BYTES = 16 << 10
+"""Log for a turn that takes about a millisecond."""
+LATE_BYTES = 16 << 20
+"""A worker for which more of the log waits is late."""
+
+
+class Sleep(NamedTuple):
+    """For `seconds` at most, or until the log reaches `wake_at`."""
+
+    seconds: float
+    wake_at: int
+
+
+@dataclass(slots=True)
+class TurnPace:
+    """Of one worker: it rests for `rest_s` between turns, or until `batch_bytes` of log have come;
+    then for `idle_s`, or until `idle_bytes` have come; in quiet times for longer, or until anything
+    has come. Times are of one clock."""
+
+    rest_s: float = 0.1
+    batch_bytes: int = 256 * 1024
+    idle_s: float = IDLE_S
+    idle_bytes: int = 1
+    busy_until: float = float("-inf")
+    quiet_since: float | None = None
+    """When the log grew last, or the first sleep began."""
+
+    def worked(self, now: float) -> None:
+        """A turn found something, and has ended now."""
+        self.busy_until = now + self.rest_s
+        self.quiet_since = now
+
+    def stay_awake(self, now: float) -> None:
+        """Others wait for what this worker does by the clock: its next sleep is short."""
+        self.quiet_since = now
+
+    def sleep(self, done: int, now: float, is_waited_for: bool) -> Sleep:
+        """What to do after a turn that came to log offset `done`."""
+        if self.quiet_since is None:
+            self.quiet_since = now
+        if not is_waited_for and now < self.busy_until:
+            return Sleep(self.busy_until - now, done + self.batch_bytes)
+        seconds = quiet_sleep_s(now - self.quiet_since, self.idle_s)
+        return Sleep(seconds, done + (self.idle_bytes if seconds == self.idle_s else 1))
+
+
+def gives_way(waiting_bytes: int) -> bool:
+    """Whether a turn for so much of the log lets those that clients wait for run first.
+
+    A short one is soon over, and a late worker might never keep up.
+    """
+    return SHORT_BYTES < waiting_bytes <= LATE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +122,12 @@ class WorkerJob:
 
 
 def parser_for(module: str, text: str | None) -> argparse.ArgumentParser:
-    """The options of every worker."""
     parser = process.child_parser(module, text)
     parser.add_argument("--once", action="store_true", help="stop at the end of a log at rest")
     return parser
 
 
 def run_worker(options: argparse.Namespace, job: WorkerJob) -> int:
-    """The process from its start to its exit code."""
     child = process.ChildProcess(
         slot=job.slot,
         title=job.title,
@@ -116,7 +174,10 @@ class _Worker:
         self._stats = dispatch.WorkerStats(self._root, self._role, job.shard)
         self._topics: dispatch.TopicGrowth | None = None
         self._context: Context = zmq.Context()
-        self._rest = WorkerSleep(ZmqWakeup(self._context, job.slot), self._page, stop.fd)
+        self._wakeup = ZmqWakeup(self._context, job.slot)
+        self._poller = zmq.Poller()
+        self._poller.register(self._wakeup.socket, zmq.POLLIN)
+        self._poller.register(stop.fd, zmq.POLLIN)
         self._readers: Waiters | None = None
         if job.wakes_readers:
             self._readers = Waiters(self._context, self._root, is_reader)
@@ -127,7 +188,7 @@ class _Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._rest.close()
+        self._wakeup.close()
         if self._readers is not None:
             self._readers.close()
         self._context.term()
@@ -149,10 +210,10 @@ class _Worker:
             dispatch.WorkerSite(self._root, self._job.slot, self._page, self._stats),
             feed,
             handler,
-            dispatch.DispatchPace(
-                self._job.flush_pace(self._settings), self._settings.delay_levels_ms
-            ),
-            dispatch.Breaks(self._pause, lambda: self._stop.is_set),
+            self._job.flush_pace(self._settings),
+            self._settings.delay_levels_ms,
+            self._pause,
+            lambda: self._stop.is_set,
         )
         self._dispatcher = dispatcher
         try:
@@ -163,7 +224,12 @@ class _Worker:
         except dispatch.Stopped:
             dispatcher.close()
         except dispatch.FilesLost as lost:
-            return self._end_without_files(str(lost), dispatcher, handler)
+            dispatcher.await_flush()
+            handler.disown_lost()
+            event = "files are lost: the process ends, the next makes them anew"
+            log.error(event, extra=fields(why=lost))  # noqa: TRY400
+            process.report_end(self._child.ready_fd, f"files are lost: {lost}")
+            return process.EXIT_FAILED
         except CorruptError as error:
             # All before the damage is kept; starting again cannot help.
             dispatcher.close()
@@ -173,23 +239,6 @@ class _Worker:
             feed.close()
         self._page.publish(state=STOPPED)
         return process.EXIT_OK
-
-    def _end_without_files(
-        self, why: str, dispatcher: dispatch.Dispatcher, handler: dispatch.Handler
-    ) -> int:
-        dispatcher.await_flush()
-        handler.disown_lost()
-        event = "files are lost: the process ends, the next makes them anew"
-        log.error(event, extra=fields(why=why))
-        process.report_end(self._child.ready_fd, f"files are lost: {why}")
-        return process.EXIT_FAILED
-
-    def _look_at_files(self, handler: dispatch.Handler, now: float) -> None:
-        """Raises FilesLost: nobody else reads what would be written into files without a name."""
-        if now >= self._files_look_at:
-            self._files_look_at = now + FILES_LOOK_S
-            if lost := handler.lost_files():
-                raise dispatch.FilesLost(lost)
 
     def _follow(
         self, dispatcher: dispatch.Dispatcher, feed: Feed, handler: dispatch.Handler
@@ -217,7 +266,11 @@ class _Worker:
             if topics is not None:
                 # Here alone: within a turn a queue that is being rebuilt has no end.
                 topics.look(now, dispatcher.records)
-            self._look_at_files(handler, now)
+            if now >= self._files_look_at:
+                self._files_look_at = now + FILES_LOOK_S
+                if lost := handler.lost_files():
+                    # Nobody else reads what would be written into files without a name.
+                    raise dispatch.FilesLost(lost)
             self._sleep(pace, dispatcher.done, feed, now)
             self._beat()
         if self._child.ready_fd is not None:
@@ -225,8 +278,14 @@ class _Worker:
 
     def _turn(self, dispatcher: dispatch.Dispatcher, feed: Feed) -> bool:
         """In another thread when it gives way: without privileges nobody takes back niceness."""
+
+        def nicely() -> bool:
+            with suppress(PermissionError):  # where a container forbids the call
+                os.nice(NICE)  # of this thread alone
+            return dispatcher.turn()
+
         if gives_way(feed.peek().readable - dispatcher.done):
-            return dispatch.begin(lambda: _nicely(dispatcher), "turn").result()
+            return dispatch.begin(nicely, "turn").result()
         return dispatcher.turn()
 
     def _outlast_writer(self, dispatcher: dispatch.Dispatcher) -> None:
@@ -248,12 +307,13 @@ class _Worker:
             return
         is_waited_for = self._readers is not None and self._readers.are_listening
         sleep = pace.sleep(done, now, is_waited_for)
-        self._rest.begin(sleep)
-        limits = feed.peek()
-        if limits.readable >= sleep.wake_at or (limits.is_ending and limits.readable > done):
-            self._rest.end()
-        else:
-            self._rest.wait(sleep.seconds)
+        self._page.publish(wake_at=sleep.wake_at)
+        limits, events = feed.peek(), None
+        if limits.readable < sleep.wake_at and not (limits.is_ending and limits.readable > done):
+            events = self._poller.poll(max(1, round(sleep.seconds * 1000)))
+        self._page.publish(wake_at=NEVER)
+        if events:
+            self._wakeup.rings()
 
     def _show_growth(self, epoch: int, units: int) -> None:
         """Counts, in the page, that queues have grown, and wakes the readers that wait for that.
@@ -310,12 +370,6 @@ class _Worker:
             self._show_growth(self._dispatcher.epoch, self._handler.units)
         if self._stop.is_set and (self._dispatcher is None or self._dispatcher.is_resuming):
             raise dispatch.Stopped
-
-
-def _nicely(dispatcher: dispatch.Dispatcher) -> bool:
-    with suppress(PermissionError):  # where a container forbids the call
-        os.nice(NICE)  # of this thread alone
-    return dispatcher.turn()
 
 
 def _writer_lives(root: Path) -> bool:

@@ -11,33 +11,24 @@ from pathlib import Path
 from node.runtime import disk
 from node.runtime.state_page import queue_slot, run_dir, shard_of_slot
 from node.runtime.store_paths import QUEUES_FILE_BYTES_MAX, read_bounded
-from node.store.checkpoints import (
-    EpochLine,
-    WorkerCheckpoint,
-    epoch_end,
-    list_progress,
-    load_epochs,
-    load_owner,
-    load_progress,
-    remove_progress,
-)
+from node.store import checkpoints
 from protocol.ids import Queue
 
 
 def vouched_offset(root: Path, slot: str) -> int | None:
     """The log offset below which the slot's files are right; None when nothing is known."""
-    progress = load_progress(root, slot)
-    return None if progress is None else _reconciled(load_epochs(root), progress)
+    progress = checkpoints.load_progress(root, slot)
+    return None if progress is None else _reconciled(checkpoints.load_epochs(root), progress)
 
 
-def _reconciled(epochs: list[EpochLine], progress: WorkerCheckpoint) -> int:
-    end = epoch_end(epochs, progress.epoch)
+def _reconciled(epochs: list[checkpoints.EpochLine], progress: checkpoints.WorkerCheckpoint) -> int:
+    end = checkpoints.epoch_end(epochs, progress.epoch)
     return progress.offset if end is None else min(progress.offset, end)
 
 
 def took_over_in_order(root: Path) -> bool:
     """Whether our writer runs, or ran last, and the owner before it had stopped in order."""
-    epochs, owner = load_epochs(root), load_owner(root)
+    epochs, owner = checkpoints.load_epochs(root), checkpoints.load_owner(root)
     return bool(epochs) and epochs[-1].after_clean and epochs[-1].epoch == owner
 
 
@@ -49,14 +40,14 @@ def vouched_for_shard(root: Path, shard: int, shard_count: int) -> int | None:
     While progress of another number of workers is left, queues may have been dropped down to the
     least of all: a worker of the new number starts there, and may have been stopped again.
     """
-    by_count = _by_count(list_progress(root))
+    by_count = _by_count(checkpoints.list_progress(root))
     if set(by_count) == {shard_count}:
         return vouched_offset(root, queue_slot(shard, shard_count))
     if not by_count:
         return None
     if not any(len(found) == count for count, found in by_count.items()):
         return 0
-    epochs = load_epochs(root)
+    epochs = checkpoints.load_epochs(root)
     return min(
         _reconciled(epochs, progress) for found in by_count.values() for progress in found.values()
     )
@@ -67,7 +58,7 @@ def retire_other_counts(root: Path, shard_count: int) -> bool:
 
     Returns whether none is left.
     """
-    by_count = _by_count(list_progress(root))
+    by_count = _by_count(checkpoints.list_progress(root))
     others = [count for count in by_count if count != shard_count]
     if not others:
         return True
@@ -75,7 +66,7 @@ def retire_other_counts(root: Path, shard_count: int) -> bool:
         return False
     for count in others:
         for shard in by_count[count]:
-            remove_progress(root, queue_slot(shard, count))
+            checkpoints.remove_progress(root, queue_slot(shard, count))
             disk.unlink(_unfinished_path(root, queue_slot(shard, count)), missing_ok=True)
     return True
 
@@ -103,9 +94,11 @@ def load_unfinished(root: Path) -> set[Queue]:
     return found
 
 
-def _by_count(progress: dict[str, WorkerCheckpoint]) -> dict[int, dict[int, WorkerCheckpoint]]:
+def _by_count(
+    progress: dict[str, checkpoints.WorkerCheckpoint],
+) -> dict[int, dict[int, checkpoints.WorkerCheckpoint]]:
     """Progress of queue workers, by their number and then by shard."""
-    found: dict[int, dict[int, WorkerCheckpoint]] = {}
+    found: dict[int, dict[int, checkpoints.WorkerCheckpoint]] = {}
     for slot, value in progress.items():
         place = shard_of_slot(slot)
         if place is not None and place[0] < place[1]:

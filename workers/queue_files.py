@@ -18,16 +18,11 @@ from numpy.typing import NDArray
 from node.runtime import disk
 from node.runtime.disk import NO_DESCRIPTORS, write_all
 from node.store.file_sizes import sorted_entries
+from protocol import names
 from protocol.derived.file_layouts import FILLER_SIZE, QUEUE_UNIT, UNIT_BYTES, QueueUnit
 from protocol.derived.queue_build import QueueEnd
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
-from protocol.names import (
-    CONSUME_QUEUE_DIR,
-    is_folder_name,
-    offset_file_name,
-    parse_offset_file_name,
-)
 from workers.sparse_file import Unsynced, make_file, zero_from
 
 CHECKED_FILES_MAX = 3
@@ -63,7 +58,7 @@ class QueueWriter:
 
     def __init__(self, root: Path, file_bytes: int, temp: Path, open_max: int) -> None:
         assert file_bytes % UNIT_BYTES == 0
-        self.root = root / CONSUME_QUEUE_DIR
+        self.root = root / names.CONSUME_QUEUE_DIR
         self.units_per_file = file_bytes // UNIT_BYTES
         self._file_bytes = file_bytes
         self._temp = temp
@@ -80,10 +75,9 @@ class QueueWriter:
     # Finding
 
     def queues(self) -> list[Queue]:
-        """Every queue that has a folder."""
         found = []
         for topic in sorted_entries(self.root):
-            if is_folder_name(topic.name):
+            if names.is_folder_name(topic.name):
                 found += [
                     Queue(topic.name, int(folder.name))
                     for folder in sorted_entries(topic)
@@ -99,7 +93,7 @@ class QueueWriter:
         folder = self._folder(queue)
         found: list[int] = []
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-            start = parse_offset_file_name(path.name)
+            start = names.parse_offset_file_name(path.name)
             if start is None:
                 continue
             if path.stat().st_size != self._file_bytes:
@@ -225,7 +219,6 @@ class QueueWriter:
     # Reading and writing
 
     def unit(self, queue: Queue, position: int) -> QueueUnit:
-        """One unit, empty or not."""
         base = self._base(position)
         descriptor = self._descriptor(_File(queue, base))
         return QUEUE_UNIT.read(os.pread(descriptor, UNIT_BYTES, (position - base) * UNIT_BYTES))
@@ -298,11 +291,11 @@ class QueueWriter:
     # Inside
 
     def _folder(self, queue: Queue) -> Path:
-        assert is_folder_name(queue.topic), queue
+        assert names.is_folder_name(queue.topic), queue
         return self.root / queue.topic / str(queue.queue_id)
 
     def _path(self, file: _File) -> Path:
-        return self._folder(file.queue) / offset_file_name(file.base * UNIT_BYTES)
+        return self._folder(file.queue) / names.offset_file_name(file.base * UNIT_BYTES)
 
     def _base(self, position: int) -> int:
         return position - position % self.units_per_file

@@ -232,7 +232,7 @@ class MissingUnits:
                 known[group.queue] = int(group.batch.queue_offset[0])
                 if not short:
                     return known
-        if short and self._feed.damage is not None:
+        if short and self._feed.log.stopped is not None:
             # What the damage hides may be what the snapshot counts.
             return {queue: following for queue, following in known.items() if queue not in short}
         return known
@@ -244,11 +244,6 @@ class MissingUnits:
 
 def _end(queue: Queue, ends: Mapping[Queue, QueueEnd]) -> int:
     return ends.get(queue, QueueEnd()).end or 0
-
-
-class _Hole(NamedTuple):
-    start: int
-    stop: int
 
 
 class MissingMessages(NamedTuple):
@@ -273,17 +268,18 @@ class Holes:
     """Those that a worker has passed over, in log order."""
 
     def __init__(self) -> None:
-        self._holes: list[_Hole] = []
+        self._holes: list[tuple[int, int]] = []
+        """Where each begins and ends."""
 
     def add(self, damage: Damage) -> None:
         """One more, or one that is known."""
-        hole = _Hole(damage.torn.position, damage.resumed_at)
+        hole = damage.torn.position, damage.resumed_at
         if hole in self._holes:
             return
         self._holes = sorted([*self._holes, hole])
         if len(self._holes) > HOLES_MAX:
             last, before = self._holes.pop(), self._holes.pop()
-            self._holes.append(_Hole(before.start, max(before.stop, last.stop)))
+            self._holes.append((before[0], max(before[1], last[1])))
 
     def units(self, gap: MissingMessages) -> NDArray[Any] | None:
         """The units of the messages that are missing; None where no damage explains them.
@@ -291,10 +287,10 @@ class Holes:
         Each names a part of the damage between the records before and after: a pull of it says
         where that is, and their order in the log is that of the queue.
         """
-        between = [one for one in self._holes if gap.begin <= one.start and one.stop <= gap.end]
-        size = (between[-1].stop - between[0].start) // gap.missing if between else 0
+        between = [one for one in self._holes if gap.begin <= one[0] and one[1] <= gap.end]
+        size = (between[-1][1] - between[0][0]) // gap.missing if between else 0
         if not size:
             return None
         numbers = np.arange(gap.missing, dtype=np.int64)
         sizes = np.full(gap.missing, min(size, _INT32))
-        return unit_array(between[0].start + numbers * size, sizes, np.zeros_like(numbers))
+        return unit_array(between[0][0] + numbers * size, sizes, np.zeros_like(numbers))

@@ -10,21 +10,15 @@ from node.runtime import disk
 from node.runtime.locks import StoreLock
 from node.runtime.settings import Settings
 from node.runtime.state_page import run_dir
-from node.store.checkpoints import WorkerCheckpoint
+from node.store import checkpoints
 from node.store.condition import INDEX_WORKER, QUEUE_WORKER_PREFIX, check_is_store
 from node.store.file_sizes import found_geometry
 from node.store.queues import refuse_batch_queues
-from node.store.rebuilding import clear_unfinished, forget, save_rebuilding, vouch
 from node.store.repair.steps import REBUILD_INDEX, REBUILD_QUEUES, FileStep, Step
 from protocol.derived.dispatch_request import DispatchRequests
 from protocol.errors import NotAStore
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR
-from workers.consume_queue import (
-    ConsumeQueues,
-    QueueWorkerSite,
-    has_light_queues,
-    open_queue_writer,
-)
+from workers import consume_queue
 from workers.dispatch import Handler
 from workers.feed import Feed, RestingFeed
 from workers.index_file import IndexFiles, IndexWriter
@@ -117,21 +111,19 @@ class _Rebuild:
     records: int = 0
 
     def queues(self) -> None:
-        """All queues, whatever number of workers made them."""
-        files = open_queue_writer(self.root, self.settings, self._temp())
+        files = consume_queue.open_queue_writer(self.root, self.settings, self._temp())
         settings = self.settings
-        multi_dispatch = settings.enable_multi_dispatch or has_light_queues(self.root)
-        site = QueueWorkerSite(
+        multi_dispatch = settings.enable_multi_dispatch or consume_queue.has_light_queues(self.root)
+        site = consume_queue.QueueWorkerSite(
             self.root, delay_levels_ms=settings.delay_levels_ms, multi_dispatch=multi_dispatch
         )
         workers = self._forget(QUEUE_WORKER_PREFIX, CONSUME_QUEUE_DIR)
-        clear_unfinished(self.root)
+        checkpoints.clear_unfinished(self.root)
         with closing(files):
-            self._walk("queues", ConsumeQueues(site, files, self.feed))
+            self._walk("queues", consume_queue.ConsumeQueues(site, files, self.feed))
         self._vouch(workers)
 
     def index(self) -> None:
-        """All index files."""
         geometry = found_geometry(self.root, self.settings.index_geometry)
         folder = IndexWriter(self.root, geometry, self._temp())
         workers = self._forget(INDEX_WORKER, INDEX_DIR)
@@ -145,7 +137,7 @@ class _Rebuild:
 
     def _forget(self, workers: str, folder: str) -> list[str]:
         """Takes back what the workers vouched for, then deletes it; returns their slots."""
-        slots = forget(self.root, workers)
+        slots = checkpoints.forget_progress(self.root, workers)
         if (self.root / folder).is_dir():
             disk.remove_tree(self.root / folder)
             disk.sync_dir(self.root)
@@ -154,7 +146,8 @@ class _Rebuild:
     def _vouch(self, slots: list[str]) -> None:
         """What was forgotten is there again, as far as the log is durable."""
         limits = self.feed.limits()
-        vouch(self.root, slots, WorkerCheckpoint(limits.epoch, limits.flushed))
+        progress = checkpoints.WorkerCheckpoint(limits.epoch, limits.flushed)
+        checkpoints.vouch_again(self.root, slots, progress)
 
     def _walk(self, what: str, handler: Handler) -> None:
         limits = self.feed.limits()
@@ -180,7 +173,7 @@ def rebuild_damaged(root: Path, steps: Iterable[Step], settings: Settings) -> No
     files = (step for step in steps if isinstance(step, FileStep))
     folders = [step.path.name for step in files if step.action in rebuilds]
     if folders:
-        save_rebuilding(root, folders)
+        checkpoints.save_rebuilding(root, folders)
         queues, index = CONSUME_QUEUE_DIR in folders, INDEX_DIR in folders
         rebuild_locked(root, queues, index, settings)
-        save_rebuilding(root, [])
+        checkpoints.save_rebuilding(root, [])

@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 from node.runtime import disk
 from node.runtime.disk import NO_DESCRIPTORS, sync_dir_if_there, sync_file, write_all
+from node.store.file_cache import data_extents
 
 _CHUNK_BYTES = 1 << 20
 
@@ -59,12 +60,10 @@ class Unsynced(Generic[File]):
         self._folders: set[Path] = set()
 
     def add(self, file: File) -> None:
-        """Notes a file whose bytes were changed."""
         with self._guard:
             self._files.add(file)
 
     def add_folders(self, *folders: Path) -> None:
-        """Notes folders that got or lost a name."""
         with self._guard:
             self._folders.update(folders)
 
@@ -84,22 +83,6 @@ class Unsynced(Generic[File]):
                     self._files |= files
                     self._folders |= folders
             raise
-
-
-def data_extents(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Where in [start, stop) the file may hold anything but zeros."""
-    while start < stop:
-        try:
-            begin = os.lseek(descriptor, start, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                return
-            raise
-        if begin >= stop:
-            return
-        end = min(os.lseek(descriptor, begin, os.SEEK_HOLE), stop)
-        yield begin, end
-        start = end
 
 
 def nonzero_pieces(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, int]]:

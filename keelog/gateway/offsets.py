@@ -20,7 +20,7 @@ from node.reader.answers import bounds_of, look_again, time_at
 from node.reader.pull_desk import PullDesk
 from node.runtime.process import machine_memory_bytes, met_damage
 from node.store.query.look_up import Boundary, offset_by_time
-from node.store.query.verified_read import store_time
+from node.store.query.pull import store_time
 from protocol.errors import MessageDamaged, NotFound, TopicRemoved
 from protocol.ids import Queue
 from protocol.names import RETRY_PREFIX

@@ -14,8 +14,8 @@ from keelog.gateway.connection import RemotingConnection, Reply, Request
 from keelog.gateway.groups import Groups
 from keelog.gateway.members import BROADCASTING, Members
 from keelog.gateway.topics import Topics
-from node.reader.answers import Answer, Pull
-from node.reader.pull_desk import Held, PullDesk
+from node.reader.answers import Answer, look_again
+from node.reader.pull_desk import Held, Pull, PullDesk
 from node.runtime.process import met_damage
 from node.runtime.settings import Settings
 from node.store.config.topics_file import PERM_READ
@@ -269,18 +269,18 @@ class Pulls:
         last = found.fields["next_begin_offset"] - 1
         if found.fields["status"] not in _SCANNED or last < held.pull.offset:
             return None
-        cached = self.desk.tail.record(held.queue, last)
+        cached = self.desk.tail.record(held.pull.queue, last)
         if cached is not None:
             # The queue's files may not show it yet.
             return stated_offset(cached)
 
         def look() -> int | None:
-            queue = self.desk.store.queue(*held.queue)
+            queue = self.desk.store.queue(*held.pull.queue)
             unit = None if queue is None else queue.unit(last)
             return None if unit is None else unit.physical_offset
 
         with suppress(errors.MqError):
-            return self.desk.again(look)
+            return look_again(self.desk.store, look)
         return None
 
     def went(self, connection: RemotingConnection) -> None:

@@ -44,6 +44,7 @@ from keelog.gateway.to_clients import ClientRequests, Replies
 from keelog.gateway.topics import Topics
 from keelog.gateway.transaction_checks import Checks
 from keelog.gateway.transaction_ends import Ends
+from node.reader.answers import look_again
 from node.runtime import disk
 from node.runtime.event_log import fields
 from node.runtime.process import met_damage, now_ms
@@ -191,7 +192,8 @@ class GatewayService:
     def look_up(self, offset: int) -> Record:
         """The record at a log offset. Raises NotFound, StoreDamaged."""
         self.now()
-        return self.pulls.desk.again(lambda: self.pulls.desk.store.look_up(offset))
+        store = self.pulls.desk.store
+        return look_again(store, lambda: store.look_up(offset))
 
     def _readable(self) -> int:
         self.now()

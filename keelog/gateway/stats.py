@@ -65,7 +65,7 @@ class GatewayStats:
         """Shows what was counted, and the gauges."""
         now = (
             len(service.connections),
-            len(service.pulls.desk.holds),
+            service.pulls.desk.holds.count,
             service.buffers.held,
             len(service.asked),
             len(service.members.producers_by_id),

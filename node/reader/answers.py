@@ -1,39 +1,34 @@
-"""Parses requests to a reader, and makes their answers from the open store; no sockets, no waiting.
+"""Makes the answers to requests that are no pulls from the open store; no sockets, no waiting.
 
-It parses those that `protocol.requests` does not describe completely. Parsing touches neither files
-nor sockets, and checks the type and range of every value.
+`fetch` serves raw bytes of a store's files to clients that decode them, and `layout` lists what
+they can fetch. A client names a file by its content, never by a path. It gets nothing at or above
+the readable end of the log or the visible end of a queue. Bytes of before may be of an epoch
+that recovery took back: a record proves itself by its place and checksum, a unit by its record.
 """
 
 import struct
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from node.reader.tail_cache import TailCache, Taken
+import numpy as np
+
+from node.reader.tail_cache import TailCache
 from node.runtime.process import met_damage, now_ms
-from node.runtime.settings import Settings
 from node.serving.unix_server import Payload
 from node.store.config.topics_file import Topic, TopicsFile
 from node.store.file_cache import FileVanished
+from node.store.indexes import readable_end
 from node.store.opening import RunningStore
-from node.store.query.filters import parse_tags
-from node.store.query.look_up import Boundary, FindPage, FindRequest, find, offset_by_time
-from node.store.query.pull import (
-    PulledRecords,
-    PullRequest,
-    PullStatus,
-    TransferLimits,
-    get_message,
-)
-from node.store.query.verified_read import record_of, store_time
+from node.store.query import look_up
+from node.store.query.pull import record_of, store_time
 from node.store.queues import bytes_of, list_topics
-from protocol import requests
-from protocol.errors import BadRequest, CorruptError, NotFound, StoreDamaged, UnknownTopic
+from protocol import errors, requests
+from protocol.derived.file_layouts import UNIT_BYTES
 from protocol.ids import Queue, parse_offset_message_id
 from protocol.names import is_folder_name
 from protocol.record.codec import Record, decode
-from protocol.request_fields import RequestLayout, out_of_range
+from protocol.request_fields import RequestLayout
 from protocol.wire.frames import Header
 
 _GET_FORMS: dict[str, RequestLayout[Any]] = {
@@ -51,6 +46,9 @@ NO_TIME = -1
 """Of a message that is not there (DefaultMessageStore#getMessageStoreTimeStamp)."""
 FIND_BYTES_MAX = 4 << 20
 """A page of found records ends with the one that exceeds this."""
+LAYOUT_QUEUES_MAX = 200
+"""The most queues in one answer to `layout`: the first look at a queue takes 0.1 ms."""
+_FETCH_AGAIN = "it was deleted; ask for the layout again"
 _TRY_TOPICS = "see the topics with: keelog topic ls"
 _TRY_KEYS = (
     "the index follows the log by some milliseconds: again in a moment, or look for a key of the"
@@ -58,78 +56,11 @@ _TRY_KEYS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Pull:
-    """A pull: where it begins, what it takes, and how long it may be held."""
-
-    queue: Queue
-    offset: int
-    request: PullRequest
-    wait_ms: int
-    tags: str = ""
-    """The expression: equal pulls share one look."""
-    tags_kind: str = ""
-    """Its language, if it is not that of tags."""
-    stream: bool = False
-    """Whether it gets an answer each time when its queue grows; such a pull waits."""
-    patience_ms: int = 0
-    """How late its answer may come."""
-    generation: int | None = None
-    """A log offset at which its place was known; None: it is taken as it is."""
-
-
-def parse_pull(header: Header, settings: Settings, limits: TransferLimits) -> Pull:
-    """Parses a pull. Any offset is valid: one outside the queue has its own status (RocketMQ).
-
-    `limits` apply where the request has none of its own.
-    """
-    asked = requests.PULL.values(header)
-    topic, queue_id, offset, count, size, tags, wait_ms, stream, patience_ms, generation = asked
-    if wait_ms > settings.long_polling_ms_max:
-        raise out_of_range("wait_ms", wait_ms, 0, settings.long_polling_ms_max)
-    request = _pull_request(
-        tags,
-        count,
-        size,
-        limits,
-        settings.max_filter_message_size,
-        settings.travel_cq_file_num_when_get_message,
-    )
-    queue = Queue(topic, queue_id)
-    is_stream = stream and wait_ms > 0
-    return Pull(queue, offset, request, wait_ms, tags, "", is_stream, patience_ms, generation)
-
-
-@lru_cache(maxsize=256)
-def _pull_request(
-    tags: str,
-    count: int | None,
-    size: int | None,
-    limits: TransferLimits,
-    filter_bytes_max: int,
-    files_max: int,
-) -> PullRequest:
-    """Cached, as consumers repeat their pulls. Raises BadRequest for malformed tags."""
-    if count is not None:
-        limits = limits._replace(count_max=count, cold_count_max=count)
-    if size is not None:
-        limits = limits._replace(bytes_max=size, cold_bytes_max=size)
-    return PullRequest(
-        max_messages=count or requests.PULL_MESSAGES_DEFAULT,
-        total_bytes_max=size or requests.PULL_BYTES_DEFAULT,
-        limits=limits,
-        tags=parse_tags(tags),
-        exact=True,
-        filter_bytes_max=filter_bytes_max,
-        files_max=files_max,
-    )
-
-
 def parse_get(header: Header) -> Get:
     """Parses one of the four ways to name a record. Raises BadRequest for none or several."""
     forms = [form for form in _GET_FORMS if header.get(form) is not None]
     if len(forms) != 1:
-        raise BadRequest(
+        raise errors.BadRequest(
             f"get names {' and '.join(forms) or 'no record'}",
             "name physical_offset, msg_id, topic and unique_key, or topic, queue and offset",
         )
@@ -143,11 +74,6 @@ class Answer(NamedTuple):
     fields: dict[str, Any]
     payload: Payload | None = None
 
-    @property
-    def size(self) -> int:
-        """Bytes of the payload."""
-        return 0 if self.payload is None else len(self.payload)
-
 
 def look_again(store: RunningStore, look: Callable[[], T]) -> T:
     """Calls `look`, and once more, after a refresh, if retention has just removed a file."""
@@ -158,56 +84,19 @@ def look_again(store: RunningStore, look: Callable[[], T]) -> T:
         return look()
 
 
-def pull(store: RunningStore, wanted: Pull) -> PulledRecords:
-    """Pulls as RocketMQ's getMessage does. Raises StoreDamaged, MessageDamaged."""
-    return get_message(store.log, store.queue(*wanted.queue), wanted.offset, wanted.request)
-
-
-def is_waiting_status(result: PulledRecords, offset: int) -> bool:
-    """True if a broker would hold the pull: it maps to PULL_NOT_FOUND (format 12.3)."""
-    match result.status:
-        case PullStatus.OFFSET_OVERFLOW_ONE | PullStatus.OFFSET_FOUND_NULL:
-            return True
-        case PullStatus.NO_MESSAGE_IN_QUEUE:
-            return offset == 0
-        case _:
-            return False
-
-
-def pull_answer(result: PulledRecords) -> Answer:
-    """The records as stored, in one frame, and the size of each."""
-    fields = {
-        "status": result.status,
-        "next_begin_offset": result.next_begin_offset,
-        "min_offset": result.min_offset,
-        "max_offset": result.max_offset,
-        "count": result.count,
-        "sizes": result.packed_sizes(),
-    }
-    return Answer(fields, result.payload if result.count else None)
-
-
-def tail_answer(taken: Taken, min_offset: int) -> Answer:
-    """As `pull_answer`, for records of the tail cache."""
-    records = taken.records
-    fields = {
-        "status": taken.status,
-        "next_begin_offset": taken.next_begin_offset,
-        "min_offset": min_offset,
-        "max_offset": taken.max_offset,
-        "count": len(records),
-        "sizes": struct.pack(f"<{len(records)}I", *map(len, records)),
-    }
-    return Answer(fields, b"".join(records) if records else None)
-
-
 def get(store: RunningStore, tail: TailCache, wanted: Get) -> Answer:
     """One record. Raises NotFound, StoreDamaged, MessageDamaged."""
     match wanted:
         case requests.GetByOffset(offset):
             raw = store.look_up(offset).raw
         case requests.GetById(message_id):
-            raw = _by_id(store, message_id).raw
+            record = store.look_up(parse_offset_message_id(message_id)[1])
+            if record.message_id != message_id.upper():
+                raise errors.NotFound(
+                    f"no record has the id {message_id}: at its place is {record.message_id}",
+                    "ask the node that stored it",
+                )
+            raw = record.raw
         case requests.GetByKey():
             raw = _by_key(store, wanted).raw
         case requests.GetByQueue(topic, queue_id, offset, generation):
@@ -216,27 +105,17 @@ def get(store: RunningStore, tail: TailCache, wanted: Get) -> Answer:
     return Answer({"size": len(raw)}, raw)
 
 
-def _by_id(store: RunningStore, message_id: str) -> Record:
-    record = store.look_up(parse_offset_message_id(message_id)[1])
-    if record.message_id != message_id.upper():
-        raise NotFound(
-            f"no record has the id {message_id}: at its place is {record.message_id}",
-            "ask the node that stored it",
-        )
-    return record
-
-
 def _by_key(store: RunningStore, wanted: requests.GetByKey) -> Record:
     """Raises StoreDamaged where a damaged record may be it, and no other is."""
     cursor: str | None = None
-    damage: StoreDamaged | None = None
+    damage: errors.StoreDamaged | None = None
     while True:
-        request = FindRequest(
+        request = look_up.FindRequest(
             wanted.topic, wanted.unique_key, limit=1, cursor=cursor, unique=True, skip_damaged=True
         )
         try:
-            page = find(store, request)
-        except UnknownTopic:
+            page = look_up.find(store, request)
+        except errors.UnknownTopic:
             break
         if page.records:
             return page.records[0]
@@ -245,7 +124,7 @@ def _by_key(store: RunningStore, wanted: requests.GetByKey) -> Record:
             break
     if damage is not None:
         raise damage
-    raise NotFound(f"topic {wanted.topic} has no message with this unique key", _TRY_KEYS)
+    raise errors.NotFound(f"topic {wanted.topic} has no message with this unique key", _TRY_KEYS)
 
 
 def _by_queue(store: RunningStore, wanted: requests.GetByQueue) -> Record:
@@ -254,7 +133,7 @@ def _by_queue(store: RunningStore, wanted: requests.GetByQueue) -> Record:
     unit = queue.unit(offset) if queue is not None else None
     if queue is None or unit is None or offset < queue.min_offset:
         low, high = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
-        raise NotFound(
+        raise errors.NotFound(
             f"queue {queue_id} of {topic} has no message {offset}: it holds [{low}, {high})",
             f"keelog topic describe {topic}",
         )
@@ -263,7 +142,7 @@ def _by_queue(store: RunningStore, wanted: requests.GetByQueue) -> Record:
 
 def find_messages(store: RunningStore, topics: TopicsFile, wanted: requests.FindFields) -> Answer:
     """A page of records with a key. Raises UnknownTopic, BadRequest for a cursor, StoreDamaged."""
-    request = FindRequest(
+    request = look_up.FindRequest(
         topic=wanted.topic,
         key=wanted.key,
         begin=wanted.begin,
@@ -275,10 +154,10 @@ def find_messages(store: RunningStore, topics: TopicsFile, wanted: requests.Find
         skip_damaged=wanted.skip_damaged,
     )
     try:
-        page = find(store, request)
-    except UnknownTopic:
+        page = look_up.find(store, request)
+    except errors.UnknownTopic:
         need_topic(store, topics, wanted.topic)
-        page = FindPage([], None)  # the topic exists, but never had a message
+        page = look_up.FindPage([], None)  # the topic exists, but never had a message
     records = [record.raw for record in page.records]
     sizes = struct.pack(f"<{len(records)}I", *map(len, records))
     fields = {"count": len(records), "sizes": sizes, "cursor": page.cursor}
@@ -293,7 +172,9 @@ def seek(store: RunningStore, wanted: requests.SeekFields) -> Answer:
     """The queue offset at a store time; as in a broker 0 for a queue that does not exist."""
     topic, queue_id, timestamp, boundary = wanted
     queue = store.queue(topic, queue_id)
-    return Answer({"offset": offset_by_time(store.log, queue, timestamp, Boundary(boundary))})
+    return Answer(
+        {"offset": look_up.offset_by_time(store.log, queue, timestamp, look_up.Boundary(boundary))}
+    )
 
 
 def offsets(
@@ -334,7 +215,7 @@ def time_at(store: RunningStore, tail: TailCache, queue: Queue, offset: int) -> 
 
     try:
         return look_again(store, look)
-    except CorruptError as damage:
+    except errors.CorruptError as damage:
         met_damage.note(damage)
         return NO_TIME
 
@@ -343,7 +224,7 @@ def bounds_of(store: RunningStore, tail: TailCache, queue: Queue) -> tuple[int, 
     """The minimum offset of a queue, and the offset of its next message."""
     reader = store.queue(*queue)
     low, high = (0, 0) if reader is None else (reader.min_offset, reader.max_offset)
-    return low, max(high, tail.end_of(queue) or 0)
+    return low, max(high, tail.ends.get(queue, 0))
 
 
 def _held(store: RunningStore, tail: TailCache, queue: Queue) -> dict[str, Any]:
@@ -392,5 +273,117 @@ def need_topic(store: RunningStore, topics: TopicsFile, name: str) -> Topic | No
     topics.reload()
     known = topics.topics.get(name)
     if known is None and not store.queue_ids(name):
-        raise UnknownTopic(f"there is no topic {name}", _TRY_TOPICS)
+        raise errors.UnknownTopic(f"there is no topic {name}", _TRY_TOPICS)
     return known
+
+
+def fetch(store: RunningStore, header: Header) -> Answer:
+    """Raw bytes of a file, fewer than asked for where the file or its readable part ends.
+
+    Raises BadRequest, also for anything that could be a path; NotFound for bytes that retention has
+    removed, ServiceNotAvailable while a queue worker resumes, StoreDamaged.
+    """
+    kind, offset, bytes_max = requests.FETCH.values(header)
+    try:
+        if kind == requests.FETCH_LOG:
+            payload = _of_log(store, offset, bytes_max)
+        elif kind == requests.FETCH_QUEUE:
+            payload = _of_queue(
+                store, Queue(*requests.FETCHED_QUEUE.parse(header)), offset, bytes_max
+            )
+        else:
+            payload = _of_index(store, requests.FETCHED_INDEX.parse(header).file, offset, bytes_max)
+    except FileVanished as gone:
+        raise errors.NotFound(gone.reason, _FETCH_AGAIN) from None
+    fields = {"bytes": len(payload), "epoch": store.epoch}
+    return Answer(fields, payload if len(payload) else None)
+
+
+def _of_log(store: RunningStore, offset: int, bytes_max: int) -> memoryview | bytes:
+    log = store.log
+    if offset < log.min_offset:
+        raise errors.NotFound(f"the log begins at {log.min_offset}, not at {offset}", _FETCH_AGAIN)
+    if offset >= log.end:
+        return b""
+    segment = log.segment_at(offset)
+    position = offset - segment.start
+    end = min(position + bytes_max, min(segment.end, log.end) - segment.start)
+    return segment.view()[position:end]
+
+
+def _of_queue(store: RunningStore, queue: Queue, first: int, bytes_max: int) -> bytes:
+    """`first`: the number of the first unit."""
+    topic, queue_id = queue
+    count = max(bytes_max // UNIT_BYTES, 1)
+    reader = store.queue(topic, queue_id)
+    end = 0 if reader is None else reader.max_offset
+    if first + count > end and store.is_resuming(queue):
+        raise errors.ServiceNotAvailable(
+            f"the queue worker of {topic} is behind the log", "again later"
+        )
+    if reader is None or first < reader.first:
+        begin = 0 if reader is None else reader.first
+        raise errors.NotFound(f"queue {queue_id} of {topic} begins at {begin}", _FETCH_AGAIN)
+    return reader.units(first, count).tobytes()
+
+
+def _of_index(store: RunningStore, name: str, position: int, bytes_max: int) -> bytes:
+    (file,) = store.index_folder.open([name], trusts_slots=True)
+    end = file.geometry.entry_position(readable_end(file, store.log.end))
+    # Copied: a worker goes on writing to the file while ZeroMQ sends.
+    return bytes(file.read(position, max(min(bytes_max, end - position), 0)))
+
+
+def layout(store: RunningStore, wanted: requests.LayoutFields) -> Answer:
+    """Bounds, segments, and a page of queues; no queues if nothing has changed since `known`.
+
+    Raises StoreDamaged.
+    """
+    log, token, removed = store.log, store.token, store.removed
+    fields: dict[str, Any] = {
+        "token": token,
+        "same": wanted.known == token and wanted.after is None,
+        "epoch": store.epoch,
+        "min_offset": log.min_offset,
+        "readable": log.end,
+        "followed": store.followed,
+        "segment_bytes": log.segment_bytes,
+        "segments": b"",
+        "queue_file_bytes": store.queue_file_bytes,
+        "queues": [],
+        "cursor": None,
+        "index": [],
+        "removed": [],
+    }
+    if fields["same"]:
+        return Answer(fields)
+    # One more than an answer takes shows that more follow.
+    page = list(islice(_queues_after(store, wanted), LAYOUT_QUEUES_MAX + 1))
+    if len(page) > LAYOUT_QUEUES_MAX:
+        page.pop()
+        fields["cursor"] = f"{page[-1].topic}/{page[-1].queue_id}"
+    starts = [segment.start for segment in log.segments.segments]
+    fields["segments"] = np.array(starts, "<i8").tobytes()
+    for queue in page:
+        reader = store.queue(*queue)
+        if reader is not None:
+            bounds = reader.first, reader.min_offset, reader.max_offset
+            fields["queues"].append([*queue, *bounds, store.is_resuming(queue)])
+    # The length shows with the first queue that is opened.
+    fields["queue_file_bytes"] = store.queue_file_bytes
+    for file in store.index.files() if wanted.with_index else ():
+        sizes = file.geometry.slot_count, file.geometry.index_num
+        end = readable_end(file, log.end)
+        fields["index"].append([file.name, *sizes, file.header.begin_timestamp, end])
+    # Topic, queue or nil for all of them, and the log offset below which messages are removed.
+    fields["removed"] = [[name, None, topic.horizon] for name, topic in removed.topics.items()]
+    fields["removed"] += [[*queue, begin] for queue, begin in removed.queues.items()]
+    return Answer(fields)
+
+
+def _queues_after(store: RunningStore, wanted: requests.LayoutFields) -> Iterator[Queue]:
+    asked = list_topics(store.root) if wanted.topics is None else sorted(set(wanted.topics))
+    for topic in filter(is_folder_name, asked):
+        if wanted.after is None or topic >= wanted.after.topic:
+            queues = (Queue(topic, number) for number in store.queue_ids(topic))
+            yield from (one for one in queues if wanted.after is None or one > wanted.after)

@@ -92,7 +92,10 @@ class StoreFollower:
         if is_rung:
             self._wakeup.hush()
         # Before the refresh: what comes in between is a reason for the next look.
-        self._news = self._collect(now)
+        self._news = self._grown() if self._listens and now >= self._next_look_at else set()
+        epoch = self._pages.epoch()
+        if epoch != self._epoch:
+            self._epoch, self._news = epoch, None
         if self.desk.holds.patience_s:
             self._turn_growths = self._pages.growths()
         self._refresh(now)
@@ -108,7 +111,8 @@ class StoreFollower:
     def end_turn(self, now: float) -> None:
         """Serves the held pulls that have messages, or whose time is up."""
         desk = self.desk
-        desk.note_removals()
+        if desk.store.removed.number != desk.removals:
+            desk.note_removals()
         self._follow(now)
         if self._news is None:
             desk.wake_all()
@@ -117,60 +121,52 @@ class StoreFollower:
             desk.wake(self._news)
             # Of very many queues a look takes long: half of the time is for other requests.
             self._next_look_at = now + 2 * (time.monotonic() - began)
-        if self._is_patient_look_due(now):
+        if desk.holds.patience_s and self._is_patient_look_due(now):
             self._patient_look_at = now + desk.holds.patience_s
             self._patient_growths = self._turn_growths
             desk.wake_all()
         if desk.undecided:
             desk.settle()
-        desk.time_out(now)
+        if desk.holds.next_deadline <= now:
+            desk.time_out(now)
 
     def is_anything_due(self, now: float) -> bool:
         """True if a turn without an event has work: most ticks while pulls wait have none."""
         desk = self.desk
-        deadline = desk.holds.next_deadline()
-        if desk.unfinished or desk.undecided:
-            return True
-        if now - self._heartbeat_at >= HEARTBEAT_S:
+        if desk.unfinished or desk.undecided or now - self._heartbeat_at >= HEARTBEAT_S:
             return True
         if desk.tail.follows and self._pages.readable() != desk.tail.end:
             return True
-        if deadline is None:
+        if not desk.holds.count:
             return False
-        if deadline <= now or self._pages.epoch() != self._epoch:
+        if desk.holds.next_deadline <= now or self._pages.epoch() != self._epoch:
             return True
-        if self._is_patient:
+        if desk.holds.patience_s and not self._waits_until:
             return self._is_patient_look_due(now)
-        return not desk.tail.follows and (not self._listens or self._is_growth_due(now))
+        if desk.tail.follows or not self._listens:
+            return not desk.tail.follows
+        return now >= self._next_look_at and self._pages.growths() != self._growths
 
     def sleep_ms(self, now: float, has_unsent: bool) -> int:
         """How long the process may sleep. `has_unsent`: replies wait for the network."""
         desk = self.desk
         if desk.unfinished:
             return 0
-        deadline = desk.holds.next_deadline()
-        if deadline is None:
+        if not desk.holds.count:
             return TICK_MS if has_unsent else IDLE_MS
         sleep_ms, quiet_s = TICK_MS, now - self._grew_at
         is_quiet = quiet_s > BUSY_S and desk.tail.follows
         if is_quiet and not has_unsent and not desk.undecided:
             sleep_ms = int(wakeup.quiet_sleep_s(quiet_s, TICK_MS / 1000) * 1000)
-        elif self._is_patient and not has_unsent and not desk.undecided:
+        elif desk.holds.patience_s and not (self._waits_until or has_unsent or desk.undecided):
             sleep_ms = int(desk.holds.patience_s * 1000)
-        return min(sleep_ms, max(0, int((deadline - now) * 1000) + 1))
-
-    @property
-    def _is_patient(self) -> bool:
-        """Whether pulls are held, and for none of them the log is followed."""
-        return self.desk.holds.patience_s > 0 and not self._waits_until
+        return min(sleep_ms, max(0, int((desk.holds.next_deadline - now) * 1000) + 1))
 
     def _is_patient_look_due(self, now: float) -> bool:
-        """Whether patient pulls have waited long enough, and some queue has grown since."""
-        return (
-            self._is_patient
-            and now >= self._patient_look_at
-            and self._pages.growths() != self._patient_growths
-        )
+        """Whether the log is followed for none of the held pulls, they have waited long enough, and
+        some queue has grown since."""
+        is_due = not self._waits_until and now >= self._patient_look_at
+        return is_due and self._pages.growths() != self._patient_growths
 
     def ask_for_ring(self, is_woken: bool = False) -> bool:
         """Asks the writer to ring at the next record; False if that is there already.
@@ -178,7 +174,9 @@ class StoreFollower:
         `is_woken`: something else wakes the owner soon, and nobody needs to ring.
         """
         tail = self.desk.tail
-        self._show_wake_at(tail.end + 1 if tail.follows and not is_woken else NEVER)
+        wake_at = tail.end + 1 if tail.follows and not is_woken else NEVER
+        if wake_at != self._wake_at:
+            self._show_wake_at(wake_at)
         return not tail.follows or self._pages.readable() == tail.end
 
     @property
@@ -190,12 +188,12 @@ class StoreFollower:
     def spare_ring(self) -> None:
         """Takes the wish for a ring back until the next turn: the writer's answer wakes the owner,
         and comes with the record."""
-        self._show_wake_at(NEVER)
+        if self._wake_at != NEVER:
+            self._show_wake_at(NEVER)
 
     def _show_wake_at(self, wake_at: int) -> None:
-        if wake_at != self._wake_at:
-            self._wake_at = wake_at
-            self._page.publish(wake_at=wake_at)
+        self._wake_at = wake_at
+        self._page.publish(wake_at=wake_at)
 
     def beat(self, now: float, requests: int) -> bool:
         """Gives the heartbeat when it is due, and says so. `requests`: how many were answered."""
@@ -205,7 +203,7 @@ class StoreFollower:
         self._page.beat(now_ms())
         self._page.publish(
             requests=requests,
-            held=len(self.desk.holds),
+            held=self.desk.holds.count,
             epoch=self._epoch,
             dispatched=self.desk.store.followed,
         )
@@ -221,42 +219,29 @@ class StoreFollower:
         self._page.publish(state=STOPPED, held=0, listens=0, wake_at=NEVER, requests=requests)
 
     def close(self) -> None:
-        """Closes bells, pages and files."""
         self._wakeup.close()
         self._workers.close()
         self.desk.store.close()
 
-    def _is_growth_due(self, now: float) -> bool:
-        """Whether pulls wait for queue workers, and these have placed more."""
-        is_due = self._listens and now >= self._next_look_at
-        return is_due and self._pages.growths() != self._growths
-
-    def _collect(self, now: float) -> set[int] | None:
-        """The shards whose queues may have grown; None for all, as at a new epoch."""
-        grown: set[int] = set()
-        if self._is_growth_due(now):
-            before, self._growths = self._growths, self._pages.growths()
-            pairs = zip_longest(self._growths, before)
-            grown = {shard for shard, (count, known) in enumerate(pairs) if count != known}
-        epoch = self._pages.epoch()
-        if epoch != self._epoch:
-            self._epoch = epoch
-            return None
-        return grown
+    def _grown(self) -> set[int]:
+        """The shards whose queues have grown since the last call."""
+        before, self._growths = self._growths, self._pages.growths()
+        pairs = zip_longest(self._growths, before)
+        return {shard for shard, (count, known) in enumerate(pairs) if count != known}
 
     def _follow(self, now: float) -> None:
         """While pulls wait, follows the log itself, or the queue workers where that fails."""
         desk = self.desk
-        is_awaited = len(desk.holds) and not desk.holds.patience_s
+        is_awaited = desk.holds.count and not desk.holds.patience_s
         if is_awaited or desk.is_asked_for_end:
             desk.is_asked_for_end = False
             self._waits_until = now + WAITING_S
         elif now >= self._waits_until:
             self._waits_until = 0.0
-        if not self._waits_until or self._unfit_since is not None:
-            desk.tail.stop()
-        else:
+        if self._waits_until and self._unfit_since is None:
             desk.follow(now)
+        elif desk.tail.follows or desk.tail.not_before:
+            desk.tail.stop()
         is_served = not self._waits_until or desk.tail.follows
         listens = bool(desk.undecided) or not is_served
         if listens != self._listens:

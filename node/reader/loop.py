@@ -5,27 +5,38 @@ Run it as `python -m node.reader.loop DIR --index I --shards N`.
 
 import logging
 import time
+from collections.abc import Callable, Mapping
+from time import monotonic_ns
+from typing import Any
 
 import zmq
 
+from node.reader import answers
+from node.reader.answers import Answer
 from node.reader.follower import ReaderSite, StoreFollower, open_fitting, transfer_limits
-from node.reader.service import ReaderService, ReaderStats
+from node.reader.pull_desk import Held, PullDesk, parse_pull
 from node.runtime import disk, process
+from node.runtime import stats_series as series
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
-from node.runtime.shortage import is_shortage
+from node.runtime.shortage import as_refusal, is_shortage
 from node.runtime.state_page import RUNNING, STOPPING, WorkerPage
-from node.runtime.stats import StatsPage, TopicCounts
-from node.runtime.stats_series import READER as STATS
+from node.runtime.stats import Counts, StatsPage, TopicCounts
 from node.runtime.wakeup import READER, Context
-from node.serving.request_server import RequestWait, Server
-from node.serving.unix_server import bulk_socket
+from node.serving.request_server import BadFrames, Received, RequestWait, Server
+from node.serving.unix_server import Payload, bulk_socket
 from node.store.config.topics_file import TopicsFile
-from protocol.errors import BadRequest, MqError, ServiceNotAvailable
+from node.store.opening import RunningStore
+from node.store.query.pull import TransferLimits
+from protocol import errors, requests
+from protocol.wire import frames
+from protocol.wire.frames import Header
 
 log = logging.getLogger("keelog.reader")
 
 FRAME_BYTES_MAX = 1 << 20
+HEADER_BYTES_MAX = 128 * 1024
+"""More than any request to a reader needs."""
 ANSWERS_MAX = 256
 """Answers that ZeroMQ keeps for a connection that does not read: up to 64 KiB each."""
 REQUESTS_AT_ONCE = 128
@@ -33,6 +44,182 @@ REQUESTS_AT_ONCE = 128
 STOP_REQUESTS_MAX = 10_000
 SHORTAGE_S = 0.1
 """The pause after a turn that failed because no descriptor was free."""
+PULL = "pull"
+
+Send = Callable[[bytes, Header, Payload | None], bool]
+
+
+class ReaderService:
+    """Replies to requests from the desk's store, or leaves pulls to the desk. No sockets, no clock.
+
+    Answers leave through `send`; times are seconds of the caller's monotonic clock. Answers and
+    refusals are counted by operation, and their latency: of requests answered at once, without
+    long polls.
+    """
+
+    def __init__(
+        self,
+        store: RunningStore,
+        topics: TopicsFile,
+        limits: TransferLimits,
+        send: Send,
+        shards: int,
+    ) -> None:
+        self.desk = PullDesk(store, self._deliver, shards)
+        self.stats = ReaderStats()
+        """Its owner may replace it before the first request."""
+        self.requests = 0
+        self.look_ups = 0
+        """Those that were answered at once, and were no pulls."""
+        self._topics = topics
+        self._limits = limits
+        self._send = send
+
+    def handle(self, received: Received | BadFrames, now: float) -> None:
+        """Replies to one request, or holds it. Never raises for what a client sent."""
+        self.requests += 1
+        desk = self.desk
+        if desk.store.removed.number != desk.removals:
+            desk.note_removals()
+        began, pulls = monotonic_ns(), self.stats.pulls
+        if isinstance(received, BadFrames):
+            self._refuse(received.peer, received.request_id, "", received.error)
+            return
+        number, operation = 0, ""
+        try:
+            header = frames.unpack(received.header, HEADER_BYTES_MAX)
+            number = frames.request_id(header)
+            operation = frames.check_envelope(header)
+            if received.payload is not None:
+                raise errors.BadRequest("a reader takes one frame, two came")
+            if operation == PULL:
+                wanted = parse_pull(header, desk.store.settings, self._limits)
+                desk.pull(received.peer, number, wanted, now)
+                if self.stats.pulls != pulls:
+                    self.stats.took(operation, monotonic_ns() - began)
+                return
+            found = answers.look_again(desk.store, lambda: self._answer(operation, header, now))
+        except (errors.MqError, OSError) as error:
+            number = number or frames.id_within(received.header)
+            place = str(desk.store.root)
+            # No name for the refusal: its traceback would keep this frame, and the request, alive.
+            self._refuse(received.peer, number, operation, as_refusal(error, place))
+        else:
+            self.look_ups += 1
+            self._send(received.peer, frames.answer(number, **found.fields), found.payload)
+            self.stats.answered(operation, monotonic_ns() - began)
+
+    def refuse(self, received: Received | BadFrames, error: errors.MqError) -> None:
+        """Refuses one request with `error`, whatever it asks for."""
+        if isinstance(received, BadFrames):
+            number = received.request_id
+        else:
+            try:
+                number = frames.request_id(frames.unpack(received.header, HEADER_BYTES_MAX))
+            except errors.BadRequest:
+                number = frames.id_within(received.header)
+        self._refuse(received.peer, number, "", error)
+
+    def _refuse(self, peer: bytes, number: int, operation: str, error: errors.MqError) -> None:
+        header = frames.refusal(number, error)
+        self.stats.refused(operation, header["error"])
+        self._send(peer, header, None)
+
+    def _deliver(
+        self, held: Held, found: Answer | errors.MqError, extra: Mapping[str, Any]
+    ) -> bool:
+        """Sends what the desk has for a pull; False when the peer is gone."""
+        if isinstance(found, errors.MqError):
+            header, payload = frames.refusal(held.request_id, found), None
+        else:
+            header = frames.answer(held.request_id, **found.fields, **extra)
+            payload = found.payload
+        self.stats.pulled(held.pull.queue.topic, header, payload)
+        return self._send(held.peer, header, payload)
+
+    def _answer(self, operation: str, header: Header, now: float) -> Answer:
+        if operation == "ping":
+            return Answer({})
+        desk = self.desk
+        if desk.trouble is not None:
+            raise desk.trouble
+        store, tail = desk.store, desk.tail
+        match operation:
+            case "get":
+                wanted = answers.parse_get(header)
+                desk.see_end(now)
+                return answers.get(store, tail, wanted)
+            case "find":
+                found = answers.find_messages(store, self._topics, requests.FIND.parse(header))
+                self.stats.looked_up(bool(found.fields["count"]))
+                return found
+            case "offsets":
+                asked = requests.OFFSETS.parse(header)
+                desk.see_end(now)
+                return answers.offsets(store, tail, self._topics, asked)
+            case "seek":
+                return answers.seek(store, requests.SEEK.parse(header))
+            case "fetch":
+                return answers.fetch(store, header)
+            case "layout":
+                return answers.layout(store, requests.LAYOUT.parse(header))
+            case "topics":
+                return answers.list_all_topics(store, self._topics)
+        raise errors.UnknownOperation(
+            f"a reader knows no operation {operation[:40]!a}",
+            "pull, get, find, offsets, seek, topics, fetch, layout or ping",
+        )
+
+
+class ReaderStats:
+    """Counts for the reader's one thread."""
+
+    def __init__(self, counts: Counts | None = None, topics: TopicCounts | None = None) -> None:
+        """`counts`: those of a stats page; `topics`: messages by topic. All may be absent."""
+        self._counts = counts = Counts(series.READER) if counts is None else counts
+        self._numbers = counts.numbers
+        self._ok = {
+            op: counts.place(series.REQUESTS, op=op, code=series.OK) for op in series.READER_OPS
+        }
+        self._durations = {op: counts.place(series.DURATION, op=op) for op in series.READER_OPS}
+        self._pull_ok = self._ok[PULL]
+        self._hit, self._miss = (
+            counts.place(series.INDEX_LOOKUPS, result=one) for one in series.LOOKUPS
+        )
+        self._topics = topics
+        self.pulls = 0
+        """The answers to pulls, refusals included."""
+
+    def pulled(self, topic: str, header: Header, payload: Payload | None) -> None:
+        """Counts the answer to a pull, which may be a refusal."""
+        self.pulls += 1
+        if not header["ok"]:
+            self.refused(PULL, header["error"])
+            return
+        self._numbers[self._pull_ok] += 1
+        if payload is not None and self._topics is not None:
+            self._topics.add(topic, header["count"], len(payload))
+
+    def answered(self, operation: str, took: int) -> None:
+        """Counts the answer to another request that succeeded; it took `took` ns."""
+        self._numbers[self._ok.get(operation, self._ok[series.OTHER])] += 1
+        self.took(operation, took)
+
+    def took(self, operation: str, took: int) -> None:
+        """Counts the latency, in ns, of an answer that was given at once."""
+        self._counts.observe(self._durations.get(operation, self._durations[series.OTHER]), took)
+
+    def refused(self, operation: str, error: Header) -> None:
+        """Counts a refusal, and notes the damage that it is about."""
+        status = error["status"]
+        op = operation if operation in series.READER_OPS else series.OTHER
+        code = status if status in series.CODES else series.CODES[-1]
+        self._numbers[self._counts.place(series.REQUESTS, op=op, code=code)] += 1
+        if status == errors.CorruptError.status:
+            process.met_damage.note_place(error["where"], error["offset"], error["found"])
+
+    def looked_up(self, is_hit: bool) -> None:
+        self._numbers[self._hit if is_hit else self._miss] += 1
 
 
 class Reader:
@@ -56,43 +243,44 @@ class Reader:
         )
         self._follower = StoreFollower(site, self.service.desk, page, context)
         number = int(site.slot.removeprefix(READER))
-        self._stats = StatsPage(site.root, STATS, number)
-        self._topics = TopicCounts(site.root, STATS, number)
+        self._stats = StatsPage(site.root, series.READER, number)
+        self._topics = TopicCounts(site.root, series.READER, number)
         self.was_lone = False
         """The last turn served one look-up: its client may wait with the next one."""
         self.service.stats = ReaderStats(self._stats.counts, self._topics)
 
     def run(self, stop: process.StopFlag) -> None:
         """Serves until the flag is set, then answers the held pulls."""
-        bell_fd = self._follower.bell_fd
-        watched = (*self.server.watched, bell_fd, stop.fd)
-        wait = RequestWait(watched, self.server.note_ready)
+        server, follower, sleep_ms = self.server, self._follower, 0
+        bell_fd = follower.bell_fd
+        wait = RequestWait((*server.watched, bell_fd, stop.fd), server.note_ready)
         self._page.publish(state=RUNNING)
-        follower, sleep_ms = self._follower, 0
         while not stop.is_set:
             ready = wait.poll(sleep_ms, self.was_lone)
             now = time.monotonic()
-            if ready or self._is_anything_due(now):
-                self._try_step(now, is_rung=any(one == bell_fd for one, _ in ready))
+            has_work = bool(ready) or server.has_requests or server.has_unsent
+            if has_work or follower.is_anything_due(now):
+                try:
+                    self.step(now, is_rung=any(one == bell_fd for one, _ in ready))
+                except (OSError, errors.MqError) as error:
+                    self._pause(error, now)
                 now = time.monotonic()
-            sleep_ms = self._sleep_ms(now) if follower.ask_for_ring() else 0
+            sleep_ms = 0
+            if follower.ask_for_ring() and not server.has_requests:
+                sleep_ms = follower.sleep_ms(now, server.has_unsent)
         self._page.publish(state=STOPPING)
         self._stop()
 
-    def _try_step(self, now: float, is_rung: bool) -> None:
-        """As `step`; without a free descriptor it pauses, and a later turn does the rest."""
-        try:
-            self.step(now, is_rung)
-        except OSError as error:
-            if not disk.is_passing(error):
-                raise
-        except MqError as error:
+    def _pause(self, error: OSError | errors.MqError, now: float) -> None:
+        """Without a free descriptor a later turn does the rest; raises any other error."""
+        if isinstance(error, errors.MqError):
             if not is_shortage(error):
-                raise
+                raise error
             log.warning("not done for now", extra=fields(why=error))
-        else:
-            return
-        self._beat(now)
+        elif not disk.is_passing(error):
+            raise error
+        if self._follower.beat(now, self.service.requests):
+            self._show(now)
         time.sleep(SHORTAGE_S)
 
     def step(self, now: float, is_rung: bool) -> None:
@@ -108,21 +296,10 @@ class Reader:
             service.handle(received, now)
         self.was_lone = service.requests - requests == service.look_ups - look_ups == 1
         follower.end_turn(now)
-        self._beat(now)
+        if follower.beat(now, service.requests):
+            self._show(now)
 
-    def _is_anything_due(self, now: float) -> bool:
-        if self.server.has_requests or self.server.has_unsent:
-            return True
-        return self._follower.is_anything_due(now)
-
-    def _sleep_ms(self, now: float) -> int:
-        if self.server.has_requests:
-            return 0
-        return self._follower.sleep_ms(now, self.server.has_unsent)
-
-    def _beat(self, now: float) -> None:
-        if not self._follower.beat(now, self.service.requests):
-            return
+    def _show(self, now: float) -> None:
         self._stats.publish()
         self._topics.publish()
         process.met_damage.turn(now)
@@ -130,7 +307,9 @@ class Reader:
 
     def _stop(self) -> None:
         self._follower.stop()
-        stopping = ServiceNotAvailable("this reader is stopping", "ask another one, or again later")
+        stopping = errors.ServiceNotAvailable(
+            "this reader is stopping", "ask another one, or again later"
+        )
         self.server.look_everywhere()
         for _ in range(STOP_REQUESTS_MAX):
             received = self.server.receive()
@@ -140,7 +319,6 @@ class Reader:
         self._follower.stopped(self.service.requests)
 
     def close(self) -> None:
-        """Closes sockets, pages and files."""
         self._stats.close()
         self._topics.close()
         self.server.close()
@@ -148,7 +326,6 @@ class Reader:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one reader of a store until SIGTERM."""
     parser = process.child_parser("node.reader.loop", __doc__)
     parser.add_argument("--bind", default="tcp://127.0.0.1:7852")
     parser.add_argument("--local", default="", metavar="IPC", help="for clients of this machine")
@@ -170,7 +347,9 @@ def main(arguments: list[str] | None = None) -> int:
 def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFlag) -> None:
     options, root = child.options, child.root
     if options.index < 0 or options.shards < 1:
-        raise BadRequest(f"reader {options.index} of a node with {options.shards} queue workers")
+        raise errors.BadRequest(
+            f"reader {options.index} of a node with {options.shards} queue workers"
+        )
     site = ReaderSite(root, f"{READER}{options.index}", options.shards, settings)
     with process.take_place(root, site.slot) as page:
         context: Context = zmq.Context()

@@ -1,4 +1,4 @@
-"""Serves pulls, or holds them until there are messages. No sockets, no clock, no wire.
+"""Parses pulls, serves them, or holds them until there are messages. No sockets, no clock, no wire.
 
 Replies leave through a function; times are seconds of the caller's monotonic clock. Pulls wait in
 `LongPolls`, by queue, by peer and by deadline.
@@ -14,41 +14,39 @@ will go on; a pull anywhere else reads the files.
 """
 
 import heapq
+import struct
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import count
-from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
-from node.reader.answers import (
-    Answer,
-    Pull,
-    is_waiting_status,
-    look_again,
-    pull,
-    pull_answer,
-    tail_answer,
-)
+from node.reader.answers import Answer, look_again
 from node.reader.tail_cache import TailCache, Taken
+from node.runtime.settings import Settings
 from node.store.file_cache import FileVanished
 from node.store.opening import RunningStore
+from node.store.query.filters import parse_tags
 from node.store.query.pull import (
     PulledRecords,
     PullRequest,
     PullStatus,
     TransferLimits,
+    get_message,
     nothing,
-    total_max,
 )
 from node.store.queues import QueueReader
-from protocol import errors
+from protocol import errors, requests
 from protocol.ids import Queue, shard_of
 from protocol.names import COMMIT_LOG_DIR
+from protocol.request_fields import out_of_range
+from protocol.wire.frames import Header
 
 HELD_MAX = 50_000
 LookKey = tuple[int, str, str, int, int]
+_NEVER = float("inf")
 _DEAD_MAX = 1_024
 
 AHEAD_MESSAGES = 1_024
@@ -65,7 +63,7 @@ _AheadPlace = tuple[Queue, int]
 HELD_STREAMS_MAX = 40_000
 """While more pulls are held, each gets one answer: streams leave room for pulls that wait."""
 
-AT_ONCE: Mapping[str, Any] = MappingProxyType({})
+AT_ONCE: Mapping[str, Any] = {}
 """Of an answer to a pull that was not held."""
 
 SCANS_AT_ONCE = 64
@@ -73,8 +71,121 @@ SCANS_AT_ONCE = 64
 UNDECIDED_MS = 1_000
 """How long a pull that does not wait is held until the end of its queue is known."""
 
-T = TypeVar("T")
 _OF_THE_END = (PullStatus.OFFSET_OVERFLOW_BADLY, PullStatus.NO_MESSAGE_IN_QUEUE)
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """A pull: where it begins, what it takes, and how long it may be held."""
+
+    queue: Queue
+    offset: int
+    request: PullRequest
+    wait_ms: int
+    tags: str = ""
+    """The expression: equal pulls share one look."""
+    tags_kind: str = ""
+    """Its language, if it is not that of tags."""
+    stream: bool = False
+    """Whether it gets an answer each time when its queue grows; such a pull waits."""
+    patience_ms: int = 0
+    """How late its answer may come."""
+    generation: int | None = None
+    """A log offset at which its place was known; None: it is taken as it is."""
+
+
+def parse_pull(header: Header, settings: Settings, limits: TransferLimits) -> Pull:
+    """Parses a pull. Any offset is valid: one outside the queue has its own status (RocketMQ).
+
+    `limits` apply where the request has none of its own.
+    """
+    asked = requests.PULL.values(header)
+    topic, queue_id, offset, count, size, tags, wait_ms, stream, patience_ms, generation = asked
+    if wait_ms > settings.long_polling_ms_max:
+        raise out_of_range("wait_ms", wait_ms, 0, settings.long_polling_ms_max)
+    request = _pull_request(
+        tags,
+        count,
+        size,
+        limits,
+        settings.max_filter_message_size,
+        settings.travel_cq_file_num_when_get_message,
+    )
+    queue = Queue(topic, queue_id)
+    is_stream = stream and wait_ms > 0
+    return Pull(queue, offset, request, wait_ms, tags, "", is_stream, patience_ms, generation)
+
+
+@lru_cache(maxsize=256)
+def _pull_request(
+    tags: str,
+    count: int | None,
+    size: int | None,
+    limits: TransferLimits,
+    filter_bytes_max: int,
+    files_max: int,
+) -> PullRequest:
+    """Cached, as consumers repeat their pulls. Raises BadRequest for malformed tags."""
+    if count is not None:
+        limits = limits._replace(count_max=count, cold_count_max=count)
+    if size is not None:
+        limits = limits._replace(bytes_max=size, cold_bytes_max=size)
+    return PullRequest(
+        max_messages=count or requests.PULL_MESSAGES_DEFAULT,
+        total_bytes_max=size or requests.PULL_BYTES_DEFAULT,
+        limits=limits,
+        tags=parse_tags(tags),
+        exact=True,
+        filter_bytes_max=filter_bytes_max,
+        files_max=files_max,
+    )
+
+
+def pull(store: RunningStore, wanted: Pull) -> PulledRecords:
+    """As RocketMQ's getMessage; once more, after a refresh, if retention has just removed a file.
+
+    Raises StoreDamaged, MessageDamaged.
+    """
+    place = wanted.offset, wanted.request
+    try:
+        return get_message(store.log, store.queue(*wanted.queue), *place)
+    except FileVanished:
+        store.refresh()
+        return get_message(store.log, store.queue(*wanted.queue), *place)
+
+
+def is_waiting_status(result: PulledRecords, offset: int) -> bool:
+    """True if a broker would hold the pull: it maps to PULL_NOT_FOUND (format 12.3)."""
+    if result.status is PullStatus.NO_MESSAGE_IN_QUEUE:
+        return offset == 0
+    return result.status in (PullStatus.OFFSET_OVERFLOW_ONE, PullStatus.OFFSET_FOUND_NULL)
+
+
+def pull_answer(result: PulledRecords) -> Answer:
+    """The records as stored, in one frame, and the size of each."""
+    fields = {
+        "status": result.status,
+        "next_begin_offset": result.next_begin_offset,
+        "min_offset": result.min_offset,
+        "max_offset": result.max_offset,
+        "count": len(result.units),
+        "sizes": result.units["size"].astype("<u4").tobytes(),
+    }
+    return Answer(fields, result.payload if len(result.units) else None)
+
+
+def tail_answer(taken: Taken, min_offset: int) -> Answer:
+    """As `pull_answer`, for records of the tail cache."""
+    records = taken.records
+    fields = {
+        "status": taken.status,
+        "next_begin_offset": taken.next_begin_offset,
+        "min_offset": min_offset,
+        "max_offset": taken.max_offset,
+        "count": len(records),
+        "sizes": struct.pack(f"<{len(records)}I", *map(len, records)),
+    }
+    return Answer(fields, b"".join(records) if records else None)
 
 
 @dataclass(slots=True, eq=False)
@@ -96,26 +207,11 @@ class Held:
     undecided_below: int | None = None
     answered: int | None = None
     bytes: int = 0
-    queue: Queue = field(init=False)
-    """The queue that it waits for."""
-
-    def __post_init__(self) -> None:
-        self.queue = self.pull.queue
-
-    @property
-    def has_moved(self) -> bool:
-        """True if messages came that its filter refused."""
-        return self.next_offset != self.begin
 
     @property
     def begin(self) -> int:
         """The queue offset where its next answer begins."""
         return self.pull.offset if self.answered is None else self.answered
-
-    @property
-    def late(self) -> dict[str, Any]:
-        """The field more of an answer to a pull that was held."""
-        return {"offset": self.begin}
 
     def goes_on(self, next_offset: int, size: int) -> bool:
         """Counts an answer that ends at `next_offset`; True if the stream may have another."""
@@ -129,16 +225,10 @@ class Held:
     def look_key(self) -> LookKey:
         """Pulls of one queue with the same key find the same."""
         pull, request = self.pull, self.pull.request
-        return (
-            self.next_offset,
-            pull.tags_kind,
-            pull.tags,
-            request.max_messages,
-            request.total_bytes_max,
-        )
+        limits = request.max_messages, request.total_bytes_max
+        return self.next_offset, pull.tags_kind, pull.tags, *limits
 
     def look(self) -> Pull:
-        """The pull for the next look."""
         if self.next_offset == self.pull.offset:
             return self.pull
         return replace(self.pull, offset=self.next_offset)
@@ -170,12 +260,8 @@ class PullDesk:
         """The queues whose scans must go on at once, without any news."""
         self.undecided: dict[Held, None] = {}
         """The pulls that wait for a queue worker to catch up."""
-        self._removals = store.removed.number
-
-    def check_followed(self) -> None:
-        """Raises `trouble`, if there is any."""
-        if self.trouble is not None:
-            raise self.trouble
+        self.removals = store.removed.number
+        """The number of `store.removed` that `note_removals` has taken in."""
 
     def see_end(self, now: float) -> None:
         """Catches up with the log before an answer if the queues' files lag a little, so that a
@@ -184,25 +270,25 @@ class PullDesk:
             self.is_asked_for_end = True
             self.follow(now)
 
-    def again(self, look: Callable[[], T]) -> T:
-        """Calls `look`, twice if retention has just removed a file."""
-        return look_again(self.store, look)
-
     # Pulls
 
     def pull(self, peer: bytes, number: int, wanted: Pull, now: float) -> None:
         """Serves a pull of this peer, or holds it. Raises `trouble`, NodeBusy, StoreDamaged, and
         what reading raises."""
-        self.check_followed()
-        self.store.removed.check_place(wanted.queue.topic, wanted.generation)
+        if self.trouble is not None:
+            raise self.trouble
+        store, tail = self.store, self.tail
+        if store.removed.topics:
+            store.removed.check_place(wanted.queue.topic, wanted.generation)
         held = Held(peer, number, wanted, now + wanted.wait_ms / 1000, wanted.offset)
-        found = self._ahead.answer(self.store, wanted, self.tail.end_of(held.queue) or 0)
+        found = self._ahead.answer(store, wanted, tail.ends.get(wanted.queue, 0))
         if found is not None:
             self._deliver(held, found, AT_ONCE)
             return
-        if not wanted.patience_ms:
+        is_behind = tail.follows or store.followed < store.log.bounds.end
+        if is_behind and not wanted.patience_ms:
             self.see_end(now)
-        if self.tail.follows and self._pull_at_end(held):
+        if tail.follows and self._pull_at_end(held):
             return
         result = self._look(wanted)
         if result is None:
@@ -210,31 +296,27 @@ class PullDesk:
             self.holds.add(held)
             self._leave_undecided(held)
             return
-        if wanted.wait_ms and is_waiting_status(result, wanted.offset):
+        if result.status is PullStatus.FOUND:
+            self._ahead.note(wanted, result)
+        elif wanted.wait_ms and is_waiting_status(result, wanted.offset):
             self.holds.add(held)
             return
-        self._ahead.note(wanted, result)
         self._deliver(held, pull_answer(result), AT_ONCE)
 
     def note_removals(self) -> None:
-        """Takes in that messages were removed, as of the store's last `refresh`."""
-        number = self.store.removed.number
-        if number != self._removals:
-            self._removals = number
-            self.tail.stop()
-            self.forget_bounds()
-            self._end_removed()
-            self.wake_all()
-
-    def _end_removed(self) -> None:
-        """Ends the held pulls whose place is one of a topic that was removed."""
+        """Takes in that messages were removed, and ends the held pulls whose place is one of a
+        topic that was."""
         removed = self.store.removed
+        self.removals = removed.number
+        self.tail.stop()
+        self.forget_bounds()
         for queue in self.holds.queues() if removed.topics else ():
             for held in self.holds.of(queue):
                 try:
                     removed.check_place(queue.topic, held.pull.generation)
                 except errors.TopicRemoved as error:
                     self._finish(held, error)
+        self.wake_all()
 
     def follow(self, now: float) -> None:
         """Serves the held pulls that the tail cache has messages for."""
@@ -250,15 +332,15 @@ class PullDesk:
 
     def _pull_at_end(self, held: Held) -> bool:
         """Replies to a new pull, or holds it; False if the queue's files must answer it."""
-        queue = held.queue
-        if held.pull.wait_ms and held.next_offset == self.tail.end_of(queue):
+        queue = held.pull.queue
+        if held.pull.wait_ms and held.next_offset == self.tail.ends.get(queue):
             self.holds.add(held)
             return True
         taken = self.tail.take(queue, held.next_offset, held.pull.request)
         if taken is None:
             return False
         found = tail_answer(taken, self._min_offset(queue))
-        if held.pull.stream and taken.is_all and len(self.holds) < HELD_STREAMS_MAX:
+        if held.pull.stream and taken.is_all and self.holds.count < HELD_STREAMS_MAX:
             self.holds.add(held)
             self._hand_out(held, taken, found)
         else:
@@ -288,8 +370,9 @@ class PullDesk:
 
     def _hand_out(self, held: Held, taken: Taken, found: Answer) -> None:
         """Replies to a held pull. A stream ends when its replies have the size of a full one."""
-        extra = held.late
-        if held.pull.stream and taken.is_all and held.goes_on(taken.next_begin_offset, found.size):
+        extra: dict[str, Any] = {"offset": held.begin}
+        size = 0 if found.payload is None else len(found.payload)
+        if held.pull.stream and taken.is_all and held.goes_on(taken.next_begin_offset, size):
             extra["more"] = True
         else:
             self.holds.remove(held)
@@ -301,7 +384,7 @@ class PullDesk:
         known = self._min_offsets.get(queue)
         if known is not None:
             return known
-        reader = self.again(lambda: self.store.queue(*queue))
+        reader = look_again(self.store, lambda: self.store.queue(*queue))
         if reader is None or not reader.max_offset:
             return self.tail.first_of(queue) or 0
         self._min_offsets[queue] = reader.min_offset
@@ -318,18 +401,19 @@ class PullDesk:
 
         An answer with the end of a restarted worker would send consumers back to it.
         """
-        queue, end = wanted.queue, self.tail.end_of(wanted.queue)
-        self.store.removed.check_place(queue.topic, wanted.generation)
+        queue, end = wanted.queue, self.tail.ends.get(wanted.queue)
         if wanted.offset == end:
             return nothing(PullStatus.OFFSET_OVERFLOW_ONE, end, self._min_offset(queue), end)
         try:
-            result = self.again(lambda: pull(self.store, wanted))
+            result = pull(self.store, wanted)
         except errors.CorruptError:
             if self.store.is_resuming(queue):
                 return None
             raise
         if end is not None and end > result.max_offset:
             result = replace(result, max_offset=end)
+        if result.status is PullStatus.FOUND:
+            return result
         is_waiting = is_waiting_status(result, wanted.offset)
         if is_waiting or result.status in _OF_THE_END:
             self._check_worker(queue)
@@ -364,8 +448,8 @@ class PullDesk:
             elif not held.undecided_below:
                 self._leave_undecided(held)
             elif (
-                not self.store.is_resuming(held.queue)
-                and self.store.visible_end(held.queue) >= held.undecided_below
+                not self.store.is_resuming(held.pull.queue)
+                and self.store.visible_end(held.pull.queue) >= held.undecided_below
             ):
                 del self.undecided[held]
                 held.undecided_below = None
@@ -386,7 +470,7 @@ class PullDesk:
 
     def _wake_queue(self, queue: Queue) -> None:
         try:
-            reader: QueueReader | None = self.again(lambda: self.store.queue(*queue))
+            reader = look_again(self.store, lambda: self.store.queue(*queue))
         except errors.MqError as error:
             for held in self.holds.of(queue):
                 self._finish(held, error)
@@ -405,6 +489,7 @@ class PullDesk:
             for _ in range(SCANS_AT_ONCE):
                 key = held.look_key
                 if key not in looked:
+                    self._check_place(held)
                     looked[key] = self._look(held.look(), is_final)
                 result = looked[key]
                 if result is None:
@@ -420,7 +505,7 @@ class PullDesk:
         except errors.MqError as error:
             self._finish(held, error)
         else:
-            self.unfinished.add(held.queue)
+            self.unfinished.add(held.pull.queue)
 
     # The end of a hold
 
@@ -431,34 +516,43 @@ class PullDesk:
 
     def stop(self) -> None:
         """Serves all held pulls as if their time were up."""
-        for held in self.holds.take_all():
-            self._answer_late(held)
+        self.time_out(float("inf"))
 
     def _answer_late(self, held: Held) -> None:
         try:
-            self.check_followed()
+            if self.trouble is not None:
+                raise self.trouble
+            self._check_place(held)
             result = self._look(held.look())
             if result is None:
                 raise errors.ServiceNotAvailable(
-                    f"the queue worker of {held.queue.topic} is behind the log",
+                    f"the queue worker of {held.pull.queue.topic} is behind the log",
                     "pull again later; see keelog status",
                 )
         except errors.MqError as error:
             self._finish(held, error)
             return
-        if held.has_moved and is_waiting_status(result, held.next_offset):
+        if held.next_offset != held.begin and is_waiting_status(result, held.next_offset):
             # Its filter refused the messages that came: the next offset is after them.
             result = replace(result, status=PullStatus.NO_MATCHED_MESSAGE)
         self._finish(held, pull_answer(result))
 
+    def _check_place(self, held: Held) -> None:
+        """Raises TopicRemoved."""
+        self.store.removed.check_place(held.pull.queue.topic, held.pull.generation)
+
     def _finish(self, held: Held, found: Answer | errors.MqError) -> None:
         self.holds.remove(held)
-        if not self._deliver(held, found, held.late):
+        if not self._deliver(held, found, {"offset": held.begin}):
             self.holds.forget(held.peer)
 
 
 class LongPolls:
-    """Up to `limit` held pulls. The cost of a removal does not depend on their number."""
+    """Up to `limit` held pulls, `count` of them now. The cost of a removal does not depend on it.
+
+    `next_deadline` is the earliest of all, infinite without a pull. `patience_s`: how late the
+    answer to any of the pulls may come; 0 without one.
+    """
 
     def __init__(self, limit: int = HELD_MAX) -> None:
         self._limit = limit
@@ -466,34 +560,27 @@ class LongPolls:
         self._peers: dict[bytes, set[Held]] = {}
         self._times: list[tuple[float, int, Held]] = []
         self._numbers = count()
-        self._held = 0
+        self.count = 0
+        self.next_deadline = _NEVER
         self._patience: Counter[int] = Counter()
         """How many pulls have which patience, in ms."""
         self.patience_s = 0.0
-        """How late the answer to any of the pulls may come; 0 without one."""
-
-    def __len__(self) -> int:
-        return self._held
 
     def add(self, held: Held) -> None:
         """Holds a pull. Raises NodeBusy at the limit."""
-        self.check_room()
-        self._queues.setdefault(held.queue, {})[held] = None
+        if self.count >= self._limit:
+            raise errors.NodeBusy(
+                f"{self.count} pulls are held here already", "pull again later, or without wait_ms"
+            )
+        self._queues.setdefault(held.pull.queue, {})[held] = None
         self._peers.setdefault(held.peer, set()).add(held)
         heapq.heappush(self._times, (held.deadline, next(self._numbers), held))
-        self._held += 1
+        self.next_deadline = self._times[0][0]
+        self.count += 1
         self._patience[held.pull.patience_ms] += 1
         self.patience_s = min(self._patience) / 1000
 
-    def check_room(self) -> None:
-        """Raises NodeBusy when no further pull can be held."""
-        if self._held >= self._limit:
-            raise errors.NodeBusy(
-                f"{self._held} pulls are held here already", "pull again later, or without wait_ms"
-            )
-
     def queues(self) -> list[Queue]:
-        """The queues that pulls wait for."""
         return list(self._queues)
 
     def of(self, queue: Queue) -> list[Held]:
@@ -505,24 +592,27 @@ class LongPolls:
         if held.is_over:
             return
         held.is_over = True
-        self._held -= 1
+        self.count -= 1
         patience_ms = held.pull.patience_ms
         self._patience[patience_ms] -= 1
         if not self._patience[patience_ms]:
             del self._patience[patience_ms]
             self.patience_s = min(self._patience, default=0) / 1000
-        of_queue = self._queues[held.queue]
+        of_queue = self._queues[held.pull.queue]
         del of_queue[held]
         if not of_queue:
-            del self._queues[held.queue]
+            del self._queues[held.pull.queue]
         of_peer = self._peers[held.peer]
         of_peer.discard(held)
         if not of_peer:
             del self._peers[held.peer]
         # Removed pulls leave the heap at their deadline, or when they are most of it.
-        if len(self._times) > 2 * self._held + _DEAD_MAX:
+        if len(self._times) > 2 * self.count + _DEAD_MAX:
             self._times = [item for item in self._times if not item[2].is_over]
             heapq.heapify(self._times)
+        while self._times and self._times[0][2].is_over:
+            heapq.heappop(self._times)
+        self.next_deadline = self._times[0][0] if self._times else _NEVER
 
     def forget(self, peer: bytes) -> list[Held]:
         """Removes all pulls of a peer that is gone, and returns them."""
@@ -533,21 +623,10 @@ class LongPolls:
 
     def take_due(self, now: float) -> Iterator[Held]:
         """Removes the pulls whose deadline has come, and yields them, the earliest first."""
-        while self._times and self._times[0][0] <= now:
-            held = heapq.heappop(self._times)[2]
-            if not held.is_over:
-                self.remove(held)
-                yield held
-
-    def take_all(self) -> Iterator[Held]:
-        """Removes all pulls, and yields them in the order of their deadlines."""
-        return self.take_due(float("inf"))
-
-    def next_deadline(self) -> float | None:
-        """The earliest deadline; None without a pull."""
-        while self._times and self._times[0][2].is_over:
-            heapq.heappop(self._times)
-        return self._times[0][0] if self._times else None
+        while self._times and self.next_deadline <= now:
+            held = self._times[0][2]
+            self.remove(held)
+            yield held
 
 
 @dataclass(slots=True)
@@ -557,7 +636,7 @@ class _AheadRecords:
     `reader`: the store replaces a queue's reader when what was read may no longer hold.
     """
 
-    reader: QueueReader
+    reader: QueueReader | None
     payload: memoryview
     ends: list[int]
     """Where each record ends in `payload`, after a 0."""
@@ -565,96 +644,79 @@ class _AheadRecords:
     places: list[int]
     row: int = 0
 
-    def stop(self, count_max: int, bytes_max: int) -> int:
-        """The row after the last one of a pull with these limits."""
-        stop = min(self.row + count_max, len(self.places))
-        room = self.ends[self.row] + bytes_max
+    def stop(self, request: PullRequest) -> int | None:
+        """The row after the last one of a pull; None if the end of the records might cut it."""
+        most = request.hot
+        stop = min(self.row + most.records, len(self.places))
+        room = self.ends[self.row] + most.bytes
         if self.ends[stop] > room:
             stop = max(self.row + 1, bisect_right(self.ends, room, self.row, stop) - 1)
-        return stop
+        return None if stop == len(self.places) else stop
 
-    def ends_within(self, count_max: int, bytes_max: int) -> bool:
-        """True if its end might cut the pull short."""
-        return self.stop(count_max, bytes_max) == len(self.places)
+
+_UNREAD = _AheadRecords(None, memoryview(b""), [0], b"", [])
+"""A pull ended there, and nothing was read beyond it yet."""
 
 
 class ReadAhead:
     """The records that are kept for the consumers of a store, by queue and offset."""
 
     def __init__(self) -> None:
-        self._kept: dict[_AheadPlace, _AheadRecords | None] = {}
-        """None: a pull ended here, and nothing was read beyond it yet."""
+        self._kept: dict[_AheadPlace, _AheadRecords] = {}
         self._bytes = 0
 
     def note(self, wanted: Pull, found: PulledRecords) -> None:
         """A pull was answered from the files: the next one may read ahead."""
+        count = len(found.units)
         if (
-            found.count
-            and wanted.request.tags is None
+            wanted.request.tags is None
             and len(found.payload) * AHEAD_SHARE <= AHEAD_BYTES
-            and found.count * AHEAD_SHARE <= AHEAD_MESSAGES
-            and found.max_offset - found.next_begin_offset > found.count
+            and count * AHEAD_SHARE <= AHEAD_MESSAGES
+            and found.max_offset - found.next_begin_offset > count
         ):
-            self._keep((wanted.queue, found.next_begin_offset), None)
+            self._keep((wanted.queue, found.next_begin_offset), _UNREAD)
 
     def answer(self, store: RunningStore, wanted: Pull, end: int) -> Answer | None:
         """The answer to a pull; None if the files must give it. `end`: of the queue, as the tail
         knows it, else 0."""
-        place = wanted.queue, wanted.offset
-        if place not in self._kept:
+        records = self._kept.pop((wanted.queue, wanted.offset), None)
+        if records is None:
             return None
-        records = self._kept.pop(place)
-        self._bytes -= 0 if records is None else len(records.payload)
-        request, reader = wanted.request, store.queue(*wanted.queue)
+        self._bytes -= len(records.payload)
+        request, limits, reader = wanted.request, wanted.request.limits, store.queue(*wanted.queue)
         if request.tags is not None or reader is None or wanted.offset < reader.min_offset:
             return None
-        count_max = min(request.limits.count_max, request.max_messages)
-        bytes_max = min(request.limits.bytes_max, total_max(request))
-        if (
-            records is None
-            or records.reader is not reader
-            or records.ends_within(count_max, bytes_max)
-        ):
-            records = _read_ahead(store, wanted)
-            if records is None or records.ends_within(count_max, bytes_max):
+        stop = records.stop(request) if records.reader is reader else None
+        if stop is None:
+            found = _read_ahead(store, wanted)
+            stop = None if found is None else found.stop(request)
+            if found is None or stop is None:
                 return None
-        if _is_cold(store, records.places[records.row], request):
-            return None
-        return self._take(records, records.stop(count_max, bytes_max), wanted, end)
-
-    def _take(self, records: _AheadRecords, stop: int, wanted: Pull, end: int) -> Answer:
+            records, reader = found, found.reader or reader
         row, ends = records.row, records.ends
+        cold_below = 0 if limits.memory_bytes is None else store.log.end - limits.memory_bytes
+        if records.places[row] < cold_below:
+            return None  # cold records have limits of their own: the pull reads the files
         following = wanted.offset + stop - row
         fields = {
             "status": PullStatus.FOUND.value,
             "next_begin_offset": following,
-            "min_offset": records.reader.min_offset,
-            "max_offset": max(records.reader.max_offset, end),
+            "min_offset": reader.min_offset,
+            "max_offset": max(reader.max_offset, end),
             "count": stop - row,
             "sizes": records.sizes[row * 4 : stop * 4],
         }
-        payload = records.payload[ends[row] : ends[stop]]
         records.row = stop
         self._keep((wanted.queue, following), records)
-        return Answer(fields, payload)
+        return Answer(fields, records.payload[ends[row] : ends[stop]])
 
-    def _keep(self, place: _AheadPlace, records: _AheadRecords | None) -> None:
+    def _keep(self, place: _AheadPlace, records: _AheadRecords) -> None:
         kept = self._kept
-        self._drop(place)
+        before = kept.pop(place, _UNREAD)
         kept[place] = records
-        self._bytes += 0 if records is None else len(records.payload)
+        self._bytes += len(records.payload) - len(before.payload)
         while self._bytes > AHEAD_KEPT_BYTES_MAX or len(kept) > AHEAD_PLACES_MAX:
-            self._drop(next(iter(kept)))
-
-    def _drop(self, place: _AheadPlace) -> None:
-        records = self._kept.pop(place, None)
-        self._bytes -= 0 if records is None else len(records.payload)
-
-
-def _is_cold(store: RunningStore, offset: int, request: PullRequest) -> bool:
-    """True if a record at this log offset has limits of its own: its pull reads the files."""
-    limits = request.limits
-    return limits.memory_bytes is not None and store.log.end - offset > limits.memory_bytes
+            self._bytes -= len(kept.pop(next(iter(kept))).payload)
 
 
 def _read_ahead(store: RunningStore, wanted: Pull) -> _AheadRecords | None:
@@ -666,19 +728,18 @@ def _read_ahead(store: RunningStore, wanted: Pull) -> _AheadRecords | None:
         limits=_AHEAD_LIMITS,
     )
     try:
-        found = look_again(store, lambda: pull(store, replace(wanted, request=request)))
+        found = pull(store, replace(wanted, request=request))
         reader = store.queue(*wanted.queue)
-    except (errors.MqError, FileVanished):
+    except errors.MqError:
         return None  # the pull by itself meets this too, and says so
-    numbers = found.queue_offsets
-    if reader is None or not found.count or found.status is not PullStatus.FOUND:
+    if reader is None or found.status is not PullStatus.FOUND:
         return None
-    if int(numbers[-1]) - wanted.offset != found.count - 1:
+    if int(found.queue_offsets[-1]) - wanted.offset != len(found.units) - 1:
         return None  # some units name no record
     return _AheadRecords(
         reader,
         memoryview(found.payload),
         [0, *found.sizes.cumsum().tolist()],
-        found.packed_sizes(),
+        found.units["size"].astype("<u4").tobytes(),
         found.physical_offsets.tolist(),
     )

@@ -13,14 +13,8 @@ from node.store.query.pull import PullRequest, PullStatus
 from protocol.errors import MqError
 from protocol.ids import Queue
 from protocol.names import SCHEDULE_TOPIC
-from protocol.record.check import SealedRecord
-from protocol.record.codec import (
-    TRANSACTION_COMMIT,
-    TRANSACTION_MASK,
-    Record,
-    decode,
-    unit_tags_code,
-)
+from protocol.record import codec
+from protocol.record.check import SealedRecord, sealed_at
 
 TURN_BYTES_MAX = 64 * 1024
 TURN_RECORDS_MAX = 128
@@ -63,15 +57,16 @@ class TailCache:
         self._queues: dict[Queue, deque[SealedRecord]] = {}
         self._order: deque[tuple[int, Queue]] = deque()
         """Where each record ends, in the order of the log."""
-        self._ends: dict[Queue, int] = {}
-        self._not_before = 0.0
+        self.ends: dict[Queue, int] = {}
+        """By queue, the number after its last message; without those that only the files have."""
+        self.not_before = 0.0
 
     def stop(self, not_before: float = 0.0) -> None:
         """Empties the cache; `extend` begins again, not before that time."""
         self.follows = False
         self.end = 0
-        self._not_before = not_before
-        self._queues, self._ends = {}, {}
+        self.not_before = not_before
+        self._queues, self.ends = {}, {}
         self._order.clear()
 
     def is_at_end(self, store: RunningStore) -> bool:
@@ -93,7 +88,7 @@ class TailCache:
             # Recovery cut the log, or a worker takes back what the files had.
             self.stop()
         if not self.follows:
-            if now < self._not_before or not store.knows_log:
+            if now < self.not_before or not store.knows_log:
                 return set()
             self._epoch = store.epoch
             self.begin = self.end = followed
@@ -105,8 +100,7 @@ class TailCache:
         found = self._read(store, end)
         if found is None:
             self.stop(now + RETRY_S)
-            return set()
-        return found
+        return found or set()
 
     def _read(self, store: RunningStore, end: int) -> set[Queue] | None:
         """Takes in the records up to the log's end; None if the cache must give up."""
@@ -115,7 +109,7 @@ class TailCache:
         if is_large or end - self.begin > TAIL_BYTES_MAX:
             return None
         try:
-            records = store.log.few_sealed(self.end, end, TURN_RECORDS_MAX)
+            records = store.log.few(self.end, end, TURN_RECORDS_MAX, sealed_at)
         except MqError:
             return None
         if records is None or len(self._order) + len(records) > TAIL_RECORDS_MAX:
@@ -126,10 +120,10 @@ class TailCache:
             queue, number = record.queue, record.number
             if not _is_queued(record) or store.removed.hides(queue, record.offset):
                 continue
-            if self._ends.get(queue, number) != number:
+            if self.ends.get(queue, number) != number:
                 return None
             grown.add(queue)
-            self._ends[queue] = number + 1
+            self.ends[queue] = number + 1
             self._queues.setdefault(queue, deque()).append(record)
             self._order.append((record.offset + len(record.raw), queue))
         self.end = end
@@ -148,12 +142,8 @@ class TailCache:
             records.popleft()
             if not records:
                 del self._queues[queue]
-        if len(self._ends) > ENDS_MAX:
-            self._ends = {queue: records[-1].number + 1 for queue, records in self._queues.items()}
-
-    def end_of(self, queue: Queue) -> int | None:
-        """The number after the queue's last message; None if only its files have that."""
-        return self._ends.get(queue)
+        if len(self.ends) > ENDS_MAX:
+            self.ends = {queue: records[-1].number + 1 for queue, records in self._queues.items()}
 
     def first_of(self, queue: Queue) -> int | None:
         """The number of the queue's first message here."""
@@ -175,14 +165,13 @@ class TailCache:
         first = records[0].number
         if not first <= number < first + len(records):
             return None
-        count_max = min(request.max_messages, request.limits.count_max)
-        bytes_max = min(request.total_bytes_max, request.limits.bytes_max)
+        most = request.hot
         taken: list[bytes] = []
         size = 0
         for row in range(number - first, len(records)):
             raw = records[row].raw
             if request.tags is None or request.tags.takes_record(raw):
-                if taken and (len(taken) >= count_max or size + len(raw) > bytes_max):
+                if taken and (len(taken) >= most.records or size + len(raw) > most.bytes):
                     break
                 taken.append(raw)
                 size += len(raw)
@@ -193,10 +182,10 @@ class TailCache:
 
 def _is_queued(record: SealedRecord) -> bool:
     """True if a queue worker makes a unit of it."""
-    kind = record.sys_flag & TRANSACTION_MASK
-    if kind and kind != TRANSACTION_COMMIT:
+    kind = record.sys_flag & codec.TRANSACTION_MASK
+    if kind and kind != codec.TRANSACTION_COMMIT:
         return False
     if record.queue.topic != SCHEDULE_TOPIC:
         return True
-    whole = decode(record.raw, 0)
-    return isinstance(whole, Record) and unit_tags_code(whole) is not None
+    whole = codec.decode(record.raw, 0)
+    return isinstance(whole, codec.Record) and codec.unit_tags_code(whole) is not None

@@ -1,4 +1,5 @@
-"""The small files of a node in a store: its id, epochs, floor, progress, tails, a clean stop.
+"""The small files of a node in a store: its id, epochs, floor, progress, tails, rebuilds, a clean
+stop.
 
 The id of a store is 128 random bits in hex, in the file `lock`: `lock keelog <id> <crc>`. RocketMQ
 writes the four bytes "lock" at the beginning and leaves the rest as it is, so the id outlives a
@@ -22,17 +23,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from node.runtime import disk
+from node.runtime import disk, store_paths
 from node.runtime.disk import sync_dir, write_atomically
 from node.runtime.event_log import fields
-from node.runtime.store_paths import (
-    EPOCHS_FILE_BYTES_MAX,
-    FLOOR_FILE_BYTES_MAX,
-    QUEUES_FILE_BYTES_MAX,
-    SMALL_FILE_BYTES_MAX,
-    is_own_folder,
-    read_bounded,
-)
+from node.runtime.state_page import run_dir
 from protocol.derived.removed import NOTHING_REMOVED, Removed, RemovedTopic
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
@@ -48,7 +42,10 @@ REMOVED_FILE = "removed"
 CLEAN_FILE = "clean"
 PROGRESS_DIR = "progress"
 QUARANTINE_DIR = "quarantine"
+UNFINISHED_DIR = "rebuild.building"
+"""The folder in which a job builds derived files; a job that succeeds leaves none."""
 
+_NOTE = "repair.rebuilding"
 _ID_BYTES = 16
 _LOCK_LINE = re.compile(rf"lock keelog ({ID_PATTERN}) ([0-9a-f]{{8}})\n".encode())
 _T = TypeVar("_T")
@@ -137,14 +134,15 @@ def load_store_id(root: Path) -> StoreId:
 
 
 def new_store_id() -> str:
-    """A new random id."""
     return secrets.token_hex(_ID_BYTES)
 
 
 def load_lock_id(root: Path) -> str | None:
     """The id in `lock`; None without the file, or without an id with a good CRC. Raises OSError."""
     try:
-        found = _LOCK_LINE.match(read_bounded(root / LOCK_FILE, SMALL_FILE_BYTES_MAX))
+        found = _LOCK_LINE.match(
+            store_paths.read_bounded(root / LOCK_FILE, store_paths.SMALL_FILE_BYTES_MAX)
+        )
     except FileNotFoundError:
         return None
     if found is None or found[2] != _lock_crc(found[1]):
@@ -182,13 +180,15 @@ def save_sealed(root: Path, path: Path, text: str) -> None:
     write_atomically(path, seal(text, load_store_id(root).value))
 
 
-def load_sealed(path: Path, bytes_max: int = QUEUES_FILE_BYTES_MAX) -> SealedText | None:
+def load_sealed(
+    path: Path, bytes_max: int = store_paths.QUEUES_FILE_BYTES_MAX
+) -> SealedText | None:
     """The text of a small file, of any store; None if it is missing or has a wrong CRC.
 
     Raises IrregularFile.
     """
     try:
-        data = read_bounded(path, bytes_max)
+        data = store_paths.read_bounded(path, bytes_max)
     except FileNotFoundError:
         return None
     return _sealed(data)
@@ -197,7 +197,7 @@ def load_sealed(path: Path, bytes_max: int = QUEUES_FILE_BYTES_MAX) -> SealedTex
 def load_slots(path: Path) -> Iterator[SealedText]:
     """Yields the text of each slot of the floor that has a good CRC."""
     try:
-        data = read_bounded(path, FLOOR_FILE_BYTES_MAX)
+        data = store_paths.read_bounded(path, store_paths.FLOOR_FILE_BYTES_MAX)
     except FileNotFoundError:
         return
     for start in (0, _FLOOR_SLOT_BYTES):
@@ -206,7 +206,7 @@ def load_slots(path: Path) -> Iterator[SealedText]:
             yield found
 
 
-def unseal(root: Path, path: Path, bytes_max: int = SMALL_FILE_BYTES_MAX) -> str | None:
+def unseal(root: Path, path: Path, bytes_max: int = store_paths.SMALL_FILE_BYTES_MAX) -> str | None:
     """The text of a small file; None if it is missing, has a wrong CRC, or is another store's.
 
     Raises IrregularFile.
@@ -232,6 +232,16 @@ def _sealed(data: bytes) -> SealedText | None:
     text = body.decode(errors="replace")
     found = _ID_LINE.search(text)
     return SealedText(text, None) if found is None else SealedText(text[: found.start()], found[1])
+
+
+def _load(
+    root: Path,
+    path: Path,
+    parse: Callable[[str], _T],
+    bytes_max: int = store_paths.SMALL_FILE_BYTES_MAX,
+) -> _T | None:
+    text = unseal(root, path, bytes_max)
+    return None if text is None else _parsed(path, parse, text)
 
 
 def _parsed(path: Path, parse: Callable[[str], _T], text: str) -> _T:
@@ -265,15 +275,16 @@ def save_progress(root: Path, worker: str, progress: WorkerCheckpoint) -> None:
 
 def load_progress(root: Path, worker: str) -> WorkerCheckpoint | None:
     """A worker's checkpoint; None if there is none to trust. Raises StoreDamaged."""
-    path = own_dir(root) / PROGRESS_DIR / worker
-    text = unseal(root, path)
-    return None if text is None else WorkerCheckpoint(*_parsed(path, _two_numbers, text))
+    found = _load(root, own_dir(root) / PROGRESS_DIR / worker, _two_numbers)
+    return None if found is None else WorkerCheckpoint(*found)
 
 
 def list_progress(root: Path) -> dict[str, WorkerCheckpoint]:
     """The checkpoints of all workers, as far as they can be trusted."""
     folder = own_dir(root) / PROGRESS_DIR
-    names = sorted(path.name for path in folder.iterdir()) if is_own_folder(folder) else []
+    names = (
+        sorted(path.name for path in folder.iterdir()) if store_paths.is_own_folder(folder) else []
+    )
     found = {name: load_progress(root, name) for name in names}
     return {name: progress for name, progress in found.items() if progress is not None}
 
@@ -288,9 +299,8 @@ def remove_progress(root: Path, worker: str) -> None:
 
 def load_epochs(root: Path) -> list[EpochLine]:
     """The epochs, oldest first; empty if Keelog never wrote here. Raises StoreDamaged."""
-    path = own_dir(root) / EPOCHS_FILE
-    text = unseal(root, path, EPOCHS_FILE_BYTES_MAX)
-    return [] if text is None else _parsed(path, _epoch_lines, text)
+    path, bytes_max = own_dir(root) / EPOCHS_FILE, store_paths.EPOCHS_FILE_BYTES_MAX
+    return _load(root, path, _epoch_lines, bytes_max) or []
 
 
 def _epoch_lines(text: str) -> list[EpochLine]:
@@ -308,7 +318,6 @@ def _epoch_lines(text: str) -> list[EpochLine]:
 
 
 def save_epochs(root: Path, epochs: list[EpochLine]) -> None:
-    """Replaces the list of epochs."""
     text = ""
     for line in epochs:
         crc = f" {_CRC_FLAG}" if line.crc else ""
@@ -333,7 +342,9 @@ def save_owner(root: Path, epoch: int | None) -> None:
 def load_owner(root: Path) -> int | None:
     """The epoch of this store's Keelog writer, if it wrote last; None if another owner did."""
     try:
-        words = read_bounded(root / ABORT_FILE, SMALL_FILE_BYTES_MAX)[:100].split()
+        words = store_paths.read_bounded(root / ABORT_FILE, store_paths.SMALL_FILE_BYTES_MAX)[
+            :100
+        ].split()
     except FileNotFoundError:
         return None
     if len(words) not in (3, 4) or words[1] != _OWNER_NAME.encode() or not words[2].isdigit():
@@ -354,7 +365,6 @@ def epoch_end(epochs: list[EpochLine], epoch: int) -> int | None:
 
 
 def save_tails(root: Path, tails: Tails) -> None:
-    """Replaces the snapshot of the queues' ends."""
     queues = [[queue.topic, queue.queue_id, n] for queue, n in sorted(tails.next_offset.items())]
     document = {
         "at": tails.at,
@@ -368,9 +378,7 @@ def save_tails(root: Path, tails: Tails) -> None:
 
 def load_tails(root: Path) -> Tails | None:
     """The snapshot of the queues' ends; None if there is none to trust. Raises StoreDamaged."""
-    path = own_dir(root) / TAILS_FILE
-    text = unseal(root, path, QUEUES_FILE_BYTES_MAX)
-    return None if text is None else _parsed(path, _tails, text)
+    return _load(root, own_dir(root) / TAILS_FILE, _tails, store_paths.QUEUES_FILE_BYTES_MAX)
 
 
 def _tails(text: str) -> Tails:
@@ -406,7 +414,7 @@ def load_removed(root: Path) -> Removed:
     """
     path = own_dir(root) / REMOVED_FILE
     try:
-        found = _sealed(read_bounded(path, QUEUES_FILE_BYTES_MAX))
+        found = _sealed(store_paths.read_bounded(path, store_paths.QUEUES_FILE_BYTES_MAX))
     except (FileNotFoundError, NotADirectoryError):
         return NOTHING_REMOVED
     if found is None:
@@ -494,3 +502,56 @@ def _read_floor(root: Path) -> tuple[int, int]:
         if text is not None:
             best = max(best, _parsed(path, _two_numbers, text))
     return best
+
+
+def forget_progress(root: Path, workers: str) -> list[str]:
+    """Removes the checkpoints of the slots whose names begin with `workers`; returns the slots."""
+    slots = [slot for slot in list_progress(root) if slot.startswith(workers)]
+    for slot in slots:
+        remove_progress(root, slot)
+    return slots
+
+
+def vouch_again(root: Path, slots: list[str], progress: WorkerCheckpoint) -> None:
+    """Saves `progress` for the slots that `forget_progress` returned; nothing in a store that
+    Keelog never wrote."""
+    for slot in slots if load_epochs(root) else ():
+        save_progress(root, slot, progress)
+
+
+def remove_unfinished(root: Path) -> None:
+    """Removes what a killed job left. The caller holds the store's lock."""
+    folder = root / UNFINISHED_DIR
+    if folder.is_dir() and not folder.is_symlink():
+        disk.remove_tree(folder)
+
+
+def clear_unfinished(root: Path) -> None:
+    """Removes the notes of queues that workers were rebuilding: every queue is made anew."""
+    for path in run_dir(root).glob("queue-*.rebuilding"):
+        disk.unlink(path)
+
+
+def save_rebuilding(root: Path, folders: list[str]) -> None:
+    """Notes, durably, the folders that a repair is about to rebuild; none removes the note.
+
+    A repair that is killed then goes on there.
+    """
+    path = run_dir(root) / _NOTE
+    disk.make_dir(path.parent)
+    if folders:
+        disk.write_atomically(path, json.dumps(folders).encode())
+    else:
+        disk.unlink(path, missing_ok=True)
+        disk.sync_dir(path.parent)
+
+
+def load_rebuilding(root: Path) -> list[str]:
+    """The folders that `save_rebuilding` noted; empty when the last repair came to its end."""
+    try:
+        found = json.loads(
+            store_paths.read_bounded(run_dir(root) / _NOTE, store_paths.SMALL_FILE_BYTES_MAX)
+        )
+    except (FileNotFoundError, NotADirectoryError, store_paths.IrregularFile, ValueError):
+        return []
+    return [str(name) for name in found] if isinstance(found, list) else []

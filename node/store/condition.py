@@ -104,32 +104,29 @@ def read_condition(root: Path, strict: bool = True) -> Condition:
                 raise
             return missing
 
+    def read_own(load: Callable[[Path], _T], missing: _T) -> _T:
+        return read(lambda: load(root), missing) if is_ours else missing
+
     try:
         is_ours = checkpoints.own_dir(root).is_dir()
         no_epochs: list[checkpoints.EpochLine] = []
         none_saved: dict[str, checkpoints.WorkerCheckpoint] = {}
-        epochs = read(lambda: checkpoints.load_epochs(root), no_epochs) if is_ours else no_epochs
-        tails = read(lambda: checkpoints.load_tails(root), None) if is_ours else None
-        removed = (
-            read(lambda: checkpoints.load_removed(root), NOTHING_REMOVED)
-            if is_ours
-            else NOTHING_REMOVED
-        )
+        epochs = read_own(checkpoints.load_epochs, no_epochs)
+        tails = read_own(checkpoints.load_tails, None)
+        removed = read_own(checkpoints.load_removed, NOTHING_REMOVED)
         if tails is not None:
             next_offset = removed.next_offsets(tails.at, tails.next_offset)
             tails = tails._replace(next_offset=next_offset)
-        progress = (
-            read(lambda: checkpoints.list_progress(root), none_saved) if is_ours else none_saved
-        )
-        owner = read(lambda: _last_line(root, epochs), None)
+        progress = read_own(checkpoints.list_progress, none_saved)
+        # Later lines are of starts that were killed before their first append.
+        last_epoch = read(lambda: checkpoints.load_owner(root), None)
+        owner = next((line for line in epochs if line.epoch == last_epoch), None)
         vouched = max(epochs[-1].start if epochs else 0, tails.at if tails is not None else 0)
         return Condition(
             is_ours=is_ours,
             is_clean=not (root / names.ABORT_FILE).exists(),
             checkpoint=read(lambda: read_checkpoint(root), decode_checkpoint(b"")),
-            floor=read(lambda: checkpoints.durable_end(root, epochs, tails), vouched)
-            if is_ours
-            else 0,
+            floor=read_own(lambda root: checkpoints.durable_end(root, epochs, tails), vouched),
             queues_done=_done(progress, QUEUE_WORKER_PREFIX, epochs),
             index_done=_done(progress, INDEX_WORKER, epochs),
             tails=tails,
@@ -140,15 +137,6 @@ def read_condition(root: Path, strict: bool = True) -> Condition:
         )
     except OSError as error:
         refuse(checkpoints.own_dir(root), error)
-
-
-def _last_line(root: Path, epochs: list[checkpoints.EpochLine]) -> checkpoints.EpochLine | None:
-    """The epoch of the last writer that appended, if it was ours.
-
-    Later lines are of starts that were killed before their first append.
-    """
-    owner = checkpoints.load_owner(root)
-    return next((line for line in epochs if line.epoch == owner), None)
 
 
 def _done(

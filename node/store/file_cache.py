@@ -10,7 +10,7 @@ import os
 import resource
 import shlex
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -149,20 +149,16 @@ class OpenFile:
         Call it before reads through a map, where an unreadable page is SIGBUS.
         """
         position = 0
-        while True:
-            try:
-                start = os.lseek(self._descriptor, position, os.SEEK_DATA)
-                end = min(os.lseek(self._descriptor, start, os.SEEK_HOLE), self.size)
-            except OSError as error:
-                if error.errno == errno.ENXIO:
-                    return
-                refuse(self.path, error, position)
-            for position in range(start, end, _WINDOW_BYTES):
-                self.read(position, min(_WINDOW_BYTES, end - position))
-            position = max(end, start + 1)
+        try:
+            for start, end in data_extents(self._descriptor, 0, self.size):
+                for position in range(start, end, _WINDOW_BYTES):
+                    self.read(position, min(_WINDOW_BYTES, end - position))
+        except OSError as error:
+            refuse(self.path, error, position)
 
     def view(self) -> memoryview:
-        """The whole file as a map, valid as long as the view exists. See `check`."""
+        """The whole file as a map, valid as long as the view exists; its length is checked."""
+        self.check()
         if self._map is None:
             try:
                 mapped = mmap.mmap(self._descriptor, self.size, access=mmap.ACCESS_READ)
@@ -175,6 +171,22 @@ class OpenFile:
         """Closes the file; a map stays as long as a view of it exists."""
         self._map = None
         os.close(self._descriptor)
+
+
+def data_extents(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Where in [start, stop) the file may hold anything but zeros."""
+    while start < stop:
+        try:
+            begin = os.lseek(descriptor, start, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return
+            raise
+        if begin >= stop:
+            return
+        end = min(os.lseek(descriptor, begin, os.SEEK_HOLE), stop)
+        yield begin, end
+        start = end
 
 
 class OpenFiles:
@@ -236,7 +248,6 @@ class OpenFiles:
             file.close()
 
     def close(self) -> None:
-        """Closes all."""
         for file in self._files.values():
             file.close()
         self._files.clear()

@@ -5,7 +5,9 @@ folder opens nothing: the open of a FIFO would wait for its writer. `IndexReader
 all files: as RocketMQ does, or every entry, page by page.
 """
 
+import os
 import struct
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from node.runtime.store_paths import MOVE_HINT, FolderEntry, no_file
-from node.store.file_cache import OpenFile, OpenFiles, list_entries, refuse
+from node.store.file_cache import FileVanished, OpenFile, OpenFiles, list_entries, refuse
 from protocol.derived.file_layouts import (
     INDEX_ENTRY,
     INDEX_HEADER,
@@ -30,6 +32,8 @@ from protocol.names import DEFAULT_INDEX_NUM, DEFAULT_SLOT_COUNT, INDEX_DIR, is_
 MAX_MESSAGES_BATCH = 64
 """maxMsgsNumBatch: the cap of one query by key."""
 END_OF_TIME = 2**63 - 1
+SETTLED_NS = 2_000_000_000
+"""After this time without a change a folder's next change gets another mtime."""
 CLOCK_SLACK_MS = 60_000
 """How far a store time may lie outside its file's range: a clock may have been set back."""
 
@@ -38,14 +42,6 @@ _ENTRY = struct.Struct(">iqii").unpack_from
 _ENTRIES_AT_ONCE = 4096
 _ENTRIES_COMPARED = 16
 """Of a file whose geometry is in question."""
-
-
-class FoundEntry(NamedTuple):
-    """An entry with the hash that was looked for."""
-
-    number: int
-    physical_offset: int
-    prev: int
 
 
 class IndexFile:
@@ -74,7 +70,6 @@ class IndexFile:
 
     @classmethod
     def of_image(cls, name: str, image: IndexImage) -> "IndexFile":
-        """A file that is only in memory."""
         return cls(name, image.geometry, image.data.data, is_image=True)
 
     def read(self, position: int, count: int) -> memoryview | bytes:
@@ -95,7 +90,6 @@ class IndexFile:
         return header._replace(index_count=min(next_entry(header), self.geometry.index_num))
 
     def slots(self) -> NDArray[Any]:
-        """The whole slot table."""
         count = self.geometry.slot_count
         table = INDEX_SLOT.view(self.read(self._slots_at, INDEX_SLOT.size * count), 0, count)
         return table["newest_entry"]
@@ -131,13 +125,14 @@ class IndexFile:
                 return
             number = prev
 
-    def chain(self, key_hash: int, start: int | None = None) -> Iterator[FoundEntry]:
-        """Yields all entries of a hash, newest first, from entry `start` on, of any time."""
+    def chain(self, key_hash: int, start: int | None = None) -> Iterator[tuple[int, int]]:
+        """Yields number and log offset of all entries of a hash, newest first, of any time; from
+        entry `start` on."""
         number = self.newest(key_hash) if start is None else start
         while 0 < number < self.geometry.index_num:
             hash_, offset, _, prev = self._entry(number)
             if hash_ == key_hash:
-                yield FoundEntry(number, offset, prev)
+                yield number, offset
             if prev >= number:
                 return
             number = prev
@@ -156,7 +151,8 @@ def open_index_file(
     Raises StoreDamaged, StorePermission.
     """
     file = files.get(path, geometry.file_bytes)
-    file.check()
+    if not files.maps:
+        file.check()
     return IndexFile(path.name, geometry, file.view() if files.maps else file, trusts_slots)
 
 
@@ -177,20 +173,18 @@ class IndexFolder:
 
     def __init__(self, root: Path, settings_geometry: IndexGeometry, files: OpenFiles) -> None:
         self.path = root / INDEX_DIR
+        self._folder = str(self.path)
         self._files = files
         self._likely = [settings_geometry, IndexGeometry(DEFAULT_SLOT_COUNT, DEFAULT_INDEX_NUM)]
         self._known: dict[str, IndexGeometry] = {}
         self._paths: dict[str, Path] = {}
+        self._seen: tuple[int, int] | None = None
+        self._listed: list[str] = []
 
     @property
     def geometry(self) -> IndexGeometry:
         """The geometry of the files; without files that of the settings."""
         return next(iter(self._known.values()), self._likely[0])
-
-    def forget_files(self) -> None:
-        """Closes the open files: their names may be those of others by now."""
-        for path in self._paths.values():
-            self._files.forget(path)
 
     def names(self) -> list[str]:
         """The names of the files, oldest first. Skips other names, as a broker does.
@@ -222,6 +216,37 @@ class IndexFolder:
             open_index_file(self._paths[name], self._known[name], self._files, trusts_slots)
             for name in names
         ]
+
+    def live_names(self) -> list[str]:
+        """As `names`, for a running store: lists the folder when its mtime has changed.
+
+        Two changes within one tick of the file system's clock have one mtime, so a folder that has
+        changed lately is listed each time.
+        """
+        try:
+            status = os.stat(self._folder)  # noqa: PTH116  (a third of Path.stat)
+        except OSError:
+            return self.names()
+        mark = status.st_ino, status.st_mtime_ns
+        if mark != self._seen:
+            is_settled = time.time_ns() - status.st_mtime_ns > SETTLED_NS
+            self._listed = self.names()
+            self._seen = mark if is_settled else None
+            # A file may have been removed, and made anew under the same name.
+            for path in self._paths.values():
+                self._files.forget(path)
+        return self._listed
+
+    def live_files(self) -> list[IndexFile]:
+        """The files, opened, oldest first. Raises StoreDamaged, StorePermission."""
+        while True:
+            try:
+                return self.open(self.live_names(), trusts_slots=True)
+            except FileVanished as gone:
+                # The worker deletes expired files one by one, perhaps faster than they are opened.
+                self._seen = None
+                if Path(gone.where).name in self.names():
+                    raise
 
     def _find_geometry(self, name: str) -> bool:
         """Finds the sizes of a file, in it or in another one of its length; True if it did."""
@@ -313,18 +338,15 @@ class IndexReader:
         for file in reversed(self.files()):
             if after is not None and file.name > after.file:
                 continue
-            if not is_any_time and not _overlaps(file.stated_header, begin, end):
-                continue
+            if not is_any_time:
+                header = file.stated_header
+                is_older = header.end_timestamp + CLOCK_SLACK_MS < begin
+                if is_older or header.begin_timestamp - CLOCK_SLACK_MS > end:
+                    continue
             start = after.entry if after is not None and file.name == after.file else None
-            for entry in file.chain(wanted, start):
-                if entry.number != start:
-                    yield Candidate(file.name, entry.number, entry.physical_offset)
-
-
-def _overlaps(header: IndexHeader, begin: int, end: int) -> bool:
-    """Whether a file may have store times in [`begin`, `end`]."""
-    is_older = header.end_timestamp + CLOCK_SLACK_MS < begin
-    return not is_older and header.begin_timestamp - CLOCK_SLACK_MS <= end
+            for number, offset in file.chain(wanted, start):
+                if number != start:
+                    yield Candidate(file.name, number, offset)
 
 
 def list_index_names(folder: Path) -> list[FolderEntry]:

@@ -15,8 +15,8 @@ Shape = dict[str, Any]
 
 def describe(store: StoppedStore) -> Shape:
     """Sizes are in bytes, offsets of the log. Raises StoreDamaged, StorePermission."""
-    condition = store.condition
-    log = store.log
+    condition, log, stop = store.condition, store.log, store.tail.stop
+    first = log.peek(log.min_offset) if log.min_offset < log.end else None
     names = store.index_folder.names()
     store.index_folder.open(names[-1:])
     geometry = store.index_folder.geometry
@@ -29,8 +29,10 @@ def describe(store: StoppedStore) -> Shape:
             "max_offset": log.end,
             "segments": len(log.segments.segments),
             "segment_bytes": log.segment_bytes,
-            "oldest_ms": _oldest_ms(store),
-            "torn_tail": _torn(store),
+            "oldest_ms": first.head.store_timestamp if isinstance(first, Record) else None,
+            "torn_tail": {"offset": stop.position, "kind": stop.kind, "why": stop.why}
+            if stop is not None and stop.kind != "end"
+            else None,
         },
         "queues": {
             "topics": len(store.topics()),
@@ -49,20 +51,6 @@ def describe(store: StoppedStore) -> Shape:
             for name in (COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR)
         },
     }
-
-
-def _oldest_ms(store: StoppedStore) -> int | None:
-    """When the log's first message was stored; None without one that can be read."""
-    log = store.log
-    found = log.peek(log.min_offset) if log.min_offset < log.end else None
-    return found.head.store_timestamp if isinstance(found, Record) else None
-
-
-def _torn(store: StoppedStore) -> Shape | None:
-    stop = store.tail.stop
-    if stop is None or stop.kind == "end":
-        return None
-    return {"offset": stop.position, "kind": stop.kind, "why": stop.why}
 
 
 def _own(store: StoppedStore) -> Shape:

@@ -6,11 +6,10 @@ what points beyond the log's end. For a `RunningStore` the node's processes publ
 read.
 """
 
-import os
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import NamedTuple, Self
 
 from node.runtime import state_page
 from node.runtime.settings import Settings
+from node.store import queues as queue_files
 from node.store import replay
 from node.store.checkpoints import load_removed
 from node.store.condition import Condition, check_is_store, read_condition
@@ -25,21 +25,7 @@ from node.store.file_cache import FileVanished, OpenFiles
 from node.store.indexes import IndexFile, IndexFolder, IndexReader
 from node.store.log.end import WalkedEnd, find_tail
 from node.store.log.reader import Bounds, LogReader
-from node.store.log.segments import ListingProblem, SegmentList, list_folder
-from node.store.queues import (
-    ANY_OFFSET,
-    DerivedUnits,
-    QueueFiles,
-    QueueReader,
-    find_queue_file_bytes,
-    is_of_removed,
-    list_queue_ids,
-    list_queues,
-    list_topics,
-    no_queue_files,
-    open_queue_files,
-    queue_folder,
-)
+from node.store.log.segments import ListingProblem, SegmentList, list_folder, open_segments
 from protocol.derived.file_layouts import FILLER_SIZE, UNIT_BYTES
 from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.errors import NotFound, StoreDamaged
@@ -49,8 +35,6 @@ from protocol.record.codec import Record
 
 QUEUE_READERS_MAX = 20_000
 """The number of queue readers that are kept; the one opened first is dropped for the next."""
-SETTLED_NS = 2_000_000_000
-"""After this time without a change a folder's next change gets another mtime."""
 
 _SMALL_SEGMENT_BYTES = 64 << 20
 _HINT_QUEUES_MAX = 2_000
@@ -78,7 +62,7 @@ class Store(ABC):
         """Every queue that has a unit or a folder, sorted by topic and queue id."""
 
     @abstractmethod
-    def queue(self, topic: str, queue_id: int) -> QueueReader | None:
+    def queue(self, topic: str, queue_id: int) -> queue_files.QueueReader | None:
         """The reader of one queue; None for a queue that does not exist."""
 
     @abstractmethod
@@ -144,9 +128,9 @@ class StoppedStore(Store):
         if not listing.file_bytes:
             listing = listing._replace(file_bytes=settings.mapped_file_size_commit_log)
         segments = SegmentList(root / COMMIT_LOG_DIR, listing, self._files)
-        self.folders = list_queues(root)
-        self._queue_files: dict[Queue, QueueFiles] = {}
-        self._readers: dict[Queue, QueueReader] = {}
+        self.folders = queue_files.list_queues(root)
+        self._queue_files: dict[Queue, queue_files.QueueFiles] = {}
+        self._readers: dict[Queue, queue_files.QueueReader] = {}
         if self.removed.topics:
             self.folders = {
                 queue: folder
@@ -165,32 +149,38 @@ class StoppedStore(Store):
     @cached_property
     def queue_file_bytes(self) -> int:
         """The length of a queue file, from the files or else the settings. Raises StoreDamaged."""
-        return find_queue_file_bytes(iter(self.folders.values()), self.settings.queue_file_bytes)
+        return queue_files.find_queue_file_bytes(
+            iter(self.folders.values()), self.settings.queue_file_bytes
+        )
 
     def queues(self) -> list[Queue]:
         return sorted({*self.folders, *self._derived})
 
-    def queue(self, topic: str, queue_id: int) -> QueueReader | None:
+    def queue(self, topic: str, queue_id: int) -> queue_files.QueueReader | None:
         queue = Queue(topic, queue_id)
         if queue in self._readers:
             return self._readers[queue]
         derived = self._derived.get(queue)
         if queue not in self.folders and derived is None:
             return None
-        files, end = self.files_of(queue), self._covered[queue].next_number
+        files, end = self.files_of(queue), self._covered.get(queue, replay.NOT_COVERED).next_number
         if end < 0 or (derived is not None and derived.replaces_files):
-            files, end = no_queue_files(files.folder, files.file_bytes, self._files), 0
+            files, end = queue_files.no_queue_files(files.folder, files.file_bytes, self._files), 0
         log = self.log  # `lambda: self.log…` would be a cycle, which waits for the collector
         begin = self.removed.begin_of(queue)
-        reader = QueueReader(files, end, lambda: max(log.min_offset, begin), derived)
+        reader = queue_files.QueueReader(files, end, lambda: max(log.min_offset, begin), derived)
         self._readers[queue] = reader
         return reader
 
-    def files_of(self, queue: Queue) -> QueueFiles:
+    def files_of(self, queue: Queue) -> queue_files.QueueFiles:
         """The files of a queue, without derived units. Raises StoreDamaged, StorePermission."""
         if queue not in self._queue_files:
-            folder = queue_folder(self.root, queue)
-            make = open_queue_files if queue in self.folders else no_queue_files
+            folder = queue_files.queue_folder(self.root, queue)
+            make = (
+                queue_files.open_queue_files
+                if queue in self.folders
+                else queue_files.no_queue_files
+            )
             self._queue_files[queue] = make(folder, self.queue_file_bytes, self._files)
         return self._queue_files[queue]
 
@@ -200,7 +190,7 @@ class StoppedStore(Store):
         if not horizon:
             return False
         with suppress(StoreDamaged):
-            return is_of_removed(self.files_of(queue), horizon)
+            return queue_files.is_of_removed(self.files_of(queue), horizon)
         return False
 
     def _hints(self, segment_bytes: int) -> Iterator[int]:
@@ -212,7 +202,7 @@ class StoppedStore(Store):
         for queue in islice(self.folders, _HINT_QUEUES_MAX):
             try:
                 files = self.files_of(queue)
-                end = files.end_below(ANY_OFFSET)
+                end = files.end_below(queue_files.ANY_OFFSET)
                 last = files.read(end - 1, 1) if end > files.first else ()
             except StoreDamaged:
                 continue  # only a hint is lost; a read of the queue reports the damage
@@ -220,25 +210,24 @@ class StoppedStore(Store):
 
     @cached_property
     def _covered(self) -> dict[Queue, replay.Covered]:
-        covered = {queue: self._cover(self.files_of(queue)) for queue in self.folders}
-        return _WithDefault(covered)
-
-    def _cover(self, files: QueueFiles) -> replay.Covered:
-        end = files.end_below(self.log.end, thorough=not self.condition.is_clean)
-        if end <= files.first:
-            return replay.NOT_COVERED
-        offset, size, _ = files.read(end - 1, 1)[0].tolist()
-        return replay.Covered(end, 0 if size == FILLER_SIZE else offset + size)
+        found: dict[Queue, replay.Covered] = {}
+        for queue in self.folders:
+            files = self.files_of(queue)
+            end = files.end_below(self.log.end, thorough=not self.condition.is_clean)
+            if end > files.first:
+                offset, size, _ = files.read(end - 1, 1)[0].tolist()
+                found[queue] = replay.Covered(end, 0 if size == FILLER_SIZE else offset + size)
+        return found
 
     @cached_property
-    def _derived(self) -> dict[Queue, DerivedUnits]:
+    def _derived(self) -> dict[Queue, queue_files.DerivedUnits]:
         start = replay.walk_start(self.log, self.condition, self._covered, self.tail.walked_from)
         if start >= self.log.end:
             return {}
         return replay.derive_units(
             self.log,
             start,
-            self._covered.__getitem__,
+            self._covered,
             self.queue_file_bytes // UNIT_BYTES,
             self.settings.delay_levels_ms,
             self.removed,
@@ -259,26 +248,50 @@ class StoppedStore(Store):
         on_disk = folder.open(folder.names())
         if not self.settings.message_index_enable:
             return on_disk
-        settings = self.settings
-        rules = replay.IndexRules(
-            folder.geometry, settings.index_tags_enable, settings.delay_levels_ms
-        )
         queued_end = max((queue.log_end for queue in self._covered.values()), default=-1)
-        return replay.recovered_index(on_disk, self.log, self.condition, rules, queued_end)
+        known = on_disk, self.log, self.condition, queued_end
+        return replay.recovered_index(*known, folder.geometry, self.settings)
 
 
-class _WithDefault(dict[Queue, replay.Covered]):
-    """A queue that has no files covers nothing."""
+@dataclass(slots=True)
+class _Shard:
+    """What the store knows of one queue worker, as of the last `refresh`."""
 
-    def __missing__(self, _queue: Queue) -> replay.Covered:
-        return replay.NOT_COVERED
+    end: int = 0
+    """The log offset below which the units of its queues are valid."""
+    seen: tuple[int, bool] = 0, True
+    """Its process id, and whether it is still resuming."""
+    damaged_at: int | None = None
+    """The log offset where it stopped before damage; None if it did not."""
+    turn: int = 0
+    """Rises when units that were read may have been taken back."""
+
+    def follow(self, state: state_page.LogState, page: state_page.WorkerPage | None) -> None:
+        """Takes in what the worker's page says."""
+        if page is None:
+            self.end = 0
+            return
+        try:
+            worker = page.read()
+        except state_page.PageAbsent:
+            return
+        end = state_page.visible_end(state, worker) if worker.epoch else self.end
+        # A page of another epoch may be from before a repair.
+        is_damaged = worker.state == state_page.DAMAGED and worker.epoch == state.epoch
+        self.damaged_at = worker.damaged_at if is_damaged else None
+        seen = worker.pid, worker.state == state_page.STARTING or worker.epoch != state.epoch
+        if end < self.end or seen != self.seen:
+            # A worker that resumes takes back the units that it cannot vouch for.
+            self.turn += 1
+        self.end, self.seen = end, seen
 
 
 class _OpenQueue(NamedTuple):
     """The reader of a queue, and the turn of its shard in which it was opened."""
 
+    shard: _Shard
     turn: int
-    reader: QueueReader
+    reader: queue_files.QueueReader
 
 
 class RunningStore(Store):
@@ -299,16 +312,11 @@ class RunningStore(Store):
     ) -> None:
         super().__init__(root, settings, files)
         self._flushed_only = flushed_only
-        self._shards = shards
         self.pages = state_page.StatePages(root, shards)
         self._readers: dict[Queue, _OpenQueue] = {}
-        self._ends: list[int] = [0] * shards
-        self._workers_seen: list[tuple[int, bool]] = [(0, True)] * shards
-        """Process id of each worker, and whether it is still resuming."""
-        self._damaged_at: list[int | None] = [None] * shards
-        """The log offset where each worker stopped before damage; None if it did not."""
-        self._turns: list[int] = [0] * shards
-        """Rises when a worker may have taken back units that were read."""
+        self._known = [_Shard() for _ in range(shards)]
+        self.followed = 0
+        """The log offset below which all queues can be read, as of the last `refresh`."""
         self.epoch = 0
         """The writer's epoch as of the last `refresh`; 0 until a writer has published one."""
         self.removed = load_removed(root)
@@ -316,26 +324,23 @@ class RunningStore(Store):
         """The raw pages that the last complete `refresh` took in."""
         self.queue_file_bytes = 0
         """The length of each queue file; 0 until one was opened."""
-        listing = list_folder(root / COMMIT_LOG_DIR)
-        listing.check()
-        segments = SegmentList(root / COMMIT_LOG_DIR, listing, self._files)
-        self.log = LogReader(segments, Bounds(0, 0))
+        self.log = LogReader(open_segments(root / COMMIT_LOG_DIR, self._files), Bounds(0, 0))
         self.index_folder = IndexFolder(root, settings.index_geometry, self._files)
         self.refresh()
 
     @cached_property
     def index(self) -> IndexReader:
-        return IndexReader(IndexNames(self.index_folder).files)
+        return IndexReader(self.index_folder.live_files)
 
     def refresh(self) -> None:
         """Takes in the pages. Raises StoreDamaged if the log's files disagree with them."""
-        page = self.pages.log
-        if page is None:
-            return
         raw = self.pages.raw()
         if raw is not None and raw == self._seen:
             return
         self._seen = None
+        page = self.pages.log
+        if page is None:
+            return
         try:
             state = page.read()
         except state_page.PageAbsent:
@@ -347,15 +352,20 @@ class RunningStore(Store):
         self._follow_log(state)
         if state.removals != self.removed.number:
             self.removed = load_removed(self.root)
-            self._turns = [turn + 1 for turn in self._turns]
-        for shard in range(self._shards):
-            self._ends[shard] = self._end_of(shard, state)
+            self._begin_turn()
+        for number, shard in enumerate(self._known):
+            shard.follow(state, self.pages.worker(number))
+        self.followed = min(shard.end for shard in self._known)
         self._seen = raw
+
+    def _begin_turn(self) -> None:
+        for shard in self._known:
+            shard.turn += 1
 
     def _follow_log(self, state: state_page.LogState) -> None:
         if state.epoch != self.epoch:
             self.epoch = state.epoch
-            self._turns = [turn + 1 for turn in self._turns]
+            self._begin_turn()
             # A segment that recovery removed may have come back as another file of the same name.
             self.log.segments.forget_above(state.epoch_start)
             self.log.segments.refresh(state.min_offset)
@@ -367,29 +377,12 @@ class RunningStore(Store):
                 queue.reader.drop_vanished()
         bounds.start, bounds.end = state.min_offset, state.readable
 
-    def _end_of(self, shard: int, state: state_page.LogState) -> int:
-        page = self.pages.worker(shard)
-        if page is None:
-            return 0
-        try:
-            worker = page.read()
-        except state_page.PageAbsent:
-            return self._ends[shard]
-        end = state_page.visible_end(state, worker) if worker.epoch else self._ends[shard]
-        resuming = worker.state == state_page.STARTING or worker.epoch != state.epoch
-        # A page of another epoch may be from before a repair.
-        is_damaged = worker.state == state_page.DAMAGED and worker.epoch == state.epoch
-        self._damaged_at[shard] = worker.damaged_at if is_damaged else None
-        seen = worker.pid, resuming
-        if end < self._ends[shard] or seen != self._workers_seen[shard]:
-            # A worker that resumes takes back the units that it cannot vouch for.
-            self._turns[shard] += 1
-            self._workers_seen[shard] = seen
-        return end
+    def _shard_of(self, queue: Queue) -> _Shard:
+        return self._known[shard_of(queue, len(self._known))]
 
     def visible_end(self, queue: Queue) -> int:
         """The log offset below which a queue's units are valid, as of the last `refresh`."""
-        return self._ends[shard_of(queue, self._shards)]
+        return self._shard_of(queue).end
 
     def is_behind(self, queue: Queue) -> bool:
         """True if the worker of a queue has not dispatched the whole log yet."""
@@ -397,14 +390,14 @@ class RunningStore(Store):
 
     def is_resuming(self, queue: Queue) -> bool:
         """True while the worker of a queue resumes: units that were visible may be missing."""
-        return not self.knows_log or self._workers_seen[shard_of(queue, self._shards)][1]
+        return not self.knows_log or self._shard_of(queue).seen[1]
 
     def damaged_at(self, queue: Queue) -> int | None:
         """The log offset where a queue's worker stopped before damage; None if it did not.
 
         Messages may be missing after the queue's last unit.
         """
-        return self._damaged_at[shard_of(queue, self._shards)]
+        return self._shard_of(queue).damaged_at
 
     @property
     def knows_log(self) -> bool:
@@ -420,27 +413,25 @@ class RunningStore(Store):
     def token(self) -> str:
         """A text that changes when log or queues may have changed since an earlier `refresh`."""
         bounds = self.log.bounds
-        numbers = (self.epoch, self.removed.number, bounds.start, bounds.end, *self._ends)
-        return "-".join(map(str, [*numbers, *(int(seen[1]) for seen in self._workers_seen)]))
-
-    @property
-    def followed(self) -> int:
-        """The log offset below which all queues can be read, as of the last `refresh`."""
-        return min(self._ends)
+        numbers = [self.epoch, self.removed.number, bounds.start, bounds.end]
+        numbers += [shard.end for shard in self._known]
+        return "-".join(map(str, numbers + [int(shard.seen[1]) for shard in self._known]))
 
     def queues(self) -> list[Queue]:
-        return [queue for queue in list_queues(self.root) if self.queue(*queue) is not None]
+        return [
+            queue for queue in queue_files.list_queues(self.root) if self.queue(*queue) is not None
+        ]
 
     def topics(self) -> list[str]:
         # Folders alone: opening every queue would stop a reader for a second.
-        return [topic for topic in list_topics(self.root) if self.queue_ids(topic)]
+        return [topic for topic in queue_files.list_topics(self.root) if self.queue_ids(topic)]
 
     def has_topic(self, topic: str) -> bool:
         return is_folder_name(topic) and bool(self.queue_ids(topic))
 
     def queue_ids(self, topic: str) -> list[int]:
         """The queues of one topic that have a folder, sorted. Raises StorePermission."""
-        ids = list_queue_ids(self.root, topic)
+        ids = queue_files.list_queue_ids(self.root, topic)
         if not self.removed.horizon(topic):
             return ids
         return [number for number in ids if self.queue(topic, number) is not None]
@@ -449,44 +440,43 @@ class RunningStore(Store):
         """False for a removed topic that has no new queue."""
         return not self.removed.horizon(topic) or bool(self.queue_ids(topic))
 
-    def queue(self, topic: str, queue_id: int) -> QueueReader | None:
+    def queue(self, topic: str, queue_id: int) -> queue_files.QueueReader | None:
         queue = Queue(topic, queue_id)
-        shard = shard_of(queue, self._shards)
-        limit, turn = self._ends[shard], self._turns[shard]
         known = self._readers.get(queue)
-        if known is not None and known.turn == turn:
+        shard = self._shard_of(queue) if known is None else known.shard
+        if known is not None and known.turn == shard.turn:
             try:
-                known.reader.advance(limit)
+                known.reader.advance(shard.end)
             except FileVanished:
                 pass
             else:
                 return known.reader
         if known is not None:
             del self._readers[queue]
-            known.reader.forget_files()
+            known.reader.files.forget()
         reader = self._open(queue)
         if reader is not None:
-            reader.rewind(limit)
+            reader.rewind(shard.end)
             if reader.ends_below(self.removed.horizon(topic)):
-                reader.forget_files()
+                reader.files.forget()
                 return None  # of a removed topic: its worker will delete the files
-            self._readers[queue] = _OpenQueue(turn, reader)
+            self._readers[queue] = _OpenQueue(shard, shard.turn, reader)
             if len(self._readers) > QUEUE_READERS_MAX:
-                self._readers.pop(next(iter(self._readers))).reader.forget_files()
+                self._readers.pop(next(iter(self._readers))).reader.files.forget()
         return reader
 
-    def _open(self, queue: Queue) -> QueueReader | None:
+    def _open(self, queue: Queue) -> queue_files.QueueReader | None:
         if not is_folder_name(queue.topic):
             return None
-        folder = queue_folder(self.root, queue)
+        folder = queue_files.queue_folder(self.root, queue)
         file_bytes = self.queue_file_bytes or list_folder(folder).file_bytes
-        files = open_queue_files(folder, file_bytes, self._files)
+        files = queue_files.open_queue_files(folder, file_bytes, self._files)
         if files.is_empty:
             return None
         # All queues of a store have files of one length, whatever the settings say.
         self.queue_file_bytes = files.file_bytes
         log, begin = self.log, self.removed.begin_of(queue)  # as in StoppedStore: no cycle
-        return QueueReader(files, files.first, lambda: max(log.min_offset, begin))
+        return queue_files.QueueReader(files, files.first, lambda: max(log.min_offset, begin))
 
     def close(self) -> None:
         self.pages.close()
@@ -500,43 +490,3 @@ def open_store(path: Path | str, settings: Settings | None = None) -> StoppedSto
     Raises NotAStore, StoreDamaged, StorePermission.
     """
     return StoppedStore(Path(path), settings or Settings())
-
-
-class IndexNames:
-    """The index files of a running store, listed again when the mtime of their folder changes.
-
-    Two changes within one tick of the file system's clock have one mtime, so a folder that has
-    changed lately is listed each time.
-    """
-
-    def __init__(self, folder: IndexFolder) -> None:
-        self._folder = folder
-        self._path = str(folder.path)
-        self._seen: tuple[int, int] | None = None
-        self._names: list[str] = []
-
-    def names(self) -> list[str]:
-        """As `IndexFolder.names`."""
-        try:
-            status = os.stat(self._path)  # noqa: PTH116  (a third of Path.stat)
-        except OSError:
-            return self._folder.names()
-        mark = status.st_ino, status.st_mtime_ns
-        if mark != self._seen:
-            is_settled = time.time_ns() - status.st_mtime_ns > SETTLED_NS
-            self._names = self._folder.names()
-            self._seen = mark if is_settled else None
-            # A file may have been removed, and made anew under the same name.
-            self._folder.forget_files()
-        return self._names
-
-    def files(self) -> list[IndexFile]:
-        """The files, opened, oldest first. Raises StoreDamaged, StorePermission."""
-        while True:
-            try:
-                return self._folder.open(self.names(), trusts_slots=True)
-            except FileVanished as gone:
-                # The worker deletes expired files one by one, perhaps faster than they are opened.
-                self._seen = None
-                if Path(gone.where).name in self._folder.names():
-                    raise

@@ -6,6 +6,7 @@ the log.
 """
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,11 +52,8 @@ class QueueFiles:
         self._files = files
         self._paths = dict(listing.files)
         self._starts = [start for start, _ in listing.files]
-
-    @property
-    def first(self) -> int:
+        self.first = self._starts[0] // UNIT_BYTES if self._starts else 0
         """The first file's first number; 0 without a file."""
-        return self._starts[0] // UNIT_BYTES if self._starts else 0
 
     @property
     def capacity_end(self) -> int:
@@ -64,7 +62,6 @@ class QueueFiles:
 
     @property
     def is_empty(self) -> bool:
-        """True without any file."""
         return not self._starts
 
     def read(self, start: int, count: int) -> Units:
@@ -80,9 +77,10 @@ class QueueFiles:
             file = self._files.get(path, self.file_bytes)
             parts.append(file.read(first - file_start, stop - first))
             first = stop
-        return QUEUE_UNIT.view(parts[0] if len(parts) == 1 else b"".join(parts))
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        return np.frombuffer(data, QUEUE_UNIT.dtype, len(data) // UNIT_BYTES)
 
-    @property
+    @cached_property
     def queue(self) -> Queue:
         """The queue, by the names of the folders."""
         return Queue(self.folder.parent.name, int(self.folder.name))
@@ -119,6 +117,7 @@ class QueueFiles:
         """Forgets files that retention has removed from the front."""
         while len(self._starts) > 1 and not self._paths[self._starts[0]].exists():
             self._files.forget(self._paths.pop(self._starts.pop(0)))
+            self.first = self._starts[0] // UNIT_BYTES
 
     def end_below(self, limit: int, thorough: bool = False) -> int:
         """The number after the last real unit below log offset `limit`.
@@ -259,7 +258,6 @@ def is_of_removed(files: QueueFiles, horizon: int) -> bool:
 
 
 def no_queue_files(folder: Path, file_bytes: int, files: OpenFiles) -> QueueFiles:
-    """A queue without files."""
     return QueueFiles(folder, Listing([], file_bytes, []), files)
 
 
@@ -316,45 +314,24 @@ class QueueReader:
         log_start: Callable[[], int],
         derived: DerivedUnits | None = None,
     ) -> None:
-        self._files = files
-        self._disk_end = end
+        self.files = files
+        self.file_units = files.file_bytes // UNIT_BYTES
+        """The number of units in a full file."""
+        self.first = files.first
+        """The number of the first unit that can be read, fillers included."""
+        self.disk_end = self.max_offset = end
+        """The number after the last unit in a file, and in the queue; 0 when it never had one."""
         self._log_start = log_start
         self._derived = derived if derived is not None and len(derived.units) else None
+        if self._derived is not None:
+            self.max_offset = self._derived.first + len(self._derived.units)
+            self.first = self._derived.first if files.is_empty else files.first
         self._min: tuple[int, int] | None = None
         self._seen_limit = -1
 
     @property
-    def file_units(self) -> int:
-        """The number of units in a full file."""
-        return self._files.file_bytes // QUEUE_UNIT.size
-
-    @property
     def queue(self) -> Queue:
-        """The queue."""
-        return self._files.queue
-
-    def place(self, number: int) -> tuple[Path, int]:
-        """The file that holds a unit, or would hold it, and the position in it."""
-        return self._files.place(number)
-
-    @property
-    def first(self) -> int:
-        """The number of the first unit that can be read, fillers included."""
-        if self._files.is_empty and self._derived is not None:
-            return self._derived.first
-        return self._files.first
-
-    @property
-    def disk_end(self) -> int:
-        """The number after the last unit in a file."""
-        return self._disk_end
-
-    @property
-    def max_offset(self) -> int:
-        """The number after the last unit; 0 when the queue never had one."""
-        if self._derived is not None:
-            return self._derived.first + len(self._derived.units)
-        return self._disk_end
+        return self.files.queue
 
     @property
     def min_offset(self) -> int:
@@ -364,7 +341,7 @@ class QueueReader:
             try:
                 self._min = start, self._correct_min_offset(start)
             except FileVanished:
-                self._files.drop_vanished()
+                self.drop_vanished()
                 self._min = start, self._correct_min_offset(start)
         return self._min[1]
 
@@ -373,13 +350,13 @@ class QueueReader:
         start, stop = max(start, self.first), min(start + count, self.max_offset)
         if start >= stop:
             return NO_UNITS
-        if self._derived is None or stop <= self._disk_end:
-            return self._files.read(start, stop - start)
+        if self._derived is None or stop <= self.disk_end:
+            return self.files.read(start, stop - start)
         first, tail = self._derived.first, self._derived.units
         answer = np.empty(stop - start, QUEUE_UNIT.dtype)
-        split = max(min(self._disk_end, stop) - start, 0)
+        split = max(min(self.disk_end, stop) - start, 0)
         if split:
-            answer[:split] = self._files.read(start, split)
+            answer[:split] = self.files.read(start, split)
         answer[split:] = tail[max(start - first, 0) : stop - first]
         return answer
 
@@ -415,44 +392,41 @@ class QueueReader:
         """
         if limit == self._seen_limit:
             return
-        before = self._disk_end
+        before = self.disk_end
         step = _FIRST_ADVANCE_UNITS
         while True:
-            units = self._files.read(self._disk_end, step)
+            units = self.files.read(self.disk_end, step)
             if not len(units):
-                if not self._files.grow():
+                if not self.files.grow():
                     break
                 continue
             count = count_real(units, limit)
-            self._disk_end += count
+            self.disk_end = self.max_offset = self.disk_end + count
             if count < len(units):
                 break
             step = _ADVANCE_STEP_UNITS
-        if self._disk_end == before:
-            self._files.check_linked(before)
+        if self.disk_end == before:
+            self.files.check_linked(before)
         elif self._min is not None and self._min[1] >= before:
             self._min = None  # of units that are all gone the next one may be the first that is not
         self._seen_limit = limit
 
     def rewind(self, limit: int) -> None:
         """Running store: finds the end again; units above `limit` may have been replaced."""
-        self._disk_end = self._files.end_below(limit)
+        self.disk_end = self.max_offset = self.files.end_below(limit)
         self._seen_limit = limit
         self._min = None
 
     def ends_below(self, horizon: int) -> bool:
         """Running store: True if no unit names a record at or above a removed topic's horizon."""
         return horizon > 0 and (
-            self._disk_end <= self._files.first or self._log_offset(self._disk_end - 1) < horizon
+            self.disk_end <= self.first or self._log_offset(self.disk_end - 1) < horizon
         )
-
-    def forget_files(self) -> None:
-        """Running store: closes the files; do not use this reader again."""
-        self._files.forget()
 
     def drop_vanished(self) -> None:
         """Running store: drops the files that retention has removed from the front."""
-        self._files.drop_vanished()
+        self.files.drop_vanished()
+        self.first = self.first if self.files.is_empty else self.files.first
         self._min = None
 
     def _correct_min_offset(self, log_start: int) -> int:
@@ -460,7 +434,7 @@ class QueueReader:
         end = self.max_offset
         if end == 0 or self.first >= end:
             return end
-        if self._files.is_empty:
+        if self.files.is_empty:
             # All units were made from the log: only a purge hides the first one's record.
             number = self._after_fillers(self.first, min(self.first + self.file_units, end))
             if number >= end or self._log_offset(number) >= log_start:

@@ -10,12 +10,13 @@ last record of the last kept file on; that record is then entered twice. The fil
 count up to its checkpoint, and no record is entered twice.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from node.runtime.settings import Settings
 from node.store.condition import Condition
 from node.store.indexes import IndexFile
 from node.store.log.reader import Damage, LogReader, columns_past_damage
@@ -85,7 +86,7 @@ def walk_start(
 def derive_units(
     log: LogReader,
     start: int,
-    covered: Callable[[Queue], Covered],
+    covered: Mapping[Queue, Covered],
     units_per_file: int,
     delay_levels_ms: tuple[int, ...],
     removed: Removed = NOTHING_REMOVED,
@@ -107,7 +108,7 @@ def derive_units(
             found = _UnitRows(number, offset, columns.size[some], requests.tags_code[some])
             rows.setdefault(queue, []).append(found)
     derived = {
-        queue: _place_units(found, covered(queue), units_per_file, log_start)
+        queue: _place_units(found, covered.get(queue, NOT_COVERED), units_per_file, log_start)
         for queue, found in sorted(rows.items())
     }
     return {queue: units for queue, units in derived.items() if len(units.units)}
@@ -153,14 +154,6 @@ def _place_with_gaps(number: NDArray[Any], units: Units, state: QueueEnd) -> Der
     return DerivedUnits(first, placed)
 
 
-class IndexRules(NamedTuple):
-    """How keys are entered: sizes of new files, whether TAGS counts, the delay levels."""
-
-    geometry: IndexGeometry
-    with_tags: bool
-    delay_levels_ms: tuple[int, ...]
-
-
 class _IndexPlan(NamedTuple):
     """The files that stay; keys follow from log offset `start` on, without the first `skip`."""
 
@@ -170,9 +163,17 @@ class _IndexPlan(NamedTuple):
 
 
 def recovered_index(
-    files: list[IndexFile], log: LogReader, condition: Condition, rules: IndexRules, queued_end: int
+    files: list[IndexFile],
+    log: LogReader,
+    condition: Condition,
+    queued_end: int,
+    geometry: IndexGeometry,
+    settings: Settings,
 ) -> list[IndexFile]:
-    """`files`: those on disk, oldest first; `queued_end`: the log offset where the queues end."""
+    """`files`: those on disk, oldest first; `queued_end`: the log offset where the queues end.
+
+    `geometry`: of new files.
+    """
     if condition.is_ours:
         plan = _plan_ours(files, log, condition)
     elif condition.is_clean:
@@ -181,7 +182,7 @@ def recovered_index(
         plan = _plan_unclean(files, log, condition)
     if plan.start >= log.end:
         return plan.kept
-    return _extend_files(plan, log, rules)
+    return _extend_files(plan, log, geometry, settings)
 
 
 def _plan_clean(files: list[IndexFile], log: LogReader, queued_end: int) -> _IndexPlan:
@@ -295,38 +296,40 @@ def _fill_image(image: IndexImage, header: IndexHeader, entries: NDArray[Any]) -
     image.header = header
 
 
-def _key_batches(log: LogReader, start: int, skip: int, rules: IndexRules) -> Iterator[KeyBatch]:
+def _key_batches(log: LogReader, start: int, skip: int, settings: Settings) -> Iterator[KeyBatch]:
     for item in columns_past_damage(log, start):
         if isinstance(item, Damage):
             continue
-        requests = DispatchRequests(item, rules.delay_levels_ms)
-        batch = key_batch(requests, rules.with_tags)
+        requests = DispatchRequests(item, settings.delay_levels_ms)
+        batch = key_batch(requests, settings.index_tags_enable)
         entered = min(skip, int((batch.physical_offset == start).sum())) if skip else 0
         skip = 0
         if len(batch.key_hash) > entered:
             yield batch.rows(entered, len(batch.key_hash))
 
 
-def _extend_files(plan: _IndexPlan, log: LogReader, rules: IndexRules) -> list[IndexFile]:
+def _extend_files(
+    plan: _IndexPlan, log: LogReader, geometry: IndexGeometry, settings: Settings
+) -> list[IndexFile]:
     files = list(plan.kept)
     image: IndexImage | None = None
     name = files[-1].name if files else None
     previous = files[-1].header if files else None
-    for batch in _key_batches(log, plan.start, plan.skip, rules):
+    for batch in _key_batches(log, plan.start, plan.skip, settings):
         if image is None and previous is not None and files:
-            image = _resume_last(files, rules)
+            image = _resume_last(files)
         taken = 0
         while taken < len(batch.key_hash):
             if image is None or image.is_full:
                 previous = image.header if image is not None else previous
-                image = IndexImage(rules.geometry, previous)
+                image = IndexImage(geometry, previous)
                 name = next_index_file_name(int(batch.store_timestamp[taken]), name)
                 files.append(IndexFile.of_image(name, image))
             taken += image.put(batch.rows(taken, len(batch.key_hash)))
     return files
 
 
-def _resume_last(files: list[IndexFile], rules: IndexRules) -> IndexImage | None:
+def _resume_last(files: list[IndexFile]) -> IndexImage | None:
     """Replaces the last file by an image that takes more keys; None if it is full."""
     last = files[-1]
     header = last.header

@@ -17,14 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from node.runtime import disk
-from node.runtime.store_paths import (
-    JOURNAL_FILE_BYTES_MAX,
-    SMALL_FILE_BYTES_MAX,
-    is_own_folder,
-    open_regular,
-    read_bounded,
-)
+from node.runtime import disk, store_paths
 from node.store.checkpoints import load_sealed, load_store_id, own_dir, save_sealed
 from protocol.errors import StoreDamaged
 from protocol.names import is_staging_id
@@ -109,22 +102,18 @@ def staging_dir(root: Path) -> Path:
 
 
 def query_dir(root: Path, query: str) -> Path:
-    """The folder of one query."""
     return staging_dir(root) / query
 
 
 def batch_dir(root: Path, batch: StagedBatch) -> Path:
-    """The folder of one batch."""
     return query_dir(root, batch.query) / str(batch.number)
 
 
 def stage_path(root: Path, batch: StagedBatch, stage: str) -> Path:
-    """The file of one stage."""
     return batch_dir(root, batch) / f"{stage}{_STAGE_SUFFIX}"
 
 
 def journal_path(root: Path, batch: StagedBatch) -> Path:
-    """The journal of one batch."""
     return batch_dir(root, batch) / _JOURNAL_FILE
 
 
@@ -186,7 +175,6 @@ def move_to_trash(root: Path, folder: Path) -> None:
 
 
 def sweep(root: Path) -> None:
-    """Empties the trash."""
     trash = staging_dir(root) / TRASH_DIR
     for folder in sorted(trash.iterdir()) if trash.is_dir() else []:
         disk.remove_tree(folder)
@@ -207,7 +195,7 @@ def frames_of(path: Path) -> list[Frame]:
     Verifies only the heads; `read_frame` verifies the records.
     """
     try:
-        descriptor = open_regular(path)
+        descriptor = store_paths.open_regular(path)
     except FileNotFoundError:
         return []
     found: list[Frame] = []
@@ -250,13 +238,7 @@ def read_frame(descriptor: int, path: Path, frame: Frame) -> bytes:
 
 def save_journal(root: Path, batch: StagedBatch, journal: Journal) -> None:
     """Replaces the journal of a batch, durably."""
-    document = {
-        "offset": journal.offset,
-        "position": journal.position,
-        "final": journal.final,
-        "parts": journal.parts,
-    }
-    text = json.dumps(document, separators=(",", ":")) + "\n"
+    text = json.dumps(journal._asdict(), separators=(",", ":")) + "\n"
     save_sealed(root, journal_path(root, batch), text)
 
 
@@ -297,7 +279,7 @@ def load_published(root: Path, query: str) -> Published | None:
 
 
 def _text(root: Path, path: Path) -> str:
-    found, ours = load_sealed(path, JOURNAL_FILE_BYTES_MAX), load_store_id(root)
+    found, ours = load_sealed(path, store_paths.JOURNAL_FILE_BYTES_MAX), load_store_id(root)
     if found is None:
         raise ValueError("its checksum does not agree")
     if not ours.owns(found.store_id):
@@ -339,10 +321,12 @@ def clear_problem(root: Path, batch: StagedBatch) -> None:
 def problems(root: Path) -> Iterator[str]:
     """Yields a line for each publication that has begun and cannot end."""
     folder = staging_dir(root) / PROBLEMS_DIR
-    if not is_own_folder(folder):
+    if not store_paths.is_own_folder(folder):
         return
     for path in sorted(folder.iterdir()):
         query, _, number = path.name.rpartition(".")
         if number.isdecimal():
-            text = read_bounded(path, SMALL_FILE_BYTES_MAX).decode(errors="replace")
+            text = store_paths.read_bounded(path, store_paths.SMALL_FILE_BYTES_MAX).decode(
+                errors="replace"
+            )
             yield f"batch {number} of query {query}: {text.strip()}"

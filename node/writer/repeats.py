@@ -26,7 +26,7 @@ from node.runtime.process import met_damage
 from node.runtime.settings import Settings
 from node.runtime.stored_times import Arrivals, Moment, clock_sets, moment
 from node.store.file_cache import OpenFiles
-from node.store.log.reader import Bounds, Damage, LogReader, columns_past_damage
+from node.store.log.reader import Bounds, Damage, LogReader, columns_past_damage, whole_record
 from node.store.log.segments import SegmentList, list_folder
 from node.writer.appender import AppendRequest, RepeatedMessage
 from protocol.derived.dispatch_request import DispatchRequests, index_keys
@@ -165,7 +165,7 @@ class KeyWindow:
             self.at = end
 
     def _take_few(self, end: int) -> bool:
-        records = self._reader.few(self.at, end, FEW_RECORDS_MAX)
+        records = self._reader.few(self.at, end, FEW_RECORDS_MAX, whole_record)
         if records is None:
             return False
         for record in records:

@@ -12,8 +12,7 @@ from node.runtime.settings import Settings
 from node.store.opening import StoppedStore, open_store
 from node.store.query.filters import parse_tags
 from node.store.query.look_up import FindRequest, find, offset_by_time
-from node.store.query.pull import PullRequest, PullStatus, get_message
-from node.store.query.verified_read import record_of
+from node.store.query.pull import PullRequest, PullStatus, get_message, record_of
 from protocol.derived.file_layouts import INDEX_ENTRY, INDEX_HEADER, UNIT_BYTES, IndexGeometry
 from protocol.errors import MessageDamaged, StoreDamaged, UnknownTopic
 from protocol.ids import Queue
@@ -125,7 +124,7 @@ def _of_the_queues(store: StoppedStore) -> Iterator[Region]:
         assert reader is not None
         assert reader.min_offset == 0
         for start in range(0, reader.max_offset, size // UNIT_BYTES):
-            path, _ = reader.place(start)
+            path, _ = reader.files.place(start)
             used = min((reader.max_offset - start) * UNIT_BYTES, size)
             yield Region("unit", path, 0, used, "", frozenset([queue]))
             yield Region("free unit", path, used, size, "units behind the queue's end")

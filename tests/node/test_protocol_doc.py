@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs/protocol.md").read_text()
 SERVERS = (
     "node/writer/loop.py", "node/writer/requests.py",
-    "node/reader/answers.py", "node/reader/service.py", "node/reader/loop.py",
+    "node/reader/answers.py", "node/reader/pull_desk.py", "node/reader/loop.py",
     "node/supervisor/endpoints.py", "node/writer/staging/stages.py",
     "node/writer/staging/publisher.py", "node/writer/removal.py",
 )  # fmt: skip

@@ -26,7 +26,7 @@ WAIT = "print(flush=True); input()"
 WORKER = """
 import os, sys
 from importlib import import_module
-from workers import sleep
+from workers import process
 from workers.dispatch import Dispatcher
 
 def said(self, turn=Dispatcher.turn):
@@ -35,7 +35,7 @@ def said(self, turn=Dispatcher.turn):
     return turn(self)
 
 Dispatcher.turn = said
-sleep.LATE_BYTES = int(sys.argv.pop(1))
+process.LATE_BYTES = int(sys.argv.pop(1))
 sys.exit(import_module(sys.argv[1]).main(sys.argv[2:]))
 """
 """A worker that prints before each turn how much waits for it, and its thread's niceness."""

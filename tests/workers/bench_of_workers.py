@@ -11,7 +11,7 @@ from node.runtime.settings import Settings
 from node.runtime.state_page import WorkerPage, queue_slot, run_dir
 from tests.workers.living_log import SETTINGS, LivingLog, derived
 from workers.consume_queue import ConsumeQueues, QueueWorkerSite, Shard
-from workers.dispatch import Breaks, Dispatcher, DispatchPace, Handler, WorkerSite
+from workers.dispatch import Dispatcher, Handler, WorkerSite
 from workers.feed import Feed, LiveFeed
 from workers.index_file import IndexFiles, IndexWriter
 from workers.queue_files import QueueWriter
@@ -43,8 +43,8 @@ class Running:
             WorkerSite(log.root, slot, self.page),
             self.feed,
             self.handler,
-            DispatchPace(LoopPace(flush_interval_s, 0, 0)),
-            Breaks(self.waits.append),
+            LoopPace(flush_interval_s, 0, 0),
+            pause=self.waits.append,
         )
 
     def start(self) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from node.runtime.wakeup import SLEEP_S_MAX
-from workers.sleep import IDLE_S, LATE_BYTES, SHORT_BYTES, Sleep, TurnPace, gives_way
+from workers.process import IDLE_S, LATE_BYTES, SHORT_BYTES, Sleep, TurnPace, gives_way
 
 
 def test_in_quiet_times_the_first_new_record_wakes_it() -> None:

@@ -93,7 +93,7 @@ def test_a_queue_whose_log_went_before_it_was_dispatched_begins_anew_at_the_logs
         for queue, end in log.next_offset.items():
             units = [(number, files.unit(queue, number)) for number in range(end - 5, end)]
             for number, unit in units:
-                assert feed.record_at(unit.physical_offset).head.queue_offset == number
+                assert feed.log.record_at(unit.physical_offset).head.queue_offset == number
             assert min(files.bases(queue)) > 0, "units of records that are gone are still there"
 
 

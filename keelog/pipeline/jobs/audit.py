@@ -48,9 +48,8 @@ from node.store.opening import StoppedStore
 from node.store.queues import QueueFiles, open_queue_files, queue_folder
 from node.store.verify.findings import ALIKE_MAX, Findings, Stretches, is_within
 from node.store.verify.index import IndexCheck, disorder
-from node.store.verify.log import LogCheck, blank_finding
 from node.store.verify.queues import CheckedQueue, QueueCheck
-from node.store.verify.verify import VerifyReport
+from node.store.verify.verify import LogCheck, VerifyReport, blank_finding
 from protocol.derived.dispatch_request import DispatchRequests, key_batch
 from protocol.derived.file_layouts import IndexGeometry, KeyBatch
 from protocol.errors import StoreDamaged

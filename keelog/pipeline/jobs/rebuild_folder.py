@@ -31,9 +31,16 @@ from keelog.pipeline.stores import object_store
 from keelog.pipeline.stores.access import StoreAt, Way, place_of
 from keelog.pipeline.stores.object_store import REBUILD_MANIFEST, REBUILD_MARKER
 from node.runtime import disk
-from node.store.checkpoints import WorkerCheckpoint, load_epochs, load_floor
+from node.store.checkpoints import (
+    UNFINISHED_DIR,
+    WorkerCheckpoint,
+    clear_unfinished,
+    forget_progress,
+    load_epochs,
+    load_floor,
+    vouch_again,
+)
 from node.store.condition import INDEX_WORKER, QUEUE_WORKER_PREFIX
-from node.store.rebuilding import UNFINISHED_DIR, clear_unfinished, forget, vouch
 from protocol.addresses import without_credentials
 from protocol.errors import StoreLocked
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
@@ -147,7 +154,7 @@ class Building:
             return
         old = self.attempt / _OLD_DIR
         disk.make_dir(old)
-        slots = {name: forget(self._root, _WORKERS[name]) for name in self._folders}
+        slots = {name: forget_progress(self._root, _WORKERS[name]) for name in self._folders}
         if CONSUME_QUEUE_DIR in self._folders:
             clear_unfinished(self._root)
         for name in self._folders:
@@ -160,7 +167,7 @@ class Building:
             epochs[-1].epoch if epochs else 0, min(load_floor(self._root), log_end)
         )
         for name in self._folders:
-            vouch(self._root, slots[name], progress)
+            vouch_again(self._root, slots[name], progress)
         self.clear()
 
 

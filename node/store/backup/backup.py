@@ -4,12 +4,20 @@ Segment by segment is copied, and each record that was copied is checked. Nothin
 store. The manifest is replaced after each segment, and last with the small files of this backup: a
 segment is complete once the manifest reaches its end, and what the manifest names is always whole.
 After a kill the next backup goes on at the manifest's end.
+
+Where the log ends for the backup is read before any segment is copied:
+
+- a running Keelog node: what it has flushed, and at least what was appended before the backup
+  began, for which the backup waits;
+- a store at rest: where its log ends after the next start;
+- a running broker: where whole records end. Only the broker knows what of them is flushed.
 """
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,20 +25,16 @@ from node.runtime import disk
 from node.runtime.locks import FileLock
 from node.runtime.process import now_ms, raise_file_limit
 from node.runtime.settings import Settings
-from node.store.backup.folder import (
-    LOCK_NAME,
-    BackupManifest,
-    load_manifest,
-    save_manifest,
-    segment_path,
-    state_dir,
-    write_state,
-)
-from node.store.backup.source import BackupSource, HeldSegment, hold_segments, read_source
-from node.store.file_cache import OpenFiles
+from node.runtime.state_page import LogPage, LogState
+from node.store.backup import folder
+from node.store.checkpoints import EpochLine, Tails, load_epochs, load_store_id, load_tails
+from node.store.condition import Owner, check_is_store, find_owner
+from node.store.file_cache import OpenFiles, refuse
+from node.store.file_sizes import found_file_bytes, found_geometry
 from node.store.log.reader import Bounds, Damage, LogReader, columns_past_damage
-from node.store.log.segments import SegmentList, list_folder
-from protocol.errors import BackupRefused, BadRequest
+from node.store.log.segments import open_segments
+from node.store.opening import StoppedStore
+from protocol.errors import BackupRefused, BadRequest, StoreDamaged
 from protocol.names import COMMIT_LOG_DIR, parse_offset_file_name
 from protocol.record.columns import RecordColumns
 
@@ -41,6 +45,41 @@ COPY_STEP_BYTES = 16 << 20
 
 _COMPARE_BYTES = 1 << 20
 _OTHER_LOG = "take a backup into a new folder, and keep this one until that has come to its end"
+FLUSH_WAIT_S = 15.0
+"""A node flushes every message within 10.5 s: see `flush_commit_log_thorough_interval`."""
+LOOK_AGAIN_S = 5.0
+"""How long a listing is repeated while a node makes or deletes segments."""
+SETTLE_S = 0.1
+"""Between the walk and the copy of a running broker's log: its last record is written by then."""
+_LOOK_EVERY_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class BackupSource:
+    """What there is to copy: segments by first offset, and the log up to `end`."""
+
+    root: Path
+    store_id: str | None
+    start: int
+    end: int
+    segment_bytes: int
+    segments: dict[int, Path]
+    sizes: folder.DerivedSizes
+    files: folder.Files
+    epochs: list[EpochLine]
+    tails: Tails
+    shortfall: str = ""
+    """Why the log may have more that was acknowledged before; empty where it has not."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldSegment:
+    """An open segment: retention may unlink it, its bytes stay. `modified_ns`: before the copy."""
+
+    start: int
+    path: Path
+    descriptor: int
+    modified_ns: int
 
 
 class BackupReport(NamedTuple):
@@ -60,7 +99,6 @@ class BackupReport(NamedTuple):
     shortfall: str = ""
 
     def shape(self) -> dict[str, Any]:
-        """As JSON."""
         document = {"from": self.start, "to": self.end, **self._asdict()}
         del document["start"], document["end"]
         if not self.shortfall:
@@ -87,14 +125,14 @@ def backup(
     root, out = root.resolve(), out.resolve()
     if root == out or root in out.parents or out in root.parents:
         raise BadRequest(f"{out} and the store {root} lie in each other", "name another folder")
-    load_manifest(out)  # a folder of anything else stays as it is
+    folder.load_manifest(out)  # a folder of anything else stays as it is
     source = read_source(root, settings or Settings())
     raise_file_limit()
     disk.make_durable_dir(out)
-    lock = FileLock.take(out / LOCK_NAME, record=False)
+    lock = FileLock.take(out / folder.LOCK_NAME, record=False)
     try:
         with hold_segments(source) as held:
-            manifest = _begun(out, load_manifest(out), source, held, prune)
+            manifest = _begun(out, folder.load_manifest(out), source, held, prune)
             copy = SegmentCopy(out, manifest, source, progress or (lambda *_: None))
             for segment in held:
                 copy.copy(segment, link)
@@ -105,16 +143,18 @@ def backup(
 
 def _begun(
     out: Path,
-    known: BackupManifest | None,
+    known: folder.BackupManifest | None,
     source: BackupSource,
     held: list[HeldSegment],
     prune: bool,
-) -> BackupManifest:
+) -> folder.BackupManifest:
     """The manifest that this backup goes on from; it is saved. Raises BackupRefused."""
     first = held[0].start if held else source.end
     if known is None:
-        fresh = BackupManifest(source.store_id, first, first, source.segment_bytes, source.sizes)
-        save_manifest(out, fresh)
+        fresh = folder.BackupManifest(
+            source.store_id, first, first, source.segment_bytes, source.sizes
+        )
+        folder.save_manifest(out, fresh)
         disk.make_durable_dir(out / COMMIT_LOG_DIR)
         return fresh
     _check_same(out, known, source)
@@ -138,7 +178,7 @@ def _begun(
         modified_ns={at: n for at, n in modified.items() if start <= at < known.end},
         damaged=tuple(stretch for stretch in known.damaged if stretch[1] > start),
     )
-    save_manifest(out, manifest)
+    folder.save_manifest(out, manifest)
     disk.make_durable_dir(out / COMMIT_LOG_DIR)
     for path in sorted((out / COMMIT_LOG_DIR).iterdir()):
         at = parse_offset_file_name(path.name)
@@ -148,7 +188,7 @@ def _begun(
 
 
 def _check_overlap(
-    out: Path, known: BackupManifest, source: BackupSource, held: list[HeldSegment]
+    out: Path, known: folder.BackupManifest, source: BackupSource, held: list[HeldSegment]
 ) -> dict[int, int]:
     """Compares what the backup has with the store, where the store's file was written since.
 
@@ -169,7 +209,7 @@ def _check_overlap(
             continue
         if known.modified_ns.get(segment.start) == segment.modified_ns:
             continue
-        path = segment_path(out, segment.start)
+        path = folder.segment_path(out, segment.start)
         differs = _first_difference(segment, path, stop - segment.start)
         if differs is not None:
             raise BackupRefused(
@@ -198,7 +238,7 @@ def _first_difference(segment: HeldSegment, path: Path, count: int) -> int | Non
     return None
 
 
-def _check_same(out: Path, known: BackupManifest, source: BackupSource) -> None:
+def _check_same(out: Path, known: folder.BackupManifest, source: BackupSource) -> None:
     """Raises BackupRefused for a backup of another store, as far as ids and lengths show it."""
     mine, theirs = source.store_id, known.store_id
     if mine is not None and theirs is not None and mine != theirs:
@@ -216,7 +256,7 @@ class SegmentCopy:
     """One backup's work on the log; `manifest` is as far as it came, and is saved on the way."""
 
     def __init__(
-        self, out: Path, manifest: BackupManifest, source: BackupSource, advance: Advance
+        self, out: Path, manifest: folder.BackupManifest, source: BackupSource, advance: Advance
     ) -> None:
         self.out = out
         self.manifest = manifest
@@ -247,10 +287,10 @@ class SegmentCopy:
             modified_ns={**self.manifest.modified_ns, segment.start: segment.modified_ns},
             damaged=self.manifest.damaged + tuple(self._damage(start, stop)),
         )
-        save_manifest(self.out, self.manifest)
+        folder.save_manifest(self.out, self.manifest)
 
     def _link(self, segment: HeldSegment) -> None:
-        path = segment_path(self.out, segment.start)
+        path = folder.segment_path(self.out, segment.start)
         disk.unlink(path, missing_ok=True)
         try:
             disk.link(segment.path.resolve(), path)
@@ -263,7 +303,7 @@ class SegmentCopy:
             raise BackupRefused(f"{segment.path} was replaced meanwhile", "run the backup again")
 
     def _copy(self, segment: HeldSegment, start: int, stop: int) -> None:
-        path = segment_path(self.out, segment.start)
+        path = folder.segment_path(self.out, segment.start)
         if start == segment.start:
             # Never into a file that is there: it may be a second name of the store's own segment.
             disk.unlink(path, missing_ok=True)
@@ -299,10 +339,7 @@ def log_of(root: Path, start: int, stop: int) -> Iterator[LogReader]:
     """The log of a backup, or of a store that nobody writes to, between two offsets."""
     files = OpenFiles()
     try:
-        listing = list_folder(root / COMMIT_LOG_DIR)
-        listing.check()
-        segments = SegmentList(root / COMMIT_LOG_DIR, listing, files)
-        yield LogReader(segments, Bounds(start, stop))
+        yield LogReader(open_segments(root / COMMIT_LOG_DIR, files), Bounds(start, stop))
     finally:
         files.close()
 
@@ -322,16 +359,16 @@ def checked(reader: LogReader, start: int, stop: int) -> Iterator[RecordColumns 
 def _publish(out: Path, copy: SegmentCopy, source: BackupSource) -> BackupReport:
     """Names the small files of this backup in the manifest, and removes what it names no more."""
     number = copy.manifest.state + 1
-    files = write_state(
+    files = folder.write_state(
         out, number, copy.manifest.store_id, source.files, source.epochs, source.tails
     )
     manifest = replace(
         copy.manifest, state=number, sizes=source.sizes, time_ms=now_ms(), end=source.end
     )
-    save_manifest(out, manifest)
-    for folder in out.glob("state.*"):
-        if folder != state_dir(out, number):
-            disk.remove_tree(folder)
+    folder.save_manifest(out, manifest)
+    for old in out.glob("state.*"):
+        if old != folder.state_dir(out, number):
+            disk.remove_tree(old)
     return BackupReport(
         start=manifest.start,
         end=manifest.end,
@@ -341,3 +378,132 @@ def _publish(out: Path, copy: SegmentCopy, source: BackupSource) -> BackupReport
         damaged=manifest.damaged,
         shortfall=source.shortfall,
     )
+
+
+def read_source(root: Path, settings: Settings) -> BackupSource:
+    """Looks at a store; changes nothing and takes no lock.
+
+    Raises NotAStore, StorePermission, StoreDamaged.
+    """
+    check_is_store(root)
+    owner = find_owner(root)
+    appended = _log_state(root)
+    files, epochs, tails = folder.read_state(root), load_epochs(root), load_tails(root)
+    is_ours = owner in (Owner.WRITER, Owner.SUPERVISOR)
+    flushed, shortfall = _wait_flushed(root, appended) if is_ours else (None, "")
+    deadline = time.monotonic() + LOOK_AGAIN_S
+    while True:
+        try:
+            found = _look(root, settings, flushed, tails)
+        except (StoreDamaged, FileNotFoundError):
+            if owner is Owner.NOBODY or time.monotonic() >= deadline:
+                raise
+            time.sleep(_LOOK_EVERY_S)
+        else:
+            time.sleep(SETTLE_S if owner is Owner.BROKER else 0)
+            ours = [line for line in epochs if line.start <= found.end]
+            small = {**files, **found.files}
+            return replace(found, files=small, epochs=ours, shortfall=shortfall)
+
+
+def _look(root: Path, settings: Settings, flushed: int | None, tails: Tails | None) -> BackupSource:
+    """But for the small files that were read before."""
+    with StoppedStore(root, settings) as store:
+        end = store.tail.end if flushed is None else max(flushed, store.condition.floor)
+        if store.log.segments.end < end:
+            # The folder was listed while a segment was being made or deleted.
+            raise StoreDamaged(str(root), end, "the log's segments end before", "try again")
+        return BackupSource(
+            root=root,
+            store_id=load_store_id(root).value,
+            start=store.log.min_offset,
+            end=end,
+            segment_bytes=store.log.segment_bytes,
+            segments={one.start: one.path for one in store.log.segments.segments},
+            sizes=_sizes(root, settings),
+            files=folder.read_topics(root),
+            epochs=[],
+            tails=tails if tails is not None else _queue_ends(store, end),
+        )
+
+
+def _log_state(root: Path) -> LogState | None:
+    """The writer's page; None while there is none to believe."""
+    try:
+        with LogPage.open(root) as page:
+            state = page.read()
+    except FileNotFoundError:
+        return None
+    return state if state.epoch else None
+
+
+def _wait_flushed(root: Path, before: LogState | None) -> tuple[int, str]:
+    """Waits until what was appended before is flushed; how far that is, and why it may be below
+    what the node had acknowledged.
+
+    A writer that does not flush in time, or cannot be asked, is not waited for: the backup then
+    ends below, and says so.
+    """
+    deadline = time.monotonic() + FLUSH_WAIT_S
+    flushed = 0
+    while before is not None:
+        now = _log_state(root)
+        if now is None:
+            break
+        flushed = now.flushed
+        if flushed >= before.appended:
+            return flushed, ""
+        if time.monotonic() >= deadline:
+            return flushed, f"the node has not flushed its log in {FLUSH_WAIT_S:.0f} s"
+        time.sleep(_LOOK_EVERY_S)
+    why = "the state page of the running node cannot be believed here: it names another start"
+    return flushed, f"{why} of the machine, or the node is just starting"
+
+
+def _sizes(root: Path, settings: Settings) -> folder.DerivedSizes:
+    geometry = found_geometry(root, settings.index_geometry)
+    return folder.DerivedSizes(
+        found_file_bytes(root, settings.queue_file_bytes), geometry.slot_count, geometry.index_num
+    )
+
+
+def _queue_ends(store: StoppedStore, end: int) -> Tails:
+    """The queues' ends by their own files: a broker's store has no snapshot of them.
+
+    The log alone does not know the end of a queue whose messages retention has deleted.
+    """
+    ends = {}
+    for queue in store.queues():
+        reader = store.queue(queue.topic, queue.queue_id)
+        if reader is not None:
+            ends[queue] = reader.max_offset
+    return Tails(end, ends)
+
+
+@contextmanager
+def hold_segments(source: BackupSource) -> Iterator[list[HeldSegment]]:
+    """Opens the segments below the end, so that retention cannot take them away.
+
+    Those that are gone already are left out, with all before them. Raises OSError, StorePermission.
+    """
+    held: list[HeldSegment] = []
+    try:
+        for start, path in sorted(source.segments.items()):
+            if start >= source.end:
+                break
+            try:
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                release(held)
+                continue
+            except OSError as error:
+                refuse(path, error)
+            held.append(HeldSegment(start, path, descriptor, os.fstat(descriptor).st_mtime_ns))
+        yield held
+    finally:
+        release(held)
+
+
+def release(held: list[HeldSegment]) -> None:
+    while held:
+        os.close(held.pop().descriptor)

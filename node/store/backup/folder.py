@@ -13,7 +13,6 @@ machine's run, is made anew by a restore.
 
 import json
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,7 +77,6 @@ class BackupManifest:
         return not self.damaged
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
         return {
             "format": FORMAT,
             "store_id": self.store_id,
@@ -171,8 +169,10 @@ def read_state(root: Path) -> Files:
     So no consumer offset and no note speaks of messages above the backup's end.
     """
     found: Files = {}
-    for path in _files_below(root / CONFIG_DIR):
-        _read_small(root, path, found)
+    for parent, _, names in os.walk(root / CONFIG_DIR):
+        for name in sorted(names):
+            if not name.endswith(".new"):
+                _read_small(root, Path(parent) / name, found)
     for query in list_queries(root):
         _read_small(root, published_path(root, query), found)
     for name in DURABLE_NOTES:
@@ -188,11 +188,6 @@ def read_topics(root: Path) -> Files:
     found: Files = {}
     _read_small(root, root / TOPICS_FILE, found)
     return found
-
-
-def _files_below(folder: Path) -> Iterator[Path]:
-    for parent, _, names in os.walk(folder):
-        yield from (Path(parent) / name for name in sorted(names) if not name.endswith(".new"))
 
 
 def _read_small(root: Path, path: Path, found: Files) -> None:

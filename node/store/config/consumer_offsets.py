@@ -35,7 +35,7 @@ class GroupPlaces(NamedTuple):
     moved_ms: Mapping[int, int]
 
 
-class ConsumerOffsets:
+class ConsumerOffsets(ConfigTable):
     """The table in memory. All methods are for one thread.
 
     `ends` returns the end of each queue, `knows` whether a topic exists, `now_ms` the wall clock.
@@ -48,22 +48,21 @@ class ConsumerOffsets:
         knows: Callable[[str], bool],
         now_ms: Callable[[], int],
     ) -> None:
+        super().__init__(root / CONSUMER_OFFSETS_FILE, "offsetTable", now_ms)
         self._ends = ends
         self._knows = knows
-        self._file = ConfigTable(root / CONSUMER_OFFSETS_FILE, "offsetTable", now_ms)
         self._moved_ms: dict[str, dict[int, int]] = {}
         """By entry and queue: when its offset changed last, of those that did since the start."""
-        self._now_ms = now_ms
         self._bound()
-        self._count = sum(map(len, self._file.entries.values()))
+        self._count = sum(map(len, self.entries.values()))
 
     def get(self, topic: str, group: str) -> dict[int, int]:
         """The offset of the next message of each queue; empty for a group without a place.
 
         Raises StoreDamaged for a file that cannot be read.
         """
-        self._file.check_readable()
-        entry = self._file.entries.get(f"{topic}@{group}", {})
+        self.check_readable()
+        entry = self.entries.get(f"{topic}@{group}", {})
         return {int(queue): offset for queue, offset in entry.items() if _is_offset(queue, offset)}
 
     def commit(self, topic: str, group: str, offsets: Mapping[int, int]) -> None:
@@ -72,7 +71,7 @@ class ConsumerOffsets:
         Raises BadRequest for an offset beyond the end of its queue, UnknownTopic, NotAllowed for
         one group too many, StoreDamaged.
         """
-        self._file.check_readable()
+        self.check_readable()
         if not self._knows(topic):
             raise UnknownTopic(f"there is no topic {topic}", "see the topics with: keelog topic ls")
         for queue_id, offset in offsets.items():
@@ -83,7 +82,7 @@ class ConsumerOffsets:
                     "commit the offset after a message that you have read",
                 )
         key = f"{topic}@{group}"
-        entry = self._file.entries.get(key, {})
+        entry = self.entries.get(key, {})
         changed = {**entry, **{str(queue): offset for queue, offset in offsets.items()}}
         if changed == entry:
             return
@@ -95,12 +94,12 @@ class ConsumerOffsets:
 
         Raises StoreDamaged for our own file.
         """
-        self._file.check_readable()
+        self.check_readable()
         for key, theirs in table.items():
-            entry = self._file.entries.get(key, {})
+            entry = self.entries.get(key, {})
             sound = {queue: offset for queue, offset in theirs.items() if _is_offset(queue, offset)}
             changed = {**entry, **sound}
-            if changed != entry or key not in self._file.entries:
+            if changed != entry or key not in self.entries:
                 self._check_room(key, len(changed) - len(entry))
                 self._replace(key, entry, changed)
 
@@ -111,14 +110,14 @@ class ConsumerOffsets:
             if entry.get(queue) != offset and _is_offset(queue, offset):
                 moved[int(queue)] = now
         self._count += len(changed) - len(entry)
-        self._file.entries[key] = changed
-        self._file.touch()
+        self.entries[key] = changed
+        self.touch()
 
     def all_of(self, group: str | None) -> list[GroupPlaces]:
         """The places of each entry, those of one group or of all, in order."""
-        self._file.check_readable()
+        self.check_readable()
         found: list[GroupPlaces] = []
-        for key in sorted(self._file.entries):
+        for key in sorted(self.entries):
             topic, _, name = key.partition("@")
             if name and "@" not in name and group in (None, name):
                 moved = self._moved_ms.get(key, {})
@@ -127,45 +126,33 @@ class ConsumerOffsets:
 
     def forget_group(self, group: str) -> bool:
         """Drops the entries of a group, as of a broker's broadcasts; False where it has none."""
-        self._file.check_readable()
-        gone = [key for key in self._file.entries if key.split("@")[1:2] == [group]]
+        self.check_readable()
+        gone = [key for key in self.entries if key.split("@")[1:2] == [group]]
         self._drop(gone)
         return bool(gone)
 
     def forget(self, topic: str) -> None:
         """Drops the entries of a topic that was removed."""
-        self._drop([key for key in self._file.entries if key.startswith(f"{topic}@")])
+        self._drop([key for key in self.entries if key.startswith(f"{topic}@")])
 
     def _drop(self, keys: Iterable[str]) -> None:
         for key in keys:
-            self._count -= len(self._file.entries.pop(key))
+            self._count -= len(self.entries.pop(key))
             self._moved_ms.pop(key, None)
-            self._file.touch()
-
-    def turn(self, now: float) -> None:
-        """Saves when that is due. Raises StoreMoved."""
-        self._file.turn(now)
-
-    def save(self) -> None:
-        """Saves what is not saved, and waits for it. Raises StoreMoved."""
-        self._file.save()
-
-    def close(self) -> None:
-        """Saves what is not saved."""
-        self._file.close()
+            self.touch()
 
     def _bound(self) -> None:
         """A place beyond the end of its queue, as after a power loss that took unflushed messages,
         becomes the end: the next messages get these offsets, and must not be passed over."""
         lowered: list[str] = []
-        for key, entry in self._file.entries.items():
+        for key, entry in self.entries.items():
             bounded = self._bounded(key, entry)
             if bounded != entry:
-                self._file.entries[key] = bounded
+                self.entries[key] = bounded
                 lowered.append(key)
-                self._file.touch()
+                self.touch()
         if lowered:
-            extra = fields(file=self._file.path, groups=len(lowered), first=lowered[0])
+            extra = fields(file=self.path, groups=len(lowered), first=lowered[0])
             log.warning("places lie beyond their queues, and are lowered", extra=extra)
 
     def _bounded(self, key: str, entry: dict[str, Any]) -> dict[str, Any]:
@@ -180,10 +167,10 @@ class ConsumerOffsets:
         return {**entry, **bounded}
 
     def _check_room(self, key: str, more: int) -> None:
-        groups = len(self._file.entries) + (key not in self._file.entries)
+        groups = len(self.entries) + (key not in self.entries)
         if more and (groups > GROUPS_MAX or self._count + more > OFFSETS_MAX):
             raise NotAllowed(
-                f"{len(self._file.entries)} cursors and groups are there already: {GROUPS_MAX} are"
+                f"{len(self.entries)} cursors and groups are there already: {GROUPS_MAX} are"
                 f" allowed, with {OFFSETS_MAX} queues",
                 "use a cursor that is there, or remove topics that nobody reads",
             )

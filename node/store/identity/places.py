@@ -47,31 +47,31 @@ _OWN_FOLDERS = re.compile(
 )
 _BELLS = re.compile(r"run/[^/]+\.bell")
 """Sockets, which the next owner of their slot replaces."""
-_OWN_FILES = (
-    (re.compile(r"floor"), store_paths.FLOOR_FILE_BYTES_MAX),
-    (re.compile(r"epochs(\.new)?"), store_paths.EPOCHS_FILE_BYTES_MAX),
-    (re.compile(r"role(\.new)?"), store_paths.SMALL_FILE_BYTES_MAX),
-    (
-        re.compile(r"(tails|removed)(\.new)?|run/[^/]+\.rebuilding(\.new)?"),
-        store_paths.QUEUES_FILE_BYTES_MAX,
-    ),
-    (re.compile(r"run/members(\.new)?"), store_paths.OFFSETS_FILE_BYTES_MAX),
-    (re.compile(r"run/groups(\.new)?"), store_paths.QUEUES_FILE_BYTES_MAX),
-    (
-        re.compile(
-            r"run/(following|master|other_master|elected|sync-state|followers|timers|clock"
-            r"|recovered|lowered)(\.new)?"
+_OWN_FILES = tuple(
+    (re.compile(pattern), bytes_max)
+    for pattern, bytes_max in (
+        (r"floor", store_paths.FLOOR_FILE_BYTES_MAX),
+        (r"epochs(\.new)?", store_paths.EPOCHS_FILE_BYTES_MAX),
+        (
+            r"(role|clean|run/right|staging/[^./][^/]*/published)(\.new)?"
+            r"|progress/[^/]+|run/[^/]+\.lock|staging/\.problems/[^/]+",
+            store_paths.SMALL_FILE_BYTES_MAX,
         ),
-        store_paths.RUN_FILE_BYTES_MAX,
-    ),
-    (re.compile(r"clean(\.new)?|progress/[^/]+|run/[^/]+\.lock"), store_paths.SMALL_FILE_BYTES_MAX),
-    (re.compile(r"run/right(\.new)?"), store_paths.SMALL_FILE_BYTES_MAX),
-    (re.compile(r"run/[^/]+\.page"), PAGE_BYTES),
-    (re.compile(r"run/stats/[^/]+"), store_paths.STATS_FILE_BYTES_MAX),
-    (re.compile(r"staging/[^./][^/]*/published(\.new)?"), store_paths.SMALL_FILE_BYTES_MAX),
-    (re.compile(r"staging/\.problems/[^/]+"), store_paths.SMALL_FILE_BYTES_MAX),
-    (re.compile(r"staging/[^./][^/]*/[0-9]+/journal(\.new)?"), store_paths.JOURNAL_FILE_BYTES_MAX),
-    (re.compile(r"staging/[^./][^/]*/[0-9]+/[^/]+"), None),
+        (
+            r"(tails|removed|run/groups|run/[^/]+\.rebuilding)(\.new)?",
+            store_paths.QUEUES_FILE_BYTES_MAX,
+        ),
+        (r"run/members(\.new)?", store_paths.OFFSETS_FILE_BYTES_MAX),
+        (
+            r"run/(following|master|other_master|elected|sync-state|followers|timers|clock"
+            r"|recovered|lowered)(\.new)?",
+            store_paths.RUN_FILE_BYTES_MAX,
+        ),
+        (r"run/[^/]+\.page", PAGE_BYTES),
+        (r"run/stats/[^/]+", store_paths.STATS_FILE_BYTES_MAX),
+        (r"staging/[^./][^/]*/[0-9]+/journal(\.new)?", store_paths.JOURNAL_FILE_BYTES_MAX),
+        (r"staging/[^./][^/]*/[0-9]+/[^/]+", None),
+    )
 )
 _LOCK_HINT = "stop whoever uses the store, then move it away by hand"
 
@@ -144,7 +144,7 @@ def strangers(root: Path) -> Iterator[store_paths.IrregularFile]:
         if path.exists() and not path.is_dir():
             yield _stranger(path, "folder", path.stat().st_mode)
     for name, bytes_max in _ROOT_FILES.items():
-        yield from _in_place_of_file(root / name, bytes_max)
+        yield from _in_place_of(root / name, "file", bytes_max)
     yield from _below(own_dir(root), "")
 
 
@@ -156,47 +156,40 @@ def _below(folder: Path, above: str) -> Iterator[store_paths.IrregularFile]:
         return
     for entry in entries:
         place, path = f"{above}{entry.name}", folder / entry.name
-        wanted, bytes_max = _wanted(place)
-        if wanted == "file" or (wanted == "any" and not entry.is_dir(follow_symlinks=False)):
-            is_quick = bytes_max is None and entry.is_file(follow_symlinks=False)
-            yield from () if is_quick else _in_place_of_file(path, bytes_max)
-        elif wanted == "bell":
-            yield from _in_place_of_file(path, None, bell=True)
-        elif not entry.is_dir(follow_symlinks=False):
-            yield from _in_place_of_folder(path)
-        elif place != QUARANTINE_DIR:
-            yield from _below(path, f"{place}/")
+        is_folder = entry.is_dir(follow_symlinks=False)
+        wanted, bytes_max = _wanted(place, "folder" if is_folder else "file")
+        is_quick = bytes_max is None and entry.is_file(follow_symlinks=False)
+        if wanted == "folder" and is_folder:
+            yield from _below(path, f"{place}/") if place != QUARANTINE_DIR else ()
+        elif wanted != "file" or not is_quick:
+            yield from _in_place_of(path, wanted, bytes_max)
 
 
-def _wanted(place: str) -> tuple[str, int | None]:
+def _wanted(place: str, otherwise: str) -> tuple[str, int | None]:
+    """What belongs there, and how long a file may be."""
     if _OWN_FOLDERS.fullmatch(place):
         return "folder", None
     if _BELLS.fullmatch(place):
-        return "bell", None
+        return "socket", None
     for pattern, bytes_max in _OWN_FILES:
         if pattern.fullmatch(place):
             return "file", bytes_max
-    return "any", None
+    return otherwise, None
 
 
-def _in_place_of_file(
-    path: Path, bytes_max: int | None, bell: bool = False
+def _in_place_of(
+    path: Path, wanted: str, bytes_max: int | None
 ) -> Iterator[store_paths.IrregularFile]:
+    """Of a file, a socket, or a folder, which the path is not."""
     try:
         status = path.lstat()
-        if not stat.S_ISREG(status.st_mode) and not (bell and stat.S_ISSOCK(status.st_mode)):
-            yield _stranger(path, "socket" if bell else "file", status.st_mode)
+        is_socket = wanted == "socket" and stat.S_ISSOCK(status.st_mode)
+        if wanted == "folder" or not (stat.S_ISREG(status.st_mode) or is_socket):
+            yield _stranger(path, wanted, status.st_mode)
         elif bytes_max is not None:
             store_paths.check_size(path, status.st_size, bytes_max)
     except store_paths.IrregularFile as stranger:
         yield stranger
-    except OSError:
-        return
-
-
-def _in_place_of_folder(path: Path) -> Iterator[store_paths.IrregularFile]:
-    try:
-        yield _stranger(path, "folder", path.lstat().st_mode)
     except OSError:
         return
 

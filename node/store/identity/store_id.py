@@ -86,17 +86,17 @@ def _seal_again(root: Path, owner: int | None) -> None:
 
 def _guards(root: Path) -> tuple[Path, Path]:
     """Epochs and floor: without them a start may take damage for a torn tail, and cut it."""
-    return checkpoints.own_dir(root) / checkpoints.EPOCHS_FILE, checkpoints.own_dir(
-        root
-    ) / checkpoints.FLOOR_FILE
+    folder = checkpoints.own_dir(root)
+    return folder / checkpoints.EPOCHS_FILE, folder / checkpoints.FLOOR_FILE
 
 
 def _spared(root: Path) -> list[Path]:
     """The files that a start can do without, if they are another store's."""
-    folder = checkpoints.own_dir(root) / checkpoints.PROGRESS_DIR
-    progress = sorted(folder.iterdir()) if folder.is_dir() else []
+    folder = checkpoints.own_dir(root)
+    saved = folder / checkpoints.PROGRESS_DIR
+    progress = sorted(saved.iterdir()) if saved.is_dir() else []
     names = checkpoints.TAILS_FILE, checkpoints.CLEAN_FILE, checkpoints.REMOVED_FILE
-    return [*(checkpoints.own_dir(root) / name for name in names), *progress]
+    return [*(folder / name for name in names), *progress]
 
 
 def _staged(root: Path) -> Iterator[Path]:
@@ -110,18 +110,15 @@ def _strangers(root: Path, paths: Iterable[Path]) -> Iterator[Stranger]:
     """Yields the files that carry another id than the store, or none although it has one."""
     ours = checkpoints.load_store_id(root)
     for path in paths:
-        ids = {found.store_id for found in _contents(path)}
+        if path.name == checkpoints.FLOOR_FILE:
+            ids = {slot.store_id for slot in checkpoints.load_slots(path)}
+        else:
+            found = checkpoints.load_sealed(path)
+            ids = set() if found is None else {found.store_id}
         for theirs in ids:
             if not ours.owns(theirs):
                 yield path, f"is of {_named(theirs)}, this is {_named(ours.value)}"
                 break
-
-
-def _contents(path: Path) -> Iterable[checkpoints.SealedText]:
-    if path.name == checkpoints.FLOOR_FILE:
-        return checkpoints.load_slots(path)
-    found = checkpoints.load_sealed(path)
-    return () if found is None else (found,)
 
 
 def _named(store_id: str | None) -> str:

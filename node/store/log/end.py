@@ -11,10 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from node.store.condition import Condition
-from node.store.file_cache import see_all_damage
-from node.store.log.reader import Bounds, LogReader, next_record, wrong_blank
+from node.store.log.reader import LogReader, next_record, wrong_blank
 from node.store.log.segments import Segment, SegmentList
-from protocol.errors import StoreDamaged
 from protocol.record.codec import Record, Torn, decode
 from protocol.record.columns import RecordColumns, end_in_crc
 
@@ -50,12 +48,9 @@ class TailWalk:
         self._is_sealed = condition.is_sealed
 
     def __iter__(self) -> Iterator[RecordColumns]:
-        segments, position = self._reader.segments, self.start
-        while self.stop is None and position < segments.end:
-            segment = segments.find(position)
-            if segment is None:
-                folder, found = segments.folder, "no segment holds this offset"
-                raise StoreDamaged(str(folder), position, found, see_all_damage(folder))
+        position = self.start
+        while self.stop is None and position < self._reader.end:
+            segment = self._reader.segment_at(position)
             yield from self._segment(position, segment)
             position = segment.end
 
@@ -112,7 +107,7 @@ def find_tail(
     """
     if not segments.segments:
         return WalkedEnd(0, 0, None)
-    reader = LogReader(segments, Bounds(segments.start, segments.end))
+    reader = LogReader(segments)
     start = _start(reader, condition, hints)
     walk = TailWalk(reader, start, condition)
     last_time = 0

@@ -9,6 +9,7 @@ it contains, its lengths and its checksum. After the log's real end there may be
 a broker cut off without wiping them: their store times are before that of the last good record.
 """
 
+import re
 import struct
 import weakref
 from collections import deque
@@ -22,18 +23,8 @@ from node.store.file_cache import see_all_damage
 from node.store.log.segments import Segment, SegmentList
 from protocol.errors import NotFound, StoreDamaged
 from protocol.kernel.loader import Bytes
-from protocol.record.check import SealedRecord, sealed_at
-from protocol.record.codec import (
-    FILLER_BYTES,
-    MAGIC_V1,
-    MAGIC_V2,
-    RECORD_BYTES_MIN,
-    SHORT_HEAD,
-    Filler,
-    Record,
-    Torn,
-    decode,
-)
+from protocol.record import codec
+from protocol.record.check import SealedRecord
 from protocol.record.columns import RecordColumns, scan
 
 WINDOW_BYTES = 1 << 20
@@ -44,15 +35,16 @@ BUFFERS_BYTES_MAX = 16 << 20
 BUFFER_BYTES_MIN = 1 << 16
 """A smaller block is not worth keeping."""
 
-Few = TypeVar("Few", Record, SealedRecord)
+Few = TypeVar("Few", codec.Record, SealedRecord)
 
 _ID_HINT = "look for the message by one of its keys: keelog msg find --topic T --key K"
 _PEEK_BYTES, _PAGE_BYTES = 1024, 4096
 _HEAD = struct.Struct(">iI20xq").unpack_from
 """TOTALSIZE, MAGICCODE and PHYSICALOFFSET."""
-_MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
-_MAGIC_AT = 4
-_MAGIC_END = _MAGIC_AT + len(_MAGICS[0])
+_MAGIC = re.compile(
+    b"|".join(re.escape(one.to_bytes(4, "big")) for one in (codec.MAGIC_V1, codec.MAGIC_V2))
+)
+_MAGIC_AT, _MAGIC_END = 4, 8
 
 
 @dataclass(slots=True)
@@ -67,13 +59,14 @@ class LogReader:
     """The log of one store.
 
     After `columns` has ended, `stopped` is the fault that ended it; None if it reached its end.
+    `bounds`: None for all of the files.
     """
 
-    def __init__(self, segments: SegmentList, bounds: Bounds) -> None:
+    def __init__(self, segments: SegmentList, bounds: Bounds | None = None) -> None:
         self.segments = segments
-        self.bounds = bounds
+        self.bounds = bounds or Bounds(segments.start, segments.end)
         self.buffers = Buffers()
-        self.stopped: Torn | None = None
+        self.stopped: codec.Torn | None = None
 
     @property
     def min_offset(self) -> int:
@@ -120,7 +113,15 @@ class LogReader:
         segment = self.segment_at(offset)
         view = segment.view()
         position = offset - segment.start
-        self._check_head(segment, view, position, size)
+        found = f"{size} bytes are no record" if size < codec.SHORT_HEAD.size else ""
+        if not found:
+            total, magic, place = _HEAD(view, position)
+            if (total, place) != (size, offset) or magic not in (codec.MAGIC_V1, codec.MAGIC_V2):
+                found = (
+                    f"size {total}, magic {magic:08x}, place {place} where {size} bytes should be"
+                )
+        if found:
+            raise StoreDamaged(str(segment.path), offset, found, see_all_damage(segment.path))
         return view[position : position + size]
 
     def payload(self, offsets: Sequence[int], sizes: Sequence[int]) -> tuple[bytes, int]:
@@ -139,7 +140,7 @@ class LogReader:
                     pieces.append(view[run_start - start : run_end - start])
                 run_start = run_end = -1
                 try:
-                    segment = self.segment_at(offset)
+                    segment = self.segments.find(offset) or self.segment_at(offset)
                     start, end, view = segment.start, segment.end, segment.view()
                 except StoreDamaged:
                     if not count:
@@ -155,84 +156,58 @@ class LogReader:
             pieces.append(view[run_start - start : run_end - start])
         return b"".join(pieces), count
 
-    def _check_head(self, segment: Segment, view: memoryview, position: int, size: int) -> None:
-        if size < SHORT_HEAD.size:
-            raise self._damage(segment, position, f"{size} bytes are no record")
-        total, magic, place = _HEAD(view, position)
-        is_there = total == size and place == segment.start + position
-        if not is_there or magic not in (MAGIC_V1, MAGIC_V2):
-            found = f"size {total}, magic {magic:08x}, place {place} where {size} bytes should be"
-            raise self._damage(segment, position, found)
-
-    @staticmethod
-    def _damage(segment: Segment, position: int, found: str) -> StoreDamaged:
-        hint = see_all_damage(segment.path)
-        return StoreDamaged(str(segment.path), segment.start + position, found, hint)
-
-    def peek(self, offset: int) -> Record | Filler | Torn:
+    def peek(self, offset: int) -> codec.Record | codec.Filler | codec.Torn:
         """Decodes what is at an offset of the log. Raises NotFound outside it."""
         segment = self.segment_at(offset)
         position = offset - segment.start
         left = min(segment.end, self.end) - offset
         # Most records are short: one read gets all of such a record, and touches no page after it.
-        ahead = max(SHORT_HEAD.size, min(_PEEK_BYTES, _PAGE_BYTES - position % _PAGE_BYTES))
+        ahead = max(codec.SHORT_HEAD.size, min(_PEEK_BYTES, _PAGE_BYTES - position % _PAGE_BYTES))
         window = segment.read(position, min(ahead, left))
-        if len(window) >= SHORT_HEAD.size:
+        if len(window) >= codec.SHORT_HEAD.size:
             size, magic, place = _HEAD(window)
-            if magic in (MAGIC_V1, MAGIC_V2) and size >= RECORD_BYTES_MIN:
+            if magic in (codec.MAGIC_V1, codec.MAGIC_V2) and size >= codec.RECORD_BYTES_MIN:
                 # A client may name any offset: check the head before a read of the stated size.
                 if size > left:
-                    return Torn(offset, "cut", f"a record of {size} bytes, {left} are left")
+                    return codec.Torn(offset, "cut", f"a record of {size} bytes, {left} are left")
                 if place != offset:
                     why = f"says that it stands at {place}, not {offset}"
-                    return Torn(offset, "wrong_place", why)
+                    return codec.Torn(offset, "wrong_place", why)
                 if size > len(window):
                     window = segment.read(position, size)
-        found = decode(window, 0, offset)
-        if isinstance(found, Torn):
-            return Torn(offset, found.kind, found.why)
+        found = codec.decode(window, 0, offset)
+        if isinstance(found, codec.Torn):
+            return codec.Torn(offset, found.kind, found.why)
         return found
 
-    def record_at(self, offset: int) -> Record:
+    def record_at(self, offset: int) -> codec.Record:
         """The record at `offset`, verified.
 
         Raises NotFound outside the log and at a segment's closing blank, StoreDamaged otherwise.
         """
         found = self.peek(offset)
-        if isinstance(found, Record):
+        if isinstance(found, codec.Record):
             return found
-        if isinstance(found, Filler):
+        if isinstance(found, codec.Filler):
             raise NotFound(f"no record at offset {offset}: the segment ends here")
         path = self.segment_at(offset).path
         raise StoreDamaged(str(path), offset, found.why, see_all_damage(path))
 
-    def look_up(self, offset: int) -> Record:
+    def look_up(self, offset: int) -> codec.Record:
         """As `record_at`, for an offset from outside: raises NotFound where no record starts."""
         found = self.peek(offset)
-        if isinstance(found, Torn) and found.kind != "bad_crc":
+        if isinstance(found, codec.Torn) and found.kind != "bad_crc":
             raise NotFound(f"no record starts at offset {offset}: {found.why}", _ID_HINT)
-        return found if isinstance(found, Record) else self.record_at(offset)
+        return found if isinstance(found, codec.Record) else self.record_at(offset)
 
-    def few(self, start: int, stop: int, count_max: int) -> list[Record] | None:
-        """The records of [start, stop), verified: faster than columns for a few.
+    def few(
+        self, start: int, stop: int, count_max: int, read: Callable[[bytes, int, int], Few | None]
+    ) -> list[Few] | None:
+        """The records of [start, stop), verified by `read`: faster than columns for a few.
 
         A record must start at `start`, and one must end at `stop`. None for more than `count_max`
         records, or anything else: then the caller reads columns, which report what is there.
         """
-
-        def record_at(data: bytes, position: int, offset: int) -> Record | None:
-            found = decode(data, position, offset)
-            return found if isinstance(found, Record) else None
-
-        return self._few(start, stop, count_max, record_at)
-
-    def few_sealed(self, start: int, stop: int, count_max: int) -> list[SealedRecord] | None:
-        """As `few`, but with only the queue and the number of each record decoded."""
-        return self._few(start, stop, count_max, sealed_at)
-
-    def _few(
-        self, start: int, stop: int, count_max: int, read: Callable[[bytes, int, int], Few | None]
-    ) -> list[Few] | None:
         segment = self.segment_at(start)
         if stop > min(segment.end, self.bounds.end):
             return None
@@ -273,19 +248,29 @@ class LogReader:
             match found.stop:
                 case None:
                     position += found.end
-                case Filler():
+                case codec.Filler():
                     position = segment.end
-                case Torn(kind="cut") if found.end:
+                case codec.Torn(kind="cut") if found.end:
                     position += found.end
-                case Torn(kind="cut") if len(data) < (size := _stated_size(data)) <= left:
+                case codec.Torn(kind="cut") if (
+                    len(data)
+                    < (
+                        size := max(
+                            int.from_bytes(data[:4], "big", signed=True), codec.FILLER_BYTES
+                        )
+                    )
+                    <= left
+                ):
                     wanted = size
-                case Torn(kind=kind, why=why):
-                    self.stopped = Torn(position + found.end, kind, why)
+                case codec.Torn(kind=kind, why=why):
+                    self.stopped = codec.Torn(position + found.end, kind, why)
                     return
 
 
-def _stated_size(data: bytes) -> int:
-    return max(int.from_bytes(data[:4], "big", signed=True), FILLER_BYTES)
+def whole_record(data: bytes, position: int, offset: int) -> codec.Record | None:
+    """For `LogReader.few`; `sealed_at` is faster, as it decodes only queue and number."""
+    found = codec.decode(data, position, offset)
+    return found if isinstance(found, codec.Record) else None
 
 
 def _below(columns: RecordColumns, stop: int) -> RecordColumns:
@@ -299,7 +284,7 @@ class Damage:
     """Bytes within the log that are not a record; the next record starts at `resumed_at`."""
 
     where: str
-    torn: Torn
+    torn: codec.Torn
     resumed_at: int
 
 
@@ -346,26 +331,26 @@ def next_record(
             if place >= limit:
                 return None
             found = log.peek(place)
-            if isinstance(found, Record) and found.head.store_timestamp >= not_before:
+            if isinstance(found, codec.Record) and found.head.store_timestamp >= not_before:
                 return place
         position = segment.end
     return None
 
 
-def wrong_blank(log: LogReader, position: int) -> Torn | None:
+def wrong_blank(log: LogReader, position: int) -> codec.Torn | None:
     """The fault of a blank at `position` whose size is not what is left of its segment; else None.
 
     Readers skip the rest of the segment all the same, as a broker does.
     """
     segment = log.segments.find(position)
-    if segment is None or position >= log.end or position + FILLER_BYTES > segment.end:
+    if segment is None or position >= log.end or position + codec.FILLER_BYTES > segment.end:
         return None
-    found = decode(segment.read(position - segment.start, FILLER_BYTES), 0)
+    found = codec.decode(segment.read(position - segment.start, codec.FILLER_BYTES), 0)
     left = segment.end - position
-    if not isinstance(found, Filler) or found.size == left:
+    if not isinstance(found, codec.Filler) or found.size == left:
         return None
     why = f"a blank of {found.size} bytes, {left} are left in the segment"
-    return Torn(position, "bad_size", why)
+    return codec.Torn(position, "bad_size", why)
 
 
 def _magic_places(log: LogReader, position: int, stop: int) -> Iterator[int]:
@@ -375,21 +360,12 @@ def _magic_places(log: LogReader, position: int, stop: int) -> Iterator[int]:
     while position < stop:
         count = min(window, stop - position)
         data = segment.read(position - segment.start, count)
-        found = {at for magic in _MAGICS for at in _find_all(data, magic)}
-        for at in sorted(found):
-            if at >= _MAGIC_AT:
-                yield position + at - _MAGIC_AT
+        for found in _MAGIC.finditer(data, _MAGIC_AT):
+            yield position + found.start() - _MAGIC_AT
         if count < window:
             return
         position += count - (_MAGIC_END - 1)  # a code may lie across two windows
         window = min(4 * window, WINDOW_BYTES)
-
-
-def _find_all(data: bytes, wanted: bytes) -> Iterator[int]:
-    at = data.find(wanted)
-    while at >= 0:
-        yield at
-        at = data.find(wanted, at + 1)
 
 
 class Buffers:

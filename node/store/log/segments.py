@@ -6,7 +6,7 @@ file that a broker would refuse to load is reported, not skipped.
 
 from bisect import bisect_right
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -26,11 +26,10 @@ class Segment:
     start: int
     size: int
     files: OpenFiles
+    end: int = field(init=False)
 
-    @property
-    def end(self) -> int:
-        """The offset after the last byte."""
-        return self.start + self.size
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "end", self.start + self.size)
 
     @property
     def file(self) -> OpenFile:
@@ -53,9 +52,7 @@ class Segment:
 
     def view(self) -> memoryview:
         """The whole segment as a read-only map, after a check of the file's length."""
-        file = self.file
-        file.check()
-        return file.view()
+        return self.files.get(self.path, self.size).view()
 
 
 class ListingProblem(NamedTuple):
@@ -156,6 +153,13 @@ class SegmentList:
         self._adopt(listing)
 
 
+def open_segments(folder: Path, files: OpenFiles, begin: int = 0) -> SegmentList:
+    """The files of a folder, which must join; see `list_folder`. Raises StoreDamaged."""
+    listing = list_folder(folder, begin=begin)
+    listing.check()
+    return SegmentList(folder, listing, files)
+
+
 def list_folder(folder: Path, file_bytes: int | None = None, begin: int = 0) -> Listing:
     """Lists a folder of files that are named by offset; a missing folder has none.
 
@@ -171,16 +175,15 @@ def list_folder(folder: Path, file_bytes: int | None = None, begin: int = 0) -> 
             start = parse_offset_file_name(entry.name)
             if entry.is_folder and start is None:
                 continue
+            if entry.is_file and start is not None:
+                found.append((start, entry.path, entry.size))
+                continue
+            detail = "is no file of a store: a broker would not load this folder"
             if entry.is_folder:
                 detail = "is a folder and has the name of a file"
-                problems.append(ListingProblem("foreign_file", entry.path, 0, detail))
             elif not entry.is_file:
-                problems.append(ListingProblem("foreign_file", entry.path, 0, no_file(entry.path)))
-            elif start is None:
-                detail = "is no file of a store: a broker would not load this folder"
-                problems.append(ListingProblem("foreign_file", entry.path, 0, detail))
-            else:
-                found.append((start, entry.path, entry.size))
+                detail = no_file(entry.path)
+            problems.append(ListingProblem("foreign_file", entry.path, 0, detail))
     except FileNotFoundError:
         return Listing([], file_bytes or 0, [])
     except OSError as error:

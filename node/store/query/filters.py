@@ -22,14 +22,7 @@ from numpy.typing import NDArray
 from node.store.queues import Units
 from protocol.errors import BadRequest
 from protocol.layout import Readable
-from protocol.record.codec import (
-    MAGIC_V1,
-    RECORD_BYTES_MIN,
-    SYS_FLAG_POSITION,
-    Record,
-    decode,
-    record_head,
-)
+from protocol.record import codec
 from protocol.record.java_hash import java_hash, java_text
 from protocol.record.properties import (
     CRC_PROPERTY_BYTES,
@@ -39,7 +32,7 @@ from protocol.record.properties import (
 )
 
 if TYPE_CHECKING:
-    from node.store.query.sql import Node, Properties
+    from node.store.query.sql import Evaluation, Properties
 
 ALL = "*"
 Value = str | int | float | bool | None
@@ -53,7 +46,7 @@ _LOOKS_LIKE_SQL = re.compile(
     r"|\bIS\s+(?:NOT\s+)?NULL\b"
 )
 """Comparisons and their words, as RocketMQ's SQL92 filters have them; a tag may hold one sign."""
-_MAGIC_V1 = MAGIC_V1.to_bytes(4, "big")
+_MAGIC_V1 = codec.MAGIC_V1.to_bytes(4, "big")
 _INT = struct.Struct(">i").unpack_from
 _EXT_ADDRESS_MAX = -(2**31) - 1
 """At or below this a unit's code is an address in another file (ConsumeQueueExt), not a hash."""
@@ -88,15 +81,15 @@ class TagFilter:
         if java_text(tags) in self.tags:
             return True
         # Rare: another tag of the same hash, or damage, which must not be passed over in silence.
-        return not isinstance(decode(raw, 0), Record)
+        return not isinstance(codec.decode(raw, 0), codec.Record)
 
 
 def stored_properties(raw: bytes) -> bytes | None:
     """A record's properties by its lengths alone; None when these do not agree."""
-    if len(raw) < RECORD_BYTES_MIN:
+    if len(raw) < codec.RECORD_BYTES_MIN:
         return None
-    (sys_flag,) = _INT(raw, SYS_FLAG_POSITION)
-    head_bytes = record_head(sys_flag).size
+    (sys_flag,) = _INT(raw, codec.SYS_FLAG_POSITION)
+    head_bytes = codec.record_head(sys_flag).size
     topic_length_bytes = 1 if raw[4:8] == _MAGIC_V1 else 2
     if len(raw) < head_bytes:
         return None
@@ -132,7 +125,7 @@ def parse_tags(expression: str | None) -> TagFilter | None:
 class SqlFilter:
     """An expression; it decides as a TagFilter does, but not by units."""
 
-    tree: "Node"
+    value: "Evaluation"
 
     def takes_units(self, units: Units) -> NDArray[np.bool_]:
         """Marks all units."""
@@ -145,12 +138,12 @@ class SqlFilter:
         if properties is None or self.takes(decode_properties(properties)):
             return True
         # Damage must not be passed over in silence.
-        return not _is_sealed(data) and not isinstance(decode(data, 0), Record)
+        return not _is_sealed(data) and not isinstance(codec.decode(data, 0), codec.Record)
 
     def takes(self, properties: "Properties") -> bool:
         """True if the expression is TRUE: not if it is FALSE or NULL, or cannot be decided."""
         try:
-            return self.tree.value(properties) is True
+            return self.value(properties) is True
         except UndecidedError:
             return False
 

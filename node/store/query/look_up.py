@@ -14,7 +14,7 @@ from node.store.file_cache import FileVanished
 from node.store.indexes import END_OF_TIME, Candidate
 from node.store.log.reader import LogReader
 from node.store.opening import Store
-from node.store.query.verified_read import store_time
+from node.store.query.pull import store_time
 from node.store.queues import FilePart, QueueReader
 from protocol.derived.file_layouts import TAGS_KEY_PREFIX
 from protocol.errors import BadRequest, MessageDamaged, NotFound, StoreDamaged, UnknownTopic

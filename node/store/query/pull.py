@@ -1,32 +1,40 @@
 """One pull: RocketMQ's `getMessage`, its request and result, statuses, limits, corrected offsets.
 
 `plain_scan` is the broker's loop (DefaultMessageStore#getMessage) and handles every case.
-Without a filter `_compiled_scan` returns the same where every record of the range can be read.
+Without a filter the compiled scan returns the same where every record of the range can be read.
+`record_of` reads one message, `verified_bytes` many; both verify that each record is that message.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from node.store.file_cache import FileVanished, see_all_damage
 from node.store.log.reader import LogReader
 from node.store.query.filters import SqlFilter, TagFilter
-from node.store.query.verified_read import Payload, damaged_message, verified_bytes
 from node.store.queues import NO_UNITS, QueueReader, Units
+from protocol.derived import kernel_calls
 from protocol.derived.file_layouts import UNIT_BYTES, QueueUnit
-from protocol.derived.kernel_calls import FitLimits, MessageUnits, PullBound, fitting_units
-from protocol.errors import StoreDamaged
+from protocol.derived.kernel_calls import MessageUnits, PullBound
+from protocol.errors import MessageDamaged, NotFound, StoreDamaged
 from protocol.kernel import loader
+from protocol.record.check import SealedRecord, first_unfit
+from protocol.record.codec import Filler, Record, Torn
 
+Payload = bytes | memoryview
 TOTAL_BYTES_MAX = 128 << 20
 FILTERED_BYTES_MAX = 4 << 20
 """Records that one pull reads for a filter in SQL92, but always one record."""
 TOTAL_BYTES_MIN = 100
 ONE_BY_ONE_MAX = 2
 """Up to this number, units are faster one by one than compiled."""
+COMPILED_ABOVE = 4
+"""Up to this number, records are faster without the compiled kernel."""
 
 
 class PullStatus(StrEnum):
@@ -76,6 +84,18 @@ class PullRequest:
     exact: bool = False
     filter_bytes_max: int = 16_000
     files_max: int = 1
+    total: int = field(init=False)
+    """The bytes of records that it takes at most; `hot` and `cold` bound each kind of them."""
+    hot: PullBound = field(init=False)
+    cold: PullBound = field(init=False)
+
+    def __post_init__(self) -> None:
+        limits, count_max = self.limits, self.max_messages
+        total = min(max(self.total_bytes_max, TOTAL_BYTES_MIN), TOTAL_BYTES_MAX)
+        hot = PullBound(min(limits.count_max, count_max), min(limits.bytes_max, total))
+        cold = PullBound(min(limits.cold_count_max, count_max), min(limits.cold_bytes_max, total))
+        for name, value in (("total", total), ("hot", hot), ("cold", cold)):
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +115,6 @@ class PulledRecords:
 
     @property
     def count(self) -> int:
-        """The number of records."""
         return len(self.units)
 
     @property
@@ -107,10 +126,6 @@ class PulledRecords:
     def sizes(self) -> NDArray[np.int64]:
         """The bytes of each record."""
         return self.units["size"].astype(np.int64)
-
-    def packed_sizes(self) -> bytes:
-        """The bytes of each record, four bytes each with the lowest first."""
-        return self.units["size"].astype("<u4").tobytes()
 
 
 class Scanned(NamedTuple):
@@ -177,7 +192,7 @@ def _scan_files(
             rows: slice | NDArray[np.int64] = slice(0, found.consumed)
             if len(found.rows) < found.consumed:
                 rows = np.array(found.rows, np.int64)
-            wanted = MessageUnits(queue.queue, units[rows], np.arange(first, following)[rows])
+            wanted = MessageUnits(queue.files.queue, units[rows], np.arange(first, following)[rows])
             payload, good = verified_bytes(log, wanted)
             if good < len(found.rows):
                 # The next pull meets the damaged record first.
@@ -204,8 +219,7 @@ def _scan_file(
         return NO_UNITS, Scanned([], 0, PullStatus.NO_MATCHED_MESSAGE)
     if request.tags is None:
         # Without a filter the result is full long before the limit of the scan.
-        limits = request.limits
-        few = min(request.max_messages, max(limits.count_max, limits.cold_count_max)) + 1
+        few = max(request.hot.records, request.cold.records) + 1
         if few < count:
             units = queue.units(start, few)
             found = _scan(log, units, request)
@@ -220,35 +234,16 @@ def _scan_file(
 
 def _scan(log: LogReader, units: Units, request: PullRequest) -> Scanned:
     """Scans compiled where that is faster; the plain loop does the rest."""
-    compiled, found = loader.active(), None
-    if compiled is not None and request.tags is None and len(units) > ONE_BY_ONE_MAX:
-        found = _compiled_scan(compiled, log, units, request)
-    return found or plain_scan(log, units, request)
-
-
-def _compiled_scan(
-    compiled: loader.Kernel, log: LogReader, units: Units, request: PullRequest
-) -> Scanned | None:
-    """For pulls without a filter; None where the plain loop must decide."""
-    memory_bytes = request.limits.memory_bytes
-    hot_bytes = -1 if memory_bytes is None else memory_bytes
-    bounds = FitLimits(log.min_offset, log.end, log.segment_bytes, hot_bytes, *_bounds(request))
-    count = fitting_units(compiled, units, bounds)
-    return Scanned(range(count), count, PullStatus.FOUND) if count > 0 else None
-
-
-def total_max(request: PullRequest) -> int:
-    """The bytes of records that a pull takes at most."""
-    return min(max(request.total_bytes_max, TOTAL_BYTES_MIN), TOTAL_BYTES_MAX)
-
-
-def _bounds(request: PullRequest) -> tuple[PullBound, PullBound]:
-    """How much a pull takes of hot and of cold records."""
-    limits, count_max, bytes_max = request.limits, request.max_messages, total_max(request)
-    return (
-        PullBound(min(limits.count_max, count_max), min(limits.bytes_max, bytes_max)),
-        PullBound(min(limits.cold_count_max, count_max), min(limits.cold_bytes_max, bytes_max)),
-    )
+    if request.tags is None and len(units) > ONE_BY_ONE_MAX:
+        compiled, memory_bytes = loader.active(), request.limits.memory_bytes
+        if compiled is not None:
+            hot_bytes = -1 if memory_bytes is None else memory_bytes
+            place = log.min_offset, log.end, log.segment_bytes, hot_bytes
+            bounds = kernel_calls.FitLimits(*place, request.hot, request.cold)
+            count = kernel_calls.fitting_units(compiled, units, bounds)
+            if count > 0:
+                return Scanned(range(count), count, PullStatus.FOUND)
+    return plain_scan(log, units, request)
 
 
 def plain_scan(log: LogReader, units: Units, request: PullRequest) -> Scanned:
@@ -256,13 +251,13 @@ def plain_scan(log: LogReader, units: Units, request: PullRequest) -> Scanned:
     rows: list[int] = []
     total, skip_until, consumed = 0, -1, 0
     status = PullStatus.NO_MATCHED_MESSAGE
-    tags, bytes_max, memory_bytes = request.tags, total_max(request), request.limits.memory_bytes
-    hot, cold = _bounds(request)
+    tags, bytes_max, memory_bytes = request.tags, request.total, request.limits.memory_bytes
+    bounds, step = log.bounds, log.segments.segment_bytes or 1
     passes = None if tags is None else tags.takes_units(units).tolist()
     for row, (offset, size, _) in enumerate(units.tolist()):
         if rows:  # DefaultMessageStore#isTheBatchFull
-            is_hot = memory_bytes is None or log.end - offset <= memory_bytes
-            most = hot if is_hot else cold
+            is_hot = memory_bytes is None or bounds.end - offset <= memory_bytes
+            most = request.hot if is_hot else request.cold
             if len(rows) >= most.records or total + size > most.bytes:
                 break
         if total >= bytes_max:
@@ -274,11 +269,10 @@ def plain_scan(log: LogReader, units: Units, request: PullRequest) -> Scanned:
             status = status if rows else PullStatus.NO_MATCHED_MESSAGE
             continue
         if not log.holds(offset, size):
-            if not 0 <= offset < log.min_offset:
+            if not 0 <= offset < bounds.start:
                 # Retention removes nothing at the end: a broker skips this unit, but it is damage.
                 status = PullStatus.FOUND if rows else PullStatus.MESSAGE_WAS_REMOVING
                 return Scanned(rows, row, status, damaged=None if rows else row)
-            step = log.segment_bytes or 1
             skip_until = offset + step - offset % step
             status = status if rows else PullStatus.MESSAGE_WAS_REMOVING
             continue
@@ -296,3 +290,123 @@ def _text_fits(log: LogReader, tags: TagFilter | SqlFilter, offset: int, size: i
         return tags.takes_record(log.raw(offset, size))
     except StoreDamaged:
         return True  # the read of the record reports the damage
+
+
+def record_of(log: LogReader, queue: QueueReader, number: int, unit: QueueUnit) -> Record:
+    """The record that `unit` names, which is unit `number` of the queue.
+
+    Raises MessageDamaged if the record is damaged, or is not this message; NotFound if it lies
+    before the log's begin.
+    """
+    if 0 <= unit.physical_offset < log.min_offset:
+        raise NotFound(
+            f"message {number} of queue {queue.queue.queue_id} of {queue.queue.topic} was deleted",
+            f"the log begins at offset {log.min_offset}",
+        )
+    if log.holds(unit.physical_offset, unit.size):
+        found = _peek_or_damage(log, unit.physical_offset)
+        wanted = (queue.queue, number, unit.size)
+        if isinstance(found, Record) and (*SealedRecord.of(found)[:2], found.size) == wanted:
+            return found
+    raise damaged_message(log, queue, number, unit)
+
+
+def store_time(log: LogReader, queue: QueueReader, number: int, unit: QueueUnit) -> int:
+    """STORETIMESTAMP of a message; -1 if its record lies before the log's begin.
+
+    A broker reads this field alone (pickupStoreTimestamp); here the whole record is verified.
+    Raises MessageDamaged.
+    """
+    if 0 <= unit.physical_offset < log.min_offset:
+        return -1
+    return record_of(log, queue, number, unit).head.store_timestamp
+
+
+def verified_bytes(log: LogReader, messages: MessageUnits) -> tuple[Payload, int]:
+    """The records before the first damaged one, back to back, and their number.
+
+    All must be within the log. Raises StoreDamaged if the segment of the first record cannot be
+    opened; a later such record counts as damaged.
+    """
+    compiled = loader.active() if len(messages.units) > COMPILED_ABOVE else None
+    if compiled is not None:
+        return _copied_bytes(compiled, log, messages)
+    offsets, sizes = messages.units["physical_offset"].tolist(), messages.units["size"].tolist()
+    payload, count = log.payload(offsets, sizes)
+    rows = zip(messages.number.tolist()[:count], offsets, sizes, strict=False)
+    good = first_unfit(payload, messages.queue, rows)
+    return (payload if good == count else payload[: sum(sizes[:good])]), good
+
+
+def _copied_bytes(
+    compiled: loader.Kernel, log: LogReader, messages: MessageUnits
+) -> tuple[Payload, int]:
+    """With the kernel, which copies and verifies a record in one pass, segment by segment."""
+    units = messages.units
+    rows, size = len(units), kernel_calls.unit_bytes(compiled, units)
+    out, segment = log.buffers.take(size), None
+    done = filled = 0
+    while done < rows:
+        place = int(units[done]["physical_offset"])
+        if segment is not None and segment.start <= place < segment.end:
+            break  # the record there is not the message
+        try:
+            segment = log.segment_at(place)
+            data = np.frombuffer(segment.view(), np.uint8)
+        except StoreDamaged:
+            if not done:
+                raise
+            break
+        part = messages.after(done) if done else messages
+        done += kernel_calls.copy_messages(compiled, data, segment.start, part, out[filled:])
+        filled = size if done == rows else kernel_calls.unit_bytes(compiled, units[:done])
+    return out.data[:filled], done
+
+
+def damaged_message(
+    log: LogReader, queue: QueueReader, number: int, unit: QueueUnit
+) -> MessageDamaged:
+    """The error of a damaged message: record or unit, where, and how to go on after it."""
+    where, offset, found = _what_is_wrong(log, queue, number, unit)
+    topic, queue_id = queue.queue
+    return MessageDamaged(
+        where,
+        offset,
+        f"{found} (message {number} of queue {queue_id} of {topic})",
+        f"{see_all_damage(Path(where))}; go on after it at queue offset {number + 1}:"
+        f" keelog consume {topic} --queue {queue_id} -o {number + 1}",
+        number,
+        number + 1,
+    )
+
+
+def _peek_or_damage(log: LogReader, place: int) -> Record | Filler | Torn | StoreDamaged:
+    """As `log.peek`, but returns the error of a damaged segment; raises for one that is gone."""
+    try:
+        return log.peek(place)
+    except FileVanished:
+        raise
+    except StoreDamaged as damage:
+        return damage
+
+
+def _what_is_wrong(
+    log: LogReader, queue: QueueReader, number: int, unit: QueueUnit
+) -> tuple[str, int, str]:
+    """File, offset and reason. If there is a whole record, the unit must be wrong."""
+    file, position = queue.files.place(number)
+    place, size = unit.physical_offset, unit.size
+    says = f"the queue unit names {size} bytes at log offset {place}"
+    if not log.holds(place, size):
+        return str(file), position, f"{says}, outside [{log.min_offset}, {log.end})"
+    match _peek_or_damage(log, place):
+        case StoreDamaged() as damage:
+            return damage.where, damage.offset, damage.found
+        case Torn(why=why):
+            return str(log.segment_at(place).path), place, why
+        case Filler():
+            return str(file), position, f"{says}, where the segment ends"
+        case Record() as found:
+            is_like = f"a record of {found.size} bytes of queue {found.head.queue_id} of"
+            other = f"{is_like} {found.topic}, number {found.head.queue_offset}"
+            return str(file), position, f"{says}, where {other} stands"

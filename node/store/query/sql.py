@@ -1,16 +1,16 @@
-"""The language of RocketMQ's SQL92 filters: the tree of an expression, and its parser.
+"""The language of RocketMQ's SQL92 filters, and its parser.
 
-A node's `value` is that of its part for one message's properties. Truth has three values, None is
-the third. An operand that cannot be compared raises UndecidedError.
+Each part of an expression becomes a function: it returns the part's value for one message's
+properties. Truth has three values, None is the third. An operand that cannot be compared raises
+UndecidedError.
 
-`parse_sql` makes the tree (SelectorParser). From weak to strong: OR, AND, then `=` `<>` IS, then
-all other comparisons, then NOT, `+` and `-`: `NOT a = 1` is `(NOT a) = 1`. A broker stops reading,
-without a word, at the first sign that cannot go on; here that is refused.
+`parse_sql` makes the function of a whole expression (SelectorParser). From weak to strong: OR, AND,
+then `=` `<>` IS, then all other comparisons, then NOT, `+` and `-`: `NOT a = 1` is `(NOT a) = 1`. A
+broker stops reading, without a word, at the first sign that cannot go on; here that is refused.
 """
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from operator import eq, ge, gt, le, lt
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from node.store.query.filters import INT64_MAX, Value, compared, is_equal
 from protocol.errors import BadRequest
 
 Properties = Mapping[str, str]
+Evaluation = Callable[[Properties], Value]
 ORDERS: Mapping[str, Callable[[int, int], bool]] = {">": gt, ">=": ge, "<": lt, "<=": le, "=": eq}
 TEXT_TESTS: Mapping[str, Callable[[str, str], bool]] = {
     "CONTAINS": str.__contains__,
@@ -58,204 +59,29 @@ _BLANK, _WORD, _END = "blank", "word", "end"
 _OPERAND = "a property, a literal, NOT or ("
 
 
-@dataclass(frozen=True, slots=True)
-class Literal:
-    """A text, a number, TRUE, FALSE or NULL."""
-
-    constant: Value
-
-    @property
-    def is_truth(self) -> bool:
-        """Whether it may be used as a truth value."""
-        return self.constant is None or isinstance(self.constant, bool)
-
-    def value(self, properties: Properties) -> Value:
-        """What was written."""
-        return self.constant
-
-
-@dataclass(frozen=True, slots=True)
-class Name:
-    """A property."""
-
-    name: str
-    is_truth = False
-
-    def value(self, properties: Properties) -> Value:
-        """The stored text."""
-        return properties.get(self.name)
-
-
-@dataclass(frozen=True, slots=True)
-class Minus:
-    """The negative of a number; NULL for all else, a text too."""
-
-    operand: "Node"
-    is_truth = False
-
-    def value(self, properties: Properties) -> Value:
-        """The number."""
-        found = self.operand.value(properties)
-        if isinstance(found, bool) or not isinstance(found, int | float):
-            return None
-        return -found
-
-
-@dataclass(frozen=True, slots=True)
-class Truth:
-    """A property where a truth value is needed: its text is FALSE, even the text `true`."""
-
-    operand: Name
-    is_truth = True
-
-    def value(self, properties: Properties) -> bool | None:
-        """FALSE, or NULL without the property."""
-        return None if self.operand.value(properties) is None else False
-
-
-@dataclass(frozen=True, slots=True)
-class Not:
-    """NOT of a truth value."""
-
-    operand: "Node"
-    is_truth = True
-
-    def value(self, properties: Properties) -> bool | None:
-        """The opposite; of NULL it is NULL."""
-        found = self.operand.value(properties)
-        return None if found is None else not found
-
-
-@dataclass(frozen=True, slots=True)
-class Several:
-    """AND or OR of truth values, from left to right: `decider` among them ends the look."""
-
-    operands: tuple["Node", ...]
-    decider: bool
-    is_truth = True
-
-    def value(self, properties: Properties) -> bool | None:
-        """The decider if it is there, else NULL if that is there."""
-        is_known = True
-        for operand in self.operands:
-            found = operand.value(properties)
-            if found is self.decider:
-                return self.decider
-            is_known = is_known and found is not None
-        return not self.decider if is_known else None
-
-
-@dataclass(frozen=True, slots=True)
-class Equal:
-    """`=`, and IS NULL, which is `=` with NULL on the right."""
-
-    left: "Node"
-    right: "Node"
-    is_truth = True
-
-    def value(self, properties: Properties) -> bool | None:
-        """NULL if only the left one is NULL."""
-        return is_equal(self.left.value(properties), self.right.value(properties))
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """One of `>`, `>=`, `<`, `<=`, of numbers."""
-
-    left: "Node"
-    sign: str
-    right: "Node"
-    is_truth = True
-
-    def value(self, properties: Properties) -> bool | None:
-        """NULL beside NULL."""
-        order = _order_of(self.left.value(properties), self.right, properties)
-        return None if order is None else ORDERS[self.sign](order, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Between:
-    """`left >= low AND left <= high`, or with NOT `left < low OR left > high`.
-
-    One node, not two of `left`: those in each other would be looked at 2, 4, 8 times.
-    """
-
-    left: "Node"
-    low: "Node"
-    high: "Node"
-    is_not: bool
-    is_truth = True
-
-    def value(self, properties: Properties) -> bool | None:
-        """NULL beside NULL, unless the other bound decides."""
-        found = self.left.value(properties)
-        below = _order_of(found, self.low, properties)
-        if below is not None and below < 0:
-            return self.is_not
-        above = _order_of(found, self.high, properties)
-        if above is not None and above > 0:
-            return self.is_not
-        return None if below is None or above is None else not self.is_not
-
-
-def _order_of(left: Value, right: "Node", properties: Properties) -> int | None:
-    """As `compared`; a broker does not look at the right side beside NULL, which may fail."""
-    return None if left is None else compared(left, right.value(properties))
-
-
-@dataclass(frozen=True, slots=True)
-class In:
-    """IN, and NOT IN, of texts."""
-
-    left: Name
-    texts: frozenset[str]
-    is_not: bool
-    is_truth = True
-
-    def value(self, properties: Properties) -> bool | None:
-        """NULL without the property."""
-        found = self.left.value(properties)
-        return None if found is None else (found in self.texts) is not self.is_not
-
-
-@dataclass(frozen=True, slots=True)
-class TextTest:
-    """CONTAINS, STARTSWITH, ENDSWITH, and their NOT forms."""
-
-    left: "Node"
-    test: str
-    text: str
-    is_not: bool
-    is_truth = True
-
-    def value(self, properties: Properties) -> bool:
-        """FALSE for what is not a text, and for an empty text to look for: the NOT forms too."""
-        if not self.text:
-            return False  # a broker does not look at the left side then, which may fail
-        found = self.left.value(properties)
-        if not isinstance(found, str):
-            return False
-        return TEXT_TESTS[self.test](found, self.text) is not self.is_not
-
-
-Node = Literal | Name | Minus | Truth | Not | Several | Equal | Order | Between | In | TextTest
-
-
 class _Token(NamedTuple):
     kind: str
     text: str
     start: int
 
 
-class _Branch(NamedTuple):
-    """A node while it is parsed, with its depth."""
+class _Part(NamedTuple):
+    """A part of the expression while it is parsed, with its depth.
 
-    node: Node
+    `is_truth`: it may be used as a truth value. `name`: of a property. `literal`: what was written.
+    `chain`: the operands of AND, or of OR, which is True.
+    """
+
+    value: Evaluation
     depth: int
     start: int
+    is_truth: bool = True
+    name: str = ""
+    literal: tuple[Value] | None = None
+    chain: tuple[bool, tuple[Evaluation, ...]] | None = None
 
 
-def parse_sql(expression: str) -> Node:
+def parse_sql(expression: str) -> Evaluation:
     """Parses an expression. Raises BadRequest, with the place, for what a broker refuses, for what
     follows an expression, and beyond the limits."""
     if len(expression) > EXPRESSION_CHARS_MAX:
@@ -275,12 +101,12 @@ class _Parser:
         self._at = 0
         self._next = self._read()
 
-    def whole(self) -> Node:
-        """The tree of the whole text."""
+    def whole(self) -> Evaluation:
+        """The value of the whole text."""
         found = self._as_truth(self._expression(_OR, 0))
         if self._next.kind != _END:
             raise self._unexpected("AND, OR or the end")
-        return found.node
+        return found.value
 
     # Tokens
 
@@ -324,7 +150,7 @@ class _Parser:
 
     # Expressions
 
-    def _expression(self, weakest: int, depth: int) -> _Branch:
+    def _expression(self, weakest: int, depth: int) -> _Part:
         """Operands with all operators of this strength or more."""
         left, strongest = self._operand(depth), _COMPARISON
         while self._next.kind == _WORD:
@@ -343,37 +169,46 @@ class _Parser:
                 left = self._several(self._as_truth(left), right, operator.text == "OR")
         return left
 
-    def _operand(self, depth: int) -> _Branch:
+    def _operand(self, depth: int) -> _Part:
         token = self._next
         self._count(token.start)
         self._check_depth(depth, token.start)
         if token.kind == _WORD:
             return self._operand_of_word(depth)
         if token.kind == _TEXT:
-            return _Branch(Literal(_unquoted(self._take().text)), 0, token.start)
+            return _literal(_unquoted(self._take().text), token.start)
         if token.kind == _NAME:
-            return _Branch(Name(self._take().text), 0, token.start)
+            name = self._take().text
+            return _Part(lambda properties: properties.get(name), 0, token.start, False, name)
         if token.kind in (_NUMBER, _DECIMAL):
-            return _Branch(Literal(self._number(self._take())), 0, token.start)
+            return _literal(self._number(self._take()), token.start)
         raise self._unexpected(_OPERAND)
 
-    def _operand_of_word(self, depth: int) -> _Branch:
+    def _operand_of_word(self, depth: int) -> _Part:
         start = self._next.start
         if self._next.text in _CONSTANTS:
-            return _Branch(Literal(_CONSTANTS[self._take().text]), 0, start)
+            return _literal(_CONSTANTS[self._take().text], start)
         if self._takes("("):
             inner = self._expression(_OR, depth + 1)
             self._need(")")
             return inner
         if self._takes("NOT"):
-            truth = self._as_truth(self._operand(depth + 1))
-            return self._grown(Not(truth.node), start, truth)
+            return self._negated(self._as_truth(self._operand(depth + 1)), start)
         if self._takes("-"):
             number = self._operand(depth + 1)
-            return self._grown(Minus(number.node), start, number)
+            return self._grown(lambda found: _minus(number.value(found)), start, number)._replace(
+                is_truth=False
+            )
         if self._takes("+"):
             return self._operand(depth + 1)
         raise self._unexpected(_OPERAND)
+
+    def _negated(self, truth: _Part, start: int) -> _Part:
+        def value(properties: Properties) -> Value:
+            found = truth.value(properties)
+            return None if found is None else not found
+
+        return self._grown(value, start, truth)
 
     def _number(self, token: _Token) -> int | float:
         digits = token.text.rstrip("lL")
@@ -390,114 +225,167 @@ class _Parser:
             raise self._bad("an integer is too large", token.start, f"write up to {INT64_MAX}")
         return int(digits)
 
-    def _several(self, left: _Branch, right: _Branch, is_or: bool) -> _Branch:
-        """A chain of the same operator is one node: 1,000 of them need no depth."""
-        if isinstance(left.node, Several) and left.node.decider is is_or:
-            node = Several((*left.node.operands, right.node), is_or)
-            depth = max(left.depth, right.depth + 1)
-            self._check_depth(depth, left.start)
-            return _Branch(node, depth, left.start)
-        return self._grown(Several((left.node, right.node), is_or), left.start, left, right)
+    def _several(self, left: _Part, right: _Part, is_or: bool) -> _Part:
+        """AND or OR. A chain of the same operator is one part: 1,000 of them need no depth."""
+        operands: tuple[Evaluation, ...] = (left.value, right.value)
+        depth = 1 + max(left.depth, right.depth)
+        if left.chain is not None and left.chain[0] is is_or:
+            operands, depth = (*left.chain[1], right.value), max(left.depth, right.depth + 1)
+        self._check_depth(depth, left.start)
 
-    def _equality(self, left: _Branch, sign: str, depth: int) -> _Branch:
+        def value(properties: Properties) -> Value:
+            """From left to right: TRUE decides OR, FALSE decides AND, and ends the look."""
+            is_known = True
+            for operand in operands:
+                found = operand(properties)
+                if found is is_or:
+                    return is_or
+                is_known = is_known and found is not None
+            return not is_or if is_known else None
+
+        return _Part(value, depth, left.start, chain=(is_or, operands))
+
+    def _equality(self, left: _Part, sign: str, depth: int) -> _Part:
+        """`=`, `<>`, and IS NULL, which is `=` with NULL on the right."""
         if sign == "IS":
             is_not = self._takes("NOT")
             self._need("NULL")
-            right = _Branch(Literal(None), 0, left.start)
+            right = _literal(None, left.start)
         else:
             is_not = sign == "<>"
             right = self._expression(_COMPARISON, depth)
             self._check_equal(left, right)
-        equal = self._grown(Equal(left.node, right.node), left.start, left, right)
-        return self._grown(Not(equal.node), left.start, equal) if is_not else equal
+        sides = left.value, right.value
+        equal = self._grown(
+            lambda found: is_equal(sides[0](found), sides[1](found)), left.start, left, right
+        )
+        return self._negated(equal, left.start) if is_not else equal
 
-    def _comparison(self, left: _Branch, word: str, depth: int) -> _Branch:
+    def _comparison(self, left: _Part, word: str, depth: int) -> _Part:
         if word in ORDERS:
             return self._order(left, word, self._operand(depth))
         is_not = word == "NOT"
         if is_not:
             word = self._take().text if self._next.kind == _WORD else ""
         if word in TEXT_TESTS:
-            return self._grown(TextTest(left.node, word, self._text(), is_not), left.start, left)
+            return self._text_test(left, word, self._text(), is_not)
         if word == "IN":
             return self._in(left, is_not)
         if word == "BETWEEN":
             return self._between(left, is_not, depth)
         raise self._unexpected("IN, BETWEEN, CONTAINS, STARTSWITH or ENDSWITH")
 
-    def _in(self, left: _Branch, is_not: bool) -> _Branch:
-        if not isinstance(left.node, Name):
+    def _order(self, left: _Part, sign: str, right: _Part) -> _Part:
+        self._check_ordered(sign, left, right)
+        fits = ORDERS[sign]
+
+        def value(properties: Properties) -> Value:
+            order = _order_of(left.value(properties), right.value, properties)
+            return None if order is None else fits(order, 0)
+
+        return self._grown(value, left.start, left, right)
+
+    def _text_test(self, left: _Part, word: str, text: str, is_not: bool) -> _Part:
+        """FALSE for what is not a text, and for an empty text to look for: the NOT forms too."""
+        fits = TEXT_TESTS[word]
+
+        def value(properties: Properties) -> Value:
+            if not text:
+                return False  # a broker does not look at the left side then, which may fail
+            found = left.value(properties)
+            return isinstance(found, str) and fits(found, text) is not is_not
+
+        return self._grown(value, left.start, left)
+
+    def _in(self, left: _Part, is_not: bool) -> _Part:
+        if not left.name:
             raise self._bad("IN needs a property on its left", left.start, "write a IN ('x', 'y')")
         self._need("(")
-        texts = [self._text()]
+        texts = {self._text()}
         while self._takes(","):
-            texts.append(self._text())
+            texts.add(self._text())
         self._need(")")
-        return _Branch(In(left.node, frozenset(texts), is_not), 1, left.start)
 
-    def _between(self, left: _Branch, is_not: bool, depth: int) -> _Branch:
+        def value(properties: Properties) -> Value:
+            found = properties.get(left.name)
+            return None if found is None else (found in texts) is not is_not
+
+        return _Part(value, 1, left.start)
+
+    def _between(self, left: _Part, is_not: bool, depth: int) -> _Part:
+        """`left >= low AND left <= high`, or with NOT `left < low OR left > high`.
+
+        One part, not two of `left`: those in each other would be looked at 2, 4, 8 times.
+        """
         low = self._operand(depth)
         self._need("AND")
         high = self._operand(depth)
         self._check_ordered("BETWEEN", left, low, high)
         if not is_not:
             self._check_range(low, high)
-        node = Between(left.node, low.node, high.node, is_not)
-        return self._grown(node, left.start, left, low, high)
 
-    def _order(self, left: _Branch, sign: str, right: _Branch) -> _Branch:
-        self._check_ordered(sign, left, right)
-        return self._grown(Order(left.node, sign, right.node), left.start, left, right)
+        def value(properties: Properties) -> Value:
+            found = left.value(properties)
+            below = _order_of(found, low.value, properties)
+            if below is not None and below < 0:
+                return is_not
+            above = _order_of(found, high.value, properties)
+            if above is not None and above > 0:
+                return is_not
+            return None if below is None or above is None else not is_not
+
+        return self._grown(value, left.start, left, low, high)
 
     # Checks
 
-    def _check_ordered(self, sign: str, *sides: _Branch) -> None:
+    def _check_ordered(self, sign: str, *sides: _Part) -> None:
         for side in sides:
-            node = side.node
-            is_other = isinstance(node, Literal) and not isinstance(node.constant, int | float)
-            if node.is_truth or is_other:
+            is_other = side.literal is not None and not isinstance(side.literal[0], int | float)
+            if side.is_truth or is_other:
                 raise self._bad(
                     f"{sign} compares numbers, and this is none",
                     side.start,
                     "write a number or a property; texts have = and <>",
                 )
 
-    def _check_equal(self, left: _Branch, right: _Branch) -> None:
+    def _check_equal(self, left: _Part, right: _Part) -> None:
         for side in (left, right):
-            if isinstance(side.node, Literal) and side.node.constant is None:
+            if side.literal == (None,):
                 raise self._bad(
                     "NULL cannot be compared", side.start, "write IS NULL or IS NOT NULL"
                 )
-        both = isinstance(left.node, Literal) and isinstance(right.node, Literal)
-        if both and left.node.is_truth and not right.node.is_truth:
+        if left.literal and right.literal and left.is_truth and not right.is_truth:
             raise self._bad(
                 "a truth value cannot be compared with this literal",
                 right.start,
                 "compare it with TRUE or FALSE",
             )
 
-    def _check_range(self, low: _Branch, high: _Branch) -> None:
-        if isinstance(low.node, Literal) and isinstance(high.node, Literal):
-            order = compared(low.node.constant, high.node.constant)
+    def _check_range(self, low: _Part, high: _Part) -> None:
+        if low.literal and high.literal:
+            order = compared(low.literal[0], high.literal[0])
             if order is not None and order > 0:
                 raise self._bad(
                     "BETWEEN begins above its end", low.start, "write the smaller number first"
                 )
 
-    def _as_truth(self, found: _Branch) -> _Branch:
-        node = found.node
-        if isinstance(node, Name):
-            return self._grown(Truth(node), found.start, found)
-        if not node.is_truth:
+    def _as_truth(self, found: _Part) -> _Part:
+        """A property where a truth value is needed is FALSE, even with the text `true`, or NULL."""
+        if found.name:
+            value = found.value
+            return self._grown(
+                lambda properties: None if value(properties) is None else False, found.start, found
+            )
+        if not found.is_truth:
             raise self._bad(
                 "this is not true or false", found.start, "compare it: a = 'x', a > 5, a IS NULL"
             )
         return found
 
-    def _grown(self, node: Node, start: int, *parts: _Branch) -> _Branch:
+    def _grown(self, value: Evaluation, start: int, *parts: _Part) -> _Part:
         depth = 1 + max(part.depth for part in parts)
         self._check_depth(depth, start)
-        return _Branch(node, depth, start)
+        return _Part(value, depth, start)
 
     def _check_depth(self, depth: int, at: int) -> None:
         if depth > DEPTH_MAX:
@@ -523,6 +411,21 @@ class _Parser:
 
     def _bad(self, what: str, at: int, hint: str) -> BadRequest:
         return BadRequest(f"SQL92 expression, character {at + 1}: {what}", hint)
+
+
+def _literal(constant: Value, start: int) -> _Part:
+    is_truth = constant is None or isinstance(constant, bool)
+    return _Part(lambda _: constant, 0, start, is_truth, literal=(constant,))
+
+
+def _minus(found: Value) -> Value:
+    """The negative of a number; NULL for all else, a text too."""
+    return None if isinstance(found, bool | str) or found is None else -found
+
+
+def _order_of(left: Value, right: Evaluation, properties: Properties) -> int | None:
+    """As `compared`; a broker does not look at the right side beside NULL, which may fail."""
+    return None if left is None else compared(left, right(properties))
 
 
 def _kind(found: re.Match[str]) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from node.runtime.settings import Settings
-from node.store.checkpoints import QUARANTINE_DIR, Tails, own_dir
+from node.store.checkpoints import QUARANTINE_DIR, Tails, load_rebuilding, own_dir
 from node.store.condition import Condition, check_is_store, read_condition
 from node.store.file_cache import OpenFile, OpenFiles
 from node.store.identity.places import strangers
@@ -28,7 +28,6 @@ from node.store.log.end import find_tail
 from node.store.log.reader import Bounds, LogReader, next_record
 from node.store.log.segments import Listing, SegmentList, list_folder
 from node.store.queues import QueueFiles
-from node.store.rebuilding import load_rebuilding
 from node.store.repair.steps import (
     DELETE_FILE,
     MOVE_FILE,
@@ -54,18 +53,12 @@ from node.store.repair.walk import (
     read_units,
     walk_log,
 )
-from node.store.verify.log import Progress
-from node.store.verify.verify import VerifyReport, verify
+from node.store.verify.verify import Progress, VerifyReport, verify
 from protocol import names
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
+from protocol.record import lost_marker
 from protocol.record.codec import FILLER_BYTES, Record, Torn
-from protocol.record.lost_marker import (
-    GAP_MARKER_BYTES_MIN,
-    LOST_PROPERTY_BYTES,
-    gap_sizes,
-    queue_marker_bytes_min,
-)
 
 _REBUILDS = {names.CONSUME_QUEUE_DIR: REBUILD_QUEUES, names.INDEX_DIR: REBUILD_INDEX}
 _FIRST_BYTES = 160
@@ -89,7 +82,6 @@ class Lost:
     unknown_bytes: int = 0
 
     def shape(self) -> dict[str, Any]:
-        """As JSON."""
         return {
             "messages": sum(one.stop - one.first for one in self.ranges),
             "unknown_bytes": self.unknown_bytes,
@@ -128,7 +120,6 @@ class Plan:
         }
 
     def rows(self) -> list[Row]:
-        """The steps, one line each."""
         return [row for step in (*self.log.steps, *self.derived) for row in step.rows()]
 
 
@@ -286,14 +277,13 @@ def _newest_run(folder: Path, listing: Listing, files: OpenFiles) -> tuple[Listi
     ]
     if len(runs) < 2:
         return listing, []
-    newest = next((run for run in reversed(runs) if _holds_a_record(folder, run, files)), runs[-1])
+    newest = runs[-1]
+    for run in reversed(runs):
+        reader = LogReader(SegmentList(folder, run, files))
+        if next_record(reader, reader.min_offset) is not None:
+            newest = run
+            break
     return newest, [run for run in runs if run is not newest]
-
-
-def _holds_a_record(folder: Path, run: Listing, files: OpenFiles) -> bool:
-    segments = SegmentList(folder, run, files)
-    reader = LogReader(segments, Bounds(segments.start, segments.end))
-    return next_record(reader, segments.start) is not None
 
 
 @dataclass(slots=True)
@@ -352,7 +342,7 @@ def _place_gap(gap: Gap, claims: Sequence[Claim], rooms: list[_Room]) -> list[tu
     if not names.is_folder_name(gap.queue.topic):
         return []
     known = {claim.number: claim for claim in claims if claim.queue == gap.queue}
-    least = queue_marker_bytes_min(gap.queue.topic, sealed=False)
+    least = lost_marker.queue_marker_bytes_min(gap.queue.topic, sealed=False)
     room = sum(max(one.free_to - one.free_from, 0) for one in rooms)
     if gap.stop - gap.first - len(known) > room // least:
         # More records than there was room for: this queue skips numbers for another reason.
@@ -378,7 +368,7 @@ def _place_marker(
     for with_checksum in (True, False):
         for room in rooms:
             sealed = with_checksum and room.hole.sealed
-            at, size = room.free_from, queue_marker_bytes_min(queue.topic, sealed)
+            at, size = room.free_from, lost_marker.queue_marker_bytes_min(queue.topic, sealed)
             if low <= at and room.end <= high and at + size <= room.free_to:
                 marker = Marker(at, size, queue, number)
                 room.placed.append(marker)
@@ -418,7 +408,7 @@ def _spread(room: _Room) -> list[Marker]:
     if room.placed:
         *others, last = _widened(room)
         return [*others, last._replace(size=room.end - last.offset)]
-    sizes = gap_sizes(room.end - room.start)
+    sizes = lost_marker.gap_sizes(room.end - room.start)
     markers, position = [], room.start
     for size in sizes:
         markers.append(Marker(position, size))
@@ -431,7 +421,7 @@ def _widened(room: _Room) -> list[Marker]:
     slack, position = room.free_to - room.free_from, room.start
     markers: list[Marker] = []
     for marker in room.placed:
-        more = min(LOST_PROPERTY_BYTES, slack)
+        more = min(lost_marker.LOST_PROPERTY_BYTES, slack)
         slack -= more
         markers.append(marker._replace(offset=position, size=marker.size + more))
         position += marker.size + more
@@ -443,7 +433,7 @@ def _without_slivers(hole: Hole, markers: list[Marker], blank_at: int | None) ->
     kept: list[Marker] = []
     start = hole.start
     for marker in sorted(markers, key=lambda marker: marker.offset):
-        if marker.queue is None and marker.size < GAP_MARKER_BYTES_MIN:
+        if marker.queue is None and marker.size < lost_marker.GAP_MARKER_BYTES_MIN:
             if kept:
                 kept[-1] = kept[-1]._replace(size=kept[-1].size + marker.size)
             continue
@@ -463,7 +453,7 @@ def _without_slivers(hole: Hole, markers: list[Marker], blank_at: int | None) ->
 def _look_through(
     segments: SegmentList, condition: Condition, queues: list[tuple[Queue, QueueFiles]]
 ) -> tuple[LogWalk, list[Step], Lost]:
-    reader = LogReader(segments, Bounds(segments.start, segments.end))
+    reader = LogReader(segments)
     # What recovery does not cut is as good as durable.
     durable = max(condition.floor, find_tail(segments, condition).end)
     if condition.is_clean:
@@ -504,8 +494,7 @@ def _moved_away(runs: list[SegmentList], walk: LogWalk, tails: Tails | None) -> 
     first: dict[Queue, int] = {}
     stop: dict[Queue, int] = dict(tails.next_offset) if tails is not None else {}
     for run in runs:
-        reader = LogReader(run, Bounds(run.start, run.end))
-        gone = walk_log(reader, _NO_LIMIT, sealed=False, removed=walk.removed)
+        gone = walk_log(LogReader(run), _NO_LIMIT, sealed=False, removed=walk.removed)
         for queue, at in gone.queues.items():
             first.setdefault(queue, at.first)
             stop[queue] = max(stop.get(queue, 0), at.last + 1)

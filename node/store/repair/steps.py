@@ -37,7 +37,6 @@ class FileStep:
     size: int = 0
 
     def rows(self) -> list[Row]:
-        """As lines of the plan."""
         return [_row(self.action, self.path, self.offset, self.size, self.why)]
 
 
@@ -51,7 +50,6 @@ class SetLength:
     wanted: int
 
     def rows(self) -> list[Row]:
-        """As lines of the plan."""
         detail = f"has {self.size} bytes, gets {self.wanted}, as the others have"
         changed = abs(self.wanted - self.size)
         at = self.offset + min(self.size, self.wanted)
@@ -130,7 +128,6 @@ class CutLog:
         return self.offset < self.durable
 
     def rows(self) -> list[Row]:
-        """As lines of the plan."""
         if not self.is_damage:
             detail = f"{self.torn.why}; the next start does this by itself"
             if self.unvouched:

@@ -93,7 +93,6 @@ class LogWalk:
     holes: list[Hole] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     queues: dict[Queue, WalkedQueue] = field(default_factory=dict)
-    records: int = 0
     last_record: int = 0
     store_timestamp: int = 0
     sealed: bool = False
@@ -106,14 +105,17 @@ class LogWalk:
         return self.end < self.durable
 
     def note(self, columns: RecordColumns) -> None:
-        """Takes in the records that come next."""
-        self.records += len(columns)
         self.last_record = int(columns.physical_offset[-1])
         self.store_timestamp = int(columns.store_timestamp[-1])
         self.sealed = bool(end_in_crc(columns)[-1])
         self.end = self.last_record + int(columns.size[-1])
         hole_at = self.holes[-1].start if self.holes else -1
-        for queue, seen in _queues_of(self.removed.dispatched(columns)):
+        columns = self.removed.dispatched(columns)
+        number, at = columns.queue_offset, columns.physical_offset
+        for queue, rows in DispatchRequests(columns).by_queue():
+            first, last = int(rows[0]), int(rows[-1])
+            end = int(at[last] + columns.size[last])
+            seen = WalkedQueue(int(number[first]), int(at[first]), int(number[last]), end)
             before = self.queues.setdefault(queue, seen)
             if before is seen:
                 continue
@@ -229,20 +231,6 @@ def _blank_at(reader: LogReader, position: int) -> int | None:
     return None
 
 
-def _queues_of(columns: RecordColumns) -> Iterator[tuple[Queue, WalkedQueue]]:
-    for queue, rows in DispatchRequests(columns).by_queue():
-        first, last = int(rows[0]), int(rows[-1])
-        yield (
-            queue,
-            WalkedQueue(
-                int(columns.queue_offset[first]),
-                int(columns.physical_offset[first]),
-                int(columns.queue_offset[last]),
-                int(columns.physical_offset[last] + columns.size[last]),
-            ),
-        )
-
-
 def add_gaps_at_ends(found: LogWalk, min_offset: int, tails: Tails | None) -> None:
     """Adds the gaps before a queue's first record, in a log from offset 0, and after its last one,
     up to our snapshot of the queues' ends."""
@@ -273,7 +261,6 @@ class Claim(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The log offset after the record."""
         return self.offset + self.size
 
 

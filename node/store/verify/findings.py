@@ -48,7 +48,6 @@ _FIELDS = ("severity", "kind", "file", "offset", "topic", "queue_id", "queue_off
 
 
 def is_within(stretches: Stretches, offset: int) -> bool:
-    """True if an offset lies in one of the stretches."""
     row = bisect_right(stretches, offset, key=lambda stretch: stretch[0]) - 1
     return row >= 0 and offset < stretches[row][1]
 

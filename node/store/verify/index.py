@@ -7,17 +7,7 @@ from numpy.typing import NDArray
 
 from node.runtime.store_paths import no_file
 from node.store.indexes import IndexFile, IndexFolder, list_index_names
-from node.store.verify.findings import (
-    ALIKE_MAX,
-    NO_ENTRY,
-    CheckedStore,
-    Finding,
-    Findings,
-    Severity,
-    Stretches,
-    is_within,
-    mended_by_recovery,
-)
+from node.store.verify import findings
 from protocol.derived.dispatch_request import DispatchRequests, index_keys
 from protocol.derived.index_build import order_by_slot
 from protocol.errors import StoreDamaged
@@ -32,10 +22,10 @@ _CHUNK_ENTRIES = 1 << 20
 class IndexCheck:
     """Compares index entries with records; `entries` counts those on disk."""
 
-    def __init__(self, store: CheckedStore, findings: Findings) -> None:
+    def __init__(self, store: findings.CheckedStore, into: findings.Findings) -> None:
         self._store = store
-        self._findings = findings
-        self._lenient = mended_by_recovery(store.condition)
+        self._findings = into
+        self._lenient = findings.mended_by_recovery(store.condition)
         self.opened: list[IndexFile] = []
         """Files that can be read, oldest first."""
         self.lacks_entries = False
@@ -52,10 +42,10 @@ class IndexCheck:
         self.entries = 0
 
     def _add(
-        self, kind: str, file: str, offset: int, detail: str, severity: Severity = "error"
+        self, kind: str, file: str, offset: int, detail: str, severity: findings.Severity = "error"
     ) -> None:
         where = str(self._store.root / INDEX_DIR / file)
-        self._findings.add(Finding(severity, kind, where, offset, detail))
+        self._findings.add(findings.Finding(severity, kind, where, offset, detail))
 
     def _note_vouched(self) -> None:
         """After a crash our worker drops the entries that its checkpoint does not cover."""
@@ -140,16 +130,18 @@ class IndexCheck:
         for first in range(0, len(entries), _CHUNK_ENTRIES):
             chunk = entries[first : first + _CHUNK_ENTRIES]
             hashes = chunk["key_hash"].astype(np.int64)
-            for row in np.flatnonzero(hashes < 0)[: ALIKE_MAX - negative].tolist():
+            for row in np.flatnonzero(hashes < 0)[: findings.ALIKE_MAX - negative].tolist():
                 negative += 1
                 self._add_entry("entry_mismatch", file.name, first + row, "its hash is negative")
             prev = _chained(hashes % slot_count, first + 1, newest)
-            for row in np.flatnonzero(prev != chunk["prev"])[: ALIKE_MAX - broken].tolist():
+            for row in np.flatnonzero(prev != chunk["prev"])[
+                : findings.ALIKE_MAX - broken
+            ].tolist():
                 broken += 1
                 detail = f"leads to entry {int(chunk['prev'][row])}, should to {int(prev[row])}"
                 self._add_entry("chain_broken", file.name, first + row, detail)
         table = file.slots()
-        for number in np.flatnonzero(table != newest)[:ALIKE_MAX].tolist():
+        for number in np.flatnonzero(table != newest)[: findings.ALIKE_MAX].tolist():
             detail = f"slot {number} names entry {int(table[number])}, not {int(newest[number])}"
             self._add("chain_broken", file.name, int(newest[number]), detail, self._lenient)
         used = int(np.count_nonzero(newest))
@@ -164,7 +156,7 @@ class IndexCheck:
                 detail = f"names offset {found}, the entry before it {before}"
                 self._add_entry("entry_mismatch", name, row, detail)
 
-    def records(self, requests: DispatchRequests, stop: int, damaged: Stretches) -> None:
+    def records(self, requests: DispatchRequests, stop: int, damaged: findings.Stretches) -> None:
         """Compares a window's records, which end at `stop`, with the entries that name the window,
         or a place between it and the window before. An entry that names damage is right."""
         starts = requests.columns.physical_offset
@@ -189,7 +181,7 @@ class IndexCheck:
         file: IndexFile,
         requests: DispatchRequests,
         stop: int,
-        damaged: Stretches,
+        damaged: findings.Stretches,
         expected: Ints,
     ) -> Ints:
         """Checks the file's entries that name the window; returns their codes."""
@@ -199,19 +191,23 @@ class IndexCheck:
         numbers = np.flatnonzero((offsets >= self.done) & (offsets < stop))
         row = np.searchsorted(starts, offsets[numbers])
         exact = (row < len(starts)) & (starts[np.minimum(row, len(starts) - 1)] == offsets[numbers])
-        odd = [row for row in numbers[~exact].tolist() if not is_within(damaged, int(offsets[row]))]
-        for number in odd[:ALIKE_MAX]:
+        odd = [
+            row
+            for row in numbers[~exact].tolist()
+            if not findings.is_within(damaged, int(offsets[row]))
+        ]
+        for number in odd[: findings.ALIKE_MAX]:
             self.add_dangling(file.name, number, int(offsets[number]))
         numbers, row = numbers[exact], row[exact]
         codes = _codes(row, entries["key_hash"][numbers])
-        for number in numbers[~np.isin(codes, expected)][:ALIKE_MAX].tolist():
+        for number in numbers[~np.isin(codes, expected)][: findings.ALIKE_MAX].tolist():
             detail = f"no key of the record at {int(offsets[number])} has its hash"
             self._add_entry("entry_mismatch", file.name, number, detail)
         diffs, known = self.time_diffs(file, numbers, requests.columns.store_timestamp[row])
         wrong = known & (diffs != entries["time_diff_s"][numbers])
         if (wrong & (numbers == 0)).any():
             self.odd_firsts.add(file.name)
-        for number in numbers[wrong & (numbers > 0)][:ALIKE_MAX].tolist():
+        for number in numbers[wrong & (numbers > 0)][: findings.ALIKE_MAX].tolist():
             self._add_entry("entry_mismatch", file.name, number, "its time is not its record's")
         return codes
 
@@ -254,8 +250,13 @@ class IndexCheck:
             self._reported_missing = True
             return
         where = str(self._store.root / INDEX_DIR)
-        finding = Finding(
-            self._lenient, "entry_missing", where, int(offsets[0]), NO_ENTRY, count=len(offsets)
+        finding = findings.Finding(
+            self._lenient,
+            "entry_missing",
+            where,
+            int(offsets[0]),
+            findings.NO_ENTRY,
+            count=len(offsets),
         )
         self._findings.add(finding)
 
@@ -271,7 +272,7 @@ class IndexCheck:
         end = self._store.log.end
         for file in self.opened:
             offsets = file.entries()["physical_offset"]
-            for row in np.flatnonzero(offsets >= end)[:ALIKE_MAX].tolist():
+            for row in np.flatnonzero(offsets >= end)[: findings.ALIKE_MAX].tolist():
                 detail = f"names offset {int(offsets[row])}, the log ends at {end}"
                 self.told.add((file.name, row))
                 self._add("entry_dangling", file.name, row + 1, detail, self._lenient)
@@ -284,7 +285,7 @@ def disorder(file: IndexFile) -> list[tuple[int, int, int]]:
     for first in range(0, len(entries), _CHUNK_ENTRIES):
         start = max(first - 1, 0)
         chunk = entries["physical_offset"][start : first + _CHUNK_ENTRIES].astype(np.int64)
-        rows = np.flatnonzero(np.diff(chunk) < 0)[: ALIKE_MAX - len(found)].tolist()
+        rows = np.flatnonzero(np.diff(chunk) < 0)[: findings.ALIKE_MAX - len(found)].tolist()
         found += [(start + row + 1, int(chunk[row]), int(chunk[row + 1])) for row in rows]
     return found
 

@@ -9,7 +9,7 @@ snapshot names as its last, and the last records of some queues.
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from node.runtime.store_paths import IrregularFile
 from node.store.checkpoints import TAILS_FILE, EpochLine, Tails, own_dir
@@ -83,22 +83,14 @@ def disagreement(
     if not segments.start <= tails.at <= segments.end:
         return None
     reader = LogReader(segments, Bounds(segments.start, tails.at))
-    known = _CountedTails(tails, removed)
-    return _of_last_record(reader, known, epochs) or _of_queues(root, reader, known, files)
-
-
-class _CountedTails(NamedTuple):
-    """The snapshot, and the topics whose records it does not count."""
-
-    tails: Tails
-    removed: Removed
+    known = tails, removed
+    return _of_last_record(reader, *known, epochs) or _of_queues(root, reader, *known, files)
 
 
 def _of_last_record(
-    reader: LogReader, known: _CountedTails, epochs: Sequence[EpochLine]
+    reader: LogReader, tails: Tails, removed: Removed, epochs: Sequence[EpochLine]
 ) -> str | None:
     """Compares the record that the snapshot names as its last; 0: unknown, or the first record."""
-    tails = known.tails
     offset, stated = tails.last_record, tails.store_timestamp
     if not max(reader.min_offset, 1) <= offset < tails.at:
         return None
@@ -111,18 +103,20 @@ def _of_last_record(
     is_exact = bool(epochs) and epochs[-1].start <= offset and bool(record.raw_body.strip(b"\0"))
     if stated > 0 and (time > stated or (is_exact and time != stated)):
         return f"its last record, at {offset}, is of {stated}, the one in the log is of {time}"
-    return _used(record, _queue_of(record), known)
+    return _used(record, _queue_of(record), tails, removed)
 
 
-def _of_queues(root: Path, reader: LogReader, known: _CountedTails, files: OpenFiles) -> str | None:
+def _of_queues(
+    root: Path, reader: LogReader, tails: Tails, removed: Removed, files: OpenFiles
+) -> str | None:
     topics = _spread(list_topics(root))
     queues = [Queue(topic, number) for topic in topics for number in list_queue_ids(root, topic)]
     for queue in _spread(queues):
         found = None
         with suppress(StoreDamaged):
             units = open_queue_files(queue_folder(root, queue), None, files)
-            found = _last_of(units, queue, reader, known.tails)
-        why = None if found is None else _used(found, queue, known)
+            found = _last_of(units, queue, reader, tails)
+        why = None if found is None else _used(found, queue, tails, removed)
         if why is not None:
             return why
     return None
@@ -160,13 +154,13 @@ def _place_of(files: QueueFiles, number: int) -> int | None:
     return int(units[0]["physical_offset"]) if len(units) else None
 
 
-def _used(record: Record, queue: Queue | None, known: _CountedTails) -> str | None:
+def _used(record: Record, queue: Queue | None, tails: Tails, removed: Removed) -> str | None:
     """Why the snapshot would give a record's queue offset again; None if it would not."""
-    following = known.tails.next_offset.get(queue, 0) if queue is not None else 0
+    following = tails.next_offset.get(queue, 0) if queue is not None else 0
     number = record.head.queue_offset
     if queue is None or number < following:
         return None
-    if record.physical_offset < known.removed.horizon(queue.topic):
+    if record.physical_offset < removed.horizon(queue.topic):
         return None
     return (
         f"the next offset of {queue.topic} {queue.queue_id} is {following} in it, the record at "

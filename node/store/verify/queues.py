@@ -10,18 +10,7 @@ from numpy.typing import NDArray
 
 from node.store import queues
 from node.store.log.segments import list_folder
-from node.store.verify.findings import (
-    ALIKE_MAX,
-    NO_QUEUE_FILES,
-    NO_TOPIC_FILES,
-    CheckedStore,
-    Finding,
-    Findings,
-    Severity,
-    Stretches,
-    is_within,
-    mended_by_recovery,
-)
+from node.store.verify import findings
 from protocol.derived.dispatch_request import DispatchRequests, is_lmq, lmq_batches, lmq_offsets
 from protocol.derived.file_layouts import UNIT_BYTES
 from protocol.errors import StoreDamaged
@@ -83,10 +72,10 @@ def _names(record: Record, queue: Queue, number: int) -> bool:
 class QueueCheck:
     """Compares units with records; `units` counts those on disk."""
 
-    def __init__(self, store: CheckedStore, findings: Findings) -> None:
+    def __init__(self, store: findings.CheckedStore, into: findings.Findings) -> None:
         self._store = store
-        self._findings = findings
-        self._lenient = mended_by_recovery(store.condition)
+        self._findings = into
+        self._lenient = findings.mended_by_recovery(store.condition)
         self.seen: dict[Queue, CheckedQueue] = {}
         self._all_missing = not store.folders
         self._has_light_queues = any(is_lmq(queue.topic) for queue in store.folders)
@@ -105,11 +94,13 @@ class QueueCheck:
         store = self._store
         for path in queues.list_strangers(store.root):
             detail = "is no part of a queue: a broker would not load this folder"
-            self._findings.add(Finding("error", "foreign_file", str(path), 0, detail))
+            self._findings.add(findings.Finding("error", "foreign_file", str(path), 0, detail))
         try:
             file_bytes = store.queue_file_bytes
         except StoreDamaged as damage:
-            self._findings.add(Finding("error", "wrong_length", damage.where, 0, damage.found))
+            self._findings.add(
+                findings.Finding("error", "wrong_length", damage.where, 0, damage.found)
+            )
             return
         for queue, folder in store.folders.items():
             problems = list_folder(folder, file_bytes).problems
@@ -127,7 +118,7 @@ class QueueCheck:
 
     def _add(
         self,
-        severity: Severity,
+        severity: findings.Severity,
         kind: str,
         place: _UnitPlace,
         detail: str,
@@ -140,21 +131,23 @@ class QueueCheck:
             position = number * UNIT_BYTES
             path = folder / offset_file_name(position - position % self._store.queue_file_bytes)
         where = str(path or folder)
-        finding = Finding(severity, kind, where, offset, detail, *queue, number, count)
+        finding = findings.Finding(severity, kind, where, offset, detail, *queue, number, count)
         self._findings.add(finding)
 
-    def ends(self, damaged: Stretches) -> None:
+    def ends(self, damaged: findings.Stretches) -> None:
         """Checks the first and the last unit of each queue against their records."""
         for queue, seen in self.seen.items():
             for number in sorted({seen.start, seen.end - 1}):
                 if seen.start <= number < seen.end:
                     self._check_one(queue, seen, number, damaged)
 
-    def _check_one(self, queue: Queue, seen: CheckedQueue, number: int, damaged: Stretches) -> None:
+    def _check_one(
+        self, queue: Queue, seen: CheckedQueue, number: int, damaged: findings.Stretches
+    ) -> None:
         log = self._store.log
         offset, size, code = seen.files.read(number, 1)[0].tolist()
         place = _UnitPlace(queue, number, offset)
-        if is_within(damaged, offset):
+        if findings.is_within(damaged, offset):
             return
         if not log.holds(offset, size):
             if offset >= log.min_offset:
@@ -169,7 +162,7 @@ class QueueCheck:
         levels = self._store.settings.delay_levels_ms
         if isinstance(found, Torn) and found.kind == "bad_crc":
             where = str(log.segment_at(offset).path)
-            self._findings.add(Finding("error", "bad_crc", where, offset, found.why))
+            self._findings.add(findings.Finding("error", "bad_crc", where, offset, found.why))
         elif not isinstance(found, Record):
             self._add("error", "unit_dangling", place, "no record stands there")
         elif not _names(found, queue, number) or (found.size, unit_tags_code(found, levels)) != (
@@ -227,7 +220,7 @@ class QueueCheck:
         for row in np.flatnonzero(found != expected).tolist():
             detail = f"is {tuple(found[row].tolist())}, should be {tuple(expected[row].tolist())}"
             place = _UnitPlace(queue, int(numbers[row]), int(offsets[row]))
-            severity: Severity = "error" if place.offset < vouched_end else "warning"
+            severity: findings.Severity = "error" if place.offset < vouched_end else "warning"
             self._add(severity, "unit_mismatch", place, detail)
 
     def _missing(
@@ -239,7 +232,7 @@ class QueueCheck:
             if not self._reported_missing:
                 where = str(self._store.root / CONSUME_QUEUE_DIR)
                 detail = "there are no queue files at all; a node makes them anew from the log"
-                self._findings.add(Finding("warning", "unit_missing", where, 0, detail))
+                self._findings.add(findings.Finding("warning", "unit_missing", where, 0, detail))
             self._reported_missing = True
             return
         if queue not in self._store.folders:
@@ -247,12 +240,14 @@ class QueueCheck:
             return
         starts = np.concatenate([[0], np.flatnonzero(np.diff(numbers) != 1) + 1])
         counts = np.diff(np.append(starts, len(numbers)))
-        for row, count in zip(starts[:ALIKE_MAX].tolist(), counts.tolist(), strict=False):
+        for row, count in zip(starts[: findings.ALIKE_MAX].tolist(), counts.tolist(), strict=False):
             place = _UnitPlace(queue, int(numbers[row]), int(offsets[row]))
-            severity = self._severity(self._has_file(queue, place.number))
+            seen = self.seen_of(queue)
+            has_file = seen is None or seen.files.first <= place.number < seen.files.capacity_end
+            severity = self._severity(has_file)
             detail = "no unit for a record"
             self._add(severity, "unit_missing", place, detail, count=count)
-        more = len(starts) - ALIKE_MAX
+        more = len(starts) - findings.ALIKE_MAX
         if more > 0:
             where = str(queues.queue_folder(self._store.root, queue))
             self._findings.count_more("unit_missing", where, more)
@@ -264,23 +259,18 @@ class QueueCheck:
         folder = queues.queue_folder(self._store.root, queue)
         if not any(one.topic == topic for one in self._store.folders):
             where = str(folder.parent)
-            finding = Finding(
-                severity, "unit_missing", where, first, NO_TOPIC_FILES, topic, count=count
+            finding = findings.Finding(
+                severity, "unit_missing", where, first, findings.NO_TOPIC_FILES, topic, count=count
             )
             self._findings.add(finding)
             return
         place = _UnitPlace(queue, int(numbers[0]), first)
-        self._add(severity, "unit_missing", place, NO_QUEUE_FILES, count=count)
+        self._add(severity, "unit_missing", place, findings.NO_QUEUE_FILES, count=count)
 
-    def _severity(self, has_file: bool) -> Severity:
+    def _severity(self, has_file: bool) -> findings.Severity:
         """Of missing units: a node's next start makes deleted files anew, and so do those after a
         crash; what a broker left is another matter."""
         return "warning" if self._store.condition.is_ours and not has_file else self._lenient
-
-    def _has_file(self, queue: Queue, number: int) -> bool:
-        """True if the file that would hold a unit is there."""
-        seen = self.seen_of(queue)
-        return seen is None or seen.files.first <= number < seen.files.capacity_end
 
     def folders(self, requests: DispatchRequests) -> None:
         """Reports queues that have records and no files. The records may be damaged: the first one
@@ -307,7 +297,7 @@ class QueueCheck:
         except UnicodeDecodeError:
             return  # damaged names, which only a deep check reads
 
-    def leftovers(self, damaged: Stretches) -> None:
+    def leftovers(self, damaged: findings.Stretches) -> None:
         """Reports units without a record, except those of damaged records."""
         log, all_vouched = self._store.log, self._vouched_end == queues.ANY_OFFSET
         for queue, seen in self.seen.items():
@@ -316,7 +306,7 @@ class QueueCheck:
                 if queues.is_filler(unit)[0]:
                     continue
                 offset, size, _ = unit[0].tolist()
-                if is_within(damaged, offset):
+                if findings.is_within(damaged, offset):
                     continue
                 is_beyond = offset + size > log.end
                 is_mended = is_beyond or (not all_vouched and number >= seen.vouched)

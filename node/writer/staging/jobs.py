@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from node.runtime import disk
 from node.runtime.shortage import refusal_for
 from node.store import staging_files as files
-from node.store.rebuilding import remove_unfinished
+from node.store.checkpoints import remove_unfinished
 from node.writer.staging.reading import check_part, position_in_log
 from node.writer.staging.stages import find_idle, first_to_go
 from protocol.errors import MqError, StoreDamaged

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from node.reader import service as reader_fetch
+from node.reader import answers as reader_fetch
 from node.runtime.state_page import STARTING
 from protocol.names import offset_file_name
 from tests.node.reader.test_service import Desk, Reply

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from node.reader import pull_desk
-from node.reader.answers import Answer, Pull, pull, pull_answer
-from node.reader.pull_desk import Held, PullDesk
+from node.reader.answers import Answer
+from node.reader.pull_desk import Held, Pull, PullDesk, pull, pull_answer
 from node.store.opening import RunningStore
 from node.store.query.filters import parse_tags
 from node.store.query.pull import PullRequest, TransferLimits
@@ -43,7 +43,6 @@ class Shop(NamedTuple):
         wanted = Pull(QUEUE, offset, request, 0)
         store = self.desk.store
         store.refresh()
-        self.desk.note_removals()
         self.desk.pull(b"p", 1, wanted, 1.0)
         found = self.answers.pop()
         expected = pull_answer(pull(store, wanted))
@@ -130,7 +129,7 @@ def test_what_is_kept_is_bounded(shop: Shop, monkeypatch: pytest.MonkeyPatch) ->
         shop.pull(first)
         shop.pull(first + 32)
     ahead = shop.desk._ahead
-    kept = [one for one in ahead._kept.values() if one is not None]
+    kept = [one for one in ahead._kept.values() if one.payload]
     assert 1 <= len(kept) < 8
     assert ahead._bytes == sum(len(one.payload) for one in kept) <= 300_000
     monkeypatch.setattr(pull_desk, "AHEAD_PLACES_MAX", 3)

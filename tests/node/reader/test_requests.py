@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.reader.answers import parse_get, parse_pull
+from node.reader.answers import parse_get
+from node.reader.pull_desk import parse_pull
 from node.runtime.settings import Settings
 from node.store.query.filters import TagFilter
 from node.store.query.pull import TransferLimits

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from node.reader.service import ReaderService, ReaderStats
+from node.reader.loop import ReaderService, ReaderStats
 from node.runtime.state_page import DAMAGED, RUNNING, STARTING
 from node.runtime.stats import SUM, Counts
 from node.runtime.stats_series import (
@@ -434,7 +434,7 @@ def test_any_request_is_answered_refused_or_held(
         header["topic"] = queues[topic % len(queues)]["topic"]
     before = len(fuzzed.sent)
     fuzzed.service.handle(Received(b"p", pack(header), None), fuzzed.now)
-    held = len(fuzzed.service.desk.holds)
+    held = fuzzed.service.desk.holds.count
     assert len(fuzzed.sent) - before == 1 - held
     fuzzed.service.desk.stop()
     assert len(fuzzed.sent) == before + 1 == fuzzed.counted(REQUESTS)
@@ -487,11 +487,11 @@ def spot(name: str, tagged: bool = False) -> Spot:
 
 def hold(reader: Desk, where: Spot, peer: bytes = b"p", **fields: Any) -> None:
     """Asks for the message at `where`, which cannot be read yet."""
-    held = len(reader.service.desk.holds)
+    held = reader.service.desk.holds.count
     topic, queue = where.queue
     place = {"topic": topic, "queue": queue, "offset": where.offset, "wait_ms": 10_000}
     reader.ask("pull", peer, **{**place, **fields})
-    assert len(reader.service.desk.holds) == held + 1, reader.sent[-1:]
+    assert reader.service.desk.holds.count == held + 1, reader.sent[-1:]
 
 
 @pytest.fixture
@@ -515,7 +515,7 @@ def test_a_held_pull_is_answered_when_its_queue_has_grown(waiting: tuple[Desk, S
     (reply,) = reader.sent
     assert reply.header["status"] == "FOUND"
     assert [record.physical_offset for record in reply.records] == [where.before]
-    assert len(reader.service.desk.holds) == 0
+    assert reader.service.desk.holds.count == 0
     # It waited because it was told to.
     assert (reader.counted(REQUESTS, op="pull"), reader.counted(DURATION)) == (1, 0)
 
@@ -639,7 +639,7 @@ def test_a_stream_is_answered_again_and_again_until_its_time_is_up(desk: OpenDes
     assert "more" not in last.header
     assert last.header["status"] == "OFFSET_OVERFLOW_ONE"
     assert last.header["next_begin_offset"] == rows[-1]["queueOffset"] + 1
-    assert len(reader.service.desk.holds) == 0
+    assert reader.service.desk.holds.count == 0
 
 
 @pytest.mark.parametrize("bound", [{"max_messages": 1}, {"max_bytes": 100}])
@@ -656,7 +656,7 @@ def test_a_stream_ends_where_one_answer_would_have(
     (reply,) = reader.sent
     assert len(reply.records) == 1
     assert "more" not in reply.header
-    assert len(reader.service.desk.holds) == 0
+    assert reader.service.desk.holds.count == 0
 
 
 def test_a_held_pull_is_answered_when_its_time_is_up(waiting: tuple[Desk, Spot]) -> None:
@@ -719,7 +719,7 @@ def test_a_peer_that_is_gone_is_sent_to_once(waiting: tuple[Desk, Spot]) -> None
     reader.gone.add(b"gone")
     reader.grow(where.after, where.queue)
     assert len(reader.sent) == 1
-    assert len(reader.service.desk.holds) == 0
+    assert reader.service.desk.holds.count == 0
 
 
 def test_a_pull_that_cannot_wait_is_answered_at_once(waiting: tuple[Desk, Spot]) -> None:
@@ -796,7 +796,7 @@ def test_a_filter_that_refuses_thousands_of_messages_lets_others_have_their_turn
         reader.service.desk.wake(set())
     assert looks >= 2
     assert held.next_offset == where.offset
-    assert len(reader.service.desk.holds) == 1
+    assert reader.service.desk.holds.count == 1
 
 
 # While a queue worker is behind

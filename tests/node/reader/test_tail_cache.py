@@ -90,7 +90,7 @@ def test_each_record_is_the_next_message_of_its_queue_if_its_unit_will_be(ground
         assert (taken.status, len(taken.records)) == (PullStatus.FOUND, 1)
         assert len(taken.records[0]) == message["storeSize"]
         assert taken.next_begin_offset == taken.max_offset == message["queueOffset"] + 1
-        assert ground.tail.end_of(queue) == message["queueOffset"] + 1
+        assert ground.tail.ends[queue] == message["queueOffset"] + 1
     assert ground.row > ground.first + 10
 
 
@@ -102,7 +102,7 @@ def test_several_messages_of_a_queue_come_at_once_within_the_pulls_limits(ground
     assert first is not None
     everything = ground.tail.take(queue, first, ALL)
     assert everything is not None
-    assert everything.next_begin_offset == ground.tail.end_of(queue)
+    assert everything.next_begin_offset == ground.tail.ends[queue]
     one = ground.tail.take(queue, first, PullRequest(max_messages=1))
     assert one is not None
     assert one.records == everything.records[:1]

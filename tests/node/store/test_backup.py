@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from node.runtime.settings import Settings
-from node.store.backup import source as source_module
+from node.store.backup import backup as source_module
 from node.store.backup.backup import BackupReport
 from node.store.backup.backup import backup as back_up
 from node.store.backup.folder import load_manifest, save_manifest, state_dir

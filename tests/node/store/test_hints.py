@@ -24,7 +24,7 @@ def test_the_hints_of_damaged_records_name_the_store_and_deep(tmp_path: Path) ->
         topic, queue_id = queue_of(record)
         queue = store.queue(topic, queue_id)
         assert queue is not None
-        from node.store.query.verified_read import record_of
+        from node.store.query.pull import record_of
 
         unit = queue.unit(record.head.queue_offset)
         assert unit is not None

@@ -16,8 +16,7 @@ from node.store.log.reader import Damage, columns_past_damage
 from node.store.opening import StoppedStore, open_store
 from node.store.query.filters import parse_tags
 from node.store.query.look_up import FindRequest, find, offset_by_time
-from node.store.query.pull import PulledRecords, PullRequest, get_message
-from node.store.query.verified_read import record_of
+from node.store.query.pull import PulledRecords, PullRequest, get_message, record_of
 from node.store.repair.plan import plan_repair
 from node.store.verify.verify import verify
 from node.writer.recovery import examine
@@ -154,9 +153,10 @@ def feed(_store: StoppedStore, case: Case) -> None:
     for _ in worker.columns(limits.min_offset, limits.readable):
         pass
     worker.close()
-    assert worker.damage is None or worker.damage.position == case.record.physical_offset
-    if worker.damage is not None:
-        raise StoreDamaged(str(worker.path_at(worker.damage.position)), worker.damage.position, "")
+    stopped = worker.log.stopped
+    assert stopped is None or stopped.position == case.record.physical_offset
+    if stopped is not None:
+        raise StoreDamaged(str(worker.path_at(stopped.position)), stopped.position, "")
 
 
 WAYS: list[Callable[[StoppedStore, Case], object]] = [
@@ -225,7 +225,7 @@ def test_a_unit_that_names_another_message_is_the_units_damage(golden_copy: GetS
         reader = store.queue(*queue)
         assert reader is not None
         other = reader.units(number + 1, 1).tobytes()
-        path, position = reader.place(number)
+        path, position = reader.files.place(number)
     patch(path, position, other)
     with open_store(root) as store:
         reader = store.queue(*queue)
@@ -248,7 +248,7 @@ def test_a_unit_that_names_no_place_of_the_log_is_not_stepped_over(golden_copy: 
         queue, number, record = next(_candidates(store))
         reader = store.queue(*queue)
         assert reader is not None
-        path, position = reader.place(number)
+        path, position = reader.files.place(number)
         across = store.log.segment_bytes - record.physical_offset % store.log.segment_bytes + 1
         assert record.physical_offset + across < store.log.end
     # A broker steps over it, and over all units of that segment behind it.

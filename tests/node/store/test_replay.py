@@ -211,4 +211,4 @@ def test_where_the_walk_begins_depends_on_who_vouches_for_what(golden: GetStore)
         assert walk_start(log, ours, some, 4_194_304) == 4_500_000
         short = ours._replace(tails=Tails(9, {Queue("b", 0): 8}))
         assert walk_start(log, short, some, 4_194_304) == log.min_offset
-        assert derive_units(log, log.end, some.__getitem__, 200, ()) == {}
+        assert derive_units(log, log.end, some, 200, ()) == {}

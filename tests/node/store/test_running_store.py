@@ -15,7 +15,7 @@ from node.runtime.state_page import LogPage, WorkerPage, page_path, queue_slot, 
 from node.store import opening
 from node.store.file_cache import OpenFiles
 from node.store.indexes import IndexFolder
-from node.store.opening import IndexNames, RunningStore, open_store
+from node.store.opening import RunningStore, open_store
 from node.store.query.pull import PullRequest, PullStatus, get_message
 from protocol.derived.file_layouts import IndexGeometry
 from protocol.errors import NotFound, StoreDamaged
@@ -282,18 +282,17 @@ def test_index_files_are_listed_again_only_when_their_folder_has_changed(
         return listed()
 
     monkeypatch.setattr(index, "names", counted)
-    names = IndexNames(index)
     for number in (1, 2):  # changed just now: its time may not tell the next change
-        assert names.names() == ["20260101000000000"]
+        assert index.live_names() == ["20260101000000000"]
         assert len(listings) == number
     os.utime(folder, (1, 1))
     for _ in range(3):
-        assert names.names() == ["20260101000000000"]
+        assert index.live_names() == ["20260101000000000"]
     assert len(listings) == 3
     (folder / "20260101000000001").write_bytes(b"x")
-    assert names.names() == ["20260101000000000", "20260101000000001"]
+    assert index.live_names() == ["20260101000000000", "20260101000000001"]
     shutil.rmtree(folder)
-    assert names.names() == []
+    assert index.live_names() == []
 
 
 def test_index_files_that_are_deleted_one_by_one_hide_none_of_those_that_stay(
@@ -315,7 +314,7 @@ def test_index_files_that_are_deleted_one_by_one_hide_none_of_those_that_stay(
         return names
 
     monkeypatch.setattr(index, "names", listed_then_deleted)
-    assert IndexNames(index).files()[-1].name == paths[3].name
+    assert index.live_files()[-1].name == paths[3].name
     monkeypatch.setattr(index, "names", lambda: [paths[0].name])
     with pytest.raises(StoreDamaged, match=paths[0].name):
-        IndexNames(index).files()
+        index.live_files()

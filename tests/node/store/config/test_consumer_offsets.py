@@ -55,14 +55,14 @@ def test_a_place_is_saved_within_a_second_and_no_more_often(tmp_path: Path) -> N
     with opened(tmp_path) as table:
         table.commit("orders", "billing", {0: 1})
         table.turn(100.0)
-        while table._file._saving is not None and not table._file._saving.done():
+        while table._saving is not None and not table._saving.done():
             pass
         assert stored(tmp_path)["offsetTable"] == {"orders@billing": {"0": 1}}
         table.commit("orders", "billing", {0: 2})
         table.turn(100.5)
         assert stored(tmp_path)["offsetTable"] == {"orders@billing": {"0": 1}}
         table.turn(101.1)
-        while table._file._saving is not None and not table._file._saving.done():
+        while table._saving is not None and not table._saving.done():
             pass
         assert stored(tmp_path)["offsetTable"] == {"orders@billing": {"0": 2}}
         assert (tmp_path / f"{CONSUMER_OFFSETS_FILE}.bak").exists()
@@ -174,8 +174,8 @@ def test_a_full_disk_costs_a_later_save_and_nothing_else(
             patch.setattr("node.store.config.config_table.disk.write_with_backup", full)
             table.commit("orders", "g", {0: 3})
             table.turn(0.0)
-            assert table._file._saving is not None
-            table._file._saving.exception()
+            assert table._saving is not None
+            table._saving.exception()
             table.turn(0.1)
         assert table.get("orders", "g") == {0: 3}
     assert stored(tmp_path)["offsetTable"] == {"orders@g": {"0": 3}}
