@@ -1,13 +1,14 @@
-"""`keelog help` and `keelog cheat`: the command line explains itself.
+"""`keelog help`, `cheat` and `completion`: the command line explains itself.
 
 `help` explains a command, or something that many commands share. `cheat` shows the examples of all
-`--help` texts, by subject.
+`--help` texts, by subject. `completion` prints what a shell needs to complete commands and topics.
 """
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import click
+from click.shell_completion import get_completion_class
 
 from keelog.cli.failures import OK
 from keelog.cli.options import CliCommand, command, version
@@ -64,6 +65,7 @@ keelog context use NAME    the context in use
 `keelog bench …` starts one of its own unless it has --node.
 """,
 }
+SHELLS = ("bash", "zsh", "fish")
 MQADMIN = """\
 # RocketMQ's own mqadmin, at a node that is its own name server
 keelog serve ./store --remoting 127.0.0.1:10911
@@ -180,3 +182,27 @@ def _leaves(name: str) -> Iterator[tuple[str, CliCommand]]:
             one = found.get_command(context, below)
             assert isinstance(one, CliCommand), f"{name} {below}"
             yield f"{name} {below}", one
+
+
+@command("completion")
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion_(shell: str) -> int:
+    """Prints the completion script of a shell. Topics are completed from the node, if it runs.
+
+    Put it where the shell looks: for bash `eval "$(keelog completion bash)"` in ~/.bashrc, for zsh
+    the same with zsh in ~/.zshrc, behind compinit, for fish the file
+    ~/.config/fish/completions/keelog.fish.
+
+    Example: keelog completion bash
+
+    Example: keelog completion fish > keelog.fish
+    """
+    # Imported here: it imports this module.
+    from keelog.cli.main import cli
+
+    kind = get_completion_class(shell)
+    assert kind is not None, "click knows the three"
+    script = kind(cli, {}, "keelog", "_KEELOG_COMPLETE").source()
+    # click's script for fish splits at each comma, and so loses the rest of a description.
+    click.echo(script.replace('string split ","', 'string split --max 1 ","'))
+    return OK

@@ -45,7 +45,7 @@ COMMANDS = {
     "demo": Lazy("demo.command", "Shows a node at work on real messages."),
     "config": Lazy("config", "Shows, checks, writes and imports settings."),
     "context": Lazy("node.context", "Gives nodes names."),
-    "completion": Lazy("completion", "Prints a shell's completion."),
+    "completion": Lazy("help", "Prints a shell's completion."),
     "cheat": Lazy("help", "Prints commands to paste, by subject."),
     "help": Lazy("help", "Explains a command, or exit codes and places."),
 }

@@ -10,9 +10,8 @@ from typing import Any, TypeVar
 
 import click
 
-from keelog.cli import suggestions
 from keelog.cli.contexts import NODE_VARIABLE, node_callback
-from keelog.cli.failures import NoCommand
+from keelog.cli.failures import MEANT_COMMANDS, NoCommand, meant
 from keelog.cli.output import FORMATS, Output, forbid_colour
 from keelog.cli.settings import STORE, Given, all_given
 from keelog.progress import CommandProgress
@@ -182,8 +181,8 @@ class CliGroup(_WithExamples, click.Group):
         if name.startswith("-") or ctx.resilient_parsing or self.get_command(ctx, name):
             return super().resolve_command(ctx, args)
         known = self.list_commands(ctx)
-        meant = suggestions.COMMANDS.get(name)
-        near = [meant] if meant in known else difflib.get_close_matches(name, known, n=1)
+        wanted = meant(MEANT_COMMANDS, name)
+        near = [wanted] if wanted in known else difflib.get_close_matches(name, known, n=1)
         raise NoCommand(name, " ".join([ctx.command_path, *near, "--help"]), ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keelog.cli.completion import SHELLS
+from keelog.cli.help import SHELLS
 from keelog.cli.main import COMMANDS, cli, run
 from tests.support.node import RunningNode, wait_until
 from tests.support.shell import Shell

@@ -22,7 +22,7 @@ import click
 
 import keelog
 from keelog.cli import shapes
-from keelog.cli.completion import complete_topics
+from keelog.cli.contexts import complete_topics
 from keelog.cli.failures import BadValue, doing, ending_in_order
 from keelog.cli.messages.reading import (
     BoundedReader,

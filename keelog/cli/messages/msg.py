@@ -6,7 +6,7 @@ import click
 
 import keelog
 from keelog.cli import shapes
-from keelog.cli.completion import complete_topics
+from keelog.cli.contexts import complete_topics
 from keelog.cli.failures import doing
 from keelog.cli.messages.selectors import TIMES, time
 from keelog.cli.options import CliGroup, node_option, output_options

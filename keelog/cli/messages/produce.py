@@ -22,7 +22,7 @@ import click
 import msgspec
 
 import keelog
-from keelog.cli.completion import complete_topics
+from keelog.cli.contexts import complete_topics
 from keelog.cli.failures import OK, Partial, doing, needing_pyarrow
 from keelog.cli.messages.selectors import duration, time_ahead
 from keelog.cli.options import command, format_option, node_option, progress_option

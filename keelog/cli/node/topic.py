@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 import keelog
-from keelog.cli.completion import complete_topics
+from keelog.cli.contexts import complete_topics
 from keelog.cli.failures import OK, BadValue, doing
 from keelog.cli.messages.selectors import parse_place
 from keelog.cli.options import CliGroup, node_option, output_options
