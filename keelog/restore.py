@@ -1,14 +1,17 @@
-"""Restores a backup into a new directory: a store of its own, as after a clean stop.
+"""Makes a store whole: restores a backup into a new directory, or repairs a damaged store.
 
-All is built in `restore.building` within the directory and moved to its place at the end, the log
-last; until then the directory is not a store. A restore that was killed is run again, from the
-beginning.
+A restored store is one of its own, as after a clean stop. All is built in `restore.building` within
+the directory and moved to its place at the end, the log last; until then the directory is not a
+store. A restore that was killed is run again, from the beginning. A repair goes from plan to check:
+the log's part, then the derived files', under the store's lock.
 """
 
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import NamedTuple
 
+from keelog import text
 from node.runtime import disk
 from node.runtime.locks import StoreLock
 from node.runtime.settings import Settings
@@ -29,9 +32,13 @@ from node.store.backup.folder import (
     segment_path,
     state_dir,
 )
-from node.store.condition import INDEX_WORKER
+from node.store.condition import INDEX_WORKER, check_is_store
+from node.store.repair.plan import Plan, derived_steps, plan_repair
+from node.store.repair.steps import REWRITE_CHECKPOINT, FileStep
+from node.store.verify.verify import VerifyReport, verify
 from node.writer.broker_checkpoint import BrokerCheckpoint
 from node.writer.recovery import TailNotes
+from node.writer.repair import move_strangers, repair_log, rewrite_checkpoint
 from protocol.errors import BackupRefused, BadRequest
 from protocol.names import (
     CHECKPOINT_FILE,
@@ -43,7 +50,7 @@ from protocol.names import (
     LOCK_FILE,
 )
 from protocol.record.columns import RecordColumns
-from workers.rebuild import rebuild_locked
+from workers.rebuild import rebuild_damaged, rebuild_locked
 
 BUILDING_DIR = "restore.building"
 _MOVED = {
@@ -237,3 +244,36 @@ def _publish(building: Path, store_id: str) -> None:
         disk.sync_dir(root)
     disk.remove_dir(building)
     disk.sync_dir(root)
+
+
+class Repaired(NamedTuple):
+    """The steps that were taken, and what `verify` says of the store now."""
+
+    plan: Plan
+    report: VerifyReport
+
+
+def repair(root: Path, settings: Settings, progress: text.Advance | None = None) -> Repaired:
+    """Plans, and does it; `progress` gets bytes of the log.
+
+    Raises StoreLocked, NotAStore, StorePermission, StoreDamaged for what cannot be mended, OSError.
+    Killed in the middle it is run again, with the same end.
+    """
+    check_is_store(root, strict=False)
+    root = root.resolve()
+    lock = StoreLock.acquire(root)
+    try:
+        plan = plan_repair(root, settings, progress)
+        if not plan.rows():
+            return Repaired(plan, verify(root, settings=settings))
+        repair_log(root, plan.log, settings)
+        derived = derived_steps(root, verify(root, True, progress, settings))
+        plan = replace(plan, derived=derived)
+        move_strangers(root, derived)
+        rebuild_damaged(root, derived, settings)
+        for step in derived:
+            if isinstance(step, FileStep) and step.action == REWRITE_CHECKPOINT:
+                rewrite_checkpoint(root, step, plan.log)
+        return Repaired(plan, verify(root, True, progress, settings))
+    finally:
+        lock.release()

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from keelog.pipeline.errors import CorruptRecord
-from keelog.progress import Advance
+from keelog.text import Advance
 from node.runtime.disk import rename, sync_dir, sync_file
 from node.store.file_cache import see_all_damage
 from node.store.log.reader import Damage, columns_past_damage

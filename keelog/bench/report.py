@@ -14,8 +14,7 @@ from keelog.bench.results import Result, Second, Summary
 from keelog.bench.running import LoadListener
 from keelog.pipeline.report import page as frame
 from keelog.pipeline.report import section, table
-from keelog.progress import status_line
-from keelog.text import ms_text
+from keelog.text import ms_text, status_line
 from protocol.errors import RefusedError
 from protocol.human_text import count_text, number_text, size_text
 

@@ -14,7 +14,7 @@ from keelog.cli.contexts import NODE_VARIABLE, node_callback
 from keelog.cli.failures import MEANT_COMMANDS, NoCommand, meant
 from keelog.cli.output import FORMATS, Output, forbid_colour
 from keelog.cli.settings import STORE, Given, all_given
-from keelog.progress import CommandProgress
+from keelog.text import CommandProgress
 from protocol.addresses import DEFAULT_NODE
 from protocol.errors import BadRequest
 from protocol.human_text import bytes_of

@@ -15,7 +15,7 @@ from keelog.cli.failures import doing
 from keelog.cli.options import CliGroup, Function, output_options, settings_options
 from keelog.cli.output import Output, say
 from keelog.cli.store import options
-from keelog.cli.store.check import show_findings
+from keelog.cli.store.group import show_findings
 from keelog.pipeline.options import parse_options
 from keelog.pipeline.session import check_engine, check_pyspark
 from keelog.pipeline.stores.access import check_can_make, check_can_write

@@ -9,8 +9,7 @@ import pytest
 
 from keelog.cli.main import run
 from keelog.cli.messages.produce import input_meter
-from keelog.progress import CommandProgress, progress_line, status_line
-from keelog.text import duration_text, size_text
+from keelog.text import CommandProgress, duration_text, progress_line, size_text, status_line
 from tests.cli.tree import leaves
 from tests.support.golden import GetStore
 
@@ -243,7 +242,7 @@ def test_long_commands_tell_while_they_walk_and_the_data_stays_the_same(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("keelog.progress.LINE_EVERY_S", 0.0)
+    monkeypatch.setattr("keelog.text.LINE_EVERY_S", 0.0)
     store = str(golden_copy("small-clean"))
 
     def talk(*words: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from keelog.progress import phases
+from keelog.text import phases
 
 
 class Found(Protocol):

@@ -35,7 +35,7 @@ from keelog.cli.messages.selectors import StartPoint, parse_range
 from keelog.cli.options import command, node_option, output_options, progress_option
 from keelog.cli.output import Output, say
 from keelog.client.subscription import Cursor
-from keelog.progress import CommandProgress
+from keelog.text import CommandProgress
 from protocol.errors import BusyError, TopicRemoved
 from protocol.human_text import printable
 from protocol.record.codec import Record

@@ -29,8 +29,7 @@ from keelog.cli.options import command, format_option, node_option, progress_opt
 from keelog.cli.output import Output, say
 from keelog.cli.shapes import MESSAGE, receipt_shape
 from keelog.pipeline.errors import few
-from keelog.progress import CommandProgress
-from keelog.text import counted, duration_text
+from keelog.text import CommandProgress, counted, duration_text
 from protocol.errors import BadRequest, IllegalMessage, MqError
 from protocol.names import is_reserved_topic
 from protocol.record.codec import (

@@ -18,7 +18,7 @@ from keelog.cli.messages.selectors import StartPoint
 from keelog.cli.output import say
 from keelog.cli.shapes import DamagedPlaces
 from keelog.client.subscription import BEHIND_ANY
-from keelog.progress import Advance
+from keelog.text import Advance
 from protocol.errors import BusyError, CorruptError, MqError, NotFound, TopicRemoved, UnknownTopic
 
 _CATCH_UP_S = 5.0

@@ -25,8 +25,8 @@ from keelog.cli.shapes import (
 from keelog.cli.store.options import exit_code, export_of, export_parquet, shown, summary
 from keelog.pipeline.errors import CorruptRecord, log
 from keelog.pipeline.options import ExportOptions
-from keelog.progress import CommandProgress
 from keelog.sqlite_export import SqliteResult, sqlite_file, whole_file
+from keelog.text import CommandProgress
 from protocol.errors import BadRequest, BodyUnreadable
 from protocol.record.codec import Record
 

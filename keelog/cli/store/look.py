@@ -17,7 +17,7 @@ from keelog.cli.messages.selectors import TIMES, time
 from keelog.cli.options import command, output_options, progress_option, settings_options, size
 from keelog.cli.output import Output, say
 from keelog.cli.store.options import directory, opened
-from keelog.progress import Advance, CommandProgress
+from keelog.text import Advance, CommandProgress
 from node.runtime.settings import load_settings
 from node.store.indexes import END_OF_TIME, MAX_MESSAGES_BATCH
 from node.store.log.reader import Damage, columns_past_damage

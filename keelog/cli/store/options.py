@@ -14,7 +14,7 @@ from keelog.cli.failures import DAMAGED, OK, BadValue, doing, needing_pyarrow
 from keelog.cli.messages.selectors import time
 from keelog.cli.options import Function, options, size
 from keelog.pipeline.options import SETTING_PREFIX, ExportOptions
-from keelog.progress import CommandProgress
+from keelog.text import CommandProgress
 from node.runtime.settings import load_settings
 from node.store.opening import StoppedStore, open_store
 from protocol.addresses import without_credentials

@@ -31,7 +31,7 @@ from typing import Any
 
 import psutil
 
-from keelog.progress import phases
+from keelog.text import phases
 from tests.soak.campaign.drive import FOLDERS, Work, drive, make_work
 from tests.soak.campaign.life import KINDS, NEEDS_A_SMALL_DISK
 from tests.soak.campaign.results import Results, Round, table

@@ -17,7 +17,7 @@ import random
 import sys
 from pathlib import Path
 
-from keelog.progress import phases
+from keelog.text import phases
 from scripts.rivals.rocketmq import missing
 from tests.soak.clients.history import Figures, History, shown
 from tests.soak.clients.servers import KilledBroker, KilledKeelog, KilledServer

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from keelog.progress import phases
+from keelog.text import phases
 from node.store.opening import StoppedStore, open_store
 from protocol.names import HALF_TOPIC
 from protocol.record.codec import Record
