@@ -10,7 +10,6 @@ from typing import NamedTuple
 import click
 from click.shell_completion import get_completion_class
 
-from keelog.cli.failures import OK
 from keelog.cli.options import CliCommand, command, version
 
 TOPICS = {
@@ -79,7 +78,7 @@ mqadmin queryMsgByKey -n 127.0.0.1:10911 -t orders -k order-17"""
 
 @command("help")
 @click.argument("words", nargs=-1, metavar="[COMMAND... | TOPIC]")
-def help_(words: tuple[str, ...]) -> int:
+def help_(words: tuple[str, ...]) -> None:
     """Prints the help of a command, or explains a topic: exit-codes, formats, places, node.
 
     Example: keelog help exit-codes
@@ -88,7 +87,7 @@ def help_(words: tuple[str, ...]) -> int:
     """
     if len(words) == 1 and words[0] in TOPICS:
         click.echo(TOPICS[words[0]], nl=False)
-        return OK
+        return
     # Imported here: it imports this module.
     from keelog.cli.main import cli
 
@@ -103,17 +102,15 @@ def help_(words: tuple[str, ...]) -> int:
             )
         context = click.Context(found, info_name=word, parent=context)
     click.echo(context.get_help())
-    return OK
 
 
 @command("version")
-def version_() -> int:
+def version_() -> None:
     """Prints the version, as --version does.
 
     Example: keelog version
     """
     click.echo(f"keelog {version()}")
-    return OK
 
 
 class Subject(NamedTuple):
@@ -143,7 +140,7 @@ SUBJECTS = {
 
 @command("cheat")
 @click.argument("subject", required=False, metavar="[SUBJECT]", type=click.Choice(list(SUBJECTS)))
-def cheat_(subject: str | None) -> int:
+def cheat_(subject: str | None) -> None:
     """Prints commands to paste, by subject; without a subject it lists the subjects.
 
     They are the examples of the commands' --help.
@@ -156,7 +153,7 @@ def cheat_(subject: str | None) -> int:
         width = max(map(len, SUBJECTS))
         for name, entry in SUBJECTS.items():
             click.echo(f"keelog cheat {name.ljust(width)}  {entry.what}")
-        return OK
+        return
     others = SUBJECTS[subject].others
     blocks = [others] if others else []
     blocks += [
@@ -165,7 +162,6 @@ def cheat_(subject: str | None) -> int:
         for path, one in _leaves(name)
     ]
     click.echo("\n\n".join(blocks))
-    return OK
 
 
 def _leaves(name: str) -> Iterator[tuple[str, CliCommand]]:
@@ -186,7 +182,7 @@ def _leaves(name: str) -> Iterator[tuple[str, CliCommand]]:
 
 @command("completion")
 @click.argument("shell", type=click.Choice(SHELLS))
-def completion_(shell: str) -> int:
+def completion_(shell: str) -> None:
     """Prints the completion script of a shell. Topics are completed from the node, if it runs.
 
     Put it where the shell looks: for bash `eval "$(keelog completion bash)"` in ~/.bashrc, for zsh
@@ -205,4 +201,3 @@ def completion_(shell: str) -> int:
     script = kind(cli, {}, "keelog", "_KEELOG_COMPLETE").source()
     # click's script for fish splits at each comma, and so loses the rest of a description.
     click.echo(script.replace('string split ","', 'string split --max 1 ","'))
-    return OK

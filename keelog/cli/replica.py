@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from keelog.cli.failures import OK, doing
+from keelog.cli.failures import doing
 from keelog.cli.options import CliGroup, output_options, settings_options
 from keelog.cli.output import Output
 from keelog.cli.store.options import directory
@@ -29,7 +29,7 @@ def replica() -> None:
 @click.option("--force", is_flag=True, help="Although the master still runs.")
 @settings_options
 @output_options
-def promote(path: Path, force: bool, output: Output, pairs: tuple[str, ...]) -> int:
+def promote(path: Path, force: bool, output: Output, pairs: tuple[str, ...]) -> None:
     """Makes a master of a replica, whose node has stopped.
 
     It says how much of the master's log is missing, as far as that is known. It refuses when the
@@ -49,14 +49,13 @@ def promote(path: Path, force: bool, output: Output, pairs: tuple[str, ...]) -> 
         )
     )
     output.document(done._asdict(), table=[done._asdict()], title=title)
-    return OK
 
 
 @replica.command("demote")
 @directory
 @click.option("--follow", required=True, metavar="HOST:PORT", help="The master that it follows.")
 @output_options
-def demote(path: Path, follow: str, output: Output) -> int:
+def demote(path: Path, follow: str, output: Output) -> None:
     """Makes a replica of a master, whose node has stopped.
 
     Nothing is cut: the next start compares the end of the log with the new master's.
@@ -68,7 +67,6 @@ def demote(path: Path, follow: str, output: Output) -> int:
         done = demote_store(path, follow)
     title = f"{path} is a replica now: keelog serve {path} --follow {follow}"
     output.document(done._asdict(), table=[done._asdict()], title=title)
-    return OK
 
 
 @replica.command("rewind")
@@ -78,7 +76,7 @@ def demote(path: Path, follow: str, output: Output) -> int:
 @click.option("--apply", is_flag=True, help="Does it. Without it nothing is changed.")
 @settings_options
 @output_options
-def rewind(path: Path, offset: int, apply: bool, output: Output, pairs: tuple[str, ...]) -> int:
+def rewind(path: Path, offset: int, apply: bool, output: Output, pairs: tuple[str, ...]) -> None:
     """Shows what a cut of the log at OFFSET takes away, and does it with --apply.
 
     All that is cut is kept in keelog/quarantine/. Queues and index follow at the next start.
@@ -94,4 +92,3 @@ def rewind(path: Path, offset: int, apply: bool, output: Output, pairs: tuple[st
     if done.offset < done.acknowledged:
         title += f"; {done.acknowledged} was acknowledged to a master"
     output.document(done._asdict(), table=[done._asdict()], title=title)
-    return OK

@@ -17,7 +17,7 @@ from keelog.bench.running import node_for
 from keelog.bench.workload import Workload
 from keelog.cli.demo.spark import INSTALL, is_spark_there, spark_topics
 from keelog.cli.demo.store import Input, find_store, outgoing, read_store, same
-from keelog.cli.failures import OK, doing, ending_in_order
+from keelog.cli.failures import doing, ending_in_order
 from keelog.cli.messages.reading import BoundedReader, ConsumeChoice
 from keelog.cli.messages.selectors import StartPoint
 from keelog.cli.node.state import show_status
@@ -77,7 +77,9 @@ class DemoSummary:
     help="Ends with a Spark job's figures of the store; default: for people, where Spark is.",
 )  # fmt: skip
 @output_options
-def demo(sources: Sequence[str], directory: Path | None, spark: bool | None, output: Output) -> int:
+def demo(
+    sources: Sequence[str], directory: Path | None, spark: bool | None, output: Output
+) -> None:
     """Sends a broker's messages through a new node, and compares what comes back.
 
     Starts a node, sends every message that a client may send, pulls all of them back, looks some
@@ -123,7 +125,6 @@ def demo(sources: Sequence[str], directory: Path | None, spark: bool | None, out
         f"  echo hello | {program} produce orders --tags paid --key o-17\n"
         f"  {program} consume orders -o -3 -e\n  {program} bench send --duration 5s"
     )
-    return OK
 
 
 def _show_spark(store: str, is_asked_for: bool, output: Output) -> None:

@@ -237,7 +237,7 @@ def store(**options: Any) -> int:
     help="As 10%: exit code 7 when rate, p50, p99 or CPU got worse by more.",
 )  # fmt: skip
 @output_options
-def compare(before: Path, after: Path, max_regression: str | None, output: Output) -> int:
+def compare(before: Path, after: Path, max_regression: str | None, output: Output) -> None:
     """Compares two results of --json: ratio and verdict for each figure.
 
     Ratios within 5 % are called the same: two runs of one program differ by as much.
@@ -258,7 +258,6 @@ def compare(before: Path, after: Path, max_regression: str | None, output: Outpu
     worse = [] if share is None else regressions(found, first.main, share)
     if worse:
         raise Partial("; ".join(worse), "keelog bench compare  without --max-regression")
-    return OK
 
 
 def _read_result(path: Path) -> "Result":

@@ -76,7 +76,7 @@ def _ask_health(node: str) -> dict[str, Any]:
 @command("status")
 @node_option
 @output_options
-def status(node: str, output: Output) -> int:
+def status(node: str, output: Output) -> None:
     """Shows the processes with their offsets and lag, the log and the disk.
 
     The writer's offset is the end of the log, its lag what is not flushed yet; the others'
@@ -88,7 +88,6 @@ def status(node: str, output: Output) -> int:
     """
     with doing(f"cannot ask the node at {node} for its status"), keelog.connect(node) as client:
         show_status(client, output)
-    return OK
 
 
 def show_status(client: keelog.Client, output: Output) -> None:
@@ -281,7 +280,7 @@ def _table(processes: Iterable[dict[str, Any]], wide: bool) -> list[dict[str, An
 )
 @node_option
 @output_options
-def diag(store: Path | None, out: Path, log_file: Path | None, node: str, output: Output) -> int:
+def diag(store: Path | None, out: Path, log_file: Path | None, node: str, output: Output) -> None:
     """Gathers versions, settings, status, metrics, the files' names and sizes, and the machine.
 
     No message goes in, nor its key, tag or properties, and no credential; topics go in. Name the
@@ -305,4 +304,3 @@ def diag(store: Path | None, out: Path, log_file: Path | None, node: str, output
     rows = [{"file": name, "bytes": len(data)} for name, data in bundle.files.items()]
     problems = "".join(f"\nmissing: {problem}" for problem in bundle.problems)
     output.document(document, table=rows, title=f"{out}{problems}\n")
-    return OK

@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 import keelog
-from keelog.cli.failures import OK, doing
+from keelog.cli.failures import doing
 from keelog.cli.options import command, node_option, output_options
 from keelog.cli.output import Output, cut
 from keelog.text import aligned, disk_text, duration_text, size_text, widths_of
@@ -66,7 +66,7 @@ GROUPS_SHOWN_MAX = 10
     help="What the processes are sorted by.",
 )
 @output_options
-def top(node: str, once: bool, interval: float, sort: str, output: Output) -> int:
+def top(node: str, once: bool, interval: float, sort: str, output: Output) -> None:
     """Shows what a node does: messages and bytes a second, times of requests, lag, processes.
 
     On a terminal one screen, on which s sorts by the next column and q ends; elsewhere the same
@@ -86,7 +86,7 @@ def top(node: str, once: bool, interval: float, sort: str, output: Output) -> in
         is_live = output.is_terminal and output.format == "table" and not once
         if is_live and os.environ.get("TERM") != "dumb":
             Screen(partial(look, SCREEN_WAITS_S), node, interval, sort).run()
-            return OK
+            return
         for shown in _looks(look, interval, sort):
             if output.format == "table":
                 output.text("\n".join([*lines(shown, sort), "", ""]))
@@ -95,7 +95,6 @@ def top(node: str, once: bool, interval: float, sort: str, output: Output) -> in
                 output.document(shown, table=_rows(shown))
             if once:
                 break
-    return OK
 
 
 def _looks(look: Callable[[], Fields], interval: float, sort: str) -> Iterator[Fields]:
