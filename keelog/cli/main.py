@@ -42,7 +42,7 @@ COMMANDS = {
     "spark": Lazy("spark", "Runs Spark jobs on a store directory."),
     "bench": Lazy("node.bench", "Measures a node under load."),
     "diag": Lazy("node.state", "Gathers what helps to find out what is wrong."),
-    "demo": Lazy("demo.command", "Shows a node at work on real messages."),
+    "demo": Lazy("demo", "Shows a node at work on real messages."),
     "config": Lazy("config", "Shows, checks, writes and imports settings."),
     "context": Lazy("config", "Gives nodes names."),
     "completion": Lazy("help", "Prints a shell's completion."),
