@@ -15,12 +15,7 @@ import click
 
 from keelog.cli import contexts, settings
 from keelog.cli.failures import doing
-from keelog.cli.options import (
-    CliGroup,
-    node_option,
-    output_options,
-    settings_given_options,
-)
+from keelog.cli.options import CliGroup, node_option, output_options, settings_given_options
 from keelog.cli.output import Output
 from node.runtime.settings import changed, snake_case
 from protocol.addresses import DEFAULT_NODE, with_scheme, without_credentials

@@ -338,3 +338,11 @@ def _settings(
         callback=convert,
         help="Changes a setting, as -X store.flush_disk_type=SYNC_FLUSH.",
     )(function)
+
+
+node_options = options(node_option, output_options)
+"""Of a command that asks a node."""
+store_options = options(settings_options, output_options)
+"""Of a command on a store."""
+walk_options = options(settings_options, progress_option, output_options)
+"""Of a command on a store that may take long."""

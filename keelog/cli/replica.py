@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from keelog.cli.failures import doing
-from keelog.cli.options import CliGroup, output_options, settings_options
+from keelog.cli.options import CliGroup, output_options, store_options
 from keelog.cli.output import Output
 from keelog.cli.store.options import directory
 from keelog.replication.roles import demote as demote_store
@@ -27,8 +27,7 @@ def replica() -> None:
 @replica.command("promote")
 @directory
 @click.option("--force", is_flag=True, help="Although the master still runs.")
-@settings_options
-@output_options
+@store_options
 def promote(path: Path, force: bool, output: Output, pairs: tuple[str, ...]) -> None:
     """Makes a master of a replica, whose node has stopped.
 
@@ -74,8 +73,7 @@ def demote(path: Path, follow: str, output: Output) -> None:
 @click.option("--to", "offset", required=True, type=click.IntRange(0), metavar="OFFSET",
               help="The log offset of the first record that goes.")  # fmt: skip
 @click.option("--apply", is_flag=True, help="Does it. Without it nothing is changed.")
-@settings_options
-@output_options
+@store_options
 def rewind(path: Path, offset: int, apply: bool, output: Output, pairs: tuple[str, ...]) -> None:
     """Shows what a cut of the log at OFFSET takes away, and does it with --apply.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 
 from keelog.cli.failures import doing
-from keelog.cli.options import CliGroup, Function, output_options, settings_options
+from keelog.cli.options import CliGroup, Function, output_options, settings_options, store_options
 from keelog.cli.output import Output, say
 from keelog.cli.store import options
 from keelog.cli.store.group import show_findings
@@ -115,8 +115,7 @@ def session_options(function: Function) -> Function:
     help="Writes into this new folder, or to a URL as s3://bucket/x; the store is only read.",
 )
 @session_options
-@settings_options
-@output_options
+@store_options
 def rebuild(
     store: str,
     queues: bool,
@@ -171,8 +170,7 @@ def rebuild(
     help="Also writes findings.parquet and report.json into this folder.",
 )
 @session_options
-@settings_options
-@output_options
+@store_options
 def audit(
     store: str, folder: Path | None, asked: Asked, output: Output, pairs: tuple[str, ...]
 ) -> int:

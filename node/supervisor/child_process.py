@@ -27,13 +27,7 @@ from node.runtime.event_log import fields
 from node.runtime.process import DamageReport
 from node.runtime.state_page import RECOVERING, STARTING, LogPage, WorkerPage
 from node.supervisor import plan
-from node.supervisor.bind import (
-    NOWHERE,
-    Advertised,
-    BindAddress,
-    announced_ha,
-    parse_name_servers,
-)
+from node.supervisor.bind import NOWHERE, Advertised, BindAddress, announced_ha, parse_name_servers
 from node.supervisor.options import Options
 from protocol.addresses import ANY_HOST, WILDCARDS
 

@@ -39,13 +39,7 @@ from node.serving.request_server import Server
 from node.store.identity.places import create_store
 from node.store.identity.roles import check_role
 from node.supervisor import before_start, plan
-from node.supervisor.bind import (
-    NOWHERE,
-    ha_place,
-    parse_advertise,
-    parse_bind,
-    remoting_place,
-)
+from node.supervisor.bind import NOWHERE, ha_place, parse_advertise, parse_bind, remoting_place
 from node.supervisor.child_process import (
     NodePlaces,
     Process,

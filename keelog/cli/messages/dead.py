@@ -15,7 +15,7 @@ import keelog
 from keelog.cli.failures import DAMAGED, OK, Partial, doing
 from keelog.cli.messages.reading import wait_until_dispatched
 from keelog.cli.messages.selectors import TIME_MS_MAX, TIMES, time
-from keelog.cli.options import CliGroup, node_option, options, output_options
+from keelog.cli.options import CliGroup, node_options, options
 from keelog.cli.output import Output, say
 from keelog.cli.shapes import MESSAGE_COLUMNS, Bodies, DamagedPlaces, body_options
 from protocol.errors import MqError, NotFound, UnknownTopic
@@ -63,8 +63,7 @@ def dead() -> None:
 @click.argument("group", metavar="[GROUP]", required=False)
 @choice_options
 @body_options
-@node_option
-@output_options
+@node_options
 def ls(group: str | None, node: str, output: Output, **chosen: Any) -> int:
     """Counts the dead letters of each group, or shows those of GROUP.
 
@@ -99,8 +98,7 @@ def ls(group: str | None, node: str, output: Output, **chosen: Any) -> int:
 @click.option("--all", "is_all", is_flag=True, help="All of them.")
 @click.option("--again", is_flag=True, help="Also those that were sent back before.")
 @click.option("--apply", "applies", is_flag=True, help="Sends; else it counts what it would send.")
-@node_option
-@output_options
+@node_options
 def resend(group: str, node: str, output: Output, **chosen: Any) -> int:
     """Sends dead letters back to GROUP alone, as messages that nobody tried yet.
 

@@ -9,7 +9,7 @@ from keelog.cli import shapes
 from keelog.cli.contexts import complete_topics
 from keelog.cli.failures import doing
 from keelog.cli.messages.selectors import TIMES, time
-from keelog.cli.options import CliGroup, node_option, output_options
+from keelog.cli.options import CliGroup, node_options
 from keelog.cli.output import Output
 from protocol.errors import NotFound
 
@@ -32,8 +32,7 @@ def msg() -> None:
 @click.option("--queue", "queue_id", type=int)
 @click.option("--offset", "queue_offset", type=int)
 @shapes.body_options
-@node_option
-@output_options
+@node_options
 def get(msg_id: str | None, output: Output, **options: Any) -> int:
     """Prints one message: by its id, log offset, unique key, or place in its queue.
 
@@ -60,8 +59,7 @@ def get(msg_id: str | None, output: Output, **options: Any) -> int:
 @click.option("--unique", is_flag=True, help="Looks at UNIQ_KEY only.")
 @shapes.on_damage_option
 @shapes.body_options
-@node_option
-@output_options
+@node_options
 def find(topic: str, key: str, output: Output, **options: Any) -> int:
     """Prints the messages with a key, newest first.
 

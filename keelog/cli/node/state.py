@@ -14,7 +14,7 @@ import click
 
 import keelog
 from keelog.cli.failures import OK, UNREACHABLE, doing, report
-from keelog.cli.options import command, node_option, output_options
+from keelog.cli.options import command, node_option, node_options, output_options
 from keelog.cli.output import Output
 from keelog.text import counted, disk_text, duration_text, size_text, time_text
 from protocol.errors import MqError, NotConnected
@@ -74,8 +74,7 @@ def _ask_health(node: str) -> dict[str, Any]:
 
 
 @command("status")
-@node_option
-@output_options
+@node_options
 def status(node: str, output: Output) -> None:
     """Shows the processes with their offsets and lag, the log and the disk.
 
@@ -278,8 +277,7 @@ def _table(processes: Iterable[dict[str, Any]], wide: bool) -> list[dict[str, An
     help="What the node wrote to stderr: its last 1000 lines go in, credentials blacked out. Not"
     " needed where stderr is a file: the node knows it.",
 )
-@node_option
-@output_options
+@node_options
 def diag(store: Path | None, out: Path, log_file: Path | None, node: str, output: Output) -> None:
     """Gathers versions, settings, status, metrics, the files' names and sizes, and the machine.
 

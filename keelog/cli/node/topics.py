@@ -13,7 +13,7 @@ import keelog
 from keelog.cli.contexts import complete_topics
 from keelog.cli.failures import BadValue, doing
 from keelog.cli.messages.selectors import parse_place
-from keelog.cli.options import CliGroup, node_option, output_options
+from keelog.cli.options import CliGroup, node_options
 from keelog.cli.output import Output, say
 from keelog.client.options import PurgeOptions
 from keelog.text import duration_text, size_text, time_text
@@ -32,8 +32,7 @@ def topic() -> None:
 
 
 @topic.command("ls")
-@node_option
-@output_options
+@node_options
 def ls(node: str, output: Output) -> None:
     """Lists the topics: how many messages and bytes each has, and since when.
 
@@ -80,8 +79,7 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
 
 @topic.command("describe")
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
-@node_option
-@output_options
+@node_options
 def describe(name: str, node: str, output: Output) -> None:
     """Shows the queues of a topic with their first and next offset.
 
@@ -122,8 +120,7 @@ def describe(name: str, node: str, output: Output) -> None:
     metavar="HOURS",
     help="How long its messages are kept; 0: as the node keeps all others.  [default: as it was]",
 )
-@node_option
-@output_options
+@node_options
 def create(
     name: str,
     queues: int | None,
@@ -181,8 +178,7 @@ def confirm(command: str, what: str, yes: bool) -> None:
 @topic.command("rm")
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
 @yes_option
-@node_option
-@output_options
+@node_options
 def remove(name: str, yes: bool, node: str, output: Output) -> None:
     """Removes a topic with all its messages; asks first, on a terminal.
 
@@ -209,8 +205,7 @@ def remove(name: str, yes: bool, node: str, output: Output) -> None:
 )
 @click.option("--queue", type=click.IntRange(0), metavar="N", help="Only this queue.")
 @yes_option
-@node_option
-@output_options
+@node_options
 def purge(name: str, before: str, queue: int | None, yes: bool, node: str, output: Output) -> None:
     """Removes the older messages of a topic; asks first, on a terminal.
 
@@ -249,8 +244,7 @@ def group() -> None:
 
 @group.command("ls")
 @click.option("--all", "shows_all", is_flag=True, help="Also the groups of the system.")
-@node_option
-@output_options
+@node_options
 def ls_groups(shows_all: bool, node: str, output: Output) -> None:
     """Lists the groups and cursors, with their members and lag.
 
@@ -273,8 +267,7 @@ def ls_groups(shows_all: bool, node: str, output: Output) -> None:
 
 @group.command("describe")
 @click.argument("name", metavar="GROUP")
-@node_option
-@output_options
+@node_options
 def describe_group(name: str, node: str, output: Output) -> None:
     """Shows the members of a group, and how far it has come in each queue.
 
@@ -307,8 +300,7 @@ def describe_group(name: str, node: str, output: Output) -> None:
     help="start, end, 123, 2026-11-20T10:00 or -15m.",
 )
 @click.option("--queue", type=click.IntRange(0), metavar="N", help="Only this queue.")
-@node_option
-@output_options
+@node_options
 def reset(name: str, topic: str, to: str, queue: int | None, node: str, output: Output) -> None:
     """Moves a group to another place of a topic. It must have no members.
 
@@ -340,8 +332,7 @@ def reset(name: str, topic: str, to: str, queue: int | None, node: str, output: 
 @group.command("rm")
 @click.argument("name", metavar="GROUP")
 @yes_option
-@node_option
-@output_options
+@node_options
 def remove_group(name: str, yes: bool, node: str, output: Output) -> None:
     """Forgets how far a group, or cursor, has come; asks first, on a terminal.
 

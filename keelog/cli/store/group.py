@@ -13,7 +13,13 @@ import click
 
 from keelog.cli import failures
 from keelog.cli.failures import doing
-from keelog.cli.options import CliGroup, output_options, progress_option, settings_options
+from keelog.cli.options import (
+    CliGroup,
+    output_options,
+    progress_option,
+    store_options,
+    walk_options,
+)
 from keelog.cli.output import Output, say
 from keelog.cli.shapes import Shape
 from keelog.cli.store import look, options
@@ -52,8 +58,7 @@ for shown in (look.dump, look.get, look.find, look.seek):
 
 @store.command()
 @options.directory
-@settings_options
-@output_options
+@store_options
 def info(path: Path, output: Output, pairs: tuple[str, ...]) -> None:
     """What a store holds: offsets, file sizes, checkpoint, last owner, clean or not.
 
@@ -78,9 +83,7 @@ def _fields(document: Shape, prefix: str = "") -> list[Shape]:
 @store.command()
 @options.directory
 @click.option("--deep", is_flag=True, help="Every checksum, unit and entry; reads everything.")
-@settings_options
-@progress_option
-@output_options
+@walk_options
 def verify(
     path: Path, deep: bool, output: Output, pairs: tuple[str, ...], progress: CommandProgress
 ) -> int:
@@ -154,9 +157,7 @@ def _commands(findings: Sequence[Shape]) -> dict[str, list[str]]:
 @store.command()
 @options.directory
 @options.derived_options
-@settings_options
-@progress_option
-@output_options
+@walk_options
 def rebuild(path: Path, queues: bool, index: bool, output: Output, **given: Any) -> None:
     """Throws queue and index files away and makes them anew from the log.
 
@@ -179,9 +180,7 @@ def rebuild(path: Path, queues: bool, index: bool, output: Output, **given: Any)
 @store.command()
 @options.directory
 @click.option("--apply", is_flag=True, help="Does it. Without it nothing is changed.")
-@settings_options
-@progress_option
-@output_options
+@walk_options
 def repair(
     path: Path, apply: bool, output: Output, pairs: tuple[str, ...], progress: CommandProgress
 ) -> int:
@@ -227,9 +226,7 @@ def _show_plan(plan: Plan, applied: bool, output: Output) -> None:
 @out_folder
 @click.option("--prune", is_flag=True, help="Deletes what the store has deleted.")
 @click.option("--link", is_flag=True, help="Hard links to full segments in place of copies.")
-@settings_options
-@progress_option
-@output_options
+@walk_options
 def backup(
     path: Path,
     out: Path,
@@ -299,9 +296,7 @@ def _show_backup(report: BackupReport, where: str, output: Output) -> int:
 @click.option("--sqlite", "sqlite", type=click.Path(path_type=Path), metavar="FILE", help="A file.")
 @click.option("--overwrite", is_flag=True, help="With --sqlite: replaces the file.")
 @options.export_options
-@settings_options
-@progress_option
-@output_options
+@walk_options
 def export(
     path: Path,
     parquet: str | None,

@@ -14,7 +14,7 @@ import numpy as np
 from keelog.cli import failures, shapes
 from keelog.cli.failures import doing
 from keelog.cli.messages.selectors import TIMES, time
-from keelog.cli.options import command, output_options, progress_option, settings_options, size
+from keelog.cli.options import command, size, store_options, walk_options
 from keelog.cli.output import Output, say
 from keelog.cli.store.options import directory, opened
 from keelog.text import Advance, CommandProgress
@@ -45,8 +45,7 @@ _ROWS = {"messages": "message", "queues": "queue unit", "index": "index entry"}
 @click.option("--max-messages", type=click.IntRange(1), help="More than the usual 32 messages.")
 @click.option("--max-bytes", type=size, metavar="SIZE", help="More than the usual 256KiB.")
 @shapes.body_options
-@settings_options
-@output_options
+@store_options
 def get(
     path: Path,
     offset: int,
@@ -96,8 +95,7 @@ def get(
 @click.option("--candidates", is_flag=True, help="Log offsets as a broker's index answers them.")
 @shapes.on_damage_option
 @shapes.body_options
-@settings_options
-@output_options
+@store_options
 def find(path: Path, output: Output, pairs: tuple[str, ...], **options: Any) -> int:
     """Messages by key, newest first. Ends with 3 when there is none.
 
@@ -154,8 +152,7 @@ def _candidates(store: StoppedStore, asked: Mapping[str, Any]) -> Iterator[shape
     show_default=True,
     help="lower: the first at or after the time; upper: the last at or before it.",
 )
-@settings_options
-@output_options
+@store_options
 def seek(
     path: Path,
     timestamp: int,
@@ -208,9 +205,7 @@ class DumpSelection:
 @click.option("--to", "stop", type=int, default=_END, metavar="PHY", help="Log offset to end.")
 @click.option("--limit", type=click.IntRange(0), help="At most so many rows.")
 @shapes.body_options
-@settings_options
-@progress_option
-@output_options
+@walk_options
 def dump(
     path: Path, what: str, headers: bool, output: Output, pairs: tuple[str, ...], **selected: Any
 ) -> int:
