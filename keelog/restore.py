@@ -17,21 +17,7 @@ from node.runtime.locks import StoreLock
 from node.runtime.settings import Settings
 from node.runtime.state_page import queue_slot, run_dir
 from node.store import checkpoints
-from node.store.backup.backup import (
-    COPY_STEP_BYTES,
-    Advance,
-    BackupReport,
-    Stretch,
-    checked,
-    log_of,
-)
-from node.store.backup.folder import (
-    BackupManifest,
-    DerivedSizes,
-    load_manifest,
-    segment_path,
-    state_dir,
-)
+from node.store.backup import backup, folder
 from node.store.condition import INDEX_WORKER, check_is_store
 from node.store.repair.plan import Plan, derived_steps, plan_repair
 from node.store.repair.steps import REWRITE_CHECKPOINT, FileStep
@@ -39,27 +25,19 @@ from node.store.verify.verify import VerifyReport, verify
 from node.writer.broker_checkpoint import BrokerCheckpoint
 from node.writer.recovery import TailNotes
 from node.writer.repair import move_strangers, repair_log, rewrite_checkpoint
+from protocol import names
 from protocol.errors import BackupRefused, BadRequest
-from protocol.names import (
-    CHECKPOINT_FILE,
-    COMMIT_LOG_DIR,
-    CONFIG_DIR,
-    CONSUME_QUEUE_DIR,
-    INDEX_DIR,
-    KEELOG_DIR,
-    LOCK_FILE,
-)
 from protocol.record.columns import RecordColumns
 from workers.rebuild import rebuild_damaged, rebuild_locked
 
 BUILDING_DIR = "restore.building"
 _MOVED = {
-    *(BUILDING_DIR, LOCK_FILE, CONFIG_DIR, KEELOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR),
-    CHECKPOINT_FILE,
+    *(BUILDING_DIR, names.LOCK_FILE, names.CONFIG_DIR, names.KEELOG_DIR),
+    *(names.CONSUME_QUEUE_DIR, names.INDEX_DIR, names.CHECKPOINT_FILE),
 }
 
 
-def restore(out: Path, root: Path, progress: Advance | None = None) -> BackupReport:
+def restore(out: Path, root: Path, progress: backup.Advance | None = None) -> backup.BackupReport:
     """Restores the backup in `out` into `root`, which is new or empty.
 
     The report's `bytes` and `files` are those of the log in the store. Where records are damaged,
@@ -67,7 +45,7 @@ def restore(out: Path, root: Path, progress: Advance | None = None) -> BackupRep
     backup, BadRequest for a directory that is not empty, StoreDamaged, OSError.
     """
     out, root = out.resolve(), root.resolve()
-    manifest = load_manifest(out)
+    manifest = folder.load_manifest(out)
     if manifest is None:
         raise BackupRefused(f"{out} holds no backup", "name the folder that a backup was made into")
     if not manifest.state:
@@ -100,16 +78,18 @@ def _check_empty(root: Path) -> None:
 def _clear(root: Path) -> None:
     """Removes what a restore that broke off has left; the caller holds the lock."""
     _check_empty(root)
-    for path in (root / name for name in sorted(_MOVED - {LOCK_FILE})):
+    for path in (root / name for name in sorted(_MOVED - {names.LOCK_FILE})):
         if path.is_dir():
             disk.remove_tree(path)
         else:
             disk.unlink(path, missing_ok=True)
-    disk.make_durable_dir(root / BUILDING_DIR / COMMIT_LOG_DIR)
+    disk.make_durable_dir(root / BUILDING_DIR / names.COMMIT_LOG_DIR)
 
 
-def _restore(out: Path, manifest: BackupManifest, building: Path, advance: Advance) -> BackupReport:
-    known = state_dir(out, manifest.state)
+def _restore(
+    out: Path, manifest: folder.BackupManifest, building: Path, advance: backup.Advance
+) -> backup.BackupReport:
+    known = folder.state_dir(out, manifest.state)
     files = _copy_log(out, building, manifest, advance)
     tails, damaged = _read_log(building, manifest, known, advance)
     store_id = checkpoints.new_store_id()
@@ -118,7 +98,7 @@ def _restore(out: Path, manifest: BackupManifest, building: Path, advance: Advan
     if not damaged:
         _make_derived(building, manifest.sizes, epoch, tails, advance)
     _publish(building, store_id)
-    return BackupReport(
+    return backup.BackupReport(
         start=manifest.start,
         end=manifest.end,
         bytes=manifest.end - manifest.start,
@@ -128,19 +108,21 @@ def _restore(out: Path, manifest: BackupManifest, building: Path, advance: Advan
     )
 
 
-def _copy_log(out: Path, building: Path, manifest: BackupManifest, advance: Advance) -> int:
+def _copy_log(
+    out: Path, building: Path, manifest: folder.BackupManifest, advance: backup.Advance
+) -> int:
     """Copies the segments, each of full length; returns how many."""
     step, whole = manifest.segment_bytes, manifest.end - manifest.start
     starts = range(manifest.start, manifest.end, step or 1)
     for start in starts:
         stop = min(start + step, manifest.end)
-        source = os.open(segment_path(out, start), os.O_RDONLY | os.O_CLOEXEC)
+        source = os.open(folder.segment_path(out, start), os.O_RDONLY | os.O_CLOEXEC)
         try:
-            target = disk.open_file(segment_path(building, start), create=True, own=True)
+            target = disk.open_file(folder.segment_path(building, start), create=True, own=True)
             try:
                 disk.allocate(target, step)
-                for at in range(start, stop, COPY_STEP_BYTES):
-                    count = min(COPY_STEP_BYTES, stop - at)
+                for at in range(start, stop, backup.COPY_STEP_BYTES):
+                    count = min(backup.COPY_STEP_BYTES, stop - at)
                     disk.copy_range(source, target, at - start, count)
                     advance("copy", at + count - manifest.start, whole)
                 disk.sync_with_length(target)
@@ -148,13 +130,13 @@ def _copy_log(out: Path, building: Path, manifest: BackupManifest, advance: Adva
                 os.close(target)
         finally:
             os.close(source)
-    disk.sync_dir(building / COMMIT_LOG_DIR)
+    disk.sync_dir(building / names.COMMIT_LOG_DIR)
     return len(starts)
 
 
 def _read_log(
-    building: Path, manifest: BackupManifest, known: Path, advance: Advance
-) -> tuple[checkpoints.Tails, tuple[Stretch, ...]]:
+    building: Path, manifest: folder.BackupManifest, known: Path, advance: backup.Advance
+) -> tuple[checkpoints.Tails, tuple[backup.Stretch, ...]]:
     """Checks every record; returns the queues' ends, and the stretches without whole records.
 
     A queue without a record in the log ends where it ended in the store, unless its topic was
@@ -163,9 +145,9 @@ def _read_log(
     tails, removed = checkpoints.load_tails(known), checkpoints.load_removed(known)
     ends = {} if tails is None else removed.next_offsets(tails.at, tails.next_offset)
     notes, last_record, last_time = TailNotes(ends, removed), 0, 0
-    damaged: list[Stretch] = []
-    with log_of(building, manifest.start, manifest.end) as reader:
-        for item in checked(reader, manifest.start, manifest.end):
+    damaged: list[backup.Stretch] = []
+    with backup.log_of(building, manifest.start, manifest.end) as reader:
+        for item in backup.checked(reader, manifest.start, manifest.end):
             if not isinstance(item, RecordColumns):
                 damaged.append(item)
                 continue
@@ -218,7 +200,11 @@ def _copy_small_files(known: Path, building: Path, store_id: str) -> int:
 
 
 def _make_derived(
-    building: Path, sizes: DerivedSizes, epoch: int, tails: checkpoints.Tails, advance: Advance
+    building: Path,
+    sizes: folder.DerivedSizes,
+    epoch: int,
+    tails: checkpoints.Tails,
+    advance: backup.Advance,
 ) -> None:
     """Makes queues and index of the log, and leaves the marks of a clean stop."""
     settings = Settings(**asdict(sizes))
@@ -238,8 +224,8 @@ def _publish(building: Path, store_id: str) -> None:
         disk.remove_tree(run_dir(building))
     checkpoints.save_lock_id(root, store_id)
     disk.sync_dir(building)
-    others = sorted(path.name for path in building.iterdir() if path.name != COMMIT_LOG_DIR)
-    for name in (*others, COMMIT_LOG_DIR):
+    others = sorted(path.name for path in building.iterdir() if path.name != names.COMMIT_LOG_DIR)
+    for name in (*others, names.COMMIT_LOG_DIR):
         disk.rename(building / name, root / name)
         disk.sync_dir(root)
     disk.remove_dir(building)

@@ -26,18 +26,9 @@ from node.runtime.wakeup import READER_SLOTS
 from node.store.identity.places import check_links, check_own_files
 from node.supervisor import bind
 from node.supervisor.options import Options, ServeSettings
+from protocol import names
 from protocol.addresses import VIP_DISTANCE, WILDCARDS
 from protocol.errors import BadRequest, NotAStore, RefusedError, StoreLocked
-from protocol.names import (
-    ABORT_FILE,
-    CHECKPOINT_FILE,
-    COMMIT_LOG_DIR,
-    CONFIG_DIR,
-    CONSUME_QUEUE_DIR,
-    INDEX_DIR,
-    KEELOG_DIR,
-    LOCK_FILE,
-)
 
 log = logging.getLogger("keelog.supervisor")
 
@@ -47,13 +38,11 @@ FREED_S_MAX = 2.0
 
 _OF_A_STORE = frozenset(
     {
-        *(COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, CONFIG_DIR, KEELOG_DIR),
-        *(CHECKPOINT_FILE, ABORT_FILE, LOCK_FILE),
+        *(names.COMMIT_LOG_DIR, names.CONSUME_QUEUE_DIR, names.INDEX_DIR, names.CONFIG_DIR),
+        *(names.KEELOG_DIR, names.CHECKPOINT_FILE, names.ABORT_FILE, names.LOCK_FILE),
     }
 )
-_STORE_MARKS = frozenset(
-    {COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, CHECKPOINT_FILE, ABORT_FILE, KEELOG_DIR}
-)
+_STORE_MARKS = _OF_A_STORE - {names.INDEX_DIR, names.CONFIG_DIR, names.LOCK_FILE}
 """A directory with one of these is a store."""
 _IN_EMPTY_FILE_SYSTEMS = frozenset({"lost+found"})
 _OTHERS_MAY_ENTER, _OTHERS_MAY_READ = 0o011, 0o044
@@ -79,7 +68,7 @@ def open_directory(root: Path) -> None:
             raise NotAStore(f"{root} is a file", "name a directory")
         disk.make_durable_dir(root)
         entries = {path.name for path in root.iterdir()} - _IN_EMPTY_FILE_SYSTEMS
-        log = root / COMMIT_LOG_DIR
+        log = root / names.COMMIT_LOG_DIR
         if log.exists() and not log.is_dir():
             raise NotAStore(f"{log} is a file", "name the directory of a store")
     except PermissionError as error:
@@ -87,10 +76,11 @@ def open_directory(root: Path) -> None:
     except NotADirectoryError as error:
         raise NotAStore(f"{error.filename}: {error.strerror}", "name a directory") from None
     # `index` and `config` alone may be anybody's; a `lock` alone is a start that was killed.
-    marks = entries & _STORE_MARKS if entries - {LOCK_FILE, KEELOG_DIR} else entries & _OF_A_STORE
+    has_others = entries - {names.LOCK_FILE, names.KEELOG_DIR}
+    marks = entries & (_STORE_MARKS if has_others else _OF_A_STORE)
     if not run_dir(root).is_dir():
         # Not any folder of our name: a checkout of this project has one too.
-        marks -= {KEELOG_DIR}
+        marks -= {names.KEELOG_DIR}
     if entries and not marks:
         raise NotAStore(
             f"{root} holds other things than a store ({min(entries)[:40]!a})",

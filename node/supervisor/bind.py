@@ -6,15 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from node.runtime.addresses import (
-    LOOPBACK,
-    PORT_MAX,
-    address_of,
-    first_address,
-    first_ipv4,
-    listen_at,
-    loopback,
-)
+from node.runtime import addresses as machine
 from protocol import addresses
 from protocol.errors import BadRequest, RefusedError
 
@@ -113,7 +105,7 @@ def parse_bind(text: str) -> BindAddress:
     """Reads `tcp://HOST:PORT`, or `HOST:PORT`. Raises BadRequest for anything else."""
     match = _TCP.fullmatch(addresses.with_scheme(text))
     port = 0 if match is None or match[2] == "*" else int(match[2])
-    if match is None or port > PORT_MAX or not _is_host(match[1]):
+    if match is None or port > machine.PORT_MAX or not _is_host(match[1]):
         raise BadRequest(
             f"bind {text[:80]!a} is not an address",
             "write tcp://127.0.0.1:7850, tcp://[::1]:7850, or a host name of this machine",
@@ -157,10 +149,10 @@ def _parse_listener(
     if not text:
         return None
     match = _HTTP.fullmatch(text)
-    if match is None or ("/" in text and not is_url) or int(match[2]) > PORT_MAX:
+    if match is None or ("/" in text and not is_url) or int(match[2]) > machine.PORT_MAX:
         raise BadRequest(wrong, f"write {example}")
     port = int(match[2])
-    return BindAddress(match[1] or LOOPBACK, port, any_port=port == 0 and not is_url)
+    return BindAddress(match[1] or machine.LOOPBACK, port, any_port=port == 0 and not is_url)
 
 
 def ha_place(text: str, avoid: Collection[int] = ()) -> BindAddress:
@@ -187,7 +179,7 @@ def _with_port(place: BindAddress | None, below: int, avoid: Collection[int]) ->
 def free_ports(count: int, host: str = "", avoid: Collection[int] = ()) -> int:
     """The first of `count` neighbouring ports of a host, else of loopback, that nobody uses now and
     that are none of `avoid`. Raises RefusedError."""
-    host = host or loopback()
+    host = host or machine.loopback()
     why = ""
     for _ in range(FREE_PORTS_TRIES):
         first = random.choice(FREE_PORTS)
@@ -196,7 +188,7 @@ def free_ports(count: int, host: str = "", avoid: Collection[int] = ()) -> int:
             continue
         try:
             for port in found:
-                listen_at(host, port).close()
+                machine.listen_at(host, port).close()
         except OSError as error:
             why = error.strerror or str(error)
             if error.errno != errno.EADDRINUSE:
@@ -232,7 +224,7 @@ def _parse_places(text: str, said: str, what: str, example: str) -> tuple[str, .
             or "/" in place
             or match[1] in (None, *addresses.WILDCARDS)
             or not _is_host(match[1])
-            or not 0 < int(match[2]) <= PORT_MAX
+            or not 0 < int(match[2]) <= machine.PORT_MAX
         ):
             raise BadRequest(f"{said} names {place[:80]!a}, not a {what}", f"write {example}")
     if len(places) > NAME_SERVERS_MAX:
@@ -248,9 +240,9 @@ def announced_address(gateway: BindAddress, advertised: Advertised, name_server:
     """
     host = advertised.host or gateway.host
     if host in addresses.WILDCARDS:
-        host = first_address(name_server.rpartition(":")[0])
+        host = machine.first_address(name_server.rpartition(":")[0])
         if gateway.host == "0.0.0.0" and ":" in host:
-            host = first_ipv4()  # nothing listens at an address of IPv6
+            host = machine.first_ipv4()  # nothing listens at an address of IPv6
         if addresses.is_loopback(host):
             raise BadRequest(
                 f"--remoting {gateway.host}:{gateway.port} has no address to register: this machine"
@@ -302,7 +294,7 @@ def _published(match: re.Match[str], text: str) -> dict[int, int]:
         for first, last in (match.group(1, 2), match.group(3, 4))
     )
     ends = (*outer[:1], *outer[-1:], *own[:1], *own[-1:])
-    if not outer or len(outer) != len(own) or not all(0 < one <= PORT_MAX for one in ends):
+    if not outer or len(outer) != len(own) or not all(0 < one <= machine.PORT_MAX for one in ends):
         raise BadRequest(
             f"advertise {text[:80]!a}: {match[0]} maps no ports",
             "write PUBLISHED:OWN, as docker run -p: 20911:10911, or 17850-17852:7850-7852",
@@ -324,7 +316,7 @@ def _address_of(host: str) -> str:
     if host == addresses.ANY_HOST or addresses.is_numeric(host):
         return host
     try:
-        _, address = address_of(host)
+        _, address = machine.address_of(host)
     except (OSError, UnicodeError) as error:
         raise BadRequest(
             f"the name {host} does not resolve: {getattr(error, 'strerror', None) or error}",

@@ -16,21 +16,11 @@ from dataclasses import replace
 
 import zmq
 
+from node.runtime import process as processes
 from node.runtime.addresses import loopback
 from node.runtime.disk import NO_RESOURCES, if_room
 from node.runtime.event_log import fields, stderr
 from node.runtime.locks import StoreLock
-from node.runtime.process import (
-    EXIT_FAILED,
-    EXIT_NO_RESOURCES,
-    EXIT_OK,
-    EXIT_UNEXPECTED,
-    StopFlag,
-    begin_process,
-    ignore_stop_signals,
-    print_error,
-    reap_adopted,
-)
 from node.runtime.run_files import forget_other_master
 from node.runtime.settings import Settings, load_settings
 from node.runtime.shortage import check_file_limit, check_task_limit, tasks_needed
@@ -38,15 +28,8 @@ from node.runtime.store_paths import HeldStore
 from node.serving.request_server import Server
 from node.store.identity.places import create_store
 from node.store.identity.roles import check_role
-from node.supervisor import before_start, plan
+from node.supervisor import before_start, child_process, plan
 from node.supervisor.bind import NOWHERE, ha_place, parse_advertise, parse_bind, remoting_place
-from node.supervisor.child_process import (
-    NodePlaces,
-    Process,
-    SilenceWatch,
-    child_command,
-    waits_for_disk,
-)
 from node.supervisor.endpoints import answer_clients, bind, http_end
 from node.supervisor.options import Options, as_replica
 from node.supervisor.plan import READ_ONLY, TRIED_AGAIN, Child, ChildRole, ChildState
@@ -80,7 +63,7 @@ def serve(options: Options) -> int:
     options = as_replica(options, settings)
     places, ports = _plan_places(options)
     before_start.check_ha(places.ha, settings)
-    stop = begin_process("keelog-serve", "supervisor")
+    stop = processes.begin_process("keelog-serve", "supervisor")
     threads = _watch_threads(stop)
     if options.while_pid is not None:
         stop_at_end_of(options.while_pid, stop)
@@ -92,7 +75,7 @@ def serve(options: Options) -> int:
     with ExitStack() as ends:
         before_start.open_directory(options.root)
         create_store(options.root)
-        ends.callback(ignore_stop_signals)
+        ends.callback(processes.ignore_stop_signals)
         held = HeldStore.open(options.root)
         ends.callback(held.close)
         lock = StoreLock.acquire(options.root, flock=True, record=False, create=False)
@@ -111,10 +94,10 @@ def serve(options: Options) -> int:
         ends.callback(server.close)
         node = Supervisor(options, settings, held, server, places, events, started_at)
         code = node.run(stop)
-        return EXIT_UNEXPECTED if code == EXIT_OK and threads else code
+        return processes.EXIT_UNEXPECTED if code == processes.EXIT_OK and threads else code
 
 
-def _plan_places(options: Options) -> tuple[NodePlaces, list[before_start.Port]]:
+def _plan_places(options: Options) -> tuple[child_process.NodePlaces, list[before_start.Port]]:
     """Where the node listens, and the ports for that. Raises BadRequest and RefusedError."""
     serve = options.serve
     control = parse_bind(serve.bind).resolved()
@@ -129,7 +112,7 @@ def _plan_places(options: Options) -> tuple[NodePlaces, list[before_start.Port]]
     announced = before_start.place_to_announce(options, gateway)
     # Found once: the look takes a descriptor, and a later start of a child may find none free.
     own = loopback() if control.host == ANY_HOST else ""
-    return NodePlaces(control, gateway, announced, ha, advertised, own), ports
+    return child_process.NodePlaces(control, gateway, announced, ha, advertised, own), ports
 
 
 def _check_limits(options: Options, settings: Settings) -> None:
@@ -141,7 +124,7 @@ def _check_limits(options: Options, settings: Settings) -> None:
         raise RefusedError(error.reason, error.hint) from None
 
 
-def _watch_threads(stop: StopFlag) -> list[str]:
+def _watch_threads(stop: processes.StopFlag) -> list[str]:
     """From now on an unexpected error in a thread stops the node; returns their names."""
     ended: list[str] = []
 
@@ -165,7 +148,7 @@ class Supervisor:
         settings: Settings,
         held: HeldStore,
         server: Server,
-        places: NodePlaces,
+        places: child_process.NodePlaces,
         events: NodeLog,
         started_at: float,
     ) -> None:
@@ -179,8 +162,10 @@ class Supervisor:
         self._places = places._replace(control=self.place)
         if self.place.takes_local:
             plan.name_local_sockets(self.children)
-        self._watch = SilenceWatch(held.place, options.serve.queue_workers, options.limits)
-        self._processes: dict[int, Process] = {}
+        self._watch = child_process.SilenceWatch(
+            held.place, options.serve.queue_workers, options.limits
+        )
+        self._processes: dict[int, child_process.Process] = {}
         """By the child's position in `children`."""
         self._damage = DamageList()
         self._started_at = started_at
@@ -194,7 +179,7 @@ class Supervisor:
         self._stop_turn = 0
         self._killed = False
 
-    def run(self, stop: StopFlag) -> int:
+    def run(self, stop: processes.StopFlag) -> int:
         """Runs until all children have ended after a stop, or the writer refuses the store."""
         if not self.place.is_loopback:
             log.warning(
@@ -217,11 +202,11 @@ class Supervisor:
             except Exception:
                 log.critical("an unexpected error ends the node", exc_info=True)
                 self._stop_in_order()
-                return EXIT_UNEXPECTED
+                return processes.EXIT_UNEXPECTED
             finally:
                 self._end_all()
 
-    def _loop(self, stop: StopFlag) -> int:
+    def _loop(self, stop: processes.StopFlag) -> int:
         while True:
             now = self._turned_at = time.monotonic()
             if stop.is_set and self._stopping_since is None:
@@ -239,7 +224,7 @@ class Supervisor:
     def _step(self, now: float) -> int | None:
         """One turn; returns the exit code when the node has ended."""
         self._collect(now)
-        reap_adopted([process.pid for process in self._processes.values()])
+        processes.reap_adopted([process.pid for process in self._processes.values()])
         self._watch.look(self.children, self._processes, now)
         if self._stopping_since is not None:
             return self._stop_step(now)
@@ -273,15 +258,17 @@ class Supervisor:
 
     def _start(self, number: int, child: Child, now: float) -> None:
         try:
-            arguments = child_command(child, self.options, self._places, self.held.identity)
-            process = Process(arguments)
+            arguments = child_process.child_command(
+                child, self.options, self._places, self.held.identity
+            )
+            process = child_process.Process(arguments)
         except OSError as error:
             details = fields(process=child.name, cause=error)
             log.error("process cannot be started", extra=details)  # noqa: TRY400 (no bug of ours)
             is_short = error.errno in NO_PROCESS
             words = f"no_resources: {error.strerror}" if is_short else str(error)
             child.last_words = words
-            code = EXIT_NO_RESOURCES if is_short else EXIT_FAILED
+            code = processes.EXIT_NO_RESOURCES if is_short else processes.EXIT_FAILED
             plan.note_exit(child, code, now, self.options.limits)
             return
         self._processes[number] = process
@@ -304,7 +291,7 @@ class Supervisor:
             if lacked is None or child.lacks is not lacked:
                 self._log_exit(child, code)
 
-    def _take_reports(self, child: Child, process: Process) -> None:
+    def _take_reports(self, child: Child, process: child_process.Process) -> None:
         for report in process.reports():
             if report.recovered is not None:
                 plan.note_recovery(child, report.recovered)
@@ -355,7 +342,7 @@ class Supervisor:
         causes = {f"{child.name}: {child.cause}" for child in self.children}
         is_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
         reason = "; ".join(sorted(causes))
-        print_error(
+        processes.print_error(
             "no process of the node could be started",
             RefusedError(reason, plan.hint_of_end(self.children, is_limited)),
         )
@@ -425,7 +412,7 @@ class Supervisor:
             if self.children[number].state is ChildState.STOPPING:
                 waits = False
                 with suppress(OSError):  # it has ended meanwhile, or no descriptor is free
-                    waits = waits_for_disk(process.pid)
+                    waits = child_process.waits_for_disk(process.pid)
                 extra = fields(process=self.children[number].name, waits_for_disk=waits)
                 log.error("process does not stop and is killed", extra=extra)
                 process.signal(signal.SIGKILL)
@@ -450,7 +437,7 @@ class Supervisor:
 
     # -- waiting and answering ----------------------------------------------------------------
 
-    def _wait(self, stop: StopFlag, now: float) -> None:
+    def _wait(self, stop: processes.StopFlag, now: float) -> None:
         """Sleeps until a child, a client or a signal needs attention, then serves clients."""
         poller = zmq.Poller()
         poller.register(self.server.socket, zmq.POLLIN)

@@ -32,12 +32,7 @@ from keelog.pipeline.errors import few
 from keelog.text import CommandProgress, counted, duration_text
 from protocol.errors import BadRequest, IllegalMessage, MqError
 from protocol.names import is_reserved_topic
-from protocol.record.codec import (
-    SENDERS_BITS,
-    TRANSACTION_MASK,
-    TRANSACTION_PREPARED,
-    TRANSACTION_ROLLBACK,
-)
+from protocol.record import codec
 from protocol.record.properties import KEYS, properties_to_send, split_keys
 
 _READ_BYTES = 256 * 1024
@@ -519,7 +514,10 @@ def _from_object(fields: Any, defaults: Defaults) -> keelog.OutgoingMessage:
         # The node's own, or what no reader ever got: wherever it would go, it is not a message yet.
         if is_reserved_topic(said or topic):
             raise _LeftOut(f"of topic {said or topic}, which is the system's own")
-        if sys_flag & TRANSACTION_MASK in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
+        if sys_flag & codec.TRANSACTION_MASK in (
+            codec.TRANSACTION_PREPARED,
+            codec.TRANSACTION_ROLLBACK,
+        ):
             raise _LeftOut("parts of transactions that were not committed")
         properties = properties_to_send(properties, topic)
     properties = {**defaults.properties, **properties}
@@ -534,7 +532,7 @@ def _from_object(fields: Any, defaults: Defaults) -> keelog.OutgoingMessage:
         properties=properties,
         queue_id=_take(fields, "queue_id", int, defaults.queue_id),
         flag=_take(fields, "flag", int, 0),
-        sys_flag=sys_flag & SENDERS_BITS,
+        sys_flag=sys_flag & codec.SENDERS_BITS,
         born_timestamp=_take(fields, "born_timestamp", int),
         born_host=_take(fields, "born_host", str) or None,
         reconsume_times=_take(fields, "reconsume_times", int, 0),

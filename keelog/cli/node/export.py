@@ -9,19 +9,13 @@ from typing import Any
 import click
 
 import keelog
+from keelog.cli import shapes
 from keelog.cli.contexts import complete_topics
 from keelog.cli.failures import doing
 from keelog.cli.messages.reading import BoundedReader, ConsumeChoice
 from keelog.cli.messages.selectors import StartPoint, time
 from keelog.cli.options import command, node_option, output_options, progress_option
 from keelog.cli.output import Output, flat, say
-from keelog.cli.shapes import (
-    DAMAGED_SHOWN_MAX,
-    MESSAGE_COLUMNS,
-    Bodies,
-    DamagedPlaces,
-    on_damage_option,
-)
 from keelog.cli.store.options import exit_code, export_of, export_parquet, shown, summary
 from keelog.pipeline.errors import CorruptRecord, log
 from keelog.pipeline.options import ExportOptions
@@ -42,7 +36,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--tags", metavar="'A || B'", help="Only messages with one of these tags.")
 @click.option("--from", "from_ms", type=time, metavar="TIME", help="Stored from it on.")
 @click.option("--to", "to_ms", type=time, metavar="TIME", help="Stored before it.")
-@on_damage_option
+@shapes.on_damage_option
 @node_option
 @progress_option
 @output_options
@@ -112,7 +106,7 @@ class _NodeRecords:
         self._topics = topics
         self._asked = asked
         self._progress = progress
-        self.damage = DamagedPlaces(fails=asked.on_corrupt == "fail")
+        self.damage = shapes.DamagedPlaces(fails=asked.on_corrupt == "fail")
 
     def records(self) -> Iterator[Record]:
         """Topic after topic, each in the order of the log, up to its end as it is now."""
@@ -151,17 +145,17 @@ def _to_csv(
     run: _NodeRecords, out: Path, overwrite: bool, output: Output, progress: CommandProgress
 ) -> int:
     rows = 0
-    bodies = Bodies(fails=run.damage.fails)
+    bodies = shapes.Bodies(fails=run.damage.fails)
     with (
         whole_file(out, overwrite) as partial,
         partial.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file,
     ):
         # Not as on a terminal: control characters stay what they are.
         writer = csv.writer(file)
-        writer.writerow(MESSAGE_COLUMNS)
+        writer.writerow(shapes.MESSAGE_COLUMNS)
         for record in run.records():
             shape = bodies.shape(record)
-            writer.writerow([flat(shape.get(name)) for name in MESSAGE_COLUMNS])
+            writer.writerow([flat(shape.get(name)) for name in shapes.MESSAGE_COLUMNS])
             rows += 1
     progress.clear()
     damaged = len(run.damage.places) + bodies.unreadable
@@ -183,7 +177,7 @@ def _to_parquet(
         log.removeHandler(damage)
     progress.clear()
     output.document(shown(result), title=summary(result))
-    if damage.count > DAMAGED_SHOWN_MAX:
+    if damage.count > shapes.DAMAGED_SHOWN_MAX:
         say(f"{damage.count} damaged")
     return exit_code(result)
 
@@ -197,5 +191,5 @@ class _DamageLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.count += 1
-        if self.count <= DAMAGED_SHOWN_MAX:
+        if self.count <= shapes.DAMAGED_SHOWN_MAX:
             say(record.getMessage())

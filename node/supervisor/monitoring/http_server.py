@@ -20,15 +20,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from node.runtime.addresses import listen_at
 from node.runtime.event_log import fields
-from node.supervisor.status import (
-    HealthStatus,
-    NodeView,
-    disk,
-    disk_text,
-    health,
-    process_rows,
-    read_log,
-)
+from node.supervisor import status
 from protocol.status import as_json
 
 if TYPE_CHECKING:
@@ -226,7 +218,7 @@ class _Handler(BaseHTTPRequestHandler):
 class HealthPages:
     """Makes the pages, in the threads of the HTTP server; changes nothing of the node."""
 
-    def __init__(self, view: Callable[[], NodeView], turned_at: Callable[[], float]) -> None:
+    def __init__(self, view: Callable[[], status.NodeView], turned_at: Callable[[], float]) -> None:
         self._view = view
         self._turned_at = turned_at
         self._lock = threading.Lock()
@@ -253,7 +245,7 @@ class HealthPages:
         return Page(HTTPStatus.OK, "ok\n")
 
     def _ready(self, query: Mapping[str, str]) -> Page:
-        found = health(self._view())
+        found = status.health(self._view())
         if query.get("format") == "json":
             return Page(_status_code(found), json.dumps(as_json(found)) + "\n", "application/json")
         if query.get("verbose", "0") not in ("0", "false"):
@@ -263,18 +255,18 @@ class HealthPages:
 
     def _summary(self) -> Page:
         view = self._view()
-        found, log, space = health(view), read_log(view.root), disk(view)
+        found, log, space = status.health(view), status.read_log(view.root), status.disk(view)
         unflushed = log.appended - log.flushed
         lines = [
             f"{view.options.root}: {_verdict_line(found)}",
             f"log: {log.appended - log.min_offset} bytes, up to {log.appended}, "
             f"{unflushed} of them not flushed yet\n",
-            f"disk: {disk_text(space)}\n",
+            f"disk: {status.disk_text(space)}\n",
             *(
                 f"{row.role} {row.index}: {row.state}, pid {row.pid}, "
                 f"{row.restarts} restarts, {row.lag_bytes} bytes behind"
                 f"{'' if row.cause is None else ', ' + row.cause}\n"
-                for row in process_rows(view)
+                for row in status.process_rows(view)
             ),
             *_check_lines(found),
         ]
@@ -290,15 +282,15 @@ class HealthPages:
             return Page(HTTPStatus.OK, self._exporter.text(), self._exporter.content_type)
 
 
-def _status_code(found: HealthStatus) -> HTTPStatus:
+def _status_code(found: status.HealthStatus) -> HTTPStatus:
     return HTTPStatus.OK if found.ready else HTTPStatus.SERVICE_UNAVAILABLE
 
 
-def _verdict_line(found: HealthStatus) -> str:
+def _verdict_line(found: status.HealthStatus) -> str:
     return "ready\n" if found.ready else "not ready\n"
 
 
-def _check_lines(found: HealthStatus) -> list[str]:
+def _check_lines(found: status.HealthStatus) -> list[str]:
     """As Kubernetes writes them: `[+] writer: 1 of 1 running`, `[-]` for those that fail."""
     return [
         f"[{'+' if check.ok else '-'}] {check.name}: {check.detail}"

@@ -14,13 +14,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prometheus_client import CollectorRegistry, exposition
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client import CollectorRegistry, core, exposition
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from node.runtime import run_files, stats, stats_series
@@ -328,7 +323,7 @@ def _histograms(
     names: list[str],
     found: Mapping[stats_series.Series, stats.Histogram],
 ) -> Metric:
-    metric = HistogramMetricFamily(family.name, family.text, labels=names)
+    metric = core.HistogramMetricFamily(family.name, family.text, labels=names)
     is_time = family.kind is stats_series.SeriesKind.SECONDS
     for one, histogram in found.items():
         # Below 2**n: whole numbers up to one less.
@@ -459,7 +454,7 @@ def declared(found: Any, labels: Mapping[str, str] = {}) -> Iterator[Metric]:
 
 def _family(name: str, text: str, labels: Sequence[str], samples: Iterable[Sample]) -> Metric:
     """A counter if its name ends with `_total`, else a gauge."""
-    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+    kind = core.CounterMetricFamily if name.endswith("_total") else core.GaugeMetricFamily
     family = kind(name, text, labels=labels)
     for values, value in samples:
         family.add_metric(values, value)
