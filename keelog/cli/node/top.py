@@ -23,7 +23,7 @@ from keelog.cli.options import command, node_option, output_options
 from keelog.cli.output import Output, cut
 from keelog.text import aligned, disk_text, duration_text, size_text, widths_of
 from node.runtime.stats import SUM, Histogram
-from node.supervisor.operations import quantiles
+from node.supervisor.status import quantiles
 from protocol.errors import MqError
 from protocol.human_text import one_line
 
