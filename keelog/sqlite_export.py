@@ -62,7 +62,6 @@ class Chosen(NamedTuple):
     skips_damage: bool = False
 
     def takes(self, record: Record) -> bool:
-        """Whether a message is wanted."""
         at = record.head.store_timestamp
         return (
             (self.topics is None or record.topic in self.topics)

@@ -68,7 +68,6 @@ def ms_text(ms: float | None) -> str:
 
 
 def widths_of(rows: Sequence[Sequence[str]]) -> list[int]:
-    """Returns the width of each column."""
     return [max(map(len, column)) for column in zip(*rows, strict=True)]
 
 

@@ -98,7 +98,6 @@ class Tally:
         self._closed: dict[str, dict[int, Second]] = defaultdict(dict)
 
     def add(self, row: SecondFigures) -> None:
-        """Takes a row."""
         number = round((row.start - self._start_ns) / SECOND_NS)
         if row.end - row.start < SHORT_ROW_S * SECOND_NS and number:
             number -= 1

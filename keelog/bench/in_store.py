@@ -86,7 +86,6 @@ class Course:
         self.begin()
 
     def begin(self) -> None:
-        """The time counts from here."""
         self._start = self._row_start = time.monotonic_ns()
         self._end = self._start + int((self._load.warm_up + self._load.duration) * SECOND_NS)
         self._cpu = time.process_time()
@@ -109,7 +108,6 @@ class Course:
         self._row_start = now_ns
 
     def finish(self) -> None:
-        """Adds the stream to the result."""
         cpu_s = time.process_time() - self._cpu
         self._row(time.monotonic_ns())
         self._result.streams |= self._tally.streams()

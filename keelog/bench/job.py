@@ -47,7 +47,6 @@ class LatencyHistogram:
 
     @property
     def total(self) -> int:
-        """How many values it has."""
         return int(self.counts.sum())
 
     def add(self, values_ns: NDArray[np.int64]) -> None:
@@ -61,7 +60,6 @@ class LatencyHistogram:
         self.max_ns = max(self.max_ns, int(values.max()))
 
     def merge(self, other: Self) -> None:
-        """Adds the values of another one."""
         self.counts += other.counts
         self.sum_ns += other.sum_ns
         self.max_ns = max(self.max_ns, other.max_ns)
@@ -103,7 +101,6 @@ class LatencyHistogram:
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Self:
-        """From `as_dict`."""
         made = cls()
         made.counts[fields["buckets"]] = fields["counts"]
         made.sum_ns, made.max_ns = int(fields["sum_ns"]), int(fields["max_ns"])
@@ -229,16 +226,13 @@ class LoadJob:
     streams: dict[str, Recorder] = field(default_factory=dict)
 
     def line(self) -> str:
-        """As a line of JSON."""
         return msgspec.json.encode(self).decode()
 
     @classmethod
     def parse(cls, line: str) -> "LoadJob":
-        """From `line`."""
         return msgspec.json.decode(line, type=cls)
 
     def stream(self, name: str, messages_each: int = 1) -> Recorder:
-        """A new stream of figures."""
         self.streams[name] = Recorder(messages_each)
         return self.streams[name]
 

@@ -62,7 +62,6 @@ def _hear(stdin: TextIO, lines: "SimpleQueue[str]") -> None:
 
 
 def main() -> int:
-    """Reads its job from stdin."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     wake_up_in_time()
     talk = Talk(sys.stdout)

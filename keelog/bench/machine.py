@@ -64,7 +64,6 @@ def revision() -> str | None:
 
 
 def cpu_model() -> str:
-    """As the kernel names it."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -79,7 +78,6 @@ def file_system(path: Path) -> str | None:
 
 
 def flush_mode(settings: tuple[str, ...]) -> str:
-    """The flush mode that the settings ask for."""
     asked = load_settings(settings)
     mode = asked.flush_disk_type
     return f"{mode}, transient pool" if asked.transient_store_pool_enable else mode

@@ -34,7 +34,6 @@ class Member:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self.process.pid
 
 

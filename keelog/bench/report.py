@@ -40,7 +40,6 @@ TITLES = {
 
 
 def second_line(at: float, streams: dict[str, Second], lag: dict[str, int]) -> str:
-    """The line of one second."""
     parts = [f"{at:4.0f} s"]
     for name, one in streams.items():
         if name in UNSHOWN:
@@ -111,7 +110,6 @@ def process_rows(result: Result) -> list[dict[str, Any]]:
 
 
 def _check_lines(checks: dict[str, Any]) -> Iterator[str]:
-    """The results of the checks of a mixed load."""
     for name, words in (
         ("seconds_with_kills", "sends in seconds with kills"),
         ("seconds_without", "sends in all other seconds"),

@@ -123,7 +123,6 @@ class Result:
 
     @property
     def summary(self) -> Summary:
-        """The main stream."""
         return self.streams[self.main].summary
 
     def as_dict(self) -> Figures:
@@ -185,7 +184,6 @@ class Difference:
     worse: float
 
     def row(self) -> dict[str, Any]:
-        """For a table or JSON."""
         verdict = "same"
         if abs(self.worse) > SAME:
             verdict = "worse" if self.worse > 0 else "better"

@@ -119,7 +119,6 @@ class Scene:
     """Which seconds are summed up by themselves, by their end since the start."""
 
     def jobs(self, role: str, count: int) -> list[LoadJob]:
-        """Jobs of one role."""
         place = self.client.endpoint
         return [
             LoadJob(role, n, count, place, self.topics, self.load, self.folder)

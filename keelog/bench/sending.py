@@ -149,11 +149,9 @@ class PayloadHeader(NamedTuple):
 
     @classmethod
     def of(cls, body: bytes) -> "PayloadHeader":
-        """The stamp of a body."""
         return cls(*_STAMP.unpack_from(body))
 
     def body(self, fill: bytes) -> bytes:
-        """A body with this stamp."""
         return _STAMP.pack(*self) + fill
 
 

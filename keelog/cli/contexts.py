@@ -195,7 +195,6 @@ def node_callback(ctx: click.Context, parameter: click.Parameter, value: str | N
 
 
 def find(ctx: click.Context, flag: str | None) -> NodeAddress:
-    """The node of a command line."""
     named = ctx.meta.get(_NAMED)
     return resolve(flag, named, os.environ, lambda: load(path_of(os.environ)))
 

@@ -169,7 +169,6 @@ def _known(error: errors.MqError) -> tuple[int, str]:
 
 
 def lines(error: BaseException, command: str = "") -> list[str]:
-    """The three lines of an error."""
     notes = getattr(error, "__notes__", [])
     what = notes[0] if notes else f"{command or 'keelog'} failed"
     return [

@@ -41,7 +41,6 @@ def version() -> str:
 
 
 def show_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
-    """The callback of --version."""
     if wanted and not ctx.resilient_parsing:
         click.echo(f"keelog {version()}")
         ctx.exit()

@@ -116,7 +116,6 @@ class Output:
         self.stream.write(data)
 
     def flush(self) -> None:
-        """Shows what was written."""
         self.stream.flush()
 
     def _put(self, text: str) -> None:
@@ -203,7 +202,6 @@ def fitted(widths: Sequence[int], columns: int) -> list[int]:
 
 
 def cut(cell: str, width: int) -> str:
-    """A cell that fits."""
     return cell if len(cell) <= width else cell[: width - 1] + "…"
 
 

@@ -120,7 +120,6 @@ MESSAGE_COLUMNS = tuple(MESSAGE)
 
 
 def b64(data: bytes) -> str:
-    """Base64 as text."""
     return base64.b64encode(data).decode()
 
 
@@ -183,7 +182,6 @@ def receipt_shape(receipt: "Receipt") -> Shape:
 
 
 def unit_shape(queue: Queue, queue_offset: int, unit: QueueUnit) -> Shape:
-    """A queue unit."""
     return {**queue._asdict(), "queue_offset": queue_offset, **unit._asdict()}
 
 
@@ -193,7 +191,6 @@ def entry_shape(file: str, slot: int, number: int, entry: IndexEntry) -> Shape:
 
 
 def index_header_shape(file: str, header: IndexHeader) -> Shape:
-    """The header of an index file."""
     return {"file": file, **header._asdict()}
 
 
@@ -230,7 +227,6 @@ class Bodies:
             return message_shape(record, True, self._is_left_out, with_record)
 
     def body(self, record: Record) -> bytes:
-        """The body alone."""
         if self._is_raw:
             return record.raw_body
         try:

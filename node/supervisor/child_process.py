@@ -119,7 +119,6 @@ def _host_of_records(places: NodePlaces) -> tuple[str, int]:
 
 
 def _own_endpoint(places: NodePlaces) -> str:
-    """The control socket as children of the node reach it."""
     control = places.control
     hosts = {ANY_HOST: places.loopback, "0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
     return f"tcp://{hosts.get(control.host, control.host)}:{control.port}"

@@ -277,7 +277,6 @@ class Status(NamedTuple):
 
 
 def status(view: NodeView) -> Status:
-    """The status as it is now."""
     log, stats = read_log(view.root), read_stats(view.root)
     refused, settings = _refused(view, log), view.settings
     # A replica takes its messages from a master.

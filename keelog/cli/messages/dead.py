@@ -45,7 +45,6 @@ class DeadChoice(NamedTuple):
     until: int = TIME_MS_MAX
 
     def takes(self, message: keelog.Message) -> bool:
-        """Whether it is chosen."""
         return self.since <= message.store_timestamp <= self.until and (
             not self.ids or not self.ids.isdisjoint((message.msg_id, message.unique_key))
         )
@@ -244,6 +243,5 @@ class DeadLetters:
         return NotFound(f"group {self.group} has no such dead letter", "keelog dead ls")
 
     def end(self) -> int:
-        """The exit code."""
         self._damage.end()
         return DAMAGED if self._damage.places else OK

@@ -306,7 +306,6 @@ def workload_of(kind: Any, said: Options) -> "Workload":
 
 
 def limits_of(said: Options) -> "RunLimits":
-    """The limits of a command's options."""
     from keelog.bench.results import RunLimits
 
     values = _values(said)

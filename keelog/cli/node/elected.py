@@ -66,7 +66,6 @@ def serve_elected(options: Options) -> int:
 
 
 def _check(options: Options, settings: Settings) -> None:
-    """Raises BadRequest."""
     remoting = parse_remoting(options.serve.remoting)
     given_id = "leave it out: the controllers give the id"
     for is_wrong, what, hint in (

@@ -162,7 +162,6 @@ def _say_unread(client: keelog.Client, name: str, queues: int) -> None:
 
 
 def yes_option(command: Callable[..., int]) -> Callable[..., int]:
-    """The option of commands that ask."""
     return click.option("--yes", is_flag=True, help="Does not ask.")(command)
 
 

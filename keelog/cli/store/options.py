@@ -107,12 +107,10 @@ def export_parquet(
 
 
 def shown(result: "ExportResult") -> dict[str, Any]:
-    """As JSON."""
     return {**result._asdict(), "out": without_credentials(result.out)}
 
 
 def summary(result: "ExportResult") -> str:
-    """One line for people."""
     places = "place" if result.damaged == 1 else "places"
     damage = f"; {result.damaged} damaged {places} passed over" if result.damaged else ""
     if not result.rows:

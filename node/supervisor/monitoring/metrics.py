@@ -120,7 +120,6 @@ class Exporter(Collector):
         self._registry.register(self)
 
     def text(self) -> bytes:
-        """All metrics in Prometheus' text format."""
         return exposition.generate_latest(self._registry)
 
     def describe(self) -> list[Metric]:
@@ -448,7 +447,6 @@ def _family(
 
 
 def _one(name: str, text: str, value: float, labels: Mapping[str, str] = {}) -> Metric:
-    """With one sample."""
     return _family(name, text, (), [((), value)], labels)
 
 
