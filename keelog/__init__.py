@@ -130,13 +130,24 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = (
-    "keelog.client.client", "keelog.client.consumer.consumer", "keelog.client.consumer.owned_queue",
-    "keelog.client.consumer.options", "keelog.client.options", "keelog.client.send.record_batch",
-    "keelog.client.transport.exchange", "keelog.client.send.bulk_send", "keelog.client.messages",
-    "keelog.client.subscription", "keelog.client.results", "keelog.client.groups",
-    "protocol.errors", "protocol.ids", "protocol.record.codec", "protocol.record.columns",
+    "keelog.client.client",
+    "keelog.client.consumer.consumer",
+    "keelog.client.consumer.owned_queue",
+    "keelog.client.consumer.options",
+    "keelog.client.options",
+    "keelog.client.send.record_batch",
+    "keelog.client.transport.exchange",
+    "keelog.client.send.bulk_send",
+    "keelog.client.messages",
+    "keelog.client.subscription",
+    "keelog.client.results",
+    "keelog.client.groups",
+    "protocol.errors",
+    "protocol.ids",
+    "protocol.record.codec",
+    "protocol.record.columns",
     "protocol.status",
-)  # fmt: skip
+)
 """The modules of the names above."""
 
 

@@ -48,7 +48,14 @@ def run_mixed(load: Workload, listener: LoadListener) -> Result:
             for one in killer.kills
         ]
         result.faults += killer.late
-        _note_memory(result)
+        looks = [one for one in result.looks if one.anon and one.at >= load.warm_up]
+        if looks:
+            # At the start of the steady part and at its end, in bytes.
+            result.checks["memory"] = {
+                name: {"first": looks[0].anon[name], "last": last}
+                for name, last in looks[-1].anon.items()
+                if name in looks[0].anon
+            }
         listener.phase("checking every acknowledged message")
         _check_messages(scene, result)
         if place.node is not None and place.folder is not None:
@@ -104,17 +111,6 @@ def _kills(scene: Scene) -> Iterator[Killer]:
             thread.join()
 
 
-def _note_memory(result: Result) -> None:
-    """Memory of each process at the start of the steady part and at its end, in bytes."""
-    looks = [one for one in result.looks if one.anon and one.at >= result.workload["warm_up"]]
-    if looks:
-        result.checks["memory"] = {
-            name: {"first": looks[0].anon[name], "last": last}
-            for name, last in looks[-1].anon.items()
-            if name in looks[0].anon
-        }
-
-
 def _check_messages(scene: Scene, result: Result) -> None:
     """Pulls every queue and compares it with the receipts of its producers."""
     (topic,) = scene.topics
@@ -126,8 +122,10 @@ def _check_messages(scene: Scene, result: Result) -> None:
         # The last message of each queue is ours.
         pulled += len(found["number"]) - 1
         is_sent = found["number"] >= 0
+        both = np.stack((found["producer"][is_sent], found["number"][is_sent]), axis=1)
         result.faults += queue_checks.check_queue(f"queue {queue_id}", found, mine)
-        result.faults += _twice(queue_id, found["producer"][is_sent], found["number"][is_sent])
+        if twice := len(both) - len(np.unique(both, axis=0)):
+            result.faults.append(f"queue {queue_id}: {twice} messages are there twice")
     result.checks["acknowledged"], result.checks["pulled"] = len(receipts), pulled
 
 
@@ -139,12 +137,6 @@ def _receipts(scene: Scene) -> queue_checks.Ints:
         who = np.full((len(rows), 1), producer)
         parts.append(np.concatenate((who, np.zeros_like(who), rows), axis=1))
     return np.concatenate(parts)
-
-
-def _twice(queue_id: int, producers: queue_checks.Ints, numbers: queue_checks.Ints) -> list[str]:
-    both = np.stack((producers, numbers), axis=1)
-    count = len(both) - len(np.unique(both, axis=0))
-    return [f"queue {queue_id}: {count} messages are there twice"] if count else []
 
 
 def _verify(node: Node, store: Path, result: Result) -> None:

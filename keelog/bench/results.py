@@ -200,36 +200,24 @@ def differences(before: Result, after: Result) -> Iterator[Difference]:
     """Every figure that both have: of each stream's steady part, CPU and memory of processes."""
     for name, stream in before.streams.items():
         if name in after.streams:
-            yield from _of_stream(name, stream.steady, after.streams[name].steady)
-    yield from _one(
-        "CPU s/million", before.cpu_s_per_million, after.cpu_s_per_million, more_is_better=False
-    )
-    yield from _one(
-        "dispatched after s", before.dispatched_after_s, after.dispatched_after_s, False
-    )
+            old, new = stream.steady, after.streams[name].steady
+            rates = old.messages_per_s, new.messages_per_s
+            yield from _one(f"{name}: messages/s", *rates, more_is_better=True)
+            for figure in ("avg_ms", "p50_ms", "p90_ms", "p99_ms", "p999_ms", "max_ms"):
+                yield from _one(f"{name}: {figure}", getattr(old, figure), getattr(new, figure))
+    yield from _one("CPU s/million", before.cpu_s_per_million, after.cpu_s_per_million)
+    yield from _one("dispatched after s", before.dispatched_after_s, after.dispatched_after_s)
     theirs = {one.name: one for one in after.processes}
     for mine in before.processes:
         if mine.name in theirs:
             other = theirs[mine.name]
             cpus = mine.cpu_s_per_million, other.cpu_s_per_million
-            yield from _one(f"{mine.name}: CPU s/million", *cpus, False)
-            yield from _one(f"{mine.name}: anon bytes", mine.anon_bytes, other.anon_bytes, False)
-
-
-def _of_stream(name: str, before: Summary, after: Summary) -> Iterator[Difference]:
-    rates = before.messages_per_s, after.messages_per_s
-    yield from _one(f"{name}: messages/s", *rates, more_is_better=True)
-    for figure in ("avg_ms", "p50_ms", "p90_ms", "p99_ms", "p999_ms", "max_ms"):
-        yield from _one(
-            f"{name}: {figure}",
-            getattr(before, figure),
-            getattr(after, figure),
-            more_is_better=False,
-        )
+            yield from _one(f"{mine.name}: CPU s/million", *cpus)
+            yield from _one(f"{mine.name}: anon bytes", mine.anon_bytes, other.anon_bytes)
 
 
 def _one(
-    figure: str, before: float | None, after: float | None, more_is_better: bool
+    figure: str, before: float | None, after: float | None, more_is_better: bool = False
 ) -> Iterator[Difference]:
     """Nothing where one of both is missing or 0."""
     if before and after:

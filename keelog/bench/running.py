@@ -232,14 +232,10 @@ def _listen(scene: Scene, tally: Tally, watch: ProcessWatch, start_ns: int) -> N
             senders = [one for one in scene.fleet.members if one.name.startswith("send")]
             if all(one.is_done for one in senders):
                 is_ended = True
-                send_last(scene)
+                # After all others of each queue: it ends the follower.
+                body = PayloadHeader(0, 0, END, END).body(b"")
+                for topic in scene.topics:
+                    for queue_id in range(scene.load.queues):
+                        scene.client.send(topic, body, queue_id=queue_id)
         if all(one.is_done for one in scene.fleet.members):
             return
-
-
-def send_last(scene: Scene) -> None:
-    """Sends a message after all others to each queue, which ends its follower."""
-    body = PayloadHeader(0, 0, END, END).body(b"")
-    for topic in scene.topics:
-        for queue_id in range(scene.load.queues):
-            scene.client.send(topic, body, queue_id=queue_id)

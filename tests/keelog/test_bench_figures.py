@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from keelog.bench.aggregate import Tally
 from keelog.bench.job import LatencyHistogram, LoadJob, LoadPace, Recorder
+from keelog.bench.load_process import follow
 from keelog.bench.processes import SecondFigures
-from keelog.bench.read_roles import follow
 from keelog.bench.results import Result, RunLimits, Stream, Summary, differences, regressions
 from keelog.bench.sending import END, PayloadHeader
 from keelog.bench.workload import Sizes, Workload, batches, make_bodies
