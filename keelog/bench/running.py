@@ -8,7 +8,7 @@ import itertools
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -137,20 +137,31 @@ def make_topics(load: Workload, client: keelog.Client) -> tuple[str, ...]:
 
 def run_on(scene: Scene) -> Result:
     """Runs the load on its node, up to the last message dispatched."""
-    load = scene.load
+    load, client, listener = scene.load, scene.client, scene.listener
     if load.kind == "consume":
         fill(scene)
     with scene.fleet as fleet:
-        scene.listener.phase("starting the load")
+        listener.phase("starting the load")
         members = _start(scene)
-        result, tally, watch = _measure(scene, members)
+        watch = ProcessWatch(client, {member.name: member.pid for member in members})
+        start_ns = watch.start_ns = fleet.go(members)
+        scene.on_start(start_ns)
+        tally = Tally(start_ns, load.warm_up, scene.is_marked)
+        listener.phase("warming up" if load.warm_up else "running")
+        _listen(scene, tally, watch, start_ns)
+        listener.phase("waiting for the workers")
+        kernel, lag = client.status().raw.get("kernel"), dict(watch.lag)
+        found = machine.describe(scene.place.folder, load.settings, kernel)
+        main = MAIN[load.kind]
+        result = Result(load.kind, main, load.as_dict(), found, lag_at_end_bytes=lag)
+        result.dispatched_after_s = round(await_workers(client), 3)
+        watch.look()
     streams = tally.streams()
-    order = sorted(streams, key=lambda name: (name != result.main, name))
+    order = sorted(streams, key=lambda name: (name != main, name))
     result.streams = {name: streams[name] for name in order}
-    result.checks |= tally.marked_figures(result.main)
-    messages = result.streams[result.main].summary.messages
-    result.processes = watch.uses(messages)
-    result.looks = watch.looks
+    result.checks |= tally.marked_figures(main)
+    messages = result.streams[main].summary.messages
+    result.processes, result.looks = watch.uses(messages), watch.looks
     if messages:
         cpu_s = sum(one.cpu_s for one in result.processes)
         result.cpu_s_per_million = round(cpu_s / messages * 1e6, 3)
@@ -188,32 +199,6 @@ def fill(scene: Scene) -> None:
         for _ in fleet.rows(time.monotonic_ns() + 3600 * SECOND_NS):
             pass
     await_workers(scene.client)
-
-
-def _measure(scene: Scene, members: Sequence[Member]) -> tuple[Result, Tally, ProcessWatch]:
-    load, fleet = scene.load, scene.fleet
-    watch = ProcessWatch(scene.client)
-    watch.also((member.name, member.pid) for member in members)
-    watch.look(is_first=True)
-    start_ns = fleet.go(members)
-    watch.begin(start_ns)
-    scene.on_start(start_ns)
-    tally = Tally(start_ns, load.warm_up, scene.is_marked)
-    scene.listener.phase("warming up" if load.warm_up else "running")
-    _listen(scene, tally, watch, start_ns)
-    scene.listener.phase("waiting for the workers")
-    result = Result(
-        load.kind,
-        MAIN[load.kind],
-        load.as_dict(),
-        machine.describe(
-            scene.place.folder, load.settings, scene.client.status().raw.get("kernel")
-        ),
-        lag_at_end_bytes=dict(watch.lag),
-    )
-    result.dispatched_after_s = round(await_workers(scene.client), 3)
-    watch.look()
-    return result, tally, watch
 
 
 def _listen(scene: Scene, tally: Tally, watch: ProcessWatch, start_ns: int) -> None:
