@@ -95,7 +95,7 @@ class Output:
     def document(self, document: Row, table: Iterable[Row] = (), title: str = "") -> None:
         """Writes one object; as a table or CSV, the rows of `table` (or its own fields)."""
         if self.format == "json":
-            self._put(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+            self.text(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
         elif self.format == "jsonl":
             self._write_lines([document], live=False)
         else:
@@ -103,13 +103,13 @@ class Output:
                 {"field": name, "value": flat(document[name])} for name in document
             ]
             if title and self.format == "table":
-                self._put(title + "\n")
+                self.text(title + "\n")
             self.rows(rows)
         self.stream.flush()
 
     def text(self, text: str) -> None:
         """Writes text as it is, without columns."""
-        self._put(text)
+        self.stream.write(printable(text).encode("utf-8", "backslashreplace"))
 
     def raw(self, data: bytes) -> None:
         """Writes bytes as they are, control characters too (`consume -f`)."""
@@ -118,15 +118,12 @@ class Output:
     def flush(self) -> None:
         self.stream.flush()
 
-    def _put(self, text: str) -> None:
-        self.stream.write(printable(text).encode("utf-8", "backslashreplace"))
-
     def _write_json(self, rows: Iterable[Row]) -> None:
         separator = "[\n"
         for row in rows:
-            self._put(separator + json.dumps(row, ensure_ascii=False))
+            self.text(separator + json.dumps(row, ensure_ascii=False))
             separator = ",\n"
-        self._put("[]\n" if separator == "[\n" else "\n]\n")
+        self.text("[]\n" if separator == "[\n" else "\n]\n")
 
     def _write_lines(self, rows: Iterable[Row], live: bool) -> None:
         for row in rows:
@@ -134,7 +131,7 @@ class Output:
             if line.isascii() and _DELETE not in line:
                 self.stream.write(line)  # the usual case: JSON has escaped what is below U+0020
             else:
-                self._put(line.decode())
+                self.text(line.decode())
             if live:
                 self.stream.flush()
 
@@ -142,9 +139,9 @@ class Output:
         first = next(rows, None)
         columns = columns or list(first or ())
         if columns:
-            self._put(_csv_line(columns))
+            self.text(_csv_line(columns))
         for row in itertools.chain([first] if first is not None else [], rows):
-            self._put(_csv_line([flat(row.get(name)) for name in columns]))
+            self.text(_csv_line([flat(row.get(name)) for name in columns]))
             if live:
                 self.stream.flush()
 
@@ -172,7 +169,7 @@ class Output:
                 self.raw(_rich_table(lines[0], lines[1:]).encode("utf-8", "backslashreplace"))
                 return
             for line in lines if is_first else lines[1:]:
-                self._put(aligned(line, widths) + "\n")
+                self.text(aligned(line, widths) + "\n")
             self.stream.flush()
 
 

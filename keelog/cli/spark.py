@@ -235,8 +235,7 @@ def export(
             return asked.run(what, lambda session: by_tasks(session, parts, order))
 
         result = run_export(store, ExportFolder(out), wanted, engine)
-    output.document(options.shown(result), title=options.summary(result))
-    return options.exit_code(result)
+    return options.show_export(result, output)
 
 
 @spark.command()

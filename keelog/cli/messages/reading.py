@@ -114,10 +114,10 @@ class BoundedReader:
         client, wanted = self._client, self._wanted
         start = self._starts.get(queue.queue_id)
         if start is None:
-            start = offset_of(client, wanted, queue, wanted.first)
+            start = offset_of(client, wanted.topic, queue, wanted.first)
         end = queue.max_offset
         if wanted.last is not None:
-            end = min(end, offset_of(client, wanted, queue, wanted.last))
+            end = min(end, offset_of(client, wanted.topic, queue, wanted.last))
         return range(start, max(start, end))
 
     def _behind(self, spans: Mapping[int, range]) -> dict[int, range]:
@@ -202,13 +202,13 @@ def starts_of(
     return {
         queue.queue_id: known.get(queue.queue_id, queue.min_offset)
         if known
-        else offset_of(client, wanted, queue, wanted.first)
+        else offset_of(client, wanted.topic, queue, wanted.first)
         for queue in queues_of(client, wanted)
     }
 
 
 def offset_of(
-    client: keelog.Client, wanted: ConsumeChoice, queue: keelog.QueueOffsets, place: StartPoint
+    client: keelog.Client, topic: str, queue: keelog.QueueOffsets, place: StartPoint
 ) -> int:
     """The offset in a queue that a place means, within the queue's bounds."""
     match place.kind:
@@ -223,7 +223,7 @@ def offset_of(
         case "from_end":
             offset = queue.max_offset - place.value
         case "time":
-            offset = client.seek(wanted.topic, queue.queue_id, place.value)
+            offset = client.seek(topic, queue.queue_id, place.value)
     return min(max(offset, queue.min_offset), queue.max_offset)
 
 

@@ -16,7 +16,7 @@ from keelog.cli.messages.reading import BoundedReader, ConsumeChoice
 from keelog.cli.messages.selectors import StartPoint, time
 from keelog.cli.options import command, node_option, output_options, progress_option
 from keelog.cli.output import Output, flat, say
-from keelog.cli.store.options import exit_code, export_of, export_parquet, shown, summary
+from keelog.cli.store.options import export_of, export_parquet, show_export
 from keelog.pipeline.errors import CorruptRecord, log
 from keelog.pipeline.options import ExportOptions
 from keelog.sqlite_export import SqliteResult, sqlite_file, whole_file
@@ -176,10 +176,10 @@ def _to_parquet(
     finally:
         log.removeHandler(damage)
     progress.clear()
-    output.document(shown(result), title=summary(result))
+    code = show_export(result, output)
     if damage.count > shapes.DAMAGED_SHOWN_MAX:
         say(f"{damage.count} damaged")
-    return exit_code(result)
+    return code
 
 
 class _DamageLines(logging.Handler):

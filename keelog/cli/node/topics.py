@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -12,6 +12,7 @@ import click
 import keelog
 from keelog.cli.contexts import complete_topics
 from keelog.cli.failures import BadValue, doing
+from keelog.cli.messages.reading import offset_of
 from keelog.cli.messages.selectors import parse_place
 from keelog.cli.options import CliGroup, node_options
 from keelog.cli.output import Output, say
@@ -161,8 +162,7 @@ def _say_unread(client: keelog.Client, name: str, queues: int) -> None:
     say(f"see them with: keelog consume {name}; or give the queues back with --queues")
 
 
-def yes_option(command: Callable[..., int]) -> Callable[..., int]:
-    return click.option("--yes", is_flag=True, help="Does not ask.")(command)
+yes_option = click.option("--yes", is_flag=True, help="Does not ask.")
 
 
 def confirm(command: str, what: str, yes: bool) -> None:
@@ -225,11 +225,7 @@ def purge(name: str, before: str, queue: int | None, yes: bool, node: str, outpu
         with keelog.connect(node) as client:
             found = client.purge_topic(name, **options)
     queues = [begin._asdict() for begin in found.queues]
-    document = {
-        "topic": name,
-        "queues": queues,
-        "left_in_log_bytes": found.left_in_log_bytes,
-    }
+    document = {"topic": name, "queues": queues, "left_in_log_bytes": found.left_in_log_bytes}
     output.document(document, table=[{"topic": name, **row} for row in queues])
 
 
@@ -251,17 +247,9 @@ def ls_groups(shows_all: bool, node: str, output: Output) -> None:
     """
     with doing(f"cannot list the groups of {node}"), keelog.connect(node) as client:
         found = [one for one in client.groups() if shows_all or not is_system_group(one.group)]
-    output.rows(
-        [
-            {
-                "group": one.group,
-                "members": len(one.members),
-                "lag": one.lag,
-                "lag_ms": one.lag_ms,
-            }
-            for one in found
-        ]
-    )
+    names = ("group", "members", "lag", "lag_ms")
+    rows = ((one.group, len(one.members), one.lag, one.lag_ms) for one in found)
+    output.rows([dict(zip(names, row, strict=True)) for row in rows])
 
 
 @group.command("describe")
@@ -281,10 +269,9 @@ def describe_group(name: str, node: str, output: Output) -> None:
         found = known[0]
     queues = [asdict(queue) for queue in found.queues]
     members = [asdict(member) for member in found.members]
-    is_read = output.format == "table"
     output.document(
         {"group": name, "members": members, "queues": queues},
-        table=map(_readable, found.queues) if is_read else queues,
+        table=map(_readable, found.queues) if output.format == "table" else queues,
         title="\n".join(map(_member_text, found.members)) or "no members",
     )
 
@@ -314,13 +301,7 @@ def reset(name: str, topic: str, to: str, queue: int | None, node: str, output: 
         for one in client.offsets(topic):
             if queue not in (None, one.queue_id):
                 continue
-            if place.kind == "time":
-                wanted = client.seek(topic, one.queue_id, place.value)
-            else:
-                wanted = {"start": one.min_offset, "end": one.max_offset}.get(
-                    place.kind, place.value
-                )
-            places[one.queue_id] = max(one.min_offset, min(wanted, one.max_offset))
+            places[one.queue_id] = offset_of(client, topic, one, place)
         if not places:
             raise NotFound(f"topic {topic} has no queue {queue}", f"keelog topic describe {topic}")
         client.commit_cursor(topic, name, places)

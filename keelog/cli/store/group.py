@@ -26,13 +26,12 @@ from keelog.cli.store import look, options
 from keelog.pipeline.options import ExportOptions
 from keelog.restore import repair as repair_store
 from keelog.restore import restore as restore_backup
-from keelog.sqlite_export import Chosen, export_sqlite
+from keelog.sqlite_export import chosen_by, export_sqlite
 from keelog.text import CommandProgress, size_text
 from node.runtime.settings import load_settings
 from node.store.backup.backup import BackupReport
 from node.store.backup.backup import backup as back_up
 from node.store.info import describe
-from node.store.query.filters import parse_tags
 from node.store.repair.plan import Plan, plan_repair
 from node.store.verify.verify import verify as verify_store
 from protocol.errors import BadRequest
@@ -323,9 +322,16 @@ def export(
     asked = options.export_of(pairs, **chosen)
     with doing(f"cannot export {path}"), progress.shown():
         if sqlite is not None:
-            wanted = _chosen(asked)
+            skips, usual = asked.on_corrupt == "skip", ExportOptions().file_bytes_max
+            of_parquet = asked.columns, asked.by_topic, asked.file_bytes_max
+            if asked.on_corrupt == "report" or of_parquet != (None, True, usual):
+                raise BadRequest(
+                    "--columns, --by, --max-file-bytes and --on-corrupt report are for --parquet",
+                    "without them: SQLite gets all columns in one file",
+                )
+            takes, advance = chosen_by(asked), progress.meter("exported")
             with options.opened(path, pairs) as store:
-                result = export_sqlite(store, sqlite, wanted, overwrite, progress.meter("exported"))
+                result = export_sqlite(store, sqlite, takes, skips, overwrite, advance)
             progress.clear()
             line = f"{result.rows} messages and {result.keys} keys in {sqlite}"
             output.document(result._asdict(), title=line)
@@ -335,23 +341,4 @@ def export(
         assert parquet is not None
         exported = options.export_parquet(str(path), parquet, asked, progress)
         progress.clear()
-        output.document(options.shown(exported), title=options.summary(exported))
-        return options.exit_code(exported)
-
-
-def _chosen(asked: ExportOptions) -> Chosen:
-    """The choice for SQLite. Raises BadRequest for options that are Parquet's."""
-    of_parquet = asked.columns, asked.by_topic, asked.file_bytes_max, asked.on_corrupt == "report"
-    if of_parquet != (None, True, ExportOptions().file_bytes_max, False):
-        raise BadRequest(
-            "--columns, --by, --max-file-bytes and --on-corrupt report are for --parquet",
-            "without them: SQLite gets all columns in one file",
-        )
-    topics = asked.topics.split(",") if asked.topics is not None else None
-    return Chosen(
-        topics=None if topics is None else frozenset(name.strip() for name in topics),
-        tags=parse_tags(asked.tags),
-        from_ms=asked.from_ms,
-        to_ms=asked.to_ms,
-        skips_damage=asked.on_corrupt == "skip",
-    )
+        return options.show_export(exported, output)

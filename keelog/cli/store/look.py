@@ -3,8 +3,9 @@
 The first three print single results; `dump` prints everything in a store, in file order.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,12 @@ def find(path: Path, output: Output, pairs: tuple[str, ...], **options: Any) -> 
         opened_store = open_store(path, load_settings(pairs))
     with opened_store as store, doing(f"cannot find messages with key {options['key']}"):
         if options["candidates"]:
-            count = output.rows(_candidates(store, options), ["physical_offset"])
+            topic, key, limit = options["topic"], options["key"], options["limit"]
+            # As RocketMQ's queryOffset; the limit replaces its maxMsgsNumBatch, too.
+            offsets = store.index.query(
+                topic, key, limit, options["since"], options["until"], cap=limit
+            )
+            count = output.rows(({"physical_offset": one} for one in offsets), ["physical_offset"])
         else:
             columns = shapes.MESSAGE_COLUMNS if output.format == "csv" else shapes.MESSAGE_TABLE
             names = ("topic", "key", "since", "until", "limit", "unique")
@@ -127,15 +133,6 @@ def find(path: Path, output: Output, pairs: tuple[str, ...], **options: Any) -> 
             f"keelog store dump {path} --topic {options['topic']}  shows the keys that there are",
         )
     return damage.end() or bodies.end()
-
-
-def _candidates(store: StoppedStore, asked: Mapping[str, Any]) -> Iterator[shapes.Shape]:
-    """Yields what RocketMQ's queryOffset returns; the limit replaces its maxMsgsNumBatch, too."""
-    limit = asked["limit"]
-    for offset in store.index.query(
-        asked["topic"], asked["key"], limit, asked["since"], asked["until"], cap=limit
-    ):
-        yield {"physical_offset": offset}
 
 
 @command()
@@ -230,16 +227,20 @@ def dump(
         talk = _Talk(progress, bodies)
         if what == "messages":
             columns = shapes.MESSAGE_COLUMNS if output.format == "csv" else shapes.MESSAGE_TABLE
-            count = output.rows(_limited(_messages(store, selection, talk), selection), columns)
+            count = output.rows(islice(_messages(store, selection, talk), selection.limit), columns)
             talk.tail(store)
         elif what == "queues":
             advance = progress.meter("dumped", "queues")
-            count = output.rows(_limited(_units(store, selection, advance), selection))
+            count = output.rows(islice(_units(store, selection, advance), selection.limit))
         else:
             store.index_folder.check_readable()
             advance = progress.meter("dumped", "index files")
-            rows = _headers(store) if headers else _entries(store, selection, advance)
-            count = output.rows(_limited(rows, selection))
+            rows = (
+                (shapes.index_header_shape(one.name, one.header) for one in store.index.files())
+                if headers
+                else _entries(store, selection, advance)
+            )
+            count = output.rows(islice(rows, selection.limit))
         if talk.damaged:
             return failures.DAMAGED
         if not count and selection.is_narrow:
@@ -285,15 +286,6 @@ class _Talk:
         elif stop is not None and stop.kind != "end":
             self._progress.clear()
             say(f"torn tail: the log ends at offset {stop.position}: {stop.why}")
-
-
-def _limited(rows: Iterator[shapes.Shape], selection: DumpSelection) -> Iterator[shapes.Shape]:
-    if selection.limit == 0:
-        return
-    for number, row in enumerate(rows, 1):
-        yield row
-        if number == selection.limit:
-            return
 
 
 def _messages(store: StoppedStore, selection: DumpSelection, talk: _Talk) -> Iterator[shapes.Shape]:
@@ -351,11 +343,6 @@ def _units(
             wanted = (offsets >= selection.start) & (offsets < selection.stop)
             for row in np.flatnonzero(wanted).tolist():
                 yield shapes.unit_shape(queue, start + row, QueueUnit(*units[row].tolist()))
-
-
-def _headers(store: StoppedStore) -> Iterator[shapes.Shape]:
-    for file in store.index.files():
-        yield shapes.index_header_shape(file.name, file.header)
 
 
 def _entries(

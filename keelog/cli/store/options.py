@@ -13,6 +13,7 @@ import click
 from keelog.cli.failures import DAMAGED, OK, BadValue, doing, needing_pyarrow
 from keelog.cli.messages.selectors import time
 from keelog.cli.options import Function, options, size
+from keelog.cli.output import Output
 from keelog.pipeline.options import SETTING_PREFIX, ExportOptions
 from keelog.text import CommandProgress
 from node.runtime.settings import load_settings
@@ -106,21 +107,17 @@ def export_parquet(
     return export_here(store, out, asked, progress=progress.meter("exported", "parts"))
 
 
-def shown(result: "ExportResult") -> dict[str, Any]:
-    return {**result._asdict(), "out": without_credentials(result.out)}
-
-
-def summary(result: "ExportResult") -> str:
+def show_export(result: "ExportResult", output: Output) -> int:
+    """Writes what an export did. Returns 5 when damaged places were passed over; rows of
+    --on-corrupt report leave nothing out."""
     places = "place" if result.damaged == 1 else "places"
     damage = f"; {result.damaged} damaged {places} passed over" if result.damaged else ""
-    if not result.rows:
-        return f"nothing new: {result.rows_in_all} messages in {result.files_in_all} files{damage}"
-    return (
+    title = (
         f"{result.rows} messages in {result.files} files, {result.bytes} bytes, in"
         f" {result.seconds:.1f} s; {result.rows_in_all} messages in all{damage}"
     )
-
-
-def exit_code(result: "ExportResult") -> int:
-    """5 when damaged places were passed over; rows of --on-corrupt report leave nothing out."""
+    if not result.rows:
+        all_files = f"{result.rows_in_all} messages in {result.files_in_all} files"
+        title = f"nothing new: {all_files}{damage}"
+    output.document({**result._asdict(), "out": without_credentials(result.out)}, title=title)
     return DAMAGED if result.damaged else OK
