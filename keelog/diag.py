@@ -424,7 +424,16 @@ def metrics_text(asked: str, named: object) -> bytes:
     connection = http.client.HTTPConnection(host, port, timeout=HTTP_S_MAX)
     connection.connect()
     # The answer takes the socket out of the connection.
-    end = _End(connection.sock)
+    is_late, end = threading.Event(), connection.sock
+
+    def give_up() -> None:
+        is_late.set()
+        with suppress(OSError):  # closed at this moment
+            end.shutdown(socket.SHUT_RDWR)
+
+    # A timeout of the socket alone would let an answer come byte by byte, for ever.
+    timer = threading.Timer(HTTP_S_MAX, give_up)
+    timer.start()
     try:
         connection.request("GET", "/metrics")
         with connection.getresponse() as answer:
@@ -432,9 +441,10 @@ def metrics_text(asked: str, named: object) -> bytes:
     except http.client.HTTPException as error:
         raise Unproven(f"the answer is not HTTP: {type(error).__name__}") from None
     finally:
-        end.cancel()
+        timer.cancel()
+        timer.join()  # the connection is not touched any more
         connection.close()
-    if end.has_come:
+    if is_late.is_set():
         raise Unproven(f"the answer took more than {HTTP_S_MAX:.0f} s")
     if status != HTTPStatus.OK:
         raise Unproven(f"the answer is {status}")
@@ -443,29 +453,6 @@ def metrics_text(asked: str, named: object) -> bytes:
     if not any(line.startswith(_OURS) for line in text.splitlines()):
         raise Unproven("the answer holds no metric of Keelog")
     return text
-
-
-class _End:
-    """Ends a connection after HTTP_S_MAX.
-
-    A timeout of the socket alone would let an answer come byte by byte, for ever.
-    """
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.has_come = False
-        self._connection = connection
-        self._timer = threading.Timer(HTTP_S_MAX, self._end)
-        self._timer.start()
-
-    def _end(self) -> None:
-        self.has_come = True
-        with suppress(OSError):  # closed at this moment
-            self._connection.shutdown(socket.SHUT_RDWR)
-
-    def cancel(self) -> None:
-        """The answer is there; waits until the connection is not touched any more."""
-        self._timer.cancel()
-        self._timer.join()
 
 
 def _metrics_place(asked: str, named: object) -> tuple[str, int]:

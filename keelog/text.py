@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from protocol import human_text
 
@@ -90,21 +90,15 @@ def print_line(text: str, stream: TextIO | None = None) -> None:
     print(human_text.printable(text), file=stream or sys.stderr, flush=True)
 
 
-class StatusLine(NamedTuple):
-    """`phase` says what goes on; `line` prints a line that stays."""
-
-    phase: Callable[[str], None]
-    line: Callable[[str], None]
-
-
 @contextmanager
-def status_line() -> Iterator[StatusLine]:
-    """Shows the phases of a load or a soak test in one line that moves below the others.
+def status_line() -> Iterator[tuple[Callable[[str], None], Callable[[str], None]]]:
+    """Shows the phases of a load or a soak test in one line that moves below the others: yields
+    what shows a phase, and what prints a line that stays.
 
     Elsewhere than on a terminal each phase is a plain line.
     """
     if not can_redraw(sys.stderr):
-        yield StatusLine(print_line, print_line)
+        yield print_line, print_line
         return
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -112,7 +106,7 @@ def status_line() -> Iterator[StatusLine]:
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("")
-        yield StatusLine(
+        yield (
             lambda text: bar.update(task, description=text),
             lambda text: bar.console.print(text, highlight=False),
         )
@@ -124,8 +118,8 @@ def phases(quiet: bool) -> Iterator[Callable[[str], None]]:
     if quiet or not can_redraw(sys.stderr):
         yield lambda _: None
         return
-    with status_line() as shown:
-        yield shown.phase
+    with status_line() as (show, _):
+        yield show
 
 
 class CommandProgress:

@@ -260,10 +260,6 @@ class LoadJob:
         return every[self.number :: self.of]
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A job that is ready to begin: `work` from a moment on."""
-
-    work: Callable[[int], None]
-    generator_cpu_s_per_million: float | None = None
-    """CPU seconds for a million messages that are the load's own, not the client's."""
+Prepared = tuple[Callable[[int], None], float | None]
+"""A job that is ready to begin: its work from a moment on, and the CPU seconds for a million
+messages that are the load's own, not the client's."""

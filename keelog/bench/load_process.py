@@ -37,21 +37,23 @@ FIND_S_MAX = 60.0
 PAUSE_S = 0.005
 
 
-class Talk:
-    """The lines that go out, from several threads."""
-
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
-        self._lock = threading.Lock()
-
-    def say(self, what: str, **fields: Any) -> None:
-        """Writes one line. A closed pipe does not matter: `_hear` then ends the process."""
-        with self._lock, suppress(BrokenPipeError):
-            self._out.write(json.dumps({"say": what, **fields}) + "\n")
-            self._out.flush()
+Say = Callable[..., None]
+"""Writes one line: what it says, and its fields."""
 
 
-def report_seconds(job: LoadJob, talk: Talk, start_ns: int, over: threading.Event) -> None:
+def talking(out: TextIO) -> Say:
+    """For several threads. A closed pipe does not matter: `_hear` then ends the process."""
+    lock = threading.Lock()
+
+    def say(what: str, **fields: Any) -> None:
+        with lock, suppress(BrokenPipeError):
+            out.write(json.dumps({"say": what, **fields}) + "\n")
+            out.flush()
+
+    return say
+
+
+def report_seconds(job: LoadJob, say: Say, start_ns: int, over: threading.Event) -> None:
     """A row at each full second since the start, and a last one when it is over."""
     before = start_ns
     while not over.is_set():
@@ -59,7 +61,7 @@ def report_seconds(job: LoadJob, talk: Talk, start_ns: int, over: threading.Even
         over.wait((start_ns + second * SECOND_NS - time.monotonic_ns()) / 1e9)
         streams = {name: stream.take() for name, stream in job.streams.items()}
         now = time.monotonic_ns()
-        talk.say("row", start=before, end=now, streams=streams)
+        say("row", start=before, end=now, streams=streams)
         before = now
 
 
@@ -73,29 +75,29 @@ def _hear(stdin: TextIO, lines: "SimpleQueue[str]") -> None:
 def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     wake_up_in_time()
-    talk = Talk(sys.stdout)
+    say = talking(sys.stdout)
     heard: SimpleQueue[str] = SimpleQueue()
     threading.Thread(target=_hear, args=(sys.stdin, heard), daemon=True).start()
     job = LoadJob.parse(heard.get())
     try:
-        prepared = ROLES[job.role](job)
-        talk.say("ready", generator=prepared.generator_cpu_s_per_million)
-        run(job, prepared, talk, int(json.loads(heard.get())["go"]))
+        work, generator = ROLES[job.role](job)
+        say("ready", generator=generator)
+        run(job, work, say, int(json.loads(heard.get())["go"]))
     except MqError as error:
-        talk.say("failed", error=type(error).__name__, reason=error.reason, hint=error.hint)
+        say("failed", error=type(error).__name__, reason=error.reason, hint=error.hint)
         return 1
-    talk.say("done")
+    say("done")
     return 0
 
 
-def run(job: LoadJob, prepared: Prepared, talk: Talk, start_ns: int) -> None:
+def run(job: LoadJob, work: Callable[[int], None], say: Say, start_ns: int) -> None:
     """The work, with a row of figures each second."""
     over = threading.Event()
-    reporter = threading.Thread(target=report_seconds, args=(job, talk, start_ns, over))
+    reporter = threading.Thread(target=report_seconds, args=(job, say, start_ns, over))
     sleep_until(start_ns)
     reporter.start()
     try:
-        prepared.work(start_ns)
+        work(start_ns)
     finally:
         over.set()
         reporter.join()
@@ -148,7 +150,7 @@ def prepare_reads(job: LoadJob) -> Prepared:
                 if load.count is not None:
                     return
 
-    return Prepared(work)
+    return work, None
 
 
 def prepare_follow(job: LoadJob) -> Prepared:
@@ -169,7 +171,7 @@ def prepare_follow(job: LoadJob) -> Prepared:
         with client:
             follow(client, topic, mine, end_to_end, from_send, is_ordered)
 
-    return Prepared(work)
+    return work, None
 
 
 def follow(
@@ -229,7 +231,7 @@ def prepare_finds(job: LoadJob) -> Prepared:
                     began = time.monotonic_ns()
                     _look_up(client, topic, asked, finds, began)
 
-    return Prepared(work)
+    return work, None
 
 
 def _any_message(client: keelog.Client, topic: str, dice: random.Random) -> keelog.Message | None:

@@ -57,10 +57,10 @@ def second_line(at: float, streams: dict[str, Second], lag: dict[str, int]) -> s
 @contextmanager
 def listening() -> Iterator[LoadListener]:
     """Shows what goes on, and a line each second, on stderr."""
-    with status_line() as shown:
+    with status_line() as (show, print_line):
         if sys.stderr.isatty():
-            shown.phase("starting a node")
-        yield LoadListener(shown.phase, lambda *figures: shown.line(second_line(*figures)))
+            show("starting a node")
+        yield LoadListener(show, lambda *figures: print_line(second_line(*figures)))
 
 
 def summary_rows(result: Result) -> list[dict[str, Any]]:

@@ -73,7 +73,7 @@ def prepare_sends(job: LoadJob) -> Prepared:
             else:
                 _send_through_a_producer(job, client, make, pace, streams, mean)
 
-    return Prepared(work, dry)
+    return work, dry
 
 
 @dataclass(frozen=True, slots=True)

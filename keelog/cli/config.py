@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
@@ -62,10 +62,6 @@ _OTHERWISE = "nothing here does what it says"
 _LINE = re.compile(r"((?:\\.|[^\\:=\s])*)\s*[:=]?\s*(.*)", re.DOTALL)
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _SIGNS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-
-
-class BadSettingsFile(MqError):
-    """A settings file that no node would start with."""
 
 
 @click.group("config", cls=CliGroup)
@@ -131,7 +127,7 @@ def check(file: Path, output: Output) -> None:
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     where = f"line {first.line}: " if first.line else ""
     with doing(f"{file} is not as it should be"):
-        raise BadSettingsFile(f"{where}{first.problem}{more}", first.hint)
+        raise MqError(f"{where}{first.problem}{more}", first.hint)
 
 
 @config.command("init")
@@ -159,10 +155,10 @@ def import_(file: Path) -> None:
     """
     with doing(f"cannot import {file}"):
         # Properties are latin-1 with \\uXXXX; comments in other encodings do no harm.
-        imported = import_conf(file.read_text(encoding="latin-1"))
-    head = f"{sum(map(len, imported.tables.values()))} settings of {file.name!a}"
-    click.echo(settings.some_lines(imported.tables, head), nl=False)
-    for name, why in imported.left_out.items():
+        tables, left_out = import_conf(file.read_text(encoding="latin-1"))
+    head = f"{sum(map(len, tables.values()))} settings of {file.name!a}"
+    click.echo(settings.some_lines(tables, head), nl=False)
+    for name, why in left_out.items():
         click.echo(f"left out {name!a}: {why}", err=True)
 
 
@@ -170,15 +166,9 @@ class BadBrokerConf(MqError):
     """A broker.conf with a value that is none."""
 
 
-class Imported(NamedTuple):
-    """The settings of a broker.conf, by tables and our names, and why others are left out."""
-
-    tables: dict[str, dict[str, object]]
-    left_out: dict[str, str]
-
-
-def import_conf(text: str) -> Imported:
-    """The settings of a broker.conf that hold here. Raises BadBrokerConf for a bad value."""
+def import_conf(text: str) -> tuple[dict[str, dict[str, object]], dict[str, str]]:
+    """The settings of a broker.conf that hold here, by tables and our names; why others are left
+    out. Raises BadBrokerConf for a bad value."""
     tables: dict[str, dict[str, object]] = {settings.BROKER: {}, settings.STORE: {}}
     left_out: dict[str, str] = {}
     for number, name, value in conf_properties(text):
@@ -197,7 +187,7 @@ def import_conf(text: str) -> Imported:
         except BadRequest as error:
             raise BadBrokerConf(f"line {number}: {name}: {error.reason}", error.hint) from None
         tables[table][ours] = getattr(made, ours)
-    return Imported(tables, left_out)
+    return tables, left_out
 
 
 def conf_properties(text: str) -> Iterator[tuple[int, str, str]]:

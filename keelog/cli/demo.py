@@ -70,10 +70,6 @@ _CONF = {
 }
 
 
-class DemoFailed(MqError):
-    """Something did not come back as it was sent."""
-
-
 @dataclass(slots=True)
 class DemoSummary:
     """The counts of the demo."""
@@ -142,7 +138,7 @@ def demo(
             summary.spark_topics = spark_topics(summary.store)
         output.document(asdict(summary), table=_table(summary))
         if run.differences:
-            raise DemoFailed("; ".join(run.differences[:5]), f"keelog store verify {store}")
+            raise MqError("; ".join(run.differences[:5]), f"keelog store verify {store}")
         if is_for_people and spark is not False:
             _show_spark(summary.store, bool(spark), output)
     program = sys.argv[0] if Path(sys.argv[0]).name == "keelog" else "keelog"

@@ -177,16 +177,16 @@ def test_phases_of_a_load_move_below_the_lines_that_stay(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stderr", terminal)
-    with status_line() as shown:
-        shown.phase("warming up")
-        shown.line("   1 s | sent 5k/s")
+    with status_line() as (show, print_line):
+        show("warming up")
+        print_line("   1 s | sent 5k/s")
     assert screen(terminal.getvalue()) == ["   1 s | sent 5k/s"]
 
 
 def test_phases_are_plain_lines_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
-    with status_line() as shown:
-        shown.phase("warming up")
-        shown.line("   1 s | sent 5k/s")
+    with status_line() as (show, print_line):
+        show("warming up")
+        print_line("   1 s | sent 5k/s")
     assert capsys.readouterr().err == "warming up\n   1 s | sent 5k/s\n"
 
 

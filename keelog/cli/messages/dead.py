@@ -7,7 +7,7 @@ was sent back already has its unique key in the retry topic, later in the log.
 
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
@@ -37,19 +37,6 @@ choice_options = options(
 )  # fmt: skip
 
 
-class DeadChoice(NamedTuple):
-    """Which dead letters: by message id or unique key, and stored in [`since`, `until`]."""
-
-    ids: frozenset[str] = frozenset()
-    since: int = 0
-    until: int = TIME_MS_MAX
-
-    def takes(self, message: keelog.Message) -> bool:
-        return self.since <= message.store_timestamp <= self.until and (
-            not self.ids or not self.ids.isdisjoint((message.msg_id, message.unique_key))
-        )
-
-
 @click.group("dead", cls=CliGroup)
 def dead() -> None:
     """Shows the dead letters of consumer groups, and sends them back to their group.
@@ -76,7 +63,7 @@ def ls(group: str | None, node: str, output: Output, **chosen: Any) -> int:
             output.rows(list(_counts(client)), ("group", "dead"))
         return OK
     with doing(f"cannot show the dead letters of {group}"), keelog.connect(node) as client:
-        letters = DeadLetters(client, group, _choice(**chosen))
+        letters = DeadLetters(client, group, **chosen)
         rows = (
             bodies.shape(message.record)
             | {
@@ -111,13 +98,13 @@ def resend(group: str, node: str, output: Output, **chosen: Any) -> int:
     Example: keelog dead resend billing --since -1d --apply
     """
     is_all, again, applies = (chosen.pop(name) for name in ("is_all", "again", "applies"))
-    choice = _choice(**chosen)
-    if is_all == (choice != DeadChoice()):
+    ids, since, until = chosen["ids"], chosen["since"], chosen["until"]
+    if is_all == bool(ids or since or until not in (None, TIME_MS_MAX)):
         raise click.UsageError("say which: --all, or --id, --since, --until")
     with doing(f"cannot send dead letters back to {group}"), keelog.connect(node) as client:
-        letters = DeadLetters(client, group, choice)
+        letters = DeadLetters(client, group, **chosen)
         found: Iterable[keelog.Message] = letters.read()
-        if choice.ids:
+        if letters.ids:
             found = list(found)
             letters.check_ids()
         waiting = (one for one in found if again or not letters.is_sent_back(one))
@@ -141,10 +128,6 @@ def _counts(client: keelog.Client) -> Iterator[dict[str, Any]]:
         count = sum(queue.max_offset - queue.min_offset for queue in ends)
         if count:
             yield {"group": topic.removeprefix(DLQ_PREFIX), "dead": count}
-
-
-def _choice(ids: Collection[str], since: int | None, until: int | None) -> DeadChoice:
-    return DeadChoice(frozenset(ids), since or 0, TIME_MS_MAX if until is None else until)
 
 
 def _send(client: keelog.Client, letters: "DeadLetters", waiting: Iterator[keelog.Message]) -> int:
@@ -184,14 +167,23 @@ def _as_new(message: keelog.Message, retry_topic: str) -> keelog.OutgoingMessage
 
 
 class DeadLetters:
-    """The chosen dead letters of a group, in the order in which they died."""
+    """The chosen dead letters of a group, in the order in which they died: by message id or unique
+    key, and stored in [`since`, `until`]."""
 
-    def __init__(self, client: keelog.Client, group: str, choice: DeadChoice) -> None:
+    def __init__(
+        self,
+        client: keelog.Client,
+        group: str,
+        ids: Collection[str],
+        since: int | None,
+        until: int | None,
+    ) -> None:
         self.group = group
+        self.ids = frozenset(ids)
         self.retry_topic = f"{RETRY_PREFIX}{group}"
         self.found = 0
         self._client = client
-        self._choice = choice
+        self._since, self._until = since or 0, TIME_MS_MAX if until is None else until
         self._damage = DamagedPlaces(fails=False)
         self._ids_found: set[str] = set()
 
@@ -205,7 +197,9 @@ class DeadLetters:
                 topic, "earliest", until_end=True, on_damage=lambda e: self._meet(e, topic)
             )
             for message in found:
-                if self._choice.takes(message):
+                is_named = not self.ids.isdisjoint((message.msg_id, message.unique_key))
+                is_then = self._since <= message.store_timestamp <= self._until
+                if is_then and (is_named or not self.ids):
                     self.found += 1
                     self._ids_found |= {message.msg_id, message.unique_key}
                     yield message
@@ -231,7 +225,7 @@ class DeadLetters:
 
     def check_ids(self) -> None:
         """Raises NotFound for ids that no dead letter has."""
-        missing = sorted(self._choice.ids - self._ids_found)
+        missing = sorted(self.ids - self._ids_found)
         if missing:
             raise NotFound(
                 f"no dead letter of {self.group} has the id {missing[0]}",

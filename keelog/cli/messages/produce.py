@@ -227,11 +227,7 @@ def _source(
 
 
 class _LeftOut(Exception):
-    """A message that was printed but cannot be sent; `what` it is, for the count at the end."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.what = what
+    """A message that was printed but cannot be sent; its text says what it is, for the count."""
 
 
 class _ProduceRun:
@@ -284,7 +280,7 @@ class _ProduceRun:
             try:
                 messages[number] = message_of(line, number, objects, defaults)
             except _LeftOut as left_out:
-                self._left_out[left_out.what] += 1
+                self._left_out[str(left_out)] += 1
             except MqError as error:
                 self._error = error
                 break

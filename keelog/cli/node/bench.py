@@ -272,7 +272,7 @@ def _read_result(path: Path) -> "Result":
 
 
 def run_load(kind: str, options: Options) -> int:
-    """The whole command. Raises Partial for a broken limit, SomethingLost for a lost message."""
+    """The whole command. Raises Partial for a broken limit, MqError for a lost message."""
     # Imported here: numpy and sockets, which `--help` does without.
     from keelog.bench.report import listening
 
@@ -290,7 +290,7 @@ def run_load(kind: str, options: Options) -> int:
         _write(result, options)
     with doing(f"keelog bench {kind} found what must not be"):
         if result.faults:
-            raise SomethingLost("; ".join(result.faults[:5]), "verify the store of --dir")
+            raise MqError("; ".join(result.faults[:5]), "verify the store of --dir")
         if result.limits_broken:
             raise Partial("; ".join(result.limits_broken), "the same command without the limit")
     return OK
@@ -324,10 +324,6 @@ def _values(said: Options) -> Options:
                 option = f"--{name.replace('_', '-')}"
                 raise BadRequest(f"{option}: {error.reason}", error.hint) from None
     return found
-
-
-class SomethingLost(MqError):
-    """Messages were lost, or came twice or in another order."""
 
 
 def _write(result: "Result", options: Options) -> None:
