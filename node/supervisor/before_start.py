@@ -176,19 +176,17 @@ def planned_ports(
 ) -> list[Port]:
     """The ports that are known before the start: not those that the system is left to choose."""
     host, first = control.address or control.host, control.port
-    found = [Port("--bind", serve.bind, host, first)]
-    found.append(Port("--bind", serve.bind, host, first + 1, " (the writer, one port above)"))
-    found += [
-        Port("--bind", serve.bind, host, first + 2 + n, f" (reader {n}, {2 + n} ports above)")
-        for n in range(serve.readers)
-    ]
-    if control.any_port:
-        found.clear()
+    found = []
+    if not control.any_port:
+        said = ["", " (the writer, one port above)"]
+        said += [f" (reader {n}, {2 + n} ports above)" for n in range(serve.readers)]
+        found = [Port("--bind", serve.bind, host, first + n, what) for n, what in enumerate(said)]
     if gateway.port:
-        host, port = gateway.host, gateway.port
-        found.append(Port("--remoting", serve.remoting, host, port))
-        below = " (two ports below, for old clients)"
-        found.append(Port("--remoting", serve.remoting, host, port - VIP_DISTANCE, below))
+        for port, what in (
+            (gateway.port, ""),
+            (gateway.port - VIP_DISTANCE, " (two ports below, for old clients)"),
+        ):
+            found.append(Port("--remoting", serve.remoting, gateway.host, port, what))
     if ha.port:
         found.append(Port("--ha", serve.ha_listen, ha.host, ha.port))
     http = bind.parse_http(serve.http)
@@ -237,23 +235,20 @@ def check_free(ports: Sequence[Port], wait_s: float = 0.0) -> None:
     """Raises RefusedError for a port at which somebody listens, after `wait_s`, and BadRequest for
     an address that the machine does not have."""
     deadline = time.monotonic() + wait_s
-    for one in ports:
-        while (error := _why_not_free(one)) is not None:
+    waiting = list(ports)
+    while waiting:
+        one = waiting[0]
+        try:
+            listen_at(one.host, one.port).close()
+            del waiting[0]
+        except OSError as error:
             if error.errno != errno.EADDRINUSE or time.monotonic() >= deadline:
                 kind = BadRequest if error.errno in _CANNOT_BE else RefusedError
                 raise kind(
                     f"cannot listen at {one.host}:{one.port}, for {one.said}: {error.strerror}",
                     f"{_PORT_HINTS.get(error.errno or 0, _ADDRESS_HINT)} {one.option}",
-                )
+                ) from None
             time.sleep(_RETRY_S)
-
-
-def _why_not_free(one: Port) -> OSError | None:
-    try:
-        listen_at(one.host, one.port).close()
-    except OSError as error:
-        return error
-    return None
 
 
 def check_ha(place: bind.BindAddress, settings: Settings) -> None:

@@ -59,8 +59,20 @@ class BindAddress:
         return f"tcp://{self.address or self.host}:{self.port}"
 
     def resolved(self) -> "BindAddress":
-        """With the address of its host. Raises BadRequest for a name that does not resolve."""
-        return replace(self, address=_address_of(self.host))
+        """With the first IPv4 address of its host, else the first IPv6 one. Raises BadRequest for
+        a name that does not resolve."""
+        host = self.host
+        if host == addresses.ANY_HOST or addresses.is_numeric(host):
+            return replace(self, address=host)
+        try:
+            _, (address, *_) = machine.address_of(host)
+        except (OSError, UnicodeError) as error:
+            raise BadRequest(
+                f"the name {host} does not resolve: {getattr(error, 'strerror', None) or error}",
+                "bind to an address of this machine, or to tcp://0.0.0.0:7850 with --advertise"
+                " HOST",
+            ) from None
+        return replace(self, address=f"[{address}]" if ":" in address else str(address))
 
     def with_port_of(self, endpoint: str) -> "BindAddress":
         """The same host with the port that was bound."""
@@ -309,17 +321,3 @@ def _is_host(host: str) -> bool:
     if host.startswith("[") or not host.strip("0123456789."):
         return addresses.is_numeric(host) and host.startswith("[") == (":" in host)
     return _NAME.fullmatch(host) is not None
-
-
-def _address_of(host: str) -> str:
-    """The first IPv4 address of a name, else its first IPv6 address. Raises BadRequest."""
-    if host == addresses.ANY_HOST or addresses.is_numeric(host):
-        return host
-    try:
-        _, address = machine.address_of(host)
-    except (OSError, UnicodeError) as error:
-        raise BadRequest(
-            f"the name {host} does not resolve: {getattr(error, 'strerror', None) or error}",
-            "bind to an address of this machine, or to tcp://0.0.0.0:7850 with --advertise HOST",
-        ) from None
-    return f"[{address[0]}]" if ":" in address[0] else str(address[0])

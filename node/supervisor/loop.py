@@ -45,6 +45,16 @@ log = logging.getLogger("keelog.supervisor")
 NO_PROCESS = NO_RESOURCES | {errno.EAGAIN}
 """Errors of a process start for want of descriptors, memory or processes."""
 
+_LOGGED_ENDS = {
+    ChildState.BACKING_OFF: (logging.WARNING, "process ended and is started again"),
+    ChildState.FAILING: (logging.ERROR, "process fails again and again"),
+    ChildState.DISK_FULL: (logging.WARNING, "process waits for room on the disk"),
+    ChildState.NO_RESOURCES: (
+        logging.WARNING,
+        "process waits for descriptors, memory or tasks",
+    ),
+}
+"""How an end is logged, by the state of the child after it."""
 _POLL_S_MAX = 1.0
 _BLIND_POLL_S_MAX = 0.1
 _STOP_LOOK_S = 0.01
@@ -232,7 +242,10 @@ class Supervisor:
         code = plan.must_end(self.children)
         if code is not None:
             if plan.nothing_runs(self.children):
-                self._print_nothing_runs()
+                reason = "; ".join(sorted({f"{one.name}: {one.cause}" for one in self.children}))
+                is_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+                error = RefusedError(reason, plan.hint_of_end(self.children, is_limited))
+                processes.print_error("no process of the node could be started", error)
             return code
         for number, child in enumerate(self.children):
             if plan.is_due(child, self.children, now):
@@ -322,50 +335,32 @@ class Supervisor:
             return
         if plan.must_end(self.children) is not None:
             return  # the writer's own three lines must be the last ones
-        details = {"process": child.name, "end": plan.end_of(code), "cause": child.cause}
-        if child.state is ChildState.BACKING_OFF:
-            log.warning("process ended and is started again", extra=fields(**details))
-        elif child.state is ChildState.FAILING:
-            again_s = round(child.start_at - time.monotonic(), 1)
-            log.error("process fails again and again", extra=fields(**details, again_s=again_s))
-        elif child.state is ChildState.DISK_FULL:
-            log.warning("process waits for room on the disk", extra=fields(**details))
-        elif child.state is ChildState.NO_RESOURCES:
-            log.warning("process waits for descriptors, memory or tasks", extra=fields(**details))
-        else:
-            log.error("process ended", extra=fields(**details, state=child.state))
+        details: dict[str, object] = {"process": child.name, "end": plan.end_of(code)}
+        details["cause"] = child.cause
+        level, text = _LOGGED_ENDS.get(child.state, (logging.ERROR, "process ended"))
+        if child.state is ChildState.FAILING:
+            details["again_s"] = round(child.start_at - time.monotonic(), 1)
+        elif child.state not in _LOGGED_ENDS:
+            details["state"] = child.state
+        log.log(level, text, extra=fields(**details))
         refused = plan.refusal_of_appends(self.children[0])
         if child.role is ChildRole.WRITER and refused is not None and refused.reason == READ_ONLY:
             log.error("the node is read-only now", extra=fields(cause=child.cause))
 
-    def _print_nothing_runs(self) -> None:
-        causes = {f"{child.name}: {child.cause}" for child in self.children}
-        is_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
-        reason = "; ".join(sorted(causes))
-        processes.print_error(
-            "no process of the node could be started",
-            RefusedError(reason, plan.hint_of_end(self.children, is_limited)),
-        )
-
     def _print_when_ready(self, now: float) -> None:
         if not self._was_ready and self._is_ready(now):
             self._was_ready = True
-            took = now - self._started_at
-            where = ", ".join([plan.summary(self.children), self.settings.kept, *self._ends()])
-            self._ready_line = f"ready {self.place.endpoint} ({where}) in {took:.1f} s\n"
+            gateway, ha = self._places.gateway, self._places.ha
+            found = [plan.summary(self.children), self.settings.kept]
+            found += [f"metrics {self._http_url}/metrics"] if self._http_url else []
+            found += [f"remoting {gateway.host}:{gateway.port}"] if gateway.port else []
+            found += [f"followers at {ha.host}:{ha.port}"] if ha.port else []
+            found += [] if self.events.file is None else [f"log {self.events.file}"]
+            where, took_s = f"{self.place.endpoint} ({', '.join(found)})", now - self._started_at
+            self._ready_line = f"ready {where} in {took_s:.1f} s\n"
         # Scripts wait for it, so it is tried again while nobody reads.
         if self._ready_line and stderr.try_to_write(printable(self._ready_line)):
             self._ready_line = ""
-
-    def _ends(self) -> list[str]:
-        """The other addresses of the ready line: metrics and log file."""
-        ends = [f"metrics {self._http_url}/metrics"] if self._http_url else []
-        gateway = self._places.gateway
-        if gateway.port:
-            ends.append(f"remoting {gateway.host}:{gateway.port}")
-        if self._places.ha.port:
-            ends.append(f"followers at {self._places.ha.host}:{self._places.ha.port}")
-        return ends if self.events.file is None else [*ends, f"log {self.events.file}"]
 
     def _is_ready(self, now: float) -> bool:
         if self._stopping_since is not None or not plan.serves_what_was_asked_for(self.children):

@@ -37,6 +37,7 @@ CLOSE_S = 0.5
 """How long closing takes at most; the thread looks this often whether it shall end."""
 LOOP_S_MAX = 10.0
 """A supervisor whose loop turns less often is not alive. It turns each second."""
+PLAIN_TEXT = "text/plain; charset=utf-8"
 PATHS = ("/livez", "/readyz", "/healthz", "/metrics")
 
 _QUERY_FIELDS_MAX = 8
@@ -48,7 +49,7 @@ class Page(NamedTuple):
 
     status: HTTPStatus
     body: str | bytes
-    content_type: str = "text/plain; charset=utf-8"
+    content_type: str = PLAIN_TEXT
 
 
 Pages = Callable[[str, Mapping[str, str]], Page]
@@ -175,9 +176,14 @@ class _Handler(BaseHTTPRequestHandler):
             parts = urlsplit(self.path)
             query = dict(parse_qsl(parts.query, True, max_num_fields=_QUERY_FIELDS_MAX))
         except ValueError as error:
-            page = Page(HTTPStatus.BAD_REQUEST, f"{error}\n")
-        else:
-            page = self._page(parts.path, query)
+            self._send(Page(HTTPStatus.BAD_REQUEST, f"{error}\n"))
+            return
+        try:
+            page = self.server.pages(parts.path, query)
+        except Exception:
+            log.exception("a page of the HTTP end cannot be made", extra=fields(path=parts.path))
+            text = "an unexpected error, its traceback is in the node's log\n"
+            page = Page(HTTPStatus.INTERNAL_SERVER_ERROR, text)
         self._send(page)
 
     do_HEAD = do_GET  # noqa: N815  (as http.server asks for it)
@@ -202,14 +208,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
-
-    def _page(self, path: str, query: Mapping[str, str]) -> Page:
-        try:
-            return self.server.pages(path, query)
-        except Exception:
-            log.exception("a page of the HTTP end cannot be made", extra=fields(path=path))
-            text = "an unexpected error, its traceback is in the node's log\n"
-            return Page(HTTPStatus.INTERNAL_SERVER_ERROR, text)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Logs nothing: probes come every few seconds, and any client could fill the log."""
@@ -247,20 +245,19 @@ class HealthPages:
     def _ready(self, query: Mapping[str, str]) -> Page:
         found = status.health(self._view())
         if query.get("format") == "json":
-            return Page(_status_code(found), json.dumps(as_json(found)) + "\n", "application/json")
-        if query.get("verbose", "0") not in ("0", "false"):
-            return Page(_status_code(found), "".join(_check_lines(found)) + _verdict_line(found))
-        failing = [line for line in _check_lines(found) if line.startswith("[-]")]
-        return Page(_status_code(found), "".join(failing) + _verdict_line(found))
+            text = json.dumps(as_json(found)) + "\n"
+            return _health_page(found, text, "application/json")
+        wants_all = query.get("verbose", "0") not in ("0", "false")
+        lines = [one for one in _check_lines(found) if wants_all or one.startswith("[-]")]
+        return _health_page(found, "".join(lines) + _verdict_line(found))
 
     def _summary(self) -> Page:
         view = self._view()
         found, log, space = status.health(view), status.read_log(view.root), status.disk(view)
-        unflushed = log.appended - log.flushed
         lines = [
             f"{view.options.root}: {_verdict_line(found)}",
             f"log: {log.appended - log.min_offset} bytes, up to {log.appended}, "
-            f"{unflushed} of them not flushed yet\n",
+            f"{log.appended - log.flushed} of them not flushed yet\n",
             f"disk: {status.disk_text(space)}\n",
             *(
                 f"{row.role} {row.index}: {row.state}, pid {row.pid}, "
@@ -270,7 +267,7 @@ class HealthPages:
             ),
             *_check_lines(found),
         ]
-        return Page(_status_code(found), "".join(lines))
+        return _health_page(found, "".join(lines))
 
     def _metrics(self) -> Page:
         with self._lock:
@@ -282,8 +279,8 @@ class HealthPages:
             return Page(HTTPStatus.OK, self._exporter.text(), self._exporter.content_type)
 
 
-def _status_code(found: status.HealthStatus) -> HTTPStatus:
-    return HTTPStatus.OK if found.ready else HTTPStatus.SERVICE_UNAVAILABLE
+def _health_page(found: status.HealthStatus, text: str, kind: str = PLAIN_TEXT) -> Page:
+    return Page(HTTPStatus.OK if found.ready else HTTPStatus.SERVICE_UNAVAILABLE, text, kind)
 
 
 def _verdict_line(found: status.HealthStatus) -> str:
