@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from keelog.bench import machine
-from keelog.bench.aggregate import Tally
 from keelog.bench.job import SECOND_NS, Recorder
 from keelog.bench.machine import memory_of, process_use
-from keelog.bench.processes import SecondFigures
+from keelog.bench.processes import SecondFigures, Tally
 from keelog.bench.results import Result
 from keelog.bench.running import LoadListener
 from keelog.bench.workload import Sizes, Workload, batches, make_bodies

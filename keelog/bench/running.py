@@ -16,11 +16,10 @@ from uuid import uuid4
 
 import keelog
 from keelog.bench import machine
-from keelog.bench.aggregate import Tally
 from keelog.bench.job import SECOND_NS, LoadJob
 from keelog.bench.machine import ProcessWatch
 from keelog.bench.node_process import ANY_DISK, Node, await_workers
-from keelog.bench.processes import Fleet, Member
+from keelog.bench.processes import Fleet, Member, Tally
 from keelog.bench.results import Result, Second
 from keelog.bench.sending import END, PayloadHeader
 from keelog.bench.workload import Workload

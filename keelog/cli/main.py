@@ -38,7 +38,7 @@ COMMANDS = {
     "dead": Lazy("messages.dead", "Shows dead letters, and sends them back to their group."),
     "msg": Lazy("messages.msg", "Finds single messages through a node."),
     "store": Lazy("store.group", "Reads, checks and repairs a store directory."),
-    "replica": Lazy("replica", "Promotes, demotes and rewinds a replica's store."),
+    "replica": Lazy("store.group", "Promotes, demotes and rewinds a replica's store."),
     "spark": Lazy("spark", "Runs Spark jobs on a store directory."),
     "bench": Lazy("node.bench", "Measures a node under load."),
     "diag": Lazy("node.state", "Gathers what helps to find out what is wrong."),

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keelog.bench.aggregate import Tally
 from keelog.bench.job import LatencyHistogram, LoadJob, LoadPace, Recorder
 from keelog.bench.load_process import follow
-from keelog.bench.processes import SecondFigures
+from keelog.bench.processes import SecondFigures, Tally
 from keelog.bench.results import (
     Result,
     Stream,

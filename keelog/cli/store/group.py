@@ -1,4 +1,4 @@
-"""`keelog store …`: reads, checks, copies and repairs a store directory, without a node.
+"""`keelog store …` and `keelog replica …`: commands on a store directory, without a node.
 
 `export` writes messages as Parquet or as an SQLite database, without Spark. The commands that
 print what is in a store are in `look.py`.
@@ -24,10 +24,12 @@ from keelog.cli.output import Output, say
 from keelog.cli.shapes import Shape
 from keelog.cli.store import look, options
 from keelog.pipeline.options import ExportOptions
+from keelog.replication import roles
 from keelog.restore import repair as repair_store
 from keelog.restore import restore as restore_backup
 from keelog.sqlite_export import chosen_by, export_sqlite
-from keelog.text import CommandProgress, size_text
+from keelog.text import CommandProgress, size_text, time_text
+from node.runtime.addresses import parse_follow
 from node.runtime.settings import load_settings
 from node.store.backup.backup import BackupReport
 from node.store.backup.backup import backup as back_up
@@ -342,3 +344,79 @@ def export(
         exported = options.export_parquet(str(path), parquet, asked, progress)
         progress.clear()
         return options.show_export(exported, output)
+
+
+@click.group("replica", cls=CliGroup)
+def replica() -> None:
+    """Promotes, demotes and rewinds the store of a replica.
+
+    Example: keelog replica promote ./copy
+    """
+
+
+@replica.command("promote")
+@options.directory
+@click.option("--force", is_flag=True, help="Although the master still runs.")
+@store_options
+def promote(path: Path, force: bool, output: Output, pairs: tuple[str, ...]) -> None:
+    """Makes a master of a replica, whose node has stopped.
+
+    It says how much of the master's log is missing, as far as that is known. It refuses when the
+    log ends below what was acknowledged to the master, and while the master runs.
+
+    Example: keelog replica promote ./copy
+    """
+    with doing(f"cannot promote {path}"):
+        done = roles.promote(path, load_settings(pairs), force)
+    title = (
+        f"{done.store} is a master from log offset {done.offset} on, epoch {done.epoch}; it lacks"
+        f" {done.lacks_bytes} bytes that its master had when it was heard last; "
+        + (
+            f"delayed messages that it delivered after {time_text(done.progress_ms)} come again"
+            if done.progress_ms
+            else "which delayed messages it delivered was not heard"
+        )
+    )
+    output.document(done._asdict(), table=[done._asdict()], title=title)
+
+
+@replica.command("demote")
+@options.directory
+@click.option("--follow", required=True, metavar="HOST:PORT", help="The master that it follows.")
+@output_options
+def demote(path: Path, follow: str, output: Output) -> None:
+    """Makes a replica of a master, whose node has stopped.
+
+    Nothing is cut: the next start compares the end of the log with the new master's.
+
+    Example: keelog replica demote ./store --follow 192.0.2.8:10912
+    """
+    with doing(f"cannot demote {path}"):
+        parse_follow(follow)
+        done = roles.demote(path, follow)
+    title = f"{path} is a replica now: keelog serve {path} --follow {follow}"
+    output.document(done._asdict(), table=[done._asdict()], title=title)
+
+
+@replica.command("rewind")
+@options.directory
+@click.option("--to", "offset", required=True, type=click.IntRange(0), metavar="OFFSET",
+              help="The log offset of the first record that goes.")  # fmt: skip
+@click.option("--apply", is_flag=True, help="Does it. Without it nothing is changed.")
+@store_options
+def rewind(path: Path, offset: int, apply: bool, output: Output, pairs: tuple[str, ...]) -> None:
+    """Shows what a cut of the log at OFFSET takes away, and does it with --apply.
+
+    All that is cut is kept in keelog/quarantine/. Queues and index follow at the next start.
+
+    Example: keelog replica rewind ./store --to 73400320
+
+    Example: keelog replica rewind ./store --to 73400320 --apply
+    """
+    with doing(f"cannot rewind {path}"):
+        done = roles.rewind(path, offset, load_settings(pairs), apply)
+    said = "cut" if done.applied else "would be cut"
+    title = f"{done.records} messages in {done.bytes} bytes {said} from offset {done.offset} on"
+    if done.offset < done.acknowledged:
+        title += f"; {done.acknowledged} was acknowledged to a master"
+    output.document(done._asdict(), table=[done._asdict()], title=title)
