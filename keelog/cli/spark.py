@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 
 from keelog.cli.failures import doing
-from keelog.cli.options import CliGroup, Function, output_options, settings_options, store_options
+from keelog.cli.options import CliGroup, output_options, settings_options, store_options
+from keelog.cli.options import options as several
 from keelog.cli.output import Output, say
 from keelog.cli.store import options
 from keelog.cli.store.group import show_findings
@@ -66,37 +67,39 @@ class Asked:
             return run_job(job, self.master, self.conf, say)
 
 
-def session_options(function: Function) -> Function:
-    """Adds --master and --conf; the command gets `asked: Asked`."""
+def _convert(ctx: click.Context, _parameter: click.Parameter, value: str) -> Asked:
+    return Asked(value, dict(ctx.params.pop("_conf", ())))
 
-    def convert(ctx: click.Context, _parameter: click.Parameter, value: str) -> Asked:
-        return Asked(value, dict(ctx.params.pop("_conf", ())))
 
-    def remember(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
-        pairs = [value.partition("=") for value in values]
-        wrong = next((name for name, sign, _ in pairs if not (name and sign)), None)
-        if wrong is not None:
-            raise click.BadParameter(f"{wrong!r} is no NAME=VALUE", ctx, parameter)
-        ctx.params["_conf"] = [(name, value) for name, _, value in pairs]
+def _remember(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
+    pairs = [value.partition("=") for value in values]
+    wrong = next((name for name, sign, _ in pairs if not (name and sign)), None)
+    if wrong is not None:
+        raise click.BadParameter(f"{wrong!r} is no NAME=VALUE", ctx, parameter)
+    ctx.params["_conf"] = [(name, value) for name, _, value in pairs]
 
-    function = click.option(
-        "--conf",
-        multiple=True,
-        metavar="NAME=VALUE",
-        is_eager=True,
-        expose_value=False,
-        callback=remember,
-        help="Changes a setting of Spark, as --conf spark.driver.memory=2g.",
-    )(function)
-    return click.option(
+
+session_options = several(
+    click.option(
         "--master",
         "asked",
         default="local[*]",
         show_default=True,
         metavar="URL",
-        callback=convert,
+        callback=_convert,
         help="Where it runs: local[2], spark://HOST:7077, yarn.",
-    )(function)
+    ),
+    click.option(
+        "--conf",
+        multiple=True,
+        metavar="NAME=VALUE",
+        is_eager=True,
+        expose_value=False,
+        callback=_remember,
+        help="Changes a setting of Spark, as --conf spark.driver.memory=2g.",
+    ),
+)
+"""The command gets `asked: Asked`."""
 
 
 @spark.command()

@@ -1,6 +1,6 @@
 """`keelog serve`: a node in the foreground."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import click
 from keelog.cli import settings
 from keelog.cli.failures import doing
 from keelog.cli.options import command, settings_given_options, version
+from keelog.cli.options import options as several
 from node.supervisor.options import BrokerSettings, NetworkSettings, Options, ServeSettings
 from protocol.errors import BadRequest
 
@@ -46,23 +47,24 @@ _OPTIONS: dict[str, tuple[str, "Field[Any]"]] = {
 """Settings that are options too, and their tables; by their names as parameters."""
 
 
-def serve_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Adds an option for each of _OPTIONS; None where it is not given."""
-    for name, (_, field) in reversed(_OPTIONS.items()):
-        text = settings.plain_meaning(field)
-        shown = f"  [default: {field.default}]" if field.default != "" else ""
-        function = click.option(
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+serve_options = several(
+    *(
+        click.option(
             _option(name),
             name,
             type=type(field.default),
             metavar=_METAVARS.get(name, "N"),
-            help=f"{text[0].upper()}{text[1:]}.{shown}",
-        )(function)
-    return function
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+            help=f"{(text := settings.plain_meaning(field))[0].upper()}{text[1:]}."
+            + (f"  [default: {field.default}]" if field.default != "" else ""),
+        )
+        for name, (_, field) in _OPTIONS.items()
+    )
+)
+"""An option for each of _OPTIONS; None where it is not given."""
 
 
 def _by_options(said: Mapping[str, Any]) -> Iterator[settings.Given]:

@@ -12,7 +12,7 @@ import click
 
 from keelog.cli.failures import DAMAGED, OK, BadValue, doing, needing_pyarrow
 from keelog.cli.messages.selectors import time
-from keelog.cli.options import Function, options, size
+from keelog.cli.options import options, size
 from keelog.cli.output import Output
 from keelog.pipeline.options import SETTING_PREFIX, ExportOptions
 from keelog.text import CommandProgress
@@ -25,6 +25,15 @@ if TYPE_CHECKING:
 
 
 directory = click.argument("path", metavar="DIR", type=click.Path(readable=False, path_type=Path))
+store_argument = click.argument(
+    "store",
+    metavar="STORE",
+    # Tasks have working directories of their own.
+    callback=lambda _ctx, _parameter, value: (
+        value if "://" in value else str(Path(value).absolute())
+    ),
+)
+"""The command gets `store: str`: a folder, or a URL that the source reads."""
 derived_options = options(
     click.option("--queues", is_flag=True, help="Only consumequeue/, unless --index is there too."),
     click.option("--index", is_flag=True, help="Only index/, unless --queues is there too."),
@@ -70,16 +79,6 @@ def opened(path: Path, pairs: Iterable[str]) -> StoppedStore:
     """The store, opened read-only; -X settings name sizes that cannot be found."""
     with doing(f"cannot open the store {path}"):
         return open_store(path, load_settings(pairs))
-
-
-def store_argument(function: Function) -> Function:
-    """Adds the argument STORE as `store`: a folder, or a URL that the source reads."""
-
-    def absolute(_ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
-        # Tasks have working directories of their own.
-        return value if "://" in value else str(Path(value).absolute())
-
-    return click.argument("store", metavar="STORE", callback=absolute)(function)
 
 
 def source_options(pairs: tuple[str, ...]) -> dict[str, str]:
