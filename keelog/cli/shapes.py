@@ -20,7 +20,7 @@ from keelog.cli.options import options
 from keelog.cli.output import say
 from protocol.derived import file_layouts
 from protocol.derived.file_layouts import QUEUE_UNIT, IndexEntry, IndexHeader, QueueUnit
-from protocol.errors import BodyUnreadable, CorruptError, MessageDamaged, StoreDamaged
+from protocol.errors import BodyUnreadable, CorruptError, MessageDamaged
 from protocol.ids import Queue
 from protocol.record.bodies import COMPRESSED, COMPRESSION_BITS
 from protocol.record.codec import Record
@@ -261,18 +261,11 @@ class DamagedPlaces:
         """Returns where the queue goes on; None where nobody can say. Raises with `fails`."""
         after = error.next_offset if isinstance(error, MessageDamaged) else None
         then = f"the rest of {queue} cannot be read" if after is None else "passed over"
-        self._note(error, then)
+        self.pass_over(error, then)
         return after
 
-    def pass_over(self, error: StoreDamaged) -> None:
+    def pass_over(self, error: CorruptError, then: str = "passed over") -> None:
         """One record, after which the run goes on. Raises with `fails`."""
-        self._note(error, "passed over")
-
-    def leave_out(self, error: BodyUnreadable) -> None:
-        """A body alone, which is left out of its message. Raises with `fails`."""
-        self._note(error, "its body is left out")
-
-    def _note(self, error: CorruptError, then: str) -> None:
         if self.fails:
             raise error
         if (error.where, error.offset) not in self.places:

@@ -25,7 +25,7 @@ from keelog.cli import shapes
 from keelog.cli.contexts import complete_topics
 from keelog.cli.failures import BadValue, doing, ending_in_order
 from keelog.cli.messages import reading
-from keelog.cli.messages.selectors import StartPoint, parse_range
+from keelog.cli.messages.selectors import parse_range
 from keelog.cli.options import command, node_option, output_options, progress_option
 from keelog.cli.output import Output, say
 from keelog.client.subscription import Cursor
@@ -287,8 +287,12 @@ def group_messages(
     def meet(error: keelog.MessageDamaged) -> None:
         damage.meet(error, f"topic {wanted.topic}")
 
+    start: Literal["latest", "earliest"] | datetime
+    start = "earliest" if wanted.first.kind == "start" else "latest"
+    if wanted.first.kind == "time":
+        start = datetime.fromtimestamp(wanted.first.value / 1000, UTC)
     member = client.consumer(
-        group, wanted.topic, tags=wanted.tags, start=_start(wanted.first),
+        group, wanted.topic, tags=wanted.tags, start=start,
         on_damage="fail" if damage.fails else meet,
     )  # fmt: skip
     with ending_in_order(), member:
@@ -297,12 +301,6 @@ def group_messages(
             message.ack()
             if count == count_max:
                 return
-
-
-def _start(first: StartPoint) -> Literal["latest", "earliest"] | datetime:
-    if first.kind == "time":
-        return datetime.fromtimestamp(first.value / 1000, UTC)
-    return "earliest" if first.kind == "start" else "latest"
 
 
 def compile_format(text: str, body: Formatter = attrgetter("body")) -> Formatter:

@@ -194,8 +194,11 @@ class DeadLetters:
         wait_until_dispatched(self._client, ("queue", "index"))
         try:
             found = self._client.tail(
-                topic, "earliest", until_end=True, on_damage=lambda e: self._meet(e, topic)
-            )
+                topic,
+                "earliest",
+                until_end=True,
+                on_damage=lambda e: self._damage.meet(e, f"topic {topic}"),
+            )  # fmt: skip
             for message in found:
                 is_named = not self.ids.isdisjoint((message.msg_id, message.unique_key))
                 is_then = self._since <= message.store_timestamp <= self._until
@@ -205,9 +208,6 @@ class DeadLetters:
                     yield message
         except UnknownTopic:
             return
-
-    def _meet(self, error: keelog.MessageDamaged, topic: str) -> None:
-        self._damage.meet(error, f"topic {topic}")
 
     def is_sent_back(self, message: keelog.Message) -> bool:
         """Whether the retry topic has it later in the log, as far as the index of keys says. A

@@ -157,24 +157,29 @@ def produce(
             acks="flushed" if options["sync"] else "appended", timeout=options["timeout"]
         ) as producer,
     ):
-        unit = "line on stdin" if options["parquet"] is None else f"message in {options['parquet']}"
-        run = _ProduceRun(batches, output.flush, advance, unit)
+        run = _ProduceRun(batches, output.flush, advance)
         receipts = run.receipts(producer, objects, defaults)
         if options["quiet"]:
             deque(receipts, maxlen=0)
         else:
             output.rows(map(receipt_shape, receipts), live=output.format == "table")
-        return run.end(options["quiet"])
+        unit = "line on stdin" if options["parquet"] is None else f"message in {options['parquet']}"
+        return run.end(options["quiet"], unit)
 
 
 def _defaults(topic: str, options: Mapping[str, Any]) -> Defaults:
-    separator = options["key_separator"]
+    separator, properties = options["key_separator"], {}
+    for pair in options["pairs"]:
+        name, _, value = pair.partition("=")
+        if not name or not value:
+            raise BadRequest(f"-p {pair!r} is no property", "write -p name=value")
+        properties[name] = value
     return Defaults(
         "" if topic == TOPIC_FROM_OBJECT else topic,
         options["queue"],
         options["tags"],
         options["keys"],
-        _pairs(options["pairs"]),
+        properties,
         separator.encode() if separator else b"",
         options["any_topic"],
         {name: options[name] for name in ("delay_level", "delay", "deliver_at")},
@@ -234,16 +239,9 @@ class _ProduceRun:
     """One run: what was stored, and the error that ended it."""
 
     def __init__(
-        self,
-        batches: Iterator[list[Any]],
-        flush: Callable[[], None],
-        advance: Callable[[], None],
-        unit: str,
+        self, batches: Iterator[list[Any]], flush: Callable[[], None], advance: Callable[[], None]
     ) -> None:
-        self._batches = batches
-        self._unit = unit
-        self._flush = flush
-        self._advance = advance
+        self._batches, self._flush, self._advance = batches, flush, advance
         self._began = monotonic()
         self._stored = 0
         self._reached = 0
@@ -258,7 +256,14 @@ class _ProduceRun:
         """Sends batch by batch and yields the receipts in order, up to the first failure."""
         is_plain = not objects and not defaults.key_separator
         options = _options(defaults) if is_plain else {}
-        while self._error is None and (lines := self._next()) is not None:
+        while self._error is None:
+            try:
+                lines = next(self._batches, None)
+            except MqError as error:
+                self._error = error
+                return
+            if lines is None:
+                return
             if is_plain:
                 messages: dict[int, Any] = dict(enumerate(lines, self._reached + 1))
                 self._reached += len(lines)
@@ -287,13 +292,6 @@ class _ProduceRun:
             self._reached = number
         return messages
 
-    def _next(self) -> list[Any] | None:
-        try:
-            return next(self._batches, None)
-        except MqError as error:
-            self._error = error
-            return None
-
     def _send(
         self,
         producer: keelog.Producer,
@@ -315,19 +313,22 @@ class _ProduceRun:
             self._error = error
             return []
 
-    def end(self, is_quiet: bool) -> int:
+    def end(self, is_quiet: bool, unit: str) -> int:
         """0; raises the error, as a partial success when something was stored before."""
         for what, count in self._left_out.items():
             say(f"{counted(count, 'message')} left out: {what}")
         if self._error is None:
             if not self._stored and not self._left_out:
-                say(f"nothing sent: there was no {self._unit}")
+                say(f"nothing sent: there was no {unit}")
             elif is_quiet:
                 took = duration_text(monotonic() - self._began)
                 say(f"{counted(self._stored, 'message')} stored in {took}")
             return OK
         if self._stored:
-            hint = self._what_is_left()
+            # Those that failed among others, and all after them.
+            failed, after = few(self._failed), f"what comes after message {self._reached}"
+            again = f"message {failed} again, and {after}" if failed else f"{after} again"
+            hint = f"send {again}"
             if isinstance(self._error, keelog.OutcomeUnknownError) and self._error.unique_key:
                 hint = f"{self._error.hint}; if it is not there, {hint}"
             where = f"message {self._failed[0]}: " if self._failed else ""
@@ -335,12 +336,6 @@ class _ProduceRun:
             reason = f"{stored} stored, then: {where}{self._error.reason}"
             raise Partial(reason, hint)
         raise self._error
-
-    def _what_is_left(self) -> str:
-        """The messages to send again: those that failed among others, and all after them."""
-        failed = few(self._failed)
-        after = f"what comes after message {self._reached}"
-        return f"send {f'message {failed} again, and {after}' if failed else f'{after} again'}"
 
 
 def given_batches(bodies: Sequence[str], files: Sequence[str], batch: int) -> Iterator[list[bytes]]:
@@ -426,7 +421,11 @@ def message_of(line: Any, number: int, objects: bool, defaults: Defaults) -> kee
                 raise IllegalMessage(
                     f"line {number}: it has no {separator!r} after its key", "write KEY, SEP, body"
                 )
-            keys += [_text(key, number)] if key else []
+            try:
+                keys += [key.decode()] if key else []
+            except UnicodeDecodeError:
+                reason = f"line {number}: its key is not UTF-8"
+                raise IllegalMessage(reason, "keys are text") from None
         return keelog.OutgoingMessage(
             line,
             tags=defaults.tags,
@@ -447,13 +446,6 @@ def message_of(line: Any, number: int, objects: bool, defaults: Defaults) -> kee
         raise IllegalMessage(f"line {number}: {error}", hint) from None
     except MqError as error:
         raise IllegalMessage(f"line {number}: {error.reason}", error.hint) from None
-
-
-def _text(key: bytes, number: int) -> str:
-    try:
-        return key.decode()
-    except UnicodeDecodeError:
-        raise IllegalMessage(f"line {number}: its key is not UTF-8", "keys are text") from None
 
 
 class _UsualObject(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -571,16 +563,6 @@ def _properties(fields: Mapping[str, Any]) -> dict[str, str]:
         if not isinstance(value, str):
             raise TypeError(f"property {name} is no text, and only text can be sent")
     return dict(properties)
-
-
-def _pairs(pairs: tuple[str, ...]) -> dict[str, str]:
-    found = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not name or not equals or not value:
-            raise BadRequest(f"-p {pair!r} is no property", "write -p name=value")
-        found[name] = value
-    return found
 
 
 def csv_rows(batches: Iterable[list[bytes]], count_max: int) -> Iterator[list[Row]]:

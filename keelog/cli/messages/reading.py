@@ -231,26 +231,26 @@ def offset_of(
 def watched(client: keelog.Client) -> Iterator[None]:
     """Meanwhile a thread asks the node now and then, and says when it goes away and is back."""
     ended = threading.Event()
-    threading.Thread(target=_watch, args=(client, ended), name="keelog-watch", daemon=True).start()
+
+    def watch() -> None:
+        was_there = True
+        while not ended.wait(_LOOK_S):
+            try:
+                is_there = bool(client.routes(timeout=_ASK_S).readers)
+            except BusyError:
+                is_there = False
+            except MqError:
+                return  # the client was closed
+            if is_there != was_there and not ended.is_set():
+                node = f"the node at {client.endpoint}"
+                say(f"{node} is back" if is_there else f"waiting for {node}: it does not answer")
+            was_there = is_there
+
+    threading.Thread(target=watch, name="keelog-watch", daemon=True).start()
     try:
         yield
     finally:
         ended.set()
-
-
-def _watch(client: keelog.Client, ended: threading.Event) -> None:
-    was_there = True
-    while not ended.wait(_LOOK_S):
-        try:
-            is_there = bool(client.routes(timeout=_ASK_S).readers)
-        except BusyError:
-            is_there = False
-        except MqError:
-            return  # the client was closed
-        if is_there != was_there and not ended.is_set():
-            node = f"the node at {client.endpoint}"
-            say(f"{node} is back" if is_there else f"waiting for {node}: it does not answer")
-        was_there = is_there
 
 
 class TopicPrinter:
@@ -320,19 +320,17 @@ class TopicPrinter:
         return starts_of(self._client, self._wanted, self._known)
 
     def _tail(self, places: dict[int, int]) -> Iterator[keelog.Message]:
-        wanted = self._wanted
+        wanted, topic = self._wanted, f"topic {self._wanted.topic}"
         for message in self._client.tail(
             wanted.topic, places, queues=wanted.queues or None, tags=wanted.tags,
-            cursor=self._cursor, on_damage=self._meet, generation=self.known_at,
+            cursor=self._cursor, on_damage=lambda error: self._damage.meet(error, topic),
+            generation=self.known_at,
         ):  # fmt: skip
             yield message
             if message.queue_offset < places.get(message.queue_id, 0):
                 places.update(dict.fromkeys(places, 0))  # the topic was made anew
             places[message.queue_id] = message.queue_offset + 1
             self.known_at = message.physical_offset
-
-    def _meet(self, error: keelog.MessageDamaged) -> None:
-        self._damage.meet(error, f"topic {self._wanted.topic}")
 
     def _merged(self, places: dict[int, int]) -> Iterator[keelog.Message]:
         """In each turn a message is printed when all queues were read up to a later look.

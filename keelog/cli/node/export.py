@@ -122,7 +122,7 @@ def _to_sqlite(
         try:
             return record.body
         except BodyUnreadable as error:
-            damage.leave_out(error)
+            damage.pass_over(error, "its body is left out")
             return None
 
     with sqlite_file(out, overwrite, plain) as tables:
