@@ -211,6 +211,12 @@ def options(*several: Callable[[Function], Function]) -> Callable[[Function], Fu
     return add
 
 
+def one_of(name: str, words: Sequence[str], help: str) -> Callable[[Function], Function]:
+    """An option that takes one of some words, the first where it is not given."""
+    kind = click.Choice(words)
+    return click.option(name, type=kind, default=words[0], show_default=True, help=help)
+
+
 node_option = click.option(
     "--node",
     envvar=NODE_VARIABLE,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from keelog.cli.failures import DAMAGED, OK
-from keelog.cli.options import options
+from keelog.cli.options import one_of, options
 from keelog.cli.output import say
 from protocol.derived import file_layouts
 from protocol.derived.file_layouts import QUEUE_UNIT, IndexEntry, IndexHeader, QueueUnit
@@ -45,10 +45,9 @@ body_options = options(
 )
 DAMAGED_SHOWN_MAX = 20
 """Damaged places that get a line each; the others are counted."""
-on_damage_option = click.option(
-    "--on-damage", type=click.Choice(["skip", "fail"]), default="skip", show_default=True,
-    help="skip: goes on after a damaged message; fail: ends there.",
-)  # fmt: skip
+on_damage_option = one_of(
+    "--on-damage", ["skip", "fail"], "skip: goes on after a damaged message; fail: ends there."
+)
 
 
 def integers(*names: str) -> Shape:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 
 from keelog.cli.failures import doing
-from keelog.cli.options import CliGroup, output_options, settings_options, store_options
+from keelog.cli.options import CliGroup, one_of, output_options, settings_options, store_options
 from keelog.cli.options import options as several
 from keelog.cli.output import Output, say
 from keelog.cli.store import options
@@ -105,12 +105,10 @@ session_options = several(
 @spark.command()
 @options.store_argument
 @options.derived_options
-@click.option(
+@one_of(
     "--plan",
-    type=click.Choice(["inplace", "shuffle"]),
-    default="inplace",
-    show_default=True,
-    help="How units come into files: by writes at their places, or sorted and whole.",
+    ["inplace", "shuffle"],
+    "How units come into files: by writes at their places, or sorted and whole.",
 )
 @click.option(
     "--out",

@@ -19,7 +19,7 @@ import click
 
 import keelog
 from keelog.cli.failures import doing
-from keelog.cli.options import command, node_option, output_options
+from keelog.cli.options import command, node_option, one_of, output_options
 from keelog.cli.output import Output, cut
 from keelog.text import aligned, disk_text, duration_text, size_text, widths_of
 from node.runtime.stats import SUM, Histogram
@@ -58,13 +58,7 @@ GROUPS_SHOWN_MAX = 10
     metavar="SECONDS",
     help="From one look to the next.",
 )
-@click.option(
-    "--sort",
-    type=click.Choice(list(SORTS)),
-    default=next(iter(SORTS)),
-    show_default=True,
-    help="What the processes are sorted by.",
-)
+@one_of("--sort", list(SORTS), "What the processes are sorted by.")
 @output_options
 def top(node: str, once: bool, interval: float, sort: str, output: Output) -> None:
     """Shows what a node does: messages and bytes a second, times of requests, lag, processes.

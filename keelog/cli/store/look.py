@@ -15,7 +15,7 @@ import numpy as np
 from keelog.cli import failures, shapes
 from keelog.cli.failures import doing
 from keelog.cli.messages.selectors import TIMES, time
-from keelog.cli.options import command, size, store_options, walk_options
+from keelog.cli.options import command, one_of, size, store_options, walk_options
 from keelog.cli.output import Output, say
 from keelog.cli.store.options import directory, opened
 from keelog.text import Advance, CommandProgress
@@ -142,12 +142,10 @@ def find(path: Path, output: Output, pairs: tuple[str, ...], **options: Any) -> 
 @click.option(
     "--time", "timestamp", type=time, required=True, metavar="TIME", help=f"Store time: {TIMES}."
 )
-@click.option(
+@one_of(
     "--boundary",
-    type=click.Choice([boundary.value for boundary in Boundary]),
-    default=Boundary.LOWER.value,
-    show_default=True,
-    help="lower: the first at or after the time; upper: the last at or before it.",
+    [boundary.value for boundary in Boundary],
+    "lower: the first at or after the time; upper: the last at or before it.",
 )
 @store_options
 def seek(
@@ -186,13 +184,7 @@ class DumpSelection:
 
 @command()
 @directory
-@click.option(
-    "--what",
-    type=click.Choice(["messages", "queues", "index"]),
-    default="messages",
-    show_default=True,
-    help="Messages, ConsumeQueue units or index entries.",
-)
+@one_of("--what", ["messages", "queues", "index"], "Messages, ConsumeQueue units or index entries.")
 @click.option("--headers", is_flag=True, help="With --what index: one row a file.")
 @click.option(
     "--raw", is_flag=True, help="Adds each record as stored, in base64. Shows removed ones too."

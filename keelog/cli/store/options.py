@@ -12,7 +12,7 @@ import click
 
 from keelog.cli.failures import DAMAGED, OK, BadValue, doing, needing_pyarrow
 from keelog.cli.messages.selectors import time
-from keelog.cli.options import options, size
+from keelog.cli.options import one_of, options, size
 from keelog.cli.output import Output
 from keelog.pipeline.options import SETTING_PREFIX, ExportOptions
 from keelog.text import CommandProgress
@@ -48,12 +48,10 @@ export_options = options(
     click.option(
         "--allow-loss", is_flag=True, help="Goes on when files were deleted that are not exported."
     ),
-    click.option(
+    one_of(
         "--on-corrupt",
-        type=click.Choice(["fail", "skip", "report"]),
-        default="fail",
-        show_default=True,
-        help="What damage in the log does; report makes a row of it.",
+        ["fail", "skip", "report"],
+        "What damage in the log does; report makes a row of it.",
     ),
     click.option(
         "--max-file-bytes",
@@ -64,13 +62,7 @@ export_options = options(
         show_default=True,
         help="A file that has as many is closed.",
     ),
-    click.option(
-        "--by",
-        type=click.Choice(["topic", "date"]),
-        default="topic",
-        show_default=True,
-        help="Folders by topic and date, or by date alone.",
-    ),
+    one_of("--by", ["topic", "date"], "Folders by topic and date, or by date alone."),
 )
 """Which rows and columns, into what files; the command gets one `**chosen` for `export_of`."""
 
