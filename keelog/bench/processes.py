@@ -218,10 +218,7 @@ class Tally:
     """All streams of a load."""
 
     def __init__(
-        self,
-        start_ns: int,
-        warm_up_s: float,
-        is_marked: Callable[[float], bool] | None = None,
+        self, start_ns: int, warm_up_s: float, is_marked: Callable[[float], bool] | None = None
     ) -> None:
         self._is_marked = is_marked
         self._by_mark: dict[tuple[str, bool], _Sum] = defaultdict(_Sum)

@@ -57,10 +57,7 @@ def run(load: Workload, listener: LoadListener | None = None) -> Result:
         from keelog.bench.mixed import run_mixed
 
         return run_mixed(load, listener)
-    with (
-        node_for(load) as place,
-        keelog.connect(place.endpoint, timeout=load.timeout) as client,
-    ):
+    with node_for(load) as place, keelog.connect(place.endpoint, timeout=load.timeout) as client:
         return run_on(Scene(load, client, listener, make_topics(load, client), place))
 
 

@@ -82,9 +82,7 @@ _OF_COMMANDS: dict[str, shapes.Shape | tuple[shapes.Shape, ...]] = {
             }
         ],
         "dispatch_lag_bytes": shapes.integers("queues", "index"),
-        "processes": [
-            shape_of(ProcessStatus, cpu_percent="number: of one processor, or null"),
-        ],
+        "processes": [shape_of(ProcessStatus, cpu_percent="number: of one processor, or null")],
     },
     "diag": {
         "path": "text",
@@ -222,10 +220,7 @@ _OF_COMMANDS: dict[str, shapes.Shape | tuple[shapes.Shape, ...]] = {
         "seconds": "number",
     },
     "spark audit": VERIFY
-    | {
-        "findings": [FINDING | {"repair": "text: a command"}],
-        "seconds": "number",
-    },
+    | {"findings": [FINDING | {"repair": "text: a command"}], "seconds": "number"},
     "spark export": EXPORT,
     "spark stats": {
         "totals": shapes.integers("messages", "queues", "topics"),

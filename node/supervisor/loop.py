@@ -49,10 +49,7 @@ _LOGGED_ENDS = {
     ChildState.BACKING_OFF: (logging.WARNING, "process ended and is started again"),
     ChildState.FAILING: (logging.ERROR, "process fails again and again"),
     ChildState.DISK_FULL: (logging.WARNING, "process waits for room on the disk"),
-    ChildState.NO_RESOURCES: (
-        logging.WARNING,
-        "process waits for descriptors, memory or tasks",
-    ),
+    ChildState.NO_RESOURCES: (logging.WARNING, "process waits for descriptors, memory or tasks"),
 }
 """How an end is logged, by the state of the child after it."""
 _POLL_S_MAX = 1.0

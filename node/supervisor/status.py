@@ -270,8 +270,7 @@ class Status(NamedTuple):
     following: run_files.FollowState | None
     elected: run_files.ElectedState | None
     transactions: Annotated[
-        dict[str, int],
-        Fact("that the last round of checks found open for long", names=("open",)),
+        dict[str, int], Fact("that the last round of checks found open for long", names=("open",))
     ]
     supervisor: SupervisorStatus
 

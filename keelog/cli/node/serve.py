@@ -144,8 +144,7 @@ def serve(
             pairs=tuple(one.pair for one in given if one.table == settings.STORE),
             origins=origins(given),
             limits=RestartLimits(
-                crashes_max=asked.restart_limit,
-                silence_s_max=tables[settings.NODE].silence_limit_s,
+                crashes_max=asked.restart_limit, silence_s_max=tables[settings.NODE].silence_limit_s
             ),
             version=version(),
             while_pid=while_pid,

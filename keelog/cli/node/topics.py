@@ -280,10 +280,7 @@ def describe_group(name: str, node: str, output: Output) -> None:
 @click.argument("name", metavar="GROUP")
 @click.option("--topic", required=True, metavar="TOPIC", help="Where it goes on elsewhere.")
 @click.option(
-    "--to",
-    required=True,
-    metavar="PLACE",
-    help="start, end, 123, 2026-11-20T10:00 or -15m.",
+    "--to", required=True, metavar="PLACE", help="start, end, 123, 2026-11-20T10:00 or -15m."
 )
 @click.option("--queue", type=click.IntRange(0), metavar="N", help="Only this queue.")
 @node_options

@@ -248,12 +248,7 @@ def backup(
     """
     with doing(f"cannot back up {path} into {out}"), progress.shown():
         report = back_up(
-            path,
-            out,
-            load_settings(pairs),
-            prune=prune,
-            link=link,
-            progress=progress.stage_meter(),
+            path, out, load_settings(pairs), prune=prune, link=link, progress=progress.stage_meter()
         )
     return _show_backup(report, f"{out}", output)
 

@@ -62,14 +62,9 @@ def get(
     Example: keelog store get ./store --topic orders --queue 0 --offset 100 --count 10
     """
     limits = TransferLimits(
-        max_messages or IN_MEMORY.count_max,
-        options["max_bytes"] or IN_MEMORY.bytes_max,
+        max_messages or IN_MEMORY.count_max, options["max_bytes"] or IN_MEMORY.bytes_max
     )
-    request = PullRequest(
-        options["count"],
-        limits=limits,
-        tags=parse_tags(options["tags"]),
-    )
+    request = PullRequest(options["count"], limits=limits, tags=parse_tags(options["tags"]))
     with opened(path, pairs) as store, doing("cannot read the messages"):
         queue = store.queue(options["topic"], options["queue"])
         result = get_message(store.log, queue, offset, request)
