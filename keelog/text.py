@@ -112,16 +112,6 @@ def status_line() -> Iterator[tuple[Callable[[str], None], Callable[[str], None]
         )
 
 
-@contextmanager
-def phases(quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Shows phases on a terminal, and nothing elsewhere."""
-    if quiet or not can_redraw(sys.stderr):
-        yield lambda _: None
-        return
-    with status_line() as (show, _):
-        yield show
-
-
 class CommandProgress:
     """Shows how far one command is.
 

@@ -141,9 +141,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except (failures.ClosedPipe, BrokenPipeError):
         return failures.quiet_end()
-    except KeyboardInterrupt:
-        return failures.INTERRUPTED
-    except click.exceptions.Abort:
+    except (KeyboardInterrupt, click.exceptions.Abort):
         return failures.INTERRUPTED
     except (MqError, click.ClickException, OSError) as error:
         if debug_wanted():

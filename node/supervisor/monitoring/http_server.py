@@ -56,35 +56,30 @@ Pages = Callable[[str, Mapping[str, str]], Page]
 """The page at a path, with the fields of its query. Called in several threads at once."""
 
 
-class HttpServer:
+class HttpServer(socketserver.TCPServer):
     """Listens from the beginning until `close`. Raises OSError if it cannot listen there."""
 
     def __init__(self, host: str, port: int, pages: Pages) -> None:
-        self._server = _Server(listen_at(host, port, HTTP_BACKLOG), pages)
-        self.url = f"http://{host}:{self._server.server_address[1]}"
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, name="http", kwargs={"poll_interval": CLOSE_S}
-        )
-        self._thread.daemon = True
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stops listening; answers that are under way may get lost."""
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-
-class _Server(socketserver.TCPServer):
-    def __init__(self, listener: socket.socket, pages: Pages) -> None:
         self.pages = pages
         self._free = threading.BoundedSemaphore(HTTP_CONNECTIONS_MAX)
         self._lock = threading.Lock()
         self._open: dict[socket.socket, None] = {}
         """In the order in which they came."""
+        listener = listen_at(host, port, HTTP_BACKLOG)
         super().__init__(listener.getsockname(), _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
+        self.url = f"http://{host}:{self.server_address[1]}"
+        self._thread = threading.Thread(
+            target=self.serve_forever, name="http", kwargs={"poll_interval": CLOSE_S}, daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops listening; answers that are under way may get lost."""
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Starts a thread for a connection; if there are too many, ends the oldest one."""
@@ -161,7 +156,7 @@ class _Incoming(io.RawIOBase):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: _Server
+    server: HttpServer
     server_version = "keelog"
     sys_version = ""
     timeout = HTTP_REQUEST_S_MAX
