@@ -458,13 +458,7 @@ def metrics_text(asked: str, named: object) -> bytes:
 def _metrics_place(asked: str, named: object) -> tuple[str, int]:
     """The host that was asked, or this machine's loopback where both are on this machine."""
     host, _ = _place(asked)
-    try:
-        parts = urlsplit(named if isinstance(named, str) else "")
-        there, port = parts.hostname, parts.port
-    except ValueError:
-        there = port = None
-    if not there or not port or parts.scheme != "http":
-        raise Unproven("the node names no http://HOST:PORT")
+    there, port = _place(named, "http", "the node names no http://HOST:PORT")
     if there == host or there in _EVERYWHERE:
         return host, port
     if there in (*_LOCALHOST, "localhost") and _is_of_this_machine(host):
@@ -472,14 +466,16 @@ def _metrics_place(asked: str, named: object) -> tuple[str, int]:
     raise Unproven(f"the node was asked at {host}, and names another host")
 
 
-def _place(asked: str) -> tuple[str, int]:
+def _place(
+    url: object, scheme: str = "", wrong: str = "the node was not asked at a host and a port"
+) -> tuple[str, int]:
     try:
-        parts = urlsplit(asked)
+        parts = urlsplit(url if isinstance(url, str) else "")
         host, port = parts.hostname, parts.port
     except ValueError:
-        host = port = None
-    if not host or not port:
-        raise Unproven("the node was not asked at a host and a port")
+        raise Unproven(wrong) from None
+    if not host or not port or scheme not in ("", parts.scheme):
+        raise Unproven(wrong)
     return host, port
 
 

@@ -1,6 +1,6 @@
 """`keelog serve`: a node in the foreground."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
@@ -67,19 +67,11 @@ serve_options = several(
 """An option for each of _OPTIONS; None where it is not given."""
 
 
-def _by_options(said: Mapping[str, Any]) -> Iterator[settings.Given]:
-    """What options say, as settings that are given last."""
-    for name, value in said.items():
-        table, field = _OPTIONS[name]
-        yield settings.Given(f"{table}.{field.name}={value}", "option", _option(name))
-
-
-def origins(given: Sequence[settings.Given]) -> list[dict[str, str]]:
+def _origins(given: Sequence[settings.Given]) -> list[dict[str, str]]:
     """The origin of each setting, for the node's status; the last of a name wins."""
-    said = {f"{one.table}.{one.name}": (one.origin, one.where) for one in given}
+    said = {f"{one.table}.{one.name}": one for one in given}
     return [
-        {"setting": name, "origin": origin, "where": where}
-        for name, (origin, where) in said.items()
+        {"setting": name, "origin": one.origin, "where": one.where} for name, one in said.items()
     ]
 
 
@@ -126,7 +118,10 @@ def serve(
         if follow is not None:
             given = (*given, settings.Given(f"follow={follow}", "option", "--follow"))
         said = {name: value for name, value in options.items() if value is not None}
-        given = (*given, *_by_options(said))
+        for name, value in said.items():
+            table, field = _OPTIONS[name]
+            pair = f"{table}.{field.name}={value}"
+            given = (*given, settings.Given(pair, "option", _option(name)))
         tables = {table: settings.settings_of(table, given) for table in settings.OF_NODE}
         asked: ServeSettings = tables[settings.SERVE]
         for name, value in said.items():
@@ -142,7 +137,7 @@ def serve(
             broker=tables[settings.BROKER],
             # Files and variables may speak of more than a store.
             pairs=tuple(one.pair for one in given if one.table == settings.STORE),
-            origins=origins(given),
+            origins=_origins(given),
             limits=RestartLimits(
                 crashes_max=asked.restart_limit, silence_s_max=tables[settings.NODE].silence_limit_s
             ),

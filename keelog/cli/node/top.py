@@ -28,6 +28,8 @@ from protocol.errors import MqError
 from protocol.human_text import one_line
 
 Fields = dict[str, Any]
+Columns = Mapping[str, Callable[[Fields], str]]
+"""Of a table: the text of each in a row."""
 
 SORTS: Mapping[str, Callable[[Fields], Any]] = {
     "process": lambda _row: 0,
@@ -276,10 +278,10 @@ def lines(shown: Fields, sort: str, hint: str = "") -> list[str]:
         "",
     ]
     if shown["operations"]:
-        found += [*_table(_operation_rows(shown["operations"])), ""]
+        found += [*_table(_OPERATION, shown["operations"]), ""]
     if rows := shown.get("groups", {}).get("rows"):  # an older node has none
-        found += [*_table(_group_rows(rows)), ""]
-    found += [*_table(_process_rows(shown["processes"])), f"sorted by {sort}{hint}"]
+        found += [*_table(_GROUP, rows[:GROUPS_SHOWN_MAX]), ""]
+    found += [*_table(_PROCESS, shown["processes"]), f"sorted by {sort}{hint}"]
     return [one_line(line) for line in found]
 
 
@@ -291,57 +293,39 @@ def fitted(found: Sequence[str], columns: int, rows: int) -> list[str]:
     return [*shown[: rows - 1], f"… {len(shown) - rows + 1} more lines"]
 
 
-def _operation_rows(operations: Iterable[Fields]) -> list[list[str]]:
-    head = ["operation", "per s", "failed", "p50 ms", "p99 ms"]
-    return [head] + [
-        [
-            row["op"],
-            f"{row['per_s']:,.0f}",
-            f"{row['failed_per_s']:,.0f}",
-            _time(row["p50_ms"]),
-            _time(row["p99_ms"]),
-        ]
-        for row in operations
-    ]
-
-
-def _process_rows(processes: Iterable[Fields]) -> list[list[str]]:
-    head = ["process", "pid", "state", "cpu", "memory", "restarts", "lag", "up"]
-    return [head] + [
-        [
-            f"{row['role']} {row['index']}",
-            "" if row["pid"] is None else str(row["pid"]),
-            row["state"],
-            "" if row["cpu_percent"] is None else f"{row['cpu_percent']:.0f}%",
-            size_text(row["rss_bytes"]),
-            str(row["restarts"]),
-            size_text(row["lag_bytes"]),
-            duration_text(row["uptime_s"]),
-        ]
-        for row in processes
-    ]
-
-
-def _group_rows(rows: Sequence[Fields]) -> list[list[str]]:
-    head = ["group", "topic", "members", "lag", "in flight", "oldest"]
-    return [head] + [
-        [
-            row["group"],
-            row["topic"],
-            str(row["members"]),
-            f"{row['lag']:,}",
-            f"{row['in_flight']:,}",
-            # Null where the message cannot be read, absent at a node of an earlier version.
-            duration_text(row["lag_ms"] / 1000) if row.get("lag_ms") else "",
-        ]
-        for row in rows[:GROUPS_SHOWN_MAX]
-    ]
+_OPERATION: Columns = {
+    "operation": lambda row: row["op"],
+    "per s": lambda row: f"{row['per_s']:,.0f}",
+    "failed": lambda row: f"{row['failed_per_s']:,.0f}",
+    "p50 ms": lambda row: _time(row["p50_ms"]),
+    "p99 ms": lambda row: _time(row["p99_ms"]),
+}
+_PROCESS: Columns = {
+    "process": lambda row: f"{row['role']} {row['index']}",
+    "pid": lambda row: "" if row["pid"] is None else str(row["pid"]),
+    "state": lambda row: row["state"],
+    "cpu": lambda row: "" if row["cpu_percent"] is None else f"{row['cpu_percent']:.0f}%",
+    "memory": lambda row: size_text(row["rss_bytes"]),
+    "restarts": lambda row: str(row["restarts"]),
+    "lag": lambda row: size_text(row["lag_bytes"]),
+    "up": lambda row: duration_text(row["uptime_s"]),
+}
+_GROUP: Columns = {
+    "group": lambda row: row["group"],
+    "topic": lambda row: row["topic"],
+    "members": lambda row: str(row["members"]),
+    "lag": lambda row: f"{row['lag']:,}",
+    "in flight": lambda row: f"{row['in_flight']:,}",
+    # Null where the message cannot be read, absent at a node of an earlier version.
+    "oldest": lambda row: duration_text(row["lag_ms"] / 1000) if row.get("lag_ms") else "",
+}
 
 
 def _time(value_ms: float | None) -> str:
     return "" if value_ms is None else f"{value_ms:,.2f}"
 
 
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = widths_of(rows)
-    return [aligned(row, widths, numbers_from=1) for row in rows]
+def _table(columns: Columns, rows: Iterable[Fields]) -> list[str]:
+    cells = [[*columns], *([text(row) for text in columns.values()] for row in rows)]
+    widths = widths_of(cells)
+    return [aligned(line, widths, numbers_from=1) for line in cells]

@@ -44,11 +44,21 @@ def ls(node: str, output: Output) -> None:
     Example: keelog topic ls --json
     """
     with doing(f"cannot list the topics of {node}"), keelog.connect(node) as client:
-        found = sorted(client.topics(), key=lambda one: (_is_last(one.topic), one.topic))
+        found = sorted(client.topics(), key=_order)
         rows = [{**asdict(info), **_held(client.offsets(info.topic, sizes=True))} for info in found]
     if output.format == "table":
-        rows = [_shown(row) for row in rows]
+        names = ("topic", "queues", "messages", "size", "oldest")
+        for row in rows:
+            row["size"] = size_text(row["bytes"])
+            row["oldest"] = "" if row["oldest_ms"] is None else time_text(row["oldest_ms"])
+        rows = [{name: row[name] for name in names} for row in rows]
     output.rows(rows)
+
+
+def _order(info: keelog.TopicInfo) -> tuple[bool, str]:
+    """Those last that people do not look for: the system's own, and those of groups."""
+    of_group = info.topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    return is_reserved_topic(info.topic) or of_group, info.topic
 
 
 def _held(queues: Sequence[keelog.QueueOffsets]) -> dict[str, Any]:
@@ -59,22 +69,6 @@ def _held(queues: Sequence[keelog.QueueOffsets]) -> dict[str, Any]:
         "messages": sum(queue.max_offset - queue.min_offset for queue in queues),
         "bytes": sum(sizes) if len(sizes) == len(queues) else None,
         "oldest_ms": min(times, default=None),
-    }
-
-
-def _is_last(topic: str) -> bool:
-    """Whether people look for other topics: the system's own, and those of groups."""
-    return is_reserved_topic(topic) or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
-
-
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    oldest: int | None = row["oldest_ms"]
-    return {
-        "topic": row["topic"],
-        "queues": row["queues"],
-        "messages": row["messages"],
-        "size": size_text(row["bytes"]),
-        "oldest": "" if oldest is None else time_text(oldest),
     }
 
 
