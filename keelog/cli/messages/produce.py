@@ -12,6 +12,7 @@ import stat
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -235,20 +236,20 @@ class _LeftOut(Exception):
     """A message that was printed but cannot be sent; its text says what it is, for the count."""
 
 
+@dataclass(slots=True, eq=False)
 class _ProduceRun:
     """One run: what was stored, and the error that ended it."""
 
-    def __init__(
-        self, batches: Iterator[list[Any]], flush: Callable[[], None], advance: Callable[[], None]
-    ) -> None:
-        self._batches, self._flush, self._advance = batches, flush, advance
-        self._began = monotonic()
-        self._stored = 0
-        self._reached = 0
-        """So many messages were read, and sent unless they failed or were left out."""
-        self._failed: list[int] = []
-        self._left_out: Counter[str] = Counter()
-        self._error: MqError | None = None
+    batches: Iterator[list[Any]]
+    flush: Callable[[], None]
+    advance: Callable[[], None]
+    began: float = field(default_factory=monotonic)
+    stored: int = 0
+    reached: int = 0
+    """So many messages were read, and sent unless they failed or were left out."""
+    failed: list[int] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+    error: MqError | None = None
 
     def receipts(
         self, producer: keelog.Producer, objects: bool, defaults: Defaults
@@ -256,24 +257,24 @@ class _ProduceRun:
         """Sends batch by batch and yields the receipts in order, up to the first failure."""
         is_plain = not objects and not defaults.key_separator
         options = _options(defaults) if is_plain else {}
-        while self._error is None:
+        while self.error is None:
             try:
-                lines = next(self._batches, None)
+                lines = next(self.batches, None)
             except MqError as error:
-                self._error = error
+                self.error = error
                 return
             if lines is None:
                 return
             if is_plain:
-                messages: dict[int, Any] = dict(enumerate(lines, self._reached + 1))
-                self._reached += len(lines)
+                messages: dict[int, Any] = dict(enumerate(lines, self.reached + 1))
+                self.reached += len(lines)
             else:
                 messages = self._messages(lines, objects, defaults)
             for receipt in self._send(producer, messages, defaults.topic, options):
-                self._stored += 1
+                self.stored += 1
                 yield receipt
-            self._flush()
-            self._advance()
+            self.flush()
+            self.advance()
 
     def _messages(
         self, lines: Sequence[Any], objects: bool, defaults: Defaults
@@ -281,15 +282,15 @@ class _ProduceRun:
         """The messages of lines by their numbers, up to the first that is none."""
         messages: dict[int, keelog.OutgoingMessage] = {}
         for line in lines:
-            number = self._reached + 1
+            number = self.reached + 1
             try:
                 messages[number] = message_of(line, number, objects, defaults)
             except _LeftOut as left_out:
-                self._left_out[str(left_out)] += 1
+                self.left_out[str(left_out)] += 1
             except MqError as error:
-                self._error = error
+                self.error = error
                 break
-            self._reached = number
+            self.reached = number
         return messages
 
     def _send(
@@ -305,37 +306,37 @@ class _ProduceRun:
         try:
             return producer.send_many(topic, list(messages.values()), **options)
         except keelog.SendManyError as error:
-            self._failed = [numbers[failure.index] for failure in error.failed]
-            self._error = error.failed[0].error
+            self.failed = [numbers[failure.index] for failure in error.failed]
+            self.error = error.failed[0].error
             return error.succeeded
         except MqError as error:
-            self._failed = numbers
-            self._error = error
+            self.failed = numbers
+            self.error = error
             return []
 
     def end(self, is_quiet: bool, unit: str) -> int:
         """0; raises the error, as a partial success when something was stored before."""
-        for what, count in self._left_out.items():
+        for what, count in self.left_out.items():
             say(f"{counted(count, 'message')} left out: {what}")
-        if self._error is None:
-            if not self._stored and not self._left_out:
+        if self.error is None:
+            if not self.stored and not self.left_out:
                 say(f"nothing sent: there was no {unit}")
             elif is_quiet:
-                took = duration_text(monotonic() - self._began)
-                say(f"{counted(self._stored, 'message')} stored in {took}")
+                took = duration_text(monotonic() - self.began)
+                say(f"{counted(self.stored, 'message')} stored in {took}")
             return OK
-        if self._stored:
+        if self.stored:
             # Those that failed among others, and all after them.
-            failed, after = few(self._failed), f"what comes after message {self._reached}"
+            failed, after = few(self.failed), f"what comes after message {self.reached}"
             again = f"message {failed} again, and {after}" if failed else f"{after} again"
             hint = f"send {again}"
-            if isinstance(self._error, keelog.OutcomeUnknownError) and self._error.unique_key:
-                hint = f"{self._error.hint}; if it is not there, {hint}"
-            where = f"message {self._failed[0]}: " if self._failed else ""
-            stored = counted(self._stored, "message")
-            reason = f"{stored} stored, then: {where}{self._error.reason}"
+            if isinstance(self.error, keelog.OutcomeUnknownError) and self.error.unique_key:
+                hint = f"{self.error.hint}; if it is not there, {hint}"
+            where = f"message {self.failed[0]}: " if self.failed else ""
+            stored = counted(self.stored, "message")
+            reason = f"{stored} stored, then: {where}{self.error.reason}"
             raise Partial(reason, hint)
-        raise self._error
+        raise self.error
 
 
 def given_batches(bodies: Sequence[str], files: Sequence[str], batch: int) -> Iterator[list[bytes]]:
