@@ -1,7 +1,8 @@
 """The supervisor: takes the store's lock, starts the processes of a node, keeps them running.
 
 Signal handlers only note the signal; one loop compares what is with what should be.
-`node.supervisor.plan` decides what to do.
+`node.supervisor.plan` decides what to do. Between two turns the loop replies at its control socket:
+routes, status, health.
 """
 
 import errno
@@ -11,7 +12,8 @@ import resource
 import signal
 import threading
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 
 import zmq
@@ -25,23 +27,25 @@ from node.runtime.run_files import forget_other_master
 from node.runtime.settings import Settings, load_settings
 from node.runtime.shortage import check_file_limit, check_task_limit, tasks_needed
 from node.runtime.store_paths import HeldStore
-from node.serving.request_server import Server
+from node.serving.request_server import Received, Server, serve_waiting
 from node.store.identity.places import create_store
 from node.store.identity.roles import check_role
-from node.supervisor import before_start, child_process, plan
-from node.supervisor.bind import NOWHERE, ha_place, parse_advertise, parse_bind, remoting_place
-from node.supervisor.endpoints import answer_clients, bind, http_end
+from node.store.run_files import read_members
+from node.supervisor import before_start, bind, child_process, plan
 from node.supervisor.options import Options, as_replica
 from node.supervisor.plan import READ_ONLY, TRIED_AGAIN, Child, ChildRole, ChildState
 from node.supervisor.service import NodeLog, ServiceManager, node_log, stop_at_end_of
-from node.supervisor.status import DamageList, NodeView
+from node.supervisor.status import DamageList, NodeView, health, routes, status
+from protocol import errors
 from protocol.addresses import ANY_HOST, VIP_DISTANCE, at_host
-from protocol.errors import RefusedError, ServiceNotAvailable, StoreMoved
 from protocol.human_text import printable
 from protocol.names import COMMIT_LOG_DIR
+from protocol.status import as_json
+from protocol.wire import frames
 
 log = logging.getLogger("keelog.supervisor")
 
+CONTROL_FRAME_BYTES_MAX = 64 * 1024
 NO_PROCESS = NO_RESOURCES | {errno.EAGAIN}
 """Errors of a process start for want of descriptors, memory or processes."""
 
@@ -52,6 +56,7 @@ _LOGGED_ENDS = {
     ChildState.NO_RESOURCES: (logging.WARNING, "process waits for descriptors, memory or tasks"),
 }
 """How an end is logged, by the state of the child after it."""
+_ANSWERS_AT_ONCE = 100
 _POLL_S_MAX = 1.0
 _BLIND_POLL_S_MAX = 0.1
 _STOP_LOOK_S = 0.01
@@ -97,7 +102,7 @@ def serve(options: Options) -> int:
 
             options = replace(options, pairs=with_found_sizes(options.root, options.pairs))
             before_start.check_free(ports, before_start.FREED_S_MAX)
-        server = bind(ends.enter_context(zmq.Context()), places.control)
+        server = _bind(ends.enter_context(zmq.Context()), places.control)
         ends.callback(server.close)
         node = Supervisor(options, settings, held, server, places, events, started_at)
         code = node.run(stop)
@@ -107,12 +112,14 @@ def serve(options: Options) -> int:
 def _plan_places(options: Options) -> tuple[child_process.NodePlaces, list[before_start.Port]]:
     """Where the node listens, and the ports for that. Raises BadRequest and RefusedError."""
     serve = options.serve
-    control = parse_bind(serve.bind).resolved()
-    advertised = parse_advertise(options.network.advertise)
-    avoid = {one.port for one in before_start.planned_ports(serve, control, NOWHERE, NOWHERE)}
-    gateway = remoting_place(serve.remoting, avoid)
+    control = bind.parse_bind(serve.bind).resolved()
+    advertised = bind.parse_advertise(options.network.advertise)
+    avoid = {
+        one.port for one in before_start.planned_ports(serve, control, bind.NOWHERE, bind.NOWHERE)
+    }
+    gateway = bind.remoting_place(serve.remoting, avoid)
     avoid |= {gateway.port, gateway.port - VIP_DISTANCE}
-    ha = ha_place(serve.ha_listen, avoid)
+    ha = bind.ha_place(serve.ha_listen, avoid)
     ports = before_start.planned_ports(serve, control, gateway, ha)
     before_start.check_apart(ports)
     before_start.check_published(ports, advertised)
@@ -127,8 +134,8 @@ def _check_limits(options: Options, settings: Settings) -> None:
     try:
         check_file_limit(options.serve.queue_workers + options.serve.readers)
         check_task_limit(tasks_needed(len(_children(options, settings))), "this node")
-    except ServiceNotAvailable as error:
-        raise RefusedError(error.reason, error.hint) from None
+    except errors.ServiceNotAvailable as error:
+        raise errors.RefusedError(error.reason, error.hint) from None
 
 
 def _watch_threads(stop: processes.StopFlag) -> list[str]:
@@ -177,7 +184,7 @@ class Supervisor:
         self._damage = DamageList()
         self._started_at = started_at
         self._turned_at = started_at
-        self._moved: StoreMoved | None = None
+        self._moved: errors.StoreMoved | None = None
         self._http_url = ""
         self._manager = ServiceManager.from_environment(os.environ)
         self._was_ready = False
@@ -241,7 +248,7 @@ class Supervisor:
             if plan.nothing_runs(self.children):
                 reason = "; ".join(sorted({f"{one.name}: {one.cause}" for one in self.children}))
                 is_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
-                error = RefusedError(reason, plan.hint_of_end(self.children, is_limited))
+                error = errors.RefusedError(reason, plan.hint_of_end(self.children, is_limited))
                 processes.print_error("no process of the node could be started", error)
             return code
         for number, child in enumerate(self.children):
@@ -255,7 +262,7 @@ class Supervisor:
         if self._moved is None:
             try:
                 self.held.check()
-            except StoreMoved as error:
+            except errors.StoreMoved as error:
                 self._moved = error
                 details = fields(cause=error.reason, hint=error.hint)
                 log.error("the store has moved, no process is started any more", extra=details)  # noqa: TRY400
@@ -476,3 +483,67 @@ def _children(options: Options, settings: Settings) -> list[Child]:
         with_followers=bool(options.serve.ha_listen),
         with_tasks=not settings.follow,
     )
+
+
+def _bind(context: "zmq.Context[zmq.Socket[bytes]]", place: bind.BindAddress) -> Server:
+    """Opens the socket. Raises RefusedError for a taken address: waiting will not free it."""
+    name = "" if place.bound == place.endpoint else place.endpoint
+    try:
+        return Server(context, place.bound, CONTROL_FRAME_BYTES_MAX, name=name)
+    except errors.ServiceNotAvailable as error:
+        raise errors.RefusedError(error.reason, error.hint) from None
+
+
+def answer_clients(server: Server, view: Callable[[], NodeView]) -> None:
+    """Replies to requests that wait, up to a number that does not delay the supervisor's work."""
+
+    def reply(operation: str, header: frames.Header, received: Received) -> frames.Header:
+        if received.payload is not None:
+            raise errors.BadRequest(f"{operation[:40]!a} is one frame, two came")
+        number = frames.request_id(header)
+        match operation:
+            case "routes":
+                return frames.answer(number, **routes(view()))
+            case "status":
+                return frames.answer(number, **as_json(status(view())))
+            case "health":
+                return frames.answer(number, **as_json(health(view())))
+            case "members":
+                return frames.answer(number, groups=read_members(view().root))
+            case "ping":
+                return frames.answer(number)
+        raise errors.UnknownOperation(
+            f"the supervisor knows no operation {operation[:40]!a}",
+            "ask routes where the writer and the readers are",
+        )
+
+    serve_waiting(server, _ANSWERS_AT_ONCE, "the supervisor", reply, CONTROL_FRAME_BYTES_MAX)
+
+
+@contextmanager
+def http_end(
+    address: str, view: Callable[[], NodeView], turned_at: Callable[[], float]
+) -> Iterator[str]:
+    """Serves the pages at `--http` within the context, and yields their URL, which is empty without
+    `--http`. Raises RefusedError for a port that is taken."""
+    place = bind.parse_http(address)
+    if place is None:
+        yield ""
+        return
+    # Only here: http.server takes longer to import than all else of a supervisor.
+    from node.supervisor.monitoring.http_server import PATHS, HealthPages, HttpServer
+
+    try:
+        end = HttpServer(place.host, place.port, HealthPages(view, turned_at))
+    except OSError as error:
+        raise errors.RefusedError(
+            f"cannot listen at {place.host}:{place.port}, for --http: {error.strerror or error}",
+            "stop the process that listens there, or name another port",
+        ) from None
+    log.info("health and metrics are served", extra=fields(url=end.url, paths=" ".join(PATHS)))
+    if not place.is_loopback:
+        log.warning("metrics can be read from other hosts", extra=fields(url=end.url))
+    try:
+        yield end.url
+    finally:
+        end.close()
