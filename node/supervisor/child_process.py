@@ -92,9 +92,12 @@ def _arguments(child: plan.Child, options: Options, places: NodePlaces) -> list[
     place, shards = places.control, str(options.serve.queue_workers)
     match child.role:
         case plan.ChildRole.WRITER:
-            host, port = _host_of_records(places)
-            arguments = ["--bind", place.child(1, child.endpoint).bound, "--store-port", str(port)]
-            arguments += ["--advertise", host]
+            # Host and port in records are those at which RocketMQ's clients find the node.
+            advertised, gateway = places.advertised, places.gateway
+            port = advertised.port(gateway.port or place.port)
+            host = advertised.host or places.announced.rpartition(":")[0] or gateway.host
+            arguments = ["--bind", place.child(1, child.endpoint).bound]
+            arguments += ["--store-port", str(port), "--advertise", host]
             arguments += ["--delays"] if places.gateway.port else []
             return [*arguments, "--followers"] if places.ha.port else arguments
         case plan.ChildRole.QUEUE:
@@ -109,13 +112,6 @@ def _arguments(child: plan.Child, options: Options, places: NodePlaces) -> list[
         case plan.ChildRole.FOLLOWERS:
             return ["--bind", f"{places.ha.host}:{places.ha.port}"]
     return []
-
-
-def _host_of_records(places: NodePlaces) -> tuple[str, int]:
-    """Host and port of the node in records: those at which RocketMQ's clients find it."""
-    port = places.advertised.port(places.gateway.port or places.control.port)
-    host = places.announced.rpartition(":")[0] or places.gateway.host
-    return places.advertised.host or host, port
 
 
 def _own_endpoint(places: NodePlaces) -> str:

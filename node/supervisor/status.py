@@ -344,18 +344,15 @@ def operations(slots: Iterable[SlotStats]) -> tuple[OperationStatus, ...]:
                 labels = dict(one.labels)
                 requests[labels["op"]] = requests.get(labels["op"], 0) + count
                 failed[labels["op"]] += 0 if labels["code"] == stats_series.OK else count
-    return tuple(
-        _operation_row(op, count, failed[op], times.get(op, NO_TIMES))
-        for op, count in requests.items()
-        if count
-    )
-
-
-def _operation_row(op: str, requests: int, failed: int, times: Histogram) -> OperationStatus:
-    buckets = list(times.buckets)
-    while buckets and not buckets[-1]:
-        buckets.pop()
-    return OperationStatus(op, requests, failed, *quantiles(times), tuple(buckets))
+    rows = []
+    for op, count in requests.items():
+        if count:
+            took = times.get(op, NO_TIMES)
+            buckets = list(took.buckets)
+            while buckets and not buckets[-1]:
+                buckets.pop()
+            rows.append(OperationStatus(op, count, failed[op], *quantiles(took), tuple(buckets)))
+    return tuple(rows)
 
 
 def quantiles(times: Histogram) -> tuple[float | None, float | None]:

@@ -14,7 +14,7 @@ import click
 import keelog
 from keelog.cli import shapes
 from keelog.cli.contexts import complete_topics
-from keelog.cli.failures import DAMAGED, OK, Partial, doing
+from keelog.cli.failures import OK, Partial, doing
 from keelog.cli.messages.reading import wait_until_dispatched
 from keelog.cli.messages.selectors import TIME_MS_MAX, TIMES, time
 from keelog.cli.options import CliGroup, node_options, options
@@ -77,7 +77,7 @@ def ls(group: str | None, node: str, output: Output, **chosen: Any) -> int:
         columns = _TABLE if output.format == "table" else (*shapes.MESSAGE_COLUMNS, *_OWN_COLUMNS)
         if not output.rows(rows, columns):
             raise letters.nothing()
-        return letters.end() or bodies.end()
+        return letters.damage.end() or bodies.end()
 
 
 @dead.command("resend")
@@ -108,7 +108,9 @@ def resend(group: str, node: str, output: Output, **chosen: Any) -> int:
         found: Iterable[keelog.Message] = letters.read()
         if letters.ids:
             found = list(found)
-            letters.check_ids()
+            for missing in sorted(letters.ids - letters.ids_found):
+                hint = f"keelog dead ls {group}"
+                raise NotFound(f"no dead letter of {group} has the id {missing}", hint)
         waiting = (one for one in found if again or not letters.is_sent_back(one))
         sent = _send(client, letters, waiting) if applies else sum(1 for _ in waiting)
         if not letters.found:
@@ -121,7 +123,7 @@ def resend(group: str, node: str, output: Output, **chosen: Any) -> int:
         output.document(answer, title=f"{sent} of {letters.found} {does} {letters.retry_topic}")
         if sent and not applies:
             say("nothing was sent: the same command with --apply sends")
-        return letters.end()
+        return letters.damage.end()
 
 
 def _counts(client: keelog.Client) -> Iterator[dict[str, Any]]:
@@ -186,8 +188,8 @@ class DeadLetters:
         self.found = 0
         self._client = client
         self._since, self._until = since or 0, TIME_MS_MAX if until is None else until
-        self._damage = DamagedPlaces(fails=False)
-        self._ids_found: set[str] = set()
+        self.damage = DamagedPlaces(fails=False)
+        self.ids_found: set[str] = set()
 
     def read(self) -> Iterator[keelog.Message]:
         """All that are there now. Damaged ones are named on stderr."""
@@ -199,14 +201,14 @@ class DeadLetters:
                 topic,
                 "earliest",
                 until_end=True,
-                on_damage=lambda e: self._damage.meet(e, f"topic {topic}"),
+                on_damage=lambda e: self.damage.meet(e, f"topic {topic}"),
             )  # fmt: skip
             for message in found:
                 is_named = not self.ids.isdisjoint((message.msg_id, message.unique_key))
                 is_then = self._since <= message.store_timestamp <= self._until
                 if is_then and (is_named or not self.ids):
                     self.found += 1
-                    self._ids_found |= {message.msg_id, message.unique_key}
+                    self.ids_found |= {message.msg_id, message.unique_key}
                     yield message
         except UnknownTopic:
             return
@@ -219,28 +221,15 @@ class DeadLetters:
         try:
             found = self._client.find(
                 self.retry_topic, message.unique_key, since=message.store_timestamp, unique=True,
-                on_damage=self._damage.pass_over,
+                on_damage=self.damage.pass_over,
             )  # fmt: skip
             return any(one.physical_offset > message.physical_offset for one in found)
         except UnknownTopic:
             return False
 
-    def check_ids(self) -> None:
-        """Raises NotFound for ids that no dead letter has."""
-        missing = sorted(self.ids - self._ids_found)
-        if missing:
-            raise NotFound(
-                f"no dead letter of {self.group} has the id {missing[0]}",
-                f"keelog dead ls {self.group}",
-            )
-
     def nothing(self) -> NotFound:
         """The error where there is none."""
         return NotFound(f"group {self.group} has no such dead letter", "keelog dead ls")
-
-    def end(self) -> int:
-        self._damage.end()
-        return DAMAGED if self._damage.places else OK
 
 
 @click.group("msg", cls=CliGroup)

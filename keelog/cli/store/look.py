@@ -238,13 +238,10 @@ def dump(
 
 
 def _nothing(path: Path, what: str, selection: DumpSelection, has_topic: bool) -> NotFound:
+    text, hint = f"the store has no such {_ROWS[what]}", f"keelog store info {path}"
     if selection.topic is not None and not has_topic:
-        error = NotFound(
-            f"the store has no topic {selection.topic}",
-            f"keelog store info {path}, or without --topic",
-        )
-    else:
-        error = NotFound(f"the store has no such {_ROWS[what]}", f"keelog store info {path}")
+        text, hint = f"the store has no topic {selection.topic}", f"{hint}, or without --topic"
+    error = NotFound(text, hint)
     error.add_note("nothing to print")
     return error
 
