@@ -98,14 +98,8 @@ def _restore(
     if not damaged:
         _make_derived(building, manifest.sizes, epoch, tails, advance)
     _publish(building, store_id)
-    return backup.BackupReport(
-        start=manifest.start,
-        end=manifest.end,
-        bytes=manifest.end - manifest.start,
-        files=files,
-        verified=not damaged,
-        damaged=damaged,
-    )
+    start, end = manifest.start, manifest.end
+    return backup.BackupReport(start, end, end - start, files, not damaged, damaged)
 
 
 def _copy_log(
@@ -164,16 +158,14 @@ def _write_epochs(known: Path, building: Path, tails: checkpoints.Tails, store_i
 
     The restore counts as an epoch that appended nothing; returns it.
     """
-    disk.make_durable_dir(checkpoints.own_dir(building))
+    own = checkpoints.own_dir(building)
+    disk.make_durable_dir(own)
     # The next files get the id that `epochs` has: the folder has no lock.
-    disk.write_atomically(
-        checkpoints.own_dir(building) / checkpoints.EPOCHS_FILE, checkpoints.seal("", store_id)
-    )
+    disk.write_atomically(own / checkpoints.EPOCHS_FILE, checkpoints.seal("", store_id))
     lines = [line for line in checkpoints.load_epochs(known) if line.start <= tails.at]
     epoch = max((line.epoch for line in lines), default=0) + 1
-    checkpoints.save_epochs(
-        building, [*lines, checkpoints.EpochLine(epoch, tails.at, after_clean=True)]
-    )
+    lines.append(checkpoints.EpochLine(epoch, tails.at, after_clean=True))
+    checkpoints.save_epochs(building, lines)
     checkpoints.save_tails(building, tails)
     floor = checkpoints.Floor(building)
     floor.save(tails.at)
@@ -183,16 +175,12 @@ def _write_epochs(known: Path, building: Path, tails: checkpoints.Tails, store_i
 
 def _copy_small_files(known: Path, building: Path, store_id: str) -> int:
     """Copies `config/` and the durable notes, those that have an id with the new one."""
-    written = (
-        checkpoints.own_dir(known) / checkpoints.EPOCHS_FILE,
-        checkpoints.own_dir(known) / checkpoints.TAILS_FILE,
-    )
+    own = checkpoints.own_dir(known)
+    written = (own / checkpoints.EPOCHS_FILE, own / checkpoints.TAILS_FILE)
     found = sorted(path for path in known.rglob("*") if path.is_file() and path not in written)
     for path in found:
         place = building / path.relative_to(known)
-        sealed = (
-            checkpoints.load_sealed(path) if checkpoints.own_dir(known) in path.parents else None
-        )
+        sealed = checkpoints.load_sealed(path) if own in path.parents else None
         data = path.read_bytes() if sealed is None else checkpoints.seal(sealed.text, store_id)
         disk.make_durable_dir(place.parent)
         disk.write_atomically(place, data)

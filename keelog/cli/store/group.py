@@ -4,7 +4,6 @@
 print what is in a store are in `look.py`.
 """
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -105,8 +104,12 @@ def show_findings(shape: Shape, output: Output, store: Path | str) -> int:
     """Writes what a check found; returns the exit code."""
     if output.format == "table":
         output.text(f"{_verdict(shape)}\n")
-        output.rows(_finding_row(finding, str(store)) for finding in shape["findings"])
-        for command, kinds in _commands(shape["findings"]).items():
+        rows = (one | {"place": _place(one, str(store))} for one in shape["findings"])
+        output.rows(rows, ("severity", "kind", "place", "offset", "detail"))
+        commands: dict[str, dict[str, None]] = {}
+        for finding in shape["findings"]:
+            commands.setdefault(finding["try"], {})[finding["kind"]] = None
+        for command, kinds in commands.items():
             output.text(f"try: {command}  ({', '.join(kinds)})\n")
         output.flush()
     else:
@@ -132,27 +135,12 @@ def _verdict(shape: Shape) -> str:
     return f"{verdict}: {figures}{'; ' * bool(found)}{found}"
 
 
-def _finding_row(finding: Shape, store: str) -> Shape:
-    """A finding for people: the place in a word, and how many in a row."""
-    queue = f"{finding['topic']}/{finding['queue_id']}"
-    file = finding["file"].removeprefix(str(Path(store).resolve())).removeprefix(store)
-    return {
-        "severity": finding["severity"],
-        "kind": finding["kind"],
-        "place": queue if finding["queue_id"] is not None else file.removeprefix("/"),
-        "offset": finding["offset"],
-        "detail": finding["detail"],
-    }
-
-
-def _commands(findings: Sequence[Shape]) -> dict[str, list[str]]:
-    """What fixes the findings: each command, and the kinds that it is for."""
-    commands: dict[str, list[str]] = {}
-    for finding in findings:
-        kinds = commands.setdefault(finding["try"], [])
-        if finding["kind"] not in kinds:
-            kinds.append(finding["kind"])
-    return commands
+def _place(finding: Shape, store: str) -> str:
+    """The queue or the file of a finding, in a word."""
+    if finding["queue_id"] is not None:
+        return f"{finding['topic']}/{finding['queue_id']}"
+    file: str = finding["file"].removeprefix(str(Path(store).resolve())).removeprefix(store)
+    return file.removeprefix("/")
 
 
 @store.command()
