@@ -20,7 +20,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -224,13 +223,6 @@ class LoadJob:
     folder: str | None = None
     """A folder for its files."""
     streams: dict[str, Recorder] = field(default_factory=dict)
-
-    def line(self) -> str:
-        return msgspec.json.encode(self).decode()
-
-    @classmethod
-    def parse(cls, line: str) -> "LoadJob":
-        return msgspec.json.decode(line, type=cls)
 
     def stream(self, name: str, messages_each: int = 1) -> Recorder:
         self.streams[name] = Recorder(messages_each)

@@ -20,6 +20,8 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, TextIO
 
+import msgspec
+
 import keelog
 from keelog.bench.job import (
     SECOND_NS,
@@ -78,7 +80,7 @@ def main() -> int:
     say = talking(sys.stdout)
     heard: SimpleQueue[str] = SimpleQueue()
     threading.Thread(target=_hear, args=(sys.stdin, heard), daemon=True).start()
-    job = LoadJob.parse(heard.get())
+    job = msgspec.json.decode(heard.get(), type=LoadJob)
     try:
         work, generator = ROLES[job.role](job)
         say("ready", generator=generator)

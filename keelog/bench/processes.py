@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+import msgspec
+
 from keelog.bench.job import SECOND_NS, LatencyHistogram, LoadJob
 from keelog.bench.results import Second, Stream, Summary
 from node.supervisor.child_process import command, environment
@@ -40,10 +42,6 @@ class Member:
     process: subprocess.Popen[str]
     generator: float | None = None
     is_done: bool = False
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +75,7 @@ class Fleet:
                 raise RequestTimeout(f"a load process is not ready after {START_S_MAX} s") from None
             self._check(member, said)
             member.generator = said["generator"]
-            ready.add(member.pid)
+            ready.add(member.process.pid)
         return begun
 
     def _start(self, job: LoadJob) -> Member:
@@ -92,7 +90,7 @@ class Fleet:
         member = Member(f"{job.role} {job.number}", process)
         self.members.append(member)
         threading.Thread(target=self._listen, args=(member,), daemon=True).start()
-        _send(member, job.line())
+        _send(member, msgspec.json.encode(job).decode())
         return member
 
     def _listen(self, member: Member) -> None:

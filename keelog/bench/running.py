@@ -139,7 +139,7 @@ def run_on(scene: Scene) -> Result:
     with scene.fleet as fleet:
         listener.phase("starting the load")
         members = _start(scene)
-        watch = ProcessWatch(client, {member.name: member.pid for member in members})
+        watch = ProcessWatch(client, {member.name: member.process.pid for member in members})
         start_ns = watch.start_ns = fleet.go(members)
         scene.on_start(start_ns)
         tally = Tally(start_ns, load.warm_up, scene.is_marked)

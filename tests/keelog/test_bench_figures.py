@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -101,7 +102,8 @@ def test_the_queues_of_consumers_are_all_queues_once() -> None:
     jobs = [LoadJob("consume", number, 3, "", ("a", "b"), load) for number in range(3)]
     found = [queue for job in jobs for queue in job.queues()]
     assert sorted(found) == [(topic, queue) for topic in "ab" for queue in range(5)]
-    assert LoadJob.parse(jobs[1].line()).queues() == jobs[1].queues()
+    again = msgspec.json.decode(msgspec.json.encode(jobs[1]), type=LoadJob)
+    assert again.queues() == jobs[1].queues()
 
 
 def _row(
