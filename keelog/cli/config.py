@@ -258,7 +258,10 @@ def add(name: str, node: str, description: str, use: bool, replace: bool) -> Non
     Example: keelog context add test --node tcp://127.0.0.1:7850 --description 'on this machine'
     """
     with contexts.changed(f"add the context {name}") as known:
-        if contexts.check_name(name) in known.named and not replace:
+        if not contexts.NAME.fullmatch(name):
+            hint = "use letters, digits, dots and dashes"
+            raise BadRequest(f"{name[:80]!a} is no name of a context", hint)
+        if name in known.named and not replace:
             hint = f"keelog context add {name} --node {node} --replace"
             raise BadRequest(f"there is a context {name} already", hint)
         node = with_scheme(node)

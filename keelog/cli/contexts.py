@@ -26,7 +26,7 @@ NODE_VARIABLE = "KEELOG_NODE"
 CONTEXT_VARIABLE = "KEELOG_CONTEXT"
 TOPICS_S_MAX = 0.3
 """The longest that a press of TAB waits for a node."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NAMED = "keelog.context"
 _PLACE = "keelog.node"
 
@@ -151,15 +151,6 @@ def changed(what: str) -> Iterator[Contexts]:
 def _quoted(text: str) -> str:
     """A basic string of TOML, which is JSON's but for DEL."""
     return printable(json.dumps(text, ensure_ascii=False))
-
-
-def check_name(name: str) -> str:
-    """The name. Raises BadRequest for one that is hard to type."""
-    if not _NAME.fullmatch(name):
-        raise BadRequest(
-            f"{name[:80]!a} is no name of a context", "use letters, digits, dots and dashes"
-        )
-    return name
 
 
 def resolve(

@@ -12,7 +12,7 @@ import click
 
 from keelog.cli.contexts import NODE_VARIABLE, node_callback
 from keelog.cli.failures import MEANT_COMMANDS, NoCommand, meant
-from keelog.cli.output import FORMATS, Output, forbid_colour
+from keelog.cli.output import FORMATS, NO_COLOR, Output
 from keelog.cli.settings import STORE, Given, all_given
 from keelog.text import CommandProgress
 from protocol.addresses import DEFAULT_NODE
@@ -134,7 +134,7 @@ def no_color_option() -> click.Option:
 
     def forbid(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
         if wanted and not ctx.resilient_parsing:
-            forbid_colour(os.environ)
+            os.environ[NO_COLOR] = "1"  # for all of this process that heeds it, and its children
 
     text = "Prints no colours and nothing bold, as with the variable NO_COLOR."
     return click.Option(

@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import click
@@ -35,16 +35,6 @@ NO_COLOR = "NO_COLOR"
 """Set and not empty, it forbids colours and bold (no-color.org); `--no-color` sets it."""
 _DELETE = b"\x7f"
 _encoder = msgspec.json.Encoder()
-
-
-def is_plain(environment: Mapping[str, str]) -> bool:
-    """Whether a terminal is to get no escape sequences."""
-    return bool(environment.get(NO_COLOR)) or environment.get("TERM") == "dumb"
-
-
-def forbid_colour(environment: MutableMapping[str, str]) -> None:
-    """For everything in this process that heeds the variable, and for its children."""
-    environment[NO_COLOR] = "1"
 
 
 class Output:
@@ -147,7 +137,8 @@ class Output:
 
     def _write_table(self, rows: Iterator[Row], columns: Sequence[str], live: bool) -> None:
         size = 1 if live else _TABLE_ROWS_AT_ONCE
-        is_fancy = self.is_terminal and not self.wide and not live and not is_plain(os.environ)
+        is_plain = os.environ.get(NO_COLOR) or os.environ.get("TERM") == "dumb"
+        is_fancy = self.is_terminal and not self.wide and not live and not is_plain
         natural: dict[str, int] = {}
         while chunk := list(itertools.islice(rows, size)):
             names = columns or list(chunk[0])
@@ -160,7 +151,9 @@ class Output:
                 natural[name] = max(natural.get(name, least), longest)
             widths = [natural[name] for name in heads]
             if not self.wide:
-                widths = fitted(widths, _columns())
+                # COLUMNS, the terminal's width, or 120.
+                room = shutil.get_terminal_size(fallback=(_COLUMNS_ELSEWHERE, 0)).columns
+                widths = fitted(widths, room)
             lines = [
                 [cut(cell, width) for cell, width in zip(row, widths, strict=False)]
                 for row in [heads, *cells]
@@ -171,11 +164,6 @@ class Output:
             for line in lines if is_first else lines[1:]:
                 self.text(aligned(line, widths) + "\n")
             self.stream.flush()
-
-
-def _columns() -> int:
-    """How wide a row may be: COLUMNS, the terminal's width, or 120."""
-    return shutil.get_terminal_size(fallback=(_COLUMNS_ELSEWHERE, 0)).columns
 
 
 def fitted(widths: Sequence[int], columns: int) -> list[int]:
