@@ -113,10 +113,8 @@ class SqliteTables:
 
 @contextmanager
 def sqlite_file(out: Path, overwrite: bool, body: PlainBody) -> Iterator[SqliteTables]:
-    """The tables of `out`, which is there after the block, whole.
-
-    Raises BadRequest when it is there and `overwrite` is not, MqError when it cannot be written.
-    """
+    """The tables of `out`, which is there after the block, whole. Raises BadRequest when it is
+    there and `overwrite` is not, MqError when it cannot be written."""
     folder = sorted_in = out.absolute().parent
     with whole_file(out, overwrite) as partial:
         try:
@@ -177,10 +175,8 @@ def export_sqlite(
 
 @contextmanager
 def whole_file(out: Path, overwrite: bool) -> Iterator[Path]:
-    """The path to write to; it becomes `out` after the block, and goes away when that fails.
-
-    Raises BadRequest when `out` is there and `overwrite` is not.
-    """
+    """The path to write to; it becomes `out` after the block, and goes away when that fails. Raises
+    BadRequest when `out` is there and `overwrite` is not."""
     if out.exists() and not overwrite:
         raise BadRequest(f"{out} is there already", "another name, or --overwrite")
     partial = out.with_name(f"{out.name}.partial")

@@ -311,9 +311,7 @@ class Input:
 
 def find_store(name: str, into: Path) -> Path:
     """The directory of a store: `name` itself, or the store of STORES of that name, unpacked.
-
-    Raises NotAStore when there is neither.
-    """
+    Raises NotAStore when there is neither."""
     if Path(name).is_dir():
         return Path(name)
     archive = STORES / f"{name}.tar.gz"

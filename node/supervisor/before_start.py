@@ -116,10 +116,8 @@ def open_to_others(root: Path) -> Path | None:
 
 
 def wait_for_orphans(root: Path, wait_s: float = ORPHANS_S_MAX) -> None:
-    """Waits for the processes of a killed supervisor to end; they hold locks of their slots.
-
-    Raises StoreLocked if one does not.
-    """
+    """Waits for the processes of a killed supervisor to end; they hold locks of their slots. Raises
+    StoreLocked if one does not."""
     deadline = time.monotonic() + wait_s
     for path in sorted(run_dir(root).glob("*.lock")):
         while not _is_lock_free(path):
@@ -262,10 +260,8 @@ def check_ha(place: bind.BindAddress, settings: Settings) -> None:
 
 
 def place_to_announce(options: Options, gateway: bind.BindAddress) -> str:
-    """The address that name servers get; nothing where the node registers at none.
-
-    Raises BadRequest.
-    """
+    """The address that name servers get; nothing where the node registers at none. Raises
+    BadRequest."""
     name_servers = bind.parse_name_servers(options.broker.namesrv_addr)
     if not name_servers:
         return ""

@@ -127,19 +127,15 @@ def parse_bind(text: str) -> BindAddress:
 
 def parse_http(text: str) -> BindAddress | None:
     """Reads `PORT`, `HOST:PORT` or `http://HOST:PORT`; loopback without a host, None for nothing.
-
-    Raises BadRequest for anything else.
-    """
+    Raises BadRequest for anything else."""
     return _parse_listener(
         text, f"http {text[:80]!a} is not an address", "7855 or 127.0.0.1:7855", True
     )
 
 
 def parse_remoting(text: str) -> BindAddress | None:
-    """Reads `HOST:PORT`, or `PORT` on loopback, for RocketMQ's clients; None for nothing.
-
-    Raises BadRequest for anything else.
-    """
+    """Reads `HOST:PORT`, or `PORT` on loopback, for RocketMQ's clients; None for nothing. Raises
+    BadRequest for anything else."""
     said = f"remoting {text[:80]!a}"
     place = _parse_listener(text, f"{said} cannot be listened at", "127.0.0.1:10911")
     if place is not None and 0 < place.port <= addresses.VIP_DISTANCE:
@@ -213,10 +209,8 @@ def free_ports(count: int, host: str = "", avoid: Collection[int] = ()) -> int:
 
 
 def parse_name_servers(text: str) -> tuple[str, ...]:
-    """Reads `HOST:PORT;HOST:PORT`, each of which is in the outcome once.
-
-    Raises BadRequest for anything else.
-    """
+    """Reads `HOST:PORT;HOST:PORT`, each of which is in the outcome once. Raises BadRequest for
+    anything else."""
     said = "broker.namesrv_addr (--namesrv)"
     return _parse_places(text, said, "name server", "--namesrv 'ns1:9876;ns2:9876'")
 
@@ -246,10 +240,8 @@ def _parse_places(text: str, said: str, what: str, example: str) -> tuple[str, .
 
 def announced_address(gateway: BindAddress, advertised: Advertised, name_server: str) -> str:
     """The address for name servers: each of them hands on the same one to everybody. At a wildcard
-    it is the one of this machine on the way to the first `name_server`.
-
-    Raises BadRequest where the node listens everywhere, but nobody else reaches this machine.
-    """
+    it is the one of this machine on the way to the first `name_server`. Raises BadRequest where the
+    node listens everywhere, but nobody else reaches this machine."""
     host = advertised.host or gateway.host
     if host in addresses.WILDCARDS:
         host = machine.first_address(name_server.rpartition(":")[0])
@@ -277,10 +269,8 @@ def announced_ha(announced: str, ha: BindAddress, advertised: Advertised) -> str
 
 def parse_advertise(text: str) -> Advertised:
     """Reads `HOST`, `PUBLISHED:OWN` for each port that is forwarded under another number, or both
-    with commas between. An IPv6 address gets its brackets, nothing stays nothing.
-
-    Raises BadRequest for anything else.
-    """
+    with commas between. An IPv6 address gets its brackets, nothing stays nothing. Raises BadRequest
+    for anything else."""
     hosts: list[str] = []
     published: dict[int, int] = {}
     for part in filter(None, (one.strip() for one in text.split(","))):

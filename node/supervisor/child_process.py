@@ -326,10 +326,8 @@ def _disk_bytes(process: psutil.Process) -> int:
 
 
 def waits_for_disk(pid: int) -> bool:
-    """True if a thread of a process sleeps in a system call that no signal interrupts.
-
-    Raises OSError.
-    """
+    """True if a thread of a process sleeps in a system call that no signal interrupts. Raises
+    OSError."""
     for thread in Path(f"/proc/{pid}/task").iterdir():
         with suppress(FileNotFoundError, ProcessLookupError):
             # The state follows the name, which is in parentheses and may hold any character.

@@ -304,10 +304,8 @@ def group_messages(
 
 
 def compile_format(text: str, body: Formatter = attrgetter("body")) -> Formatter:
-    """A function from a message to its bytes; `body` gives a message's body.
-
-    Raises BadParameter for what is not known.
-    """
+    """A function from a message to its bytes; `body` gives a message's body. Raises BadParameter
+    for what is not known."""
     letters = _LETTERS | {"v": body, "s": body, "V": lambda record: len(body(record))}
     parts = [_part(match, letters) for match in _PART.finditer(text)]
 

@@ -409,10 +409,8 @@ def _options(defaults: Defaults) -> keelog.MessageOptions:
 
 
 def message_of(line: Any, number: int, objects: bool, defaults: Defaults) -> keelog.OutgoingMessage:
-    """The message of a line, or of a row of CSV or Parquet.
-
-    Raises IllegalMessage, naming the line, for a bad object.
-    """
+    """The message of a line, or of a row of CSV or Parquet. Raises IllegalMessage, naming the line,
+    for a bad object."""
     if not objects:
         keys = list(defaults.keys)
         if defaults.key_separator:
@@ -568,10 +566,8 @@ def _properties(fields: Mapping[str, Any]) -> dict[str, str]:
 
 def csv_rows(batches: Iterable[list[bytes]], count_max: int) -> Iterator[list[Row]]:
     """The rows of a text whose lines come in batches, `count_max` together. A row is called for its
-    fields.
-
-    Raises IllegalMessage for a header with a column that no message has, and for broken CSV.
-    """
+    fields. Raises IllegalMessage for a header with a column that no message has, and for broken
+    CSV."""
     csv.field_size_limit(LINE_BYTES_MAX)
     # Bytes that are not UTF-8 become half surrogate pairs, which are refused with the row's number.
     lines = (line.decode(errors="surrogateescape") + "\n" for batch in batches for line in batch)
@@ -593,10 +589,8 @@ def csv_rows(batches: Iterable[list[bytes]], count_max: int) -> Iterator[list[Ro
 
 
 def object_of(row: dict[str, Any]) -> dict[str, Any]:
-    """The object of a row; an empty cell is an absent field, but for an empty body.
-
-    Raises ValueError for a row with other cells than the header, and for cells of a wrong kind.
-    """
+    """The object of a row; an empty cell is an absent field, but for an empty body. Raises
+    ValueError for a row with other cells than the header, and for cells of a wrong kind."""
     if None in row or None in row.values():
         raise ValueError("it has not as many cells as the header")
     fields: dict[str, Any] = {name: cell for name, cell in row.items() if cell}

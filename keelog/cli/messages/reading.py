@@ -88,9 +88,7 @@ class BoundedReader:
 
     def read(self, spans: Mapping[int, range], generation: int | None) -> Iterator[keelog.Message]:
         """These offsets of each queue. Merged: in the order in which the messages were stored.
-
-        Raises TopicRemoved for a topic of an earlier generation.
-        """
+        Raises TopicRemoved for a topic of an earlier generation."""
         self._generation = generation
         if self.is_merged:
             share = _MERGED_BYTES // max(1, len(spans))
@@ -158,10 +156,8 @@ class BoundedReader:
 
 def wait_until_dispatched(client: keelog.Client, roles: Collection[str] = ("queue",)) -> bool:
     """Waits, for some seconds at most, until the queues hold all that the log held at the call;
-    with the role `index` the index too.
-
-    Returns False when they do not by then, or when such a worker stopped before damage.
-    """
+    with the role `index` the index too. Returns False when they do not by then, or when such a
+    worker stopped before damage."""
     deadline = time.monotonic() + _CATCH_UP_S
     end = client.status().log.readable
     while time.monotonic() < deadline:

@@ -100,10 +100,8 @@ class HighWater:
 
 
 class Exporter(Collector):
-    """Makes the text of a scrape; keeps totals, so that a restarted process lowers no counter.
-
-    For one thread at a time.
-    """
+    """Makes the text of a scrape; keeps totals, so that a restarted process lowers no counter. For
+    one thread at a time."""
 
     content_type = exposition.CONTENT_TYPE_LATEST
 
