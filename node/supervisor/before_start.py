@@ -174,7 +174,7 @@ def planned_ports(
 ) -> list[Port]:
     """The ports that are known before the start: not those that the system is left to choose."""
     host, first = control.address or control.host, control.port
-    found = []
+    found: list[Port] = []
     if not control.any_port:
         said = ["", " (the writer, one port above)"]
         said += [f" (reader {n}, {2 + n} ports above)" for n in range(serve.readers)]
