@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import psutil
 
+import keelog
 from keelog.bench.results import ProcessSample, ProcessUse
-from keelog.cli.options import version
 from keelog.client.client import Client
 from keelog.diag import mount_of
 from node.runtime.settings import load_settings
@@ -43,7 +43,7 @@ def describe(
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "version": version(),
+        "version": keelog.__version__,
         "revision": revision(),
         "python": platform.python_version(),
         "kernel": kernel,

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import click
 from click.shell_completion import get_completion_class
 
-from keelog.cli.options import CliCommand, command, version
+import keelog
+from keelog.cli.options import CliCommand, command
 
 TOPICS = {
     "exit-codes": """\
@@ -110,7 +111,7 @@ def version_() -> None:
 
     Example: keelog version
     """
-    click.echo(f"keelog {version()}")
+    click.echo(f"keelog {keelog.__version__}")
 
 
 class Subject(NamedTuple):

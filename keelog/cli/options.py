@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+import keelog
 from keelog.cli.contexts import NODE_VARIABLE, node_callback
 from keelog.cli.failures import MEANT_COMMANDS, NoCommand, meant
 from keelog.cli.output import FORMATS, NO_COLOR, Output
@@ -33,16 +34,9 @@ NO_TEXTS = (
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def version() -> str:
-    """The installed version, or 0+unknown in a bare source tree."""
-    import keelog
-
-    return keelog.__version__
-
-
 def show_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        click.echo(f"keelog {version()}")
+        click.echo(f"keelog {keelog.__version__}")
         ctx.exit()
 
 

@@ -16,8 +16,6 @@ from protocol.errors import BadRequest, IllegalMessage
 from protocol.modules import module_name
 from protocol.names import check_topic
 
-SERVE = "serve"
-"""The table of a settings file, and the word before a name: `-X serve.readers=2`."""
 BROKER_ID_MAX = 2**31 - 1
 QUEUE_WORKERS_MAX = 64
 READERS_MAX = 64

@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
+import keelog
 from keelog.cli import settings
 from keelog.cli.failures import doing
-from keelog.cli.options import command, settings_given_options, version
+from keelog.cli.options import command, settings_given_options
 from keelog.cli.options import options as several
 from node.supervisor.options import BrokerSettings, NetworkSettings, Options, ServeSettings
 from protocol.errors import BadRequest
@@ -141,7 +142,7 @@ def serve(
             limits=RestartLimits(
                 crashes_max=asked.restart_limit, silence_s_max=tables[settings.NODE].silence_limit_s
             ),
-            version=version(),
+            version=keelog.__version__,
             while_pid=while_pid,
         )
         if node.broker.controller_addr:  # below a keeper, where controllers elect the master
