@@ -261,8 +261,8 @@ def keep_in_flight(
     """One producer that waits only for room.
 
     The caller counts the replies (`Recorder.count_by`). At a rate each message is timed, at full
-    speed one of SAMPLE_EVERY. With `each` every request is a batch of so many messages, which is
-    timed and counted here.
+    speed one of SAMPLE_EVERY. With `each` every request is a batch of that many, which is timed and
+    counted here.
     """
     every = 1 if each or streams.lateness is not None else SAMPLE_EVERY
     for due, request in requests_when_due(make, pace, streams):
