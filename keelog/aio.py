@@ -24,6 +24,7 @@ from functools import partial
 from typing import NoReturn, Self, TypeVar, Unpack
 
 from keelog.client import groups, operations, results
+from keelog.client import options as kinds
 from keelog.client.asyncio_readers import Consumer, MessageStream, PullResults
 from keelog.client.consumer.options import ConsumerOptions, Topics
 from keelog.client.core import ClientCore
@@ -31,17 +32,6 @@ from keelog.client.event_loop import AsyncioSendCoalescer, run
 from keelog.client.groups import GroupInfo
 from keelog.client.messages import Body, Message, MessageOptions, OutgoingMessage
 from keelog.client.operations import FindPages, Operation
-from keelog.client.options import (
-    BatchOptions,
-    CreateTopicOptions,
-    FindOptions,
-    GetOptions,
-    ProducerOptions,
-    PullOptions,
-    PurgeOptions,
-    SeekOptions,
-    SendOptions,
-)
 from keelog.client.send.encode import cancelling
 from keelog.client.send.producer import Producer as PlainProducer
 from keelog.client.send.record_batch import BatchReceipt
@@ -97,7 +87,7 @@ class Client:
         return self._open().__await__()
 
     async def send(
-        self, topic: str, body: Body | OutgoingMessage, **options: Unpack[SendOptions]
+        self, topic: str, body: Body | OutgoingMessage, **options: Unpack[kinds.SendOptions]
     ) -> results.Receipt:
         """Stores one message and waits for its receipt."""
         # Looked at once: another thread may use the client in its own loop.
@@ -120,12 +110,12 @@ class Client:
         """Takes a message back that was sent with `delay` or `deliver_at`."""
         await self.send(receipt.topic, cancelling(receipt), timeout=timeout)
 
-    def producer(self, **options: Unpack[ProducerOptions]) -> "Producer":
+    def producer(self, **options: Unpack[kinds.ProducerOptions]) -> "Producer":
         """A producer that sends in batches. `when_full` does not apply: see Producer."""
         return Producer(self._core.producer({**options, "when_full": "raise"}))
 
     async def pull(
-        self, topic: str, queue_id: int, offset: int, **options: Unpack[PullOptions]
+        self, topic: str, queue_id: int, offset: int, **options: Unpack[kinds.PullOptions]
     ) -> results.PullResult:
         """Pulls the messages of one queue from `offset` on."""
         return await run(
@@ -153,11 +143,13 @@ class Client:
         """A member of a consumer group: use it with `async with`, then `async for`."""
         return Consumer(self._core, self._core.consumer_settings(group, topics, options))
 
-    async def get(self, msg_id: str | None = None, **options: Unpack[GetOptions]) -> Message:
+    async def get(self, msg_id: str | None = None, **options: Unpack[kinds.GetOptions]) -> Message:
         """One message. Raises NotFound."""
         return await self._run(operations.get(msg_id, options, self._core.deadline))
 
-    def find(self, topic: str, key: str, **options: Unpack[FindOptions]) -> AsyncIterator[Message]:
+    def find(
+        self, topic: str, key: str, **options: Unpack[kinds.FindOptions]
+    ) -> AsyncIterator[Message]:
         """Messages with a key, newest first."""
         self._core.check()
         return self._find(FindPages(topic, key, options, self._core.deadline))
@@ -167,7 +159,7 @@ class Client:
         return await self._run(operations.topics(self._core.deadline(timeout)))
 
     async def create_topic(
-        self, topic: str, queues: int | None = None, **options: Unpack[CreateTopicOptions]
+        self, topic: str, queues: int | None = None, **options: Unpack[kinds.CreateTopicOptions]
     ) -> results.TopicCreated:
         """Makes a topic, or changes what is given; `exist_ok=False` refuses the latter."""
         return await run(
@@ -178,7 +170,9 @@ class Client:
         """Deletes a topic with all its messages; the result is true if it was there."""
         return await self._run(operations.delete_topic(topic, self._core.deadline(timeout)))
 
-    async def purge_topic(self, topic: str, **options: Unpack[PurgeOptions]) -> results.TopicPurged:
+    async def purge_topic(
+        self, topic: str, **options: Unpack[kinds.PurgeOptions]
+    ) -> results.TopicPurged:
         """Deletes the messages of a topic before a queue offset or a store time."""
         return await self._run(operations.purge_topic(topic, options, self._core.deadline))
 
@@ -192,7 +186,7 @@ class Client:
         return await self._run(operations.offsets(topic, queue_id, deadline, sizes))
 
     async def seek(
-        self, topic: str, queue_id: int, time: datetime | int, **options: Unpack[SeekOptions]
+        self, topic: str, queue_id: int, time: datetime | int, **options: Unpack[kinds.SeekOptions]
     ) -> int:
         """The queue offset at a store time."""
         return await run(
@@ -304,7 +298,7 @@ class Producer:
         self._producer.send_oneway(topic, body, **options)
 
     def send_batch(
-        self, topic: str, bodies: Sequence[Body], **options: Unpack[BatchOptions]
+        self, topic: str, bodies: Sequence[Body], **options: Unpack[kinds.BatchOptions]
     ) -> "asyncio.Future[BatchReceipt]":
         """Sends the bodies as one batch for one queue; the future gives its receipt.
 

@@ -3,28 +3,37 @@
 Nothing of a message goes in: no body, key, tag or property. Of variables only the names, of
 command lines nothing. Names of topics do: they are names of folders. The machine and its settings
 are shown beside those that RocketMQ asks for.
+
+Any process at the address may reply anything, and the zip goes to other people. So no path of a
+reply is opened. Files are those that a process of the caller's own user has open, when that
+process listens at the address that was asked; what the machine shows proves it, not the answer.
 """
 
+import http.client
 import importlib.metadata
 import io
+import ipaddress
 import json
 import os
 import platform
 import re
 import resource
+import socket
 import stat
+import threading
 import zipfile
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 
 import keelog
-from keelog.diag_node import Unproven, metrics_text, node_here
 from node.runtime.shortage import disk_space
 from node.runtime.state_page import LOG_SLOT, LogPage, WorkerPage, run_dir
 from node.store import checkpoints
@@ -34,6 +43,7 @@ from protocol.addresses import without_credentials
 from protocol.errors import MqError
 from protocol.human_text import printable
 from protocol.kernel import loader
+from protocol.names import LOCK_FILE
 
 Fields = dict[str, Any]
 
@@ -42,6 +52,12 @@ LOG_LINES_MAX = 1_000
 LOG_LINE_CHARS_MAX = 2_000
 LOG_BYTES_MAX = 4 * 1024 * 1024
 """Of a log only its end is read."""
+METRICS_BYTES_MAX = 4 * 1024 * 1024
+HTTP_S_MAX = 5.0
+"""From the connection to the last byte of the answer."""
+_LOCALHOST = ("127.0.0.1", "::1")
+_EVERYWHERE = ("0.0.0.0", "::")
+_OURS = b"keelog_"
 _NODE_S_MAX = 5.0
 _PACKAGES = ("keelog", "pyzmq", "msgpack", "psutil", "numpy", "click", "rich", "prometheus-client")
 _SECRET = re.compile(
@@ -365,3 +381,133 @@ def process_table(pids: Iterable[int]) -> list[Fields]:
             row["open_files_max"] = process.rlimit(psutil.RLIMIT_NOFILE)
             rows.append(row)
     return rows
+
+
+class Unproven(MqError):
+    """A node names a thing that is not proved to be its own."""
+
+
+def node_here(asked: str, status: Mapping[str, Any]) -> tuple[Path, Path | None, list[int]]:
+    """The store of the node that answered at the address `asked`, if it runs here as the caller's
+    user; the file that its stderr is, if it is one; the pids of its processes. Raises Unproven.
+
+    Of its status the supervisor's pid is taken, as a hint.
+    """
+    host, port = _place(asked)
+    if not _is_of_this_machine(host):
+        raise Unproven(f"{host} is not localhost or an IP address of this machine")
+    supervisor = status.get("supervisor")
+    pid = supervisor.get("pid") if isinstance(supervisor, Mapping) else None
+    if not isinstance(pid, int):
+        raise Unproven("the node names no process")
+    try:
+        process = psutil.Process(pid)
+        if process.uids().real != os.geteuid():
+            raise Unproven(f"process {pid} is of user {process.username()}: ask as that user")
+        if not _listens(process, _LOCALHOST if host == "localhost" else (host,), port):
+            raise Unproven(f"process {pid} does not listen at {host}, port {port}")
+        children = process.children(recursive=True)
+    except (psutil.Error, OSError, OverflowError, *UNKNOWN) as error:
+        raise Unproven(f"process {pid} is not seen here: {error}") from None
+    store = _held_store(pid)
+    if store is None:
+        raise Unproven(f"process {pid} holds no store of this machine")
+    log_file, link = None, Path(f"/proc/{pid}/fd/2")
+    with suppress(OSError):
+        log_file = link if link.is_file() else None
+    return store, log_file, [pid, *(child.pid for child in children)]
+
+
+def metrics_text(asked: str, named: object) -> bytes:
+    """Reads `/metrics` at the port that the node names. Raises Unproven, OSError."""
+    host, port = _metrics_place(asked, named)
+    connection = http.client.HTTPConnection(host, port, timeout=HTTP_S_MAX)
+    connection.connect()
+    # The answer takes the socket out of the connection.
+    is_late, end = threading.Event(), connection.sock
+
+    def give_up() -> None:
+        is_late.set()
+        with suppress(OSError):  # closed at this moment
+            end.shutdown(socket.SHUT_RDWR)
+
+    # A timeout of the socket alone would let an answer come byte by byte, for ever.
+    timer = threading.Timer(HTTP_S_MAX, give_up)
+    timer.start()
+    try:
+        connection.request("GET", "/metrics")
+        with connection.getresponse() as answer:
+            status, text = answer.status, answer.read(METRICS_BYTES_MAX + 1)
+    except http.client.HTTPException as error:
+        raise Unproven(f"the answer is not HTTP: {type(error).__name__}") from None
+    finally:
+        timer.cancel()
+        timer.join()  # the connection is not touched any more
+        connection.close()
+    if is_late.is_set():
+        raise Unproven(f"the answer took more than {HTTP_S_MAX:.0f} s")
+    if status != HTTPStatus.OK:
+        raise Unproven(f"the answer is {status}")
+    if len(text) > METRICS_BYTES_MAX:
+        raise Unproven(f"the answer has more than {METRICS_BYTES_MAX} bytes")
+    if not any(line.startswith(_OURS) for line in text.splitlines()):
+        raise Unproven("the answer holds no metric of Keelog")
+    return text
+
+
+def _metrics_place(asked: str, named: object) -> tuple[str, int]:
+    """The host that was asked, or this machine's loopback where both are on this machine."""
+    host, _ = _place(asked)
+    there, port = _place(named, "http", "the node names no http://HOST:PORT")
+    if there == host or there in _EVERYWHERE:
+        return host, port
+    if there in (*_LOCALHOST, "localhost") and _is_of_this_machine(host):
+        return there, port
+    raise Unproven(f"the node was asked at {host}, and names another host")
+
+
+def _place(
+    url: object, scheme: str = "", wrong: str = "the node was not asked at a host and a port"
+) -> tuple[str, int]:
+    try:
+        parts = urlsplit(url if isinstance(url, str) else "")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise Unproven(wrong) from None
+    if not host or not port or scheme not in ("", parts.scheme):
+        raise Unproven(wrong)
+    return host, port
+
+
+def _is_of_this_machine(host: str) -> bool:
+    """A name may resolve to one address for the question and to another one for this look."""
+    if host == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    ours: set[str] = set()
+    with suppress(OSError, *UNKNOWN):
+        ours = {one.address for addresses in psutil.net_if_addrs().values() for one in addresses}
+    return address.is_loopback or host in ours
+
+
+def _listens(process: psutil.Process, hosts: tuple[str, ...], port: int) -> bool:
+    return any(
+        one.status == psutil.CONN_LISTEN
+        and one.laddr.port == port
+        and one.laddr.ip in (*hosts, *_EVERYWHERE)
+        for one in process.net_connections("tcp")
+    )
+
+
+def _held_store(pid: int) -> Path | None:
+    """The folder whose lock the process has open."""
+    with suppress(OSError):
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                file = link.readlink()
+                if file.name == LOCK_FILE and os.path.samestat(link.stat(), file.lstat()):
+                    return file.parent
+    return None

@@ -17,12 +17,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from keelog.pipeline.errors import CorruptRecord
-from keelog.progress import Advance
+from keelog.pipeline.options import ExportOptions
+from keelog.text import Advance
 from node.runtime.disk import rename, sync_dir, sync_file
 from node.store.file_cache import see_all_damage
 from node.store.log.reader import Damage, columns_past_damage
 from node.store.opening import StoppedStore
-from node.store.query.filters import TagFilter
+from node.store.query.filters import parse_tags
 from protocol.errors import BadRequest, BodyUnreadable, MqError
 from protocol.record.bodies import COMPRESSED
 from protocol.record.codec import Record
@@ -52,24 +53,23 @@ PlainBody = Callable[[Record], bytes | None]
 """A message's body without compression; None for one that cannot be unpacked."""
 
 
-class Chosen(NamedTuple):
-    """Which messages: all, or those of topics, tags and store times [`from_ms`, `to_ms`)."""
+def chosen_by(asked: ExportOptions) -> Callable[[Record], bool]:
+    """Says which messages are wanted: all, or those of topics, tags and store times [`from_ms`,
+    `to_ms`). Raises BadRequest."""
+    topics, tags, names = asked.topics, parse_tags(asked.tags), frozenset[str]()
+    if topics is not None:
+        names = frozenset(name.strip() for name in topics.split(","))
 
-    topics: frozenset[str] | None = None
-    tags: TagFilter | None = None
-    from_ms: int | None = None
-    to_ms: int | None = None
-    skips_damage: bool = False
-
-    def takes(self, record: Record) -> bool:
-        """Whether a message is wanted."""
+    def takes(record: Record) -> bool:
         at = record.head.store_timestamp
         return (
-            (self.topics is None or record.topic in self.topics)
-            and (self.tags is None or record.tags in self.tags.tags)
-            and (self.from_ms is None or at >= self.from_ms)
-            and (self.to_ms is None or at < self.to_ms)
+            (topics is None or record.topic in names)
+            and (tags is None or record.tags in tags.tags)
+            and (asked.from_ms is None or at >= asked.from_ms)
+            and (asked.to_ms is None or at < asked.to_ms)
         )
+
+    return takes
 
 
 class SqliteResult(NamedTuple):
@@ -113,10 +113,8 @@ class SqliteTables:
 
 @contextmanager
 def sqlite_file(out: Path, overwrite: bool, body: PlainBody) -> Iterator[SqliteTables]:
-    """The tables of `out`, which is there after the block, whole.
-
-    Raises BadRequest when it is there and `overwrite` is not, MqError when it cannot be written.
-    """
+    """The tables of `out`, which is there after the block, whole. Raises BadRequest when it is
+    there and `overwrite` is not, MqError when it cannot be written."""
     folder = sorted_in = out.absolute().parent
     with whole_file(out, overwrite) as partial:
         try:
@@ -138,21 +136,47 @@ def sqlite_file(out: Path, overwrite: bool, body: PlainBody) -> Iterator[SqliteT
 
 
 def export_sqlite(
-    store: StoppedStore, out: Path, chosen: Chosen, overwrite: bool, progress: Advance
+    store: StoppedStore,
+    out: Path,
+    takes: Callable[[Record], bool],
+    skips_damage: bool,
+    overwrite: bool,
+    progress: Advance,
 ) -> SqliteResult:
-    """Writes `out`. Raises what `sqlite_file` raises, and CorruptRecord."""
-    bodies = _StoreBodies(chosen.skips_damage)
-    with sqlite_file(out, overwrite, bodies.plain) as tables:
-        damaged = _fill(tables, store, chosen, progress)
-    return SqliteResult(str(out), tables.rows, tables.keys, damaged + bodies.unreadable)
+    """Writes what `takes` wants. Raises what `sqlite_file` raises, and CorruptRecord."""
+    damaged = 0
+
+    def plain(record: Record) -> bytes | None:
+        nonlocal damaged
+        try:
+            return record.body
+        except BodyUnreadable as error:
+            if not skips_damage:
+                hint = "--on-corrupt skip, which leaves its body NULL; raw_body has it as stored"
+                raise CorruptRecord(error.reason, hint) from None
+            damaged += 1
+            return None
+
+    log = store.log
+    with sqlite_file(out, overwrite, plain) as tables:
+        for item in _with_rest(store):
+            if isinstance(item, Damage):
+                if not skips_damage:
+                    place = f"{item.where}, offset {item.torn.position}: {item.torn.why}"
+                    hint = f"--on-corrupt skip, and {see_all_damage(store.root)}"
+                    raise CorruptRecord(place, hint)
+                damaged += 1
+                continue
+            shown = store.removed.visible(item)
+            tables.add(filter(takes, map(shown.record, range(len(shown)))))
+            progress(item.end - log.min_offset, log.end - log.min_offset)
+    return SqliteResult(str(out), tables.rows, tables.keys, damaged)
 
 
 @contextmanager
 def whole_file(out: Path, overwrite: bool) -> Iterator[Path]:
-    """The path to write to; it becomes `out` after the block, and goes away when that fails.
-
-    Raises BadRequest when `out` is there and `overwrite` is not.
-    """
+    """The path to write to; it becomes `out` after the block, and goes away when that fails. Raises
+    BadRequest when `out` is there and `overwrite` is not."""
     if out.exists() and not overwrite:
         raise BadRequest(f"{out} is there already", "another name, or --overwrite")
     partial = out.with_name(f"{out.name}.partial")
@@ -175,24 +199,6 @@ def _sort_in(database: sqlite3.Connection, folder: Path) -> Path:
     return Path(os.environ.get("SQLITE_TMPDIR") or os.environ.get("TMPDIR") or "/var/tmp")
 
 
-def _fill(tables: SqliteTables, store: StoppedStore, chosen: Chosen, progress: Advance) -> int:
-    """Returns how many damaged places were passed over."""
-    damaged = 0
-    log = store.log
-    for item in _with_rest(store):
-        if isinstance(item, Damage):
-            place = f"{item.where}, offset {item.torn.position}: {item.torn.why}"
-            if not chosen.skips_damage:
-                hint = f"--on-corrupt skip, and {see_all_damage(store.root)}"
-                raise CorruptRecord(place, hint)
-            damaged += 1
-            continue
-        shown = store.removed.visible(item)
-        tables.add(filter(chosen.takes, map(shown.record, range(len(shown)))))
-        progress(item.end - log.min_offset, log.end - log.min_offset)
-    return damaged
-
-
 def _with_rest(store: StoppedStore) -> Iterator[RecordColumns | Damage]:
     """The log, and at its end the damage after which nothing proves itself."""
     log = store.log
@@ -200,25 +206,6 @@ def _with_rest(store: StoppedStore) -> Iterator[RecordColumns | Damage]:
     if log.stopped is not None:
         where = str(log.segment_at(log.stopped.position).path)
         yield Damage(where, log.stopped, log.end)
-
-
-class _StoreBodies:
-    """The plain bodies of one export, and how many could not be unpacked."""
-
-    def __init__(self, skips_damage: bool) -> None:
-        self._skips_damage = skips_damage
-        self.unreadable = 0
-
-    def plain(self, record: Record) -> bytes | None:
-        """None for one that cannot be unpacked, with `skips_damage`; else it is CorruptRecord."""
-        try:
-            return record.body
-        except BodyUnreadable as error:
-            if not self._skips_damage:
-                hint = "--on-corrupt skip, which leaves its body NULL; raw_body has it as stored"
-                raise CorruptRecord(error.reason, hint) from None
-            self.unreadable += 1
-            return None
 
 
 def _row(record: Record, body: bytes | None) -> tuple[Any, ...]:

@@ -157,8 +157,7 @@ class OpenStore(StoppedStore):
         while left is None or left > 0:
             size = FIND_MESSAGES_DEFAULT if left is None else min(left, FIND_MESSAGES_DEFAULT)
             page = find_page(
-                self,
-                FindRequest(topic, key, begin, end, size, cursor, unique, skip_damaged=True),
+                self, FindRequest(topic, key, begin, end, size, cursor, unique, skip_damaged=True)
             )
             if on_damage == "fail":
                 damaged += page.damaged[:1]

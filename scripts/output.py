@@ -1,6 +1,6 @@
 """What the scripts print of their figures: numbers with few digits, tables, rows as they come.
 
-Progress goes to stderr by `keelog.progress.print_line`.
+Progress goes to stderr by `keelog.text.print_line`.
 """
 
 import json

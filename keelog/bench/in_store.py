@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from keelog.bench import machine
-from keelog.bench.aggregate import Tally
 from keelog.bench.job import SECOND_NS, Recorder
 from keelog.bench.machine import memory_of, process_use
-from keelog.bench.processes import SecondFigures
+from keelog.bench.processes import SecondFigures, Tally
 from keelog.bench.results import Result
 from keelog.bench.running import LoadListener
 from keelog.bench.workload import Sizes, Workload, batches, make_bodies
@@ -86,7 +85,6 @@ class Course:
         self.begin()
 
     def begin(self) -> None:
-        """The time counts from here."""
         self._start = self._row_start = time.monotonic_ns()
         self._end = self._start + int((self._load.warm_up + self._load.duration) * SECOND_NS)
         self._cpu = time.process_time()
@@ -109,7 +107,6 @@ class Course:
         self._row_start = now_ns
 
     def finish(self) -> None:
-        """Adds the stream to the result."""
         cpu_s = time.process_time() - self._cpu
         self._row(time.monotonic_ns())
         self._result.streams |= self._tally.streams()

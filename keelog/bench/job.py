@@ -20,7 +20,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -47,7 +46,6 @@ class LatencyHistogram:
 
     @property
     def total(self) -> int:
-        """How many values it has."""
         return int(self.counts.sum())
 
     def add(self, values_ns: NDArray[np.int64]) -> None:
@@ -61,7 +59,6 @@ class LatencyHistogram:
         self.max_ns = max(self.max_ns, int(values.max()))
 
     def merge(self, other: Self) -> None:
-        """Adds the values of another one."""
         self.counts += other.counts
         self.sum_ns += other.sum_ns
         self.max_ns = max(self.max_ns, other.max_ns)
@@ -103,7 +100,6 @@ class LatencyHistogram:
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Self:
-        """From `as_dict`."""
         made = cls()
         made.counts[fields["buckets"]] = fields["counts"]
         made.sum_ns, made.max_ns = int(fields["sum_ns"]), int(fields["max_ns"])
@@ -228,17 +224,7 @@ class LoadJob:
     """A folder for its files."""
     streams: dict[str, Recorder] = field(default_factory=dict)
 
-    def line(self) -> str:
-        """As a line of JSON."""
-        return msgspec.json.encode(self).decode()
-
-    @classmethod
-    def parse(cls, line: str) -> "LoadJob":
-        """From `line`."""
-        return msgspec.json.decode(line, type=cls)
-
     def stream(self, name: str, messages_each: int = 1) -> Recorder:
-        """A new stream of figures."""
         self.streams[name] = Recorder(messages_each)
         return self.streams[name]
 
@@ -266,10 +252,6 @@ class LoadJob:
         return every[self.number :: self.of]
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A job that is ready to begin: `work` from a moment on."""
-
-    work: Callable[[int], None]
-    generator_cpu_s_per_million: float | None = None
-    """CPU seconds for a million messages that are the load's own, not the client's."""
+Prepared = tuple[Callable[[int], None], float | None]
+"""A job that is ready to begin: its work from a moment on, and the CPU seconds for a million
+messages that are the load's own, not the client's."""

@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import psutil
 
+import keelog
 from keelog.bench.results import ProcessSample, ProcessUse
-from keelog.cli.options import version
 from keelog.client.client import Client
 from keelog.diag import mount_of
 from node.runtime.settings import load_settings
@@ -37,10 +37,13 @@ def describe(
 ) -> dict[str, Any]:
     """The machine, the versions and the command. `store`: where its files are, if
     on this machine; `kernel`: what the node says of its compiled kernel."""
+    mount = mount_of(Path(store)) if store else None
+    asked = load_settings(settings)
+    pool = ", transient pool" if asked.transient_store_pool_enable else ""
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "version": version(),
+        "version": keelog.__version__,
         "revision": revision(),
         "python": platform.python_version(),
         "kernel": kernel,
@@ -48,8 +51,8 @@ def describe(
         "cpu": cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": psutil.virtual_memory().total,
-        "file_system": file_system(Path(store)) if store else None,
-        "flush_mode": flush_mode(settings),
+        "file_system": f"{mount.fstype} on {mount.device}" if mount else None,
+        "flush_mode": f"{asked.flush_disk_type}{pool}",
         "settings": list(settings),
     }
 
@@ -64,25 +67,11 @@ def revision() -> str | None:
 
 
 def cpu_model() -> str:
-    """As the kernel names it."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.machine()
-
-
-def file_system(path: Path) -> str | None:
-    """The type of the file system that holds `path`, and its device."""
-    mount = mount_of(path)
-    return None if mount is None else f"{mount.fstype} on {mount.device}"
-
-
-def flush_mode(settings: tuple[str, ...]) -> str:
-    """The flush mode that the settings ask for."""
-    asked = load_settings(settings)
-    mode = asked.flush_disk_type
-    return f"{mode}, transient pool" if asked.transient_store_pool_enable else mode
 
 
 class Memory(NamedTuple):
@@ -126,25 +115,20 @@ class _Track:
 class ProcessWatch:
     """Follows each process by its name: `writer`, `queue 0`, `send 1`."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, others: Mapping[str, int]) -> None:
+        """Takes the first look. `others`: the load's processes, their pids by name."""
         self._client = client
-        self._start_ns = time.monotonic_ns()
+        self.start_ns = time.monotonic_ns()
+        """Seconds count from here."""
         self._is_local = client.endpoint.startswith(LOCAL)
         self._tracks: dict[str, _Track] = {}
-        self._others: dict[str, int] = {}
+        self._others = others
         self._cpu_before: dict[str, float] = {}
         self._looked_ns = time.monotonic_ns()
         self._memory_at = 0.0
         self.looks: list[ProcessSample] = []
         self.lag: dict[str, int] = {}
-
-    def begin(self, start_ns: int) -> None:
-        """Seconds count from here."""
-        self._start_ns = start_ns
-
-    def also(self, members: Iterable[tuple[str, int]]) -> None:
-        """Processes of the load, by name and pid."""
-        self._others |= dict(members)
+        self.look(is_first=True)
 
     def look(self, is_first: bool = False) -> None:
         """One look. A node that does not reply now is looked at the next time."""
@@ -159,7 +143,7 @@ class ProcessWatch:
         used = {name: track.cpu_s for name, track in self._tracks.items()}
         cores = {n: round((s - self._cpu_before.get(n, 0.0)) / span, 3) for n, s in used.items()}
         self._cpu_before, self._looked_ns = used, now
-        at = round((now - self._start_ns) / 1e9, 3)
+        at = round((now - self.start_ns) / 1e9, 3)
         anon = self._measure_memory(cpu, at)
         if not is_first:
             self.looks.append(ProcessSample(at, cores, dict(self.lag), anon))

@@ -11,15 +11,8 @@ from pathlib import Path
 import numpy as np
 
 import keelog
+from keelog.bench import queue_checks
 from keelog.bench.node_process import Killer, Node, await_workers
-from keelog.bench.queue_checks import (
-    Ints,
-    check_queue,
-    notes_path,
-    pull_queue,
-    read_notes,
-    verify_deep,
-)
 from keelog.bench.results import Result
 from keelog.bench.running import BenchNode, LoadListener, Scene, make_topics, node_for, run_on
 from keelog.bench.sending import WHO_AT
@@ -55,7 +48,14 @@ def run_mixed(load: Workload, listener: LoadListener) -> Result:
             for one in killer.kills
         ]
         result.faults += killer.late
-        _note_memory(result)
+        looks = [one for one in result.looks if one.anon and one.at >= load.warm_up]
+        if looks:
+            # At the start of the steady part and at its end, in bytes.
+            result.checks["memory"] = {
+                name: {"first": looks[0].anon[name], "last": last}
+                for name, last in looks[-1].anon.items()
+                if name in looks[0].anon
+            }
         listener.phase("checking every acknowledged message")
         _check_messages(scene, result)
         if place.node is not None and place.folder is not None:
@@ -111,47 +111,32 @@ def _kills(scene: Scene) -> Iterator[Killer]:
             thread.join()
 
 
-def _note_memory(result: Result) -> None:
-    """Memory of each process at the start of the steady part and at its end, in bytes."""
-    looks = [one for one in result.looks if one.anon and one.at >= result.workload["warm_up"]]
-    if looks:
-        result.checks["memory"] = {
-            name: {"first": looks[0].anon[name], "last": last}
-            for name, last in looks[-1].anon.items()
-            if name in looks[0].anon
-        }
-
-
 def _check_messages(scene: Scene, result: Result) -> None:
     """Pulls every queue and compares it with the receipts of its producers."""
     (topic,) = scene.topics
     receipts = _receipts(scene)
     pulled = 0
     for queue_id in range(scene.load.queues):
-        found = pull_queue(scene.client, topic, queue_id, WHO_AT)
+        found = queue_checks.pull_queue(scene.client, topic, queue_id, WHO_AT)
         mine = receipts[receipts[:, 3] == queue_id]
         # The last message of each queue is ours.
         pulled += len(found["number"]) - 1
         is_sent = found["number"] >= 0
-        result.faults += check_queue(f"queue {queue_id}", found, mine)
-        result.faults += _twice(queue_id, found["producer"][is_sent], found["number"][is_sent])
+        both = np.stack((found["producer"][is_sent], found["number"][is_sent]), axis=1)
+        result.faults += queue_checks.check_queue(f"queue {queue_id}", found, mine)
+        if twice := len(both) - len(np.unique(both, axis=0)):
+            result.faults.append(f"queue {queue_id}: {twice} messages are there twice")
     result.checks["acknowledged"], result.checks["pulled"] = len(receipts), pulled
 
 
-def _receipts(scene: Scene) -> Ints:
+def _receipts(scene: Scene) -> queue_checks.Ints:
     """Producer, topic, number, queue, queue offset, log offset of all acknowledged messages."""
     parts = []
     for producer in range(scene.load.processes):
-        rows = read_notes(notes_path(str(scene.folder), producer))
+        rows = queue_checks.read_notes(queue_checks.notes_path(str(scene.folder), producer))
         who = np.full((len(rows), 1), producer)
         parts.append(np.concatenate((who, np.zeros_like(who), rows), axis=1))
     return np.concatenate(parts)
-
-
-def _twice(queue_id: int, producers: Ints, numbers: Ints) -> list[str]:
-    both = np.stack((producers, numbers), axis=1)
-    count = len(both) - len(np.unique(both, axis=0))
-    return [f"queue {queue_id}: {count} messages are there twice"] if count else []
 
 
 def _verify(node: Node, store: Path, result: Result) -> None:
@@ -159,7 +144,7 @@ def _verify(node: Node, store: Path, result: Result) -> None:
     if code:
         result.faults.append(f"the node ended with {code}")
     began = time.monotonic()
-    found, said = verify_deep(store)
+    found, said = queue_checks.verify_deep(store)
     result.checks["verify_deep"] = {"exit": found, "seconds": round(time.monotonic() - began, 2)}
     if found:
         result.faults.append(f"store verify --deep ended with {found}: {said}")

@@ -22,8 +22,8 @@ from node.runtime.addresses import loopback
 from node.runtime.event_log import FORMAT_VARIABLE
 from node.supervisor.bind import free_ports
 from node.supervisor.child_process import command, environment
+from node.supervisor.options import MODULES
 from protocol.errors import RequestTimeout, ServiceNotAvailable
-from protocol.modules import module_name
 from protocol.status import ProcessStatus
 
 ANY_DISK = ("disk_space_warning_level_ratio=100", "clean_file_forcibly_enable=false")
@@ -32,15 +32,7 @@ START_S = 300
 STOP_S = 300
 CATCH_UP_S = 300
 _READY = re.compile(r"^ready (\S+)", re.MULTILINE)
-_MODULES = {
-    module_name("node.writer.loop"): "writer",
-    module_name("workers.consume_queue"): "queue",
-    module_name("workers.index_file"): "index",
-    module_name("node.reader.loop"): "reader",
-    module_name("keelog.gateway.loop"): "gateway",
-    module_name("keelog.replication.followers.loop"): "followers",
-    module_name("keelog.gateway.tasks.loop"): "tasks",
-}
+_ROLES = {module: str(role) for role, module in MODULES.items()}
 KILLED_ROLES = ("queue", "index", "reader")
 
 
@@ -139,7 +131,7 @@ class Node:
         with suppress(psutil.NoSuchProcess):
             for child in psutil.Process(self._process.pid).children():
                 with suppress(psutil.NoSuchProcess):
-                    roles = [_MODULES[word] for word in child.cmdline() if word in _MODULES]
+                    roles = [_ROLES[word] for word in child.cmdline() if word in _ROLES]
                     found += [(role, child) for role in roles[:1]]
         return found
 

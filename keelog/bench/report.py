@@ -14,8 +14,7 @@ from keelog.bench.results import Result, Second, Summary
 from keelog.bench.running import LoadListener
 from keelog.pipeline.report import page as frame
 from keelog.pipeline.report import section, table
-from keelog.progress import status_line
-from keelog.text import ms_text
+from keelog.text import ms_text, status_line
 from protocol.errors import RefusedError
 from protocol.human_text import count_text, number_text, size_text
 
@@ -41,7 +40,6 @@ TITLES = {
 
 
 def second_line(at: float, streams: dict[str, Second], lag: dict[str, int]) -> str:
-    """The line of one second."""
     parts = [f"{at:4.0f} s"]
     for name, one in streams.items():
         if name in UNSHOWN:
@@ -59,10 +57,10 @@ def second_line(at: float, streams: dict[str, Second], lag: dict[str, int]) -> s
 @contextmanager
 def listening() -> Iterator[LoadListener]:
     """Shows what goes on, and a line each second, on stderr."""
-    with status_line() as shown:
+    with status_line() as (show, print_line):
         if sys.stderr.isatty():
-            shown.phase("starting a node")
-        yield LoadListener(shown.phase, lambda *figures: shown.line(second_line(*figures)))
+            show("starting a node")
+        yield LoadListener(show, lambda *figures: print_line(second_line(*figures)))
 
 
 def summary_rows(result: Result) -> list[dict[str, Any]]:
@@ -112,7 +110,6 @@ def process_rows(result: Result) -> list[dict[str, Any]]:
 
 
 def _check_lines(checks: dict[str, Any]) -> Iterator[str]:
-    """The results of the checks of a mixed load."""
     for name, words in (
         ("seconds_with_kills", "sends in seconds with kills"),
         ("seconds_without", "sends in all other seconds"),
@@ -207,39 +204,29 @@ def _cards(result: Result) -> dict[str, str]:
 
 def _sections(result: Result) -> list[str]:
     # Imported here: it imports matplotlib.
-    from keelog.bench import pictures
+    from keelog.bench import pictures as draw
 
-    main = NAMES.get(result.main, result.main)
-    sections = [
-        section(
-            "Throughput",
-            "Acknowledged or received in each second. Grey is the warm-up, a line is a kill.",
-            pictures.throughput(result),
-        )
-    ]  # fmt: skip
+    text = "Acknowledged or received in each second. Grey is the warm-up, a line is a kill."
+    found = [("Throughput", text, draw.throughput(result))]
     if any(one.summary.p50_ms is not None for one in result.streams.values()):
-        how = "At full speed from the call to its answer."
+        text = "At full speed from the call to its answer."
         if result.workload["rate"]:
-            how = "From the moment that the plan says, so that a late send counts as waiting."
-        sections.append(section("Latency of each second", how, pictures.latency(result)))
-        sections.append(
-            section("Latency by percentile", "Without the warm-up.", pictures.percentiles(result))
-        )
+            text = "From the moment that the plan says, so that a late send counts as waiting."
+        found.append(("Latency of each second", text, draw.latency(result)))
+        found.append(("Latency by percentile", "Without the warm-up.", draw.percentiles(result)))
     if result.looks:
-        sections += [
-            section(
-                "Lag", "What queue and index workers had not dispatched yet.", pictures.lag(result)
-            ),
-            section("CPU", "Cores in use by each process.", pictures.cpu(result)),
-        ]
+        text = "What queue and index workers had not dispatched yet."
+        found.append(("Lag", text, draw.lag(result)))
+        found.append(("CPU", "Cores in use by each process.", draw.cpu(result)))
     if sum(bool(one.anon) for one in result.looks) > 1:
-        sections.append(section("Memory", "", pictures.memory(result)))
-    ending = " · ".join(last_lines(result))
-    sections.append(section(f"Figures: {main}", ending, table(summary_rows(result))))
+        found.append(("Memory", "", draw.memory(result)))
+    figures = f"Figures: {NAMES.get(result.main, result.main)}"
+    found.append((figures, " · ".join(last_lines(result)), table(summary_rows(result))))
     if result.processes:
-        how = "CPU until all was dispatched; memory is the most that was seen."
-        sections.append(section("Processes", how, table(process_rows(result))))
-    return [*sections, section("What it ran on", "", table(_facts(result)))]
+        text = "CPU until all was dispatched; memory is the most that was seen."
+        found.append(("Processes", text, table(process_rows(result))))
+    found.append(("What it ran on", "", table(_facts(result))))
+    return [section(*one) for one in found]
 
 
 def _facts(result: Result) -> list[dict[str, str]]:

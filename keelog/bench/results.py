@@ -5,7 +5,7 @@ renaming or removing one is not. A run must keep its limits; two runs are compar
 figure.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
@@ -123,7 +123,6 @@ class Result:
 
     @property
     def summary(self) -> Summary:
-        """The main stream."""
         return self.streams[self.main].summary
 
     def as_dict(self) -> Figures:
@@ -142,36 +141,25 @@ class Result:
             raise ValueError(str(error)) from None
 
 
-@dataclass(frozen=True, slots=True)
-class RunLimits:
-    """Bounds of the steady figures of the main stream, in seconds and messages/s; None: any."""
+def broken_limits(result: Result, limits: Mapping[str, float]) -> list[str]:
+    """A sentence for each limit that is broken, also where there is nothing to hold it to.
 
-    max_p50_s: float | None = None
-    max_p99_s: float | None = None
-    max_p999_s: float | None = None
-    min_rate: float | None = None
-    max_cpu_s_per_million: float | None = None
-
-    def broken_by(self, result: Result) -> list[str]:
-        """A sentence for each limit that is broken, also where there is nothing to hold it to."""
-        steady = result.steady
-        said = []
-        for name, limit_s in (
-            ("p50_ms", self.max_p50_s),
-            ("p99_ms", self.max_p99_s),
-            ("p999_ms", self.max_p999_s),
-        ):
-            found = getattr(steady, name)
-            if limit_s is not None and (found is None or found > limit_s * 1e3):
-                most = ms_text(limit_s * 1e3)
-                said.append(f"{name.removesuffix('_ms')} is {ms_text(found)}, {most} is allowed")
-        if self.min_rate is not None and steady.messages_per_s < self.min_rate:
-            rate, least = count_text(steady.messages_per_s), count_text(self.min_rate)
-            said.append(f"{rate} messages/s, {least} are asked for")
-        cpu, cpu_max = result.cpu_s_per_million, self.max_cpu_s_per_million
-        if cpu_max is not None and (cpu is None or cpu > cpu_max):
-            said.append(f"{cpu} CPU seconds per million messages, {cpu_max} are allowed")
-        return said
+    `limits` of the steady figures of the main stream: `max_p50`, `max_p99`, `max_p999` in seconds,
+    `min_rate` in messages/s, `max_cpu` in CPU seconds per million messages.
+    """
+    steady = result.steady
+    said = []
+    for name in ("p50", "p99", "p999"):
+        found, limit_s = getattr(steady, f"{name}_ms"), limits.get(f"max_{name}")
+        if limit_s is not None and (found is None or found > limit_s * 1e3):
+            said.append(f"{name} is {ms_text(found)}, {ms_text(limit_s * 1e3)} is allowed")
+    least, cpu, cpu_max = limits.get("min_rate"), result.cpu_s_per_million, limits.get("max_cpu")
+    if least is not None and steady.messages_per_s < least:
+        rate = count_text(steady.messages_per_s)
+        said.append(f"{rate} messages/s, {count_text(least)} are asked for")
+    if cpu_max is not None and (cpu is None or cpu > cpu_max):
+        said.append(f"{cpu} CPU seconds per million messages, {cpu_max} are allowed")
+    return said
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +173,6 @@ class Difference:
     worse: float
 
     def row(self) -> dict[str, Any]:
-        """For a table or JSON."""
         verdict = "same"
         if abs(self.worse) > SAME:
             verdict = "worse" if self.worse > 0 else "better"
@@ -202,36 +189,24 @@ def differences(before: Result, after: Result) -> Iterator[Difference]:
     """Every figure that both have: of each stream's steady part, CPU and memory of processes."""
     for name, stream in before.streams.items():
         if name in after.streams:
-            yield from _of_stream(name, stream.steady, after.streams[name].steady)
-    yield from _one(
-        "CPU s/million", before.cpu_s_per_million, after.cpu_s_per_million, more_is_better=False
-    )
-    yield from _one(
-        "dispatched after s", before.dispatched_after_s, after.dispatched_after_s, False
-    )
+            old, new = stream.steady, after.streams[name].steady
+            rates = old.messages_per_s, new.messages_per_s
+            yield from _one(f"{name}: messages/s", *rates, more_is_better=True)
+            for figure in ("avg_ms", "p50_ms", "p90_ms", "p99_ms", "p999_ms", "max_ms"):
+                yield from _one(f"{name}: {figure}", getattr(old, figure), getattr(new, figure))
+    yield from _one("CPU s/million", before.cpu_s_per_million, after.cpu_s_per_million)
+    yield from _one("dispatched after s", before.dispatched_after_s, after.dispatched_after_s)
     theirs = {one.name: one for one in after.processes}
     for mine in before.processes:
         if mine.name in theirs:
             other = theirs[mine.name]
             cpus = mine.cpu_s_per_million, other.cpu_s_per_million
-            yield from _one(f"{mine.name}: CPU s/million", *cpus, False)
-            yield from _one(f"{mine.name}: anon bytes", mine.anon_bytes, other.anon_bytes, False)
-
-
-def _of_stream(name: str, before: Summary, after: Summary) -> Iterator[Difference]:
-    rates = before.messages_per_s, after.messages_per_s
-    yield from _one(f"{name}: messages/s", *rates, more_is_better=True)
-    for figure in ("avg_ms", "p50_ms", "p90_ms", "p99_ms", "p999_ms", "max_ms"):
-        yield from _one(
-            f"{name}: {figure}",
-            getattr(before, figure),
-            getattr(after, figure),
-            more_is_better=False,
-        )
+            yield from _one(f"{mine.name}: CPU s/million", *cpus)
+            yield from _one(f"{mine.name}: anon bytes", mine.anon_bytes, other.anon_bytes)
 
 
 def _one(
-    figure: str, before: float | None, after: float | None, more_is_better: bool
+    figure: str, before: float | None, after: float | None, more_is_better: bool = False
 ) -> Iterator[Difference]:
     """Nothing where one of both is missing or 0."""
     if before and after:

@@ -8,7 +8,7 @@ import itertools
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -16,11 +16,10 @@ from uuid import uuid4
 
 import keelog
 from keelog.bench import machine
-from keelog.bench.aggregate import Tally
 from keelog.bench.job import SECOND_NS, LoadJob
 from keelog.bench.machine import ProcessWatch
 from keelog.bench.node_process import ANY_DISK, Node, await_workers
-from keelog.bench.processes import Fleet, Member
+from keelog.bench.processes import Fleet, Member, Tally
 from keelog.bench.results import Result, Second
 from keelog.bench.sending import END, PayloadHeader
 from keelog.bench.workload import Workload
@@ -58,10 +57,7 @@ def run(load: Workload, listener: LoadListener | None = None) -> Result:
         from keelog.bench.mixed import run_mixed
 
         return run_mixed(load, listener)
-    with (
-        node_for(load) as place,
-        keelog.connect(place.endpoint, timeout=load.timeout) as client,
-    ):
+    with node_for(load) as place, keelog.connect(place.endpoint, timeout=load.timeout) as client:
         return run_on(Scene(load, client, listener, make_topics(load, client), place))
 
 
@@ -119,7 +115,6 @@ class Scene:
     """Which seconds are summed up by themselves, by their end since the start."""
 
     def jobs(self, role: str, count: int) -> list[LoadJob]:
-        """Jobs of one role."""
         place = self.client.endpoint
         return [
             LoadJob(role, n, count, place, self.topics, self.load, self.folder)
@@ -138,20 +133,31 @@ def make_topics(load: Workload, client: keelog.Client) -> tuple[str, ...]:
 
 def run_on(scene: Scene) -> Result:
     """Runs the load on its node, up to the last message dispatched."""
-    load = scene.load
+    load, client, listener = scene.load, scene.client, scene.listener
     if load.kind == "consume":
         fill(scene)
     with scene.fleet as fleet:
-        scene.listener.phase("starting the load")
+        listener.phase("starting the load")
         members = _start(scene)
-        result, tally, watch = _measure(scene, members)
+        watch = ProcessWatch(client, {member.name: member.process.pid for member in members})
+        start_ns = watch.start_ns = fleet.go(members)
+        scene.on_start(start_ns)
+        tally = Tally(start_ns, load.warm_up, scene.is_marked)
+        listener.phase("warming up" if load.warm_up else "running")
+        _listen(scene, tally, watch, start_ns)
+        listener.phase("waiting for the workers")
+        kernel, lag = client.status().raw.get("kernel"), dict(watch.lag)
+        found = machine.describe(scene.place.folder, load.settings, kernel)
+        main = MAIN[load.kind]
+        result = Result(load.kind, main, load.as_dict(), found, lag_at_end_bytes=lag)
+        result.dispatched_after_s = round(await_workers(client), 3)
+        watch.look()
     streams = tally.streams()
-    order = sorted(streams, key=lambda name: (name != result.main, name))
+    order = sorted(streams, key=lambda name: (name != main, name))
     result.streams = {name: streams[name] for name in order}
-    result.checks |= tally.marked_figures(result.main)
-    messages = result.streams[result.main].summary.messages
-    result.processes = watch.uses(messages)
-    result.looks = watch.looks
+    result.checks |= tally.marked_figures(main)
+    messages = result.streams[main].summary.messages
+    result.processes, result.looks = watch.uses(messages), watch.looks
     if messages:
         cpu_s = sum(one.cpu_s for one in result.processes)
         result.cpu_s_per_million = round(cpu_s / messages * 1e6, 3)
@@ -191,32 +197,6 @@ def fill(scene: Scene) -> None:
     await_workers(scene.client)
 
 
-def _measure(scene: Scene, members: Sequence[Member]) -> tuple[Result, Tally, ProcessWatch]:
-    load, fleet = scene.load, scene.fleet
-    watch = ProcessWatch(scene.client)
-    watch.also((member.name, member.pid) for member in members)
-    watch.look(is_first=True)
-    start_ns = fleet.go(members)
-    watch.begin(start_ns)
-    scene.on_start(start_ns)
-    tally = Tally(start_ns, load.warm_up, scene.is_marked)
-    scene.listener.phase("warming up" if load.warm_up else "running")
-    _listen(scene, tally, watch, start_ns)
-    scene.listener.phase("waiting for the workers")
-    result = Result(
-        load.kind,
-        MAIN[load.kind],
-        load.as_dict(),
-        machine.describe(
-            scene.place.folder, load.settings, scene.client.status().raw.get("kernel")
-        ),
-        lag_at_end_bytes=dict(watch.lag),
-    )
-    result.dispatched_after_s = round(await_workers(scene.client), 3)
-    watch.look()
-    return result, tally, watch
-
-
 def _listen(scene: Scene, tally: Tally, watch: ProcessWatch, start_ns: int) -> None:
     """Listens until all processes are done; a line a second."""
     is_ended = False
@@ -233,14 +213,10 @@ def _listen(scene: Scene, tally: Tally, watch: ProcessWatch, start_ns: int) -> N
             senders = [one for one in scene.fleet.members if one.name.startswith("send")]
             if all(one.is_done for one in senders):
                 is_ended = True
-                send_last(scene)
+                # After all others of each queue: it ends the follower.
+                body = PayloadHeader(0, 0, END, END).body(b"")
+                for topic in scene.topics:
+                    for queue_id in range(scene.load.queues):
+                        scene.client.send(topic, body, queue_id=queue_id)
         if all(one.is_done for one in scene.fleet.members):
             return
-
-
-def send_last(scene: Scene) -> None:
-    """Sends a message after all others to each queue, which ends its follower."""
-    body = PayloadHeader(0, 0, END, END).body(b"")
-    for topic in scene.topics:
-        for queue_id in range(scene.load.queues):
-            scene.client.send(topic, body, queue_id=queue_id)

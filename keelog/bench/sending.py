@@ -13,12 +13,12 @@ import contextlib
 import itertools
 import random
 import struct
-import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from threading import Thread
 from typing import Any, NamedTuple
 
 import keelog
@@ -55,20 +55,25 @@ def prepare_sends(job: LoadJob) -> Prepared:
     make = requests_of(job, bodies)  # numbers begin with 0 again
     mean = sum(map(len, bodies)) / len(bodies)
     client = None if load.callers == "tasks" else keelog.connect(job.endpoint, load.timeout)
+    callers = max(1, job.share_of(load.producers))
 
     def work(start_ns: int) -> None:
         pace = job.pace(start_ns)
         if client is None:
-            asyncio.run(_send_in_tasks(job, make, pace, streams))
+            asyncio.run(_send_in_tasks(job, callers, make, pace, streams))
             return
         with client:
             if load.callers == "threads":
-                callers = max(1, job.share_of(load.producers))
-                call_in_threads(callers, client.send, make, pace, streams)
+                each = (client.send, make, pace, streams)
+                threads = [Thread(target=call_one_by_one, args=each) for _ in range(callers)]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
             else:
                 _send_through_a_producer(job, client, make, pace, streams, mean)
 
-    return Prepared(work, dry)
+    return work, dry
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +115,10 @@ def requests_of(job: LoadJob, bodies: list[bytes]) -> Make:
     for number, body in enumerate(sent):
         said = options
         if load.keys:
-            keys = [_keys(load.keys, dice) for _ in (body if is_batch else (body,))]
+            keys = [
+                [f"key-{dice.getrandbits(48):012x}" for _ in range(load.keys)]
+                for _ in (body if is_batch else (body,))
+            ]
             said = {**options, "keys": keys if is_batch else keys[0]}
         size = sum(map(len, body)) if is_batch else len(body)
         requests.append(Outgoing(topics[number % len(topics)], body, said, size))
@@ -135,10 +143,6 @@ def stamped(job: LoadJob, fill: bytes, options: dict[str, Any]) -> Make:
     return make
 
 
-def _keys(count: int, dice: random.Random) -> list[str]:
-    return [f"key-{dice.getrandbits(48):012x}" for _ in range(count)]
-
-
 class PayloadHeader(NamedTuple):
     """The fields of the stamp; times in ns."""
 
@@ -149,11 +153,9 @@ class PayloadHeader(NamedTuple):
 
     @classmethod
     def of(cls, body: bytes) -> "PayloadHeader":
-        """The stamp of a body."""
         return cls(*_STAMP.unpack_from(body))
 
     def body(self, fill: bytes) -> bytes:
-        """A body with this stamp."""
         return _STAMP.pack(*self) + fill
 
 
@@ -164,7 +166,7 @@ def _send_through_a_producer(
     timeout, acks, limit = load.timeout, load.acks, load.under_way
     if load.callers == "batches":
         with client.producer(max_batches=limit, timeout=timeout, acks=acks) as producer:
-            keep_batches_in_flight(producer.send_batch, make, pace, streams, load.batch)
+            keep_in_flight(producer.send_batch, make, pace, streams, load.batch)
         return
     with client.producer(max_in_flight=limit, timeout=timeout, acks=acks) as producer:
 
@@ -181,12 +183,6 @@ def _send_through_a_producer(
             producer.flush()
 
 
-async def _send_in_tasks(job: LoadJob, make: Make, pace: LoadPace, streams: Streams) -> None:
-    callers = max(1, job.share_of(job.workload.producers))
-    async with aio.connect(job.endpoint, timeout=job.workload.timeout) as client:
-        await call_in_tasks(callers, client.send, make, pace, streams)
-
-
 def dry_run_cpu_s_per_million(job: LoadJob, make: Make) -> float:
     """CPU seconds that the generator takes for a million messages, by sending to nobody."""
     each = job.workload.messages_at_once
@@ -199,7 +195,7 @@ def dry_run_cpu_s_per_million(job: LoadJob, make: Make) -> float:
         case "inflight":
             keep_in_flight(lambda *_, **__: done, make, pace, streams)
         case "batches":
-            keep_batches_in_flight(lambda *_, **__: done, make, pace, streams, each)
+            keep_in_flight(lambda *_, **__: done, make, pace, streams, each)
         case _:
             call_one_by_one(lambda *_, **__: None, make, pace, streams)
     return (time.thread_time() - before) / (DRY_REQUESTS * each) * 1e6
@@ -234,22 +230,8 @@ def _failed(recorder: Recorder, error: MqError, messages: int = 1) -> None:
     time.sleep(PAUSE_S)
 
 
-def call_in_threads(
-    callers: int, send: Callable[..., Any], make: Make, pace: LoadPace, streams: Streams
-) -> None:
-    """Runs callers, each a thread; returns when all are done."""
-    threads = [
-        threading.Thread(target=call_one_by_one, args=(send, make, pace, streams))
-        for _ in range(callers)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
-async def call_in_tasks(
-    callers: int, send: Callable[..., Awaitable[Any]], make: Make, pace: LoadPace, streams: Streams
+async def _send_in_tasks(
+    job: LoadJob, callers: int, make: Make, pace: LoadPace, streams: Streams
 ) -> None:
     """Runs callers, each an asyncio task."""
 
@@ -260,49 +242,39 @@ async def call_in_tasks(
                 streams.lateness.sample(_now() - due)
             request = make(due)
             try:
-                await send(request.topic, request.body, **request.options)
+                await client.send(request.topic, request.body, **request.options)
             except MqError as error:
                 streams.sends.fail(type(error).__name__)
                 await asyncio.sleep(PAUSE_S)
             else:
                 streams.sends.note(_now() - due, request.size)
 
-    async with asyncio.TaskGroup() as group:
+    connection = aio.connect(job.endpoint, timeout=job.workload.timeout)
+    async with connection as client, asyncio.TaskGroup() as group:
         for _ in range(callers):
             group.create_task(call())
 
 
 def keep_in_flight(
-    send: Callable[..., "Future[Any]"], make: Make, pace: LoadPace, streams: Streams
+    send: Callable[..., "Future[Any]"], make: Make, pace: LoadPace, streams: Streams, each: int = 0
 ) -> None:
     """One producer that waits only for room.
 
     The caller counts the replies (`Recorder.count_by`). At a rate each message is timed, at full
-    speed one of SAMPLE_EVERY.
+    speed one of SAMPLE_EVERY. With `each` every request is a batch of that many, which is timed and
+    counted here.
     """
-    every = 1 if streams.lateness is not None else SAMPLE_EVERY
+    every = 1 if each or streams.lateness is not None else SAMPLE_EVERY
     for due, request in requests_when_due(make, pace, streams):
         try:
             future = send(request.topic, request.body, **request.options)
         except MqError as error:
-            _failed(streams.sends, error)
+            _failed(streams.sends, error, each or 1)
             continue
         if streams.handed % every == 0:
-            future.add_done_callback(partial(_answered, streams.sends, due, None, every))
+            size = request.size if each else None
+            future.add_done_callback(partial(_answered, streams.sends, due, size, each or every))
         streams.handed += 1
-
-
-def keep_batches_in_flight(
-    send: Callable[..., "Future[Any]"], make: Make, pace: LoadPace, streams: Streams, each: int
-) -> None:
-    """One producer whose `send` waits for room; every batch is timed, as `each` messages."""
-    for due, request in requests_when_due(make, pace, streams):
-        try:
-            future = send(request.topic, request.body, **request.options)
-        except MqError as error:
-            _failed(streams.sends, error, each)
-        else:
-            future.add_done_callback(partial(_answered, streams.sends, due, request.size, each))
 
 
 def _answered(

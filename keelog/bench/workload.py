@@ -51,7 +51,6 @@ class Sizes(NamedTuple):
         raise BadRequest(f"{text!r} is no body size", f"write it as {KINDS}")
 
     def draw(self, dice: random.Random) -> int:
-        """The size of one body."""
         if self.kind == "uniform":
             return dice.randint(self.low, self.high)
         if self.kind == "lognormal":
@@ -183,5 +182,4 @@ class Workload:
         return self.batch if self.callers == "batches" else 1
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
         return asdict(self)

@@ -1,28 +1,24 @@
-"""`keelog config`: shows, checks, writes and imports settings.
+"""`keelog config` and `keelog context`: settings of a node, and names for nodes.
 
-It imports RocketMQ's broker.conf, a Java properties file, and says which settings hold here, and
-why not the rest.
+`config` shows, checks, writes and imports settings. It imports RocketMQ's broker.conf, a Java
+properties file, and says which settings hold here, and why not the rest.
 """
 
 import dataclasses
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
 from keelog.cli import contexts, settings
-from keelog.cli.failures import OK, doing
-from keelog.cli.options import (
-    CliGroup,
-    node_option,
-    output_options,
-    settings_given_options,
-)
+from keelog.cli.failures import doing
+from keelog.cli.options import CliGroup, node_option, output_options, settings_given_options
 from keelog.cli.output import Output
 from node.runtime.settings import changed, snake_case
-from protocol.addresses import DEFAULT_NODE, without_credentials
+from protocol.addresses import DEFAULT_NODE, with_scheme, without_credentials
 from protocol.errors import BadRequest, MqError
 
 OLD_NAMES = {
@@ -68,10 +64,6 @@ _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _SIGNS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
-class BadSettingsFile(MqError):
-    """A settings file that no node would start with."""
-
-
 @click.group("config", cls=CliGroup)
 def config() -> None:
     """Shows settings and where they come from; checks, writes and imports settings files.
@@ -87,7 +79,7 @@ def config() -> None:
 @node_option
 @settings_given_options
 @output_options
-def show(origin: bool, node: str, given: tuple[settings.Given, ...], output: Output) -> int:
+def show(origin: bool, node: str, given: tuple[settings.Given, ...], output: Output) -> None:
     """Shows each setting as `keelog serve` with the same options would have it.
 
     The last of --config, variables KEELOG_STORE__NAME and KEELOG_SERVE__NAME, and -X wins; options
@@ -112,7 +104,6 @@ def show(origin: bool, node: str, given: tuple[settings.Given, ...], output: Out
             rows.append((f"{table}.{field.name}", value, field.default, one.origin, one.where))
     names = ("setting", "value", "default", "origin", "where") if origin else ("setting", "value")
     output.rows([dict(zip(names, row, strict=False)) for row in rows])
-    return OK
 
 
 @config.command("check")
@@ -120,7 +111,7 @@ def show(origin: bool, node: str, given: tuple[settings.Given, ...], output: Out
     "file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @output_options
-def check(file: Path, output: Output) -> int:
+def check(file: Path, output: Output) -> None:
     """Says all that is wrong with a settings file: unknown names, wrong kinds, wrong values.
 
     Ends with 0 when `keelog serve DIR --config FILE` would take it, with 1 when not.
@@ -131,17 +122,17 @@ def check(file: Path, output: Output) -> int:
         _, problems = settings.read_file(file)
     output.rows((problem._asdict() for problem in problems), ("line", "setting", "problem", "hint"))
     if not problems:
-        return OK
+        return
     first = problems[0]
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     where = f"line {first.line}: " if first.line else ""
     with doing(f"{file} is not as it should be"):
-        raise BadSettingsFile(f"{where}{first.problem}{more}", first.hint)
+        raise MqError(f"{where}{first.problem}{more}", first.hint)
 
 
 @config.command("init")
 @click.option("--commented", is_flag=True, help="None in force: take the # away where needed.")
-def init(commented: bool) -> int:
+def init(commented: bool) -> None:
     """Prints a settings file with all settings, their defaults, and what each does.
 
     Example: keelog config init > keelog.toml
@@ -149,14 +140,13 @@ def init(commented: bool) -> int:
     Example: keelog config init --commented
     """
     click.echo(settings.whole_file(commented), nl=False)
-    return OK
 
 
 @config.command("import")
 @click.argument(
     "file", metavar="BROKER_CONF", type=click.Path(exists=True, dir_okay=False, path_type=Path)
 )
-def import_(file: Path) -> int:
+def import_(file: Path) -> None:
     """Prints the settings of a RocketMQ broker's properties file as a settings file.
 
     What has no counterpart here is listed on stderr, each with the reason.
@@ -165,27 +155,20 @@ def import_(file: Path) -> int:
     """
     with doing(f"cannot import {file}"):
         # Properties are latin-1 with \\uXXXX; comments in other encodings do no harm.
-        imported = import_conf(file.read_text(encoding="latin-1"))
-    head = f"{sum(map(len, imported.tables.values()))} settings of {file.name!a}"
-    click.echo(settings.some_lines(imported.tables, head), nl=False)
-    for name, why in imported.left_out.items():
+        tables, left_out = import_conf(file.read_text(encoding="latin-1"))
+    head = f"{sum(map(len, tables.values()))} settings of {file.name!a}"
+    click.echo(settings.some_lines(tables, head), nl=False)
+    for name, why in left_out.items():
         click.echo(f"left out {name!a}: {why}", err=True)
-    return OK
 
 
 class BadBrokerConf(MqError):
     """A broker.conf with a value that is none."""
 
 
-class Imported(NamedTuple):
-    """The settings of a broker.conf, by tables and our names, and why others are left out."""
-
-    tables: dict[str, dict[str, object]]
-    left_out: dict[str, str]
-
-
-def import_conf(text: str) -> Imported:
-    """The settings of a broker.conf that hold here. Raises BadBrokerConf for a bad value."""
+def import_conf(text: str) -> tuple[dict[str, dict[str, object]], dict[str, str]]:
+    """The settings of a broker.conf that hold here, by tables and our names; why others are left
+    out. Raises BadBrokerConf for a bad value."""
     tables: dict[str, dict[str, object]] = {settings.BROKER: {}, settings.STORE: {}}
     left_out: dict[str, str] = {}
     for number, name, value in conf_properties(text):
@@ -204,7 +187,7 @@ def import_conf(text: str) -> Imported:
         except BadRequest as error:
             raise BadBrokerConf(f"line {number}: {name}: {error.reason}", error.hint) from None
         tables[table][ours] = getattr(made, ours)
-    return Imported(tables, left_out)
+    return tables, left_out
 
 
 def conf_properties(text: str) -> Iterator[tuple[int, str, str]]:
@@ -232,3 +215,90 @@ def _unescaped(text: str) -> str:
         return chr(int(name[1:], 16)) if len(name) == 5 else _SIGNS.get(name, name)
 
     return _ESCAPE.sub(sign, text)
+
+
+@click.group("context", cls=CliGroup)
+def context() -> None:
+    """Gives nodes names: `keelog -c NAME …`, or one that is in use until another is.
+
+    They are kept in ~/.config/keelog/contexts.toml (XDG_CONFIG_HOME), readable by you alone.
+
+    Example: keelog context add prod --node tcp://10.0.0.7:7850 --use
+
+    Example: keelog context ls
+    """
+
+
+@context.command("ls")
+@output_options
+def ls(output: Output) -> None:
+    """Lists the contexts; `current` marks the one in use.
+
+    Example: keelog context ls --json
+    """
+    with doing("cannot list the contexts"):
+        found = contexts.load(contexts.path_of(os.environ))
+    names = ("name", "node", "description", "current")
+    rows = (
+        (name, without_credentials(one.node), one.description, name == found.current)
+        for name, one in sorted(found.named.items())
+    )
+    output.rows((dict(zip(names, row, strict=True)) for row in rows), names)
+
+
+@context.command("add")
+@click.argument("name")
+@click.option("--node", required=True, metavar="URL", help="As tcp://10.0.0.7:7850.")
+@click.option("--description", default="", metavar="TEXT")
+@click.option("--use", is_flag=True, help="Puts it in use, too.")
+@click.option("--replace", is_flag=True, help="Replaces the one that has this name.")
+def add(name: str, node: str, description: str, use: bool, replace: bool) -> None:
+    """Gives a node a name.
+
+    Example: keelog context add test --node tcp://127.0.0.1:7850 --description 'on this machine'
+    """
+    with contexts.changed(f"add the context {name}") as known:
+        if not contexts.NAME.fullmatch(name):
+            hint = "use letters, digits, dots and dashes"
+            raise BadRequest(f"{name[:80]!a} is no name of a context", hint)
+        if name in known.named and not replace:
+            hint = f"keelog context add {name} --node {node} --replace"
+            raise BadRequest(f"there is a context {name} already", hint)
+        node = with_scheme(node)
+        if not node.startswith(("tcp://", "ipc://")):
+            raise BadRequest(f"{node[:80]!a} is not an address", "write tcp://127.0.0.1:7850")
+        known.named[name] = contexts.Context(node, description)
+        if use:
+            known.current = name
+
+
+@context.command("use")
+@click.argument("name", required=False, shell_complete=contexts.complete_names)
+@click.option("--none", is_flag=True, help="No context is in use any more.")
+def use(name: str | None, none: bool) -> None:
+    """Puts a context in use: commands talk to its node when nothing else says where.
+
+    Example: keelog context use prod
+
+    Example: keelog context use --none
+    """
+    if (name is None) != none:
+        raise click.UsageError("name a context, or say --none")
+    with contexts.changed("change the context in use") as known:
+        if name is not None:
+            known.get(name)
+        known.current = name
+
+
+@context.command("rm")
+@click.argument("name", shell_complete=contexts.complete_names)
+def remove(name: str) -> None:
+    """Removes a context; if it is in use, none is in use then.
+
+    Example: keelog context rm prod
+    """
+    with contexts.changed(f"remove the context {name}") as known:
+        known.get(name)
+        del known.named[name]
+        if known.current == name:
+            known.current = None

@@ -19,12 +19,14 @@ from click.core import ParameterSource
 
 from keelog.cli.failures import doing
 from protocol.addresses import DEFAULT_NODE, with_scheme
-from protocol.errors import BadRequest, NotFound
-from protocol.human_text import printable
+from protocol.errors import BadRequest, MqError, NotFound
+from protocol.human_text import one_line, printable
 
 NODE_VARIABLE = "KEELOG_NODE"
 CONTEXT_VARIABLE = "KEELOG_CONTEXT"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+TOPICS_S_MAX = 0.3
+"""The longest that a press of TAB waits for a node."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NAMED = "keelog.context"
 _PLACE = "keelog.node"
 
@@ -151,15 +153,6 @@ def _quoted(text: str) -> str:
     return printable(json.dumps(text, ensure_ascii=False))
 
 
-def check_name(name: str) -> str:
-    """The name. Raises BadRequest for one that is hard to type."""
-    if not _NAME.fullmatch(name):
-        raise BadRequest(
-            f"{name[:80]!a} is no name of a context", "use letters, digits, dots and dashes"
-        )
-    return name
-
-
 def resolve(
     flag: str | None,
     named: str | None,
@@ -193,7 +186,6 @@ def node_callback(ctx: click.Context, parameter: click.Parameter, value: str | N
 
 
 def find(ctx: click.Context, flag: str | None) -> NodeAddress:
-    """The node of a command line."""
     named = ctx.meta.get(_NAMED)
     return resolve(flag, named, os.environ, lambda: load(path_of(os.environ)))
 
@@ -220,3 +212,17 @@ def complete_names(_ctx: click.Context, _parameter: click.Parameter, incomplete:
     except (BadRequest, OSError):
         return []
     return sorted(name for name in names if name.startswith(incomplete))
+
+
+def complete_topics(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
+    """The node's topics that begin with the word; none where no node replies in time."""
+    import keelog
+
+    try:
+        place = find(ctx, ctx.params.get("node"))
+        with keelog.connect(place.url, timeout=TOPICS_S_MAX) as client:
+            names = [info.topic for info in client.topics()]
+    except (MqError, OSError):
+        return []
+    # What a shell cannot type is not completed, and the terminal does not get it.
+    return sorted(n for n in names if n.startswith(incomplete) and n == one_line(n))

@@ -10,15 +10,13 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import NamedTuple
 
 import click
 
-from keelog.cli import suggestions
 from keelog.cli.output import say
 from keelog.pipeline.errors import CorruptRecord
 from protocol import errors
@@ -39,38 +37,77 @@ Hook = Callable[[type[BaseException], BaseException, TracebackType | None], obje
 _USUAL = (signal.SIG_DFL, signal.default_int_handler)
 
 
-class _Known(NamedTuple):
-    """A class of errors: its exit code, and the hint for errors without one of their own."""
-
-    kind: type[errors.MqError]
-    code: int
-    hint: str = ""
-
-
-_KNOWN = (
-    _Known(errors.UnknownTopic, NOT_FOUND, "keelog topic ls"),
-    _Known(errors.NotFound, NOT_FOUND, "keelog topic ls"),
-    _Known(
-        errors.NotConnected, UNREACHABLE, "keelog serve DIR  (or name another node with --node)"
-    ),
-    _Known(errors.RequestTimeout, UNREACHABLE, "keelog health --wait 10"),
-    _Known(
-        errors.OutcomeUnknownError,
+_KNOWN: dict[type[errors.MqError], tuple[int, str]] = {
+    errors.UnknownTopic: (NOT_FOUND, "keelog topic ls"),
+    errors.NotFound: (NOT_FOUND, "keelog topic ls"),
+    errors.NotConnected: (UNREACHABLE, "keelog serve DIR  (or name another node with --node)"),
+    errors.RequestTimeout: (UNREACHABLE, "keelog health --wait 10"),
+    errors.OutcomeUnknownError: (
         UNREACHABLE,
         "keelog health --wait 10, then look whether the message is there",
     ),
-    _Known(errors.CorruptError, DAMAGED, "keelog store verify DIR --deep"),
-    _Known(CorruptRecord, DAMAGED),
-    _Known(errors.StoreLocked, LOCKED, "keelog store verify DIR  (reading commands need no lock)"),
-    _Known(errors.BusyError, LOCKED, "the same command again in a moment"),
-    _Known(
-        errors.NotAStore, FAILED, "keelog store info DIR  with the directory that holds commitlog/"
-    ),
-    _Known(errors.StorePermission, FAILED, "the same command as the owner of the store"),
-    _Known(errors.BadRequest, USAGE),
-    _Known(errors.MqError, FAILED),
-)
-"""The first that fits counts."""
+    errors.CorruptError: (DAMAGED, "keelog store verify DIR --deep"),
+    CorruptRecord: (DAMAGED, ""),
+    errors.StoreLocked: (LOCKED, "keelog store verify DIR  (reading commands need no lock)"),
+    errors.BusyError: (LOCKED, "the same command again in a moment"),
+    errors.NotAStore: (FAILED, "keelog store info DIR  with the directory that holds commitlog/"),
+    errors.StorePermission: (FAILED, "the same command as the owner of the store"),
+    errors.BadRequest: (USAGE, ""),
+    errors.MqError: (FAILED, ""),
+}
+"""Exit codes, and hints for errors without one of their own. The first class that fits counts."""
+
+
+MEANT_COMMANDS = {
+    "serve": "start run server broker node stop",
+    "ls": "list",
+    "rm": "delete remove del",
+    "create": "add new",
+    "describe": "show info",
+    "produce": "send publish pub put",
+    "consume": "read tail subscribe sub fetch",
+    "topic": "topics",
+    "msg": "message",
+    "verify": "check fsck",
+    "health": "ping",
+}
+"""Commands, and the words of other tools for each; one counts where there is such a command."""
+_MEANT_OPTIONS = {
+    "keelog consume": {
+        "leave it out: keelog consume waits for more, unless -e ends it": "--follow",
+        "--from end  reads what comes from now on": "--tail",
+        "--from 123, -10, -15m: keelog help places": "--offset",
+        "--from -15m": "--since",
+        "--from start": "--start --begin --beginning",
+        "--from start, which is the default": "--from-beginning --all",
+        "--from -10": "--last",
+        "--from start:2026-11-20T10:00  reads up to a place": "--until --to",
+        "--count N": "--limit --max --max-messages",
+        "--until-end": "--exit --end --exit-at-end --no-follow",
+        "--queue N": "--partition",
+        "--tags 'A || B'": "--filter --tag",
+        r"--template '%o %k %v\n'": "--format-string",
+        "--cursor NAME  keeps the place of one reader under a name": "--group",
+        "--cursor NAME": "--name --durable",
+        "--on-damage skip, which is the default": "--skip-damaged",
+    },
+    "keelog produce": {
+        "--queue N": "--partition",
+        "--tags T": "--tag",
+        "--key K, once for each": "--keys",
+        "-p NAME=VALUE": "--property --header",
+        "keelog produce TOPIC MESSAGE": "--message --body --data",
+        "--quiet": "--silent",
+        "--jsonl reads a JSON object a line; --format json is the form of the receipts": "--json",
+        "--file F  sends a whole file as one message": "--delimiter -D",
+    },
+}
+"""By command what to write in the place of options of other tools."""
+
+
+def meant(here: Mapping[str, str], word: str) -> str:
+    """What a word of other tools is here; empty for no idea."""
+    return next((what for what, words in here.items() if word in words.split()), "")
 
 
 class BadValue(click.BadParameter):
@@ -124,15 +161,14 @@ def exit_code(error: BaseException) -> int:
         return PARTIAL
     if isinstance(error, click.UsageError):
         return USAGE
-    return _known(error).code if isinstance(error, errors.MqError) else FAILED
+    return _known(error)[0] if isinstance(error, errors.MqError) else FAILED
 
 
-def _known(error: errors.MqError) -> _Known:
-    return next(known for known in _KNOWN if isinstance(error, known.kind))
+def _known(error: errors.MqError) -> tuple[int, str]:
+    return next(known for kind, known in _KNOWN.items() if isinstance(error, kind))
 
 
 def lines(error: BaseException, command: str = "") -> list[str]:
-    """The three lines of an error."""
     notes = getattr(error, "__notes__", [])
     what = notes[0] if notes else f"{command or 'keelog'} failed"
     return [
@@ -185,13 +221,15 @@ def _cause(error: BaseException) -> str:
 
 def _hint(error: BaseException, command: str) -> str:
     if isinstance(error, errors.MqError):
-        return error.hint or _known(error).hint or f"{command or 'keelog'} --help"
+        return error.hint or _known(error)[1] or f"{command or 'keelog'} --help"
     if isinstance(error, BadValue | NoCommand):
         return error.hint
-    if isinstance(error, click.NoSuchOption) and (
-        hint := suggestions.for_option(command, error.option_name)
-    ):
-        return hint
+    if isinstance(error, click.NoSuchOption):
+        if error.option_name in ("-c", "--context"):
+            name = command.removeprefix("keelog ")
+            return f"keelog -c NAME {name} …  (-c goes before the command)"
+        if hint := meant(_MEANT_OPTIONS.get(command, {}), error.option_name):
+            return hint
     if isinstance(error, click.ClickException):
         return f"{command or 'keelog'} --help"
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:

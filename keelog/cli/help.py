@@ -1,16 +1,17 @@
-"""`keelog help` and `keelog cheat`: the command line explains itself.
+"""`keelog help`, `cheat` and `completion`: the command line explains itself.
 
 `help` explains a command, or something that many commands share. `cheat` shows the examples of all
-`--help` texts, by subject.
+`--help` texts, by subject. `completion` prints what a shell needs to complete commands and topics.
 """
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import click
+from click.shell_completion import get_completion_class
 
-from keelog.cli.failures import OK
-from keelog.cli.options import CliCommand, command, version
+import keelog
+from keelog.cli.options import CliCommand, command
 
 TOPICS = {
     "exit-codes": """\
@@ -64,6 +65,7 @@ keelog context use NAME    the context in use
 `keelog bench …` starts one of its own unless it has --node.
 """,
 }
+SHELLS = ("bash", "zsh", "fish")
 MQADMIN = """\
 # RocketMQ's own mqadmin, at a node that is its own name server
 keelog serve ./store --remoting 127.0.0.1:10911
@@ -77,7 +79,7 @@ mqadmin queryMsgByKey -n 127.0.0.1:10911 -t orders -k order-17"""
 
 @command("help")
 @click.argument("words", nargs=-1, metavar="[COMMAND... | TOPIC]")
-def help_(words: tuple[str, ...]) -> int:
+def help_(words: tuple[str, ...]) -> None:
     """Prints the help of a command, or explains a topic: exit-codes, formats, places, node.
 
     Example: keelog help exit-codes
@@ -86,7 +88,7 @@ def help_(words: tuple[str, ...]) -> int:
     """
     if len(words) == 1 and words[0] in TOPICS:
         click.echo(TOPICS[words[0]], nl=False)
-        return OK
+        return
     # Imported here: it imports this module.
     from keelog.cli.main import cli
 
@@ -101,17 +103,15 @@ def help_(words: tuple[str, ...]) -> int:
             )
         context = click.Context(found, info_name=word, parent=context)
     click.echo(context.get_help())
-    return OK
 
 
 @command("version")
-def version_() -> int:
+def version_() -> None:
     """Prints the version, as --version does.
 
     Example: keelog version
     """
-    click.echo(f"keelog {version()}")
-    return OK
+    click.echo(f"keelog {keelog.__version__}")
 
 
 class Subject(NamedTuple):
@@ -141,7 +141,7 @@ SUBJECTS = {
 
 @command("cheat")
 @click.argument("subject", required=False, metavar="[SUBJECT]", type=click.Choice(list(SUBJECTS)))
-def cheat_(subject: str | None) -> int:
+def cheat_(subject: str | None) -> None:
     """Prints commands to paste, by subject; without a subject it lists the subjects.
 
     They are the examples of the commands' --help.
@@ -154,7 +154,7 @@ def cheat_(subject: str | None) -> int:
         width = max(map(len, SUBJECTS))
         for name, entry in SUBJECTS.items():
             click.echo(f"keelog cheat {name.ljust(width)}  {entry.what}")
-        return OK
+        return
     others = SUBJECTS[subject].others
     blocks = [others] if others else []
     blocks += [
@@ -163,7 +163,6 @@ def cheat_(subject: str | None) -> int:
         for path, one in _leaves(name)
     ]
     click.echo("\n\n".join(blocks))
-    return OK
 
 
 def _leaves(name: str) -> Iterator[tuple[str, CliCommand]]:
@@ -180,3 +179,26 @@ def _leaves(name: str) -> Iterator[tuple[str, CliCommand]]:
             one = found.get_command(context, below)
             assert isinstance(one, CliCommand), f"{name} {below}"
             yield f"{name} {below}", one
+
+
+@command("completion")
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion_(shell: str) -> None:
+    """Prints the completion script of a shell. Topics are completed from the node, if it runs.
+
+    Put it where the shell looks: for bash `eval "$(keelog completion bash)"` in ~/.bashrc, for zsh
+    the same with zsh in ~/.zshrc, behind compinit, for fish the file
+    ~/.config/fish/completions/keelog.fish.
+
+    Example: keelog completion bash
+
+    Example: keelog completion fish > keelog.fish
+    """
+    # Imported here: it imports this module.
+    from keelog.cli.main import cli
+
+    kind = get_completion_class(shell)
+    assert kind is not None, "click knows the three"
+    script = kind(cli, {}, "keelog", "_KEELOG_COMPLETE").source()
+    # click's script for fish splits at each comma, and so loses the rest of a description.
+    click.echo(script.replace('string split ","', 'string split --max 1 ","'))

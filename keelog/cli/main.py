@@ -33,19 +33,19 @@ COMMANDS = {
     "produce": Lazy("messages.produce", "Sends lines or JSON objects from stdin."),
     "consume": Lazy("messages.consume", "Prints the messages of a topic."),
     "export": Lazy("node.export", "Exports topics of a node to SQLite, Parquet, CSV."),
-    "topic": Lazy("node.topic", "Lists, describes, makes and removes topics."),
-    "group": Lazy("node.group", "Shows consumer groups and resets them."),
-    "dead": Lazy("messages.dead", "Shows dead letters, and sends them back to their group."),
-    "msg": Lazy("messages.msg", "Finds single messages through a node."),
+    "topic": Lazy("node.topics", "Lists, describes, makes and removes topics."),
+    "group": Lazy("node.topics", "Shows consumer groups and resets them."),
+    "dead": Lazy("messages.single", "Shows dead letters, and sends them back to their group."),
+    "msg": Lazy("messages.single", "Finds single messages through a node."),
     "store": Lazy("store.group", "Reads, checks and repairs a store directory."),
-    "replica": Lazy("replica", "Promotes, demotes and rewinds a replica's store."),
+    "replica": Lazy("store.group", "Promotes, demotes and rewinds a replica's store."),
     "spark": Lazy("spark", "Runs Spark jobs on a store directory."),
     "bench": Lazy("node.bench", "Measures a node under load."),
     "diag": Lazy("node.state", "Gathers what helps to find out what is wrong."),
-    "demo": Lazy("demo.command", "Shows a node at work on real messages."),
+    "demo": Lazy("demo", "Shows a node at work on real messages."),
     "config": Lazy("config", "Shows, checks, writes and imports settings."),
-    "context": Lazy("node.context", "Gives nodes names."),
-    "completion": Lazy("completion", "Prints a shell's completion."),
+    "context": Lazy("config", "Gives nodes names."),
+    "completion": Lazy("help", "Prints a shell's completion."),
     "cheat": Lazy("help", "Prints commands to paste, by subject."),
     "help": Lazy("help", "Explains a command, or exit codes and places."),
 }
@@ -141,9 +141,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except (failures.ClosedPipe, BrokenPipeError):
         return failures.quiet_end()
-    except KeyboardInterrupt:
-        return failures.INTERRUPTED
-    except click.exceptions.Abort:
+    except (KeyboardInterrupt, click.exceptions.Abort):
         return failures.INTERRUPTED
     except (MqError, click.ClickException, OSError) as error:
         if debug_wanted():

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 import click
 
-from keelog.cli import suggestions
+import keelog
 from keelog.cli.contexts import NODE_VARIABLE, node_callback
-from keelog.cli.failures import NoCommand
-from keelog.cli.output import FORMATS, Output, forbid_colour
+from keelog.cli.failures import MEANT_COMMANDS, NoCommand, meant
+from keelog.cli.output import FORMATS, NO_COLOR, Output
 from keelog.cli.settings import STORE, Given, all_given
-from keelog.progress import CommandProgress
+from keelog.text import CommandProgress
 from protocol.addresses import DEFAULT_NODE
 from protocol.errors import BadRequest
 from protocol.human_text import bytes_of
@@ -34,17 +34,9 @@ NO_TEXTS = (
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def version() -> str:
-    """The installed version, or 0+unknown in a bare source tree."""
-    import keelog
-
-    return keelog.__version__
-
-
 def show_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
-    """The callback of --version."""
     if wanted and not ctx.resilient_parsing:
-        click.echo(f"keelog {version()}")
+        click.echo(f"keelog {keelog.__version__}")
         ctx.exit()
 
 
@@ -136,7 +128,7 @@ def no_color_option() -> click.Option:
 
     def forbid(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
         if wanted and not ctx.resilient_parsing:
-            forbid_colour(os.environ)
+            os.environ[NO_COLOR] = "1"  # for all of this process that heeds it, and its children
 
     text = "Prints no colours and nothing bold, as with the variable NO_COLOR."
     return click.Option(
@@ -182,8 +174,8 @@ class CliGroup(_WithExamples, click.Group):
         if name.startswith("-") or ctx.resilient_parsing or self.get_command(ctx, name):
             return super().resolve_command(ctx, args)
         known = self.list_commands(ctx)
-        meant = suggestions.COMMANDS.get(name)
-        near = [meant] if meant in known else difflib.get_close_matches(name, known, n=1)
+        wanted = meant(MEANT_COMMANDS, name)
+        near = [wanted] if wanted in known else difflib.get_close_matches(name, known, n=1)
         raise NoCommand(name, " ".join([ctx.command_path, *near, "--help"]), ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -213,108 +205,92 @@ def options(*several: Callable[[Function], Function]) -> Callable[[Function], Fu
     return add
 
 
-def node_option(function: Function) -> Function:
-    """Adds `node: str`: where the node is, by flag, context, variable or default."""
-    return click.option(
-        "--node",
-        envvar=NODE_VARIABLE,
-        metavar="URL",
-        callback=node_callback,
-        help=f"Where the node is; else {NODE_VARIABLE}, else the context in use, else"
-        f" {DEFAULT_NODE}.",
-    )(function)
+def one_of(name: str, words: Sequence[str], help: str) -> Callable[[Function], Function]:
+    """An option that takes one of some words, the first where it is not given."""
+    kind = click.Choice(words)
+    return click.option(name, type=kind, default=words[0], show_default=True, help=help)
 
 
-def output_options(function: Function) -> Function:
-    """Adds --format, --json, --jsonl and --wide; the command gets `output: Output`."""
-
-    def remember(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
-        if wanted:
-            ctx.meta[_FORMAT] = parameter.name
-
-    for name, text in (("jsonl", "one object a line"), ("json", "one document")):
-        function = click.option(
-            f"--{name}",
-            is_flag=True,
-            is_eager=True,
-            expose_value=False,
-            callback=remember,
-            help=f"As --format {name}: {text}.",
-        )(function)
-    return format_option(function)
+node_option = click.option(
+    "--node",
+    envvar=NODE_VARIABLE,
+    metavar="URL",
+    callback=node_callback,
+    help=f"Where the node is; else {NODE_VARIABLE}, else the context in use, else {DEFAULT_NODE}.",
+)
+"""The command gets `node: str`: where the node is, by flag, context, variable or default."""
 
 
-def format_option(function: Function) -> Function:
-    """Adds --format and --wide, where --jsonl is about what is read; the command gets `output`."""
+def _widen(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    output = ctx.params.get("output")
+    if wanted and isinstance(output, Output):
+        output.wide = True
 
-    def widen(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
-        output = ctx.params.get("output")
-        if wanted and isinstance(output, Output):
-            output.wide = True
 
-    def convert(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> Output:
-        if value == "help" and not ctx.resilient_parsing:
-            # Imported here: only --format help needs the shapes.
-            from keelog.cli.shape_help import shape_text
+def _make_output(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> Output:
+    if value == "help" and not ctx.resilient_parsing:
+        # Imported here: only --format help needs the shapes.
+        from keelog.cli.shape_help import shape_text
 
-            click.echo(shape_text(ctx.command_path.removeprefix("keelog ")))
-            ctx.exit()
-        return Output(value or ctx.meta.get(_FORMAT))
+        click.echo(shape_text(ctx.command_path.removeprefix("keelog ")))
+        ctx.exit()
+    return Output(value or ctx.meta.get(_FORMAT))
 
-    function = click.option(
-        "--wide",
-        is_flag=True,
-        expose_value=False,
-        callback=widen,
-        help="Cuts nothing off a table, however narrow the terminal is.",
-    )(function)
-    return click.option(
+
+def _remember_format(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        ctx.meta[_FORMAT] = parameter.name
+
+
+format_option = options(
+    click.option(
         "--format",
         "output",
         type=click.Choice((*FORMATS, "help")),
         # Before the others, so that `--format help` asks for no arguments.
         is_eager=True,
-        callback=convert,
+        callback=_make_output,
         help="Default: table on a terminal, jsonl otherwise; help shows the fields.",
-    )(function)
-
-
-def progress_option(function: Function) -> Function:
-    """Adds --no-progress; the command gets `progress: CommandProgress`."""
-
-    def convert(_ctx: click.Context, _parameter: click.Parameter, quiet: bool) -> CommandProgress:
-        return CommandProgress(quiet)
-
-    return click.option(
-        "--no-progress",
-        "progress",
+    ),
+    click.option(
+        "--wide",
         is_flag=True,
-        callback=convert,
-        help="Does not say on stderr how far it is.",
-    )(function)
-
-
-def settings_options(function: Function) -> Function:
-    """Adds -X and --config; the command gets `pairs`: `name=value` texts for `load_settings`.
-
-    The TOML file comes first, then KEELOG_STORE__… variables, then -X: the last one wins. Settings
-    of `keelog serve` are for that command alone; with -X they are unknown settings here.
-    """
-
-    def of_store(given: tuple[Given, ...]) -> tuple[str, ...]:
-        return tuple(one.pair for one in given if one.table == STORE or one.origin == "-X")
-
-    return _settings(function, "pairs", of_store)
-
-
-def settings_given_options(function: Function) -> Function:
-    """As `settings_options`, but the command gets `given: tuple[Given, ...]`, with its origin."""
-    return _settings(function, "given", lambda given: given)
+        expose_value=False,
+        callback=_widen,
+        help="Cuts nothing off a table, however narrow the terminal is.",
+    ),
+)
+"""Where --jsonl is about what is read; the command gets `output: Output`."""
+output_options = options(
+    format_option,
+    *(
+        click.option(
+            f"--{name}",
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_remember_format,
+            help=f"As --format {name}: {text}.",
+        )
+        for name, text in (("json", "one document"), ("jsonl", "one object a line"))
+    ),
+)
+"""The command gets `output: Output`."""
+progress_option = click.option(
+    "--no-progress",
+    "progress",
+    is_flag=True,
+    callback=lambda _ctx, _parameter, quiet: CommandProgress(quiet),
+    help="Does not say on stderr how far it is.",
+)
+"""The command gets `progress: CommandProgress`."""
 
 
 def _settings(
-    function: Function, name: str, shape: Callable[[tuple[Given, ...]], object]
-) -> Function:
+    name: str, shape: Callable[[tuple[Given, ...]], object]
+) -> Callable[[Function], Function]:
+    """Adds -X and --config. The TOML file comes first, then variables, then -X: the last wins."""
+
     def convert(ctx: click.Context, _parameter: click.Parameter, value: tuple[str, ...]) -> object:
         config = ctx.meta.get(_CONFIG)
         file = None if config is None or ctx.resilient_parsing else Path(config)
@@ -323,19 +299,37 @@ def _settings(
     def remember(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> None:
         ctx.meta[_CONFIG] = value
 
-    function = click.option(
-        "--config",
-        type=click.Path(exists=True, dir_okay=False),
-        is_eager=True,
-        expose_value=False,
-        callback=remember,
-        help="A TOML file of settings; keelog config init prints one.",
-    )(function)
-    return click.option(
-        "-X",
-        name,
-        multiple=True,
-        metavar="NAME=VALUE",
-        callback=convert,
-        help="Changes a setting, as -X store.flush_disk_type=SYNC_FLUSH.",
-    )(function)
+    return options(
+        click.option(
+            "-X",
+            name,
+            multiple=True,
+            metavar="NAME=VALUE",
+            callback=convert,
+            help="Changes a setting, as -X store.flush_disk_type=SYNC_FLUSH.",
+        ),
+        click.option(
+            "--config",
+            type=click.Path(exists=True, dir_okay=False),
+            is_eager=True,
+            expose_value=False,
+            callback=remember,
+            help="A TOML file of settings; keelog config init prints one.",
+        ),
+    )
+
+
+settings_options = _settings(
+    "pairs",
+    lambda given: tuple(one.pair for one in given if one.table == STORE or one.origin == "-X"),
+)
+"""The command gets `pairs`: `name=value` texts for `load_settings`. Settings of `keelog serve` are
+for that command alone; with -X they are unknown settings here."""
+settings_given_options = _settings("given", lambda given: given)
+"""The command gets `given: tuple[Given, ...]`, with its origin."""
+node_options = options(node_option, output_options)
+"""Of a command that asks a node."""
+store_options = options(settings_options, output_options)
+"""Of a command on a store."""
+walk_options = options(settings_options, progress_option, output_options)
+"""Of a command on a store that may take long."""

@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import click
@@ -35,16 +35,6 @@ NO_COLOR = "NO_COLOR"
 """Set and not empty, it forbids colours and bold (no-color.org); `--no-color` sets it."""
 _DELETE = b"\x7f"
 _encoder = msgspec.json.Encoder()
-
-
-def is_plain(environment: Mapping[str, str]) -> bool:
-    """Whether a terminal is to get no escape sequences."""
-    return bool(environment.get(NO_COLOR)) or environment.get("TERM") == "dumb"
-
-
-def forbid_colour(environment: MutableMapping[str, str]) -> None:
-    """For everything in this process that heeds the variable, and for its children."""
-    environment[NO_COLOR] = "1"
 
 
 class Output:
@@ -95,7 +85,7 @@ class Output:
     def document(self, document: Row, table: Iterable[Row] = (), title: str = "") -> None:
         """Writes one object; as a table or CSV, the rows of `table` (or its own fields)."""
         if self.format == "json":
-            self._put(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+            self.text(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
         elif self.format == "jsonl":
             self._write_lines([document], live=False)
         else:
@@ -103,31 +93,27 @@ class Output:
                 {"field": name, "value": flat(document[name])} for name in document
             ]
             if title and self.format == "table":
-                self._put(title + "\n")
+                self.text(title + "\n")
             self.rows(rows)
         self.stream.flush()
 
     def text(self, text: str) -> None:
         """Writes text as it is, without columns."""
-        self._put(text)
+        self.stream.write(printable(text).encode("utf-8", "backslashreplace"))
 
     def raw(self, data: bytes) -> None:
         """Writes bytes as they are, control characters too (`consume -f`)."""
         self.stream.write(data)
 
     def flush(self) -> None:
-        """Shows what was written."""
         self.stream.flush()
-
-    def _put(self, text: str) -> None:
-        self.stream.write(printable(text).encode("utf-8", "backslashreplace"))
 
     def _write_json(self, rows: Iterable[Row]) -> None:
         separator = "[\n"
         for row in rows:
-            self._put(separator + json.dumps(row, ensure_ascii=False))
+            self.text(separator + json.dumps(row, ensure_ascii=False))
             separator = ",\n"
-        self._put("[]\n" if separator == "[\n" else "\n]\n")
+        self.text("[]\n" if separator == "[\n" else "\n]\n")
 
     def _write_lines(self, rows: Iterable[Row], live: bool) -> None:
         for row in rows:
@@ -135,7 +121,7 @@ class Output:
             if line.isascii() and _DELETE not in line:
                 self.stream.write(line)  # the usual case: JSON has escaped what is below U+0020
             else:
-                self._put(line.decode())
+                self.text(line.decode())
             if live:
                 self.stream.flush()
 
@@ -143,15 +129,16 @@ class Output:
         first = next(rows, None)
         columns = columns or list(first or ())
         if columns:
-            self._put(_csv_line(columns))
+            self.text(_csv_line(columns))
         for row in itertools.chain([first] if first is not None else [], rows):
-            self._put(_csv_line([flat(row.get(name)) for name in columns]))
+            self.text(_csv_line([flat(row.get(name)) for name in columns]))
             if live:
                 self.stream.flush()
 
     def _write_table(self, rows: Iterator[Row], columns: Sequence[str], live: bool) -> None:
         size = 1 if live else _TABLE_ROWS_AT_ONCE
-        is_fancy = self.is_terminal and not self.wide and not live and not is_plain(os.environ)
+        is_plain = os.environ.get(NO_COLOR) or os.environ.get("TERM") == "dumb"
+        is_fancy = self.is_terminal and not self.wide and not live and not is_plain
         natural: dict[str, int] = {}
         while chunk := list(itertools.islice(rows, size)):
             names = columns or list(chunk[0])
@@ -164,7 +151,9 @@ class Output:
                 natural[name] = max(natural.get(name, least), longest)
             widths = [natural[name] for name in heads]
             if not self.wide:
-                widths = fitted(widths, _columns())
+                # COLUMNS, the terminal's width, or 120.
+                room = shutil.get_terminal_size(fallback=(_COLUMNS_ELSEWHERE, 0)).columns
+                widths = fitted(widths, room)
             lines = [
                 [cut(cell, width) for cell, width in zip(row, widths, strict=False)]
                 for row in [heads, *cells]
@@ -173,13 +162,8 @@ class Output:
                 self.raw(_rich_table(lines[0], lines[1:]).encode("utf-8", "backslashreplace"))
                 return
             for line in lines if is_first else lines[1:]:
-                self._put(aligned(line, widths) + "\n")
+                self.text(aligned(line, widths) + "\n")
             self.stream.flush()
-
-
-def _columns() -> int:
-    """How wide a row may be: COLUMNS, the terminal's width, or 120."""
-    return shutil.get_terminal_size(fallback=(_COLUMNS_ELSEWHERE, 0)).columns
 
 
 def fitted(widths: Sequence[int], columns: int) -> list[int]:
@@ -203,7 +187,6 @@ def fitted(widths: Sequence[int], columns: int) -> list[int]:
 
 
 def cut(cell: str, width: int) -> str:
-    """A cell that fits."""
     return cell if len(cell) <= width else cell[: width - 1] + "…"
 
 

@@ -120,10 +120,8 @@ def from_file(path: Path) -> list[Given]:
 
 
 def read_file(path: Path) -> tuple[list[tuple[str, Any]], list[SettingProblem]]:
-    """The settings of a TOML file as (`table.name`, value), and all that is wrong with it.
-
-    Raises OSError.
-    """
+    """The settings of a TOML file as (`table.name`, value), and all that is wrong with it. Raises
+    OSError."""
     # Imported here: what needs no file does without.
     import tomllib
 

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from keelog.cli.failures import DAMAGED, OK
-from keelog.cli.options import options
+from keelog.cli.options import one_of, options
 from keelog.cli.output import say
 from protocol.derived import file_layouts
 from protocol.derived.file_layouts import QUEUE_UNIT, IndexEntry, IndexHeader, QueueUnit
-from protocol.errors import BodyUnreadable, CorruptError, MessageDamaged, StoreDamaged
+from protocol.errors import BodyUnreadable, CorruptError, MessageDamaged
 from protocol.ids import Queue
 from protocol.record.bodies import COMPRESSED, COMPRESSION_BITS
 from protocol.record.codec import Record
@@ -45,10 +45,9 @@ body_options = options(
 )
 DAMAGED_SHOWN_MAX = 20
 """Damaged places that get a line each; the others are counted."""
-on_damage_option = click.option(
-    "--on-damage", type=click.Choice(["skip", "fail"]), default="skip", show_default=True,
-    help="skip: goes on after a damaged message; fail: ends there.",
-)  # fmt: skip
+on_damage_option = one_of(
+    "--on-damage", ["skip", "fail"], "skip: goes on after a damaged message; fail: ends there."
+)
 
 
 def integers(*names: str) -> Shape:
@@ -120,7 +119,6 @@ MESSAGE_COLUMNS = tuple(MESSAGE)
 
 
 def b64(data: bytes) -> str:
-    """Base64 as text."""
     return base64.b64encode(data).decode()
 
 
@@ -183,7 +181,6 @@ def receipt_shape(receipt: "Receipt") -> Shape:
 
 
 def unit_shape(queue: Queue, queue_offset: int, unit: QueueUnit) -> Shape:
-    """A queue unit."""
     return {**queue._asdict(), "queue_offset": queue_offset, **unit._asdict()}
 
 
@@ -193,7 +190,6 @@ def entry_shape(file: str, slot: int, number: int, entry: IndexEntry) -> Shape:
 
 
 def index_header_shape(file: str, header: IndexHeader) -> Shape:
-    """The header of an index file."""
     return {"file": file, **header._asdict()}
 
 
@@ -230,7 +226,6 @@ class Bodies:
             return message_shape(record, True, self._is_left_out, with_record)
 
     def body(self, record: Record) -> bytes:
-        """The body alone."""
         if self._is_raw:
             return record.raw_body
         try:
@@ -265,18 +260,11 @@ class DamagedPlaces:
         """Returns where the queue goes on; None where nobody can say. Raises with `fails`."""
         after = error.next_offset if isinstance(error, MessageDamaged) else None
         then = f"the rest of {queue} cannot be read" if after is None else "passed over"
-        self._note(error, then)
+        self.pass_over(error, then)
         return after
 
-    def pass_over(self, error: StoreDamaged) -> None:
+    def pass_over(self, error: CorruptError, then: str = "passed over") -> None:
         """One record, after which the run goes on. Raises with `fails`."""
-        self._note(error, "passed over")
-
-    def leave_out(self, error: BodyUnreadable) -> None:
-        """A body alone, which is left out of its message. Raises with `fails`."""
-        self._note(error, "its body is left out")
-
-    def _note(self, error: CorruptError, then: str) -> None:
         if self.fails:
             raise error
         if (error.where, error.offset) not in self.places:

@@ -4,18 +4,20 @@
 tables, as JSON, and as a page with pictures.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from keelog.cli.failures import doing
-from keelog.cli.options import CliGroup, Function, output_options, settings_options
+from keelog.cli.options import CliGroup, one_of, output_options, settings_options, store_options
+from keelog.cli.options import options as several
 from keelog.cli.output import Output, say
 from keelog.cli.store import options
-from keelog.cli.store.check import show_findings
+from keelog.cli.store.group import show_findings
 from keelog.pipeline.options import parse_options
 from keelog.pipeline.session import check_engine, check_pyspark
 from keelog.pipeline.stores.access import check_can_make, check_can_write
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
     from keelog.pipeline.jobs.stats import Figures
 
 
-Answer = TypeVar("Answer")
+RunJob = Callable[[Callable[[Any], Any]], Any]
+"""Calls a job with a session and returns its result."""
 
 
 @click.group(cls=CliGroup)
@@ -48,66 +51,63 @@ class Asked:
     master: str
     conf: dict[str, str]
 
-    def run(
-        self, what: str, job: Callable[[Any], Answer], check: Callable[[], object] | None = None
-    ) -> Answer:
-        """Calls `job` with a session and returns its result; errors say that `what` failed.
+    @contextmanager
+    def running(self, what: str) -> Iterator[RunJob]:
+        """Runs jobs in the block, whose errors say that `what` failed.
 
-        `check` runs before Spark, whose start takes ten seconds, and raises what it finds. Raises
-        MqError: JavaMissing, IncompatiblePyspark, EngineFailed, or the job's own.
+        Spark takes ten seconds to start: the block does its checks before that. Raises MqError:
+        JavaMissing, IncompatiblePyspark, EngineFailed, or the job's own.
         """
         with doing(what):
             check_pyspark()
-            if check is not None:
-                check()
             # Imported here: it needs pyspark, which was just checked.
             from keelog.pipeline.session import run_job
 
-            return run_job(job, self.master, self.conf, say)
+            yield lambda job: run_job(job, self.master, self.conf, say)
 
 
-def session_options(function: Function) -> Function:
-    """Adds --master and --conf; the command gets `asked: Asked`."""
+def _convert(ctx: click.Context, _parameter: click.Parameter, value: str) -> Asked:
+    return Asked(value, dict(ctx.params.pop("_conf", ())))
 
-    def convert(ctx: click.Context, _parameter: click.Parameter, value: str) -> Asked:
-        return Asked(value, dict(ctx.params.pop("_conf", ())))
 
-    def remember(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
-        pairs = [value.partition("=") for value in values]
-        wrong = next((name for name, sign, _ in pairs if not (name and sign)), None)
-        if wrong is not None:
-            raise click.BadParameter(f"{wrong!r} is no NAME=VALUE", ctx, parameter)
-        ctx.params["_conf"] = [(name, value) for name, _, value in pairs]
+def _remember(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
+    pairs = [value.partition("=") for value in values]
+    wrong = next((name for name, sign, _ in pairs if not (name and sign)), None)
+    if wrong is not None:
+        raise click.BadParameter(f"{wrong!r} is no NAME=VALUE", ctx, parameter)
+    ctx.params["_conf"] = [(name, value) for name, _, value in pairs]
 
-    function = click.option(
-        "--conf",
-        multiple=True,
-        metavar="NAME=VALUE",
-        is_eager=True,
-        expose_value=False,
-        callback=remember,
-        help="Changes a setting of Spark, as --conf spark.driver.memory=2g.",
-    )(function)
-    return click.option(
+
+session_options = several(
+    click.option(
         "--master",
         "asked",
         default="local[*]",
         show_default=True,
         metavar="URL",
-        callback=convert,
+        callback=_convert,
         help="Where it runs: local[2], spark://HOST:7077, yarn.",
-    )(function)
+    ),
+    click.option(
+        "--conf",
+        multiple=True,
+        metavar="NAME=VALUE",
+        is_eager=True,
+        expose_value=False,
+        callback=_remember,
+        help="Changes a setting of Spark, as --conf spark.driver.memory=2g.",
+    ),
+)
+"""The command gets `asked: Asked`."""
 
 
 @spark.command()
 @options.store_argument
 @options.derived_options
-@click.option(
+@one_of(
     "--plan",
-    type=click.Choice(["inplace", "shuffle"]),
-    default="inplace",
-    show_default=True,
-    help="How units come into files: by writes at their places, or sorted and whole.",
+    ["inplace", "shuffle"],
+    "How units come into files: by writes at their places, or sorted and whole.",
 )
 @click.option(
     "--out",
@@ -115,8 +115,7 @@ def session_options(function: Function) -> Function:
     help="Writes into this new folder, or to a URL as s3://bucket/x; the store is only read.",
 )
 @session_options
-@settings_options
-@output_options
+@store_options
 def rebuild(
     store: str,
     queues: bool,
@@ -139,26 +138,17 @@ def rebuild(
     Example: keelog spark rebuild s3://bucket/store --plan shuffle --out s3://bucket/derived
     """
     settings = load_settings(pairs)
+    queues, index = queues or not index, index or not queues
+    with asked.running(f"cannot rebuild the store {store}") as run:
+        from keelog.pipeline.jobs import rebuild as jobs
 
-    def check() -> None:
-        from keelog.pipeline.jobs.rebuild import check_rebuild
-
-        check_rebuild(store, plan, out)
-
-    def job(session: Any) -> dict[str, object]:
-        from keelog.pipeline.jobs.rebuild import rebuild as rebuild_store
-
-        return rebuild_store(
-            session,
-            store,
-            queues=queues or not index,
-            index=index or not queues,
-            plan=plan,
-            out=out,
-            settings=settings,
-        ).shape()
-
-    output.document(asked.run(f"cannot rebuild the store {store}", job, check))
+        jobs.check_rebuild(store, plan, out)
+        report = run(
+            lambda session: jobs.rebuild(
+                session, store, queues=queues, index=index, plan=plan, out=out, settings=settings
+            )
+        )
+    output.document(report.shape())
 
 
 @spark.command()
@@ -171,8 +161,7 @@ def rebuild(
     help="Also writes findings.parquet and report.json into this folder.",
 )
 @session_options
-@settings_options
-@output_options
+@store_options
 def audit(
     store: str, folder: Path | None, asked: Asked, output: Output, pairs: tuple[str, ...]
 ) -> int:
@@ -184,25 +173,21 @@ def audit(
     Example: keelog spark audit ./store --report ./audit
     """
     settings = load_settings(pairs)
+    with asked.running(f"cannot audit the store {store}") as run:
+        from keelog.pipeline.jobs import audit as jobs
 
-    def check() -> None:
-        from keelog.pipeline.jobs.audit import check_audit
-
-        check_audit(store)
+        jobs.check_audit(store)
         if folder is not None:
             with doing(f"cannot write {folder}"):
                 check_can_make(folder)
 
-    def job(session: Any) -> dict[str, Any]:
-        from keelog.pipeline.jobs.audit import audit as audit_store
-        from keelog.pipeline.jobs.audit import write_report
+        def job(session: Any) -> dict[str, Any]:
+            result = jobs.audit(session, store, settings)
+            if folder is not None:
+                jobs.write_report(result, folder)
+            return result.shape()
 
-        result = audit_store(session, store, settings)
-        if folder is not None:
-            write_report(result, folder)
-        return result.shape()
-
-    found = asked.run(f"cannot audit the store {store}", job, check)
+        found = run(job)
     return show_findings(found, output, store)
 
 
@@ -234,11 +219,12 @@ def export(
 
         # Spark starts when there is something to write, and not before.
         def engine(parts: list["NumberedPart"], order: "WriteOrder") -> list["Written"]:
-            return asked.run(what, lambda session: by_tasks(session, parts, order))
+            with asked.running(what) as run:
+                written: list[Written] = run(lambda session: by_tasks(session, parts, order))
+            return written
 
         result = run_export(store, ExportFolder(out), wanted, engine)
-    output.document(options.shown(result), title=options.summary(result))
-    return options.exit_code(result)
+    return options.show_export(result, output)
 
 
 @spark.command()
@@ -269,7 +255,8 @@ def stats(
     if chosen["topics"] is not None:
         source["subscribe"] = chosen["topics"]
 
-    def check() -> None:
+    with asked.running(f"cannot count what is in {store}") as run:
+        from keelog.pipeline.jobs.stats import COLUMNS, collect_figures
         from keelog.pipeline.resolve import check_read
 
         check_read(parse_options(source))
@@ -277,13 +264,11 @@ def stats(
             with doing(f"cannot write {report}"):
                 check_can_write(report)
 
-    def job(session: Any) -> "Figures":
-        from keelog.pipeline.jobs.stats import COLUMNS, collect_figures
+        def job(session: Any) -> "Figures":
+            reader = session.read.format("keelog").options(**source, columns=COLUMNS)
+            return collect_figures(reader.load(), chosen["top"])
 
-        reader = session.read.format("keelog").options(**source, columns=COLUMNS)
-        return collect_figures(reader.load(), chosen["top"])
-
-    figures = asked.run(f"cannot count what is in {store}", job, check)
+        figures = run(job)
     if report is not None:
         from keelog.pipeline.jobs.stats_report import render
 

@@ -26,18 +26,9 @@ from node.runtime.wakeup import READER_SLOTS
 from node.store.identity.places import check_links, check_own_files
 from node.supervisor import bind
 from node.supervisor.options import Options, ServeSettings
+from protocol import names
 from protocol.addresses import VIP_DISTANCE, WILDCARDS
 from protocol.errors import BadRequest, NotAStore, RefusedError, StoreLocked
-from protocol.names import (
-    ABORT_FILE,
-    CHECKPOINT_FILE,
-    COMMIT_LOG_DIR,
-    CONFIG_DIR,
-    CONSUME_QUEUE_DIR,
-    INDEX_DIR,
-    KEELOG_DIR,
-    LOCK_FILE,
-)
 
 log = logging.getLogger("keelog.supervisor")
 
@@ -47,13 +38,11 @@ FREED_S_MAX = 2.0
 
 _OF_A_STORE = frozenset(
     {
-        *(COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, CONFIG_DIR, KEELOG_DIR),
-        *(CHECKPOINT_FILE, ABORT_FILE, LOCK_FILE),
+        *(names.COMMIT_LOG_DIR, names.CONSUME_QUEUE_DIR, names.INDEX_DIR, names.CONFIG_DIR),
+        *(names.KEELOG_DIR, names.CHECKPOINT_FILE, names.ABORT_FILE, names.LOCK_FILE),
     }
 )
-_STORE_MARKS = frozenset(
-    {COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, CHECKPOINT_FILE, ABORT_FILE, KEELOG_DIR}
-)
+_STORE_MARKS = _OF_A_STORE - {names.INDEX_DIR, names.CONFIG_DIR, names.LOCK_FILE}
 """A directory with one of these is a store."""
 _IN_EMPTY_FILE_SYSTEMS = frozenset({"lost+found"})
 _OTHERS_MAY_ENTER, _OTHERS_MAY_READ = 0o011, 0o044
@@ -79,7 +68,7 @@ def open_directory(root: Path) -> None:
             raise NotAStore(f"{root} is a file", "name a directory")
         disk.make_durable_dir(root)
         entries = {path.name for path in root.iterdir()} - _IN_EMPTY_FILE_SYSTEMS
-        log = root / COMMIT_LOG_DIR
+        log = root / names.COMMIT_LOG_DIR
         if log.exists() and not log.is_dir():
             raise NotAStore(f"{log} is a file", "name the directory of a store")
     except PermissionError as error:
@@ -87,10 +76,11 @@ def open_directory(root: Path) -> None:
     except NotADirectoryError as error:
         raise NotAStore(f"{error.filename}: {error.strerror}", "name a directory") from None
     # `index` and `config` alone may be anybody's; a `lock` alone is a start that was killed.
-    marks = entries & _STORE_MARKS if entries - {LOCK_FILE, KEELOG_DIR} else entries & _OF_A_STORE
+    has_others = entries - {names.LOCK_FILE, names.KEELOG_DIR}
+    marks = entries & (_STORE_MARKS if has_others else _OF_A_STORE)
     if not run_dir(root).is_dir():
         # Not any folder of our name: a checkout of this project has one too.
-        marks -= {KEELOG_DIR}
+        marks -= {names.KEELOG_DIR}
     if entries and not marks:
         raise NotAStore(
             f"{root} holds other things than a store ({min(entries)[:40]!a})",
@@ -126,10 +116,8 @@ def open_to_others(root: Path) -> Path | None:
 
 
 def wait_for_orphans(root: Path, wait_s: float = ORPHANS_S_MAX) -> None:
-    """Waits for the processes of a killed supervisor to end; they hold locks of their slots.
-
-    Raises StoreLocked if one does not.
-    """
+    """Waits for the processes of a killed supervisor to end; they hold locks of their slots. Raises
+    StoreLocked if one does not."""
     deadline = time.monotonic() + wait_s
     for path in sorted(run_dir(root).glob("*.lock")):
         while not _is_lock_free(path):
@@ -186,19 +174,17 @@ def planned_ports(
 ) -> list[Port]:
     """The ports that are known before the start: not those that the system is left to choose."""
     host, first = control.address or control.host, control.port
-    found = [Port("--bind", serve.bind, host, first)]
-    found.append(Port("--bind", serve.bind, host, first + 1, " (the writer, one port above)"))
-    found += [
-        Port("--bind", serve.bind, host, first + 2 + n, f" (reader {n}, {2 + n} ports above)")
-        for n in range(serve.readers)
-    ]
-    if control.any_port:
-        found.clear()
+    found: list[Port] = []
+    if not control.any_port:
+        said = ["", " (the writer, one port above)"]
+        said += [f" (reader {n}, {2 + n} ports above)" for n in range(serve.readers)]
+        found = [Port("--bind", serve.bind, host, first + n, what) for n, what in enumerate(said)]
     if gateway.port:
-        host, port = gateway.host, gateway.port
-        found.append(Port("--remoting", serve.remoting, host, port))
-        below = " (two ports below, for old clients)"
-        found.append(Port("--remoting", serve.remoting, host, port - VIP_DISTANCE, below))
+        for port, what in (
+            (gateway.port, ""),
+            (gateway.port - VIP_DISTANCE, " (two ports below, for old clients)"),
+        ):
+            found.append(Port("--remoting", serve.remoting, gateway.host, port, what))
     if ha.port:
         found.append(Port("--ha", serve.ha_listen, ha.host, ha.port))
     http = bind.parse_http(serve.http)
@@ -247,23 +233,20 @@ def check_free(ports: Sequence[Port], wait_s: float = 0.0) -> None:
     """Raises RefusedError for a port at which somebody listens, after `wait_s`, and BadRequest for
     an address that the machine does not have."""
     deadline = time.monotonic() + wait_s
-    for one in ports:
-        while (error := _why_not_free(one)) is not None:
+    waiting = list(ports)
+    while waiting:
+        one = waiting[0]
+        try:
+            listen_at(one.host, one.port).close()
+            del waiting[0]
+        except OSError as error:
             if error.errno != errno.EADDRINUSE or time.monotonic() >= deadline:
                 kind = BadRequest if error.errno in _CANNOT_BE else RefusedError
                 raise kind(
                     f"cannot listen at {one.host}:{one.port}, for {one.said}: {error.strerror}",
                     f"{_PORT_HINTS.get(error.errno or 0, _ADDRESS_HINT)} {one.option}",
-                )
+                ) from None
             time.sleep(_RETRY_S)
-
-
-def _why_not_free(one: Port) -> OSError | None:
-    try:
-        listen_at(one.host, one.port).close()
-    except OSError as error:
-        return error
-    return None
 
 
 def check_ha(place: bind.BindAddress, settings: Settings) -> None:
@@ -277,10 +260,8 @@ def check_ha(place: bind.BindAddress, settings: Settings) -> None:
 
 
 def place_to_announce(options: Options, gateway: bind.BindAddress) -> str:
-    """The address that name servers get; nothing where the node registers at none.
-
-    Raises BadRequest.
-    """
+    """The address that name servers get; nothing where the node registers at none. Raises
+    BadRequest."""
     name_servers = bind.parse_name_servers(options.broker.namesrv_addr)
     if not name_servers:
         return ""

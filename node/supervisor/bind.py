@@ -6,15 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from node.runtime.addresses import (
-    LOOPBACK,
-    PORT_MAX,
-    address_of,
-    first_address,
-    first_ipv4,
-    listen_at,
-    loopback,
-)
+from node.runtime import addresses as machine
 from protocol import addresses
 from protocol.errors import BadRequest, RefusedError
 
@@ -67,8 +59,20 @@ class BindAddress:
         return f"tcp://{self.address or self.host}:{self.port}"
 
     def resolved(self) -> "BindAddress":
-        """With the address of its host. Raises BadRequest for a name that does not resolve."""
-        return replace(self, address=_address_of(self.host))
+        """With the first IPv4 address of its host, else the first IPv6 one. Raises BadRequest for
+        a name that does not resolve."""
+        host = self.host
+        if host == addresses.ANY_HOST or addresses.is_numeric(host):
+            return replace(self, address=host)
+        try:
+            _, (address, *_) = machine.address_of(host)
+        except (OSError, UnicodeError) as error:
+            raise BadRequest(
+                f"the name {host} does not resolve: {getattr(error, 'strerror', None) or error}",
+                "bind to an address of this machine, or to tcp://0.0.0.0:7850 with --advertise"
+                " HOST",
+            ) from None
+        return replace(self, address=f"[{address}]" if ":" in address else str(address))
 
     def with_port_of(self, endpoint: str) -> "BindAddress":
         """The same host with the port that was bound."""
@@ -113,7 +117,7 @@ def parse_bind(text: str) -> BindAddress:
     """Reads `tcp://HOST:PORT`, or `HOST:PORT`. Raises BadRequest for anything else."""
     match = _TCP.fullmatch(addresses.with_scheme(text))
     port = 0 if match is None or match[2] == "*" else int(match[2])
-    if match is None or port > PORT_MAX or not _is_host(match[1]):
+    if match is None or port > machine.PORT_MAX or not _is_host(match[1]):
         raise BadRequest(
             f"bind {text[:80]!a} is not an address",
             "write tcp://127.0.0.1:7850, tcp://[::1]:7850, or a host name of this machine",
@@ -123,19 +127,15 @@ def parse_bind(text: str) -> BindAddress:
 
 def parse_http(text: str) -> BindAddress | None:
     """Reads `PORT`, `HOST:PORT` or `http://HOST:PORT`; loopback without a host, None for nothing.
-
-    Raises BadRequest for anything else.
-    """
+    Raises BadRequest for anything else."""
     return _parse_listener(
         text, f"http {text[:80]!a} is not an address", "7855 or 127.0.0.1:7855", True
     )
 
 
 def parse_remoting(text: str) -> BindAddress | None:
-    """Reads `HOST:PORT`, or `PORT` on loopback, for RocketMQ's clients; None for nothing.
-
-    Raises BadRequest for anything else.
-    """
+    """Reads `HOST:PORT`, or `PORT` on loopback, for RocketMQ's clients; None for nothing. Raises
+    BadRequest for anything else."""
     said = f"remoting {text[:80]!a}"
     place = _parse_listener(text, f"{said} cannot be listened at", "127.0.0.1:10911")
     if place is not None and 0 < place.port <= addresses.VIP_DISTANCE:
@@ -157,10 +157,10 @@ def _parse_listener(
     if not text:
         return None
     match = _HTTP.fullmatch(text)
-    if match is None or ("/" in text and not is_url) or int(match[2]) > PORT_MAX:
+    if match is None or ("/" in text and not is_url) or int(match[2]) > machine.PORT_MAX:
         raise BadRequest(wrong, f"write {example}")
     port = int(match[2])
-    return BindAddress(match[1] or LOOPBACK, port, any_port=port == 0 and not is_url)
+    return BindAddress(match[1] or machine.LOOPBACK, port, any_port=port == 0 and not is_url)
 
 
 def ha_place(text: str, avoid: Collection[int] = ()) -> BindAddress:
@@ -187,7 +187,7 @@ def _with_port(place: BindAddress | None, below: int, avoid: Collection[int]) ->
 def free_ports(count: int, host: str = "", avoid: Collection[int] = ()) -> int:
     """The first of `count` neighbouring ports of a host, else of loopback, that nobody uses now and
     that are none of `avoid`. Raises RefusedError."""
-    host = host or loopback()
+    host = host or machine.loopback()
     why = ""
     for _ in range(FREE_PORTS_TRIES):
         first = random.choice(FREE_PORTS)
@@ -196,7 +196,7 @@ def free_ports(count: int, host: str = "", avoid: Collection[int] = ()) -> int:
             continue
         try:
             for port in found:
-                listen_at(host, port).close()
+                machine.listen_at(host, port).close()
         except OSError as error:
             why = error.strerror or str(error)
             if error.errno != errno.EADDRINUSE:
@@ -209,10 +209,8 @@ def free_ports(count: int, host: str = "", avoid: Collection[int] = ()) -> int:
 
 
 def parse_name_servers(text: str) -> tuple[str, ...]:
-    """Reads `HOST:PORT;HOST:PORT`, each of which is in the outcome once.
-
-    Raises BadRequest for anything else.
-    """
+    """Reads `HOST:PORT;HOST:PORT`, each of which is in the outcome once. Raises BadRequest for
+    anything else."""
     said = "broker.namesrv_addr (--namesrv)"
     return _parse_places(text, said, "name server", "--namesrv 'ns1:9876;ns2:9876'")
 
@@ -232,7 +230,7 @@ def _parse_places(text: str, said: str, what: str, example: str) -> tuple[str, .
             or "/" in place
             or match[1] in (None, *addresses.WILDCARDS)
             or not _is_host(match[1])
-            or not 0 < int(match[2]) <= PORT_MAX
+            or not 0 < int(match[2]) <= machine.PORT_MAX
         ):
             raise BadRequest(f"{said} names {place[:80]!a}, not a {what}", f"write {example}")
     if len(places) > NAME_SERVERS_MAX:
@@ -242,15 +240,13 @@ def _parse_places(text: str, said: str, what: str, example: str) -> tuple[str, .
 
 def announced_address(gateway: BindAddress, advertised: Advertised, name_server: str) -> str:
     """The address for name servers: each of them hands on the same one to everybody. At a wildcard
-    it is the one of this machine on the way to the first `name_server`.
-
-    Raises BadRequest where the node listens everywhere, but nobody else reaches this machine.
-    """
+    it is the one of this machine on the way to the first `name_server`. Raises BadRequest where the
+    node listens everywhere, but nobody else reaches this machine."""
     host = advertised.host or gateway.host
     if host in addresses.WILDCARDS:
-        host = first_address(name_server.rpartition(":")[0])
+        host = machine.first_address(name_server.rpartition(":")[0])
         if gateway.host == "0.0.0.0" and ":" in host:
-            host = first_ipv4()  # nothing listens at an address of IPv6
+            host = machine.first_ipv4()  # nothing listens at an address of IPv6
         if addresses.is_loopback(host):
             raise BadRequest(
                 f"--remoting {gateway.host}:{gateway.port} has no address to register: this machine"
@@ -273,10 +269,8 @@ def announced_ha(announced: str, ha: BindAddress, advertised: Advertised) -> str
 
 def parse_advertise(text: str) -> Advertised:
     """Reads `HOST`, `PUBLISHED:OWN` for each port that is forwarded under another number, or both
-    with commas between. An IPv6 address gets its brackets, nothing stays nothing.
-
-    Raises BadRequest for anything else.
-    """
+    with commas between. An IPv6 address gets its brackets, nothing stays nothing. Raises BadRequest
+    for anything else."""
     hosts: list[str] = []
     published: dict[int, int] = {}
     for part in filter(None, (one.strip() for one in text.split(","))):
@@ -302,7 +296,7 @@ def _published(match: re.Match[str], text: str) -> dict[int, int]:
         for first, last in (match.group(1, 2), match.group(3, 4))
     )
     ends = (*outer[:1], *outer[-1:], *own[:1], *own[-1:])
-    if not outer or len(outer) != len(own) or not all(0 < one <= PORT_MAX for one in ends):
+    if not outer or len(outer) != len(own) or not all(0 < one <= machine.PORT_MAX for one in ends):
         raise BadRequest(
             f"advertise {text[:80]!a}: {match[0]} maps no ports",
             "write PUBLISHED:OWN, as docker run -p: 20911:10911, or 17850-17852:7850-7852",
@@ -317,17 +311,3 @@ def _is_host(host: str) -> bool:
     if host.startswith("[") or not host.strip("0123456789."):
         return addresses.is_numeric(host) and host.startswith("[") == (":" in host)
     return _NAME.fullmatch(host) is not None
-
-
-def _address_of(host: str) -> str:
-    """The first IPv4 address of a name, else its first IPv6 address. Raises BadRequest."""
-    if host == addresses.ANY_HOST or addresses.is_numeric(host):
-        return host
-    try:
-        _, address = address_of(host)
-    except (OSError, UnicodeError) as error:
-        raise BadRequest(
-            f"the name {host} does not resolve: {getattr(error, 'strerror', None) or error}",
-            "bind to an address of this machine, or to tcp://0.0.0.0:7850 with --advertise HOST",
-        ) from None
-    return f"[{address[0]}]" if ":" in address[0] else str(address[0])

@@ -27,13 +27,7 @@ from node.runtime.event_log import fields
 from node.runtime.process import DamageReport
 from node.runtime.state_page import RECOVERING, STARTING, LogPage, WorkerPage
 from node.supervisor import plan
-from node.supervisor.bind import (
-    NOWHERE,
-    Advertised,
-    BindAddress,
-    announced_ha,
-    parse_name_servers,
-)
+from node.supervisor.bind import NOWHERE, Advertised, BindAddress, announced_ha, parse_name_servers
 from node.supervisor.options import Options
 from protocol.addresses import ANY_HOST, WILDCARDS
 
@@ -98,9 +92,12 @@ def _arguments(child: plan.Child, options: Options, places: NodePlaces) -> list[
     place, shards = places.control, str(options.serve.queue_workers)
     match child.role:
         case plan.ChildRole.WRITER:
-            host, port = _host_of_records(places)
-            arguments = ["--bind", place.child(1, child.endpoint).bound, "--store-port", str(port)]
-            arguments += ["--advertise", host]
+            # Host and port in records are those at which RocketMQ's clients find the node.
+            advertised, gateway = places.advertised, places.gateway
+            port = advertised.port(gateway.port or place.port)
+            host = advertised.host or places.announced.rpartition(":")[0] or gateway.host
+            arguments = ["--bind", place.child(1, child.endpoint).bound]
+            arguments += ["--store-port", str(port), "--advertise", host]
             arguments += ["--delays"] if places.gateway.port else []
             return [*arguments, "--followers"] if places.ha.port else arguments
         case plan.ChildRole.QUEUE:
@@ -117,15 +114,7 @@ def _arguments(child: plan.Child, options: Options, places: NodePlaces) -> list[
     return []
 
 
-def _host_of_records(places: NodePlaces) -> tuple[str, int]:
-    """Host and port of the node in records: those at which RocketMQ's clients find it."""
-    port = places.advertised.port(places.gateway.port or places.control.port)
-    host = places.announced.rpartition(":")[0] or places.gateway.host
-    return places.advertised.host or host, port
-
-
 def _own_endpoint(places: NodePlaces) -> str:
-    """The control socket as children of the node reach it."""
     control = places.control
     hosts = {ANY_HOST: places.loopback, "0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
     return f"tcp://{hosts.get(control.host, control.host)}:{control.port}"
@@ -337,10 +326,8 @@ def _disk_bytes(process: psutil.Process) -> int:
 
 
 def waits_for_disk(pid: int) -> bool:
-    """True if a thread of a process sleeps in a system call that no signal interrupts.
-
-    Raises OSError.
-    """
+    """True if a thread of a process sleeps in a system call that no signal interrupts. Raises
+    OSError."""
     for thread in Path(f"/proc/{pid}/task").iterdir():
         with suppress(FileNotFoundError, ProcessLookupError):
             # The state follows the name, which is in parentheses and may hold any character.

@@ -1,7 +1,8 @@
 """The supervisor: takes the store's lock, starts the processes of a node, keeps them running.
 
 Signal handlers only note the signal; one loop compares what is with what should be.
-`node.supervisor.plan` decides what to do.
+`node.supervisor.plan` decides what to do. Between two turns the loop replies at its control socket:
+routes, status, health.
 """
 
 import errno
@@ -11,63 +12,51 @@ import resource
 import signal
 import threading
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 
 import zmq
 
+from node.runtime import process as processes
 from node.runtime.addresses import loopback
 from node.runtime.disk import NO_RESOURCES, if_room
 from node.runtime.event_log import fields, stderr
 from node.runtime.locks import StoreLock
-from node.runtime.process import (
-    EXIT_FAILED,
-    EXIT_NO_RESOURCES,
-    EXIT_OK,
-    EXIT_UNEXPECTED,
-    StopFlag,
-    begin_process,
-    ignore_stop_signals,
-    print_error,
-    reap_adopted,
-)
 from node.runtime.run_files import forget_other_master
 from node.runtime.settings import Settings, load_settings
 from node.runtime.shortage import check_file_limit, check_task_limit, tasks_needed
 from node.runtime.store_paths import HeldStore
-from node.serving.request_server import Server
+from node.serving.request_server import Received, Server, serve_waiting
 from node.store.identity.places import create_store
 from node.store.identity.roles import check_role
-from node.supervisor import before_start, plan
-from node.supervisor.bind import (
-    NOWHERE,
-    ha_place,
-    parse_advertise,
-    parse_bind,
-    remoting_place,
-)
-from node.supervisor.child_process import (
-    NodePlaces,
-    Process,
-    SilenceWatch,
-    child_command,
-    waits_for_disk,
-)
-from node.supervisor.endpoints import answer_clients, bind, http_end
+from node.store.run_files import read_members
+from node.supervisor import before_start, bind, child_process, plan
 from node.supervisor.options import Options, as_replica
 from node.supervisor.plan import READ_ONLY, TRIED_AGAIN, Child, ChildRole, ChildState
 from node.supervisor.service import NodeLog, ServiceManager, node_log, stop_at_end_of
-from node.supervisor.status import DamageList, NodeView
+from node.supervisor.status import DamageList, NodeView, health, routes, status
+from protocol import errors
 from protocol.addresses import ANY_HOST, VIP_DISTANCE, at_host
-from protocol.errors import RefusedError, ServiceNotAvailable, StoreMoved
 from protocol.human_text import printable
 from protocol.names import COMMIT_LOG_DIR
+from protocol.status import as_json
+from protocol.wire import frames
 
 log = logging.getLogger("keelog.supervisor")
 
+CONTROL_FRAME_BYTES_MAX = 64 * 1024
 NO_PROCESS = NO_RESOURCES | {errno.EAGAIN}
 """Errors of a process start for want of descriptors, memory or processes."""
 
+_LOGGED_ENDS = {
+    ChildState.BACKING_OFF: (logging.WARNING, "process ended and is started again"),
+    ChildState.FAILING: (logging.ERROR, "process fails again and again"),
+    ChildState.DISK_FULL: (logging.WARNING, "process waits for room on the disk"),
+    ChildState.NO_RESOURCES: (logging.WARNING, "process waits for descriptors, memory or tasks"),
+}
+"""How an end is logged, by the state of the child after it."""
+_ANSWERS_AT_ONCE = 100
 _POLL_S_MAX = 1.0
 _BLIND_POLL_S_MAX = 0.1
 _STOP_LOOK_S = 0.01
@@ -86,7 +75,7 @@ def serve(options: Options) -> int:
     options = as_replica(options, settings)
     places, ports = _plan_places(options)
     before_start.check_ha(places.ha, settings)
-    stop = begin_process("keelog-serve", "supervisor")
+    stop = processes.begin_process("keelog-serve", "supervisor")
     threads = _watch_threads(stop)
     if options.while_pid is not None:
         stop_at_end_of(options.while_pid, stop)
@@ -98,7 +87,7 @@ def serve(options: Options) -> int:
     with ExitStack() as ends:
         before_start.open_directory(options.root)
         create_store(options.root)
-        ends.callback(ignore_stop_signals)
+        ends.callback(processes.ignore_stop_signals)
         held = HeldStore.open(options.root)
         ends.callback(held.close)
         lock = StoreLock.acquire(options.root, flock=True, record=False, create=False)
@@ -113,29 +102,31 @@ def serve(options: Options) -> int:
 
             options = replace(options, pairs=with_found_sizes(options.root, options.pairs))
             before_start.check_free(ports, before_start.FREED_S_MAX)
-        server = bind(ends.enter_context(zmq.Context()), places.control)
+        server = _bind(ends.enter_context(zmq.Context()), places.control)
         ends.callback(server.close)
         node = Supervisor(options, settings, held, server, places, events, started_at)
         code = node.run(stop)
-        return EXIT_UNEXPECTED if code == EXIT_OK and threads else code
+        return processes.EXIT_UNEXPECTED if code == processes.EXIT_OK and threads else code
 
 
-def _plan_places(options: Options) -> tuple[NodePlaces, list[before_start.Port]]:
+def _plan_places(options: Options) -> tuple[child_process.NodePlaces, list[before_start.Port]]:
     """Where the node listens, and the ports for that. Raises BadRequest and RefusedError."""
     serve = options.serve
-    control = parse_bind(serve.bind).resolved()
-    advertised = parse_advertise(options.network.advertise)
-    avoid = {one.port for one in before_start.planned_ports(serve, control, NOWHERE, NOWHERE)}
-    gateway = remoting_place(serve.remoting, avoid)
+    control = bind.parse_bind(serve.bind).resolved()
+    advertised = bind.parse_advertise(options.network.advertise)
+    avoid = {
+        one.port for one in before_start.planned_ports(serve, control, bind.NOWHERE, bind.NOWHERE)
+    }
+    gateway = bind.remoting_place(serve.remoting, avoid)
     avoid |= {gateway.port, gateway.port - VIP_DISTANCE}
-    ha = ha_place(serve.ha_listen, avoid)
+    ha = bind.ha_place(serve.ha_listen, avoid)
     ports = before_start.planned_ports(serve, control, gateway, ha)
     before_start.check_apart(ports)
     before_start.check_published(ports, advertised)
     announced = before_start.place_to_announce(options, gateway)
     # Found once: the look takes a descriptor, and a later start of a child may find none free.
     own = loopback() if control.host == ANY_HOST else ""
-    return NodePlaces(control, gateway, announced, ha, advertised, own), ports
+    return child_process.NodePlaces(control, gateway, announced, ha, advertised, own), ports
 
 
 def _check_limits(options: Options, settings: Settings) -> None:
@@ -143,11 +134,11 @@ def _check_limits(options: Options, settings: Settings) -> None:
     try:
         check_file_limit(options.serve.queue_workers + options.serve.readers)
         check_task_limit(tasks_needed(len(_children(options, settings))), "this node")
-    except ServiceNotAvailable as error:
-        raise RefusedError(error.reason, error.hint) from None
+    except errors.ServiceNotAvailable as error:
+        raise errors.RefusedError(error.reason, error.hint) from None
 
 
-def _watch_threads(stop: StopFlag) -> list[str]:
+def _watch_threads(stop: processes.StopFlag) -> list[str]:
     """From now on an unexpected error in a thread stops the node; returns their names."""
     ended: list[str] = []
 
@@ -171,7 +162,7 @@ class Supervisor:
         settings: Settings,
         held: HeldStore,
         server: Server,
-        places: NodePlaces,
+        places: child_process.NodePlaces,
         events: NodeLog,
         started_at: float,
     ) -> None:
@@ -185,13 +176,15 @@ class Supervisor:
         self._places = places._replace(control=self.place)
         if self.place.takes_local:
             plan.name_local_sockets(self.children)
-        self._watch = SilenceWatch(held.place, options.serve.queue_workers, options.limits)
-        self._processes: dict[int, Process] = {}
+        self._watch = child_process.SilenceWatch(
+            held.place, options.serve.queue_workers, options.limits
+        )
+        self._processes: dict[int, child_process.Process] = {}
         """By the child's position in `children`."""
         self._damage = DamageList()
         self._started_at = started_at
         self._turned_at = started_at
-        self._moved: StoreMoved | None = None
+        self._moved: errors.StoreMoved | None = None
         self._http_url = ""
         self._manager = ServiceManager.from_environment(os.environ)
         self._was_ready = False
@@ -200,7 +193,7 @@ class Supervisor:
         self._stop_turn = 0
         self._killed = False
 
-    def run(self, stop: StopFlag) -> int:
+    def run(self, stop: processes.StopFlag) -> int:
         """Runs until all children have ended after a stop, or the writer refuses the store."""
         if not self.place.is_loopback:
             log.warning(
@@ -223,11 +216,11 @@ class Supervisor:
             except Exception:
                 log.critical("an unexpected error ends the node", exc_info=True)
                 self._stop_in_order()
-                return EXIT_UNEXPECTED
+                return processes.EXIT_UNEXPECTED
             finally:
                 self._end_all()
 
-    def _loop(self, stop: StopFlag) -> int:
+    def _loop(self, stop: processes.StopFlag) -> int:
         while True:
             now = self._turned_at = time.monotonic()
             if stop.is_set and self._stopping_since is None:
@@ -245,7 +238,7 @@ class Supervisor:
     def _step(self, now: float) -> int | None:
         """One turn; returns the exit code when the node has ended."""
         self._collect(now)
-        reap_adopted([process.pid for process in self._processes.values()])
+        processes.reap_adopted([process.pid for process in self._processes.values()])
         self._watch.look(self.children, self._processes, now)
         if self._stopping_since is not None:
             return self._stop_step(now)
@@ -253,7 +246,10 @@ class Supervisor:
         code = plan.must_end(self.children)
         if code is not None:
             if plan.nothing_runs(self.children):
-                self._print_nothing_runs()
+                reason = "; ".join(sorted({f"{one.name}: {one.cause}" for one in self.children}))
+                is_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+                error = errors.RefusedError(reason, plan.hint_of_end(self.children, is_limited))
+                processes.print_error("no process of the node could be started", error)
             return code
         for number, child in enumerate(self.children):
             if plan.is_due(child, self.children, now):
@@ -266,7 +262,7 @@ class Supervisor:
         if self._moved is None:
             try:
                 self.held.check()
-            except StoreMoved as error:
+            except errors.StoreMoved as error:
                 self._moved = error
                 details = fields(cause=error.reason, hint=error.hint)
                 log.error("the store has moved, no process is started any more", extra=details)  # noqa: TRY400
@@ -279,15 +275,17 @@ class Supervisor:
 
     def _start(self, number: int, child: Child, now: float) -> None:
         try:
-            arguments = child_command(child, self.options, self._places, self.held.identity)
-            process = Process(arguments)
+            arguments = child_process.child_command(
+                child, self.options, self._places, self.held.identity
+            )
+            process = child_process.Process(arguments)
         except OSError as error:
             details = fields(process=child.name, cause=error)
             log.error("process cannot be started", extra=details)  # noqa: TRY400 (no bug of ours)
             is_short = error.errno in NO_PROCESS
             words = f"no_resources: {error.strerror}" if is_short else str(error)
             child.last_words = words
-            code = EXIT_NO_RESOURCES if is_short else EXIT_FAILED
+            code = processes.EXIT_NO_RESOURCES if is_short else processes.EXIT_FAILED
             plan.note_exit(child, code, now, self.options.limits)
             return
         self._processes[number] = process
@@ -310,7 +308,7 @@ class Supervisor:
             if lacked is None or child.lacks is not lacked:
                 self._log_exit(child, code)
 
-    def _take_reports(self, child: Child, process: Process) -> None:
+    def _take_reports(self, child: Child, process: child_process.Process) -> None:
         for report in process.reports():
             if report.recovered is not None:
                 plan.note_recovery(child, report.recovered)
@@ -341,50 +339,32 @@ class Supervisor:
             return
         if plan.must_end(self.children) is not None:
             return  # the writer's own three lines must be the last ones
-        details = {"process": child.name, "end": plan.end_of(code), "cause": child.cause}
-        if child.state is ChildState.BACKING_OFF:
-            log.warning("process ended and is started again", extra=fields(**details))
-        elif child.state is ChildState.FAILING:
-            again_s = round(child.start_at - time.monotonic(), 1)
-            log.error("process fails again and again", extra=fields(**details, again_s=again_s))
-        elif child.state is ChildState.DISK_FULL:
-            log.warning("process waits for room on the disk", extra=fields(**details))
-        elif child.state is ChildState.NO_RESOURCES:
-            log.warning("process waits for descriptors, memory or tasks", extra=fields(**details))
-        else:
-            log.error("process ended", extra=fields(**details, state=child.state))
+        details: dict[str, object] = {"process": child.name, "end": plan.end_of(code)}
+        details["cause"] = child.cause
+        level, text = _LOGGED_ENDS.get(child.state, (logging.ERROR, "process ended"))
+        if child.state is ChildState.FAILING:
+            details["again_s"] = round(child.start_at - time.monotonic(), 1)
+        elif child.state not in _LOGGED_ENDS:
+            details["state"] = child.state
+        log.log(level, text, extra=fields(**details))
         refused = plan.refusal_of_appends(self.children[0])
         if child.role is ChildRole.WRITER and refused is not None and refused.reason == READ_ONLY:
             log.error("the node is read-only now", extra=fields(cause=child.cause))
 
-    def _print_nothing_runs(self) -> None:
-        causes = {f"{child.name}: {child.cause}" for child in self.children}
-        is_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
-        reason = "; ".join(sorted(causes))
-        print_error(
-            "no process of the node could be started",
-            RefusedError(reason, plan.hint_of_end(self.children, is_limited)),
-        )
-
     def _print_when_ready(self, now: float) -> None:
         if not self._was_ready and self._is_ready(now):
             self._was_ready = True
-            took = now - self._started_at
-            where = ", ".join([plan.summary(self.children), self.settings.kept, *self._ends()])
-            self._ready_line = f"ready {self.place.endpoint} ({where}) in {took:.1f} s\n"
+            gateway, ha = self._places.gateway, self._places.ha
+            found = [plan.summary(self.children), self.settings.kept]
+            found += [f"metrics {self._http_url}/metrics"] if self._http_url else []
+            found += [f"remoting {gateway.host}:{gateway.port}"] if gateway.port else []
+            found += [f"followers at {ha.host}:{ha.port}"] if ha.port else []
+            found += [] if self.events.file is None else [f"log {self.events.file}"]
+            where, took_s = f"{self.place.endpoint} ({', '.join(found)})", now - self._started_at
+            self._ready_line = f"ready {where} in {took_s:.1f} s\n"
         # Scripts wait for it, so it is tried again while nobody reads.
         if self._ready_line and stderr.try_to_write(printable(self._ready_line)):
             self._ready_line = ""
-
-    def _ends(self) -> list[str]:
-        """The other addresses of the ready line: metrics and log file."""
-        ends = [f"metrics {self._http_url}/metrics"] if self._http_url else []
-        gateway = self._places.gateway
-        if gateway.port:
-            ends.append(f"remoting {gateway.host}:{gateway.port}")
-        if self._places.ha.port:
-            ends.append(f"followers at {self._places.ha.host}:{self._places.ha.port}")
-        return ends if self.events.file is None else [*ends, f"log {self.events.file}"]
 
     def _is_ready(self, now: float) -> bool:
         if self._stopping_since is not None or not plan.serves_what_was_asked_for(self.children):
@@ -431,7 +411,7 @@ class Supervisor:
             if self.children[number].state is ChildState.STOPPING:
                 waits = False
                 with suppress(OSError):  # it has ended meanwhile, or no descriptor is free
-                    waits = waits_for_disk(process.pid)
+                    waits = child_process.waits_for_disk(process.pid)
                 extra = fields(process=self.children[number].name, waits_for_disk=waits)
                 log.error("process does not stop and is killed", extra=extra)
                 process.signal(signal.SIGKILL)
@@ -456,7 +436,7 @@ class Supervisor:
 
     # -- waiting and answering ----------------------------------------------------------------
 
-    def _wait(self, stop: StopFlag, now: float) -> None:
+    def _wait(self, stop: processes.StopFlag, now: float) -> None:
         """Sleeps until a child, a client or a signal needs attention, then serves clients."""
         poller = zmq.Poller()
         poller.register(self.server.socket, zmq.POLLIN)
@@ -503,3 +483,67 @@ def _children(options: Options, settings: Settings) -> list[Child]:
         with_followers=bool(options.serve.ha_listen),
         with_tasks=not settings.follow,
     )
+
+
+def _bind(context: "zmq.Context[zmq.Socket[bytes]]", place: bind.BindAddress) -> Server:
+    """Opens the socket. Raises RefusedError for a taken address: waiting will not free it."""
+    name = "" if place.bound == place.endpoint else place.endpoint
+    try:
+        return Server(context, place.bound, CONTROL_FRAME_BYTES_MAX, name=name)
+    except errors.ServiceNotAvailable as error:
+        raise errors.RefusedError(error.reason, error.hint) from None
+
+
+def answer_clients(server: Server, view: Callable[[], NodeView]) -> None:
+    """Replies to requests that wait, up to a number that does not delay the supervisor's work."""
+
+    def reply(operation: str, header: frames.Header, received: Received) -> frames.Header:
+        if received.payload is not None:
+            raise errors.BadRequest(f"{operation[:40]!a} is one frame, two came")
+        number = frames.request_id(header)
+        match operation:
+            case "routes":
+                return frames.answer(number, **routes(view()))
+            case "status":
+                return frames.answer(number, **as_json(status(view())))
+            case "health":
+                return frames.answer(number, **as_json(health(view())))
+            case "members":
+                return frames.answer(number, groups=read_members(view().root))
+            case "ping":
+                return frames.answer(number)
+        raise errors.UnknownOperation(
+            f"the supervisor knows no operation {operation[:40]!a}",
+            "ask routes where the writer and the readers are",
+        )
+
+    serve_waiting(server, _ANSWERS_AT_ONCE, "the supervisor", reply, CONTROL_FRAME_BYTES_MAX)
+
+
+@contextmanager
+def http_end(
+    address: str, view: Callable[[], NodeView], turned_at: Callable[[], float]
+) -> Iterator[str]:
+    """Serves the pages at `--http` within the context, and yields their URL, which is empty without
+    `--http`. Raises RefusedError for a port that is taken."""
+    place = bind.parse_http(address)
+    if place is None:
+        yield ""
+        return
+    # Only here: http.server takes longer to import than all else of a supervisor.
+    from node.supervisor.monitoring.http_server import PATHS, HealthPages, HttpServer
+
+    try:
+        end = HttpServer(place.host, place.port, HealthPages(view, turned_at))
+    except OSError as error:
+        raise errors.RefusedError(
+            f"cannot listen at {place.host}:{place.port}, for --http: {error.strerror or error}",
+            "stop the process that listens there, or name another port",
+        ) from None
+    log.info("health and metrics are served", extra=fields(url=end.url, paths=" ".join(PATHS)))
+    if not place.is_loopback:
+        log.warning("metrics can be read from other hosts", extra=fields(url=end.url))
+    try:
+        yield end.url
+    finally:
+        end.close()

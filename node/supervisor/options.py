@@ -9,23 +9,13 @@ from pathlib import Path
 
 from node.runtime.addresses import parse_follow
 from node.runtime.settings import Settings, check_bounds, setting
-from node.supervisor.bind import (
-    parse_advertise,
-    parse_bind,
-    parse_controllers,
-    parse_ha,
-    parse_http,
-    parse_name_servers,
-    parse_remoting,
-)
+from node.supervisor import bind
 from node.supervisor.plan import ChildRole, RestartLimits
 from protocol.addresses import DEFAULT_NODE
 from protocol.errors import BadRequest, IllegalMessage
 from protocol.modules import module_name
 from protocol.names import check_topic
 
-SERVE = "serve"
-"""The table of a settings file, and the word before a name: `-X serve.readers=2`."""
 BROKER_ID_MAX = 2**31 - 1
 QUEUE_WORKERS_MAX = 64
 READERS_MAX = 64
@@ -78,10 +68,10 @@ class ServeSettings:
     )
 
     def __post_init__(self) -> None:
-        parse_bind(self.bind)
-        parse_http(self.http)
-        parse_remoting(self.remoting)
-        parse_ha(self.ha_listen)
+        bind.parse_bind(self.bind)
+        bind.parse_http(self.http)
+        bind.parse_remoting(self.remoting)
+        bind.parse_ha(self.ha_listen)
         check_bounds(self)
 
 
@@ -97,7 +87,7 @@ class NetworkSettings:
     )
 
     def __post_init__(self) -> None:
-        parse_advertise(self.advertise)
+        bind.parse_advertise(self.advertise)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +114,8 @@ class BrokerSettings:
     )
 
     def __post_init__(self) -> None:
-        parse_name_servers(self.namesrv_addr)
-        parse_controllers(self.controller_addr)
+        bind.parse_name_servers(self.namesrv_addr)
+        bind.parse_controllers(self.controller_addr)
         for setting_name, option, name in (
             ("broker_cluster_name", "--cluster", self.broker_cluster_name),
             ("broker_name", "--broker-name", self.broker_name or "b"),

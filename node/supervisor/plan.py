@@ -148,7 +148,6 @@ class Child:
 
     @property
     def is_alive(self) -> bool:
-        """True if there is a process."""
         return self.state in ALIVE
 
     @property
@@ -191,7 +190,6 @@ def name_local_sockets(children: list[Child]) -> None:
 
 
 def page_slot(child: Child, shards: int) -> str:
-    """The name of a child's state page."""
     match child.role:
         case ChildRole.WRITER:
             return LOG_SLOT
@@ -212,7 +210,6 @@ def backoff_s(crashes: int, limits: RestartLimits) -> float:
 
 
 def note_start(child: Child, pid: int, now: float) -> None:
-    """Notes that a process was started."""
     if child.exit_code is not None:
         child.restarts += 1
         reason = "silent" if child.is_killed_for_silence else restart_reason(child.exit_code)

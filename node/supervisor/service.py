@@ -75,7 +75,6 @@ class ServiceManager:
         self._send(said)
 
     def stopping(self) -> None:
-        """Announces the stop."""
         self._send(["STOPPING=1"])
 
     def _send(self, said: list[str]) -> None:

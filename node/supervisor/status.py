@@ -10,7 +10,8 @@ node. Retention is forecast: the age of the oldest message, and which segment go
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -18,19 +19,17 @@ from typing import Annotated, Any, NamedTuple
 
 import psutil
 
-from node.runtime import run_files, shortage, state_page
+from node.runtime import run_files, shortage, state_page, stats_series
 from node.runtime.event_log import fields
 from node.runtime.process import DamageReport, now_ms
 from node.runtime.settings import Settings
-from node.runtime.stats import read_stats
-from node.runtime.stats_series import OPEN_TRANSACTIONS, series
+from node.runtime.stats import SUM, Histogram, SlotStats, read_stats
 from node.serving.unix_server import bulk_socket
 from node.store import staging_files
 from node.store.run_files import GroupsStatus, read_group_lags
 from node.supervisor import plan
 from node.supervisor.bind import Advertised
 from node.supervisor.child_process import UNKNOWN
-from node.supervisor.operations import OperationStatus, operations
 from node.supervisor.options import Options
 from protocol.addresses import WILDCARDS
 from protocol.errors import ServiceNotAvailable
@@ -59,20 +58,19 @@ CONTROLLERS_HEARD_S = 10.0
 GROUP_ROWS_SHOWN_MAX = 100
 """Pairs of a group and a topic in a status, the largest lag first."""
 
+NO_TIMES = Histogram((0,) * SUM, 0)
+_FLUSH = "log_flush"
+"""A row beside those of requests: flushes of the log."""
 _NO_LOG = state_page.LogState(*(0 for _ in state_page.LogState._fields))
 _SHORTAGES = {
     state_page.DISK_FULL: (shortage.FULL, shortage.FREE_SPACE),
     state_page.NO_RESOURCES: (shortage.SHORT, shortage.MORE_RESOURCES),
 }
 """What a writer lacks in a state: its name, and the hint."""
-_SHOWN_STATES = (
-    state_page.RECOVERING,
-    state_page.DAMAGED,
-    state_page.DISK_FULL,
-    state_page.NO_RESOURCES,
-)
+_SHOWN_STATES = (state_page.RECOVERING, state_page.DAMAGED, *_SHORTAGES)
 _NO_WORKER = state_page.WorkerState(*(0 for _ in state_page.WorkerState._fields))
 _HOUR_S = 3600
+_USUAL = Settings()
 
 
 class DamageStatus(NamedTuple):
@@ -235,6 +233,19 @@ class SettingOrigin(NamedTuple):
     where: str
 
 
+class OperationStatus(NamedTuple):
+    """Requests of one kind, and their times."""
+
+    op: Annotated[str, Fact("append, pull, …, log_flush")]
+    requests: int
+    failed: Annotated[int, Fact("answered otherwise than OK")]
+    p50_ms: Annotated[float | None, Fact("of all of them, exact to a power of two")]
+    p99_ms: float | None
+    buckets: tuple[int, ...]
+    """Bucket n counts times in [2**(n - 1), 2**n) ns, without zeros at the end. The difference of
+    two rows is the time between them."""
+
+
 class Status(NamedTuple):
     """Everything about the processes, the log and the disk."""
 
@@ -259,21 +270,22 @@ class Status(NamedTuple):
     following: run_files.FollowState | None
     elected: run_files.ElectedState | None
     transactions: Annotated[
-        dict[str, int],
-        Fact("that the last round of checks found open for long", names=("open",)),
+        dict[str, int], Fact("that the last round of checks found open for long", names=("open",))
     ]
     supervisor: SupervisorStatus
 
 
 def status(view: NodeView) -> Status:
-    """The status as it is now."""
     log, stats = read_log(view.root), read_stats(view.root)
     refused, settings = _refused(view, log), view.settings
     # A replica takes its messages from a master.
     usual_mode = "replica" if settings.follow else "normal"
-    open_count = sum(slot.values.get(series(OPEN_TRANSACTIONS), 0) for slot in stats)
+    open_count = sum(
+        slot.values.get(stats_series.series(stats_series.OPEN_TRANSACTIONS), 0) for slot in stats
+    )
     has_gateway = any(child.role is plan.ChildRole.GATEWAY for child in view.children)
-    groups = read_group_lags(view.root)
+    groups, url = read_group_lags(view.root), view.http_url
+    is_everywhere = url.partition("://")[2].rpartition(":")[0] in WILDCARDS
     # Imported here: it brings numpy, for which a start must not wait.
     from protocol.kernel import loader
 
@@ -283,9 +295,14 @@ def status(view: NodeView) -> Status:
         cause=None if refused is None else refused.cause,
         store=str(view.options.root),
         kernel=loader.describe(),
-        http=_http(view),
+        # It has a host of its own, unless it listens at all of them.
+        http=(view.advertised.endpoint(url) if is_everywhere else url) or None,
         log_file=None if view.log_file is None else str(view.log_file),
-        settings=changed_settings(settings),
+        settings=tuple(
+            f"{name}={value}"
+            for name, value in asdict(settings).items()
+            if value != getattr(_USUAL, name)
+        ),
         origins=tuple(SettingOrigin(**one) for one in view.options.origins),
         processes=process_rows(view),
         log=log_status(log),
@@ -310,18 +327,47 @@ def status(view: NodeView) -> Status:
     )
 
 
+def operations(slots: Iterable[SlotStats]) -> tuple[OperationStatus, ...]:
+    """A row for each operation with a request, summed over all slots and restarts."""
+    times: dict[str, Histogram] = {}
+    requests: dict[str, int] = {}
+    failed: Counter[str] = Counter()
+    for slot in slots:
+        for one, found in slot.histograms.items():
+            if one.family in (stats_series.DURATION, stats_series.LOG_FLUSH):
+                is_flush = one.family is stats_series.LOG_FLUSH
+                op = _FLUSH if is_flush else dict(one.labels)["op"]
+                times[op] = times.get(op, NO_TIMES).plus(found)
+                requests[op] = requests.get(op, 0) + (found.total if is_flush else 0)
+        for one, count in slot.values.items():
+            if one.family is stats_series.REQUESTS and count:
+                labels = dict(one.labels)
+                requests[labels["op"]] = requests.get(labels["op"], 0) + count
+                failed[labels["op"]] += 0 if labels["code"] == stats_series.OK else count
+    rows = []
+    for op, count in requests.items():
+        if count:
+            took = times.get(op, NO_TIMES)
+            buckets = list(took.buckets)
+            while buckets and not buckets[-1]:
+                buckets.pop()
+            rows.append(OperationStatus(op, count, failed[op], *quantiles(took), tuple(buckets)))
+    return tuple(rows)
+
+
+def quantiles(times: Histogram) -> tuple[float | None, float | None]:
+    """p50 and p99 in ms, exact to a power of two; None without times."""
+    found = (times.quantile(part) for part in (0.5, 0.99))
+    p50, p99 = (None if value_ns is None else round(value_ns / 1e6, 3) for value_ns in found)
+    return p50, p99
+
+
 def log_status(log: state_page.LogState) -> LogStatus:
     """The writer's page as status has it."""
     return LogStatus(
         log.min_offset, log.appended, log.committed, log.flushed, log.readable, log.epoch,
         log.records, store_ahead_ms(log),
     )  # fmt: skip
-
-
-def changed_settings(settings: Settings) -> tuple[str, ...]:
-    """Those that differ from their defaults, as `name=value`."""
-    given, usual = asdict(settings), asdict(Settings())
-    return tuple(f"{name}={value}" for name, value in given.items() if value != usual[name])
 
 
 class HealthStatus(NamedTuple):
@@ -448,24 +494,18 @@ def _feature_checks(view: NodeView) -> Iterator[HealthCheck]:
 def following_check(root: Path) -> tuple[bool, str]:
     """Whether the replica follows, and its state in words."""
     state = run_files.read_follow_state(root)
-    failed = ", ".join(f"{part} ({why})" for part, why in state.metadata.items() if why)
-    words = following_text(state)
-    if failed and state.state == run_files.FOLLOWING:
-        words += f"; not taken over: {failed}"
-    return state.state in (run_files.FOLLOWING, run_files.COMPARING), words
-
-
-def following_text(state: run_files.FollowState) -> str:
-    """One line for people."""
     master = state.master or state.source or "its master"
     if state.state == run_files.FOLLOWING:
-        return f"follows {master}, lag {state.lag_bytes} bytes, {state.lag_ms / 1000:.1f} s"
+        words = f"follows {master}, lag {state.lag_bytes} bytes, {state.lag_ms / 1000:.1f} s"
+        failed = ", ".join(f"{part} ({why})" for part, why in state.metadata.items() if why)
+        return True, f"{words}; not taken over: {failed}" if failed else words
     if state.state == run_files.STOPPED:
-        return f"stopped following {master}: {state.kind}: {state.reason}"
+        return False, f"stopped following {master}: {state.kind}: {state.reason}"
     why = state.reason or state.disconnected
     since_s = (now_ms() - state.disconnected_ms) / 1000
     since = f", without it for {since_s:.0f} s" if state.disconnected_ms else ""
-    return f"{state.state} to {master}{since}" + (f": {why}" if why else "")
+    words = f"{state.state} to {master}{since}" + (f": {why}" if why else "")
+    return state.state == run_files.COMPARING, words
 
 
 def followers_of(root: Path, children: Sequence[plan.Child]) -> run_files.FollowersState | None:
@@ -588,12 +628,6 @@ def disk_text(space: DiskStatus) -> str:
     """The disk in words, for people."""
     free = f"{space.free_bytes} bytes free, {space.used_ratio:.1%} used"
     return f"{free}; {space.shortage}" if space.shortage else free
-
-
-def _http(view: NodeView) -> str | None:
-    """The URL of health and metrics. It has a host of its own, unless it listens at all of them."""
-    everywhere = view.http_url.partition("://")[2].rpartition(":")[0] in WILDCARDS
-    return (view.advertised.endpoint(view.http_url) if everywhere else view.http_url) or None
 
 
 def retention(root: Path, settings: Settings, log: state_page.LogState) -> RetentionStatus:

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from keelog.progress import CommandProgress
+from keelog.text import CommandProgress
 from node.runtime.process import now_ms
 from node.runtime.settings import Settings
 from node.store.identity.places import create_store

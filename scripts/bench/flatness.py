@@ -35,7 +35,7 @@ from keelog.bench.machine import describe
 from keelog.bench.node_process import ANY_DISK, Node
 from keelog.bench.running import run
 from keelog.bench.workload import Workload
-from keelog.progress import print_line
+from keelog.text import print_line
 from protocol.kernel import loader
 from protocol.status import LogStatus
 from protocol.wire.frames import VERSION, pack

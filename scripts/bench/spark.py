@@ -35,7 +35,7 @@ from pyspark.sql.types import StructType
 
 from keelog.pipeline.session import local_session
 from keelog.pipeline.source import KeelogReader, KeelogSource
-from keelog.progress import print_line
+from keelog.text import print_line
 from protocol.kernel import loader
 from scripts.bench.big_store import make, topic_name
 from scripts.output import grid

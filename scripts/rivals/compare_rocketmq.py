@@ -24,7 +24,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from keelog.bench.machine import describe
-from keelog.progress import print_line
+from keelog.text import print_line
 from protocol.kernel import loader
 from scripts.docs.pages import fill_part
 from scripts.option_types import made_folder, new_file, old_file, real_number, whole_number

@@ -161,7 +161,7 @@ class Ours(NodeSide):
         """Runs processes of a load to their end: messages, seconds, and their CPU seconds."""
         messages, ended = 0, 0
         with Fleet() as fleet:
-            pids = [member.pid for member in fleet.start(jobs)]
+            pids = [member.process.pid for member in fleet.start(jobs)]
             before = cpu_seconds(pids)
             start = fleet.go(fleet.members)
             for row in fleet.rows(time.monotonic_ns() + LIMIT_S * SECOND_NS):

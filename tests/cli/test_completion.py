@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keelog.cli.completion import SHELLS
+from keelog.cli.help import SHELLS
 from keelog.cli.main import COMMANDS, cli, run
 from tests.support.node import RunningNode, wait_until
 from tests.support.shell import Shell
@@ -100,7 +100,7 @@ def test_topics_are_completed_from_the_node_that_the_line_names(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("keelog.cli.completion.TOPICS_S_MAX", 30.0)
+    monkeypatch.setattr("keelog.cli.contexts.TOPICS_S_MAX", 30.0)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.delenv("KEELOG_NODE", raising=False)
     for topic in ("completed-1", "completed-2"):

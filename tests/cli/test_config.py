@@ -358,7 +358,7 @@ def test_every_setting_has_the_name_that_rocketmq_writes() -> None:
         camel = head + "".join(word.capitalize() for word in rest)
         value = getattr(Settings(), name)
         text = str(value).lower() if isinstance(value, bool) else str(value)
-        assert import_conf(f"{camel}={text}").tables["store"] == {name: value}
+        assert import_conf(f"{camel}={text}")[0]["store"] == {name: value}
 
 
 def test_a_setting_is_never_explained_away() -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import keelog.cli.demo.command
-from keelog.cli.demo.command import _show_spark
-from keelog.cli.demo.spark import SparkJobFailed, is_spark_there, spark_topics
+import keelog.cli.demo
+from keelog.cli.demo import SparkJobFailed, _show_spark, is_spark_there, spark_topics
 from keelog.cli.failures import DAMAGED, NOT_FOUND
 from keelog.cli.main import run
 from keelog.cli.output import Output
@@ -52,8 +51,8 @@ def test_a_store_without_messages_to_send_is_an_error(
 def shown(monkeypatch: pytest.MonkeyPatch, is_there: bool, is_asked_for: bool = False) -> str:
     stream = io.BytesIO()
     made = [topic("orders", 1234), topic("%RETRY%" + "t" * 248, 7), topic("%DLQ%billing", 3)]
-    monkeypatch.setattr(keelog.cli.demo.command, "is_spark_there", lambda: is_there)
-    monkeypatch.setattr(keelog.cli.demo.command, "spark_topics", lambda *_: made)
+    monkeypatch.setattr(keelog.cli.demo, "is_spark_there", lambda: is_there)
+    monkeypatch.setattr(keelog.cli.demo, "spark_topics", lambda *_: made)
     _show_spark("store", is_asked_for, Output("table", stream))
     return stream.getvalue().decode()
 
@@ -78,24 +77,24 @@ def test_spark_is_there_in_the_tests() -> None:
 
 
 def test_a_job_that_fails_is_told_with_its_last_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\necho first >&2\necho '[KEELOG_X] no Java' >&2\nexit 3\n")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
-    told: list[str] = []
     with pytest.raises(SparkJobFailed, match=r"ended with 3: \[KEELOG_X\] no Java"):
-        spark_topics("store", told.append)
-    assert "Spark" in told[0]
+        spark_topics("store")
+    assert "Spark" in capsys.readouterr().err.splitlines()[0]
 
 
 @pytest.mark.spark_long
 @pytest.mark.process
 @pytest.mark.timeout(400)
-def test_the_job_counts_what_rocketmq_says_of_the_store(golden: GetStore) -> None:
-    told: list[str] = []
-    rows = spark_topics(str(golden("small-clean")), told.append)
+def test_the_job_counts_what_rocketmq_says_of_the_store(
+    golden: GetStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = spark_topics(str(golden("small-clean")))
     known = Counter(fact["topic"] for fact in facts("small-clean").messages)
     assert {row["topic"]: row["messages"] for row in rows} == known
-    assert "took" in told[-1]
+    assert "took" in capsys.readouterr().err.splitlines()[-1]

@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from keelog import diag_node
+from keelog import diag as diagnosis
 from keelog.cli.main import run
-from keelog.diag import LOG_BYTES_MAX, LOG_LINE_CHARS_MAX, last_lines
-from keelog.diag_node import METRICS_BYTES_MAX
+from keelog.diag import LOG_BYTES_MAX, LOG_LINE_CHARS_MAX, METRICS_BYTES_MAX, last_lines
 from tests.support.lying_node import LyingNode, lying_node, truthful_status
 from tests.support.node import RunningNode
 
@@ -125,8 +124,8 @@ def test_a_node_that_names_another_one_gets_nothing_of_that(
 
 def test_a_host_name_is_not_taken_for_this_machine() -> None:
     for url in ("tcp://host.example:1", "tcp://192.0.2.1:1"):
-        with pytest.raises(diag_node.Unproven, match="or an IP address of this machine"):
-            diag_node.node_here(url, truthful_status())
+        with pytest.raises(diagnosis.Unproven, match="or an IP address of this machine"):
+            diagnosis.node_here(url, truthful_status())
 
 
 @pytest.mark.process
@@ -192,8 +191,8 @@ def test_only_the_host_that_was_asked_is_asked_for_metrics(
 
 
 def test_a_remote_nodes_loopback_is_not_ours() -> None:
-    with pytest.raises(diag_node.Unproven, match=r"asked at 192\.0\.2\.1, and names another host"):
-        diag_node.metrics_text("tcp://192.0.2.1:7850", "http://127.0.0.1:22")
+    with pytest.raises(diagnosis.Unproven, match=r"asked at 192\.0\.2\.1, and names another host"):
+        diagnosis.metrics_text("tcp://192.0.2.1:7850", "http://127.0.0.1:22")
 
 
 class Strange(http.server.BaseHTTPRequestHandler):
@@ -273,7 +272,7 @@ def strange(kind: str) -> Iterator[tuple[str, list[str]]]:
 def test_of_an_answer_that_is_no_metrics_page_nothing_is_kept(
     liar: LyingNode, diag: Diag, monkeypatch: pytest.MonkeyPatch, kind: str, why: str
 ) -> None:
-    monkeypatch.setattr(diag_node, "HTTP_S_MAX", 1.0 if "slow" in kind else 60.0)
+    monkeypatch.setattr(diagnosis, "HTTP_S_MAX", 1.0 if "slow" in kind else 60.0)
     began = time.monotonic()
     with strange(kind) as (url, asked):
         liar.status = lie(1, http=f"{url}/secret?x=1#y")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from keelog.cli.main import run
-from keelog.cli.output import Output, is_plain
+from keelog.cli.output import NO_COLOR, Output
 from protocol.human_text import printable
 
 ROWS: list[dict[str, Any]] = [
@@ -168,7 +168,7 @@ def test_no_color_is_the_variable_before_and_behind_a_command(
     words: tuple[str, ...], terminal: pytest.MonkeyPatch
 ) -> None:
     assert run(words) == 0
-    assert is_plain(os.environ) == ("--no-color" in words)
+    assert bool(os.environ.get(NO_COLOR)) == ("--no-color" in words)
 
 
 @pytest.mark.parametrize(

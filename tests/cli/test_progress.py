@@ -9,8 +9,7 @@ import pytest
 
 from keelog.cli.main import run
 from keelog.cli.messages.produce import input_meter
-from keelog.progress import CommandProgress, progress_line, status_line
-from keelog.text import duration_text, size_text
+from keelog.text import CommandProgress, duration_text, progress_line, size_text, status_line
 from tests.cli.tree import leaves
 from tests.support.golden import GetStore
 
@@ -178,16 +177,16 @@ def test_phases_of_a_load_move_below_the_lines_that_stay(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stderr", terminal)
-    with status_line() as shown:
-        shown.phase("warming up")
-        shown.line("   1 s | sent 5k/s")
+    with status_line() as (show, print_line):
+        show("warming up")
+        print_line("   1 s | sent 5k/s")
     assert screen(terminal.getvalue()) == ["   1 s | sent 5k/s"]
 
 
 def test_phases_are_plain_lines_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
-    with status_line() as shown:
-        shown.phase("warming up")
-        shown.line("   1 s | sent 5k/s")
+    with status_line() as (show, print_line):
+        show("warming up")
+        print_line("   1 s | sent 5k/s")
     assert capsys.readouterr().err == "warming up\n   1 s | sent 5k/s\n"
 
 
@@ -243,7 +242,7 @@ def test_long_commands_tell_while_they_walk_and_the_data_stays_the_same(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("keelog.progress.LINE_EVERY_S", 0.0)
+    monkeypatch.setattr("keelog.text.LINE_EVERY_S", 0.0)
     store = str(golden_copy("small-clean"))
 
     def talk(*words: str) -> str:

@@ -34,8 +34,9 @@ def test_a_missing_pyspark_is_three_lines_with_the_condition(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyspark", None)
-    with pytest.raises(IncompatiblePyspark) as caught:
-        Asked("local[1]", {}).run("cannot audit x", lambda _spark: 1)
+    asked = Asked("local[1]", {})
+    with pytest.raises(IncompatiblePyspark) as caught, asked.running("cannot audit x") as run:
+        run(lambda _spark: 1)
     assert lines(caught.value) == [
         "error: cannot audit x",
         "cause: [KEELOG_INCOMPATIBLE_PYSPARK] pyspark is missing",

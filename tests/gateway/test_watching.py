@@ -146,10 +146,10 @@ def test_the_groups_that_are_most_behind_are_shown_and_the_others_summed_up(
     assert found.rows[0].lag_ms == (len(many) - 1) * 1_000
     assert len(found.rows) == GROUP_ROWS_MAX
     assert found.others == LagSums(sum(range(100)), 99)
-    families = {one.name: one for one in group_families(tmp_path, {"cluster": "c"})}
+    families = {one.name: one for one in group_families(tmp_path)}
     lags = families["rocketmq_consumer_lag_messages"].samples
     assert len(lags) == GROUP_ROWS_MAX + 1
-    assert lags[-1].labels == {"cluster": "c", "consumer_group": "_other", "topic": "_other"}
+    assert lags[-1].labels.items() >= {"consumer_group": "_other", "topic": "_other"}.items()
     assert sum(one.value for one in lags) == found.lag
     members = families["rocketmq_consumer_connections"].samples
     assert sum(one.value for one in members) == len(many)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from keelog.repair import repair
+from keelog.restore import repair
 from node.runtime.settings import Settings
 from protocol.record.lost_marker import LOST_TOPIC
 from tests.interop import probe

@@ -24,7 +24,7 @@ TEXT = (ROOT / "docs/protocol.md").read_text()
 SERVERS = (
     "node/writer/loop.py", "node/writer/requests.py",
     "node/reader/answers.py", "node/reader/pull_desk.py", "node/reader/loop.py",
-    "node/supervisor/endpoints.py", "node/writer/staging/stages.py",
+    "node/supervisor/loop.py", "node/writer/staging/stages.py",
     "node/writer/staging/publisher.py", "node/writer/removal.py",
 )  # fmt: skip
 OPERATION = re.compile(r"^### ([a-z_]+)\n(.*?)(?=^##)", re.MULTILINE | re.DOTALL)

@@ -5,12 +5,13 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from keelog.progress import phases
+from keelog.text import can_redraw, status_line
 
 
 class Found(Protocol):
@@ -20,6 +21,16 @@ class Found(Protocol):
 
 
 F = TypeVar("F", bound=Found)
+
+
+@contextmanager
+def phases(quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Shows phases on a terminal, and nothing elsewhere."""
+    if quiet or not can_redraw(sys.stderr):
+        yield lambda _: None
+        return
+    with status_line() as (show, _):
+        yield show
 
 
 def soak_parser(doc: str | None) -> argparse.ArgumentParser:

@@ -12,12 +12,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from keelog.cli.demo.store import STORES as DEMO_STORES
-
-FOLDER = Path(__file__).resolve().parents[1] / "golden"
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "tests/golden"
 ARCHIVES = {
     path.name.removesuffix(".tar.gz"): path
-    for folder in (FOLDER, DEMO_STORES)
+    for folder in (FOLDER, ROOT / "keelog/cli/demo_stores")
     for path in folder.glob("*.tar.gz")
 }
 """The packed stores by name. Those that `keelog demo` sends are where a wheel has them."""

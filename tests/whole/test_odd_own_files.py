@@ -16,7 +16,7 @@ import pytest
 
 from keelog.pipeline.stores.access import StoreAt
 from keelog.pipeline.stores.planned_store import check_stores
-from keelog.repair import repair
+from keelog.restore import repair
 from node.runtime.locks import FileLock
 from node.runtime.state_page import LogPage, PageAbsent, WorkerPage
 from node.runtime.store_paths import IrregularFile, read_bounded

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import hatch_build
-from keelog.cli.demo.command import SOURCES
+from keelog.cli.demo import SOURCES
 from protocol.kernel import loader
 from tests.support.golden import GetStore, facts
 from tests.support.image_context import copy_of_context
@@ -79,7 +79,7 @@ def test_what_others_build_from_makes_the_same_wheel(
     with wheel(tmp_path / "theirs", plain, tree) as theirs, wheel(tmp_path, plain) as ours:
         assert sorted(theirs.namelist()) == sorted(ours.namelist())
         for name in SOURCES:
-            assert f"keelog/cli/demo/stores/{name}.tar.gz" in theirs.namelist()
+            assert f"keelog/cli/demo_stores/{name}.tar.gz" in theirs.namelist()
 
 
 def test_only_imports_of_inner_packages_are_rewritten() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keelog.repair import repair
+from keelog.restore import repair
 from node.runtime.state_page import queue_slot
 from node.store.checkpoints import Tails, load_removed, save_removed, save_tails
 from node.store.opening import StoppedStore

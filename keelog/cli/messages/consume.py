@@ -22,20 +22,14 @@ import click
 
 import keelog
 from keelog.cli import shapes
-from keelog.cli.completion import complete_topics
+from keelog.cli.contexts import complete_topics
 from keelog.cli.failures import BadValue, doing, ending_in_order
-from keelog.cli.messages.reading import (
-    BoundedReader,
-    ConsumeChoice,
-    TopicPrinter,
-    queues_of,
-    starts_of,
-)
-from keelog.cli.messages.selectors import StartPoint, parse_range
+from keelog.cli.messages import reading
+from keelog.cli.messages.selectors import parse_range
 from keelog.cli.options import command, node_option, output_options, progress_option
 from keelog.cli.output import Output, say
 from keelog.client.subscription import Cursor
-from keelog.progress import CommandProgress
+from keelog.text import CommandProgress
 from protocol.errors import BusyError, TopicRemoved
 from protocol.human_text import printable
 from protocol.record.codec import Record
@@ -129,7 +123,7 @@ def consume(
     """
     # In UTC here; a time without a zone is local time all the same.
     first, last = parse_range(options["where"], datetime.now(UTC))
-    wanted = ConsumeChoice(topic, options["queues"], options["tags"], first, last)
+    wanted = reading.ConsumeChoice(topic, options["queues"], options["tags"], first, last)
     fails = options["on_damage"] == "fail"
     bodies = shapes.Bodies(options["raw_body"], options["no_body"], fails)
     render = None if options["text"] is None else compile_format(options["text"], bodies.body)
@@ -177,7 +171,7 @@ class _ConsumeRun:
     def __init__(
         self,
         client: keelog.Client,
-        wanted: ConsumeChoice,
+        wanted: reading.ConsumeChoice,
         output: Output,
         options: Mapping[str, Any],
     ) -> None:
@@ -206,10 +200,12 @@ class _ConsumeRun:
     def _bounded(self, progress: CommandProgress) -> Iterator[keelog.Message]:
         starts: dict[int, int] = {}
         if self._cursor is not None:
-            queues = queues_of(self._client, self._wanted)
-            starts = starts_of(self._client, self._wanted, self._known)
+            queues = reading.queues_of(self._client, self._wanted)
+            starts = reading.starts_of(self._client, self._wanted, self._known)
             self._cursor.begin(self._known, starts, queues[0].generation if queues else None)
-        reader = BoundedReader(self._client, self._wanted, self._damage, starts, self._is_merged)
+        reader = reading.BoundedReader(
+            self._client, self._wanted, self._damage, starts, self._is_merged
+        )
         found = reader.read_to_end(progress.meter("read", "messages"))
         # A table shows its rows later than it takes them.
         yield from self._noted(found, may_commit=self._output.format != "table")
@@ -220,7 +216,7 @@ class _ConsumeRun:
     def _endless(self) -> Iterator[keelog.Message]:
         cursor = self._cursor
         name = None if cursor is None else cursor.name
-        follower = TopicPrinter(self._client, self._wanted, self._damage, self._known, name)
+        follower = reading.TopicPrinter(self._client, self._wanted, self._damage, self._known, name)
         found = follower.messages(self._is_merged)
         try:
             for message in self._noted(found, may_commit=self._is_merged):
@@ -268,7 +264,7 @@ class _ConsumeRun:
         return self._damage.end()
 
 
-def check_group_options(options: Mapping[str, Any], wanted: ConsumeChoice) -> None:
+def check_group_options(options: Mapping[str, Any], wanted: reading.ConsumeChoice) -> None:
     """Raises UsageError for options that have no meaning for a member of a group."""
     for name, option in _NOT_IN_A_GROUP.items():
         if options[name]:
@@ -279,7 +275,7 @@ def check_group_options(options: Mapping[str, Any], wanted: ConsumeChoice) -> No
 
 def group_messages(
     client: keelog.Client,
-    wanted: ConsumeChoice,
+    wanted: reading.ConsumeChoice,
     group: str,
     count_max: int | None,
     damage: shapes.DamagedPlaces,
@@ -291,8 +287,12 @@ def group_messages(
     def meet(error: keelog.MessageDamaged) -> None:
         damage.meet(error, f"topic {wanted.topic}")
 
+    start: Literal["latest", "earliest"] | datetime
+    start = "earliest" if wanted.first.kind == "start" else "latest"
+    if wanted.first.kind == "time":
+        start = datetime.fromtimestamp(wanted.first.value / 1000, UTC)
     member = client.consumer(
-        group, wanted.topic, tags=wanted.tags, start=_start(wanted.first),
+        group, wanted.topic, tags=wanted.tags, start=start,
         on_damage="fail" if damage.fails else meet,
     )  # fmt: skip
     with ending_in_order(), member:
@@ -303,17 +303,9 @@ def group_messages(
                 return
 
 
-def _start(first: StartPoint) -> Literal["latest", "earliest"] | datetime:
-    if first.kind == "time":
-        return datetime.fromtimestamp(first.value / 1000, UTC)
-    return "earliest" if first.kind == "start" else "latest"
-
-
 def compile_format(text: str, body: Formatter = attrgetter("body")) -> Formatter:
-    """A function from a message to its bytes; `body` gives a message's body.
-
-    Raises BadParameter for what is not known.
-    """
+    """A function from a message to its bytes; `body` gives a message's body. Raises BadParameter
+    for what is not known."""
     letters = _LETTERS | {"v": body, "s": body, "V": lambda record: len(body(record))}
     parts = [_part(match, letters) for match in _PART.finditer(text)]
 

@@ -12,6 +12,7 @@ import stat
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -22,23 +23,17 @@ import click
 import msgspec
 
 import keelog
-from keelog.cli.completion import complete_topics
+from keelog.cli.contexts import complete_topics
 from keelog.cli.failures import OK, Partial, doing, needing_pyarrow
 from keelog.cli.messages.selectors import duration, time_ahead
 from keelog.cli.options import command, format_option, node_option, progress_option
 from keelog.cli.output import Output, say
 from keelog.cli.shapes import MESSAGE, receipt_shape
 from keelog.pipeline.errors import few
-from keelog.progress import CommandProgress
-from keelog.text import counted, duration_text
+from keelog.text import CommandProgress, counted, duration_text
 from protocol.errors import BadRequest, IllegalMessage, MqError
 from protocol.names import is_reserved_topic
-from protocol.record.codec import (
-    SENDERS_BITS,
-    TRANSACTION_MASK,
-    TRANSACTION_PREPARED,
-    TRANSACTION_ROLLBACK,
-)
+from protocol.record import codec
 from protocol.record.properties import KEYS, properties_to_send, split_keys
 
 _READ_BYTES = 256 * 1024
@@ -163,24 +158,29 @@ def produce(
             acks="flushed" if options["sync"] else "appended", timeout=options["timeout"]
         ) as producer,
     ):
-        unit = "line on stdin" if options["parquet"] is None else f"message in {options['parquet']}"
-        run = _ProduceRun(batches, output.flush, advance, unit)
+        run = _ProduceRun(batches, output.flush, advance)
         receipts = run.receipts(producer, objects, defaults)
         if options["quiet"]:
             deque(receipts, maxlen=0)
         else:
             output.rows(map(receipt_shape, receipts), live=output.format == "table")
-        return run.end(options["quiet"])
+        unit = "line on stdin" if options["parquet"] is None else f"message in {options['parquet']}"
+        return run.end(options["quiet"], unit)
 
 
 def _defaults(topic: str, options: Mapping[str, Any]) -> Defaults:
-    separator = options["key_separator"]
+    separator, properties = options["key_separator"], {}
+    for pair in options["pairs"]:
+        name, _, value = pair.partition("=")
+        if not name or not value:
+            raise BadRequest(f"-p {pair!r} is no property", "write -p name=value")
+        properties[name] = value
     return Defaults(
         "" if topic == TOPIC_FROM_OBJECT else topic,
         options["queue"],
         options["tags"],
         options["keys"],
-        _pairs(options["pairs"]),
+        properties,
         separator.encode() if separator else b"",
         options["any_topic"],
         {name: options[name] for name in ("delay_level", "delay", "deliver_at")},
@@ -233,34 +233,23 @@ def _source(
 
 
 class _LeftOut(Exception):
-    """A message that was printed but cannot be sent; `what` it is, for the count at the end."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.what = what
+    """A message that was printed but cannot be sent; its text says what it is, for the count."""
 
 
+@dataclass(slots=True, eq=False)
 class _ProduceRun:
     """One run: what was stored, and the error that ended it."""
 
-    def __init__(
-        self,
-        batches: Iterator[list[Any]],
-        flush: Callable[[], None],
-        advance: Callable[[], None],
-        unit: str,
-    ) -> None:
-        self._batches = batches
-        self._unit = unit
-        self._flush = flush
-        self._advance = advance
-        self._began = monotonic()
-        self._stored = 0
-        self._reached = 0
-        """So many messages were read, and sent unless they failed or were left out."""
-        self._failed: list[int] = []
-        self._left_out: Counter[str] = Counter()
-        self._error: MqError | None = None
+    batches: Iterator[list[Any]]
+    flush: Callable[[], None]
+    advance: Callable[[], None]
+    began: float = field(default_factory=monotonic)
+    stored: int = 0
+    reached: int = 0
+    """So many messages were read, and sent unless they failed or were left out."""
+    failed: list[int] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+    error: MqError | None = None
 
     def receipts(
         self, producer: keelog.Producer, objects: bool, defaults: Defaults
@@ -268,17 +257,24 @@ class _ProduceRun:
         """Sends batch by batch and yields the receipts in order, up to the first failure."""
         is_plain = not objects and not defaults.key_separator
         options = _options(defaults) if is_plain else {}
-        while self._error is None and (lines := self._next()) is not None:
+        while self.error is None:
+            try:
+                lines = next(self.batches, None)
+            except MqError as error:
+                self.error = error
+                return
+            if lines is None:
+                return
             if is_plain:
-                messages: dict[int, Any] = dict(enumerate(lines, self._reached + 1))
-                self._reached += len(lines)
+                messages: dict[int, Any] = dict(enumerate(lines, self.reached + 1))
+                self.reached += len(lines)
             else:
                 messages = self._messages(lines, objects, defaults)
             for receipt in self._send(producer, messages, defaults.topic, options):
-                self._stored += 1
+                self.stored += 1
                 yield receipt
-            self._flush()
-            self._advance()
+            self.flush()
+            self.advance()
 
     def _messages(
         self, lines: Sequence[Any], objects: bool, defaults: Defaults
@@ -286,23 +282,16 @@ class _ProduceRun:
         """The messages of lines by their numbers, up to the first that is none."""
         messages: dict[int, keelog.OutgoingMessage] = {}
         for line in lines:
-            number = self._reached + 1
+            number = self.reached + 1
             try:
                 messages[number] = message_of(line, number, objects, defaults)
             except _LeftOut as left_out:
-                self._left_out[left_out.what] += 1
+                self.left_out[str(left_out)] += 1
             except MqError as error:
-                self._error = error
+                self.error = error
                 break
-            self._reached = number
+            self.reached = number
         return messages
-
-    def _next(self) -> list[Any] | None:
-        try:
-            return next(self._batches, None)
-        except MqError as error:
-            self._error = error
-            return None
 
     def _send(
         self,
@@ -317,40 +306,37 @@ class _ProduceRun:
         try:
             return producer.send_many(topic, list(messages.values()), **options)
         except keelog.SendManyError as error:
-            self._failed = [numbers[failure.index] for failure in error.failed]
-            self._error = error.failed[0].error
+            self.failed = [numbers[failure.index] for failure in error.failed]
+            self.error = error.failed[0].error
             return error.succeeded
         except MqError as error:
-            self._failed = numbers
-            self._error = error
+            self.failed = numbers
+            self.error = error
             return []
 
-    def end(self, is_quiet: bool) -> int:
+    def end(self, is_quiet: bool, unit: str) -> int:
         """0; raises the error, as a partial success when something was stored before."""
-        for what, count in self._left_out.items():
+        for what, count in self.left_out.items():
             say(f"{counted(count, 'message')} left out: {what}")
-        if self._error is None:
-            if not self._stored and not self._left_out:
-                say(f"nothing sent: there was no {self._unit}")
+        if self.error is None:
+            if not self.stored and not self.left_out:
+                say(f"nothing sent: there was no {unit}")
             elif is_quiet:
-                took = duration_text(monotonic() - self._began)
-                say(f"{counted(self._stored, 'message')} stored in {took}")
+                took = duration_text(monotonic() - self.began)
+                say(f"{counted(self.stored, 'message')} stored in {took}")
             return OK
-        if self._stored:
-            hint = self._what_is_left()
-            if isinstance(self._error, keelog.OutcomeUnknownError) and self._error.unique_key:
-                hint = f"{self._error.hint}; if it is not there, {hint}"
-            where = f"message {self._failed[0]}: " if self._failed else ""
-            stored = counted(self._stored, "message")
-            reason = f"{stored} stored, then: {where}{self._error.reason}"
+        if self.stored:
+            # Those that failed among others, and all after them.
+            failed, after = few(self.failed), f"what comes after message {self.reached}"
+            again = f"message {failed} again, and {after}" if failed else f"{after} again"
+            hint = f"send {again}"
+            if isinstance(self.error, keelog.OutcomeUnknownError) and self.error.unique_key:
+                hint = f"{self.error.hint}; if it is not there, {hint}"
+            where = f"message {self.failed[0]}: " if self.failed else ""
+            stored = counted(self.stored, "message")
+            reason = f"{stored} stored, then: {where}{self.error.reason}"
             raise Partial(reason, hint)
-        raise self._error
-
-    def _what_is_left(self) -> str:
-        """The messages to send again: those that failed among others, and all after them."""
-        failed = few(self._failed)
-        after = f"what comes after message {self._reached}"
-        return f"send {f'message {failed} again, and {after}' if failed else f'{after} again'}"
+        raise self.error
 
 
 def given_batches(bodies: Sequence[str], files: Sequence[str], batch: int) -> Iterator[list[bytes]]:
@@ -423,10 +409,8 @@ def _options(defaults: Defaults) -> keelog.MessageOptions:
 
 
 def message_of(line: Any, number: int, objects: bool, defaults: Defaults) -> keelog.OutgoingMessage:
-    """The message of a line, or of a row of CSV or Parquet.
-
-    Raises IllegalMessage, naming the line, for a bad object.
-    """
+    """The message of a line, or of a row of CSV or Parquet. Raises IllegalMessage, naming the line,
+    for a bad object."""
     if not objects:
         keys = list(defaults.keys)
         if defaults.key_separator:
@@ -436,7 +420,11 @@ def message_of(line: Any, number: int, objects: bool, defaults: Defaults) -> kee
                 raise IllegalMessage(
                     f"line {number}: it has no {separator!r} after its key", "write KEY, SEP, body"
                 )
-            keys += [_text(key, number)] if key else []
+            try:
+                keys += [key.decode()] if key else []
+            except UnicodeDecodeError:
+                reason = f"line {number}: its key is not UTF-8"
+                raise IllegalMessage(reason, "keys are text") from None
         return keelog.OutgoingMessage(
             line,
             tags=defaults.tags,
@@ -457,13 +445,6 @@ def message_of(line: Any, number: int, objects: bool, defaults: Defaults) -> kee
         raise IllegalMessage(f"line {number}: {error}", hint) from None
     except MqError as error:
         raise IllegalMessage(f"line {number}: {error.reason}", error.hint) from None
-
-
-def _text(key: bytes, number: int) -> str:
-    try:
-        return key.decode()
-    except UnicodeDecodeError:
-        raise IllegalMessage(f"line {number}: its key is not UTF-8", "keys are text") from None
 
 
 class _UsualObject(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -520,7 +501,10 @@ def _from_object(fields: Any, defaults: Defaults) -> keelog.OutgoingMessage:
         # The node's own, or what no reader ever got: wherever it would go, it is not a message yet.
         if is_reserved_topic(said or topic):
             raise _LeftOut(f"of topic {said or topic}, which is the system's own")
-        if sys_flag & TRANSACTION_MASK in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
+        if sys_flag & codec.TRANSACTION_MASK in (
+            codec.TRANSACTION_PREPARED,
+            codec.TRANSACTION_ROLLBACK,
+        ):
             raise _LeftOut("parts of transactions that were not committed")
         properties = properties_to_send(properties, topic)
     properties = {**defaults.properties, **properties}
@@ -535,7 +519,7 @@ def _from_object(fields: Any, defaults: Defaults) -> keelog.OutgoingMessage:
         properties=properties,
         queue_id=_take(fields, "queue_id", int, defaults.queue_id),
         flag=_take(fields, "flag", int, 0),
-        sys_flag=sys_flag & SENDERS_BITS,
+        sys_flag=sys_flag & codec.SENDERS_BITS,
         born_timestamp=_take(fields, "born_timestamp", int),
         born_host=_take(fields, "born_host", str) or None,
         reconsume_times=_take(fields, "reconsume_times", int, 0),
@@ -580,22 +564,10 @@ def _properties(fields: Mapping[str, Any]) -> dict[str, str]:
     return dict(properties)
 
 
-def _pairs(pairs: tuple[str, ...]) -> dict[str, str]:
-    found = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not name or not equals or not value:
-            raise BadRequest(f"-p {pair!r} is no property", "write -p name=value")
-        found[name] = value
-    return found
-
-
 def csv_rows(batches: Iterable[list[bytes]], count_max: int) -> Iterator[list[Row]]:
     """The rows of a text whose lines come in batches, `count_max` together. A row is called for its
-    fields.
-
-    Raises IllegalMessage for a header with a column that no message has, and for broken CSV.
-    """
+    fields. Raises IllegalMessage for a header with a column that no message has, and for broken
+    CSV."""
     csv.field_size_limit(LINE_BYTES_MAX)
     # Bytes that are not UTF-8 become half surrogate pairs, which are refused with the row's number.
     lines = (line.decode(errors="surrogateescape") + "\n" for batch in batches for line in batch)
@@ -617,10 +589,8 @@ def csv_rows(batches: Iterable[list[bytes]], count_max: int) -> Iterator[list[Ro
 
 
 def object_of(row: dict[str, Any]) -> dict[str, Any]:
-    """The object of a row; an empty cell is an absent field, but for an empty body.
-
-    Raises ValueError for a row with other cells than the header, and for cells of a wrong kind.
-    """
+    """The object of a row; an empty cell is an absent field, but for an empty body. Raises
+    ValueError for a row with other cells than the header, and for cells of a wrong kind."""
     if None in row or None in row.values():
         raise ValueError("it has not as many cells as the header")
     fields: dict[str, Any] = {name: cell for name, cell in row.items() if cell}

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import keelog
@@ -18,7 +19,7 @@ from keelog.cli.messages.selectors import StartPoint
 from keelog.cli.output import say
 from keelog.cli.shapes import DamagedPlaces
 from keelog.client.subscription import BEHIND_ANY
-from keelog.progress import Advance
+from keelog.text import Advance
 from protocol.errors import BusyError, CorruptError, MqError, NotFound, TopicRemoved, UnknownTopic
 
 _CATCH_UP_S = 5.0
@@ -46,6 +47,7 @@ class ConsumeChoice(NamedTuple):
     last: StartPoint | None
 
 
+@dataclass(slots=True, eq=False)
 class BoundedReader:
     """Reads queues of a topic from the first place to the last.
 
@@ -53,32 +55,24 @@ class BoundedReader:
     queue, counts instead of the first place.
     """
 
-    def __init__(
-        self,
-        client: keelog.Client,
-        wanted: ConsumeChoice,
-        damage: DamagedPlaces | None = None,
-        starts: Mapping[int, int] | None = None,
-        is_merged: bool = False,
-    ) -> None:
-        self._client = client
-        self._wanted = wanted
-        self._damage = damage or DamagedPlaces()
-        self._starts = starts or {}
-        self._is_merged = is_merged
-        self._pull_bytes = _PULL_BYTES
-        self._generation: int | None = None
-        self.finished: dict[int, int] = {}
+    client: keelog.Client
+    wanted: ConsumeChoice
+    damage: DamagedPlaces = field(default_factory=DamagedPlaces)
+    starts: Mapping[int, int] = field(default_factory=dict)
+    is_merged: bool = False
+    finished: dict[int, int] = field(default_factory=dict)
+    _pull_bytes: int = _PULL_BYTES
+    _generation: int | None = None
 
     def read_to_end(
         self, advance: Advance = lambda _done, _total: None
     ) -> Iterator[keelog.Message]:
         """Without a last place to the end of the log as it is now. `advance` gets how many offsets
         are done, and how many there are."""
-        wanted = self._wanted
+        wanted = self.wanted
         to_the_end = wanted.last is None or wanted.last.kind != "offset"
-        is_short = to_the_end and not wait_until_dispatched(self._client)
-        found = queues_of(self._client, wanted)
+        is_short = to_the_end and not wait_until_dispatched(self.client)
+        found = queues_of(self.client, wanted)
         generation = found[0].generation if found else None
         spans = {queue.queue_id: self._span(queue) for queue in found}
         total = sum(map(len, spans.values()))
@@ -94,39 +88,37 @@ class BoundedReader:
 
     def read(self, spans: Mapping[int, range], generation: int | None) -> Iterator[keelog.Message]:
         """These offsets of each queue. Merged: in the order in which the messages were stored.
-
-        Raises TopicRemoved for a topic of an earlier generation.
-        """
+        Raises TopicRemoved for a topic of an earlier generation."""
         self._generation = generation
-        if self._is_merged:
+        if self.is_merged:
             share = _MERGED_BYTES // max(1, len(spans))
             self._pull_bytes = min(_PULL_BYTES, max(_MERGED_PULL_BYTES_LEAST, share))
         streams: Iterable[Iterator[keelog.Message]] = (
             self._read(queue_id, span) for queue_id, span in spans.items()
         )
-        if self._is_merged:
+        if self.is_merged:
             # The log has all messages in the order of their store times, which never run backwards.
             return heapq.merge(*streams, key=lambda message: message.physical_offset)
         return itertools.chain.from_iterable(streams)
 
     def _span(self, queue: keelog.QueueOffsets) -> range:
         """The wanted offsets of a queue; none when they end before they start."""
-        client, wanted = self._client, self._wanted
-        start = self._starts.get(queue.queue_id)
+        client, wanted = self.client, self.wanted
+        start = self.starts.get(queue.queue_id)
         if start is None:
-            start = offset_of(client, wanted, queue, wanted.first)
+            start = offset_of(client, wanted.topic, queue, wanted.first)
         end = queue.max_offset
         if wanted.last is not None:
-            end = min(end, offset_of(client, wanted, queue, wanted.last))
+            end = min(end, offset_of(client, wanted.topic, queue, wanted.last))
         return range(start, max(start, end))
 
     def _behind(self, spans: Mapping[int, range]) -> dict[int, range]:
         found = {}
         for queue_id, span in spans.items():
             try:
-                known = self._client.pull(self._wanted.topic, queue_id, BEHIND_ANY, max_messages=1)
+                known = self.client.pull(self.wanted.topic, queue_id, BEHIND_ANY, max_messages=1)
             except CorruptError as error:
-                self._damage.meet(error, self._name(queue_id))
+                self.damage.meet(error, self._name(queue_id))
                 continue
             found[queue_id] = range(span.stop, known.max_offset)
         return found
@@ -136,13 +128,13 @@ class BoundedReader:
         still = 0
         while offset < end:
             try:
-                result = self._client.pull(
-                    self._wanted.topic, queue_id, offset, tags=self._wanted.tags,
+                result = self.client.pull(
+                    self.wanted.topic, queue_id, offset, tags=self.wanted.tags,
                     max_messages=_PULL_MESSAGES, max_bytes=self._pull_bytes,
                     generation=self._generation,
                 )  # fmt: skip
             except CorruptError as error:
-                after = self._damage.meet(error, self._name(queue_id))
+                after = self.damage.meet(error, self._name(queue_id))
                 if after is None or after <= offset:
                     return
                 offset = after
@@ -159,15 +151,13 @@ class BoundedReader:
         self.finished[queue_id] = max(end, span.start)
 
     def _name(self, queue_id: int) -> str:
-        return f"queue {queue_id} of {self._wanted.topic}"
+        return f"queue {queue_id} of {self.wanted.topic}"
 
 
 def wait_until_dispatched(client: keelog.Client, roles: Collection[str] = ("queue",)) -> bool:
     """Waits, for some seconds at most, until the queues hold all that the log held at the call;
-    with the role `index` the index too.
-
-    Returns False when they do not by then, or when such a worker stopped before damage.
-    """
+    with the role `index` the index too. Returns False when they do not by then, or when such a
+    worker stopped before damage."""
     deadline = time.monotonic() + _CATCH_UP_S
     end = client.status().log.readable
     while time.monotonic() < deadline:
@@ -202,13 +192,13 @@ def starts_of(
     return {
         queue.queue_id: known.get(queue.queue_id, queue.min_offset)
         if known
-        else offset_of(client, wanted, queue, wanted.first)
+        else offset_of(client, wanted.topic, queue, wanted.first)
         for queue in queues_of(client, wanted)
     }
 
 
 def offset_of(
-    client: keelog.Client, wanted: ConsumeChoice, queue: keelog.QueueOffsets, place: StartPoint
+    client: keelog.Client, topic: str, queue: keelog.QueueOffsets, place: StartPoint
 ) -> int:
     """The offset in a queue that a place means, within the queue's bounds."""
     match place.kind:
@@ -223,7 +213,7 @@ def offset_of(
         case "from_end":
             offset = queue.max_offset - place.value
         case "time":
-            offset = client.seek(wanted.topic, queue.queue_id, place.value)
+            offset = client.seek(topic, queue.queue_id, place.value)
     return min(max(offset, queue.min_offset), queue.max_offset)
 
 
@@ -231,57 +221,50 @@ def offset_of(
 def watched(client: keelog.Client) -> Iterator[None]:
     """Meanwhile a thread asks the node now and then, and says when it goes away and is back."""
     ended = threading.Event()
-    threading.Thread(target=_watch, args=(client, ended), name="keelog-watch", daemon=True).start()
+
+    def watch() -> None:
+        was_there = True
+        while not ended.wait(_LOOK_S):
+            try:
+                is_there = bool(client.routes(timeout=_ASK_S).readers)
+            except BusyError:
+                is_there = False
+            except MqError:
+                return  # the client was closed
+            if is_there != was_there and not ended.is_set():
+                node = f"the node at {client.endpoint}"
+                say(f"{node} is back" if is_there else f"waiting for {node}: it does not answer")
+            was_there = is_there
+
+    threading.Thread(target=watch, name="keelog-watch", daemon=True).start()
     try:
         yield
     finally:
         ended.set()
 
 
-def _watch(client: keelog.Client, ended: threading.Event) -> None:
-    was_there = True
-    while not ended.wait(_LOOK_S):
-        try:
-            is_there = bool(client.routes(timeout=_ASK_S).readers)
-        except BusyError:
-            is_there = False
-        except MqError:
-            return  # the client was closed
-        if is_there != was_there and not ended.is_set():
-            node = f"the node at {client.endpoint}"
-            say(f"{node} is back" if is_there else f"waiting for {node}: it does not answer")
-        was_there = is_there
-
-
+@dataclass(slots=True, eq=False)
 class TopicPrinter:
     """Follows a topic. It goes on where it was when the node was away.
 
     `known` are the places of the cursor `cursor`, which begins there.
     """
 
-    def __init__(
-        self,
-        client: keelog.Client,
-        wanted: ConsumeChoice,
-        damage: DamagedPlaces,
-        known: Mapping[int, int],
-        cursor: str | None = None,
-    ) -> None:
-        self._client = client
-        self._wanted = wanted
-        self._damage = damage
-        self._known = known
-        self._cursor = cursor
-        self._was_missing = False
-        self.places: dict[int, int] | None = None
-        """Where it goes on in each queue; None before there is a topic."""
-        self.known_at: int | None = None
-        """A log offset at which the places were known; a topic removed later has others."""
+    client: keelog.Client
+    wanted: ConsumeChoice
+    damage: DamagedPlaces
+    known: Mapping[int, int]
+    cursor: str | None = None
+    places: dict[int, int] | None = None
+    """Where it goes on in each queue; None before there is a topic."""
+    known_at: int | None = None
+    """A log offset at which the places were known; a topic removed later has others."""
+    _was_missing: bool = False
 
     def messages(self, is_merged: bool) -> Generator[keelog.Message, None, None]:
         """All messages from the first place on; merged: by store time."""
         turn = self._merged if is_merged else self._tail
-        with watched(self._client):
+        with watched(self.client):
             while True:
                 try:
                     if self.places is None:
@@ -289,11 +272,11 @@ class TopicPrinter:
                     yield from turn(self.places)
                 except UnknownTopic:
                     if not self._was_missing:
-                        say(f"there is no topic {self._wanted.topic} yet: waiting for it")
+                        say(f"there is no topic {self.wanted.topic} yet: waiting for it")
                     self._begin_anew()
                     time.sleep(_AGAIN_S)
                 except TopicRemoved:
-                    topic = self._wanted.topic
+                    topic = self.wanted.topic
                     say(f"topic {topic} was removed: what is there now is read from its start")
                     self._begin_anew()
                 except BusyError:
@@ -301,7 +284,7 @@ class TopicPrinter:
 
     def _begin_anew(self) -> None:
         """A topic that is removed and made again is read from its start."""
-        self._was_missing, self.places, self._known = True, None, {}
+        self._was_missing, self.places, self.known = True, None, {}
 
     def _note(self, found: list[keelog.QueueOffsets]) -> None:
         """Takes in of which generation the topic is. Raises TopicRemoved for a later one."""
@@ -309,30 +292,28 @@ class TopicPrinter:
         if self.places is None:
             self.known_at = now
         elif now is not None and self.known_at is not None and self.known_at < now:
-            raise TopicRemoved(f"topic {self._wanted.topic} was removed", generation=now)
+            raise TopicRemoved(f"topic {self.wanted.topic} was removed", generation=now)
 
     def _starts(self) -> dict[int, int]:
-        found = queues_of(self._client, self._wanted)
+        found = queues_of(self.client, self.wanted)
         self._note(found)
-        if self._was_missing and self._wanted.first.kind != "time":
+        if self._was_missing and self.wanted.first.kind != "time":
             # There was no topic when this began: all of it is new.
             return {queue.queue_id: queue.min_offset for queue in found}
-        return starts_of(self._client, self._wanted, self._known)
+        return starts_of(self.client, self.wanted, self.known)
 
     def _tail(self, places: dict[int, int]) -> Iterator[keelog.Message]:
-        wanted = self._wanted
-        for message in self._client.tail(
+        wanted, topic = self.wanted, f"topic {self.wanted.topic}"
+        for message in self.client.tail(
             wanted.topic, places, queues=wanted.queues or None, tags=wanted.tags,
-            cursor=self._cursor, on_damage=self._meet, generation=self.known_at,
+            cursor=self.cursor, on_damage=lambda error: self.damage.meet(error, topic),
+            generation=self.known_at,
         ):  # fmt: skip
             yield message
             if message.queue_offset < places.get(message.queue_id, 0):
                 places.update(dict.fromkeys(places, 0))  # the topic was made anew
             places[message.queue_id] = message.queue_offset + 1
             self.known_at = message.physical_offset
-
-    def _meet(self, error: keelog.MessageDamaged) -> None:
-        self._damage.meet(error, f"topic {self._wanted.topic}")
 
     def _merged(self, places: dict[int, int]) -> Iterator[keelog.Message]:
         """In each turn a message is printed when all queues were read up to a later look.
@@ -343,7 +324,7 @@ class TopicPrinter:
         goal = self._ends(places)
         while True:
             limit = self._ends(places)
-            reader = BoundedReader(self._client, self._wanted, self._damage, is_merged=True)
+            reader = BoundedReader(self.client, self.wanted, self.damage, is_merged=True)
             spans = {queue: range(places[queue], end) for queue, end in limit.items()}
             left = sum(places[queue] < goal.get(queue, 0) for queue in limit)
             for message in reader.read(spans, self.known_at) if left else ():
@@ -359,7 +340,7 @@ class TopicPrinter:
             goal = limit
 
     def _ends(self, places: dict[int, int]) -> dict[int, int]:
-        found = queues_of(self._client, self._wanted)
+        found = queues_of(self.client, self.wanted)
         self._note(found)
         for queue in found:
             places.setdefault(queue.queue_id, queue.min_offset)

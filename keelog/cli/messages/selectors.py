@@ -40,9 +40,7 @@ class StartPoint:
 
 def parse_time(text: str, now: datetime, is_ahead: bool = False) -> int:
     """A time in ms since 1970; `15m` without a sign is before now, or with `is_ahead` after it.
-
-    Raises BadParameter for anything that is none.
-    """
+    Raises BadParameter for anything that is none."""
     said = text.removeprefix("@")
     span = _SPAN.fullmatch(said)
     try:

@@ -6,21 +6,20 @@ over. `keelog bench compare` shows two results, figure by figure.
 
 import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from keelog.cli.failures import OK, Partial, doing, ending_in_order
+from keelog.cli.failures import Partial, doing, ending_in_order
 from keelog.cli.options import CliGroup, options, output_options, settings_options
 from keelog.cli.output import Output
 from protocol.errors import BadRequest, MqError
 from protocol.human_text import bytes_of, count_of, seconds_of, share_of
 
 if TYPE_CHECKING:
-    from keelog.bench.results import Result, RunLimits
+    from keelog.bench.results import Result
     from keelog.bench.workload import Workload
 
 
@@ -141,14 +140,14 @@ def bench() -> None:
 @bench.command("send")
 @sending_options
 @load_options
-def send(**options: Any) -> int:
+def send(**options: Any) -> None:
     """Sends messages: by default 64 producers, one at a time, 128 bytes each.
 
     Example: keelog bench send --callers batches --batch 100 --html send.html
 
     Example: keelog bench send --rate 5K --max-p99 5ms
     """
-    return run_load("send", options)
+    run_load("send", options)
 
 
 @bench.command("consume")
@@ -158,19 +157,19 @@ def send(**options: Any) -> int:
     "--as", "read_as", type=click.Choice(("objects", "raw")), help="What is made of each."
 )
 @load_options
-def consume(**options: Any) -> int:
+def consume(**options: Any) -> None:
     """Stores messages, then reads them from end to end, again and again; with --count, once.
 
     Example: keelog bench consume --count 5M --as raw
     """
-    return run_load("consume", options)
+    run_load("consume", options)
 
 
 @bench.command("e2e")
 @sending_options
 @reading_options
 @load_options
-def e2e(**options: Any) -> int:
+def e2e(**options: Any) -> None:
     """From the send to a consumer that waits in long pulls: 1,000 a second by default.
 
     Producers and consumers are processes of their own; bodies carry the time of the send.
@@ -179,7 +178,7 @@ def e2e(**options: Any) -> int:
     """
     options["rate"] = options["rate"] or "1000"
     options["producers"] = options["producers"] or options["processes"] or 1
-    return run_load("e2e", options)
+    run_load("e2e", options)
 
 
 @bench.command("mixed")
@@ -194,7 +193,7 @@ def e2e(**options: Any) -> int:
 @sending_options
 @reading_options
 @load_options
-def mixed(**options: Any) -> int:
+def mixed(**options: Any) -> None:
     """Producers, consumers, look-ups and kills at once; afterwards every message is checked.
 
     Consumers check that nothing is lost, twice or out of order. Then each acknowledged message is
@@ -206,7 +205,7 @@ def mixed(**options: Any) -> int:
     """
     if options["rate"] is None and options["percent_of_full"] is None:
         options["percent_of_full"] = 70.0
-    return run_load("mixed", {**options, "callers": "inflight"})
+    run_load("mixed", {**options, "callers": "inflight"})
 
 
 @bench.command("store")
@@ -218,7 +217,7 @@ def mixed(**options: Any) -> int:
 @_folder("Where the stores are made and removed: a folder of the disk that is meant.")
 @settings_options
 @output_and_limit_options
-def store(**options: Any) -> int:
+def store(**options: Any) -> None:
     """The store in this process, without sockets: single puts, batches, a walk of the log.
 
     Puts go the writer's own way: encode, check, stamp, write. --min-rate and --max-p99 hold for
@@ -226,7 +225,7 @@ def store(**options: Any) -> int:
 
     Example: keelog bench store --body 128 --duration 5s
     """
-    return run_load("store", options)
+    run_load("store", options)
 
 
 @bench.command("compare")
@@ -237,7 +236,7 @@ def store(**options: Any) -> int:
     help="As 10%: exit code 7 when rate, p50, p99 or CPU got worse by more.",
 )  # fmt: skip
 @output_options
-def compare(before: Path, after: Path, max_regression: str | None, output: Output) -> int:
+def compare(before: Path, after: Path, max_regression: str | None, output: Output) -> None:
     """Compares two results of --json: ratio and verdict for each figure.
 
     Ratios within 5 % are called the same: two runs of one program differ by as much.
@@ -258,7 +257,6 @@ def compare(before: Path, after: Path, max_regression: str | None, output: Outpu
     worse = [] if share is None else regressions(found, first.main, share)
     if worse:
         raise Partial("; ".join(worse), "keelog bench compare  without --max-regression")
-    return OK
 
 
 def _read_result(path: Path) -> "Result":
@@ -272,29 +270,29 @@ def _read_result(path: Path) -> "Result":
         ) from None
 
 
-def run_load(kind: str, options: Options) -> int:
-    """The whole command. Raises Partial for a broken limit, SomethingLost for a lost message."""
+def run_load(kind: str, options: Options) -> None:
+    """The whole command. Raises Partial for a broken limit, MqError for a lost message."""
     # Imported here: numpy and sockets, which `--help` does without.
     from keelog.bench.report import listening
 
     with doing(f"cannot run keelog bench {kind}"):
-        load, limits = workload_of(kind, options), limits_of(options)
+        load, limits = workload_of(kind, options), _values(options)
         if options["html_file"] is not None:
             from keelog.bench.report import check_pictures
 
             check_pictures()
+        from keelog.bench.results import broken_limits
         from keelog.bench.running import run
 
         with ending_in_order(), listening() as listener:
             result = run(load, listener)
-        result.limits_broken = limits.broken_by(result)
+        result.limits_broken = broken_limits(result, limits)
         _write(result, options)
     with doing(f"keelog bench {kind} found what must not be"):
         if result.faults:
-            raise SomethingLost("; ".join(result.faults[:5]), "verify the store of --dir")
+            raise MqError("; ".join(result.faults[:5]), "verify the store of --dir")
         if result.limits_broken:
             raise Partial("; ".join(result.limits_broken), "the same command without the limit")
-    return OK
 
 
 def workload_of(kind: Any, said: Options) -> "Workload":
@@ -304,15 +302,6 @@ def workload_of(kind: Any, said: Options) -> "Workload":
     values = _values(said)
     known = {name: values[name] for name in Workload.__dataclass_fields__ if name in values}
     return Workload(kind=kind, settings=said.get("pairs", ()), **known)
-
-
-def limits_of(said: Options) -> "RunLimits":
-    """The limits of a command's options."""
-    from keelog.bench.results import RunLimits
-
-    values = _values(said)
-    limits = ("max_p50", "max_p99", "max_p999", "min_rate", "max_cpu")
-    return RunLimits(*map(values.get, limits))
 
 
 def _values(said: Options) -> Options:
@@ -328,42 +317,30 @@ def _values(said: Options) -> Options:
     return found
 
 
-class SomethingLost(MqError):
-    """Messages were lost, or came twice or in another order."""
-
-
 def _write(result: "Result", options: Options) -> None:
     files = {name: options[f"{name}_file"] for name in ("json", "csv", "html")}
     if STDOUT not in files.values():
         _show(result)
-    if files["json"] is not None:
-        _put(files["json"], json.dumps(result.as_dict(), indent=2) + "\n")
-    if files["csv"] is not None:
-        _put_csv(files["csv"], result)
-    if files["html"] is not None:
-        from keelog.bench.report import html_page
-
-        _put(files["html"], html_page(result))
-
-
-def _put(file: Path, text: str) -> None:
-    if file == STDOUT:
-        sys.stdout.write(text)
-    else:
-        file.write_text(text, encoding="utf-8")
-
-
-def _put_csv(file: Path, result: "Result") -> None:
-    rows = [
+    _put(files["json"], lambda out: out.text(json.dumps(result.as_dict(), indent=2) + "\n"))
+    rows = (
         {"stream": name, **{field: getattr(second, field) for field in second.__slots__}}
         for name, stream in result.streams.items()
         for second in stream.seconds
-    ]
+    )
+    _put(files["csv"], lambda out: out.rows(rows))
+    if files["html"] is not None:
+        from keelog.bench.report import html_page
+
+        page = html_page(result).encode()
+        _put(files["html"], lambda out: out.raw(page))
+
+
+def _put(file: Path | None, write: Callable[[Output], object]) -> None:
     if file == STDOUT:
-        Output("csv").rows(rows)
-    else:
+        write(Output("csv"))
+    elif file is not None:
         with file.open("wb") as stream:
-            Output("csv", stream).rows(rows)
+            write(Output("csv", stream))
 
 
 def _show(result: "Result") -> None:

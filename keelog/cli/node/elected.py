@@ -26,9 +26,7 @@ _NOTIFY_EVERY_S = 1.0
 
 def serve_elected(options: Options) -> int:
     """Runs a node in the role that the controllers of `options.broker` give it, until SIGTERM.
-
-    Raises BadRequest for options that do not go with that, and all that `keep` raises.
-    """
+    Raises BadRequest for options that do not go with that, and all that `keep` raises."""
     names = (pair.partition("=")[0].strip().rpartition(".")[2] for pair in options.pairs)
     given = {snake_case(name) for name in names}
     usual = [f"store.{name}={value}" for name, value in USUAL.items() if name not in given]
@@ -66,7 +64,6 @@ def serve_elected(options: Options) -> int:
 
 
 def _check(options: Options, settings: Settings) -> None:
-    """Raises BadRequest."""
     remoting = parse_remoting(options.serve.remoting)
     given_id = "leave it out: the controllers give the id"
     for is_wrong, what, hint in (

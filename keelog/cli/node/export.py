@@ -9,24 +9,18 @@ from typing import Any
 import click
 
 import keelog
-from keelog.cli.completion import complete_topics
+from keelog.cli import shapes
+from keelog.cli.contexts import complete_topics
 from keelog.cli.failures import doing
 from keelog.cli.messages.reading import BoundedReader, ConsumeChoice
 from keelog.cli.messages.selectors import StartPoint, time
 from keelog.cli.options import command, node_option, output_options, progress_option
 from keelog.cli.output import Output, flat, say
-from keelog.cli.shapes import (
-    DAMAGED_SHOWN_MAX,
-    MESSAGE_COLUMNS,
-    Bodies,
-    DamagedPlaces,
-    on_damage_option,
-)
-from keelog.cli.store.options import exit_code, export_of, export_parquet, shown, summary
+from keelog.cli.store.options import export_of, export_parquet, show_export
 from keelog.pipeline.errors import CorruptRecord, log
 from keelog.pipeline.options import ExportOptions
-from keelog.progress import CommandProgress
 from keelog.sqlite_export import SqliteResult, sqlite_file, whole_file
+from keelog.text import CommandProgress
 from protocol.errors import BadRequest, BodyUnreadable
 from protocol.record.codec import Record
 
@@ -42,7 +36,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--tags", metavar="'A || B'", help="Only messages with one of these tags.")
 @click.option("--from", "from_ms", type=time, metavar="TIME", help="Stored from it on.")
 @click.option("--to", "to_ms", type=time, metavar="TIME", help="Stored before it.")
-@on_damage_option
+@shapes.on_damage_option
 @node_option
 @progress_option
 @output_options
@@ -91,83 +85,76 @@ def export(
             client.offsets(topic)  # raises UnknownTopic before anything is written
         if parquet is not None:
             return _to_parquet(node, parquet, asked, output, progress)
-        run = _NodeRecords(client, topics, asked, progress)
+        damage = shapes.DamagedPlaces(fails=asked.on_corrupt == "fail")
+        records = _records(client, topics, asked, damage, progress)
         if sqlite is not None:
-            return _to_sqlite(run, sqlite, options["overwrite"], output, progress)
+            return _to_sqlite(records, damage, sqlite, options["overwrite"], output)
         assert csv_file is not None
-        return _to_csv(run, csv_file, options["overwrite"], output, progress)
+        return _to_csv(records, damage, csv_file, options["overwrite"], output)
 
 
-class _NodeRecords:
-    """The messages of one run, and the damage on their way."""
-
-    def __init__(
-        self,
-        client: keelog.Client,
-        topics: tuple[str, ...],
-        asked: ExportOptions,
-        progress: CommandProgress,
-    ) -> None:
-        self._client = client
-        self._topics = topics
-        self._asked = asked
-        self._progress = progress
-        self.damage = DamagedPlaces(fails=asked.on_corrupt == "fail")
-
-    def records(self) -> Iterator[Record]:
-        """Topic after topic, each in the order of the log, up to its end as it is now."""
-        asked = self._asked
-        first = StartPoint("start") if asked.from_ms is None else StartPoint("time", asked.from_ms)
-        last = None if asked.to_ms is None else StartPoint("time", asked.to_ms)
-        for topic in self._topics:
-            wanted = ConsumeChoice(topic, (), asked.tags, first, last)
-            reader = BoundedReader(self._client, wanted, self.damage, is_merged=True)
-            meter = self._progress.meter(f"{topic}: exported", "messages")
-            for message in reader.read_to_end(meter):
-                yield message.record
-
-    def plain(self, record: Record) -> bytes | None:
-        """The plain body; None for one that cannot be unpacked, which is damage."""
-        try:
-            return record.body
-        except BodyUnreadable as error:
-            self.damage.leave_out(error)
-            return None
+def _records(
+    client: keelog.Client,
+    topics: tuple[str, ...],
+    asked: ExportOptions,
+    damage: shapes.DamagedPlaces,
+    progress: CommandProgress,
+) -> Iterator[Record]:
+    """Topic after topic, each in the order of the log, up to its end as it is now."""
+    first = StartPoint("start") if asked.from_ms is None else StartPoint("time", asked.from_ms)
+    last = None if asked.to_ms is None else StartPoint("time", asked.to_ms)
+    for topic in topics:
+        wanted = ConsumeChoice(topic, (), asked.tags, first, last)
+        reader = BoundedReader(client, wanted, damage, is_merged=True)
+        for message in reader.read_to_end(progress.meter(f"{topic}: exported", "messages")):
+            yield message.record
+    progress.clear()
 
 
 def _to_sqlite(
-    run: _NodeRecords, out: Path, overwrite: bool, output: Output, progress: CommandProgress
+    records: Iterator[Record],
+    damage: shapes.DamagedPlaces,
+    out: Path,
+    overwrite: bool,
+    output: Output,
 ) -> int:
-    with sqlite_file(out, overwrite, run.plain) as tables:
-        tables.add(run.records())
-    progress.clear()
-    result = SqliteResult(str(out), tables.rows, tables.keys, len(run.damage.places))
+    def plain(record: Record) -> bytes | None:
+        try:
+            return record.body
+        except BodyUnreadable as error:
+            damage.pass_over(error, "its body is left out")
+            return None
+
+    with sqlite_file(out, overwrite, plain) as tables:
+        tables.add(records)
+    result = SqliteResult(str(out), tables.rows, tables.keys, len(damage.places))
     line = f"{result.rows} messages and {result.keys} keys in {out}"
     output.document(result._asdict(), title=line)
-    return run.damage.end()
+    return damage.end()
 
 
 def _to_csv(
-    run: _NodeRecords, out: Path, overwrite: bool, output: Output, progress: CommandProgress
+    records: Iterator[Record],
+    damage: shapes.DamagedPlaces,
+    out: Path,
+    overwrite: bool,
+    output: Output,
 ) -> int:
-    rows = 0
-    bodies = Bodies(fails=run.damage.fails)
+    rows, bodies = 0, shapes.Bodies(fails=damage.fails)
     with (
         whole_file(out, overwrite) as partial,
         partial.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file,
     ):
         # Not as on a terminal: control characters stay what they are.
         writer = csv.writer(file)
-        writer.writerow(MESSAGE_COLUMNS)
-        for record in run.records():
-            shape = bodies.shape(record)
-            writer.writerow([flat(shape.get(name)) for name in MESSAGE_COLUMNS])
+        writer.writerow(shapes.MESSAGE_COLUMNS)
+        for shape in map(bodies.shape, records):
+            writer.writerow([flat(shape.get(name)) for name in shapes.MESSAGE_COLUMNS])
             rows += 1
-    progress.clear()
-    damaged = len(run.damage.places) + bodies.unreadable
+    damaged = len(damage.places) + bodies.unreadable
     result = {"out": str(out), "rows": rows, "damaged": damaged}
     output.document(result, title=f"{rows} messages in {out}")
-    return run.damage.end() or bodies.end()
+    return damage.end() or bodies.end()
 
 
 def _to_parquet(
@@ -182,10 +169,10 @@ def _to_parquet(
     finally:
         log.removeHandler(damage)
     progress.clear()
-    output.document(shown(result), title=summary(result))
-    if damage.count > DAMAGED_SHOWN_MAX:
+    code = show_export(result, output)
+    if damage.count > shapes.DAMAGED_SHOWN_MAX:
         say(f"{damage.count} damaged")
-    return exit_code(result)
+    return code
 
 
 class _DamageLines(logging.Handler):
@@ -197,5 +184,5 @@ class _DamageLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.count += 1
-        if self.count <= DAMAGED_SHOWN_MAX:
+        if self.count <= shapes.DAMAGED_SHOWN_MAX:
             say(record.getMessage())

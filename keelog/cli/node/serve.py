@@ -1,15 +1,17 @@
 """`keelog serve`: a node in the foreground."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
 import click
 
+import keelog
 from keelog.cli import settings
 from keelog.cli.failures import doing
-from keelog.cli.options import command, settings_given_options, version
+from keelog.cli.options import command, settings_given_options
+from keelog.cli.options import options as several
 from node.supervisor.options import BrokerSettings, NetworkSettings, Options, ServeSettings
 from protocol.errors import BadRequest
 
@@ -46,38 +48,31 @@ _OPTIONS: dict[str, tuple[str, "Field[Any]"]] = {
 """Settings that are options too, and their tables; by their names as parameters."""
 
 
-def serve_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Adds an option for each of _OPTIONS; None where it is not given."""
-    for name, (_, field) in reversed(_OPTIONS.items()):
-        text = settings.plain_meaning(field)
-        shown = f"  [default: {field.default}]" if field.default != "" else ""
-        function = click.option(
-            _option(name),
-            name,
-            type=type(field.default),
-            metavar=_METAVARS.get(name, "N"),
-            help=f"{text[0].upper()}{text[1:]}.{shown}",
-        )(function)
-    return function
-
-
 def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _by_options(said: Mapping[str, Any]) -> Iterator[settings.Given]:
-    """What options say, as settings that are given last."""
-    for name, value in said.items():
-        table, field = _OPTIONS[name]
-        yield settings.Given(f"{table}.{field.name}={value}", "option", _option(name))
+serve_options = several(
+    *(
+        click.option(
+            _option(name),
+            name,
+            type=type(field.default),
+            metavar=_METAVARS.get(name, "N"),
+            help=f"{(text := settings.plain_meaning(field))[0].upper()}{text[1:]}."
+            + (f"  [default: {field.default}]" if field.default != "" else ""),
+        )
+        for name, (_, field) in _OPTIONS.items()
+    )
+)
+"""An option for each of _OPTIONS; None where it is not given."""
 
 
-def origins(given: Sequence[settings.Given]) -> list[dict[str, str]]:
+def _origins(given: Sequence[settings.Given]) -> list[dict[str, str]]:
     """The origin of each setting, for the node's status; the last of a name wins."""
-    said = {f"{one.table}.{one.name}": (one.origin, one.where) for one in given}
+    said = {f"{one.table}.{one.name}": one for one in given}
     return [
-        {"setting": name, "origin": origin, "where": where}
-        for name, (origin, where) in said.items()
+        {"setting": name, "origin": one.origin, "where": one.where} for name, one in said.items()
     ]
 
 
@@ -124,7 +119,10 @@ def serve(
         if follow is not None:
             given = (*given, settings.Given(f"follow={follow}", "option", "--follow"))
         said = {name: value for name, value in options.items() if value is not None}
-        given = (*given, *_by_options(said))
+        for name, value in said.items():
+            table, field = _OPTIONS[name]
+            pair = f"{table}.{field.name}={value}"
+            given = (*given, settings.Given(pair, "option", _option(name)))
         tables = {table: settings.settings_of(table, given) for table in settings.OF_NODE}
         asked: ServeSettings = tables[settings.SERVE]
         for name, value in said.items():
@@ -140,12 +138,11 @@ def serve(
             broker=tables[settings.BROKER],
             # Files and variables may speak of more than a store.
             pairs=tuple(one.pair for one in given if one.table == settings.STORE),
-            origins=origins(given),
+            origins=_origins(given),
             limits=RestartLimits(
-                crashes_max=asked.restart_limit,
-                silence_s_max=tables[settings.NODE].silence_limit_s,
+                crashes_max=asked.restart_limit, silence_s_max=tables[settings.NODE].silence_limit_s
             ),
-            version=version(),
+            version=keelog.__version__,
             while_pid=while_pid,
         )
         if node.broker.controller_addr:  # below a keeper, where controllers elect the master

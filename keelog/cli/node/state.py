@@ -5,8 +5,7 @@
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import click
 
 import keelog
 from keelog.cli.failures import OK, UNREACHABLE, doing, report
-from keelog.cli.options import command, node_option, output_options
+from keelog.cli.options import command, node_option, node_options, output_options
 from keelog.cli.output import Output
 from keelog.text import counted, disk_text, duration_text, size_text, time_text
 from protocol.errors import MqError, NotConnected
@@ -74,9 +73,8 @@ def _ask_health(node: str) -> dict[str, Any]:
 
 
 @command("status")
-@node_option
-@output_options
-def status(node: str, output: Output) -> int:
+@node_options
+def status(node: str, output: Output) -> None:
     """Shows the processes with their offsets and lag, the log and the disk.
 
     The writer's offset is the end of the log, its lag what is not flushed yet; the others'
@@ -88,7 +86,6 @@ def status(node: str, output: Output) -> int:
     """
     with doing(f"cannot ask the node at {node} for its status"), keelog.connect(node) as client:
         show_status(client, output)
-    return OK
 
 
 def show_status(client: keelog.Client, output: Output) -> None:
@@ -99,42 +96,34 @@ def show_status(client: keelog.Client, output: Output) -> None:
         {name: value for name, value in row.items() if name != "buckets"}
         for row in answer.get("operations", ())
     ]
-    output.document(answer, table=_table(answer["processes"], output.wide), title=_title(answer))
+    title = "".join(f"{line}\n" for line in _lines(answer))
+    output.document(answer, table=_table(answer["processes"], output.wide), title=title)
 
 
-def _title(answer: dict[str, Any]) -> str:
+def _lines(answer: dict[str, Any]) -> Iterator[str]:
+    """The status in lines above the table; an older node may not have all parts."""
     log, mode, kernel = answer["log"], answer["mode"], answer["kernel"]
-    ready = "ready" if answer["ready"] else "not ready"
-    found = [f"{answer['store']}: {ready}, epoch {log['epoch']}"]
+    parts = {name: found for name, found in answer.items() if found}
+    yield f"{answer['store']}: {'ready' if answer['ready'] else 'not ready'}, epoch {log['epoch']}"
     if mode not in ("normal", "replica"):
-        found.append(f"{mode}: appends are refused, reads go on. {answer['cause']}")
-    found += _lines_of(answer, {"elected": _elected_lines, "following": following_lines})
+        yield f"{mode}: appends are refused, reads go on. {answer['cause']}"
+    for name, lines in (("elected", _elected_lines), ("following", following_lines)):
+        yield from lines(parts[name]) if name in parts else ()
     if ": " in kernel:
-        found.append(f"kernel: {kernel}")
-    found += [
+        yield f"kernel: {kernel}"
+    yield (
         f"log: min {log['min']}, appended {log['appended']}, committed {log['committed']}, "
-        f"flushed {log['flushed']}, readable {log['readable']}",
-        f"disk: {disk_text(answer['disk'])}",
-    ]
-    found += _lines_of(
-        answer,
-        {
-            "retention": _retention_lines,
-            "groups": _group_lines,
-            "timers": _timer_lines,
-            "followers": _follower_lines,
-            "transactions": _transaction_lines,
-            "damage": partial(_damage_lines, answer["store"]),
-        },
+        f"flushed {log['flushed']}, readable {log['readable']}"
     )
-    return "".join(f"{line}\n" for line in found)
-
-
-def _lines_of(
-    answer: dict[str, Any], parts: dict[str, Callable[[dict[str, Any]], Iterator[str]]]
-) -> list[str]:
-    """What is to be said of parts of the status; an older node may not have them."""
-    return [line for name, say in parts.items() if answer.get(name) for line in say(answer[name])]
+    yield f"disk: {disk_text(answer['disk'])}"
+    for name, lines in (("retention", _retention_lines), ("groups", _group_lines)):
+        yield from lines(parts[name]) if name in parts else ()
+    if pending := parts.get("timers", {}).get("pending"):
+        yield f"timers: {counted(pending, 'message')} to be delivered"
+    yield from _follower_lines(parts["followers"]) if "followers" in parts else ()
+    if opened := parts.get("transactions", {}).get("open"):
+        yield f"transactions: {opened} are open for long"
+    yield from _damage_lines(answer["store"], parts["damage"]) if "damage" in parts else ()
 
 
 def _elected_lines(found: dict[str, Any]) -> Iterator[str]:
@@ -204,11 +193,6 @@ def _group_lines(found: dict[str, Any]) -> Iterator[str]:
         yield "groups: all of them with keelog group ls"
 
 
-def _timer_lines(found: dict[str, Any]) -> Iterator[str]:
-    if found["pending"]:
-        yield f"timers: {counted(found['pending'], 'message')} to be delivered"
-
-
 def _follower_lines(found: dict[str, Any]) -> Iterator[str]:
     for row in found["followers"]:
         yield (
@@ -218,11 +202,6 @@ def _follower_lines(found: dict[str, Any]) -> Iterator[str]:
         )
     for end in found["ended"][:_ENDED_SHOWN]:
         yield f"follower {end['address']} is gone since {time_text(end['at_ms'])}: {end['reason']}"
-
-
-def _transaction_lines(found: dict[str, Any]) -> Iterator[str]:
-    if found["open"]:
-        yield f"transactions: {found['open']} are open for long"
 
 
 def _damage_lines(store: str, damage: dict[str, Any]) -> Iterator[str]:
@@ -279,9 +258,8 @@ def _table(processes: Iterable[dict[str, Any]], wide: bool) -> list[dict[str, An
     help="What the node wrote to stderr: its last 1000 lines go in, credentials blacked out. Not"
     " needed where stderr is a file: the node knows it.",
 )
-@node_option
-@output_options
-def diag(store: Path | None, out: Path, log_file: Path | None, node: str, output: Output) -> int:
+@node_options
+def diag(store: Path | None, out: Path, log_file: Path | None, node: str, output: Output) -> None:
     """Gathers versions, settings, status, metrics, the files' names and sizes, and the machine.
 
     No message goes in, nor its key, tag or properties, and no credential; topics go in. Name the
@@ -305,4 +283,3 @@ def diag(store: Path | None, out: Path, log_file: Path | None, node: str, output
     rows = [{"file": name, "bytes": len(data)} for name, data in bundle.files.items()]
     problems = "".join(f"\nmissing: {problem}" for problem in bundle.problems)
     output.document(document, table=rows, title=f"{out}{problems}\n")
-    return OK

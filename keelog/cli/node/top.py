@@ -18,16 +18,18 @@ from typing import Any
 import click
 
 import keelog
-from keelog.cli.failures import OK, doing
-from keelog.cli.options import command, node_option, output_options
+from keelog.cli.failures import doing
+from keelog.cli.options import command, node_option, one_of, output_options
 from keelog.cli.output import Output, cut
 from keelog.text import aligned, disk_text, duration_text, size_text, widths_of
 from node.runtime.stats import SUM, Histogram
-from node.supervisor.operations import quantiles
+from node.supervisor.status import quantiles
 from protocol.errors import MqError
 from protocol.human_text import one_line
 
 Fields = dict[str, Any]
+Columns = Mapping[str, Callable[[Fields], str]]
+"""Of a table: the text of each in a row."""
 
 SORTS: Mapping[str, Callable[[Fields], Any]] = {
     "process": lambda _row: 0,
@@ -58,15 +60,9 @@ GROUPS_SHOWN_MAX = 10
     metavar="SECONDS",
     help="From one look to the next.",
 )
-@click.option(
-    "--sort",
-    type=click.Choice(list(SORTS)),
-    default=next(iter(SORTS)),
-    show_default=True,
-    help="What the processes are sorted by.",
-)
+@one_of("--sort", list(SORTS), "What the processes are sorted by.")
 @output_options
-def top(node: str, once: bool, interval: float, sort: str, output: Output) -> int:
+def top(node: str, once: bool, interval: float, sort: str, output: Output) -> None:
     """Shows what a node does: messages and bytes a second, times of requests, lag, processes.
 
     On a terminal one screen, on which s sorts by the next column and q ends; elsewhere the same
@@ -86,7 +82,7 @@ def top(node: str, once: bool, interval: float, sort: str, output: Output) -> in
         is_live = output.is_terminal and output.format == "table" and not once
         if is_live and os.environ.get("TERM") != "dumb":
             Screen(partial(look, SCREEN_WAITS_S), node, interval, sort).run()
-            return OK
+            return
         for shown in _looks(look, interval, sort):
             if output.format == "table":
                 output.text("\n".join([*lines(shown, sort), "", ""]))
@@ -95,7 +91,6 @@ def top(node: str, once: bool, interval: float, sort: str, output: Output) -> in
                 output.document(shown, table=_rows(shown))
             if once:
                 break
-    return OK
 
 
 def _looks(look: Callable[[], Fields], interval: float, sort: str) -> Iterator[Fields]:
@@ -283,10 +278,10 @@ def lines(shown: Fields, sort: str, hint: str = "") -> list[str]:
         "",
     ]
     if shown["operations"]:
-        found += [*_table(_operation_rows(shown["operations"])), ""]
+        found += [*_table(_OPERATION, shown["operations"]), ""]
     if rows := shown.get("groups", {}).get("rows"):  # an older node has none
-        found += [*_table(_group_rows(rows)), ""]
-    found += [*_table(_process_rows(shown["processes"])), f"sorted by {sort}{hint}"]
+        found += [*_table(_GROUP, rows[:GROUPS_SHOWN_MAX]), ""]
+    found += [*_table(_PROCESS, shown["processes"]), f"sorted by {sort}{hint}"]
     return [one_line(line) for line in found]
 
 
@@ -298,57 +293,39 @@ def fitted(found: Sequence[str], columns: int, rows: int) -> list[str]:
     return [*shown[: rows - 1], f"… {len(shown) - rows + 1} more lines"]
 
 
-def _operation_rows(operations: Iterable[Fields]) -> list[list[str]]:
-    head = ["operation", "per s", "failed", "p50 ms", "p99 ms"]
-    return [head] + [
-        [
-            row["op"],
-            f"{row['per_s']:,.0f}",
-            f"{row['failed_per_s']:,.0f}",
-            _time(row["p50_ms"]),
-            _time(row["p99_ms"]),
-        ]
-        for row in operations
-    ]
-
-
-def _process_rows(processes: Iterable[Fields]) -> list[list[str]]:
-    head = ["process", "pid", "state", "cpu", "memory", "restarts", "lag", "up"]
-    return [head] + [
-        [
-            f"{row['role']} {row['index']}",
-            "" if row["pid"] is None else str(row["pid"]),
-            row["state"],
-            "" if row["cpu_percent"] is None else f"{row['cpu_percent']:.0f}%",
-            size_text(row["rss_bytes"]),
-            str(row["restarts"]),
-            size_text(row["lag_bytes"]),
-            duration_text(row["uptime_s"]),
-        ]
-        for row in processes
-    ]
-
-
-def _group_rows(rows: Sequence[Fields]) -> list[list[str]]:
-    head = ["group", "topic", "members", "lag", "in flight", "oldest"]
-    return [head] + [
-        [
-            row["group"],
-            row["topic"],
-            str(row["members"]),
-            f"{row['lag']:,}",
-            f"{row['in_flight']:,}",
-            # Null where the message cannot be read, absent at a node of an earlier version.
-            duration_text(row["lag_ms"] / 1000) if row.get("lag_ms") else "",
-        ]
-        for row in rows[:GROUPS_SHOWN_MAX]
-    ]
+_OPERATION: Columns = {
+    "operation": lambda row: row["op"],
+    "per s": lambda row: f"{row['per_s']:,.0f}",
+    "failed": lambda row: f"{row['failed_per_s']:,.0f}",
+    "p50 ms": lambda row: _time(row["p50_ms"]),
+    "p99 ms": lambda row: _time(row["p99_ms"]),
+}
+_PROCESS: Columns = {
+    "process": lambda row: f"{row['role']} {row['index']}",
+    "pid": lambda row: "" if row["pid"] is None else str(row["pid"]),
+    "state": lambda row: row["state"],
+    "cpu": lambda row: "" if row["cpu_percent"] is None else f"{row['cpu_percent']:.0f}%",
+    "memory": lambda row: size_text(row["rss_bytes"]),
+    "restarts": lambda row: str(row["restarts"]),
+    "lag": lambda row: size_text(row["lag_bytes"]),
+    "up": lambda row: duration_text(row["uptime_s"]),
+}
+_GROUP: Columns = {
+    "group": lambda row: row["group"],
+    "topic": lambda row: row["topic"],
+    "members": lambda row: str(row["members"]),
+    "lag": lambda row: f"{row['lag']:,}",
+    "in flight": lambda row: f"{row['in_flight']:,}",
+    # Null where the message cannot be read, absent at a node of an earlier version.
+    "oldest": lambda row: duration_text(row["lag_ms"] / 1000) if row.get("lag_ms") else "",
+}
 
 
 def _time(value_ms: float | None) -> str:
     return "" if value_ms is None else f"{value_ms:,.2f}"
 
 
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = widths_of(rows)
-    return [aligned(row, widths, numbers_from=1) for row in rows]
+def _table(columns: Columns, rows: Iterable[Fields]) -> list[str]:
+    cells = [[*columns], *([text(row) for text in columns.values()] for row in rows)]
+    widths = widths_of(cells)
+    return [aligned(line, widths, numbers_from=1) for line in cells]

@@ -3,8 +3,9 @@
 The first three print single results; `dump` prints everything in a store, in file order.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ import numpy as np
 from keelog.cli import failures, shapes
 from keelog.cli.failures import doing
 from keelog.cli.messages.selectors import TIMES, time
-from keelog.cli.options import command, output_options, progress_option, settings_options, size
+from keelog.cli.options import command, one_of, size, store_options, walk_options
 from keelog.cli.output import Output, say
 from keelog.cli.store.options import directory, opened
-from keelog.progress import Advance, CommandProgress
+from keelog.text import Advance, CommandProgress
 from node.runtime.settings import load_settings
 from node.store.indexes import END_OF_TIME, MAX_MESSAGES_BATCH
 from node.store.log.reader import Damage, columns_past_damage
@@ -45,8 +46,7 @@ _ROWS = {"messages": "message", "queues": "queue unit", "index": "index entry"}
 @click.option("--max-messages", type=click.IntRange(1), help="More than the usual 32 messages.")
 @click.option("--max-bytes", type=size, metavar="SIZE", help="More than the usual 256KiB.")
 @shapes.body_options
-@settings_options
-@output_options
+@store_options
 def get(
     path: Path,
     offset: int,
@@ -62,14 +62,9 @@ def get(
     Example: keelog store get ./store --topic orders --queue 0 --offset 100 --count 10
     """
     limits = TransferLimits(
-        max_messages or IN_MEMORY.count_max,
-        options["max_bytes"] or IN_MEMORY.bytes_max,
+        max_messages or IN_MEMORY.count_max, options["max_bytes"] or IN_MEMORY.bytes_max
     )
-    request = PullRequest(
-        options["count"],
-        limits=limits,
-        tags=parse_tags(options["tags"]),
-    )
+    request = PullRequest(options["count"], limits=limits, tags=parse_tags(options["tags"]))
     with opened(path, pairs) as store, doing("cannot read the messages"):
         queue = store.queue(options["topic"], options["queue"])
         result = get_message(store.log, queue, offset, request)
@@ -96,8 +91,7 @@ def get(
 @click.option("--candidates", is_flag=True, help="Log offsets as a broker's index answers them.")
 @shapes.on_damage_option
 @shapes.body_options
-@settings_options
-@output_options
+@store_options
 def find(path: Path, output: Output, pairs: tuple[str, ...], **options: Any) -> int:
     """Messages by key, newest first. Ends with 3 when there is none.
 
@@ -114,7 +108,12 @@ def find(path: Path, output: Output, pairs: tuple[str, ...], **options: Any) -> 
         opened_store = open_store(path, load_settings(pairs))
     with opened_store as store, doing(f"cannot find messages with key {options['key']}"):
         if options["candidates"]:
-            count = output.rows(_candidates(store, options), ["physical_offset"])
+            topic, key, limit = options["topic"], options["key"], options["limit"]
+            # As RocketMQ's queryOffset; the limit replaces its maxMsgsNumBatch, too.
+            offsets = store.index.query(
+                topic, key, limit, options["since"], options["until"], cap=limit
+            )
+            count = output.rows(({"physical_offset": one} for one in offsets), ["physical_offset"])
         else:
             columns = shapes.MESSAGE_COLUMNS if output.format == "csv" else shapes.MESSAGE_TABLE
             names = ("topic", "key", "since", "until", "limit", "unique")
@@ -131,15 +130,6 @@ def find(path: Path, output: Output, pairs: tuple[str, ...], **options: Any) -> 
     return damage.end() or bodies.end()
 
 
-def _candidates(store: StoppedStore, asked: Mapping[str, Any]) -> Iterator[shapes.Shape]:
-    """Yields what RocketMQ's queryOffset returns; the limit replaces its maxMsgsNumBatch, too."""
-    limit = asked["limit"]
-    for offset in store.index.query(
-        asked["topic"], asked["key"], limit, asked["since"], asked["until"], cap=limit
-    ):
-        yield {"physical_offset": offset}
-
-
 @command()
 @directory
 @click.option("--topic", required=True)
@@ -147,15 +137,12 @@ def _candidates(store: StoppedStore, asked: Mapping[str, Any]) -> Iterator[shape
 @click.option(
     "--time", "timestamp", type=time, required=True, metavar="TIME", help=f"Store time: {TIMES}."
 )
-@click.option(
+@one_of(
     "--boundary",
-    type=click.Choice([boundary.value for boundary in Boundary]),
-    default=Boundary.LOWER.value,
-    show_default=True,
-    help="lower: the first at or after the time; upper: the last at or before it.",
+    [boundary.value for boundary in Boundary],
+    "lower: the first at or after the time; upper: the last at or before it.",
 )
-@settings_options
-@output_options
+@store_options
 def seek(
     path: Path,
     timestamp: int,
@@ -192,13 +179,7 @@ class DumpSelection:
 
 @command()
 @directory
-@click.option(
-    "--what",
-    type=click.Choice(["messages", "queues", "index"]),
-    default="messages",
-    show_default=True,
-    help="Messages, ConsumeQueue units or index entries.",
-)
+@one_of("--what", ["messages", "queues", "index"], "Messages, ConsumeQueue units or index entries.")
 @click.option("--headers", is_flag=True, help="With --what index: one row a file.")
 @click.option(
     "--raw", is_flag=True, help="Adds each record as stored, in base64. Shows removed ones too."
@@ -208,9 +189,7 @@ class DumpSelection:
 @click.option("--to", "stop", type=int, default=_END, metavar="PHY", help="Log offset to end.")
 @click.option("--limit", type=click.IntRange(0), help="At most so many rows.")
 @shapes.body_options
-@settings_options
-@progress_option
-@output_options
+@walk_options
 def dump(
     path: Path, what: str, headers: bool, output: Output, pairs: tuple[str, ...], **selected: Any
 ) -> int:
@@ -235,16 +214,20 @@ def dump(
         talk = _Talk(progress, bodies)
         if what == "messages":
             columns = shapes.MESSAGE_COLUMNS if output.format == "csv" else shapes.MESSAGE_TABLE
-            count = output.rows(_limited(_messages(store, selection, talk), selection), columns)
+            count = output.rows(islice(_messages(store, selection, talk), selection.limit), columns)
             talk.tail(store)
         elif what == "queues":
             advance = progress.meter("dumped", "queues")
-            count = output.rows(_limited(_units(store, selection, advance), selection))
+            count = output.rows(islice(_units(store, selection, advance), selection.limit))
         else:
             store.index_folder.check_readable()
             advance = progress.meter("dumped", "index files")
-            rows = _headers(store) if headers else _entries(store, selection, advance)
-            count = output.rows(_limited(rows, selection))
+            rows = (
+                (shapes.index_header_shape(one.name, one.header) for one in store.index.files())
+                if headers
+                else _entries(store, selection, advance)
+            )
+            count = output.rows(islice(rows, selection.limit))
         if talk.damaged:
             return failures.DAMAGED
         if not count and selection.is_narrow:
@@ -255,13 +238,10 @@ def dump(
 
 
 def _nothing(path: Path, what: str, selection: DumpSelection, has_topic: bool) -> NotFound:
+    text, hint = f"the store has no such {_ROWS[what]}", f"keelog store info {path}"
     if selection.topic is not None and not has_topic:
-        error = NotFound(
-            f"the store has no topic {selection.topic}",
-            f"keelog store info {path}, or without --topic",
-        )
-    else:
-        error = NotFound(f"the store has no such {_ROWS[what]}", f"keelog store info {path}")
+        text, hint = f"the store has no topic {selection.topic}", f"{hint}, or without --topic"
+    error = NotFound(text, hint)
     error.add_note("nothing to print")
     return error
 
@@ -290,15 +270,6 @@ class _Talk:
         elif stop is not None and stop.kind != "end":
             self._progress.clear()
             say(f"torn tail: the log ends at offset {stop.position}: {stop.why}")
-
-
-def _limited(rows: Iterator[shapes.Shape], selection: DumpSelection) -> Iterator[shapes.Shape]:
-    if selection.limit == 0:
-        return
-    for number, row in enumerate(rows, 1):
-        yield row
-        if number == selection.limit:
-            return
 
 
 def _messages(store: StoppedStore, selection: DumpSelection, talk: _Talk) -> Iterator[shapes.Shape]:
@@ -356,11 +327,6 @@ def _units(
             wanted = (offsets >= selection.start) & (offsets < selection.stop)
             for row in np.flatnonzero(wanted).tolist():
                 yield shapes.unit_shape(queue, start + row, QueueUnit(*units[row].tolist()))
-
-
-def _headers(store: StoppedStore) -> Iterator[shapes.Shape]:
-    for file in store.index.files():
-        yield shapes.index_header_shape(file.name, file.header)
 
 
 def _entries(

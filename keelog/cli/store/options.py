@@ -12,9 +12,10 @@ import click
 
 from keelog.cli.failures import DAMAGED, OK, BadValue, doing, needing_pyarrow
 from keelog.cli.messages.selectors import time
-from keelog.cli.options import Function, options, size
+from keelog.cli.options import one_of, options, size
+from keelog.cli.output import Output
 from keelog.pipeline.options import SETTING_PREFIX, ExportOptions
-from keelog.progress import CommandProgress
+from keelog.text import CommandProgress
 from node.runtime.settings import load_settings
 from node.store.opening import StoppedStore, open_store
 from protocol.addresses import without_credentials
@@ -24,6 +25,15 @@ if TYPE_CHECKING:
 
 
 directory = click.argument("path", metavar="DIR", type=click.Path(readable=False, path_type=Path))
+store_argument = click.argument(
+    "store",
+    metavar="STORE",
+    # Tasks have working directories of their own.
+    callback=lambda _ctx, _parameter, value: (
+        value if "://" in value else str(Path(value).absolute())
+    ),
+)
+"""The command gets `store: str`: a folder, or a URL that the source reads."""
 derived_options = options(
     click.option("--queues", is_flag=True, help="Only consumequeue/, unless --index is there too."),
     click.option("--index", is_flag=True, help="Only index/, unless --queues is there too."),
@@ -38,12 +48,10 @@ export_options = options(
     click.option(
         "--allow-loss", is_flag=True, help="Goes on when files were deleted that are not exported."
     ),
-    click.option(
+    one_of(
         "--on-corrupt",
-        type=click.Choice(["fail", "skip", "report"]),
-        default="fail",
-        show_default=True,
-        help="What damage in the log does; report makes a row of it.",
+        ["fail", "skip", "report"],
+        "What damage in the log does; report makes a row of it.",
     ),
     click.option(
         "--max-file-bytes",
@@ -54,13 +62,7 @@ export_options = options(
         show_default=True,
         help="A file that has as many is closed.",
     ),
-    click.option(
-        "--by",
-        type=click.Choice(["topic", "date"]),
-        default="topic",
-        show_default=True,
-        help="Folders by topic and date, or by date alone.",
-    ),
+    one_of("--by", ["topic", "date"], "Folders by topic and date, or by date alone."),
 )
 """Which rows and columns, into what files; the command gets one `**chosen` for `export_of`."""
 
@@ -69,16 +71,6 @@ def opened(path: Path, pairs: Iterable[str]) -> StoppedStore:
     """The store, opened read-only; -X settings name sizes that cannot be found."""
     with doing(f"cannot open the store {path}"):
         return open_store(path, load_settings(pairs))
-
-
-def store_argument(function: Function) -> Function:
-    """Adds the argument STORE as `store`: a folder, or a URL that the source reads."""
-
-    def absolute(_ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
-        # Tasks have working directories of their own.
-        return value if "://" in value else str(Path(value).absolute())
-
-    return click.argument("store", metavar="STORE", callback=absolute)(function)
 
 
 def source_options(pairs: tuple[str, ...]) -> dict[str, str]:
@@ -106,23 +98,17 @@ def export_parquet(
     return export_here(store, out, asked, progress=progress.meter("exported", "parts"))
 
 
-def shown(result: "ExportResult") -> dict[str, Any]:
-    """As JSON."""
-    return {**result._asdict(), "out": without_credentials(result.out)}
-
-
-def summary(result: "ExportResult") -> str:
-    """One line for people."""
+def show_export(result: "ExportResult", output: Output) -> int:
+    """Writes what an export did. Returns 5 when damaged places were passed over; rows of
+    --on-corrupt report leave nothing out."""
     places = "place" if result.damaged == 1 else "places"
     damage = f"; {result.damaged} damaged {places} passed over" if result.damaged else ""
-    if not result.rows:
-        return f"nothing new: {result.rows_in_all} messages in {result.files_in_all} files{damage}"
-    return (
+    title = (
         f"{result.rows} messages in {result.files} files, {result.bytes} bytes, in"
         f" {result.seconds:.1f} s; {result.rows_in_all} messages in all{damage}"
     )
-
-
-def exit_code(result: "ExportResult") -> int:
-    """5 when damaged places were passed over; rows of --on-corrupt report leave nothing out."""
+    if not result.rows:
+        all_files = f"{result.rows_in_all} messages in {result.files_in_all} files"
+        title = f"nothing new: {all_files}{damage}"
+    output.document({**result._asdict(), "out": without_credentials(result.out)}, title=title)
     return DAMAGED if result.damaged else OK

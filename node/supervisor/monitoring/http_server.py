@@ -20,15 +20,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from node.runtime.addresses import listen_at
 from node.runtime.event_log import fields
-from node.supervisor.status import (
-    HealthStatus,
-    NodeView,
-    disk,
-    disk_text,
-    health,
-    process_rows,
-    read_log,
-)
+from node.supervisor import status
 from protocol.status import as_json
 
 if TYPE_CHECKING:
@@ -45,6 +37,7 @@ CLOSE_S = 0.5
 """How long closing takes at most; the thread looks this often whether it shall end."""
 LOOP_S_MAX = 10.0
 """A supervisor whose loop turns less often is not alive. It turns each second."""
+PLAIN_TEXT = "text/plain; charset=utf-8"
 PATHS = ("/livez", "/readyz", "/healthz", "/metrics")
 
 _QUERY_FIELDS_MAX = 8
@@ -56,42 +49,37 @@ class Page(NamedTuple):
 
     status: HTTPStatus
     body: str | bytes
-    content_type: str = "text/plain; charset=utf-8"
+    content_type: str = PLAIN_TEXT
 
 
 Pages = Callable[[str, Mapping[str, str]], Page]
 """The page at a path, with the fields of its query. Called in several threads at once."""
 
 
-class HttpServer:
+class HttpServer(socketserver.TCPServer):
     """Listens from the beginning until `close`. Raises OSError if it cannot listen there."""
 
     def __init__(self, host: str, port: int, pages: Pages) -> None:
-        self._server = _Server(listen_at(host, port, HTTP_BACKLOG), pages)
-        self.url = f"http://{host}:{self._server.server_address[1]}"
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, name="http", kwargs={"poll_interval": CLOSE_S}
-        )
-        self._thread.daemon = True
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stops listening; answers that are under way may get lost."""
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-
-class _Server(socketserver.TCPServer):
-    def __init__(self, listener: socket.socket, pages: Pages) -> None:
         self.pages = pages
         self._free = threading.BoundedSemaphore(HTTP_CONNECTIONS_MAX)
         self._lock = threading.Lock()
         self._open: dict[socket.socket, None] = {}
         """In the order in which they came."""
+        listener = listen_at(host, port, HTTP_BACKLOG)
         super().__init__(listener.getsockname(), _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
+        self.url = f"http://{host}:{self.server_address[1]}"
+        self._thread = threading.Thread(
+            target=self.serve_forever, name="http", kwargs={"poll_interval": CLOSE_S}, daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops listening; answers that are under way may get lost."""
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Starts a thread for a connection; if there are too many, ends the oldest one."""
@@ -168,7 +156,7 @@ class _Incoming(io.RawIOBase):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: _Server
+    server: HttpServer
     server_version = "keelog"
     sys_version = ""
     timeout = HTTP_REQUEST_S_MAX
@@ -183,9 +171,14 @@ class _Handler(BaseHTTPRequestHandler):
             parts = urlsplit(self.path)
             query = dict(parse_qsl(parts.query, True, max_num_fields=_QUERY_FIELDS_MAX))
         except ValueError as error:
-            page = Page(HTTPStatus.BAD_REQUEST, f"{error}\n")
-        else:
-            page = self._page(parts.path, query)
+            self._send(Page(HTTPStatus.BAD_REQUEST, f"{error}\n"))
+            return
+        try:
+            page = self.server.pages(parts.path, query)
+        except Exception:
+            log.exception("a page of the HTTP end cannot be made", extra=fields(path=parts.path))
+            text = "an unexpected error, its traceback is in the node's log\n"
+            page = Page(HTTPStatus.INTERNAL_SERVER_ERROR, text)
         self._send(page)
 
     do_HEAD = do_GET  # noqa: N815  (as http.server asks for it)
@@ -211,14 +204,6 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    def _page(self, path: str, query: Mapping[str, str]) -> Page:
-        try:
-            return self.server.pages(path, query)
-        except Exception:
-            log.exception("a page of the HTTP end cannot be made", extra=fields(path=path))
-            text = "an unexpected error, its traceback is in the node's log\n"
-            return Page(HTTPStatus.INTERNAL_SERVER_ERROR, text)
-
     def log_message(self, format: str, *args: Any) -> None:
         """Logs nothing: probes come every few seconds, and any client could fill the log."""
 
@@ -226,7 +211,7 @@ class _Handler(BaseHTTPRequestHandler):
 class HealthPages:
     """Makes the pages, in the threads of the HTTP server; changes nothing of the node."""
 
-    def __init__(self, view: Callable[[], NodeView], turned_at: Callable[[], float]) -> None:
+    def __init__(self, view: Callable[[], status.NodeView], turned_at: Callable[[], float]) -> None:
         self._view = view
         self._turned_at = turned_at
         self._lock = threading.Lock()
@@ -253,32 +238,31 @@ class HealthPages:
         return Page(HTTPStatus.OK, "ok\n")
 
     def _ready(self, query: Mapping[str, str]) -> Page:
-        found = health(self._view())
+        found = status.health(self._view())
         if query.get("format") == "json":
-            return Page(_status_code(found), json.dumps(as_json(found)) + "\n", "application/json")
-        if query.get("verbose", "0") not in ("0", "false"):
-            return Page(_status_code(found), "".join(_check_lines(found)) + _verdict_line(found))
-        failing = [line for line in _check_lines(found) if line.startswith("[-]")]
-        return Page(_status_code(found), "".join(failing) + _verdict_line(found))
+            text = json.dumps(as_json(found)) + "\n"
+            return _health_page(found, text, "application/json")
+        wants_all = query.get("verbose", "0") not in ("0", "false")
+        lines = [one for one in _check_lines(found) if wants_all or one.startswith("[-]")]
+        return _health_page(found, "".join(lines) + _verdict_line(found))
 
     def _summary(self) -> Page:
         view = self._view()
-        found, log, space = health(view), read_log(view.root), disk(view)
-        unflushed = log.appended - log.flushed
+        found, log, space = status.health(view), status.read_log(view.root), status.disk(view)
         lines = [
             f"{view.options.root}: {_verdict_line(found)}",
             f"log: {log.appended - log.min_offset} bytes, up to {log.appended}, "
-            f"{unflushed} of them not flushed yet\n",
-            f"disk: {disk_text(space)}\n",
+            f"{log.appended - log.flushed} of them not flushed yet\n",
+            f"disk: {status.disk_text(space)}\n",
             *(
                 f"{row.role} {row.index}: {row.state}, pid {row.pid}, "
                 f"{row.restarts} restarts, {row.lag_bytes} bytes behind"
                 f"{'' if row.cause is None else ', ' + row.cause}\n"
-                for row in process_rows(view)
+                for row in status.process_rows(view)
             ),
             *_check_lines(found),
         ]
-        return Page(_status_code(found), "".join(lines))
+        return _health_page(found, "".join(lines))
 
     def _metrics(self) -> Page:
         with self._lock:
@@ -290,15 +274,15 @@ class HealthPages:
             return Page(HTTPStatus.OK, self._exporter.text(), self._exporter.content_type)
 
 
-def _status_code(found: HealthStatus) -> HTTPStatus:
-    return HTTPStatus.OK if found.ready else HTTPStatus.SERVICE_UNAVAILABLE
+def _health_page(found: status.HealthStatus, text: str, kind: str = PLAIN_TEXT) -> Page:
+    return Page(HTTPStatus.OK if found.ready else HTTPStatus.SERVICE_UNAVAILABLE, text, kind)
 
 
-def _verdict_line(found: HealthStatus) -> str:
+def _verdict_line(found: status.HealthStatus) -> str:
     return "ready\n" if found.ready else "not ready\n"
 
 
-def _check_lines(found: HealthStatus) -> list[str]:
+def _check_lines(found: status.HealthStatus) -> list[str]:
     """As Kubernetes writes them: `[+] writer: 1 of 1 running`, `[-]` for those that fail."""
     return [
         f"[{'+' if check.ok else '-'}] {check.name}: {check.detail}"

@@ -14,13 +14,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prometheus_client import CollectorRegistry, exposition
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client import CollectorRegistry, core, exposition
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from node.runtime import run_files, stats, stats_series
@@ -33,18 +28,14 @@ from node.store.checkpoints import QUARANTINE_DIR, own_dir
 from node.store.config.topics_file import TopicsFile
 from node.store.run_files import read_group_lags
 from node.supervisor import status
-from node.supervisor.operations import NO_TIMES
 from node.supervisor.plan import Child, ChildRole, ChildState, page_slot
 from protocol.errors import MqError
 from protocol.status import DiskStatus, ProcessStatus, facts_of
 
 Sample = tuple[Sequence[str], float]
 FOLLOW_STATES = (
-    run_files.CONNECTING,
-    run_files.COMPARING,
-    run_files.FOLLOWING,
-    run_files.WAITING,
-    run_files.STOPPED,
+    *(run_files.CONNECTING, run_files.COMPARING, run_files.FOLLOWING),
+    *(run_files.WAITING, run_files.STOPPED),
 )
 
 _NODE_LABELS = {
@@ -109,10 +100,8 @@ class HighWater:
 
 
 class Exporter(Collector):
-    """Makes the text of a scrape; keeps totals, so that a restarted process lowers no counter.
-
-    For one thread at a time.
-    """
+    """Makes the text of a scrape; keeps totals, so that a restarted process lowers no counter. For
+    one thread at a time."""
 
     content_type = exposition.CONTENT_TYPE_LATEST
 
@@ -123,13 +112,12 @@ class Exporter(Collector):
         self._cpu = RunTotals()
         self._dropped = RunTotals()
         self._appended = HighWater()
-        self._by_topic = TopicFamilies(_NODE_LABELS)
+        self._by_topic = TopicFamilies()
         self._topics: TopicsFile | None = None
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
     def text(self) -> bytes:
-        """All metrics in Prometheus' text format."""
         return exposition.generate_latest(self._registry)
 
     def describe(self) -> list[Metric]:
@@ -154,11 +142,10 @@ class Exporter(Collector):
         yield from self._of_log(look)
         yield from self._of_processes(look)
         yield from self._of_readers(look)
-        yield from group_families(view.root, _NODE_LABELS)
+        yield from group_families(view.root)
         yield from declared(run_files.read_timer_state(view.root), _NODE_LABELS)
         yield from follower_families(view.root, view.children)
-        yield from following_families(view.root, view.settings, _NODE_LABELS)
-        yield from elected_families(view.root, view.settings, _NODE_LABELS)
+        yield from role_families(view.root, view.settings)
         yield from stats_families(stats.read_stats(view.root))
 
     def _rocketmq(self, look: Scrape) -> Iterator[Metric]:
@@ -167,8 +154,7 @@ class Exporter(Collector):
         appended = self._appended.of(log.appended)
         used = disk_space(look.view.root).used_bytes
         lag = max(_lags(look, *_TARGETS.values()), default=0)
-        text = "Messages appended to the log."
-        yield _one("keelog_commitlog_messages_total", text, records)
+        yield _one("keelog_commitlog_messages_total", "Messages appended to the log.", records)
         yield from self._by_topic.collect(look.view.root)
         text = "Bytes appended to the log."
         yield _one("rocketmq_throughput_in_total", text, appended, _NODE_LABELS)
@@ -264,8 +250,7 @@ class Exporter(Collector):
         text = "Requests that readers answered."
         yield _family("keelog_reader_requests_total", text, ["index"], requests)
         held = [([str(child.index)], page.held) for child, page in pages]
-        text = "Pulls that wait for messages."
-        yield _family("keelog_reader_held_pulls", text, ["index"], held)
+        yield _family("keelog_reader_held_pulls", "Pulls that wait for messages.", ["index"], held)
 
 
 def _restarts(view: status.NodeView) -> dict[tuple[str, str], int]:
@@ -300,7 +285,7 @@ def stats_families(slots: list[stats.SlotStats]) -> Iterator[Metric]:
         for one, value in slot.values.items():
             values[one] = values.get(one, 0) + value
         for one, histogram in slot.histograms.items():
-            histograms[one] = histograms.get(one, NO_TIMES).plus(histogram)
+            histograms[one] = histograms.get(one, status.NO_TIMES).plus(histogram)
     families: dict[stats_series.Family, dict[stats_series.Series, None]] = {}
     for one in chain.from_iterable(
         stats_series.SERIES.values()
@@ -309,7 +294,7 @@ def stats_families(slots: list[stats.SlotStats]) -> Iterator[Metric]:
     for family, all_series in families.items():
         names = [name for name, _ in next(iter(all_series)).labels]
         if family.kind in (stats_series.SeriesKind.SECONDS, stats_series.SeriesKind.SIZES):
-            found = {one: histograms.get(one, NO_TIMES) for one in all_series}
+            found = {one: histograms.get(one, status.NO_TIMES) for one in all_series}
             yield _histograms(family, names, found)
             continue
         samples = [
@@ -328,7 +313,7 @@ def _histograms(
     names: list[str],
     found: Mapping[stats_series.Series, stats.Histogram],
 ) -> Metric:
-    metric = HistogramMetricFamily(family.name, family.text, labels=names)
+    metric = core.HistogramMetricFamily(family.name, family.text, labels=names)
     is_time = family.kind is stats_series.SeriesKind.SECONDS
     for one, histogram in found.items():
         # Below 2**n: whole numbers up to one less.
@@ -352,25 +337,23 @@ class TopicFamilies:
     share one.
     """
 
-    def __init__(self, labels: Mapping[str, str]) -> None:
-        """`labels` come before the topic."""
-        self._labels = dict(labels)
+    def __init__(self) -> None:
         self._listed: dict[str, None] = {}
 
     def collect(self, root: Path) -> Iterator[Metric]:
         """Yields the families with the counts of now."""
-        came, went = (
-            self._capped(stats.read_topics(root, stats_series.QUEUE)),
-            self._capped(stats.read_topics(root, stats_series.READER)),
-        )
-        messages = {topic: count.messages for topic, count in came.items()}
-        yield self._family("rocketmq_messages_in", "Messages placed into queues.", messages)
-        messages = {topic: count.messages for topic, count in went.items()}
-        yield self._family("rocketmq_messages_out", "Messages handed out by readers.", messages)
-        sizes = {topic: count.bytes for topic, count in went.items()}
-        yield self._family("rocketmq_throughput_out", "Bytes handed out by readers.", sizes)
+        came = self._capped(stats.read_topics(root, stats_series.QUEUE))
+        went = self._capped(stats.read_topics(root, stats_series.READER))
+        for name, text, counts in (
+            ("messages_in", "Messages placed into queues.", came),
+            ("messages_out", "Messages handed out by readers.", went),
+            ("throughput_out", "Bytes handed out by readers.", went),
+        ):
+            is_size = name.startswith("throughput")
+            found = [([topic], one.bytes if is_size else one.messages) for topic, one in counts]
+            yield _family(f"rocketmq_{name}_total", text, ["topic"], found, _NODE_LABELS)
 
-    def _capped(self, counts: Mapping[str, stats.Count]) -> dict[str, stats.Count]:
+    def _capped(self, counts: Mapping[str, stats.Count]) -> Iterable[tuple[str, stats.Count]]:
         found = {stats.OTHER_TOPICS: stats.Count(0, 0)}
         for topic, count in counts.items():
             if len(self._listed) < stats.TOPICS_MAX and topic != stats.OTHER_TOPICS:
@@ -378,34 +361,29 @@ class TopicFamilies:
             shown = topic if topic in self._listed else stats.OTHER_TOPICS
             before = found.get(shown, stats.Count(0, 0))
             found[shown] = stats.Count(before.messages + count.messages, before.bytes + count.bytes)
-        return found
-
-    def _family(self, name: str, text: str, values: Mapping[str, int]) -> Metric:
-        samples = [([*self._labels.values(), topic], value) for topic, value in values.items()]
-        return _family(f"{name}_total", text, [*self._labels, "topic"], samples)
+        return found.items()
 
 
-def group_families(root: Path, labels: Mapping[str, str]) -> Iterator[Metric]:
-    """Yields them from the file of the tasks. `labels` come before those of the group."""
+def group_families(root: Path) -> Iterator[Metric]:
+    """Yields them from the file of the tasks."""
     found = read_group_lags(root)
-    node = list(labels.values())
     others = [(stats.OTHER_TOPICS, stats.OTHER_TOPICS, *found.others)]
     rows = [*((row.group, row.topic, row.lag, row.in_flight) for row in found.rows), *others]
-    names = [*labels, *_GROUP_LABELS]
     for name, text, value in (
         ("lag", "Messages that groups have not committed.", lambda lag, _: lag),
         ("inflight", "Messages that members have and did not commit.", lambda _, held: held),
         ("ready", "Messages that no member has yet.", lambda lag, held: lag - held),
     ):
-        samples = [([*node, group, topic], value(*counts)) for group, topic, *counts in rows]
-        yield _family(f"rocketmq_consumer_{name}_messages", text, names, samples)
+        samples = [([group, topic], value(*counts)) for group, topic, *counts in rows]
+        name = f"rocketmq_consumer_{name}_messages"
+        yield _family(name, text, _GROUP_LABELS, samples, _NODE_LABELS)
     # Those of groups without a row are together.
     members = {row.group: row.members for row in found.rows}
     members[stats.OTHER_TOPICS] = max(0, found.members - sum(members.values()))
-    samples = [([*node, group], count) for group, count in members.items()]
-    text = "Members of groups."
-    yield _family("rocketmq_consumer_connections", text, [*labels, _GROUP_LABELS[0]], samples)
-    yield from declared(found, labels)
+    counts = [([group], count) for group, count in members.items()]
+    name, labels = "rocketmq_consumer_connections", _GROUP_LABELS[:1]
+    yield _family(name, "Members of groups.", labels, counts, _NODE_LABELS)
+    yield from declared(found, _NODE_LABELS)
 
 
 def follower_families(root: Path, children: Sequence[Child]) -> Iterator[Metric]:
@@ -420,28 +398,21 @@ def follower_families(root: Path, children: Sequence[Child]) -> Iterator[Metric]
     lag_bytes = max((row.lag_bytes for row in rows), default=0)
     yield _one("keelog_followers_lag_bytes", "Of the slowest follower.", lag_bytes)
     lag_s = max((row.lag_s for row in rows), default=0.0)
-    text = "As keelog_followers_lag_bytes, in time."
-    yield _one("keelog_followers_lag_seconds", text, lag_s)
+    yield _one("keelog_followers_lag_seconds", "As keelog_followers_lag_bytes, in time.", lag_s)
 
 
-def following_families(
-    root: Path, settings: Settings, labels: Mapping[str, str]
-) -> Iterator[Metric]:
-    """Yields nothing for a node that follows nobody."""
+def role_families(root: Path, settings: Settings) -> Iterator[Metric]:
+    """Yields them for a node that follows another one, and for one with controllers."""
     if settings.follow:
-        state, node = run_files.read_follow_state(root), list(labels.values())
+        state = run_files.read_follow_state(root)
         text = "1 for the state in which a replica is."
-        states = [([*node, name], int(state.state == name)) for name in FOLLOW_STATES]
-        yield _family("keelog_replica_state", text, [*labels, "state"], states)
-        yield from declared(state, labels)
-
-
-def elected_families(root: Path, settings: Settings, labels: Mapping[str, str]) -> Iterator[Metric]:
-    """Yields nothing for a node without controllers."""
+        states = [([name], int(state.state == name)) for name in FOLLOW_STATES]
+        yield _family("keelog_replica_state", text, ["state"], states, _NODE_LABELS)
+        yield from declared(state, _NODE_LABELS)
     if settings.controller_id:
         leads = int(not settings.follow)
-        yield _one("keelog_elected_leads", "1 at the elected master.", leads, labels)
-        yield from declared(run_files.read_elected(root), labels)
+        yield _one("keelog_elected_leads", "1 at the elected master.", leads, _NODE_LABELS)
+        yield from declared(run_files.read_elected(root), _NODE_LABELS)
 
 
 def declared(found: Any, labels: Mapping[str, str] = {}) -> Iterator[Metric]:
@@ -457,18 +428,24 @@ def declared(found: Any, labels: Mapping[str, str] = {}) -> Iterator[Metric]:
             yield _one(field.metric, text, value, labels)
 
 
-def _family(name: str, text: str, labels: Sequence[str], samples: Iterable[Sample]) -> Metric:
-    """A counter if its name ends with `_total`, else a gauge."""
-    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-    family = kind(name, text, labels=labels)
+def _family(
+    name: str,
+    text: str,
+    labels: Sequence[str],
+    samples: Iterable[Sample],
+    fixed: Mapping[str, str] = {},
+) -> Metric:
+    """A counter if its name ends with `_total`, else a gauge. All samples have the `fixed` labels,
+    which come first."""
+    kind = core.CounterMetricFamily if name.endswith("_total") else core.GaugeMetricFamily
+    family = kind(name, text, labels=[*fixed, *labels])
     for values, value in samples:
-        family.add_metric(values, value)
+        family.add_metric([*fixed.values(), *values], value)
     return family
 
 
 def _one(name: str, text: str, value: float, labels: Mapping[str, str] = {}) -> Metric:
-    """With one sample."""
-    return _family(name, text, list(labels), [(list(labels.values()), value)])
+    return _family(name, text, (), [((), value)], labels)
 
 
 def _storage(name: str, text: str, value: float) -> Metric:

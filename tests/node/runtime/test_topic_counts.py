@@ -53,7 +53,7 @@ def test_topics_beyond_the_limit_or_too_long_share_a_count_and_one_of_that_name_
 
 @pytest.mark.usefixtures("few")
 def test_a_scrape_has_no_more_topics_than_the_limit_whatever_the_slots_have(tmp_path: Path) -> None:
-    metrics = TopicFamilies({"cluster": "c"})
+    metrics = TopicFamilies()
     for index in range(3):
         count(tmp_path, f"t{index}", f"u{index}", index=index)
         out = list(metrics.collect(tmp_path))[1]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from keelog.repair import repair
+from keelog.restore import repair
 from node.store.checkpoints import own_dir
 from node.store.condition import check_is_store
 from node.store.repair.plan import plan_repair

@@ -9,7 +9,7 @@ from node.runtime.process import now_ms
 from node.runtime.run_files import LEADS, ElectedState, write_elected
 from node.runtime.settings import load_settings
 from node.runtime.state_page import run_dir
-from node.supervisor.monitoring.metrics import elected_families
+from node.supervisor.monitoring.metrics import role_families
 from node.supervisor.status import CONTROLLERS_HEARD_S, elected_check
 from tests.test_deploy import watched_exprs
 
@@ -24,7 +24,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def samples(root: Path, *pairs: str) -> dict[str, float]:
-    found = elected_families(root, load_settings(pairs), {"store": "s"})
+    found = role_families(root, load_settings(pairs))
     return {family.name: sample.value for family in found for sample in family.samples}
 
 

@@ -210,7 +210,7 @@ def options_of(namesrv: str, advertise: str = "") -> Options:
 def test_name_servers_get_one_address(
     monkeypatch: pytest.MonkeyPatch, remoting: str, advertise: str, announced: str
 ) -> None:
-    monkeypatch.setattr("node.supervisor.bind.first_address", lambda _: "192.0.2.7")
+    monkeypatch.setattr("node.supervisor.bind.machine.first_address", lambda _: "192.0.2.7")
     options, place = options_of("a:1", advertise), remoting_place(remoting)
     assert place_to_announce(options, place) == announced
     assert place_to_announce(options_of(""), place) == ""
@@ -219,7 +219,7 @@ def test_name_servers_get_one_address(
 def test_a_machine_that_nobody_reaches_registers_nothing_at_a_wildcard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("node.supervisor.bind.first_address", lambda _: "127.0.0.1")
+    monkeypatch.setattr("node.supervisor.bind.machine.first_address", lambda _: "127.0.0.1")
     with pytest.raises(BadRequest, match="no address to register") as refused:
         place_to_announce(options_of("a:1"), remoting_place("0.0.0.0:9"))
     assert "--advertise" in refused.value.hint

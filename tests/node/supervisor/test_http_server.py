@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from node.supervisor.bind import parse_http
-from node.supervisor.endpoints import http_end
+from node.supervisor.loop import http_end
 from node.supervisor.monitoring import http_server as module
 from node.supervisor.monitoring.http_server import HttpServer, Page
 from protocol.errors import BadRequest, RefusedError

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from node.runtime.stats import StatsPage, read_stats
 from node.runtime.stats_series import DURATION, LOG_FLUSH, READER, REQUESTS, WRITER
-from node.supervisor.operations import OperationStatus, operations
+from node.supervisor.status import OperationStatus, operations
 
 MS = 1_000_000
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keelog.repair import repair
+from keelog.restore import repair
 from node.runtime import disk
 from node.store.checkpoints import Tails, load_floor, own_dir, save_tails
 from node.store.config.topics_file import TopicsFile

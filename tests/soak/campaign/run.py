@@ -31,11 +31,10 @@ from typing import Any
 
 import psutil
 
-from keelog.progress import phases
 from tests.soak.campaign.drive import FOLDERS, Work, drive, make_work
 from tests.soak.campaign.life import KINDS, NEEDS_A_SMALL_DISK
 from tests.soak.campaign.results import Results, Round, table
-from tests.soak.command import folder_of, leave
+from tests.soak.command import folder_of, leave, phases
 
 NODES = 10
 END_S_MAX = 300.0

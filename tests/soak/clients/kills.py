@@ -17,11 +17,10 @@ import random
 import sys
 from pathlib import Path
 
-from keelog.progress import phases
 from scripts.rivals.rocketmq import missing
 from tests.soak.clients.history import Figures, History, shown
 from tests.soak.clients.servers import KilledBroker, KilledKeelog, KilledServer
-from tests.soak.command import folder_of, leave, shape, soak_parser
+from tests.soak.command import folder_of, leave, phases, shape, soak_parser
 
 
 def run(options: argparse.Namespace, folder: Path) -> dict[str, Figures]:

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from keelog.progress import phases
 from node.store.opening import StoppedStore, open_store
 from protocol.names import HALF_TOPIC
 from protocol.record.codec import Record
@@ -29,7 +28,7 @@ from tests.interop import probe
 from tests.soak.clients.programs import QUIET_HEAP, java_classes
 from tests.soak.clients.servers import KilledBroker, KilledKeelog, KilledServer
 from tests.soak.clients.transaction_load import JavaTransactions, Outcome, judged, told
-from tests.soak.command import folder_of, leave
+from tests.soak.command import folder_of, leave, phases
 
 SETTINGS: Mapping[str, object] = {"transactionCheckInterval": 5_000}
 KILLED = ("gateway", "tasks", "writer")

@@ -23,9 +23,8 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from keelog.progress import phases
 from node.runtime.settings import ASYNC_FLUSH, SYNC_FLUSH
-from tests.soak.command import folder_of, leave, shape, soak_parser
+from tests.soak.command import folder_of, leave, phases, shape, soak_parser
 from tests.soak.kill.history import Figures, History, Plan
 from tests.soak.power_disk import power_disk, why_not
 

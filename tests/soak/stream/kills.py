@@ -16,8 +16,7 @@ import json
 import sys
 from pathlib import Path
 
-from keelog.progress import phases
-from tests.soak.command import folder_of, leave, shape
+from tests.soak.command import folder_of, leave, phases, shape
 from tests.soak.stream.history import Figures, History, Plan
 
 

@@ -1,10 +1,20 @@
-"""`keelog demo`: a node on a new directory, a broker's messages through it, everything compared."""
+"""`keelog demo`: a node on a new directory, a broker's messages through it, everything compared.
 
+The messages are from stores that a RocketMQ broker wrote. The last table is what a Spark job counts
+in the store that the demo made. That job is a process of its own, `python -m keelog.cli.demo
+STORE`: Spark's words stay apart.
+"""
+
+import importlib.util
+import json
 import random
+import subprocess
 import sys
+import tarfile
 import tempfile
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,20 +25,25 @@ import keelog
 from keelog.bench.node_process import Node, await_workers
 from keelog.bench.running import node_for
 from keelog.bench.workload import Workload
-from keelog.cli.demo.spark import INSTALL, is_spark_there, spark_topics
-from keelog.cli.demo.store import Input, find_store, outgoing, read_store, same
-from keelog.cli.failures import OK, doing, ending_in_order
+from keelog.cli.failures import doing, ending_in_order
 from keelog.cli.messages.reading import BoundedReader, ConsumeChoice
 from keelog.cli.messages.selectors import StartPoint
 from keelog.cli.node.state import show_status
 from keelog.cli.options import command, output_options
 from keelog.cli.output import Output, say
+from keelog.pipeline.session import INSTALL
+from node.store.opening import open_store
 from node.store.verify.verify import verify as verify_store
-from protocol.errors import MqError, NotFound
+from node.supervisor.child_process import environment
+from protocol.errors import MqError, NotAStore, NotFound, PropertiesTooLarge, StoreDamaged
 from protocol.ids import Queue
-from protocol.names import DLQ_PREFIX, RETRY_PREFIX
-from protocol.record.codec import Record
+from protocol.names import DLQ_PREFIX, NOT_FOR_CLIENTS, RETRY_PREFIX, SYSTEM_PREFIX
+from protocol.record.codec import BORN_HOST_V6, STORE_HOST_V6, Record, Torn
+from protocol.record.encode import FORBIDDEN_SYS_FLAGS, encode_message
+from protocol.record.properties import CRC32, UNIQUE_KEY, decode_raw_properties
 
+STORES = Path(__file__).with_name("demo_stores")
+"""Packed stores that RocketMQ wrote: tests/golden/README.md says what is in them."""
 SOURCES = ("small-clean", "mixed-kinds")
 SETTINGS = (
     "store.mapped_file_size_commit_log=2097152",
@@ -42,10 +57,17 @@ BATCH = 500
 LOOK_UPS = 200
 OF_RETRIES = (RETRY_PREFIX, DLQ_PREFIX)
 _TIMEOUT_S = 30.0
-
-
-class DemoFailed(MqError):
-    """Something did not come back as it was sent."""
+_DELAYS = (b"DELAY", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS")
+_HOST_FLAGS = BORN_HOST_V6 | STORE_HOST_V6
+JOB_S_MAX = 300.0
+_SAY_EVERY_S = 10.0
+_CONF = {
+    "spark.driver.memory": "512m",
+    # A short job: what makes long ones fast costs it more than it saves.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
 
 
 @dataclass(slots=True)
@@ -77,7 +99,9 @@ class DemoSummary:
     help="Ends with a Spark job's figures of the store; default: for people, where Spark is.",
 )  # fmt: skip
 @output_options
-def demo(sources: Sequence[str], directory: Path | None, spark: bool | None, output: Output) -> int:
+def demo(
+    sources: Sequence[str], directory: Path | None, spark: bool | None, output: Output
+) -> None:
     """Sends a broker's messages through a new node, and compares what comes back.
 
     Starts a node, sends every message that a client may send, pulls all of them back, looks some
@@ -111,10 +135,10 @@ def demo(sources: Sequence[str], directory: Path | None, spark: bool | None, out
         summary.seconds = round(time.monotonic() - started, 1)
         is_for_people = output.format == "table"
         if spark and not is_for_people:
-            summary.spark_topics = spark_topics(summary.store, say)
+            summary.spark_topics = spark_topics(summary.store)
         output.document(asdict(summary), table=_table(summary))
         if run.differences:
-            raise DemoFailed("; ".join(run.differences[:5]), f"keelog store verify {store}")
+            raise MqError("; ".join(run.differences[:5]), f"keelog store verify {store}")
         if is_for_people and spark is not False:
             _show_spark(summary.store, bool(spark), output)
     program = sys.argv[0] if Path(sys.argv[0]).name == "keelog" else "keelog"
@@ -123,7 +147,6 @@ def demo(sources: Sequence[str], directory: Path | None, spark: bool | None, out
         f"  echo hello | {program} produce orders --tags paid --key o-17\n"
         f"  {program} consume orders -o -3 -e\n  {program} bench send --duration 5s"
     )
-    return OK
 
 
 def _show_spark(store: str, is_asked_for: bool, output: Output) -> None:
@@ -133,7 +156,7 @@ def _show_spark(store: str, is_asked_for: bool, output: Output) -> None:
         say(f"Spark is not installed; with it the demo ends with a Spark job: {INSTALL}")
         return
     say("")
-    rows = [row for row in spark_topics(store, say) if not row["topic"].startswith(OF_RETRIES)]
+    rows = [row for row in spark_topics(store) if not row["topic"].startswith(OF_RETRIES)]
     # Imported here: it comes with the jobs.
     from keelog.pipeline.report import topic_rows
 
@@ -268,3 +291,179 @@ def _table(summary: DemoSummary) -> list[dict[str, Any]]:
         "took": f"{summary.seconds} s",
     }
     return [{"what": what, "count": count} for what, count in rows.items()]
+
+
+@dataclass(slots=True)
+class Input:
+    """The messages to send, in log order, and why others are left out."""
+
+    records: list[Record] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def queues(self) -> dict[Queue, list[Record]]:
+        """The messages of each queue, in order."""
+        found: dict[Queue, list[Record]] = {}
+        for record in self.records:
+            found.setdefault(Queue(record.topic, record.head.queue_id), []).append(record)
+        return found
+
+
+def find_store(name: str, into: Path) -> Path:
+    """The directory of a store: `name` itself, or the store of STORES of that name, unpacked.
+    Raises NotAStore when there is neither."""
+    if Path(name).is_dir():
+        return Path(name)
+    archive = STORES / f"{name}.tar.gz"
+    if not archive.is_file():
+        raise NotAStore(
+            f"there is no directory {name} and no {archive}, a store that a broker wrote",
+            "keelog demo --from DIR with a store of yours",
+        )
+    with tarfile.open(archive) as packed:
+        if hasattr(tarfile, "data_filter"):
+            packed.extractall(into, filter="data")
+        else:  # Debian 12's Python 3.11.2 is older than the filters; the archives are our own.
+            packed.extractall(into)
+    return into / name
+
+
+def read_store(path: Path, found: Input) -> Torn | None:
+    """Adds the messages of a store. Returns what ends its log, where that is not a proper end.
+
+    Raises StoreDamaged for a log that breaks off before its first record, and what `open_store`
+    raises.
+    """
+    with open_store(path) as store:
+        is_empty = True
+        for window in store.log.columns(store.log.min_offset):
+            is_empty = is_empty and not len(window)
+            for record in map(store.log.record_at, window.physical_offset.tolist()):
+                reason = why_not(record)
+                if reason:
+                    found.left_out[reason] += 1
+                else:
+                    found.records.append(record)
+        stop = store.log.stopped or store.tail.stop
+        if stop is None or stop.kind == "end":
+            return None
+        if is_empty:
+            raise StoreDamaged(
+                str(store.log.segments.folder),
+                stop.position,
+                f"no message can be read: {stop.why}",
+                f"keelog store verify {path} --deep",
+            )
+        return stop
+
+
+def why_not(record: Record) -> str:
+    """Why a client may not send this again; empty when it may."""
+    if record.topic in NOT_FOR_CLIENTS or record.topic.lower().startswith(SYSTEM_PREFIX):
+        return "of system topics"
+    if record.head.sys_flag & FORBIDDEN_SYS_FLAGS:
+        return "parts of transactions"
+    pairs = decode_raw_properties(record.properties_raw)
+    if any(name in pairs for name in _DELAYS):
+        return "delayed"
+    try:
+        for name, value in pairs.items():
+            name.decode(), value.decode()
+    except UnicodeDecodeError:
+        return "with properties that are no text"
+    if any(b"\1" in value for value in pairs.values()):
+        return "with malformed properties"
+    try:
+        encode_message(outgoing(record).draft(record.topic, "U" * 32, 0), crc=True)
+    except PropertiesTooLarge:
+        return "without room for the whole-record checksum"
+    return ""
+
+
+def outgoing(record: Record, without: Collection[str] = ()) -> keelog.OutgoingMessage:
+    """The message as a client sends it again: all but its place, its checksum, and `without`."""
+    left_out = {CRC32, *without}
+    properties = {name: text for name, text in record.properties.items() if name not in left_out}
+    return keelog.OutgoingMessage(
+        record.raw_body,
+        topic=record.topic,
+        properties=properties,
+        queue_id=record.head.queue_id,
+        flag=record.head.flag,
+        sys_flag=record.head.sys_flag & ~_HOST_FLAGS,
+        born_timestamp=record.head.born_timestamp,
+        born_host=str(record.born_host),
+        reconsume_times=record.head.reconsume_times,
+    )
+
+
+def same(sent: Record, stored: Record) -> bool:
+    """Whether all fields came back. A message without UNIQ_KEY got one from the client."""
+    given = () if sent.unique_key else (UNIQUE_KEY,)
+    return outgoing(sent, given) == outgoing(stored, given)
+
+
+class SparkJobFailed(MqError):
+    """The demo's Spark job did not end as it should."""
+
+
+def is_spark_there() -> bool:
+    """Whether the extra is installed."""
+    return all(importlib.util.find_spec(name) is not None for name in ("pyspark", "pyarrow"))
+
+
+def spark_topics(store: str) -> list[dict[str, Any]]:
+    """The figures of each topic, by a Spark job on this machine. Raises SparkJobFailed.
+
+    Says what it waits for, as starting Java and Spark takes longer than the job.
+    """
+    say("a Spark job counts the store by topic; Java and Spark start first, 10 to 30 s")
+    command = [sys.executable, "-P", "-m", "keelog.cli.demo", store]
+    began = time.monotonic()
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    ) as job:
+        try:
+            out, err = _wait(job, began)
+        finally:
+            job.kill()
+    if job.returncode:
+        lines = err.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+        raise SparkJobFailed(
+            f"the Spark job ended with {job.returncode}: {lines[-1]}",
+            f"keelog spark stats {store}, or keelog demo --no-spark",
+        )
+    say(f"the Spark job took {time.monotonic() - began:.1f} s, Spark's start included")
+    rows: list[dict[str, Any]] = json.loads(out.splitlines()[-1])
+    return rows
+
+
+def _wait(job: subprocess.Popen[bytes], began: float) -> tuple[bytes, bytes]:
+    while True:
+        try:
+            return job.communicate(timeout=_SAY_EVERY_S)
+        except subprocess.TimeoutExpired:
+            waited = time.monotonic() - began
+            if waited > JOB_S_MAX:
+                raise SparkJobFailed(
+                    f"the Spark job does not end within {JOB_S_MAX:.0f} s", "keelog demo --no-spark"
+                ) from None
+            say(f"  {waited:.0f} s")
+
+
+def main() -> int:
+    """Prints the figures of the store that is named, as JSON in one line."""
+    from keelog.pipeline.jobs.stats import COLUMNS, plain_rows, stats_by_topic
+    from keelog.pipeline.session import run_job
+
+    def demo(session: Any) -> list[dict[str, Any]]:
+        messages = session.read.format("keelog").option("columns", COLUMNS).load(sys.argv[1])
+        return plain_rows(stats_by_topic(messages))
+
+    rows = run_job(demo, "local[2]", _CONF, lambda line: None)
+    sys.stdout.write(json.dumps(rows) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""`keelog dead`: the dead letters of consumer groups, shown and sent back to their group.
+"""`keelog msg` and `keelog dead`: single messages of a node, dead letters of consumer groups.
 
 A dead letter goes to the group's retry topic, which its members read beside their own topics: no
 other group gets the message again. The topic of dead letters keeps it, as a log does. One that
@@ -7,17 +7,19 @@ was sent back already has its unique key in the retry topic, later in the log.
 
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
 import keelog
-from keelog.cli.failures import DAMAGED, OK, Partial, doing
+from keelog.cli import shapes
+from keelog.cli.contexts import complete_topics
+from keelog.cli.failures import OK, Partial, doing
 from keelog.cli.messages.reading import wait_until_dispatched
 from keelog.cli.messages.selectors import TIME_MS_MAX, TIMES, time
-from keelog.cli.options import CliGroup, node_option, options, output_options
+from keelog.cli.options import CliGroup, node_options, options
 from keelog.cli.output import Output, say
-from keelog.cli.shapes import MESSAGE_COLUMNS, Bodies, DamagedPlaces, body_options
+from keelog.cli.shapes import Bodies, DamagedPlaces
 from protocol.errors import MqError, NotFound, UnknownTopic
 from protocol.names import DLQ_PREFIX, RETRY_PREFIX
 from protocol.record.codec import SENDERS_BITS
@@ -37,20 +39,6 @@ choice_options = options(
 )  # fmt: skip
 
 
-class DeadChoice(NamedTuple):
-    """Which dead letters: by message id or unique key, and stored in [`since`, `until`]."""
-
-    ids: frozenset[str] = frozenset()
-    since: int = 0
-    until: int = TIME_MS_MAX
-
-    def takes(self, message: keelog.Message) -> bool:
-        """Whether it is chosen."""
-        return self.since <= message.store_timestamp <= self.until and (
-            not self.ids or not self.ids.isdisjoint((message.msg_id, message.unique_key))
-        )
-
-
 @click.group("dead", cls=CliGroup)
 def dead() -> None:
     """Shows the dead letters of consumer groups, and sends them back to their group.
@@ -62,9 +50,8 @@ def dead() -> None:
 @dead.command("ls")
 @click.argument("group", metavar="[GROUP]", required=False)
 @choice_options
-@body_options
-@node_option
-@output_options
+@shapes.body_options
+@node_options
 def ls(group: str | None, node: str, output: Output, **chosen: Any) -> int:
     """Counts the dead letters of each group, or shows those of GROUP.
 
@@ -78,7 +65,7 @@ def ls(group: str | None, node: str, output: Output, **chosen: Any) -> int:
             output.rows(list(_counts(client)), ("group", "dead"))
         return OK
     with doing(f"cannot show the dead letters of {group}"), keelog.connect(node) as client:
-        letters = DeadLetters(client, group, _choice(**chosen))
+        letters = DeadLetters(client, group, **chosen)
         rows = (
             bodies.shape(message.record)
             | {
@@ -87,10 +74,10 @@ def ls(group: str | None, node: str, output: Output, **chosen: Any) -> int:
             }
             for message in letters.read()
         )
-        columns = _TABLE if output.format == "table" else (*MESSAGE_COLUMNS, *_OWN_COLUMNS)
+        columns = _TABLE if output.format == "table" else (*shapes.MESSAGE_COLUMNS, *_OWN_COLUMNS)
         if not output.rows(rows, columns):
             raise letters.nothing()
-        return letters.end() or bodies.end()
+        return letters.damage.end() or bodies.end()
 
 
 @dead.command("resend")
@@ -99,8 +86,7 @@ def ls(group: str | None, node: str, output: Output, **chosen: Any) -> int:
 @click.option("--all", "is_all", is_flag=True, help="All of them.")
 @click.option("--again", is_flag=True, help="Also those that were sent back before.")
 @click.option("--apply", "applies", is_flag=True, help="Sends; else it counts what it would send.")
-@node_option
-@output_options
+@node_options
 def resend(group: str, node: str, output: Output, **chosen: Any) -> int:
     """Sends dead letters back to GROUP alone, as messages that nobody tried yet.
 
@@ -114,15 +100,17 @@ def resend(group: str, node: str, output: Output, **chosen: Any) -> int:
     Example: keelog dead resend billing --since -1d --apply
     """
     is_all, again, applies = (chosen.pop(name) for name in ("is_all", "again", "applies"))
-    choice = _choice(**chosen)
-    if is_all == (choice != DeadChoice()):
+    ids, since, until = chosen["ids"], chosen["since"], chosen["until"]
+    if is_all == bool(ids or since or until not in (None, TIME_MS_MAX)):
         raise click.UsageError("say which: --all, or --id, --since, --until")
     with doing(f"cannot send dead letters back to {group}"), keelog.connect(node) as client:
-        letters = DeadLetters(client, group, choice)
+        letters = DeadLetters(client, group, **chosen)
         found: Iterable[keelog.Message] = letters.read()
-        if choice.ids:
+        if letters.ids:
             found = list(found)
-            letters.check_ids()
+            for missing in sorted(letters.ids - letters.ids_found):
+                hint = f"keelog dead ls {group}"
+                raise NotFound(f"no dead letter of {group} has the id {missing}", hint)
         waiting = (one for one in found if again or not letters.is_sent_back(one))
         sent = _send(client, letters, waiting) if applies else sum(1 for _ in waiting)
         if not letters.found:
@@ -135,7 +123,7 @@ def resend(group: str, node: str, output: Output, **chosen: Any) -> int:
         output.document(answer, title=f"{sent} of {letters.found} {does} {letters.retry_topic}")
         if sent and not applies:
             say("nothing was sent: the same command with --apply sends")
-        return letters.end()
+        return letters.damage.end()
 
 
 def _counts(client: keelog.Client) -> Iterator[dict[str, Any]]:
@@ -144,10 +132,6 @@ def _counts(client: keelog.Client) -> Iterator[dict[str, Any]]:
         count = sum(queue.max_offset - queue.min_offset for queue in ends)
         if count:
             yield {"group": topic.removeprefix(DLQ_PREFIX), "dead": count}
-
-
-def _choice(ids: Collection[str], since: int | None, until: int | None) -> DeadChoice:
-    return DeadChoice(frozenset(ids), since or 0, TIME_MS_MAX if until is None else until)
 
 
 def _send(client: keelog.Client, letters: "DeadLetters", waiting: Iterator[keelog.Message]) -> int:
@@ -187,16 +171,25 @@ def _as_new(message: keelog.Message, retry_topic: str) -> keelog.OutgoingMessage
 
 
 class DeadLetters:
-    """The chosen dead letters of a group, in the order in which they died."""
+    """The chosen dead letters of a group, in the order in which they died: by message id or unique
+    key, and stored in [`since`, `until`]."""
 
-    def __init__(self, client: keelog.Client, group: str, choice: DeadChoice) -> None:
+    def __init__(
+        self,
+        client: keelog.Client,
+        group: str,
+        ids: Collection[str],
+        since: int | None,
+        until: int | None,
+    ) -> None:
         self.group = group
+        self.ids = frozenset(ids)
         self.retry_topic = f"{RETRY_PREFIX}{group}"
         self.found = 0
         self._client = client
-        self._choice = choice
-        self._damage = DamagedPlaces(fails=False)
-        self._ids_found: set[str] = set()
+        self._since, self._until = since or 0, TIME_MS_MAX if until is None else until
+        self.damage = DamagedPlaces(fails=False)
+        self.ids_found: set[str] = set()
 
     def read(self) -> Iterator[keelog.Message]:
         """All that are there now. Damaged ones are named on stderr."""
@@ -205,18 +198,20 @@ class DeadLetters:
         wait_until_dispatched(self._client, ("queue", "index"))
         try:
             found = self._client.tail(
-                topic, "earliest", until_end=True, on_damage=lambda e: self._meet(e, topic)
-            )
+                topic,
+                "earliest",
+                until_end=True,
+                on_damage=lambda e: self.damage.meet(e, f"topic {topic}"),
+            )  # fmt: skip
             for message in found:
-                if self._choice.takes(message):
+                is_named = not self.ids.isdisjoint((message.msg_id, message.unique_key))
+                is_then = self._since <= message.store_timestamp <= self._until
+                if is_then and (is_named or not self.ids):
                     self.found += 1
-                    self._ids_found |= {message.msg_id, message.unique_key}
+                    self.ids_found |= {message.msg_id, message.unique_key}
                     yield message
         except UnknownTopic:
             return
-
-    def _meet(self, error: keelog.MessageDamaged, topic: str) -> None:
-        self._damage.meet(error, f"topic {topic}")
 
     def is_sent_back(self, message: keelog.Message) -> bool:
         """Whether the retry topic has it later in the log, as far as the index of keys says. A
@@ -226,26 +221,82 @@ class DeadLetters:
         try:
             found = self._client.find(
                 self.retry_topic, message.unique_key, since=message.store_timestamp, unique=True,
-                on_damage=self._damage.pass_over,
+                on_damage=self.damage.pass_over,
             )  # fmt: skip
             return any(one.physical_offset > message.physical_offset for one in found)
         except UnknownTopic:
             return False
 
-    def check_ids(self) -> None:
-        """Raises NotFound for ids that no dead letter has."""
-        missing = sorted(self._choice.ids - self._ids_found)
-        if missing:
-            raise NotFound(
-                f"no dead letter of {self.group} has the id {missing[0]}",
-                f"keelog dead ls {self.group}",
-            )
-
     def nothing(self) -> NotFound:
         """The error where there is none."""
         return NotFound(f"group {self.group} has no such dead letter", "keelog dead ls")
 
-    def end(self) -> int:
-        """The exit code."""
-        self._damage.end()
-        return DAMAGED if self._damage.places else OK
+
+@click.group("msg", cls=CliGroup)
+def msg() -> None:
+    """Finds single messages through a node.
+
+    Example: keelog msg find --topic orders --key o-17
+    """
+
+
+@msg.command("get")
+@click.argument("msg_id", metavar="[ID]", required=False)
+@click.option("--physical-offset", type=int, help="Log offset, instead of ID.")
+@click.option(
+    "--topic", shell_complete=complete_topics, help="With --unique-key, or --queue and --offset."
+)
+@click.option("--unique-key")
+@click.option("--queue", "queue_id", type=int)
+@click.option("--offset", "queue_offset", type=int)
+@shapes.body_options
+@node_options
+def get(msg_id: str | None, output: Output, **options: Any) -> int:
+    """Prints one message: by its id, log offset, unique key, or place in its queue.
+
+    Example: keelog msg get 7F000001000026A60000000000000000
+
+    Example: keelog msg get --topic orders --queue 0 --offset 17
+    """
+    node = options.pop("node")
+    bodies = Bodies(options.pop("raw_body"), options.pop("no_body"))
+    if msg_id is None and all(value is None for value in options.values()):
+        raise click.UsageError("name a message: its ID, or options that say which")
+    with doing("cannot get the message"), keelog.connect(node) as client:
+        message = client.get(msg_id, **options)
+        output.document(bodies.shape(message.record))
+    return bodies.end()
+
+
+@msg.command("find")
+@click.option("--topic", required=True, shell_complete=complete_topics)
+@click.option("--key", required=True)
+@click.option("--since", type=time, metavar="TIME", help=f"Earliest store time: {TIMES}.")
+@click.option("--until", type=time, metavar="TIME", help="Latest store time.")
+@click.option("--limit", type=click.IntRange(1), default=64, show_default=True, metavar="N")
+@click.option("--unique", is_flag=True, help="Looks at UNIQ_KEY only.")
+@shapes.on_damage_option
+@shapes.body_options
+@node_options
+def find(topic: str, key: str, output: Output, **options: Any) -> int:
+    """Prints the messages with a key, newest first.
+
+    stderr names each damaged message that may have the key; the exit code is 5 then.
+
+    Example: keelog msg find --topic orders --key o-17
+
+    Example: keelog msg find --topic orders --key o-17 --since -2h --limit 1
+    """
+    node = options.pop("node")
+    bodies = Bodies(options.pop("raw_body"), options.pop("no_body"))
+    damage = DamagedPlaces(fails=options.pop("on_damage") == "fail")
+    columns = shapes.MESSAGE_TABLE if output.format == "table" else shapes.MESSAGE_COLUMNS
+    with doing(f"cannot find messages of {topic} with key {key}"), keelog.connect(node) as client:
+        found = client.find(topic, key, on_damage=damage.pass_over, **options)
+        rows = (bodies.shape(message.record) for message in found)
+        if not output.rows(rows, columns) and not damage.places:
+            raise NotFound(
+                f"no message of {topic} has the key {key!r}",
+                f"keelog consume {topic} -e -f '%o %k\\n'  shows the keys that there are",
+            )
+    return damage.end() or bodies.end()

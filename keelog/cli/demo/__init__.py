@@ -1,1 +1,0 @@
-"""The demo: a node at work on real messages."""
