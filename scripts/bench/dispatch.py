@@ -34,8 +34,7 @@ from protocol.kernel.loader import SWITCH
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
 from protocol.record.encode import NewMessage
 from scripts.bench.big_store import BATCH_RECORDS, DIGITS, HOST, CountedRecords, fill, ranges
-from scripts.option_types import made_folder, old_folder, whole_number
-from scripts.output import Rows, number
+from scripts.command_line import Rows, made_folder, number, old_folder, whole_number
 from scripts.rivals.proc import MIB, cpu_seconds, open_handles
 
 POLL_S = 0.004

@@ -20,13 +20,12 @@ import resource
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import zmq
 
@@ -40,10 +39,17 @@ from protocol.kernel import loader
 from protocol.status import LogStatus
 from protocol.wire.frames import VERSION, pack
 from scripts.bench.recovery import GIB, batches, under_load
+from scripts.command_line import (
+    grid,
+    made_folder,
+    new_file,
+    number,
+    old_file,
+    real_number,
+    whole_number,
+)
 from scripts.docs.pages import fill_part
-from scripts.option_types import made_folder, new_file, old_file, real_number, whole_number
-from scripts.output import grid, number
-from scripts.rivals.proc import cpu_seconds, open_handles, private_mib
+from scripts.rivals.proc import cpu_seconds, open_handles, private_mib, repeated
 
 QUEUES = 8
 HOLD_MS = 30_000
@@ -134,16 +140,11 @@ def log_of(node: Node) -> LogStatus:
 
 
 class IdleConsumers:
-    """Connections that each hold a long poll at a queue where nothing comes.
-
-    As a context each polls anew when its poll's time is up, as a consumer does.
-    """
+    """Connections that each hold a long poll at a queue where nothing comes."""
 
     def __init__(self, endpoint: str) -> None:
         self._contexts: list[zmq.Context[zmq.Socket[bytes]]] = []
         self._sockets: list[zmq.Socket[bytes]] = []
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
         with keelog.connect(endpoint, timeout=60) as client:
             client.create_topic("idle", QUEUES, exist_ok=True)
             self._reader = client.routes().readers[0]
@@ -163,23 +164,12 @@ class IdleConsumers:
         fields = {"topic": "idle", "queue": asker % QUEUES, "offset": 0, "wait_ms": HOLD_MS}
         self._sockets[asker].send(pack({"v": VERSION, "op": "pull", "id": asker, **fields}))
 
-    def _keep(self) -> None:
-        while not self._over.wait(0.5):
-            for asker, socket in enumerate(self._sockets):
-                if socket.poll(0):
-                    socket.recv_multipart()
-                    self._poll(asker)
-
-    def __enter__(self) -> Self:
-        self._over.clear()
-        self._thread = threading.Thread(target=self._keep)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
+    def poll_again(self) -> None:
+        """Polls anew where a poll's time is up, as a consumer does."""
+        for asker, socket in enumerate(self._sockets):
+            if socket.poll(0):
+                socket.recv_multipart()
+                self._poll(asker)
 
     def close(self) -> None:
         """Disconnects all."""
@@ -313,17 +303,16 @@ def grow_consumers(folder: Path, options: argparse.Namespace) -> Points:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with Node(folder / "store", ANY_DISK, readers=1) as node:
-        idle = IdleConsumers(node.endpoint)
         try:
-            for count in CONSUMERS:
-                print_line(f"{count} idle consumers")
-                idle.grow_to(count)
-                figures: Figures = {"idle_cores": idle_cores(node, options.seconds)}
-                with idle:
-                    figures |= measure(node, options.seconds)
-                yield Point("consumers", count, "consumers", figures)
+            with closing(IdleConsumers(node.endpoint)) as idle:
+                for count in CONSUMERS:
+                    print_line(f"{count} idle consumers")
+                    idle.grow_to(count)
+                    figures: Figures = {"idle_cores": idle_cores(node, options.seconds)}
+                    with repeated(0.5, idle.poll_again):
+                        figures |= measure(node, options.seconds)
+                    yield Point("consumers", count, "consumers", figures)
         finally:
-            idle.close()
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 

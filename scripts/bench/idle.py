@@ -16,7 +16,7 @@ from pathlib import Path
 from keelog.bench.node_process import ANY_DISK, Node
 from keelog.client.client import Client, connect
 from protocol.errors import ClientClosed
-from scripts.output import Rows
+from scripts.command_line import Rows
 from scripts.rivals.proc import cpu_seconds
 
 MESSAGES = 1_000

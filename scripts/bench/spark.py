@@ -38,8 +38,8 @@ from keelog.pipeline.source import KeelogReader, KeelogSource
 from keelog.progress import print_line
 from protocol.kernel import loader
 from scripts.bench.big_store import make, topic_name
-from scripts.output import grid
-from scripts.rivals.proc import MIB
+from scripts.command_line import grid
+from scripts.rivals.proc import MIB, repeated
 from workers.rebuild import rebuild as rebuild_here
 
 if TYPE_CHECKING:
@@ -101,14 +101,7 @@ class TreeWatch:
         self._me = psutil.Process()
         self._cpu: dict[tuple[int, float], float] = {}
         self._lock = threading.Lock()
-        self._stop = threading.Event()
         self.peak_python = self.peak_java = 0
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stop.wait(SAMPLE_S):
-            self.look()
 
     def look(self) -> float:
         """One sample; returns the CPU seconds of all up to now."""
@@ -125,11 +118,6 @@ class TreeWatch:
                 elif process.pid != self._me.pid:
                     self.peak_python = max(self.peak_python, used)
             return sum(self._cpu.values())
-
-    def close(self) -> None:
-        """Ends the sampling."""
-        self._stop.set()
-        self._thread.join()
 
 
 class Timing(NamedTuple):
@@ -301,10 +289,10 @@ def run(args: argparse.Namespace, work: Path) -> dict[str, Any]:
     """All rounds of all cases."""
     conf = {"spark.driver.memory": args.driver_memory, "spark.ui.showConsoleProgress": "false"}
     watch = TreeWatch()
-    spark = local_session("bench_spark", args.cores, conf)
-    spark.sparkContext.setLogLevel("ERROR")
     timings: list[Timing] = []
-    try:
+    session = local_session("bench_spark", args.cores, conf)
+    with repeated(SAMPLE_S, watch.look), session as spark:
+        spark.sparkContext.setLogLevel("ERROR")
         bench = SparkBench(spark, args.store.resolve(), args.records, work)
         parts = {"read": bench.reads, "rebuild": bench.rebuilds, "audit": bench.audits}
         cases = [case for name, part in parts.items() if name in args.only for case in part()]
@@ -315,9 +303,6 @@ def run(args: argparse.Namespace, work: Path) -> dict[str, Any]:
             for case in cases if number % 2 == 0 else reversed(cases):
                 found = timed(case, watch)
                 timings += [found] if number >= 0 else []
-    finally:
-        spark.stop()
-        watch.close()
     return {
         "records": args.records,
         "cores": args.cores,

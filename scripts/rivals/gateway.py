@@ -18,16 +18,9 @@ from typing import Any, NamedTuple
 
 from keelog.bench.node_process import ANY_DISK, Node
 from node.supervisor.bind import free_ports
-from scripts.option_types import old_folder
-from scripts.output import Rows
+from scripts.command_line import Rows, old_folder
+from scripts.rivals import rocketmq
 from scripts.rivals.proc import family, private_mib, stopped
-from scripts.rivals.rocketmq import (
-    Addresses,
-    Program,
-    RocketMQ,
-    class_path,
-    start_name_server,
-)
 
 BODY = 128
 QUEUES = 8
@@ -89,7 +82,7 @@ class GatewaySide:
     """Its address."""
     store: Path
     server_pids: Sequence[int]
-    program: Program
+    program: rocketmq.Program
     memory_mib: list[float] = field(default_factory=list)
 
     @property
@@ -112,19 +105,21 @@ def start_node(
     settings = [*ANY_DISK, f"serve.remoting={address}", *([SYNC] if is_sync else [])]
     env = {} if tree is None else {"PYTHONPATH": str(tree)}
     node = ends.enter_context(Node(folder / "node", settings, readers=1, env=env))
-    program = ends.enter_context(Program(classes, folder / "client", address))
+    program = ends.enter_context(rocketmq.Program(classes, folder / "client", address))
     name = OURS if tree is None else OLD
     return GatewaySide(name, address, folder / "node", [node.pid], program)
 
 
 def start_theirs(ends: ExitStack, classes: str, folder: Path, *, is_sync: bool) -> GatewaySide:
     """A name server and a broker."""
-    addresses = Addresses.free()
-    names = start_name_server(classes, folder / "names", addresses.name_server)
+    addresses = rocketmq.Addresses.free()
+    names = rocketmq.start_name_server(classes, folder / "names", addresses.name_server)
     ends.enter_context(names)
     settings = {"flushDiskType": "SYNC_FLUSH"} if is_sync else {}
-    broker = ends.enter_context(RocketMQ(classes, folder / "broker", addresses, settings))
-    program = ends.enter_context(Program(classes, folder / "client", addresses.name_server))
+    broker = ends.enter_context(rocketmq.RocketMQ(classes, folder / "broker", addresses, settings))
+    program = ends.enter_context(
+        rocketmq.Program(classes, folder / "client", addresses.name_server)
+    )
     pids = [broker.pid, names.pid]
     return GatewaySide(THEIRS, addresses.broker, broker.store, pids, program)
 
@@ -133,7 +128,7 @@ def measure(
     folder: Path, names: Sequence[str], rounds: int, seconds: int, old: Path | None
 ) -> Iterator[GatewayRow]:
     """Runs each load against both, in turns, after a turn of each that does not count."""
-    classes = class_path()
+    classes = rocketmq.class_path()
     for is_sync in (False, True):
         chosen = [name for name in names if LOADS[name].is_sync is is_sync]
         if not chosen:

@@ -14,17 +14,9 @@ from typing import Any
 
 from node.store.checkpoints import own_dir
 from scripts.bench.dispatch import fill_log
-from scripts.rivals.plan import AUTO_BATCH, Load, Side
+from scripts.rivals import rocketmq
+from scripts.rivals.plan import AUTO_BATCH, Figures, Load, Side
 from scripts.rivals.proc import cpu_seconds, private_mib, read_once
-from scripts.rivals.results import Figures
-from scripts.rivals.rocketmq import (
-    Addresses,
-    Jvm,
-    Program,
-    RivalFailed,
-    RocketMQ,
-    start_name_server,
-)
 
 QUEUES = 8
 DRAIN_THREADS = 8
@@ -48,18 +40,18 @@ class BrokerBench:
 
     classes: str
     folder: Path
-    addresses: Addresses
-    names: Jvm
-    program: Program
+    addresses: rocketmq.Addresses
+    names: rocketmq.Jvm
+    program: rocketmq.Program
 
     @classmethod
     @contextmanager
     def open(cls, classes: str, folder: Path) -> Iterator["BrokerBench"]:
         """Starts name server and program; ends them, whatever happens."""
-        addresses = Addresses.free()
+        addresses = rocketmq.Addresses.free()
         with (
-            start_name_server(classes, folder / "names", addresses.name_server) as names,
-            Program(classes, folder / "client", addresses.name_server) as program,
+            rocketmq.start_name_server(classes, folder / "names", addresses.name_server) as names,
+            rocketmq.Program(classes, folder / "client", addresses.name_server) as program,
         ):
             yield cls(classes, folder, addresses, names, program)
 
@@ -70,7 +62,7 @@ class Theirs(Side):
     def __init__(self, bench: BrokerBench, name: str, settings: Mapping[str, object]) -> None:
         self._bench = bench
         home = bench.folder / name
-        self._broker = RocketMQ(bench.classes, home, bench.addresses, settings)
+        self._broker = rocketmq.RocketMQ(bench.classes, home, bench.addresses, settings)
         self._finds = 0
 
     def start(self) -> None:
@@ -121,7 +113,9 @@ class Theirs(Side):
         deadline = time.monotonic() + CATCH_UP_S
         while self._ask("behind", broker=self._bench.addresses.broker)["bytes"] > 0:
             if time.monotonic() > deadline:
-                raise RivalFailed(f"the broker did not dispatch its log within {CATCH_UP_S} s")
+                raise rocketmq.RivalFailed(
+                    f"the broker did not dispatch its log within {CATCH_UP_S} s"
+                )
             time.sleep(0.02)
 
     def pids(self) -> list[int]:
@@ -137,7 +131,7 @@ class Theirs(Side):
             if answer["messages"] == WAKE_MESSAGES:
                 return
             if time.monotonic() > deadline:
-                raise RivalFailed(f"the broker did not go on: {answer['first_error']}")
+                raise rocketmq.RivalFailed(f"the broker did not go on: {answer['first_error']}")
 
     def _cpu(self) -> tuple[float, float]:
         servers = [self._broker.pid, self._bench.names.pid]
@@ -249,7 +243,7 @@ def figures_of(answer: Mapping[str, Any], server_s: float, client_s: float) -> F
     """The figures of an answer that says `messages` and `seconds`."""
     messages, seconds = answer["messages"], answer["seconds"]
     if not messages:
-        raise RivalFailed(f"nothing was done: {dict(answer)}")
+        raise rocketmq.RivalFailed(f"nothing was done: {dict(answer)}")
     figures: Figures = {
         "per_s": messages / seconds,
         "messages": messages,

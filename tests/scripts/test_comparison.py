@@ -7,8 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from scripts.command_line import Spread, number, percentile
 from scripts.docs.pages import fill_part
-from scripts.output import Spread, number, percentile
 from scripts.rivals import compare_rocketmq
 from scripts.rivals.plan import (
     AUTO_BATCH,
@@ -26,9 +26,8 @@ from scripts.rivals.plan import (
     warm_ups,
 )
 from scripts.rivals.proc import MIB, private_mib, pss_kib
-from scripts.rivals.results import Turn, TurnResults
+from scripts.rivals.results import Turn, TurnResults, lines, main_table, ratios, report
 from scripts.rivals.rocketmq import java_version
-from scripts.rivals.table import lines, main_table, ratios, report
 
 ASKED = {"seconds": 5.0, "scale": 1.0}
 
