@@ -29,6 +29,7 @@ from keelog.pipeline.errors import (
     UnknownOption,
     naming_conditions,
 )
+from keelog.pipeline.micro_batch import DELAY_MS, TriggerLimits
 from keelog.pipeline.stores.access import (
     WINDOW_BYTES_MAX,
     Access,
@@ -37,7 +38,6 @@ from keelog.pipeline.stores.access import (
     node_name,
     parse_address,
 )
-from keelog.pipeline.stream.micro_batch import DELAY_MS, TriggerLimits
 from keelog.pipeline.tables import DAMAGE, Column, Table
 from node.runtime.settings import Settings, load_settings
 from node.store.query.filters import TagFilter, parse_tags

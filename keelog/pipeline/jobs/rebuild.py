@@ -7,10 +7,12 @@ rename switches in. In an object store objects are written whole where they stay
 written last.
 """
 
+import errno
+import os
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
@@ -19,33 +21,37 @@ from typing import Literal
 
 from pyspark.sql import SparkSession
 
-from keelog.pipeline.errors import BadOption, JobFailed, StoreUnreadable, naming_conditions
+from keelog.pipeline.errors import BadOption, JobFailed, StoreUnreadable, log, naming_conditions
 from keelog.pipeline.jobs import rebuild_files, rebuild_task, scan
+from keelog.pipeline.jobs.publication import ObjectFolder, OutFile, RebuildManifest, try_lock
 from keelog.pipeline.jobs.rebuild_files import Runs
-from keelog.pipeline.jobs.rebuild_folder import (
-    KEYS_DIR,
-    Building,
-    ObjectFolder,
-    OutFile,
-    RebuildManifest,
-)
-from keelog.pipeline.jobs.rebuild_task import RangeJob
+from keelog.pipeline.jobs.rebuild_task import KEYS_DIR, RangeJob
 from keelog.pipeline.jobs.scan import RANGE_BYTES, ScanRange, Stitched
 from keelog.pipeline.session import run_tasks
 from keelog.pipeline.stores import object_store
 from keelog.pipeline.stores.access import StoreAt, Way, check_can_make, place_of
 from keelog.pipeline.task_spec import LogAt
+from node.runtime import disk
 from node.runtime.locks import StoreLock
 from node.runtime.settings import Settings
-from node.store.condition import check_is_store
+from node.store.checkpoints import WorkerCheckpoint, load_epochs, load_floor
+from node.store.condition import INDEX_WORKER, QUEUE_WORKER_PREFIX, check_is_store
 from node.store.file_sizes import found_file_bytes, found_geometry
 from node.store.opening import StoppedStore
+from node.store.rebuilding import UNFINISHED_DIR, clear_unfinished, forget, vouch
 from protocol.addresses import without_credentials
 from protocol.derived.file_layouts import UNIT_BYTES, IndexGeometry
 from protocol.errors import NotAStore, StoreDamaged, StoreLocked
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, offset_file_name
 
+BUILDING_SUFFIX = ".building"
+_OLD_DIR = "old"
+_LOCK_SUFFIX = ".lock"
+_NO_LOCKS = frozenset((errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS))
+"""What file systems say that know no locks, as some mounted buckets do."""
+_CLEAR_TRIES = 5
+_WORKERS = {CONSUME_QUEUE_DIR: QUEUE_WORKER_PREFIX, INDEX_DIR: INDEX_WORKER}
 _FILL_QUEUES = 64
 """Queues whose first file one task fills up."""
 Plan = Literal["inplace", "shuffle"]
@@ -121,8 +127,10 @@ def rebuild(
             if target is not None and target.way is Way.OBJECTS:
                 made = ObjectTarget(spark, job, target)
             else:
-                made = LocalTarget(spark, job, None if target is None else Path(target.root))
-            stack.enter_context(made.held())
+                out = None if target is None else Path(target.root)
+                if out is not None:
+                    stack.enter_context(held_folder(out))
+                made = LocalTarget(spark, job, out)
             _check_is_new(target)
             work = _SparkRebuild(spark, made, geometry, plan)
             return work.run(range_bytes, began)
@@ -193,28 +201,87 @@ def _lock(root: Path) -> StoreLock:
         raise error from None
 
 
-class LocalTarget(Building):
+@contextmanager
+def held_folder(out: Path) -> Iterator[None]:
+    """Holds a folder that is to be made against other jobs. Raises StoreLocked, OSError.
+
+    By a file beside it, as NFS has no locks on folders.
+    """
+    path = out.with_name(out.name + BUILDING_SUFFIX + _LOCK_SUFFIX)
+    handle = _locked_file(path, out)
+    try:
+        yield
+    finally:
+        disk.unlink(path, missing_ok=True)
+        os.close(handle)
+
+
+def _locked_file(path: Path, out: Path) -> int:
+    disk.make_dir(path.parent)
+    while True:
+        handle = disk.open_file(path, create=True)
+        try:
+            is_held = try_lock(handle)
+            with suppress(FileNotFoundError):
+                if is_held and os.path.samestat(os.fstat(handle), path.stat()):
+                    return handle
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                os.close(handle)
+                raise
+            log.warning("%s cannot be locked: run one job at a time into it", out)
+            return handle
+        os.close(handle)
+        if not is_held:
+            raise StoreLocked.worded(
+                "KEELOG_STORE_LOCKED",
+                f"another job writes to {out}",
+                "again when it has ended, or another --out",
+            )
+        # The job that had it has just ended, and has removed it.
+
+
+class LocalTarget:
     """A new folder, or, without `out`, the store itself.
 
-    `job` is what tasks of the present attempt get.
+    One attempt after the other is written below one folder, `<name>.building/<attempt>`, which only
+    the driver makes; the last one is switched in. A task of an attempt that was given up, or
+    switched in, finds the folder gone, and fails. `job` is what tasks of the present attempt get.
     """
 
     def __init__(self, spark: SparkSession, job: RangeJob, out: Path | None) -> None:
         self.spark = spark
         self.job = job
         folders = ((CONSUME_QUEUE_DIR, job.queues), (INDEX_DIR, job.keys))
-        made = [name for name, wanted in folders if wanted is not None]
-        super().__init__(Path(job.log.store.root), out, made)
+        self._folders = [name for name, wanted in folders if wanted is not None]
+        self._root = Path(job.log.store.root)
+        self._out = out
+        in_place = self._root / UNFINISHED_DIR
+        self.base = in_place if out is None else out.with_name(out.name + BUILDING_SUFFIX)
+        self.attempt = self.base
 
     def begin(self) -> None:
-        """Throws away what an attempt before has left, and makes room for a new one."""
-        super().begin()
+        """Throws away what an earlier attempt left, and makes the folders of a new one."""
+        self._clear()
+        self.attempt = self.base / uuid.uuid4().hex
+        for name in (*self._folders, KEYS_DIR):
+            disk.make_dir(self.attempt / name)
         job, attempt = self.job, self.attempt
         self.job = replace(
             job,
             queues=None if job.queues is None else str(attempt / CONSUME_QUEUE_DIR),
             keys=None if job.keys is None else str(attempt / KEYS_DIR),
         )
+
+    def _clear(self) -> None:
+        """Removes everything below the folder, and it. Raises OSError."""
+        for _ in range(_CLEAR_TRIES):
+            # A late task of an earlier attempt may be making a file at this moment.
+            with suppress(OSError):
+                if self.base.is_dir():
+                    disk.remove_tree(self.base)
+                return
+        disk.remove_tree(self.base)
 
     def make_index(self, geometry: IndexGeometry, spilled: rebuild_files.Spilled) -> list[int]:
         """Has the index files written from the keys that ranges left; how many entries each has."""
@@ -245,11 +312,48 @@ class LocalTarget(Building):
             )
         return expected
 
+    def _sync(self) -> None:
+        """Makes all files of the attempt durable, and their names."""
+        for name in self._folders:
+            for path in (self.attempt / name).rglob("*"):
+                if path.is_dir():
+                    disk.sync_dir(path)
+                else:
+                    disk.sync_file(path)
+            disk.sync_dir(self.attempt / name)
+
     def publish(self, figures: Mapping[str, object]) -> None:
-        """Makes all of it what readers see. Raises JobFailed, OSError."""
+        """Makes all of it what readers see, by one rename a folder. Raises JobFailed, OSError.
+
+        The old files go last. As with the worker's rebuild, no progress vouches for a folder while
+        it is exchanged.
+        """
         if not self.job.syncs:
-            self.sync()
-        self.switch_in(self.job.log.end)
+            self._sync()
+        disk.remove_tree(self.attempt / KEYS_DIR)
+        if self._out is not None:
+            disk.sync_dir(self.attempt)
+            disk.rename(self.attempt, self._out)
+            disk.sync_dir(self._out.parent)
+            self._clear()
+            return
+        old = self.attempt / _OLD_DIR
+        disk.make_dir(old)
+        slots = {name: forget(self._root, _WORKERS[name]) for name in self._folders}
+        if CONSUME_QUEUE_DIR in self._folders:
+            clear_unfinished(self._root)
+        for name in self._folders:
+            with suppress(FileNotFoundError):
+                disk.rename(self._root / name, old / name)
+            disk.rename(self.attempt / name, self._root / name)
+        disk.sync_dir(self._root)
+        epochs = load_epochs(self._root)
+        progress = WorkerCheckpoint(
+            epochs[-1].epoch if epochs else 0, min(load_floor(self._root), self.job.log.end)
+        )
+        for name in self._folders:
+            vouch(self._root, slots[name], progress)
+        self._clear()
 
 
 def _fill(folder: str, file_bytes: int, syncs: bool, queues: list[tuple[Queue, int]]) -> None:
@@ -267,9 +371,6 @@ class ObjectTarget:
         self._folder = ObjectFolder(at)
         self._at = at
         self._files: list[OutFile] = []
-
-    def held(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def begin(self) -> None:
         self._folder = ObjectFolder(self._at, uuid.uuid4().hex)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keelog.pipeline.errors import JobFailed, StoreUnreadable
-from keelog.pipeline.jobs.rebuild_folder import ObjectFolder, OutFile
+from keelog.pipeline.jobs.publication import ObjectFolder, OutFile
 from node.runtime import disk
 from protocol.derived import file_layouts
 from protocol.derived.dispatch_request import DispatchRequests, key_batch

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from keelog.pipeline.errors import StoreUnreadable, naming_conditions, naming_engine_failures
+from keelog.pipeline.jobs.publication import ObjectFolder, OutFile
 from keelog.pipeline.jobs.rebuild_files import (
     KeySpill,
     RebuiltRun,
@@ -29,7 +30,6 @@ from keelog.pipeline.jobs.rebuild_files import (
     make_one,
     whole_file,
 )
-from keelog.pipeline.jobs.rebuild_folder import KEYS_DIR, ObjectFolder, OutFile
 from keelog.pipeline.jobs.scan import RangeEnds, RangeScan, ScanRange
 from keelog.pipeline.read.arrays import arrow_schema, numbers
 from keelog.pipeline.stores.access import Way
@@ -47,6 +47,7 @@ from protocol.record.columns import Bytes
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+KEYS_DIR = "keys"
 _COLUMNS = (
     *(column for column in QUEUES.columns if column.name != "node"),
     Column("file", "BIGINT", "number of the queue file"),

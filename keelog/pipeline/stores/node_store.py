@@ -4,7 +4,7 @@ import itertools
 import os
 from collections.abc import Sequence
 from concurrent.futures import Future
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +15,12 @@ from keelog.pipeline.stores.access import StoreAt
 from keelog.pipeline.stores.planned_store import PlannedStore
 from keelog.pipeline.stores.remote_files import Pending, RangeSource, RemoteFiles
 from keelog.pipeline.task_spec import IndexSlice
-from node.runtime.settings import Settings
 from node.runtime.store_paths import RemotePath, remote_path
 from node.store.file_cache import FileVanished
 from node.store.log.reader import Bounds, LogReader
 from node.store.log.segments import Listing, SegmentList
 from node.store.queues import QueueFiles, QueueReader, queue_folder
 from protocol.derived.file_layouts import UNIT_BYTES, IndexGeometry
-from protocol.derived.removed import Removed
 from protocol.errors import NotFound
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR, INDEX_DIR, offset_file_name, parse_offset_file_name
@@ -34,8 +32,11 @@ GAP_BYTES = 32 << 10
 ASKED_BYTES_MAX = 24 << 20
 """Under way at a time: a node refuses a client that would have more than 32 MiB on the way."""
 
-_clients: dict[tuple[int, str, FetchSettings], FetchClient] = {}
-"""Those of this process: Spark keeps it for many tasks. A forked child makes its own."""
+
+@cache
+def _client(_pid: int, root: str, settings: FetchSettings) -> FetchClient:
+    """Spark keeps a process for many tasks. A forked child makes its own."""
+    return FetchClient(root, settings)
 
 
 def client_of(at: StoreAt) -> FetchClient:
@@ -44,10 +45,7 @@ def client_of(at: StoreAt) -> FetchClient:
     settings = FetchSettings(
         access.timeout_ms / 1000, access.num_retries, access.retry_interval_ms / 1000
     )
-    key = os.getpid(), at.root, settings
-    if key not in _clients:
-        _clients[key] = FetchClient(at.root, settings)
-    return _clients[key]
+    return _client(os.getpid(), at.root, settings)
 
 
 def node_source(at: StoreAt) -> RangeSource:
@@ -100,9 +98,8 @@ class _NodeQueue(QueueReader):
 class NodeStore(PlannedStore):
     """What a node says of its store, as of the last `refresh`."""
 
-    def __init__(self, at: StoreAt, settings: Settings, topics: Sequence[str] | None) -> None:
+    def __init__(self, at: StoreAt, topics: Sequence[str] | None) -> None:
         self.at = at
-        self.settings = settings
         self._root = remote_path(at.root)
         self._client = client_of(at)
         self._files = RemoteFiles(node_source(at))
@@ -117,20 +114,9 @@ class NodeStore(PlannedStore):
         folder = self._root / COMMIT_LOG_DIR
         listed = [(start, folder / offset_file_name(start)) for start in starts]
         segments = SegmentList(folder, Listing(listed, found.segment_bytes, []), self._files)
-        self._log = LogReader(segments, Bounds(found.min_offset, found.readable))
+        self.log = LogReader(segments, Bounds(found.min_offset, found.readable))
+        self.epoch, self.removed, self.all_followed = found.epoch, found.removed, found.followed
         self._queues = {queue.queue: queue for queue in found.queues}
-
-    @property
-    def log(self) -> LogReader:
-        return self._log
-
-    @property
-    def removed(self) -> Removed:
-        return self._known.removed
-
-    @property
-    def epoch(self) -> int:
-        return self._known.epoch
 
     def refresh(self) -> None:
         """One request. Raises NotConnected, RequestTimeout when the node stays away."""
@@ -142,10 +128,6 @@ class NodeStore(PlannedStore):
     def is_resuming(self, queue: Queue) -> bool:
         found = self._queues.get(queue)
         return self.followed(queue) < self.log.end if found is None else found.is_resuming
-
-    @property
-    def all_followed(self) -> int:
-        return self._known.followed
 
     def topics(self) -> list[str]:
         return self._client.topics()

@@ -65,7 +65,7 @@ def open_planned(at: StoreAt, options: SourceOptions) -> "PlannedStore":
     if at.way is Way.NODE:
         from keelog.pipeline.stores.node_store import NodeStore
 
-        return NodeStore(at, options.settings, options.selection.named_topics)
+        return NodeStore(at, options.selection.named_topics)
     if at.way is Way.OBJECTS:
         from keelog.pipeline.stores.object_store import ObjectStore
 
@@ -103,23 +103,17 @@ class PlannedStore(ABC):
     """
 
     at: StoreAt
-    settings: Settings
     _root: Path
-
-    @property
-    @abstractmethod
-    def epoch(self) -> int:
-        """Of the node that runs it, 0 at rest: when it moves, the log may have been cut before."""
-
-    @property
-    @abstractmethod
-    def log(self) -> LogReader:
-        """The log, with its bounds as of the last `refresh`: [`min_offset`, `end`)."""
-
-    @property
-    @abstractmethod
-    def removed(self) -> Removed:
-        """The messages of the log that are removed, as of the last `refresh`."""
+    # As of the last `refresh`:
+    epoch: int
+    """Of the node that runs it, 0 at rest: when it moves, the log may have been cut before."""
+    log: LogReader
+    """The log, with its bounds: [`min_offset`, `end`)."""
+    removed: Removed
+    """The messages of the log that are removed."""
+    all_followed: int
+    """The log offset below which the units of all queues are there. At rest that is the end of the
+    log: what files lack is derived."""
 
     @abstractmethod
     def refresh(self) -> None:
@@ -128,14 +122,6 @@ class PlannedStore(ABC):
     @abstractmethod
     def is_resuming(self, queue: Queue) -> bool:
         """Whether the queue may show fewer units than it did."""
-
-    @property
-    @abstractmethod
-    def all_followed(self) -> int:
-        """The log offset below which the units of all queues are there, as of the last `refresh`.
-
-        At rest that is the end of the log: what files lack is derived.
-        """
 
     def followed(self, queue: Queue) -> int:
         """The same of one queue; where nobody knows it, of all."""
@@ -206,11 +192,12 @@ class FolderStore(PlannedStore):
 
     def __init__(self, at: StoreAt, settings: Settings, fail_on_data_loss: bool = True) -> None:
         self.at = at
-        self.settings = settings
+        self._settings = settings
         self._fail_on_data_loss = fail_on_data_loss
         self._root = self._find_root()
         check_is_store(self._root)
         self._store = self._open()
+        self._note()
         self._looked_at = time.monotonic()
         self._unfit_since: float | None = None
 
@@ -224,7 +211,7 @@ class FolderStore(PlannedStore):
             raise DataLoss(missing, "failOnDataLoss=false to read what is left")
         if missing:
             log.warning("messages are lost: %s", missing)
-        return StoppedStore(self._root, self.settings, strict=not missing, files=files)
+        return StoppedStore(self._root, self._settings, strict=not missing, files=files)
 
     def _open(self) -> StoppedStore | RunningStore:
         owner = find_owner(self._root)
@@ -232,19 +219,14 @@ class FolderStore(PlannedStore):
             if owner is Owner.BROKER:
                 log.warning("a broker runs %s: rows end at what its files hold", self._root)
             return self._open_resting(OpenFiles(maps=False))
-        return open_running(self._root, self.settings, self.at.access.flushed_only)
+        return open_running(self._root, self._settings, self.at.access.flushed_only)
 
-    @property
-    def log(self) -> LogReader:
-        return self._store.log
-
-    @property
-    def removed(self) -> Removed:
-        return self._store.removed
-
-    @property
-    def epoch(self) -> int:
-        return self._store.epoch if isinstance(self._store, RunningStore) else 0
+    def _note(self) -> None:
+        store = self._store
+        is_run = isinstance(store, RunningStore)
+        self.log, self.removed = store.log, store.removed
+        self.epoch = store.epoch if is_run else 0
+        self.all_followed = store.followed if is_run else store.log.end
 
     def refresh(self) -> None:
         """Raises StoreDamaged when the files do not fit to what the node says for two seconds."""
@@ -267,14 +249,11 @@ class FolderStore(PlannedStore):
                 raise
         else:
             self._unfit_since = None
+        finally:
+            self._note()
 
     def is_resuming(self, queue: Queue) -> bool:
         return isinstance(self._store, RunningStore) and self._store.is_resuming(queue)
-
-    @property
-    def all_followed(self) -> int:
-        store = self._store
-        return store.followed if isinstance(store, RunningStore) else store.log.end
 
     def followed(self, queue: Queue) -> int:
         store = self._store

@@ -25,15 +25,10 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from keelog.pipeline import micro_batch
 from keelog.pipeline.bounds import Extent, QueueAt
 from keelog.pipeline.errors import DataLoss, StoreUnreadable, TargetMoved, log, naming_conditions
-from keelog.pipeline.options import SourceOptions
-from keelog.pipeline.read.parts import read_part
-from keelog.pipeline.resolve import QueueSpan, bound_offsets, check_topics, parts_of_rows
-from keelog.pipeline.stores.access import StoreAt, Way
-from keelog.pipeline.stores.planned_store import open_planned
-from keelog.pipeline.stream import micro_batch
-from keelog.pipeline.stream.micro_batch import (
+from keelog.pipeline.micro_batch import (
     Generations,
     Loss,
     StreamPosition,
@@ -41,6 +36,11 @@ from keelog.pipeline.stream.micro_batch import (
     TriggerLimits,
     parse_position,
 )
+from keelog.pipeline.options import SourceOptions
+from keelog.pipeline.read.parts import read_part
+from keelog.pipeline.resolve import QueueSpan, bound_offsets, check_topics, parts_of_rows
+from keelog.pipeline.stores.access import StoreAt, Way
+from keelog.pipeline.stores.planned_store import open_planned
 from keelog.pipeline.task_spec import Part
 from node.store.queues import QueueReader
 from protocol.derived.file_layouts import FILLER_SIZE
