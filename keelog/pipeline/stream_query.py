@@ -16,14 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming import datasource as streaming
 
 from keelog.pipeline import micro_batch
 from keelog.pipeline.bounds import Extent, QueueAt
@@ -80,7 +73,7 @@ class QueueSnapshot(NamedTuple):
         return {queue: extent.high for queue, extent in self.extents.items()}
 
 
-class KeelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class KeelogStreamReader(DataSourceStreamReader, streaming.SupportsTriggerAvailableNow):
     """One lives on the driver's machine while a query runs. Tasks have another, which only reads.
 
     Each method raises what opening and refreshing the stores raises, and says what else.
@@ -126,25 +119,25 @@ class KeelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with naming_conditions():
             self._target = self._followed.settled().highs()
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> streaming.ReadLimit:  # noqa: N802
         """The first of the options' limits. Spark knows no two at once: all are kept below."""
         limits = self._options.triggers
         if limits.rows_max is not None:
-            return ReadMaxRows(limits.rows_max)
+            return streaming.ReadMaxRows(limits.rows_max)
         if limits.bytes_max is not None:
-            return ReadMaxBytes(limits.bytes_max)
+            return streaming.ReadMaxBytes(limits.bytes_max)
         if limits.rows_min is not None:
-            return ReadMinRows(limits.rows_min)
-        return ReadMaxRows(ROWS_MAX)
+            return streaming.ReadMinRows(limits.rows_min)
+        return streaming.ReadMaxRows(ROWS_MAX)
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(self, start: dict[str, Any], limit: streaming.ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Where the batch from `start` ends. Raises DataLoss, TargetMoved, BadCheckpoint."""
         limits: TriggerLimits | None = self._options.triggers
-        if isinstance(limit, ReadAllAvailable):
+        if isinstance(limit, streaming.ReadAllAvailable):
             limits = None
-        elif isinstance(limit, ReadMaxRows):
+        elif isinstance(limit, streaming.ReadMaxRows):
             limits = replace(self._options.triggers, rows_max=limit.max_rows)
-        elif isinstance(limit, ReadMaxBytes):
+        elif isinstance(limit, streaming.ReadMaxBytes):
             limits = replace(self._options.triggers, bytes_max=limit.max_bytes)
         return self._latest(parse_position(start), limits).to_json()
 

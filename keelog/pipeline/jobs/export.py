@@ -151,7 +151,18 @@ def run_export(
             before = _manifest(plan, stores, version, (*kept, *files))
             folder.publish(before)
         folder.remove_folder(TEMPORARY)
-    return _result(folder.out, before, files, damaged, began)
+    every = before.files if before else ()
+    return ExportResult(
+        out=folder.out,
+        version=before.version if before else 0,
+        rows=sum(file.rows for file in files),
+        files=len(files),
+        bytes=sum(file.bytes for file in files),
+        rows_in_all=sum(file.rows for file in every),
+        files_in_all=len(every),
+        seconds=round(time.monotonic() - began, 3),
+        damaged=damaged,
+    )
 
 
 def by_tasks(spark: "SparkSession", parts: list[NumberedPart], order: WriteOrder) -> list[Written]:
@@ -186,23 +197,6 @@ def _manifest(
     folders = f"`{TOPIC}` STRING, `{DATE}` DATE" if plan.selection["by_topic"] else f"`{DATE}` DATE"
     schema = f"{ddl(plan.columns)}, {folders}"
     return Manifest(version, time.time_ns() // 1_000_000, schema, plan.selection, stores, files)
-
-
-def _result(
-    out: str, manifest: Manifest | None, files: list[ExportedFile], damaged: int, began: float
-) -> ExportResult:
-    every = manifest.files if manifest else ()
-    return ExportResult(
-        out=out,
-        version=manifest.version if manifest else 0,
-        rows=sum(file.rows for file in files),
-        files=len(files),
-        bytes=sum(file.bytes for file in files),
-        rows_in_all=sum(file.rows for file in every),
-        files_in_all=len(every),
-        seconds=round(time.monotonic() - began, 3),
-        damaged=damaged,
-    )
 
 
 def plan_export(

@@ -132,8 +132,7 @@ def rebuild(
                     stack.enter_context(held_folder(out))
                 made = LocalTarget(spark, job, out)
             _check_is_new(target)
-            work = _SparkRebuild(spark, made, geometry, plan)
-            return work.run(range_bytes, began)
+            return _rebuild(made, geometry, plan, range_bytes, began)
         except OSError as error:
             raise StoreUnreadable(str(error), "a file system with room") from None
 
@@ -426,75 +425,73 @@ def _queue_file_paths(runs: Runs, file_bytes: int) -> set[str]:
     }
 
 
-@dataclass(slots=True)
-class _SparkRebuild:
-    spark: SparkSession
-    target: Target
-    geometry: IndexGeometry
-    plan: Plan
-
-    def run(self, range_bytes: int, began: float) -> RebuildResult:
-        """All of it, up to the switch."""
-        log, cores = self.target.job.log, self.spark.sparkContext.defaultParallelism
-        ranges = scan.plan_ranges(log, range_bytes, _TASKS_A_CORE * cores)
-        done, stitched = self._attempt(ranges)
-        repaired = not stitched.is_same
-        if repaired:
-            # What was written by records that are none is thrown away with all the rest.
-            ranges = stitched.ranges
-            done, stitched = self._attempt(ranges)
-            if not stitched.is_same:
-                raise JobFailed(
-                    f"the log of {log.store.root} changed while it was read",
-                    "stop who writes to it",
-                )
-        runs = rebuild_files.joined_runs([report.runs for report in done.reports])
-        problems = list(islice(rebuild_files.run_problems(runs), _PROBLEMS_NAMED + 1))
-        if problems:
-            more = "; and more" if len(problems) > _PROBLEMS_NAMED else ""
+def _rebuild(
+    target: Target, geometry: IndexGeometry, plan: Plan, range_bytes: int, began: float
+) -> RebuildResult:
+    """All of it, with the switch."""
+    log, cores = target.job.log, target.spark.sparkContext.defaultParallelism
+    ranges = scan.plan_ranges(log, range_bytes, _TASKS_A_CORE * cores)
+    done, stitched = _attempt(target, plan, ranges)
+    repaired = not stitched.is_same
+    if repaired:
+        # What was written by records that are none is thrown away with all the rest.
+        ranges = stitched.ranges
+        done, stitched = _attempt(target, plan, ranges)
+        if not stitched.is_same:
             raise JobFailed(
-                "; ".join(problems[:_PROBLEMS_NAMED]) + more,
-                "keelog store rebuild, which numbers units as a broker does",
+                f"the log of {log.store.root} changed while it was read",
+                "stop who writes to it",
             )
-        job, index, queue_files = self.target.job, list[int](), 0
-        if job.keys is not None:
-            keys = [(job.keys_path(one.ends.number), one.keys) for one in done.reports if one.keys]
-            index = self.target.make_index(self.geometry, keys)
-        if job.queues is not None:
-            queue_files = self.target.finish_queues(runs, done.files)
-        result = RebuildResult(
-            start=log.start,
-            end=log.end,
-            records=sum(report.records for report in done.reports),
-            queues=len(runs),
-            units=rebuild_files.unit_count(runs),
-            queue_files=queue_files,
-            index_files=len(index),
-            index_entries=sum(index),
-            ranges=len(ranges),
-            repaired=repaired,
-            seconds=time.monotonic() - began,
+    runs = rebuild_files.joined_runs([report.runs for report in done.reports])
+    problems = list(islice(rebuild_files.run_problems(runs), _PROBLEMS_NAMED + 1))
+    if problems:
+        more = "; and more" if len(problems) > _PROBLEMS_NAMED else ""
+        raise JobFailed(
+            "; ".join(problems[:_PROBLEMS_NAMED]) + more,
+            "keelog store rebuild, which numbers units as a broker does",
         )
-        self.target.publish(result.shape())
-        return replace(result, seconds=time.monotonic() - began)
+    job, index, queue_files = target.job, list[int](), 0
+    if job.keys is not None:
+        keys = [(job.keys_path(one.ends.number), one.keys) for one in done.reports if one.keys]
+        index = target.make_index(geometry, keys)
+    if job.queues is not None:
+        queue_files = target.finish_queues(runs, done.files)
+    result = RebuildResult(
+        start=log.start,
+        end=log.end,
+        records=sum(report.records for report in done.reports),
+        queues=len(runs),
+        units=rebuild_files.unit_count(runs),
+        queue_files=queue_files,
+        index_files=len(index),
+        index_entries=sum(index),
+        ranges=len(ranges),
+        repaired=repaired,
+        seconds=time.monotonic() - began,
+    )
+    target.publish(result.shape())
+    return replace(result, seconds=time.monotonic() - began)
 
-    def _attempt(self, ranges: list[ScanRange]) -> tuple[rebuild_task.Shuffled, Stitched]:
-        """Reads all ranges and writes, from nothing on. Raises StoreDamaged."""
-        self.target.begin()
-        job = self.target.job
-        if self.plan == "shuffle" and job.queues is not None:
-            done = rebuild_task.shuffle_ranges(self.spark, job, ranges)
-        else:
-            one_range = partial(rebuild_task.rebuild_range, job)
-            done = rebuild_task.Shuffled(run_tasks(self.spark, "rebuild", one_range, ranges), [])
-        with naming_conditions():
-            stitched = scan.stitch(job.log, ranges, [report.ends for report in done.reports])
-        if stitched.torn is not None:
-            root, position, why = job.log.store.root, stitched.torn.position, stitched.torn.why
-            raise StoreDamaged.worded(
-                "KEELOG_STORE_DAMAGED",
-                f"{root}, log offset {position}: {why}; queues and index were left as they are",
-                f"keelog store verify {root} --deep, keelog store repair {root}",
-            )
-        reports = sorted(done.reports, key=lambda one: one.ends.number)
-        return done._replace(reports=reports), stitched
+
+def _attempt(
+    target: Target, plan: Plan, ranges: list[ScanRange]
+) -> tuple[rebuild_task.Shuffled, Stitched]:
+    """Reads all ranges and writes, from nothing on. Raises StoreDamaged."""
+    target.begin()
+    job = target.job
+    if plan == "shuffle" and job.queues is not None:
+        done = rebuild_task.shuffle_ranges(target.spark, job, ranges)
+    else:
+        one_range = partial(rebuild_task.rebuild_range, job)
+        done = rebuild_task.Shuffled(run_tasks(target.spark, "rebuild", one_range, ranges), [])
+    with naming_conditions():
+        stitched = scan.stitch(job.log, ranges, [report.ends for report in done.reports])
+    if stitched.torn is not None:
+        root, position, why = job.log.store.root, stitched.torn.position, stitched.torn.why
+        raise StoreDamaged.worded(
+            "KEELOG_STORE_DAMAGED",
+            f"{root}, log offset {position}: {why}; queues and index were left as they are",
+            f"keelog store verify {root} --deep, keelog store repair {root}",
+        )
+    reports = sorted(done.reports, key=lambda one: one.ends.number)
+    return done._replace(reports=reports), stitched

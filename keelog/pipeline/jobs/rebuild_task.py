@@ -20,16 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from keelog.pipeline.errors import StoreUnreadable, naming_conditions, naming_engine_failures
+from keelog.pipeline.jobs import rebuild_files
 from keelog.pipeline.jobs.publication import ObjectFolder, OutFile
-from keelog.pipeline.jobs.rebuild_files import (
-    KeySpill,
-    RebuiltRun,
-    Runs,
-    UnitFiles,
-    UnitGatherer,
-    make_one,
-    whole_file,
-)
 from keelog.pipeline.jobs.scan import RangeEnds, RangeScan, ScanRange
 from keelog.pipeline.read.arrays import arrow_schema, numbers
 from keelog.pipeline.stores.access import Way
@@ -81,7 +73,7 @@ class RangeJob:
         return f"{self.keys}/{number:08d}"
 
     @contextmanager
-    def spill(self, number: int) -> Iterator[KeySpill | None]:
+    def spill(self, number: int) -> Iterator[rebuild_files.KeySpill | None]:
         """For the keys of a range, which are there, whole, unless something is raised inside.
 
         None where no index is made. Raises OSError, JobFailed.
@@ -93,11 +85,13 @@ class RangeJob:
         with ExitStack() as stack:
             if self.out is not None:
                 stream = stack.enter_context(closing(self.out.output(path)))
-                spill = KeySpill(self.with_tags, lambda data, _: stream.write(data))
+                spill = rebuild_files.KeySpill(self.with_tags, lambda data, _: stream.write(data))
             else:
                 temporary = Path(f"{path}.{uuid.uuid4().hex}")
-                file = stack.enter_context(whole_file(temporary, Path(path), self.syncs))
-                spill = KeySpill(self.with_tags, partial(disk.write_all, file))
+                file = stack.enter_context(
+                    rebuild_files.whole_file(temporary, Path(path), self.syncs)
+                )
+                spill = rebuild_files.KeySpill(self.with_tags, partial(disk.write_all, file))
             yield spill
             spill.flush()
 
@@ -123,7 +117,7 @@ class RangeReport:
 
     ends: RangeEnds
     records: int
-    runs: Runs
+    runs: rebuild_files.Runs
     keys: int
 
 
@@ -139,8 +133,8 @@ class RangeUnits:
         self._span = span
         self.report: RangeReport
 
-    def __iter__(self) -> Generator[RebuiltRun, None, None]:
-        job, span, gatherer, records = self._job, self._span, UnitGatherer(), 0
+    def __iter__(self) -> Generator[rebuild_files.RebuiltRun, None, None]:
+        job, span, gatherer, records = self._job, self._span, rebuild_files.UnitGatherer(), 0
         files = task_files(job.log.store, maps=True)
         with closing(files), job.spill(span.number) as spill:
             scan = RangeScan(job.log.open(files), span)
@@ -165,7 +159,7 @@ def rebuild_range(job: RangeJob, span: ScanRange) -> RangeReport:
     units = RangeUnits(job, span)
     with job.naming(), ExitStack() as stack:
         if job.queues is not None:
-            target = UnitFiles(Path(job.queues), job.queue_file_bytes, job.syncs)
+            target = rebuild_files.UnitFiles(Path(job.queues), job.queue_file_bytes, job.syncs)
             files = stack.enter_context(closing(target))
         for rows in stack.enter_context(closing(iter(units))):
             files.write(*rows)
@@ -210,9 +204,11 @@ def _units_of(job: RangeJob, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
                 yield pa.RecordBatch.from_arrays(arrays, schema=_ARROW)
 
 
-def _unit_rows(job: RangeJob, found: Iterable[RebuiltRun]) -> Iterator[pa.RecordBatch]:
+def _unit_rows(
+    job: RangeJob, found: Iterable[rebuild_files.RebuiltRun]
+) -> Iterator[pa.RecordBatch]:
     """The units as batches, each of about `_BATCH_ROWS`."""
-    waiting: list[RebuiltRun] = []
+    waiting: list[rebuild_files.RebuiltRun] = []
     for rows in found:
         waiting.append(rows)
         if sum(len(one.units) for one in waiting) >= _BATCH_ROWS:
@@ -222,7 +218,7 @@ def _unit_rows(job: RangeJob, found: Iterable[RebuiltRun]) -> Iterator[pa.Record
         yield _unit_batch(job, waiting)
 
 
-def _unit_batch(job: RangeJob, runs: list[RebuiltRun]) -> pa.RecordBatch:
+def _unit_batch(job: RangeJob, runs: list[rebuild_files.RebuiltRun]) -> pa.RecordBatch:
     which = np.repeat(np.arange(len(runs)), [len(rows.units) for rows in runs])
     offsets = np.concatenate([np.arange(rows.start, rows.start + len(rows.units)) for rows in runs])
     units = {
@@ -301,12 +297,12 @@ def _write_file(
     target = Path(path)
     # Beside the folders of queues, from where it gets its name.
     temporary = target.parents[3] / KEYS_DIR / uuid.uuid4().hex
-    with whole_file(temporary, target, job.syncs) as descriptor:
+    with rebuild_files.whole_file(temporary, target, job.syncs) as descriptor:
         disk.set_length(descriptor, job.queue_file_bytes)
         for position, units in runs:
             disk.write_all(descriptor, units.data, position)
         for part in (target.parent.parent, target.parent):
-            make_one(part)
+            rebuild_files.make_one(part)
 
 
 def _object_bytes(file_bytes: int, runs: list[tuple[int, Bytes]]) -> Bytes:

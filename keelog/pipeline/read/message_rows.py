@@ -90,11 +90,6 @@ class MessageRows:
         return arrays.spread(stored, packed) if len(stored) else pa.nulls(len(self), pa.binary())
 
     @cached_property
-    def _properties(self) -> pa.BinaryArray:
-        columns = self.columns
-        return arrays.pieces(columns.data, columns.properties_start, columns.properties_length)
-
-    @cached_property
     def _found(self) -> dict[bytes, Pieces]:
         columns = self.columns
         return look_up(columns.data, columns.properties_start, columns.properties_length)
@@ -138,7 +133,8 @@ class MessageRows:
                 # Names that are not UTF-8 may become one and the same text.
                 texts_of = names.cast(pa.string()), values.cast(pa.string())
                 return pa.MapArray.from_arrays(arrays.offsets_of_counts(counts), *texts_of)
-        plain = [list(decode_properties(item).items()) for item in self._properties.to_pylist()]
+        stored = arrays.pieces(columns.data, *where).to_pylist()
+        plain = [list(decode_properties(item).items()) for item in stored]
         return pa.array(plain, arrays.PAIRS)
 
     @property
@@ -159,13 +155,14 @@ class MessageRows:
         is_v6 = columns.sys_flag & flag != 0
         v4 = Gather(columns.data)(position[~is_v6], ">i8")
         different, which = np.unique(v4, return_inverse=True)
-        names = [_host(int(value).to_bytes(_V4_BYTES, "big", signed=True)) for value in different]
+        raw = [int(value).to_bytes(_V4_BYTES, "big", signed=True) for value in different]
+        names = [str(_host(one)) for one in raw]
         index = np.zeros(len(self), np.int64)
         index[~is_v6] = which
         for row in np.flatnonzero(is_v6).tolist():
             start = int(position[row])
             index[row] = len(names)
-            names.append(_host(columns.data[start : start + _V6_BYTES].tobytes()))
+            names.append(str(_host(columns.data[start : start + _V6_BYTES].tobytes())))
         return pa.array(names, pa.string()).take(pa.array(index))
 
     @property
@@ -201,17 +198,13 @@ class MessageRows:
         plain = ids.to_pylist()
         for row in np.flatnonzero(is_v6).tolist():
             host_at = int(at[row])
-            host = _unpack_host(columns.data[host_at : host_at + _V6_BYTES].tobytes())
+            host = _host(columns.data[host_at : host_at + _V6_BYTES].tobytes())
             plain[row] = offset_message_id(host, int(columns.physical_offset[row]))
         return pa.array(plain, pa.string())
 
 
-def _unpack_host(raw: bytes) -> Host:
+def _host(raw: bytes) -> Host:
     return Host(raw[:-PORT_BYTES], int.from_bytes(raw[-PORT_BYTES:], "big", signed=True))
-
-
-def _host(raw: bytes) -> str:
-    return str(_unpack_host(raw))
 
 
 Maker = Callable[[MessageRows], Any]
