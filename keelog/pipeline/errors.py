@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from protocol import errors
-from protocol.addresses import without_credentials
+from protocol import addresses, errors
 
 log = logging.getLogger("keelog.pipeline")
 _OF_STORES: Mapping[str, type[errors.MqError]] = {
@@ -208,7 +207,7 @@ def named(text: str, what: str) -> errors.MqError:
 
 
 def _clean(record: logging.LogRecord) -> bool:
-    record.msg, record.args = without_credentials(record.getMessage()), ()
+    record.msg, record.args = addresses.without_credentials(record.getMessage()), ()
     return True
 
 

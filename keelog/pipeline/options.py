@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
-from keelog.pipeline import bounds, errors, tables
-from keelog.pipeline.micro_batch import DELAY_MS, TriggerLimits
+from keelog.pipeline import bounds, errors, micro_batch, tables
 from keelog.pipeline.stores import access
 from keelog.pipeline.tables import DAMAGE, Column, Table
 from node.runtime.settings import Settings, load_settings
@@ -189,7 +188,7 @@ class SourceOptions:
     limits: bounds.PartitionLimits
     fail_on_data_loss: bool
     on_corrupt: OnCorrupt
-    triggers: TriggerLimits
+    triggers: micro_batch.TriggerLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,11 +259,11 @@ def parse_options(
         ),
         fail_on_data_loss=_one_of(options, "failOnDataLoss", ("true", "false"), "true") == "true",
         on_corrupt=cast(OnCorrupt, on_corrupt),
-        triggers=TriggerLimits(
+        triggers=micro_batch.TriggerLimits(
             _whole(options, "maxOffsetsPerTrigger"),
             _whole(options, "maxBytesPerTrigger"),
             _whole(options, "minOffsetsPerTrigger"),
-            _duration_ms(options, "maxTriggerDelay", DELAY_MS),
+            _duration_ms(options, "maxTriggerDelay", micro_batch.DELAY_MS),
         ),
     )
 

@@ -34,14 +34,11 @@ from keelog.client.send.staging import StageClient, StagedPart, StageWriter
 from keelog.pipeline.errors import BadMode, BadRow, naming_node
 from keelog.pipeline.options import SinkOptions
 from keelog.pipeline.read.arrays import flat_and_bounds, offsets_of
-from protocol.errors import MqError, RequestTimeout, ServiceNotAvailable, UnknownTopic
-from protocol.ids import unique_key
+from protocol import errors, ids
 from protocol.names import SHORT_TOPIC_CHARS_MAX, check_topic_for_send
+from protocol.record import codec, encode, java_hash
 from protocol.record import properties as stored
-from protocol.record.codec import CRC_MASK, MAGIC_V1, MAGIC_V2, SHORT_HEAD
 from protocol.record.columns import Bools, Ints
-from protocol.record.encode import NOT_OFFERED
-from protocol.record.java_hash import hash_pieces
 
 log = logging.getLogger("keelog.spark")
 
@@ -52,7 +49,7 @@ DROP_STAGE_S_MAX = 5.0
 NEW_TOPIC_QUEUES = 8
 """What a node gives a topic that a message makes."""
 RESERVED = frozenset(
-    {stored.TAGS, stored.KEYS, stored.UNIQUE_KEY, stored.WAIT, stored.CRC32, *NOT_OFFERED}
+    {stored.TAGS, stored.KEYS, stored.UNIQUE_KEY, stored.WAIT, stored.CRC32, *encode.NOT_OFFERED}
 )
 """Properties that have a column of their own, or by which a broker would do more than store."""
 _SEPARATORS = "[\x01\x02]"
@@ -112,12 +109,12 @@ class RowEncoder:
         delays = self._integers(batch, "delayLevel", -_INT32_MAX - 1)
         self._refuse(delays != 0, _NO_DELAY, batch)
         names, topic_of = self._topics(batch)
-        head = np.zeros(rows, SHORT_HEAD.dtype)
+        head = np.zeros(rows, codec.SHORT_HEAD.dtype)
         head["queue_id"] = self._queue_ids(batch, names, topic_of)
         head["flag"] = self._integers(batch, "flag", -_INT32_MAX - 1)
         head["born_timestamp"] = self._born(batch)
         widths = [1 if len(name) <= SHORT_TOPIC_CHARS_MAX else 2 for name in names]
-        magic = [MAGIC_V1 if width == 1 else MAGIC_V2 for width in widths]
+        magic = [codec.MAGIC_V1 if width == 1 else codec.MAGIC_V2 for width in widths]
         head["magic"] = np.array(magic, np.uint32)[topic_of]
         head["body_crc"] = _crcs(body)
         head["body_length"] = body_bytes
@@ -136,7 +133,7 @@ class RowEncoder:
             for name, width in zip(names, widths, strict=True)
         ]
         topics = pa.array(topics, pa.binary()).take(pa.array(topic_of))
-        head["total_size"] = SHORT_HEAD.size + body_bytes + _lengths(topics) + 2 + lengths
+        head["total_size"] = codec.SHORT_HEAD.size + body_bytes + _lengths(topics) + 2 + lengths
         size = fixed_width(lengths.astype(">i2"))
         joined = pc.binary_join_element_wise(fixed_width(head), body, topics, size, properties, b"")
         self.rows += rows
@@ -190,7 +187,7 @@ class RowEncoder:
         for number, name in enumerate(names):
             try:
                 check_topic_for_send(name)
-            except MqError as error:
+            except errors.MqError as error:
                 self._refuse(topic_of == number, f"{error.reason}; {error.hint}", batch)
         return names, topic_of
 
@@ -210,7 +207,7 @@ class RowEncoder:
         sharded = np.zeros(batch.num_rows, np.bool_) if keys is None else _valid(keys) & ~named
         if sharded.any():
             flat, bounds = flat_and_bounds(pc.fill_null(keys, "").cast(pa.binary()))
-            hashes = hash_pieces(flat, bounds[:-1], np.diff(bounds)).astype(np.int64)
+            hashes = java_hash.hash_pieces(flat, bounds[:-1], np.diff(bounds)).astype(np.int64)
             found = np.where(sharded, np.abs(hashes) % queues, found)
         left = ~named & ~sharded
         for number, name in enumerate(names):
@@ -247,7 +244,7 @@ class KeyMaker:
     """UNIQ_KEYs as RocketMQ's clients make them, many at once; no two of one maker are equal."""
 
     def __init__(self) -> None:
-        self._start = unique_key(secrets.token_bytes(4), secrets.randbits(16),
+        self._start = ids.unique_key(secrets.token_bytes(4), secrets.randbits(16),
                                  secrets.randbits(32), 0, 0)[:-12]  # fmt: skip
         self._last_ms = 0
 
@@ -377,7 +374,7 @@ def _crcs(body: Any) -> Ints:
     flat, bounds = flat_and_bounds(body)
     view, crc32 = flat.data, zlib.crc32
     found = [crc32(view[a:b]) for a, b in pairwise(bounds.tolist())]
-    return np.array(found, np.int64) & CRC_MASK
+    return np.array(found, np.int64) & codec.CRC_MASK
 
 
 @dataclass
@@ -416,7 +413,7 @@ def stage_rows(
     def queues(topic: str) -> int:
         try:
             return client.write_queues(topic)
-        except UnknownTopic:
+        except errors.UnknownTopic:
             return NEW_TOPIC_QUEUES
 
     with naming_node(options.node):
@@ -430,9 +427,9 @@ def stage_rows(
                     if not writer.published:
                         _put(writer, *encoder.encode(rows.slice(start, ROWS_MAX)))
             return TaskCommit(query, batch, writer.finish())
-        except (ServiceNotAvailable, RequestTimeout):
+        except (errors.ServiceNotAvailable, errors.RequestTimeout):
             # Spark repeats the task under another stage, which needs the room of this one.
-            with suppress(MqError):
+            with suppress(errors.MqError):
                 client.unstage(query, batch, stage, DROP_STAGE_S_MAX)
             raise
 
@@ -471,7 +468,7 @@ def _drop(options: SinkOptions, query: str, batch: int) -> None:
     """
     try:
         _client_of(options).unstage(query, batch)
-    except MqError as error:
+    except errors.MqError as error:
         log.warning("batch %d of query %s stays staged for a while: %s", batch, query, error)
 
 

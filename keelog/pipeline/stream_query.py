@@ -18,7 +18,7 @@ import numpy as np
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming import datasource as streaming
 
-from keelog.pipeline import micro_batch
+from keelog.pipeline import micro_batch, resolve, task_spec
 from keelog.pipeline.bounds import Extent, QueueAt
 from keelog.pipeline.errors import DataLoss, StoreUnreadable, TargetMoved, log, naming_conditions
 from keelog.pipeline.micro_batch import (
@@ -31,15 +31,10 @@ from keelog.pipeline.micro_batch import (
 )
 from keelog.pipeline.options import SourceOptions
 from keelog.pipeline.read.parts import read_part
-from keelog.pipeline.resolve import QueueSpan, bound_offsets, check_topics, parts_of_rows
-from keelog.pipeline.stores.access import StoreAt, Way
-from keelog.pipeline.stores.planned_store import open_planned
-from keelog.pipeline.task_spec import Part
+from keelog.pipeline.stores import access, planned_store
 from node.store.queues import QueueReader
+from protocol import errors, ids, names
 from protocol.derived.file_layouts import FILLER_SIZE
-from protocol.errors import OffsetOutOfRange
-from protocol.ids import Queue
-from protocol.names import COMMIT_LOG_DIR
 from protocol.record.columns import Ints
 
 GRACE_S = 2.0
@@ -229,7 +224,7 @@ class KeelogStreamReader(DataSourceStreamReader, streaming.SupportsTriggerAvaila
         parts = self._parts(parse_position(start), parse_position(end))
         return [InputPartition(part) for part in parts]
 
-    def _parts(self, start: StreamPosition, end: StreamPosition) -> list[Part]:
+    def _parts(self, start: StreamPosition, end: StreamPosition) -> list[task_spec.Part]:
         if start.begun() == end.begun():
             return []
         with naming_conditions():
@@ -281,17 +276,17 @@ class KeelogStreamReader(DataSourceStreamReader, streaming.SupportsTriggerAvaila
 class FollowedStore:
     """One of them. A store at rest that has changed is opened again, which finds its ends."""
 
-    def __init__(self, at: StoreAt, options: SourceOptions) -> None:
+    def __init__(self, at: access.StoreAt, options: SourceOptions) -> None:
         self._at = at
         self._options = options
         self._print = _fingerprint(at)
-        self.store = open_planned(at, options)
+        self.store = planned_store.open_planned(at, options)
         self.extents: dict[QueueAt, Extent] = {}
         self.generations: dict[TopicAt, int] = {}
-        self._queues: list[Queue] = []
+        self._queues: list[ids.Queue] = []
         self._mark: tuple[int, ...] = ()
         self._moved_at = self._listed_at = float("-inf")
-        self._short: dict[Queue, tuple[int, float]] = {}
+        self._short: dict[ids.Queue, tuple[int, float]] = {}
         """Queues shorter than they were: where the log ended when it was noticed, and when."""
 
     def look(self, now: float, thorough: bool = False) -> bool:
@@ -301,7 +296,7 @@ class FollowedStore:
             # One that no node runs is copied to, or written by a broker.
             found = _fingerprint(self._at)
             if found != self._print:
-                before, self.store = self.store, open_planned(self._at, self._options)
+                before, self.store = self.store, planned_store.open_planned(self._at, self._options)
                 before.close()
                 self._print = found
         self.store.refresh()
@@ -353,7 +348,7 @@ class FollowedStore:
         or has not reached what the log had when that was noticed, or it was noticed just now."""
         if not self.store.epoch:
             return False
-        queue = Queue(at.topic, at.queue_id)
+        queue = ids.Queue(at.topic, at.queue_id)
         if self.store.is_resuming(queue):
             self._short.pop(queue, None)
             return True
@@ -364,7 +359,7 @@ class FollowedStore:
     def is_back(self, at: QueueAt) -> None:
         """A queue is as long as it was: the next time that it is short is another one."""
         if self._short:
-            self._short.pop(Queue(at.topic, at.queue_id), None)
+            self._short.pop(ids.Queue(at.topic, at.queue_id), None)
 
 
 class Followed:
@@ -437,17 +432,17 @@ class Followed:
         """
         look = self.settled()
         stores = [one.store for one in self._opened()]
-        check_topics(stores, self._options)
+        resolve.check_topics(stores, self._options)
         extents = [look.extents[queue] for queue in sorted(look.extents)]
         found = {
             queue: (self._stores[queue.node].store, self._stores[queue.node].reader(queue))
             for queue in look.extents
         }
         bound = self._options.selection.start
-        answer = bound_offsets(bound, "startingOffsets", extents, found, len(stores))
+        answer = resolve.bound_offsets(bound, "startingOffsets", extents, found, len(stores))
         for queue, low, high in extents:
             if answer[queue] > high:
-                raise OffsetOutOfRange(
+                raise errors.OffsetOutOfRange(
                     f"the starting offset {answer[queue]} of {queue} is beyond its end, {high}",
                     f"an offset from {low} to {high}, or -1 for the latest",
                 )
@@ -458,14 +453,14 @@ class Followed:
         size = self._stores[queue.node].reader(queue).units(start, end - start)["size"]
         return np.where(size == FILLER_SIZE, 0, size).astype(np.int64)
 
-    def parts(self, ranges: Iterable[Extent]) -> list[Part]:
+    def parts(self, ranges: Iterable[Extent]) -> list[task_spec.Part]:
         """The parts of a batch."""
         rows = []
         for queue, start, end in ranges:
             of = self._stores[queue.node]
-            rows.append(QueueSpan(of.store, of.reader(queue), start, end))
+            rows.append(resolve.QueueSpan(of.store, of.reader(queue), start, end))
         stores = [one.store for one in self._opened()]
-        return list(parts_of_rows(rows, stores, self._options))
+        return list(resolve.parts_of_rows(rows, stores, self._options))
 
     def close(self) -> None:
         """Closes all stores."""
@@ -474,17 +469,17 @@ class Followed:
         self._stores.clear()
 
 
-def _fingerprint(at: StoreAt) -> Fingerprint:
+def _fingerprint(at: access.StoreAt) -> Fingerprint:
     """Changes when the log of a store at rest may have changed; empty for a node's.
 
     It is taken before the store is opened: what is written meanwhile is seen the next time.
     """
-    if at.way is Way.NODE:
+    if at.way is access.Way.NODE:
         return ()
-    if at.way is Way.OBJECTS:
+    if at.way is access.Way.OBJECTS:
         return (("", 0, int(time.monotonic() / OBJECTS_S)),)
     try:
-        with os.scandir(Path(at.root) / COMMIT_LOG_DIR) as entries:
+        with os.scandir(Path(at.root) / names.COMMIT_LOG_DIR) as entries:
             stats = [(entry.name, entry.stat()) for entry in entries]
     except FileNotFoundError:
         # A segment was removed just now, or all of the store: opening it finds out.

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from keelog.pipeline.options import OnCorrupt
+from keelog.pipeline import options, tables
 from keelog.pipeline.stores.access import StoreAt
-from keelog.pipeline.tables import Column
 from node.runtime.store_paths import path_in
 from node.store.file_cache import OpenFiles
 from node.store.log.reader import Bounds, LogReader
@@ -20,9 +19,9 @@ class Task:
     """What all kinds have in common."""
 
     store: StoreAt
-    columns: tuple[Column, ...]
+    columns: tuple[tables.Column, ...]
     fail_on_data_loss: bool
-    on_corrupt: OnCorrupt
+    on_corrupt: options.OnCorrupt
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,10 +30,8 @@ from typing import Any
 import zmq
 
 import keelog
-from keelog.bench.machine import describe
+from keelog.bench import machine, running, workload
 from keelog.bench.node_process import ANY_DISK, Node
-from keelog.bench.running import run
-from keelog.bench.workload import Workload
 from keelog.progress import print_line
 from protocol.kernel import loader
 from protocol.status import LogStatus
@@ -106,10 +104,10 @@ def measure(node: Node, seconds: float) -> Figures:
     """
     common: dict[str, Any] = {"node": node.endpoint, "duration": seconds, "warm_up": 1.0}
     os.sync()
-    batches = run(Workload(callers="batches", batch=100, in_flight=16, **common))
+    batches = running.run(workload.Workload(callers="batches", batch=100, in_flight=16, **common))
     os.sync()
-    one = run(Workload(callers="threads", producers=1, **common)).steady
-    followed = run(Workload(kind="e2e", producers=2, rate=1000.0, **common)).steady
+    one = running.run(workload.Workload(callers="threads", producers=1, **common)).steady
+    followed = running.run(workload.Workload(kind="e2e", producers=2, rate=1000.0, **common)).steady
     figures: Figures = {
         "batches_per_s": round(batches.steady.messages_per_s),
         "cpu_s_per_million": batches.cpu_s_per_million,
@@ -125,8 +123,8 @@ def measure(node: Node, seconds: float) -> Figures:
 def store(node: Node, messages: int, body_bytes: int) -> None:
     """Stores messages as fast as it goes, and waits until they are dispatched."""
     print_line(f"storing {messages:,} messages of {body_bytes} bytes")
-    run(
-        Workload(
+    running.run(
+        workload.Workload(
             node=node.endpoint, callers="batches", batch=500, in_flight=8, body=str(body_bytes),
             count=messages, warm_up=0.0,
         )
@@ -378,7 +376,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(
             prefix=f"flatness-{part}-", dir=options.dir, ignore_cleanup_errors=True
         ) as folder:
-            result["machine"] = describe(folder, (), loader.describe())
+            result["machine"] = machine.describe(folder, (), loader.describe())
             began = time.monotonic()
             with closing(PARTS[part](Path(folder), options)) as growing:
                 for point in growing:

@@ -17,10 +17,8 @@ from protocol.derived.index_build import IndexImage
 from protocol.derived.removed import Removed
 from protocol.ids import Host, Queue
 from protocol.layout import StructLayout
-from protocol.record import codec, properties
+from protocol.record import codec, encode, patch, properties
 from protocol.record.codec import BORN_HOST_V6, FILLER_HEAD, SHORT_HEAD, STORE_HOST_V6, Record
-from protocol.record.encode import NewMessage, pack_record
-from protocol.record.patch import PlainRow, StoreStamp, patch_plain
 
 _NUMBER_BYTES = 8
 INDEX_KEYS = (("k1", 0, 0), ("k2", 0, 0), ("k1", 165, 2_500), ("Hello", 330, 61_000))
@@ -212,7 +210,7 @@ def page_table(fields: Sequence[str]) -> str:
 
 def example_record(crc: bool = False) -> bytes:
     """The message that the page follows: 165 bytes, or 185 with its checksum."""
-    message = NewMessage(
+    message = encode.NewMessage(
         "FooBar",
         b"hello",
         queue_id=3,
@@ -222,10 +220,10 @@ def example_record(crc: bool = False) -> bytes:
     pairs = {"KEYS": "k1 k2", "TAGS": "TagA", "UNIQ_KEY": "7F0000010A2B18B4AAC2000000000001"}
     tail = properties.EMPTY_CRC_PROPERTY if crc else b""
     encoded = properties.encode_properties(pairs) + tail
-    buffer = bytearray(pack_record(message, encoded))
-    row = PlainRow(0, len(buffer), message.topic, message.queue_id, message.sys_flag)
-    stamp = StoreStamp(1_700_000_000_123, Host(bytes([10, 0, 0, 5]), 10_911).to_bytes())
-    patch_plain(buffer, row, 7, 0, stamp, crc)
+    buffer = bytearray(encode.pack_record(message, encoded))
+    row = patch.PlainRow(0, len(buffer), message.topic, message.queue_id, message.sys_flag)
+    stamp = patch.StoreStamp(1_700_000_000_123, Host(bytes([10, 0, 0, 5]), 10_911).to_bytes())
+    patch.patch_plain(buffer, row, 7, 0, stamp, crc)
     return bytes(buffer)
 
 

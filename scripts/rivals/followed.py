@@ -22,8 +22,7 @@ from node.runtime.settings import snake_case
 from node.supervisor.bind import free_ports
 from protocol.addresses import VIP_DISTANCE
 from scripts.command_line import Rows, percentile
-from scripts.rivals import rocketmq
-from scripts.rivals.proc import repeated
+from scripts.rivals import proc, rocketmq
 
 BODY = 1024
 QUEUES = 8
@@ -123,7 +122,7 @@ def watched_lags(master: str, slave: str) -> Iterator[list[int]]:
         end = _log_end(slave)
         found.append(_log_end(master) - end)
 
-    with repeated(LOOK_S, look) if slave else nullcontext():
+    with proc.repeated(LOOK_S, look) if slave else nullcontext():
         yield found
 
 

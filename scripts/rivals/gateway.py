@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 from keelog.bench.node_process import ANY_DISK, Node
 from node.supervisor.bind import free_ports
 from scripts.command_line import Rows, old_folder
-from scripts.rivals import rocketmq
-from scripts.rivals.proc import family, private_mib, stopped
+from scripts.rivals import proc, rocketmq
 
 BODY = 128
 QUEUES = 8
@@ -88,12 +87,12 @@ class GatewaySide:
     @property
     def pids(self) -> list[int]:
         """Clients before servers, as they are stopped."""
-        return [self.program.pid, *(one for pid in self.server_pids for one in family(pid))]
+        return [self.program.pid, *(one for pid in self.server_pids for one in proc.family(pid))]
 
     def note_memory(self) -> None:
         """Reads what all of the server's processes hold, beside the store's own pages."""
-        servers = [one for pid in self.server_pids for one in family(pid)]
-        self.memory_mib.append(private_mib(servers, self.store))
+        servers = [one for pid in self.server_pids for one in proc.family(pid)]
+        self.memory_mib.append(proc.private_mib(servers, self.store))
 
 
 def start_node(
@@ -156,7 +155,7 @@ def measure(
 def _alone(other: GatewaySide) -> Iterator[None]:
     """A time in which the other side is stopped."""
     time.sleep(SETTLE_S)
-    with stopped(other.pids):
+    with proc.stopped(other.pids):
         yield
 
 

@@ -14,9 +14,8 @@ from typing import Any
 
 from node.store.checkpoints import own_dir
 from scripts.bench.dispatch import fill_log
-from scripts.rivals import rocketmq
+from scripts.rivals import proc, rocketmq
 from scripts.rivals.plan import AUTO_BATCH, Figures, Load, Side
-from scripts.rivals.proc import cpu_seconds, private_mib, read_once
 
 QUEUES = 8
 DRAIN_THREADS = 8
@@ -93,8 +92,8 @@ class Theirs(Side):
             return self._restart(load)
         before = self._cpu()
         servers = [self._broker.pid, self._bench.names.pid]
-        with read_once(
-            seconds * SAMPLE_AT, lambda: private_mib(servers, self._broker.store)
+        with proc.read_once(
+            seconds * SAMPLE_AT, lambda: proc.private_mib(servers, self._broker.store)
         ) as pss:
             answer = self._workload(load, side, seconds)
         ended = time.monotonic()
@@ -135,7 +134,7 @@ class Theirs(Side):
 
     def _cpu(self) -> tuple[float, float]:
         servers = [self._broker.pid, self._bench.names.pid]
-        return cpu_seconds(servers), cpu_seconds([self._bench.program.pid])
+        return proc.cpu_seconds(servers), proc.cpu_seconds([self._bench.program.pid])
 
     def _workload(self, load: Load, side: str, seconds: float) -> Answer:
         topic = topic_of(load)
@@ -202,13 +201,13 @@ class TheirStore(Side):
 
     def turn(self, load: Load, side: str, seconds: float) -> Figures:
         """New stores for puts; for dispatch the same log, its queues and index removed."""
-        before = cpu_seconds([self._program.pid])
+        before = proc.cpu_seconds([self._program.pid])
         if load.kind == "dispatch":
             for name in ("consumequeue", "index"):
                 shutil.rmtree(self._root / name, ignore_errors=True)
             answer = self._program.ask("store_dispatch", root=str(self._root))
             answer["messages"] = load.messages
-            return figures_of(answer, cpu_seconds([self._program.pid]) - before, 0.0)
+            return figures_of(answer, proc.cpu_seconds([self._program.pid]) - before, 0.0)
         figures: Figures = {}
         for name, batch in (("single", 1), ("batch", load.batch)):
             answer = self._program.ask("store_put", root=str(self._root), seconds=int(seconds),

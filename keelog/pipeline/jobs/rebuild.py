@@ -34,15 +34,10 @@ from keelog.pipeline.task_spec import LogAt
 from node.runtime import disk
 from node.runtime.locks import StoreLock
 from node.runtime.settings import Settings
-from node.store.checkpoints import WorkerCheckpoint, load_epochs, load_floor
+from node.store import checkpoints, file_sizes, opening, rebuilding
 from node.store.condition import INDEX_WORKER, QUEUE_WORKER_PREFIX, check_is_store
-from node.store.file_sizes import found_file_bytes, found_geometry
-from node.store.opening import StoppedStore
-from node.store.rebuilding import UNFINISHED_DIR, clear_unfinished, forget, vouch
-from protocol.addresses import without_credentials
+from protocol import addresses, errors, ids
 from protocol.derived.file_layouts import UNIT_BYTES, IndexGeometry
-from protocol.errors import NotAStore, StoreDamaged, StoreLocked
-from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, offset_file_name
 
 BUILDING_SUFFIX = ".building"
@@ -115,14 +110,14 @@ def rebuild(
         job = RangeJob(
             log=_open_log(root, store, settings),
             delay_levels_ms=settings.delay_levels_ms,
-            queue_file_bytes=found_file_bytes(root, settings.queue_file_bytes),
+            queue_file_bytes=file_sizes.found_file_bytes(root, settings.queue_file_bytes),
             with_tags=settings.index_tags_enable,
             queues=CONSUME_QUEUE_DIR if queues else None,
             keys=KEYS_DIR if index else None,
             syncs=not (spark.sparkContext.master or "").startswith("local"),
         )
         try:
-            geometry = found_geometry(root, settings.index_geometry)
+            geometry = file_sizes.found_geometry(root, settings.index_geometry)
             made: Target
             if target is not None and target.way is Way.OBJECTS:
                 made = ObjectTarget(spark, job, target)
@@ -180,7 +175,7 @@ def _find_store(store: StoreAt) -> Path:
         root = Path(store.root) if store.way is Way.FILES else object_store.listed_root(store)
         check_is_store(root)
     if not (root / COMMIT_LOG_DIR).is_dir():
-        raise NotAStore.worded(
+        raise errors.NotAStore.worded(
             "KEELOG_NOT_A_STORE", f"{store.root} holds no commitlog/", "the folder that holds it"
         )
     return root
@@ -188,14 +183,14 @@ def _find_store(store: StoreAt) -> Path:
 
 def _open_log(root: Path, at: StoreAt, settings: Settings) -> LogAt:
     files = None if at.way is Way.FILES else object_store.planning_files(at)
-    with naming_conditions(), StoppedStore(root, settings, files=files) as store:
+    with naming_conditions(), opening.StoppedStore(root, settings, files=files) as store:
         return LogAt.of(at, store.log, store.removed)
 
 
 def _lock(root: Path) -> StoreLock:
     try:
         return StoreLock.acquire(root)
-    except StoreLocked as error:
+    except errors.StoreLocked as error:
         error.condition = "KEELOG_STORE_LOCKED"
         raise error from None
 
@@ -232,7 +227,7 @@ def _locked_file(path: Path, out: Path) -> int:
             return handle
         os.close(handle)
         if not is_held:
-            raise StoreLocked.worded(
+            raise errors.StoreLocked.worded(
                 "KEELOG_STORE_LOCKED",
                 f"another job writes to {out}",
                 "again when it has ended, or another --out",
@@ -255,7 +250,7 @@ class LocalTarget:
         self._folders = [name for name, wanted in folders if wanted is not None]
         self._root = Path(job.log.store.root)
         self._out = out
-        in_place = self._root / UNFINISHED_DIR
+        in_place = self._root / rebuilding.UNFINISHED_DIR
         self.base = in_place if out is None else out.with_name(out.name + BUILDING_SUFFIX)
         self.attempt = self.base
 
@@ -338,24 +333,25 @@ class LocalTarget:
             return
         old = self.attempt / _OLD_DIR
         disk.make_dir(old)
-        slots = {name: forget(self._root, _WORKERS[name]) for name in self._folders}
+        slots = {name: rebuilding.forget(self._root, _WORKERS[name]) for name in self._folders}
         if CONSUME_QUEUE_DIR in self._folders:
-            clear_unfinished(self._root)
+            rebuilding.clear_unfinished(self._root)
         for name in self._folders:
             with suppress(FileNotFoundError):
                 disk.rename(self._root / name, old / name)
             disk.rename(self.attempt / name, self._root / name)
         disk.sync_dir(self._root)
-        epochs = load_epochs(self._root)
-        progress = WorkerCheckpoint(
-            epochs[-1].epoch if epochs else 0, min(load_floor(self._root), self.job.log.end)
+        epochs = checkpoints.load_epochs(self._root)
+        progress = checkpoints.WorkerCheckpoint(
+            epochs[-1].epoch if epochs else 0,
+            min(checkpoints.load_floor(self._root), self.job.log.end),
         )
         for name in self._folders:
-            vouch(self._root, slots[name], progress)
+            rebuilding.vouch(self._root, slots[name], progress)
         self._clear()
 
 
-def _fill(folder: str, file_bytes: int, syncs: bool, queues: list[tuple[Queue, int]]) -> None:
+def _fill(folder: str, file_bytes: int, syncs: bool, queues: list[tuple[ids.Queue, int]]) -> None:
     with closing(rebuild_files.UnitFiles(Path(folder), file_bytes, syncs)) as files:
         for queue, first in queues:
             files.fill(queue, first)
@@ -403,7 +399,7 @@ class ObjectTarget:
         log = self.job.log
         self._folder.publish(
             RebuildManifest(
-                source=without_credentials(log.store.root),
+                source=addresses.without_credentials(log.store.root),
                 log_start=log.start,
                 log_end=log.end,
                 figures=figures,
@@ -488,7 +484,7 @@ def _attempt(
         stitched = scan.stitch(job.log, ranges, [report.ends for report in done.reports])
     if stitched.torn is not None:
         root, position, why = job.log.store.root, stitched.torn.position, stitched.torn.why
-        raise StoreDamaged.worded(
+        raise errors.StoreDamaged.worded(
             "KEELOG_STORE_DAMAGED",
             f"{root}, log offset {position}: {why}; queues and index were left as they are",
             f"keelog store verify {root} --deep, keelog store repair {root}",

@@ -24,11 +24,8 @@ from numpy.typing import NDArray
 from keelog.pipeline.errors import JobFailed, StoreUnreadable
 from keelog.pipeline.jobs.publication import ObjectFolder, OutFile
 from node.runtime import disk
-from protocol.derived import file_layouts
-from protocol.derived.dispatch_request import DispatchRequests, key_batch
+from protocol.derived import dispatch_request, file_layouts, index_build, queue_build
 from protocol.derived.file_layouts import UNIT_BYTES, IndexGeometry, IndexHeader, KeyBatch
-from protocol.derived.index_build import EMPTY_HEADER, put_keys, rolled_header
-from protocol.derived.queue_build import filler_units
 from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.ids import Queue
 from protocol.names import is_folder_name, next_index_file_name, offset_file_name
@@ -88,12 +85,12 @@ class UnitGatherer:
         self.runs: Runs = {}
 
     def add(
-        self, requests: DispatchRequests, removed: Removed = NOTHING_REMOVED
+        self, requests: dispatch_request.DispatchRequests, removed: Removed = NOTHING_REMOVED
     ) -> Iterator[RebuiltRun]:
         """Takes a window's records; gives rows when enough have been gathered."""
         columns = removed.dispatched(requests.columns)
         if columns is not requests.columns:
-            requests = DispatchRequests(columns, requests.delay_levels_ms)
+            requests = dispatch_request.DispatchRequests(columns, requests.delay_levels_ms)
         if not len(columns):
             return
         rows = np.flatnonzero(requests.is_queued)
@@ -108,7 +105,7 @@ class UnitGatherer:
         if self._rows >= BATCH_ROWS:
             yield from self.flush()
 
-    def _queue_numbers(self, requests: DispatchRequests, rows: Ints) -> Ints:
+    def _queue_numbers(self, requests: dispatch_request.DispatchRequests, rows: Ints) -> Ints:
         """Each row's queue, as a number among those met; -1 for none."""
         topic_id, queue_id = requests.topic_id[rows], requests.columns.queue_id[rows]
         low, high = int(queue_id.min()), int(queue_id.max())
@@ -241,7 +238,7 @@ class UnitFiles:
         start = first - first % (self._file_bytes // UNIT_BYTES)
         while start < first:
             count = min(_FILLERS_AT_ONCE, first - start)
-            self.write(queue, start, filler_units(count))
+            self.write(queue, start, queue_build.filler_units(count))
             start += count
 
     def close(self) -> None:
@@ -316,9 +313,9 @@ class KeySpill:
         self._written = 0
         self.count = 0
 
-    def add(self, requests: DispatchRequests) -> None:
+    def add(self, requests: dispatch_request.DispatchRequests) -> None:
         """Takes the keys of a window's records, as the index worker enters them."""
-        keys = key_batch(requests, self._with_tags)
+        keys = dispatch_request.key_batch(requests, self._with_tags)
         rows = np.empty(len(keys.key_hash), KEY_DTYPE)
         for name, column in zip(KeyBatch._fields, keys, strict=True):
             rows[name] = column
@@ -391,7 +388,7 @@ def plan_index_files(
     """
     total, room = sum(count for _, count in spilled), geometry.index_num - 1
     plans: list[IndexFilePlan] = []
-    name, header = None, EMPTY_HEADER
+    name, header = None, index_build.EMPTY_HEADER
     for start in range(0, total, room):
         stop = min(start + room, total)
         pieces = key_slices(spilled, start, stop)
@@ -400,8 +397,8 @@ def plan_index_files(
         plans.append(IndexFilePlan(f"{folder}/{name}", geometry, header, pieces))
         # The next file begins with what the last key of this one leaves in its header.
         offset, time = _key(last.path, last.stop - 1, open_file)
-        header = rolled_header(
-            EMPTY_HEADER._replace(end_timestamp=time, end_physical_offset=offset)
+        header = index_build.rolled_header(
+            index_build.EMPTY_HEADER._replace(end_timestamp=time, end_physical_offset=offset)
         )
     return plans
 
@@ -453,7 +450,7 @@ def _fill(descriptor: int, plan: IndexFilePlan, open_file: OpenKeys) -> IndexHea
     header, geometry = plan.header, plan.geometry
     slots = np.zeros(geometry.slot_count, _SLOTS_DTYPE)
     for batch in read_keys(plan.keys, open_file):
-        planned = put_keys(header, geometry, slots, batch)
+        planned = index_build.put_keys(header, geometry, slots, batch)
         assert planned.taken == len(batch.key_hash), "a file was planned with too many keys"
         position = geometry.entry_position(planned.first_entry)
         disk.write_all(descriptor, planned.entries.view(np.uint8).data, position)

@@ -20,12 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 from keelog.pipeline.errors import StoreUnreadable, naming_conditions, naming_engine_failures
-from keelog.pipeline.jobs import rebuild_files
-from keelog.pipeline.jobs.publication import ObjectFolder, OutFile
+from keelog.pipeline.jobs import publication, rebuild_files
 from keelog.pipeline.jobs.scan import RangeEnds, RangeScan, ScanRange
 from keelog.pipeline.read.arrays import arrow_schema, numbers
-from keelog.pipeline.stores.access import Way
-from keelog.pipeline.stores.planned_store import task_files
+from keelog.pipeline.stores import access, planned_store
 from keelog.pipeline.tables import QUEUES, Column, ddl
 from keelog.pipeline.task_spec import LogAt
 from node.runtime import disk
@@ -66,7 +64,7 @@ class RangeJob:
     queues: str | None
     keys: str | None
     syncs: bool
-    out: ObjectFolder | None = None
+    out: publication.ObjectFolder | None = None
 
     def keys_path(self, number: int) -> str:
         """Where a range leaves its keys."""
@@ -102,7 +100,7 @@ class RangeJob:
             with naming_conditions():
                 yield
         except StoreDamaged as error:
-            if self.log.store.way is not Way.FILES:
+            if self.log.store.way is not access.Way.FILES:
                 error.hint = "the same again, with a store at rest"
             raise
         except OSError as error:
@@ -135,7 +133,7 @@ class RangeUnits:
 
     def __iter__(self) -> Generator[rebuild_files.RebuiltRun, None, None]:
         job, span, gatherer, records = self._job, self._span, rebuild_files.UnitGatherer(), 0
-        files = task_files(job.log.store, maps=True)
+        files = planned_store.task_files(job.log.store, maps=True)
         with closing(files), job.spill(span.number) as spill:
             scan = RangeScan(job.log.open(files), span)
             for columns in scan:
@@ -170,7 +168,7 @@ class Shuffled(NamedTuple):
     """The ranges' reports, and the objects that were written."""
 
     reports: list[RangeReport]
-    files: list[OutFile]
+    files: list[publication.OutFile]
 
 
 def shuffle_ranges(spark: "SparkSession", job: RangeJob, ranges: list[ScanRange]) -> Shuffled:
@@ -188,7 +186,7 @@ def shuffle_ranges(spark: "SparkSession", job: RangeJob, ranges: list[ScanRange]
     found = [pickle.loads(bytes(row[0])) for row in reports]
     return Shuffled(
         [one for one in found if isinstance(one, RangeReport)],
-        [one for one in found if isinstance(one, OutFile)],
+        [one for one in found if isinstance(one, publication.OutFile)],
     )
 
 

@@ -25,8 +25,7 @@ from keelog.pipeline.read.message_rows import (
     on_damage,
     on_loss,
 )
-from keelog.pipeline.stores.access import Way
-from keelog.pipeline.stores.planned_store import task_files
+from keelog.pipeline.stores import access, planned_store
 from node.runtime.store_paths import path_in
 from node.store.file_cache import FileVanished, OpenFiles, Run
 from node.store.log.reader import Bounds, Damage, LogReader, columns_past_damage
@@ -50,7 +49,7 @@ BATCH_ROWS = 65_536
 
 def read_part(part: spec.Part) -> Iterator[pa.RecordBatch]:
     """The rows of a part, none of the batches empty. Raises MqError."""
-    with naming_conditions(), closing(task_files(part.task.store)) as files:
+    with naming_conditions(), closing(planned_store.task_files(part.task.store)) as files:
         if isinstance(part, spec.LogPart):
             yield from _read_log(part, files)
         elif isinstance(part, spec.IndexPart):
@@ -280,7 +279,7 @@ def _units_of(part: spec.QueuePart, found: spec.QueueSlice, files: OpenFiles) ->
 def _queue_files(part: spec.QueuePart, found: spec.QueueSlice, files: OpenFiles) -> QueueFiles:
     """The files that the slice was planned from: nobody lists folders elsewhere for each task."""
     folder, root = found.folder, part.task.store.root
-    if part.task.store.way is Way.FILES:
+    if part.task.store.way is access.Way.FILES:
         return open_queue_files(Path(folder), found.file_bytes, files)
     first = found.start * UNIT_BYTES
     listed = [

@@ -11,18 +11,15 @@ import numpy as np
 
 from keelog.client.fetch import FetchClient, FetchSettings, NodeLayout, QueueAtNode
 from keelog.client.transport.exchange import NodeAnswer
+from keelog.pipeline.stores import planned_store, remote_files
 from keelog.pipeline.stores.access import StoreAt
-from keelog.pipeline.stores.planned_store import PlannedStore
-from keelog.pipeline.stores.remote_files import Pending, RangeSource, RemoteFiles
 from keelog.pipeline.task_spec import IndexSlice
 from node.runtime.store_paths import RemotePath, remote_path
-from node.store.file_cache import FileVanished
+from node.store import file_cache, queues
 from node.store.log.reader import Bounds, LogReader
 from node.store.log.segments import Listing, SegmentList
-from node.store.queues import QueueFiles, QueueReader, queue_folder
+from protocol import errors, ids
 from protocol.derived.file_layouts import UNIT_BYTES, IndexGeometry
-from protocol.errors import NotFound
-from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR, INDEX_DIR, offset_file_name, parse_offset_file_name
 from protocol.wire.frames import LIST_ITEMS_MAX
 
@@ -48,25 +45,25 @@ def client_of(at: StoreAt) -> FetchClient:
     return _client(os.getpid(), at.root, settings)
 
 
-def node_source(at: StoreAt) -> RangeSource:
+def node_source(at: StoreAt) -> remote_files.RangeSource:
     """The node's files, named as `fetch` does."""
     client, window_bytes, turns = client_of(at), at.access.window_bytes, itertools.count(1)
 
-    def request(path: Path, position: int, count: int) -> Pending:
+    def request(path: Path, position: int, count: int) -> remote_files.Pending:
         fields = {**_fields(path, position), "max_bytes": count}
         # Several readers share the work: each request goes to the next one.
         return partial(_result, path, client.start("fetch", fields, affinity=next(turns)))
 
     in_flight = min(at.access.in_flight, max(ASKED_BYTES_MAX // window_bytes, 1))
-    return RangeSource(window_bytes, in_flight, GAP_BYTES, request)
+    return remote_files.RangeSource(window_bytes, in_flight, GAP_BYTES, request)
 
 
 def _result(path: Path, answer: "Future[NodeAnswer]") -> bytes:
     """Raises FileVanished for what the node has deleted."""
     try:
         return bytes(answer.result().payload)
-    except NotFound as error:
-        raise FileVanished(str(path), 0, error.reason, error.hint) from None
+    except errors.NotFound as error:
+        raise file_cache.FileVanished(str(path), 0, error.reason, error.hint) from None
 
 
 def _fields(path: Path, position: int) -> dict[str, object]:
@@ -83,10 +80,10 @@ def _fields(path: Path, position: int) -> dict[str, object]:
     return {"kind": "queue", "topic": topic, "queue": int(queue_id), "offset": number}
 
 
-class _NodeQueue(QueueReader):
+class _NodeQueue(queues.QueueReader):
     """A queue whose bounds the node has reported."""
 
-    def __init__(self, files: QueueFiles, found: QueueAtNode) -> None:
+    def __init__(self, files: queues.QueueFiles, found: QueueAtNode) -> None:
         super().__init__(files, found.max_offset, lambda: 0)
         self._node_min = found.min_offset
 
@@ -95,14 +92,14 @@ class _NodeQueue(QueueReader):
         return self._node_min
 
 
-class NodeStore(PlannedStore):
+class NodeStore(planned_store.PlannedStore):
     """What a node says of its store, as of the last `refresh`."""
 
     def __init__(self, at: StoreAt, topics: Sequence[str] | None) -> None:
         self.at = at
         self._root = remote_path(at.root)
         self._client = client_of(at)
-        self._files = RemoteFiles(node_source(at))
+        self._files = remote_files.RemoteFiles(node_source(at))
         self._topics = topics if topics is None or len(topics) <= LIST_ITEMS_MAX else None
         found = self._client.layout(topics=self._topics)
         assert found is not None
@@ -125,30 +122,30 @@ class NodeStore(PlannedStore):
         if found and (found.epoch != known.epoch or found.readable >= known.readable):
             self._take(found)
 
-    def is_resuming(self, queue: Queue) -> bool:
+    def is_resuming(self, queue: ids.Queue) -> bool:
         found = self._queues.get(queue)
         return self.followed(queue) < self.log.end if found is None else found.is_resuming
 
     def topics(self) -> list[str]:
         return self._client.topics()
 
-    def queues(self) -> list[Queue]:
+    def queues(self) -> list[ids.Queue]:
         return sorted(self._queues)
 
-    def queue(self, topic: str, queue_id: int) -> QueueReader | None:
-        found = self._queues.get(Queue(topic, queue_id))
+    def queue(self, topic: str, queue_id: int) -> queues.QueueReader | None:
+        found = self._queues.get(ids.Queue(topic, queue_id))
         if found is None:
             return None
-        folder = queue_folder(self._root, found.queue)
+        folder = queues.queue_folder(self._root, found.queue)
         size = self._known.queue_file_bytes
         first = found.first * UNIT_BYTES
         files = [
             (start, folder / offset_file_name(start))
             for start in range(first, max(found.max_offset * UNIT_BYTES, first + 1), size)
         ]
-        return _NodeQueue(QueueFiles(folder, Listing(files, size, []), self._files), found)
+        return _NodeQueue(queues.QueueFiles(folder, Listing(files, size, []), self._files), found)
 
-    def offset_by_time(self, reader: QueueReader, time_ms: int) -> int:
+    def offset_by_time(self, reader: queues.QueueReader, time_ms: int) -> int:
         """The node searches: each step of it here would be a request."""
         found = self._client.seek(reader.queue, time_ms)
         return min(max(found, reader.min_offset), reader.max_offset)

@@ -27,10 +27,9 @@ from node.store.log.segments import list_folder
 from node.store.opening import RunningStore, StoppedStore
 from node.store.query.look_up import offset_by_time
 from node.store.queues import QueueReader, queue_folder
+from protocol import errors, ids
 from protocol.derived.file_layouts import UNIT_BYTES
 from protocol.derived.removed import Removed
-from protocol.errors import CorruptError
-from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR, INDEX_DIR
 
 OPEN_S_MAX = 10.0
@@ -120,15 +119,15 @@ class PlannedStore(ABC):
         """Takes in what has been written since. Idle it costs well below a millisecond."""
 
     @abstractmethod
-    def is_resuming(self, queue: Queue) -> bool:
+    def is_resuming(self, queue: ids.Queue) -> bool:
         """Whether the queue may show fewer units than it did."""
 
-    def followed(self, queue: Queue) -> int:
+    def followed(self, queue: ids.Queue) -> int:
         """The same of one queue; where nobody knows it, of all."""
         return self.all_followed
 
     @abstractmethod
-    def queues(self) -> list[Queue]:
+    def queues(self) -> list[ids.Queue]:
         """Every queue that has a unit or a folder, sorted by topic and queue id."""
 
     def topics(self) -> list[str]:
@@ -243,7 +242,7 @@ class FolderStore(PlannedStore):
                 before.close()
         try:
             self._store.refresh()
-        except CorruptError:
+        except errors.CorruptError:
             self._unfit_since = self._unfit_since or now
             if now - self._unfit_since >= UNFIT_S_MAX:
                 raise
@@ -252,14 +251,14 @@ class FolderStore(PlannedStore):
         finally:
             self._note()
 
-    def is_resuming(self, queue: Queue) -> bool:
+    def is_resuming(self, queue: ids.Queue) -> bool:
         return isinstance(self._store, RunningStore) and self._store.is_resuming(queue)
 
-    def followed(self, queue: Queue) -> int:
+    def followed(self, queue: ids.Queue) -> int:
         store = self._store
         return store.visible_end(queue) if isinstance(store, RunningStore) else store.log.end
 
-    def queues(self) -> list[Queue]:
+    def queues(self) -> list[ids.Queue]:
         return self._store.queues()
 
     def queue(self, topic: str, queue_id: int) -> QueueReader | None:
@@ -324,7 +323,7 @@ def open_running(root: Path, settings: Settings, flushed_only: bool = False) -> 
         if shards and (lives or (is_late and find_owner(root) is Owner.SUPERVISOR)):
             try:
                 store = RunningStore(root, shards, settings, OpenFiles(maps=False), flushed_only)
-            except CorruptError:
+            except errors.CorruptError:
                 if is_late:
                     raise
             else:
