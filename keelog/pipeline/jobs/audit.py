@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 
 from keelog.pipeline.errors import BadOption, StoreUnreadable, naming_conditions
-from keelog.pipeline.jobs import rebuild_files, scan
+from keelog.pipeline.jobs import scan
 from keelog.pipeline.session import run_tasks
 from keelog.pipeline.stores.access import StoreAt, Way, place_of
 from keelog.pipeline.task_spec import LogAt
@@ -497,7 +497,7 @@ class _RangeAudit:
         self._keys: list[KeyBatch] = []
 
     def run(self) -> AuditReport:
-        report, gatherer = self._report, rebuild_files.UnitGatherer(every=True)
+        report, gatherer = self._report, scan.UnitGatherer(every=True)
         for columns in self._walk():
             blank = blank_finding(self._store.log, columns)
             if blank is not None:

@@ -1,7 +1,7 @@
 """Makes ConsumeQueue and IndexFile anew from the CommitLog, byte for byte as the workers do.
 
 Tasks read ranges of the log and write the files themselves; only summaries come back. The driver
-proves that the ranges join (scan.py) and that every queue's units do (rebuild_files.py), has the
+proves that the ranges join (scan.py) and that every queue's units do, has the
 index files written, and brings all in. On a file system an attempt is a folder beside, which one
 rename switches in. In an object store objects are written whole where they stay, and a manifest is
 written last.
@@ -22,11 +22,10 @@ from typing import Literal
 from pyspark.sql import SparkSession
 
 from keelog.pipeline.errors import BadOption, JobFailed, StoreUnreadable, log, naming_conditions
-from keelog.pipeline.jobs import rebuild_files, rebuild_task, scan
+from keelog.pipeline.jobs import rebuild_task, scan
 from keelog.pipeline.jobs.publication import ObjectFolder, OutFile, RebuildManifest, try_lock
-from keelog.pipeline.jobs.rebuild_files import Runs
 from keelog.pipeline.jobs.rebuild_task import KEYS_DIR, RangeJob
-from keelog.pipeline.jobs.scan import RANGE_BYTES, ScanRange, Stitched
+from keelog.pipeline.jobs.scan import RANGE_BYTES, Runs, ScanRange, Stitched
 from keelog.pipeline.session import run_tasks
 from keelog.pipeline.stores import object_store
 from keelog.pipeline.stores.access import StoreAt, Way, check_can_make, place_of
@@ -277,11 +276,11 @@ class LocalTarget:
                 return
         disk.remove_tree(self.base)
 
-    def make_index(self, geometry: IndexGeometry, spilled: rebuild_files.Spilled) -> list[int]:
+    def make_index(self, geometry: IndexGeometry, spilled: rebuild_task.Spilled) -> list[int]:
         """Has the index files written from the keys that ranges left; how many entries each has."""
         assert self.job.keys is not None
-        plans = rebuild_files.plan_index_files(str(self.attempt / INDEX_DIR), geometry, spilled)
-        write = partial(rebuild_files.write_index_file, self.job.keys, self.job.syncs)
+        plans = rebuild_task.plan_index_files(str(self.attempt / INDEX_DIR), geometry, spilled)
+        write = partial(rebuild_task.write_index_file, self.job.keys, self.job.syncs)
         return run_tasks(self.spark, "index files", write, plans)
 
     def finish_queues(self, runs: Runs, written: Sequence[OutFile]) -> int:
@@ -352,7 +351,7 @@ class LocalTarget:
 
 
 def _fill(folder: str, file_bytes: int, syncs: bool, queues: list[tuple[ids.Queue, int]]) -> None:
-    with closing(rebuild_files.UnitFiles(Path(folder), file_bytes, syncs)) as files:
+    with closing(rebuild_task.UnitFiles(Path(folder), file_bytes, syncs)) as files:
         for queue, first in queues:
             files.fill(queue, first)
 
@@ -374,10 +373,10 @@ class ObjectTarget:
         keys = None if self.job.keys is None else self._folder.keys
         self.job = replace(self.job, out=self._folder, keys=keys)
 
-    def make_index(self, geometry: IndexGeometry, spilled: rebuild_files.Spilled) -> list[int]:
-        with rebuild_files.naming_spill(self._folder):
-            plans = rebuild_files.plan_index_files(INDEX_DIR, geometry, spilled, self._folder.input)
-        write = partial(rebuild_files.write_index_object, self._folder)
+    def make_index(self, geometry: IndexGeometry, spilled: rebuild_task.Spilled) -> list[int]:
+        with rebuild_task.naming_spill(self._folder):
+            plans = rebuild_task.plan_index_files(INDEX_DIR, geometry, spilled, self._folder.input)
+        write = partial(rebuild_task.write_index_object, self._folder)
         made = run_tasks(self.spark, "index files", write, plans)
         self._files += [file for _, file in made]
         return [entries for entries, _ in made]
@@ -438,8 +437,8 @@ def _rebuild(
                 f"the log of {log.store.root} changed while it was read",
                 "stop who writes to it",
             )
-    runs = rebuild_files.joined_runs([report.runs for report in done.reports])
-    problems = list(islice(rebuild_files.run_problems(runs), _PROBLEMS_NAMED + 1))
+    runs = scan.joined_runs([report.runs for report in done.reports])
+    problems = list(islice(scan.run_problems(runs), _PROBLEMS_NAMED + 1))
     if problems:
         more = "; and more" if len(problems) > _PROBLEMS_NAMED else ""
         raise JobFailed(
@@ -457,7 +456,7 @@ def _rebuild(
         end=log.end,
         records=sum(report.records for report in done.reports),
         queues=len(runs),
-        units=rebuild_files.unit_count(runs),
+        units=scan.unit_count(runs),
         queue_files=queue_files,
         index_files=len(index),
         index_entries=sum(index),

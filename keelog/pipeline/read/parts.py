@@ -29,12 +29,11 @@ from keelog.pipeline.stores import access, planned_store
 from node.runtime.store_paths import path_in
 from node.store.file_cache import FileVanished, OpenFiles, Run
 from node.store.log.reader import Bounds, Damage, LogReader, columns_past_damage
-from node.store.log.segments import Listing
 from node.store.queues import NO_UNITS, QueueFiles, Units, is_filler, open_queue_files
 from protocol.derived.file_layouts import FILLER_SIZE, INDEX_ENTRY, QUEUE_UNIT, UNIT_BYTES
 from protocol.derived.removed import Removed
 from protocol.errors import StoreDamaged
-from protocol.names import SCHEDULE_TOPIC, offset_file_name
+from protocol.names import SCHEDULE_TOPIC
 from protocol.record.codec import RECORD_BYTES_MIN, Record
 from protocol.record.columns import Bools, Bytes, Ints, RecordColumns, gather_verified
 from protocol.record.properties import TAGS
@@ -277,18 +276,11 @@ def _units_of(part: spec.QueuePart, found: spec.QueueSlice, files: OpenFiles) ->
 
 
 def _queue_files(part: spec.QueuePart, found: spec.QueueSlice, files: OpenFiles) -> QueueFiles:
-    """The files that the slice was planned from: nobody lists folders elsewhere for each task."""
-    folder, root = found.folder, part.task.store.root
     if part.task.store.way is access.Way.FILES:
-        return open_queue_files(Path(folder), found.file_bytes, files)
-    first = found.start * UNIT_BYTES
-    listed = [
-        (start, path_in(root, f"{folder}/{offset_file_name(start)}"))
-        for start in range(
-            first - first % found.file_bytes, found.disk_end * UNIT_BYTES, found.file_bytes
-        )
-    ]
-    return QueueFiles(path_in(root, folder), Listing(listed, found.file_bytes, []), files)
+        return open_queue_files(Path(found.folder), found.file_bytes, files)
+    folder = path_in(part.task.store.root, found.folder)
+    first, end = found.start * UNIT_BYTES, found.disk_end * UNIT_BYTES
+    return spec.planned_queue_files(folder, found.file_bytes, first, end, files)
 
 
 class _Wanted(NamedTuple):

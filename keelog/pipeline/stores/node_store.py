@@ -13,14 +13,12 @@ from keelog.client.fetch import FetchClient, FetchSettings, NodeLayout, QueueAtN
 from keelog.client.transport.exchange import NodeAnswer
 from keelog.pipeline.stores import planned_store, remote_files
 from keelog.pipeline.stores.access import StoreAt
-from keelog.pipeline.task_spec import IndexSlice
+from keelog.pipeline.task_spec import IndexSlice, LogAt, planned_queue_files
 from node.runtime.store_paths import RemotePath, remote_path
 from node.store import file_cache, queues
-from node.store.log.reader import Bounds, LogReader
-from node.store.log.segments import Listing, SegmentList
 from protocol import errors, ids
 from protocol.derived.file_layouts import UNIT_BYTES, IndexGeometry
-from protocol.names import COMMIT_LOG_DIR, INDEX_DIR, offset_file_name, parse_offset_file_name
+from protocol.names import COMMIT_LOG_DIR, INDEX_DIR, parse_offset_file_name
 from protocol.wire.frames import LIST_ITEMS_MAX
 
 GAP_BYTES = 32 << 10
@@ -107,11 +105,9 @@ class NodeStore(planned_store.PlannedStore):
 
     def _take(self, found: NodeLayout) -> None:
         self._known = found
-        starts = np.frombuffer(found.segments, "<i8").tolist()
-        folder = self._root / COMMIT_LOG_DIR
-        listed = [(start, folder / offset_file_name(start)) for start in starts]
-        segments = SegmentList(folder, Listing(listed, found.segment_bytes, []), self._files)
-        self.log = LogReader(segments, Bounds(found.min_offset, found.readable))
+        starts = tuple(np.frombuffer(found.segments, "<i8").tolist())
+        bounds = found.min_offset, found.readable
+        self.log = LogAt(self.at, found.segment_bytes, starts, *bounds).open(self._files)
         self.epoch, self.removed, self.all_followed = found.epoch, found.removed, found.followed
         self._queues = {queue.queue: queue for queue in found.queues}
 
@@ -137,13 +133,9 @@ class NodeStore(planned_store.PlannedStore):
         if found is None:
             return None
         folder = queues.queue_folder(self._root, found.queue)
-        size = self._known.queue_file_bytes
-        first = found.first * UNIT_BYTES
-        files = [
-            (start, folder / offset_file_name(start))
-            for start in range(first, max(found.max_offset * UNIT_BYTES, first + 1), size)
-        ]
-        return _NodeQueue(queues.QueueFiles(folder, Listing(files, size, []), self._files), found)
+        size, first = self._known.queue_file_bytes, found.first * UNIT_BYTES
+        end = max(found.max_offset * UNIT_BYTES, first + 1)
+        return _NodeQueue(planned_queue_files(folder, size, first, end, self._files), found)
 
     def offset_by_time(self, reader: queues.QueueReader, time_ms: int) -> int:
         """The node searches: each step of it here would be a request."""
