@@ -163,7 +163,6 @@ class Range(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many rows."""
         return self.end - self.start
 
 

@@ -36,7 +36,6 @@ class KeelogSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
         return "keelog" if cls.table is None else f"keelog_{cls.table}"
 
     def schema(self) -> str:

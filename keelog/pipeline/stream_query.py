@@ -86,7 +86,6 @@ class KeelogStreamReader(DataSourceStreamReader, streaming.SupportsTriggerAvaila
         self._triggered_at: float | None = None
 
     def stop(self) -> None:
-        """Closes the stores."""
         self._followed.close()
         self._begin()
 
@@ -454,7 +453,6 @@ class Followed:
         return np.where(size == FILLER_SIZE, 0, size).astype(np.int64)
 
     def parts(self, ranges: Iterable[Extent]) -> list[task_spec.Part]:
-        """The parts of a batch."""
         rows = []
         for queue, start, end in ranges:
             of = self._stores[queue.node]
@@ -463,7 +461,6 @@ class Followed:
         return list(resolve.parts_of_rows(rows, stores, self._options))
 
     def close(self) -> None:
-        """Closes all stores."""
         for one in self._stores.values():
             one.store.close()
         self._stores.clear()

@@ -152,7 +152,6 @@ def show(rows: Rows, records: int, done: dict[str, Dispatched]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument(
         "store", nargs="?", type=old_folder, metavar="STORE", help="instead of a new one"

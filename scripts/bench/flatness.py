@@ -132,7 +132,6 @@ def store(node: Node, messages: int, body_bytes: int) -> None:
 
 
 def log_of(node: Node) -> LogStatus:
-    """Reads the state of the log."""
     with keelog.connect(node.endpoint, timeout=60) as client:
         return client.status().log
 
@@ -170,7 +169,6 @@ class IdleConsumers:
                 self._poll(asker)
 
     def close(self) -> None:
-        """Disconnects all."""
         for context in self._contexts:
             context.destroy(linger=0)
 
@@ -334,7 +332,6 @@ PARTS: dict[str, Callable[[Path, argparse.Namespace], Points]] = {
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options."""
     text = __doc__.splitlines()[0] if __doc__ else None
     parser = argparse.ArgumentParser("python -m scripts.bench.flatness", description=text)
     parser.add_argument("--parts", default=",".join(PARTS), help="some of log,queues,consumers,age")
@@ -393,7 +390,6 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures, or shows what was measured."""
     options = parsed(arguments)
     unknown = set(options.parts.split(",")) - set(PARTS)
     if unknown:

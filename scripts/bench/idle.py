@@ -56,7 +56,6 @@ def measure(folder: Path, kind: str, seconds: float) -> dict[str, float]:
 
 
 def main() -> int:
-    """Prints a row for each store."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="for each line")
     parser.add_argument("--kinds", default=",".join(KINDS), help="stores, with commas between them")

@@ -70,11 +70,9 @@ class TupleSource(KeelogSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
         return "keelog_tuples"
 
     def reader(self, schema: StructType) -> KeelogReader:
-        """Over the reader of the product."""
         return TupleReader(super().reader(schema))
 
 
@@ -85,7 +83,6 @@ class TupleReader(KeelogReader):
         self._inner = inner
 
     def partitions(self) -> list[InputPartition]:
-        """As the product's."""
         return self._inner.partitions()
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
@@ -139,7 +136,6 @@ class Case(NamedTuple):
 
 
 def timed(case: Case, watch: TreeWatch) -> Timing:
-    """Runs it once."""
     case.prepare()
     before, began = watch.look(), time.monotonic()
     case.run()
@@ -167,7 +163,6 @@ class SparkBench:
         spark.dataSource.register(TupleSource)
 
     def frame(self, form: str = "keelog", **options: str) -> "DataFrame":
-        """A read of the store."""
         return self.spark.read.format(form).options(**options).load(str(self.store))
 
     def read(self, name: str, rows: int, make_frame: Callable[[], "DataFrame"]) -> Case:
@@ -286,7 +281,6 @@ def summary(timings: list[Timing]) -> dict[str, Any]:
 
 
 def run(args: argparse.Namespace, work: Path) -> dict[str, Any]:
-    """All rounds of all cases."""
     conf = {"spark.driver.memory": args.driver_memory, "spark.ui.showConsoleProgress": "false"}
     watch = TreeWatch()
     timings: list[Timing] = []
@@ -318,7 +312,6 @@ def run(args: argparse.Namespace, work: Path) -> dict[str, Any]:
 
 
 def show(found: dict[str, Any]) -> None:
-    """The result for people."""
     head = ("case", "rows", "s", "rows/s", "CPU s / M rows")
     rows = [
         (name, f"{row['rows']:,}", f"{row['seconds']:.2f}", f"{row['rows_per_s']:,}",

@@ -96,7 +96,6 @@ class PipelinedSends(PipelinedRequests):
         self._topic = topic
 
     def send(self, queue_id: int, properties: str, body: bytes) -> None:
-        """Sends one message."""
         fields = {
             "a": "load", "b": self._topic, "c": "TBW102", "d": "8", "e": str(queue_id), "f": "0",
             "g": "0", "h": "0", "i": properties, "j": "0", "k": "false", "m": "false",

@@ -43,7 +43,6 @@ class Watch:
         self.phase = "start"
 
     def look(self) -> None:
-        """Takes a sample."""
         for process in [one for role, one in self._node.children() if role == "tasks"]:
             with contextlib.suppress(Exception):  # it was killed just now
                 found = process.memory_full_info().uss
@@ -114,7 +113,6 @@ def main() -> int:
 
 
 def run(folder: Path, options: argparse.Namespace) -> dict[str, object]:
-    """One run at a node of its own."""
     port = free_ports(4) + 2
     settings = [*ANY_DISK, f"serve.remoting=127.0.0.1:{port}"]
     node = Node(folder / "store", settings, readers=1)

@@ -50,7 +50,6 @@ class Comparison:
         self._began = time.monotonic()
 
     def run(self, loads: Sequence[plan.Load]) -> None:
-        """All loads, group by group."""
         with ExitStack() as stack:
             if self._options.only != plan.OURS:
                 self._bench = stack.enter_context(BrokerBench.open(class_path(), self._folder))
@@ -150,7 +149,6 @@ def rounded(figures: plan.Figures) -> plan.Figures:
 
 
 def short(figures: plan.Figures) -> str:
-    """The figures of a progress line."""
     shown = (
         *("per_s", "single_per_s", "batch_per_s", "p50_us", "p99_us", "seconds"),
         *("cpu_s_per_million", "pss_mib", "failed"),
@@ -168,7 +166,6 @@ def without_java(why: str, skip: bool) -> int:
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options."""
     text = __doc__.splitlines()[0] if __doc__ else None
     parser = argparse.ArgumentParser("python -m scripts.rivals.compare_rocketmq", description=text)
     parser.add_argument("--rows", default="", help="names of loads or their beginnings: send,find")
@@ -195,7 +192,6 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def measured(options: argparse.Namespace, loads: Sequence[plan.Load]) -> TurnResults:
-    """Runs what is missing."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with tempfile.TemporaryDirectory(
         prefix="compare-", dir=options.dir, ignore_cleanup_errors=True
@@ -211,7 +207,6 @@ def measured(options: argparse.Namespace, loads: Sequence[plan.Load]) -> TurnRes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs it, prints the table."""
     options = parsed(arguments)
     try:
         loads = [plan.scaled(load, options.scale) for load in plan.chosen(options.rows)]

@@ -40,8 +40,6 @@ MODES: Mapping[str, Mapping[str, object]] = {
 
 
 class FollowedRow(NamedTuple):
-    """One measurement."""
-
     master: str
     mode: str
     threads: int
@@ -155,7 +153,6 @@ def _log_end(address: str) -> int:
 
 
 def main() -> None:
-    """Prints the rows."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seconds", type=int, default=10, help="of each load (default 10)")
     parser.add_argument("--threads", type=int, default=64, help="that send (default 64)")

@@ -208,7 +208,6 @@ def _turn(
 
 
 def main() -> None:
-    """Measures and prints a row as soon as it is there."""
     parser = argparse.ArgumentParser("python -m scripts.rivals.gateway", description=__doc__)
     everything = ",".join(map(str, range(len(LOADS))))
     parser.add_argument("--loads", default=everything, help="numbers from 0, by ,")

@@ -64,12 +64,10 @@ class NodeSide(Side):
 
     @property
     def node(self) -> Node:
-        """The node that runs."""
         assert self._node is not None, "not started"
         return self._node
 
     def start_node(self) -> Node:
-        """Starts a node."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._node = Node(self.store, self._settings, readers=1).start()
         return self._node
@@ -108,7 +106,6 @@ class Ours(NodeSide):
             await_workers(client)
 
     def turn(self, load: Load, side: str, seconds: float) -> Figures:
-        """One turn; everything is dispatched when this returns."""
         if self._store_bytes() > STORE_BYTES_MAX and self._prepared is not None:
             self.prepare(self._prepared)
         with read_once(
@@ -219,7 +216,6 @@ def figures_of_result(result: Result) -> Figures:
 
 
 def fill_keyed(client: keelog.Client, topic: str, messages: int) -> None:
-    """Stores messages with the keys key-0, key-1, …"""
     body = b"k" * 128
     with client.producer(timeout=60) as producer:
         for first in range(0, messages, 10_000):
@@ -236,7 +232,6 @@ class OurStore(Side):
         self._root = folder / "alone"
 
     def close(self) -> None:
-        """Removes the store."""
         shutil.rmtree(self._root, ignore_errors=True)
 
     def prepare(self, load: Load) -> None:

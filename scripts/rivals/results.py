@@ -87,7 +87,6 @@ class TurnResults:
                 os.fsync(file.fileno())
 
     def has(self, load: str, side: str, number: int) -> bool:
-        """Whether a turn is there."""
         return any((t.load, t.side, t.round) == (load, side, number) for t in self.turns)
 
     def by_round(self, load: str, side: str, figure: str) -> dict[int, float]:
@@ -104,7 +103,6 @@ class TurnResults:
         return Spread.of(self.by_round(load, side, figure).values())
 
     def lines(self) -> str:
-        """The whole file."""
         rows: Iterable[dict[str, Any]] = ({"asked": self.asked}, *map(asdict, self.turns))
         return "".join(json.dumps(row) + "\n" for row in rows)
 
@@ -140,7 +138,6 @@ def ratios(ours: dict[int, float], theirs: dict[int, float]) -> list[float]:
 
 
 def lines(results: TurnResults) -> list[Line]:
-    """All rows, measured or not."""
     made = []
     for row in ROWS:
         ours = results.by_round(row.load, row.side, row.figure)

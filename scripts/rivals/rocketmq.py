@@ -163,11 +163,9 @@ class Jvm:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
         return self._process.pid
 
     def alive(self) -> bool:
-        """Whether it runs."""
         return self._process.poll() is None
 
     def said(self) -> str:
@@ -175,7 +173,6 @@ class Jvm:
         return self._log.read_text(errors="replace")[-1500:]
 
     def kill(self) -> None:
-        """SIGKILL, and its end."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with suppress(BrokenPipeError):
@@ -196,7 +193,6 @@ class Jvm:
         raise RivalFailed(f"{self.name} did not end well: {self.said()}")
 
     def tell(self, command: Mapping[str, object]) -> None:
-        """Sends one command."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(command).encode() + b"\n")
         self._process.stdin.flush()
@@ -213,7 +209,6 @@ class Jvm:
         return answer
 
     def ask(self, do: str, **arguments: object) -> Answer:
-        """One command and its reply."""
         self.tell({"do": do, **arguments})
         return self.hear()
 
@@ -314,7 +309,6 @@ class RocketMQ:
 
     @property
     def pid(self) -> int:
-        """Of the broker's process."""
         assert self.jvm is not None, "not started"
         return self.jvm.pid
 
@@ -325,7 +319,6 @@ class RocketMQ:
             self.jvm = None
 
     def kill(self) -> None:
-        """SIGKILL."""
         if self.jvm is not None:
             self.jvm.kill()
             self.jvm = None

@@ -87,7 +87,6 @@ class Theirs(Side):
             self.settle()
 
     def turn(self, load: Load, side: str, seconds: float) -> Figures:
-        """One turn; everything is dispatched when this returns."""
         if load.kind == "restart":
             return self._restart(load)
         before = self._cpu()
@@ -186,7 +185,6 @@ class TheirStore(Side):
         self._root = bench.folder / "alone"
 
     def close(self) -> None:
-        """Removes the store."""
         shutil.rmtree(self._root, ignore_errors=True)
 
     def pids(self) -> list[int]:

@@ -223,7 +223,6 @@ def _consumed(client: Any, as_objects: bool) -> Turn:
 
 
 def _node(tree: Path, folder: Path, load: str) -> "Node":
-    """A node of a tree on a new store."""
     from keelog.bench.node_process import ANY_DISK, Node
 
     settings = [*ANY_DISK, "flush_disk_type=SYNC_FLUSH"] if load == "sync_64" else ANY_DISK
@@ -278,7 +277,6 @@ def compare(load: str, trees: list[Path], turns: int) -> list[list[list[float]]]
 
 
 def main() -> None:
-    """Prints a row for each load."""
     if sys.argv[1:2] == ["--child"]:
         child(*sys.argv[2:])
         return

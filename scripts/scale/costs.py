@@ -51,8 +51,6 @@ class Cost(NamedTuple):
 
 
 class RepeatedRequest(NamedTuple):
-    """A request as it is sent."""
-
     code: int
     fields: dict[str, str]
     body: bytes = b""
@@ -177,7 +175,6 @@ def name_server_costs(folder: Path) -> Iterator[Cost]:
 
 
 def main() -> None:
-    """Measures, prints a table, and writes the file."""
     parser = argparse.ArgumentParser("python -m scripts.scale.costs", description=__doc__)
     parser.add_argument("--json", type=new_file, help="where the figures go")
     parser.add_argument(

@@ -413,7 +413,6 @@ def failover_table() -> str:
 
 
 def main() -> None:
-    """Prints the tables, or writes them into the page."""
     parser = argparse.ArgumentParser("python -m scripts.scale.report", description=__doc__)
     parser.add_argument("--costs", type=old_file, required=True, help="by scripts.scale.costs")
     parser.add_argument("--markdown", type=old_file, help="the page whose parts are written anew")

@@ -166,7 +166,6 @@ def run_export(
 
 
 def by_tasks(spark: "SparkSession", parts: list[NumberedPart], order: WriteOrder) -> list[Written]:
-    """The engine that has Spark's tasks write the parts."""
     # Imported here: the same export without Spark needs no pyspark.
     from keelog.pipeline.session import run_tasks
 

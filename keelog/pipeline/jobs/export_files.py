@@ -481,5 +481,4 @@ def date_folder(day: int | None) -> str:
 
 
 def escape(text: str) -> str:
-    """A value as a folder's name."""
     return "".join(f"%{ord(sign):02X}" if sign in _ESCAPED else sign for sign in text)

@@ -82,7 +82,6 @@ class OutFolder(ABC):
         return isinstance(self.system, fs.LocalFileSystem)
 
     def place(self, path: str) -> str:
-        """The file system's own name for a path."""
         return f"{self.root}/{path}"
 
     def create(self, path: str) -> IO[bytes]:

@@ -74,7 +74,6 @@ class RebuildResult:
     seconds: float
 
     def shape(self) -> dict[str, object]:
-        """As JSON."""
         return {**asdict(self), "seconds": round(self.seconds, 3)}
 
 

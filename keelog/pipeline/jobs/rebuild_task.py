@@ -99,7 +99,6 @@ class UnitFiles:
             start += count
 
     def close(self) -> None:
-        """Closes all files."""
         while self._open:
             self._end(self._open.popitem()[1])
 
@@ -382,8 +381,6 @@ class RangeJob:
 
 @dataclass(frozen=True, slots=True)
 class RangeReport:
-    """What a task read and wrote."""
-
     ends: scan.RangeEnds
     records: int
     runs: scan.Runs

@@ -324,5 +324,4 @@ def run_problems(runs: Runs) -> Iterator[str]:
 
 
 def unit_count(runs: Runs) -> int:
-    """How many units all queues have."""
     return sum(run.end - run.start for found in runs.values() for run in found)

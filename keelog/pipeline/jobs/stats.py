@@ -191,7 +191,6 @@ class Figures:
     tag_rates: list[Row]
 
     def document(self) -> Row:
-        """As JSON has it."""
         names = ("topics", "queues", "sizes", "tags", "keys", "rates", "tag_rates")
         lists = {name: getattr(self, name) for name in names}
         return {"totals": self.totals, "window_ms": self.window.ms, **lists}
