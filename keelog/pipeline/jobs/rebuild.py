@@ -425,18 +425,18 @@ def _rebuild(
     """All of it, with the switch."""
     log, cores = target.job.log, target.spark.sparkContext.defaultParallelism
     ranges = scan.plan_ranges(log, range_bytes, _TASKS_A_CORE * cores)
-    done, stitched = _attempt(target, plan, ranges)
+    reports, files, stitched = _attempt(target, plan, ranges)
     repaired = not stitched.is_same
     if repaired:
         # What was written by records that are none is thrown away with all the rest.
         ranges = stitched.ranges
-        done, stitched = _attempt(target, plan, ranges)
+        reports, files, stitched = _attempt(target, plan, ranges)
         if not stitched.is_same:
             raise JobFailed(
                 f"the log of {log.store.root} changed while it was read",
                 "stop who writes to it",
             )
-    runs = scan.joined_runs([report.runs for report in done.reports])
+    runs = scan.joined_runs([report.runs for report in reports])
     problems = list(islice(scan.run_problems(runs), _PROBLEMS_NAMED + 1))
     if problems:
         more = "; and more" if len(problems) > _PROBLEMS_NAMED else ""
@@ -446,14 +446,14 @@ def _rebuild(
         )
     job, index, queue_files = target.job, list[int](), 0
     if job.keys is not None:
-        keys = [(job.keys_path(one.ends.number), one.keys) for one in done.reports if one.keys]
+        keys = [(job.keys_path(one.ends.number), one.keys) for one in reports if one.keys]
         index = target.make_index(geometry, keys)
     if job.queues is not None:
-        queue_files = target.finish_queues(runs, done.files)
+        queue_files = target.finish_queues(runs, files)
     result = RebuildResult(
         start=log.start,
         end=log.end,
-        records=sum(report.records for report in done.reports),
+        records=sum(report.records for report in reports),
         queues=len(runs),
         units=scan.unit_count(runs),
         queue_files=queue_files,
@@ -469,17 +469,17 @@ def _rebuild(
 
 def _attempt(
     target: Target, plan: Plan, ranges: list[ScanRange]
-) -> tuple[rebuild_task.Shuffled, Stitched]:
+) -> tuple[list[rebuild_task.RangeReport], list[OutFile], Stitched]:
     """Reads all ranges and writes, from nothing on. Raises StoreDamaged."""
     target.begin()
-    job = target.job
+    job, files = target.job, list[OutFile]()
     if plan == "shuffle" and job.queues is not None:
-        done = rebuild_task.shuffle_ranges(target.spark, job, ranges)
+        reports, files = rebuild_task.shuffle_ranges(target.spark, job, ranges)
     else:
         one_range = partial(rebuild_task.rebuild_range, job)
-        done = rebuild_task.Shuffled(run_tasks(target.spark, "rebuild", one_range, ranges), [])
+        reports = run_tasks(target.spark, "rebuild", one_range, ranges)
     with naming_conditions():
-        stitched = scan.stitch(job.log, ranges, [report.ends for report in done.reports])
+        stitched = scan.stitch(job.log, ranges, [report.ends for report in reports])
     if stitched.torn is not None:
         root, position, why = job.log.store.root, stitched.torn.position, stitched.torn.why
         raise errors.StoreDamaged.worded(
@@ -487,5 +487,5 @@ def _attempt(
             f"{root}, log offset {position}: {why}; queues and index were left as they are",
             f"keelog store verify {root} --deep, keelog store repair {root}",
         )
-    reports = sorted(done.reports, key=lambda one: one.ends.number)
-    return done._replace(reports=reports), stitched
+    reports.sort(key=lambda one: one.ends.number)
+    return reports, files, stitched

@@ -432,15 +432,13 @@ def rebuild_range(job: RangeJob, span: scan.ScanRange) -> RangeReport:
         return units.report
 
 
-class Shuffled(NamedTuple):
-    """The ranges' reports, and the objects that were written."""
+def shuffle_ranges(
+    spark: "SparkSession", job: RangeJob, ranges: list[scan.ScanRange]
+) -> tuple[list[RangeReport], list[OutFile]]:
+    """As `rebuild_range` of each range, but queue files are written whole; returns objects too.
 
-    reports: list[RangeReport]
-    files: list[OutFile]
-
-
-def shuffle_ranges(spark: "SparkSession", job: RangeJob, ranges: list[scan.ScanRange]) -> Shuffled:
-    """As `rebuild_range` of each range, but queue files are written whole. Raises EngineFailed."""
+    Raises EngineFailed.
+    """
     files = max(len(ranges), 2 * spark.sparkContext.defaultParallelism)
     spans = [(bytearray(pickle.dumps(span)),) for span in ranges]
     parallel = spark.sparkContext.parallelize(spans, max(len(spans), 1))
@@ -452,10 +450,8 @@ def shuffle_ranges(spark: "SparkSession", job: RangeJob, ranges: list[scan.ScanR
     with naming_engine_failures("rebuild failed"):
         reports = sorted_units.mapInArrow(partial(_files_of, job), "report binary").collect()
     found = [pickle.loads(bytes(row[0])) for row in reports]
-    return Shuffled(
-        [one for one in found if isinstance(one, RangeReport)],
-        [one for one in found if isinstance(one, OutFile)],
-    )
+    reports = [one for one in found if isinstance(one, RangeReport)]
+    return reports, [one for one in found if isinstance(one, OutFile)]
 
 
 def _units_of(job: RangeJob, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
