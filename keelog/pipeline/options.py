@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
 from keelog.pipeline import bounds, errors, micro_batch, tables
+from keelog.pipeline.errors import BadOption
 from keelog.pipeline.stores import access
 from keelog.pipeline.tables import DAMAGE, Column, Table
 from node.runtime.settings import Settings, load_settings
@@ -82,7 +83,7 @@ _DURATION = re.compile(r"([0-9]{1,15})\s*(ms|s|m|min|h|d|)")
 def _one_of(options: Options, name: str, known: tuple[str, ...], default: str) -> str:
     value = options.get(name.lower(), default).strip().lower()
     if value not in known:
-        raise errors.BadOption(f"{name} is {value[:80]!r}", f"one of {', '.join(known)}")
+        raise BadOption(f"{name} is {value[:80]!r}", f"one of {', '.join(known)}")
     return value
 
 
@@ -96,9 +97,7 @@ def _whole(
     text = text.strip()
     if not text.isascii() or not text.isdigit() or not low <= int(text) <= (high or int(text)):
         upto = "on" if high is None else f"to {high}"
-        raise errors.BadOption(
-            f"{name} is {text[:80]!r}", form or f"a whole number from {low} {upto}"
-        )
+        raise BadOption(f"{name} is {text[:80]!r}", form or f"a whole number from {low} {upto}")
     return int(text)
 
 
@@ -109,7 +108,7 @@ def _duration_ms(options: Options, name: str, default: int) -> int:
         return default
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None:
-        raise errors.BadOption(f"{name} is {text[:80]!r}", "500ms, 10s, 15m, 2h or 1d")
+        raise BadOption(f"{name} is {text[:80]!r}", "500ms, 10s, 15m, 2h or 1d")
     return int(found[1]) * _UNIT_MS[found[2]]
 
 
@@ -119,22 +118,20 @@ def _json(options: Options, name: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_each_once)
     except (json.JSONDecodeError, RecursionError) as error:
-        raise errors.BadOption(
-            f"{name} is no JSON: {text[:80]!r}: {error}", "docs/spark.md"
-        ) from None
+        raise BadOption(f"{name} is no JSON: {text[:80]!r}: {error}", "docs/spark.md") from None
 
 
 def _json_object(options: Options, name: str) -> dict[str, Any]:
     value = _json(options, name)
     if not isinstance(value, dict) or not value:
-        raise errors.BadOption(f"{name} is no JSON object with anything in it", "docs/spark.md")
+        raise BadOption(f"{name} is no JSON object with anything in it", "docs/spark.md")
     return value
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(dict(pairs)) < len(pairs):
         twice = next(name for name, _ in pairs if [key for key, _ in pairs].count(name) > 1)
-        raise errors.BadOption(f"{twice[:80]!r} is named twice in one JSON object", "name it once")
+        raise BadOption(f"{twice[:80]!r} is named twice in one JSON object", "name it once")
     return dict(pairs)
 
 
@@ -235,7 +232,7 @@ def parse_options(
     records_max = _whole(options, "maxRecordsPerPartition")
     is_full_read = use == "batch" and table is tables.MESSAGES and selection.is_everything
     if records_max is not None and is_full_read:
-        raise errors.BadOption(
+        raise BadOption(
             "maxRecordsPerPartition needs a selection of queues: a read of the whole log does not"
             " know beforehand how many records stand where",
             "maxPartitionBytes, or subscribePattern='.*' to read by queues",
@@ -271,23 +268,19 @@ def parse_options(
 def _table(options: Mapping[str, str], table_name: str | None) -> Table:
     asked = options.get("table")
     if table_name is not None and asked not in (None, table_name):
-        raise errors.BadOption(
+        raise BadOption(
             f"table is {asked!r} here, but this format shows {table_name} alone",
             "format('keelog'), which takes the option",
         )
     name = table_name or asked or tables.MESSAGES.name
     if name not in tables.TABLES:
-        raise errors.BadOption(
-            f"there is no table {name[:80]!r}", f"one of {', '.join(tables.TABLES)}"
-        )
+        raise BadOption(f"there is no table {name[:80]!r}", f"one of {', '.join(tables.TABLES)}")
     return tables.TABLES[name]
 
 
 def _check_names(given: Mapping[str, str], table: Table, use: Use) -> None:
     if use == "stream" and table is tables.INDEX:
-        raise errors.BadOption(
-            "the table index is no stream: its rows are not in order", "another table"
-        )
+        raise BadOption("the table index is no stream: its rows are not in order", "another table")
     taken = TAKEN[table.name]
     if use != "batch" and table is not tables.INDEX:
         is_end = use == "stream"
@@ -310,7 +303,7 @@ def _offered(options: Mapping[str, str], table: Table, with_damage: bool) -> tup
     is_kafka = _one_of(options, "schema", ("keelog", "kafka"), "keelog") == "kafka"
     has_headers = _one_of(options, "includeHeaders", ("true", "false"), "false") == "true"
     if has_headers and not is_kafka:
-        raise errors.BadOption("includeHeaders goes with schema=kafka", "the column properties")
+        raise BadOption("includeHeaders goes with schema=kafka", "the column properties")
     columns = table.columns
     if is_kafka:
         columns = tables.KAFKA.columns if has_headers else tables.KAFKA.columns[:-1]
@@ -328,7 +321,7 @@ def _columns(options: Mapping[str, str], table: Table) -> tuple[Column, ...]:
 def _stores(options: Options) -> tuple[access.StoreAt, ...]:
     given = [name for name in _STORES if name in options]
     if len(given) != 1:
-        raise errors.BadOption(
+        raise BadOption(
             f"{' and '.join(given) if given else 'nothing'} says which store to read",
             'load(\'/path/to/store\'), or the option nodes with JSON: {"name": "/path", …}',
         )
@@ -341,19 +334,19 @@ def _stores(options: Options) -> tuple[access.StoreAt, ...]:
     else:
         paths = [options["path"]] if given == ["path"] else _json(options, "paths")
         if not isinstance(paths, list) or not paths:
-            raise errors.BadOption(
+            raise BadOption(
                 f"paths is {options['paths'][:80]!r}", 'a JSON list: ["/path/1", "/path/2"]'
             )
         roots = [access.parse_address(path) for path in paths]
         stores = tuple(access.StoreAt(access.node_name(root), root, asked) for root in roots)
     if len({store.node for store in stores}) < len(stores):
-        raise errors.BadOption(
+        raise BadOption(
             "two of the folders have one name, which rows would have as their node",
             'the option nodes with JSON, which names each: {"a": "/path/1", "b": "/path/2"}',
         )
     for store in stores:
         if asked.flushed_only and store.way is access.Way.NODE:
-            raise errors.BadOption(
+            raise BadOption(
                 f"isolation=flushed is not for {store.root}: a node gives what consumers get",
                 "the node's folder, or flush_disk_type=SYNC_FLUSH, where all of that is flushed",
             )
@@ -363,11 +356,11 @@ def _stores(options: Options) -> tuple[access.StoreAt, ...]:
 def _selection(options: Mapping[str, str], use: Use) -> QueueSelection:
     by = [name for name in _TOPICS if name.lower() in options]
     if len(by) > 1:
-        raise errors.BadOption(f"{' and '.join(by)} exclude each other", "only one of them")
+        raise BadOption(f"{' and '.join(by)} exclude each other", "only one of them")
     topics = options.get("subscribe", options.get("topics"))
     names = None if topics is None else tuple(name.strip() for name in topics.split(","))
     if names is not None and not all(names):
-        raise errors.BadOption(f"{by[0]} has an empty name in it", "names with commas between: A,B")
+        raise BadOption(f"{by[0]} has an empty name in it", "names with commas between: A,B")
     pattern = options.get("subscribepattern")
     with errors.naming_conditions():
         tags = parse_tags(options.get("tags"))
@@ -392,7 +385,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
-        raise errors.BadOption(
+        raise BadOption(
             f"subscribePattern {text[:80]!r}: {error}", "a regular expression as Python has them"
         ) from None
 
@@ -401,7 +394,7 @@ def _assigned(options: Mapping[str, str]) -> dict[str, frozenset[int]]:
     answer: dict[str, frozenset[int]] = {}
     for topic, ids in _json_object(options, "assign").items():
         if not isinstance(ids, list) or not all(type(number) is int for number in ids):
-            raise errors.BadOption(
+            raise BadOption(
                 f"assign names no list of queues for {topic[:80]!r}", '{"topic": [0, 1]}'
             )
         answer[topic] = frozenset(ids)
@@ -411,17 +404,17 @@ def _assigned(options: Mapping[str, str]) -> dict[str, frozenset[int]]:
 def _queue_ids(text: str) -> frozenset[int]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() for part in parts):
-        raise errors.BadOption(f"queueIds is {text[:80]!r}", "numbers with commas between: 0,1,2")
+        raise BadOption(f"queueIds is {text[:80]!r}", "numbers with commas between: 0,1,2")
     return frozenset(int(part) for part in parts)
 
 
 def _access(options: Options) -> access.Access:
+    isolation = _one_of(options, "isolation", ("readable", "flushed"), "readable")
     given = {
         field: found
         for name, (field, low, high) in _FETCH.items()
         if (found := _whole(options, name, low, high)) is not None
     }
-    isolation = _one_of(options, "isolation", ("readable", "flushed"), "readable")
     fs = {
         name.removeprefix(FS_PREFIX): value
         for name, value in options.items()
@@ -450,9 +443,7 @@ def _bound(
     name = f"{side}Offsets"
     word = options.get(name.lower(), default.kind).strip().lower()
     if forbidden is not None and word == forbidden.kind:
-        raise errors.BadOption(
-            f"{name} cannot be {word}: there would be no row", f"{default.kind}, JSON"
-        )
+        raise BadOption(f"{name} cannot be {word}: there would be no row", f"{default.kind}, JSON")
     if word in ("earliest", "latest"):
         return bounds.EARLIEST if word == "earliest" else bounds.LATEST
     offsets = _of_queues(name, _json_object(options, name), "23", bounds.EARLIEST_OFFSET)
@@ -461,7 +452,7 @@ def _bound(
         never = bounds.EARLIEST_OFFSET if forbidden is bounds.EARLIEST else bounds.LATEST_OFFSET
     for queue, offset in offsets.items():
         if offset == never:
-            raise errors.BadOption(
+            raise BadOption(
                 f"{name} has {offset} for {queue}: there would be no row", "another offset"
             )
     return bounds.ReadBound("offsets", offsets)
@@ -474,7 +465,7 @@ def _of_queues(
     answer: dict[bounds.QueueAt, int] = {}
     for queue, number in _leaves(value):
         if queue is None or type(number) is not int or number < least:
-            raise errors.BadOption(
+            raise BadOption(
                 f"{name} has another form",
                 f'{{"topic": {{"0": {example}}}}}, with several stores'
                 f' {{"topic": {{"node": {{"0": {example}}}}}}}',
@@ -535,7 +526,7 @@ def parse_sink_options(
         try:
             check_topic_for_send(topic)
         except MqError as error:
-            raise errors.BadOption(error.reason, error.hint) from None
+            raise BadOption(error.reason, error.hint) from None
     found = _sink_places(fields)
     if topic is None and "topic" not in found:
         raise errors.UnknownColumn(
@@ -587,12 +578,12 @@ def _sink_places(fields: Sequence[tuple[str, str]]) -> dict[str, int]:
 def _sink_node(address: str | None) -> str:
     hint = "option('node', 'tcp://host:7850'), the address that keelog serve prints"
     if address is None:
-        raise errors.BadOption("nothing says which node to write to", hint)
+        raise BadOption("nothing says which node to write to", hint)
     try:
         parts = urlsplit(address)
         is_address = parts.scheme == "tcp" and parts.hostname is not None and bool(parts.port)
     except ValueError:
         is_address = False
     if not is_address:
-        raise errors.BadOption(f"node is {address[:80]!r}, which is not an address", hint)
+        raise BadOption(f"node is {address[:80]!r}, which is not an address", hint)
     return address
