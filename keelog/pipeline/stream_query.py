@@ -21,14 +21,7 @@ from pyspark.sql.streaming import datasource as streaming
 from keelog.pipeline import micro_batch, resolve, task_spec
 from keelog.pipeline.bounds import Extent, QueueAt
 from keelog.pipeline.errors import DataLoss, StoreUnreadable, TargetMoved, log, naming_conditions
-from keelog.pipeline.micro_batch import (
-    Generations,
-    Loss,
-    StreamPosition,
-    TopicAt,
-    TriggerLimits,
-    parse_position,
-)
+from keelog.pipeline.micro_batch import StreamPosition, parse_position
 from keelog.pipeline.options import SourceOptions
 from keelog.pipeline.read.parts import read_part
 from keelog.pipeline.stores import access, planned_store
@@ -61,7 +54,7 @@ class QueueSnapshot(NamedTuple):
     """The queues that are followed, as they were at one moment."""
 
     extents: Mapping[QueueAt, Extent]
-    generations: Generations
+    generations: micro_batch.Generations
 
     def highs(self) -> dict[QueueAt, int]:
         """Where each queue ends."""
@@ -126,7 +119,7 @@ class KeelogStreamReader(DataSourceStreamReader, streaming.SupportsTriggerAvaila
 
     def latestOffset(self, start: dict[str, Any], limit: streaming.ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Where the batch from `start` ends. Raises DataLoss, TargetMoved, BadCheckpoint."""
-        limits: TriggerLimits | None = self._options.triggers
+        limits: micro_batch.TriggerLimits | None = self._options.triggers
         if isinstance(limit, streaming.ReadAllAvailable):
             limits = None
         elif isinstance(limit, streaming.ReadMaxRows):
@@ -135,7 +128,9 @@ class KeelogStreamReader(DataSourceStreamReader, streaming.SupportsTriggerAvaila
             limits = replace(self._options.triggers, bytes_max=limit.max_bytes)
         return self._latest(parse_position(start), limits).to_json()
 
-    def _latest(self, start: StreamPosition, limits: TriggerLimits | None) -> StreamPosition:
+    def _latest(
+        self, start: StreamPosition, limits: micro_batch.TriggerLimits | None
+    ) -> StreamPosition:
         """`start` itself when there is nothing to read.
 
         The first batch of a query is empty unless `limits` is None: so its beginning is in the
@@ -187,7 +182,7 @@ class KeelogStreamReader(DataSourceStreamReader, streaming.SupportsTriggerAvaila
                 ends[queue] = max(ends.get(queue, offset), offset)
         return ends
 
-    def _is_to_wait(self, limits: TriggerLimits, rows: int) -> bool:
+    def _is_to_wait(self, limits: micro_batch.TriggerLimits, rows: int) -> bool:
         """Notes when a batch with rows was made. A query that reads up to a target never waits."""
         now = time.monotonic()
         since = None if self._triggered_at is None else (now - self._triggered_at) * 1000
@@ -198,7 +193,10 @@ class KeelogStreamReader(DataSourceStreamReader, streaming.SupportsTriggerAvaila
         return False
 
     def _limited(
-        self, limits: TriggerLimits, begins: dict[QueueAt, int], ends: dict[QueueAt, int]
+        self,
+        limits: micro_batch.TriggerLimits,
+        begins: dict[QueueAt, int],
+        ends: dict[QueueAt, int],
     ) -> dict[QueueAt, int]:
         by_rows = ends
         if limits.rows_max is not None:
@@ -265,7 +263,7 @@ class KeelogStreamReader(DataSourceStreamReader, streaming.SupportsTriggerAvaila
         if fault:
             log.warning("what availableNow set out to read has moved: %s", fault)
 
-    def _raise_or_warn(self, lost: list[Loss]) -> None:
+    def _raise_or_warn(self, lost: list[micro_batch.Loss]) -> None:
         if lost and self._options.fail_on_data_loss:
             raise DataLoss(micro_batch.describe(lost), _LOSS_HINT)
         if lost:
@@ -281,7 +279,7 @@ class FollowedStore:
         self._print = _fingerprint(at)
         self.store = planned_store.open_planned(at, options)
         self.extents: dict[QueueAt, Extent] = {}
-        self.generations: dict[TopicAt, int] = {}
+        self.generations: dict[micro_batch.TopicAt, int] = {}
         self._queues: list[ids.Queue] = []
         self._mark: tuple[int, ...] = ()
         self._moved_at = self._listed_at = float("-inf")
@@ -322,7 +320,7 @@ class FollowedStore:
         self.extents, self.generations = (
             extents,
             {
-                TopicAt(topic, node): one.horizon
+                micro_batch.TopicAt(topic, node): one.horizon
                 for topic, one in self.store.removed.topics.items()
                 if one.horizon
             },

@@ -36,16 +36,9 @@ from keelog.progress import print_line
 from protocol.kernel import loader
 from protocol.status import LogStatus
 from protocol.wire.frames import VERSION, pack
+from scripts import command_line
 from scripts.bench.recovery import GIB, batches, under_load
-from scripts.command_line import (
-    grid,
-    made_folder,
-    new_file,
-    number,
-    old_file,
-    real_number,
-    whole_number,
-)
+from scripts.command_line import made_folder, new_file, old_file, real_number, whole_number
 from scripts.docs.pages import fill_part
 from scripts.rivals.proc import cpu_seconds, open_handles, private_mib, repeated
 
@@ -203,10 +196,13 @@ def table(points: Sequence[Point], *, markdown: bool = False) -> str:
         shown = [one for one in COLUMNS if any(one[0] in point.figures for point in mine)]
         head = [f"{part}: {mine[0].unit}", *(title for _, title in shown)]
         rows = [
-            [f"{point.size:,g}", *(number(point.figures.get(name)) for name, _ in shown)]
+            [
+                f"{point.size:,g}",
+                *(command_line.number(point.figures.get(name)) for name, _ in shown),
+            ]
             for point in mine
         ]
-        parts += [grid(head, rows, markdown=markdown), held_by_each(mine[-1])]
+        parts += [command_line.grid(head, rows, markdown=markdown), held_by_each(mine[-1])]
     return "\n\n".join(parts)
 
 
@@ -214,7 +210,7 @@ def held_by_each(point: Point) -> str:
     """One sentence: memory and handles of each process at a point."""
     handles = point.figures["handles_of"]
     each = [
-        f"{name} {number(mib)} MiB, {handles[name]} handles"
+        f"{name} {command_line.number(mib)} MiB, {handles[name]} handles"
         for name, mib in point.figures["pss_mib_of"].items()
     ]
     return f"At {point.size:,g} {point.unit}: {'; '.join(each)}."

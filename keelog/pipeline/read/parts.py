@@ -17,14 +17,9 @@ import pyarrow.compute as pc
 
 from keelog.pipeline import task_spec as spec
 from keelog.pipeline.errors import naming_conditions
+from keelog.pipeline.read import message_rows
 from keelog.pipeline.read.arrays import arrow_schema, numbers, times
-from keelog.pipeline.read.message_rows import (
-    DamagedPlace,
-    MessageRows,
-    message_batches,
-    on_damage,
-    on_loss,
-)
+from keelog.pipeline.read.message_rows import DamagedPlace, on_damage, on_loss
 from keelog.pipeline.stores import access, planned_store
 from node.runtime.store_paths import path_in
 from node.store.file_cache import FileVanished, OpenFiles, Run
@@ -133,7 +128,7 @@ def _read_segment(
         last_end = item.end
         shown = part.log.removed.visible(item)
         if len(shown):
-            for batch in message_batches(task, shown):
+            for batch in message_rows.message_batches(task, shown):
                 yield batch, last_end
     if log.stopped is not None and log.stopped.position < end:
         # Nothing up to the end of the segment proves itself.
@@ -392,7 +387,7 @@ def _read_batch(
     if part.tags is not None:
         columns = columns.take(_has_tag(columns, part.tags.tags))
     if len(columns):
-        yield from message_batches(part.task, columns)
+        yield from message_rows.message_batches(part.task, columns)
 
 
 def _gather(log: LogReader, wanted: _Wanted, files: OpenFiles) -> tuple[Bytes, Ints]:
@@ -429,7 +424,7 @@ def _gather_pieces(log: LogReader, wanted: _Wanted) -> Bytes:
 
 def _topics_fit(part: spec.QueuePart, columns: RecordColumns, wanted: _Wanted) -> Bools:
     """Whether each record is of the topic whose queue led to it."""
-    topics = MessageRows(columns, "").topics
+    topics = message_rows.MessageRows(columns, "").topics
     names = pa.array([found.topic.encode() for found in part.slices], pa.binary())
     expected = names.take(pa.array(wanted.place))
     same: Bools = pc.equal(topics, expected).to_numpy(zero_copy_only=False)
@@ -438,7 +433,7 @@ def _topics_fit(part: spec.QueuePart, columns: RecordColumns, wanted: _Wanted) -
 
 def _has_tag(columns: RecordColumns, tags: frozenset[str]) -> Bools:
     """By text: two tags may have one hash."""
-    found = MessageRows(columns, "").property_text(TAGS.encode())
+    found = message_rows.MessageRows(columns, "").property_text(TAGS.encode())
     asked = pa.array(sorted(tags), pa.string())
     answer: Bools = pc.is_in(found, asked).to_numpy(zero_copy_only=False)
     return answer
