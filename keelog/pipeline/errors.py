@@ -43,82 +43,61 @@ class UnknownColumn(errors.BadRequest):
     condition = "KEELOG_UNKNOWN_COLUMN"
 
 
-class DataLoss(errors.RefusedError):
+class _Refused(errors.RefusedError):
+    def __init_subclass__(cls, condition: str) -> None:
+        cls.condition = condition
+
+
+class DataLoss(_Refused, condition="KEELOG_DATA_LOSS"):
     """Messages that were asked for are not there any more."""
 
-    condition = "KEELOG_DATA_LOSS"
 
-
-class BadCheckpoint(errors.RefusedError):
+class BadCheckpoint(_Refused, condition="KEELOG_BAD_CHECKPOINT"):
     """A stream's checkpoint holds offsets of another source."""
 
-    condition = "KEELOG_BAD_CHECKPOINT"
 
-
-class TargetMoved(errors.RefusedError):
+class TargetMoved(_Refused, condition="KEELOG_TARGET_MOVED"):
     """What an availableNow query set out to read is not what is there any more."""
 
-    condition = "KEELOG_TARGET_MOVED"
 
-
-class CorruptRecord(errors.RefusedError):
+class CorruptRecord(_Refused, condition="KEELOG_CORRUPT_RECORD"):
     """Bytes within the log form no record, or a queue unit leads to none."""
 
-    condition = "KEELOG_CORRUPT_RECORD"
 
-
-class StoreUnreadable(errors.RefusedError):
+class StoreUnreadable(_Refused, condition="KEELOG_STORE_UNREADABLE"):
     """The operating system refuses the files, or they are not on a file system."""
 
-    condition = "KEELOG_STORE_UNREADABLE"
 
-
-class BadMode(errors.RefusedError):
+class BadMode(_Refused, condition="KEELOG_BAD_MODE"):
     """The save mode or output mode is none that a log can have."""
 
-    condition = "KEELOG_BAD_MODE"
 
-
-class BadRow(errors.RefusedError):
+class BadRow(_Refused, condition="KEELOG_BAD_ROW"):
     """A row cannot be stored as a message."""
 
-    condition = "KEELOG_BAD_ROW"
 
-
-class JavaMissing(errors.RefusedError):
+class JavaMissing(_Refused, condition="KEELOG_JAVA_MISSING"):
     """No Java that Spark runs on was found."""
 
-    condition = "KEELOG_JAVA_MISSING"
 
-
-class IncompatiblePyspark(errors.RefusedError):
+class IncompatiblePyspark(_Refused, condition="KEELOG_INCOMPATIBLE_PYSPARK"):
     """pyspark is missing, or of a release that these sources do not run on."""
 
-    condition = "KEELOG_INCOMPATIBLE_PYSPARK"
 
-
-class ExportMismatch(errors.RefusedError):
+class ExportMismatch(_Refused, condition="KEELOG_EXPORT_MISMATCH"):
     """The folder holds something else than an earlier part of this very export."""
 
-    condition = "KEELOG_EXPORT_MISMATCH"
 
-
-class ExportUnwritable(errors.RefusedError):
+class ExportUnwritable(_Refused, condition="KEELOG_EXPORT_UNWRITABLE"):
     """The operating system, or the object store, refuses what an export writes."""
 
-    condition = "KEELOG_EXPORT_UNWRITABLE"
 
-
-class EngineFailed(errors.RefusedError):
+class EngineFailed(_Refused, condition="KEELOG_ENGINE_FAILED"):
     """Spark itself failed: it did not start, or lost its executors."""
 
-    condition = "KEELOG_ENGINE_FAILED"
 
-
-class JobFailed(errors.RefusedError):
+class JobFailed(_Refused, condition="KEELOG_JOB_FAILED"):
     """A job of ours found what it cannot go on with; nothing was switched in."""
-
-    condition = "KEELOG_JOB_FAILED"
 
 
 KINDS: Mapping[str, type[errors.MqError]] = {
