@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming import datasource as streaming
 
 from keelog.pipeline import micro_batch, resolve, task_spec
-from keelog.pipeline.bounds import Extent, QueueAt
+from keelog.pipeline.bounds import Extent, QueueAt, bound_offsets
 from keelog.pipeline.errors import DataLoss, StoreUnreadable, TargetMoved, log, naming_conditions
 from keelog.pipeline.micro_batch import StreamPosition, parse_position
 from keelog.pipeline.options import SourceOptions
@@ -436,7 +436,8 @@ class Followed:
             for queue in look.extents
         }
         bound = self._options.selection.start
-        answer = resolve.bound_offsets(bound, "startingOffsets", extents, found, len(stores))
+        find = resolve.offset_finder(found)
+        answer = bound_offsets(bound, "startingOffsets", extents, len(stores), find)
         for queue, low, high in extents:
             if answer[queue] > high:
                 raise errors.OffsetOutOfRange(
