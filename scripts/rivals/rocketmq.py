@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from keelog.bench.job import wake_up_in_time
+from keelog.pipeline.session import java_version
 from node.supervisor.bind import free_ports
 from scripts.rivals.proc import die_with_parent
 
@@ -79,25 +80,15 @@ def missing() -> str:
     absent = [name for name in ("java", "mvn") if shutil.which(name) is None]
     if absent:
         return f"not on the PATH: {', '.join(absent)}"
-    version = java_version(_java_said())
+    version = _java_version()
     if version < JAVA_VERSION_MIN:
         return f"java is version {version}, older than {JAVA_VERSION_MIN}"
     return ""
 
 
 @cache
-def _java_said() -> str:
-    return subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
-
-
-def java_version(said: str) -> int:
-    """The major version in what `java -version` says; 0 when there is none."""
-    parts = said.split('"')
-    if len(parts) < 2:
-        return 0
-    numbers = parts[1].split(".")
-    major = numbers[1] if numbers[0] == "1" and len(numbers) > 1 else numbers[0]
-    return int(major) if major.isdigit() else 0
+def _java_version() -> int:
+    return java_version(Path("java")) or 0
 
 
 def class_path(project: Path = JAVA) -> str:
