@@ -102,13 +102,13 @@ def _turn(load: str, client: Any, url: str) -> Turn:
     return _consumed(client, as_objects=load == "consume_objects")
 
 
-def _until(work: Callable[[], Any], messages: int = 1) -> Turn:
+def _until(work: Callable[[], Any]) -> Turn:
     def turn(seconds: float) -> int:
         done, now = 0, time.perf_counter()
         end = now + seconds
         while now < end:
             work()
-            done += messages
+            done += 1
             began, now = now, time.perf_counter()
             LATENCIES.append(now - began)
         return done
