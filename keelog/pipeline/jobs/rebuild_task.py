@@ -450,8 +450,8 @@ def shuffle_ranges(
     with naming_engine_failures("rebuild failed"):
         reports = sorted_units.mapInArrow(partial(_files_of, job), "report binary").collect()
     found = [pickle.loads(bytes(row[0])) for row in reports]
-    reports = [one for one in found if isinstance(one, RangeReport)]
-    return reports, [one for one in found if isinstance(one, OutFile)]
+    files_written = [one for one in found if isinstance(one, OutFile)]
+    return [one for one in found if isinstance(one, RangeReport)], files_written
 
 
 def _units_of(job: RangeJob, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -15,7 +15,8 @@ from keelog.pipeline.stores import planned_store, remote_files
 from keelog.pipeline.stores.access import StoreAt
 from keelog.pipeline.task_spec import IndexSlice, LogAt, planned_queue_files
 from node.runtime.store_paths import RemotePath, remote_path
-from node.store import file_cache, queues
+from node.store.file_cache import FileVanished
+from node.store.queues import QueueFiles, QueueReader, queue_folder
 from protocol import errors, ids
 from protocol.derived.file_layouts import UNIT_BYTES, IndexGeometry
 from protocol.names import COMMIT_LOG_DIR, INDEX_DIR, parse_offset_file_name
@@ -61,7 +62,7 @@ def _result(path: Path, answer: "Future[NodeAnswer]") -> bytes:
     try:
         return bytes(answer.result().payload)
     except errors.NotFound as error:
-        raise file_cache.FileVanished(str(path), 0, error.reason, error.hint) from None
+        raise FileVanished(str(path), 0, error.reason, error.hint) from None
 
 
 def _fields(path: Path, position: int) -> dict[str, object]:
@@ -78,10 +79,10 @@ def _fields(path: Path, position: int) -> dict[str, object]:
     return {"kind": "queue", "topic": topic, "queue": int(queue_id), "offset": number}
 
 
-class _NodeQueue(queues.QueueReader):
+class _NodeQueue(QueueReader):
     """A queue whose bounds the node has reported."""
 
-    def __init__(self, files: queues.QueueFiles, found: QueueAtNode) -> None:
+    def __init__(self, files: QueueFiles, found: QueueAtNode) -> None:
         super().__init__(files, found.max_offset, lambda: 0)
         self._node_min = found.min_offset
 
@@ -128,16 +129,16 @@ class NodeStore(planned_store.PlannedStore):
     def queues(self) -> list[ids.Queue]:
         return sorted(self._queues)
 
-    def queue(self, topic: str, queue_id: int) -> queues.QueueReader | None:
+    def queue(self, topic: str, queue_id: int) -> QueueReader | None:
         found = self._queues.get(ids.Queue(topic, queue_id))
         if found is None:
             return None
-        folder = queues.queue_folder(self._root, found.queue)
+        folder = queue_folder(self._root, found.queue)
         size, first = self._known.queue_file_bytes, found.first * UNIT_BYTES
         end = max(found.max_offset * UNIT_BYTES, first + 1)
         return _NodeQueue(planned_queue_files(folder, size, first, end, self._files), found)
 
-    def offset_by_time(self, reader: queues.QueueReader, time_ms: int) -> int:
+    def offset_by_time(self, reader: QueueReader, time_ms: int) -> int:
         """The node searches: each step of it here would be a request."""
         found = self._client.seek(reader.queue, time_ms)
         return min(max(found, reader.min_offset), reader.max_offset)

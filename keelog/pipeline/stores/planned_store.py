@@ -222,10 +222,10 @@ class FolderStore(PlannedStore):
 
     def _note(self) -> None:
         store = self._store
-        is_run = isinstance(store, RunningStore)
         self.log, self.removed = store.log, store.removed
-        self.epoch = store.epoch if is_run else 0
-        self.all_followed = store.followed if is_run else store.log.end
+        self.epoch, self.all_followed = 0, store.log.end
+        if isinstance(store, RunningStore):
+            self.epoch, self.all_followed = store.epoch, store.followed
 
     def refresh(self) -> None:
         """Raises StoreDamaged when the files do not fit to what the node says for two seconds."""
