@@ -15,13 +15,13 @@ check_pyspark()
 
 from keelog.pipeline.jobs.audit import audit, findings_frame
 from keelog.pipeline.jobs.export import export, export_here, read_export
+from keelog.pipeline.jobs.publication import read_rebuild
 from keelog.pipeline.jobs.rebuild import rebuild
-from keelog.pipeline.jobs.rebuild_folder import read_rebuild
 from keelog.pipeline.jobs.stats import COLUMNS as STATS_COLUMNS
 from keelog.pipeline.jobs.stats import rates, stats_by_topic, top_keys
+from keelog.pipeline.micro_batch import lag, lag_by_queue
 from keelog.pipeline.options import ExportOptions
 from keelog.pipeline.session import local_session, open_session, register
-from keelog.pipeline.stream.micro_batch import lag, lag_by_queue
 
 __all__ = [
     "STATS_COLUMNS",

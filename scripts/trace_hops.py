@@ -146,7 +146,6 @@ def report(title: str, found: dict[str, set[Hop]], names_all: bool) -> None:
 
 
 def trace(client: Client, folder: Path | None, names_all: bool) -> None:
-    """Sends, pulls and prints."""
     offset = client.send(TOPIC, b"x" * 100, queue_id=0).queue_offset
 
     def pull() -> None:
@@ -159,7 +158,6 @@ def trace(client: Client, folder: Path | None, names_all: bool) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Traces a node of its own, or the client of a running one."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--node", help="a node that runs: its client's part is shown alone")
     parser.add_argument("--list", action="store_true", help="name the files and functions")

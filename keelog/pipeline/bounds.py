@@ -6,7 +6,7 @@ Rows begin and end at offsets, at a time, or with all there is. Nothing here loo
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from keelog.pipeline.errors import BadOption, DataLoss, few
 from protocol.errors import OffsetOutOfRange, UnknownTopic
@@ -153,17 +153,16 @@ class PartitionLimits(NamedTuple):
 class Range(NamedTuple):
     """Rows [`start`, `end`) of something that has numbered rows, of about `row_bytes` each.
 
-    `source` is the place of its queue, or index file, in a list of the caller's.
+    `source` is its queue, or index file.
     """
 
-    source: int
+    source: Any
     start: int
     end: int
     row_bytes: float
 
     @property
     def rows(self) -> int:
-        """How many rows."""
         return self.end - self.start
 
 

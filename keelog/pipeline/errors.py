@@ -11,142 +11,107 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from protocol.addresses import without_credentials
-from protocol.errors import (
-    BadRequest,
-    BusyError,
-    CodecMissing,
-    MqError,
-    NotAStore,
-    NotConnected,
-    OffsetOutOfRange,
-    RefusedError,
-    RequestTimeout,
-    StoreDamaged,
-    StoreLocked,
-    UnknownTopic,
-)
+from protocol import addresses, errors
 
 log = logging.getLogger("keelog.pipeline")
-_OF_STORES: Mapping[str, type[MqError]] = {
-    "KEELOG_NOT_A_STORE": NotAStore,
-    "KEELOG_UNKNOWN_TOPIC": UnknownTopic,
-    "KEELOG_OFFSET_OUT_OF_RANGE": OffsetOutOfRange,
-    "KEELOG_STORE_DAMAGED": StoreDamaged,
-    "KEELOG_BAD_OPTION": BadRequest,
+_OF_STORES: Mapping[str, type[errors.MqError]] = {
+    "KEELOG_NOT_A_STORE": errors.NotAStore,
+    "KEELOG_UNKNOWN_TOPIC": errors.UnknownTopic,
+    "KEELOG_OFFSET_OUT_OF_RANGE": errors.OffsetOutOfRange,
+    "KEELOG_STORE_DAMAGED": errors.StoreDamaged,
+    "KEELOG_BAD_OPTION": errors.BadRequest,
 }
 _CONDITION = re.compile(r"\[(KEELOG_[A-Z_]+)\] ([^\n]*)")
 _TRY = ". Try: "
 
 
-class UnknownOption(BadRequest):
+class UnknownOption(errors.BadRequest):
     """There is no option of that name, or the table does not take it."""
 
     condition = "KEELOG_UNKNOWN_OPTION"
 
 
-class BadOption(BadRequest):
+class BadOption(errors.BadRequest):
     """An option has a value that it does not take, or two contradict each other."""
 
     condition = "KEELOG_BAD_OPTION"
 
 
-class UnknownColumn(BadRequest):
+class UnknownColumn(errors.BadRequest):
     """The table has no column of that name, or one of another type."""
 
     condition = "KEELOG_UNKNOWN_COLUMN"
 
 
-class DataLoss(RefusedError):
+class _Refused(errors.RefusedError):
+    def __init_subclass__(cls, condition: str) -> None:
+        cls.condition = condition
+
+
+class DataLoss(_Refused, condition="KEELOG_DATA_LOSS"):
     """Messages that were asked for are not there any more."""
 
-    condition = "KEELOG_DATA_LOSS"
 
-
-class BadCheckpoint(RefusedError):
+class BadCheckpoint(_Refused, condition="KEELOG_BAD_CHECKPOINT"):
     """A stream's checkpoint holds offsets of another source."""
 
-    condition = "KEELOG_BAD_CHECKPOINT"
 
-
-class TargetMoved(RefusedError):
+class TargetMoved(_Refused, condition="KEELOG_TARGET_MOVED"):
     """What an availableNow query set out to read is not what is there any more."""
 
-    condition = "KEELOG_TARGET_MOVED"
 
-
-class CorruptRecord(RefusedError):
+class CorruptRecord(_Refused, condition="KEELOG_CORRUPT_RECORD"):
     """Bytes within the log form no record, or a queue unit leads to none."""
 
-    condition = "KEELOG_CORRUPT_RECORD"
 
-
-class StoreUnreadable(RefusedError):
+class StoreUnreadable(_Refused, condition="KEELOG_STORE_UNREADABLE"):
     """The operating system refuses the files, or they are not on a file system."""
 
-    condition = "KEELOG_STORE_UNREADABLE"
 
-
-class BadMode(RefusedError):
+class BadMode(_Refused, condition="KEELOG_BAD_MODE"):
     """The save mode or output mode is none that a log can have."""
 
-    condition = "KEELOG_BAD_MODE"
 
-
-class BadRow(RefusedError):
+class BadRow(_Refused, condition="KEELOG_BAD_ROW"):
     """A row cannot be stored as a message."""
 
-    condition = "KEELOG_BAD_ROW"
 
-
-class JavaMissing(RefusedError):
+class JavaMissing(_Refused, condition="KEELOG_JAVA_MISSING"):
     """No Java that Spark runs on was found."""
 
-    condition = "KEELOG_JAVA_MISSING"
 
-
-class IncompatiblePyspark(RefusedError):
+class IncompatiblePyspark(_Refused, condition="KEELOG_INCOMPATIBLE_PYSPARK"):
     """pyspark is missing, or of a release that these sources do not run on."""
 
-    condition = "KEELOG_INCOMPATIBLE_PYSPARK"
 
-
-class ExportMismatch(RefusedError):
+class ExportMismatch(_Refused, condition="KEELOG_EXPORT_MISMATCH"):
     """The folder holds something else than an earlier part of this very export."""
 
-    condition = "KEELOG_EXPORT_MISMATCH"
 
-
-class ExportUnwritable(RefusedError):
+class ExportUnwritable(_Refused, condition="KEELOG_EXPORT_UNWRITABLE"):
     """The operating system, or the object store, refuses what an export writes."""
 
-    condition = "KEELOG_EXPORT_UNWRITABLE"
 
-
-class EngineFailed(RefusedError):
+class EngineFailed(_Refused, condition="KEELOG_ENGINE_FAILED"):
     """Spark itself failed: it did not start, or lost its executors."""
 
-    condition = "KEELOG_ENGINE_FAILED"
 
-
-class JobFailed(RefusedError):
+class JobFailed(_Refused, condition="KEELOG_JOB_FAILED"):
     """A job of ours found what it cannot go on with; nothing was switched in."""
 
-    condition = "KEELOG_JOB_FAILED"
 
-
-KINDS: Mapping[str, type[MqError]] = {
+KINDS: Mapping[str, type[errors.MqError]] = {
     **_OF_STORES,
-    "KEELOG_CODEC_MISSING": CodecMissing,
-    "KEELOG_STORE_LOCKED": StoreLocked,
-    "KEELOG_EXPORT_BUSY": StoreLocked,
-    "KEELOG_NODE_UNREACHABLE": NotConnected,
-    "KEELOG_NODE_BUSY": BusyError,
-    "KEELOG_NODE_REFUSED": RefusedError,
+    "KEELOG_CODEC_MISSING": errors.CodecMissing,
+    "KEELOG_STORE_LOCKED": errors.StoreLocked,
+    "KEELOG_EXPORT_BUSY": errors.StoreLocked,
+    "KEELOG_NODE_UNREACHABLE": errors.NotConnected,
+    "KEELOG_NODE_BUSY": errors.BusyError,
+    "KEELOG_NODE_REFUSED": errors.RefusedError,
     **{
         kind.condition: kind
         for kind in tuple(vars().values())
-        if isinstance(kind, type) and issubclass(kind, MqError) and kind.condition
+        if isinstance(kind, type) and issubclass(kind, errors.MqError) and kind.condition
     },
 }
 """Every condition that users may see, and the kind of error that has it."""
@@ -164,12 +129,14 @@ def naming_conditions() -> Iterator[None]:
     """Gives errors of the store, raised inside, the condition that users see."""
     try:
         yield
-    except MqError as error:
+    except errors.MqError as error:
         if error.condition:
             raise
-        if isinstance(error, NotConnected | RequestTimeout):
+        if isinstance(error, errors.NotConnected | errors.RequestTimeout):
             hint = "start the node, or a larger fetch.timeoutMs; see keelog health"
-            raise NotConnected.worded("KEELOG_NODE_UNREACHABLE", error.reason, hint) from None
+            raise errors.NotConnected.worded(
+                "KEELOG_NODE_UNREACHABLE", error.reason, hint
+            ) from None
         for condition, kind in _OF_STORES.items():
             if isinstance(error, kind):
                 error.condition = condition
@@ -182,16 +149,16 @@ def naming_node(node: str) -> Iterator[None]:
     """Gives errors of the client, raised inside, a condition and the node's address."""
     try:
         yield
-    except MqError as error:
+    except errors.MqError as error:
         if error.condition:
             raise
         what = f"node {node}: {error.reason}"
-        if isinstance(error, NotConnected | RequestTimeout):
-            raise NotConnected.worded("KEELOG_NODE_UNREACHABLE", what, error.hint) from None
-        if isinstance(error, BusyError):
-            raise BusyError.worded("KEELOG_NODE_BUSY", what, error.hint) from None
+        if isinstance(error, errors.NotConnected | errors.RequestTimeout):
+            raise errors.NotConnected.worded("KEELOG_NODE_UNREACHABLE", what, error.hint) from None
+        if isinstance(error, errors.BusyError):
+            raise errors.BusyError.worded("KEELOG_NODE_BUSY", what, error.hint) from None
         what = f"node {node}: {type(error).__name__}: {error.reason}"
-        raise RefusedError.worded("KEELOG_NODE_REFUSED", what, error.hint) from None
+        raise errors.RefusedError.worded("KEELOG_NODE_REFUSED", what, error.hint) from None
 
 
 @contextmanager
@@ -206,7 +173,7 @@ def naming_engine_failures(what: str) -> Iterator[None]:
         raise named(str(error), what) from None
 
 
-def named(text: str, what: str) -> MqError:
+def named(text: str, what: str) -> errors.MqError:
     """Returns the error of ours in Spark's text, of its own kind; without one an EngineFailed."""
     found = _CONDITION.search(text)
     if found is None:
@@ -215,11 +182,11 @@ def named(text: str, what: str) -> MqError:
             f"{what}: {' '.join(lines[:2])[:500]}", "the same with --debug, and Spark's own log"
         )
     reason, _, hint = found[2].partition(_TRY)
-    return KINDS.get(found[1], RefusedError).worded(found[1], reason, hint)
+    return KINDS.get(found[1], errors.RefusedError).worded(found[1], reason, hint)
 
 
 def _clean(record: logging.LogRecord) -> bool:
-    record.msg, record.args = without_credentials(record.getMessage()), ()
+    record.msg, record.args = addresses.without_credentials(record.getMessage()), ()
     return True
 
 

@@ -12,32 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
-from keelog.pipeline import tables
-from keelog.pipeline.bounds import (
-    EARLIEST,
-    EARLIEST_OFFSET,
-    LATEST,
-    LATEST_OFFSET,
-    PartitionLimits,
-    QueueAt,
-    ReadBound,
-)
-from keelog.pipeline.errors import (
-    BadMode,
-    BadOption,
-    UnknownColumn,
-    UnknownOption,
-    naming_conditions,
-)
-from keelog.pipeline.stores.access import (
-    WINDOW_BYTES_MAX,
-    Access,
-    StoreAt,
-    Way,
-    node_name,
-    parse_address,
-)
-from keelog.pipeline.stream.micro_batch import DELAY_MS, TriggerLimits
+from keelog.pipeline import bounds, errors, micro_batch, tables
+from keelog.pipeline.errors import BadOption
+from keelog.pipeline.stores import access
 from keelog.pipeline.tables import DAMAGE, Column, Table
 from node.runtime.settings import Settings, load_settings
 from node.store.query.filters import TagFilter, parse_tags
@@ -63,10 +40,14 @@ SINK_TIMEOUT_MS_MAX = 2**31
 _DAY_MS = 86_400_000
 SETTING_PREFIX, FETCH_PREFIX, FS_PREFIX = "store.", "fetch.", "fs."
 
-_FETCH = tuple(
-    f"{FETCH_PREFIX}{name}"
-    for name in ("inFlight", "windowBytes", "timeoutMs", "numRetries", "retryIntervalMs")
-)
+_FETCH: Mapping[str, tuple[str, int, int]] = {
+    f"{FETCH_PREFIX}inFlight": ("in_flight", 1, IN_FLIGHT_MAX),
+    f"{FETCH_PREFIX}windowBytes": ("window_bytes", WINDOW_BYTES_MIN, access.WINDOW_BYTES_MAX),
+    f"{FETCH_PREFIX}timeoutMs": ("timeout_ms", 1, _DAY_MS),
+    f"{FETCH_PREFIX}numRetries": ("num_retries", 0, RETRIES_MAX),
+    f"{FETCH_PREFIX}retryIntervalMs": ("retry_interval_ms", 1, _DAY_MS),
+}
+"""The fields of Access that they give, and their bounds."""
 _STORES = ("path", "paths", "nodes")
 _EVERY_TABLE = (*_STORES, "table", "columns", "failOnDataLoss", "isolation", *_FETCH)
 _PARTITIONS = ("minPartitions", "maxPartitionBytes", "maxRecordsPerPartition")
@@ -165,8 +146,8 @@ class QueueSelection:
     pattern: re.Pattern[str] | None = None
     assigned: Mapping[str, frozenset[int]] | None = None
     queue_ids: frozenset[int] | None = None
-    start: ReadBound = EARLIEST
-    end: ReadBound = LATEST
+    start: bounds.ReadBound = bounds.EARLIEST
+    end: bounds.ReadBound = bounds.LATEST
     tags: TagFilter | None = None
 
     @property
@@ -198,13 +179,13 @@ class SourceOptions:
 
     table: Table
     columns: tuple[Column, ...]
-    stores: tuple[StoreAt, ...]
+    stores: tuple[access.StoreAt, ...]
     settings: Settings
     selection: QueueSelection
-    limits: PartitionLimits
+    limits: bounds.PartitionLimits
     fail_on_data_loss: bool
     on_corrupt: OnCorrupt
-    triggers: TriggerLimits
+    triggers: micro_batch.TriggerLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +240,7 @@ def parse_options(
     pairs = [
         f"{name}={value}" for name, value in options.items() if name.startswith(SETTING_PREFIX)
     ]
-    with naming_conditions():
+    with errors.naming_conditions():
         settings = load_settings(pairs)
     table = table._replace(columns=_offered(options, table, on_corrupt == "report"))
     return SourceOptions(
@@ -268,18 +249,18 @@ def parse_options(
         stores=_stores(options),
         settings=settings,
         selection=selection,
-        limits=PartitionLimits(
+        limits=bounds.PartitionLimits(
             _whole(options, "maxPartitionBytes") or PARTITION_BYTES,
             records_max,
             _whole(options, "minPartitions", high=PARTITIONS_MIN_MAX) or 1,
         ),
         fail_on_data_loss=_one_of(options, "failOnDataLoss", ("true", "false"), "true") == "true",
         on_corrupt=cast(OnCorrupt, on_corrupt),
-        triggers=TriggerLimits(
+        triggers=micro_batch.TriggerLimits(
             _whole(options, "maxOffsetsPerTrigger"),
             _whole(options, "maxBytesPerTrigger"),
             _whole(options, "minOffsetsPerTrigger"),
-            _duration_ms(options, "maxTriggerDelay", DELAY_MS),
+            _duration_ms(options, "maxTriggerDelay", micro_batch.DELAY_MS),
         ),
     )
 
@@ -310,7 +291,7 @@ def _check_names(given: Mapping[str, str], table: Table, use: Use) -> None:
         if name.lower() in known or name.lower().startswith((SETTING_PREFIX, FS_PREFIX)):
             continue
         what = "a stream" if use == "stream" else f"table {table.name}"
-        raise UnknownOption(
+        raise errors.UnknownOption(
             f"{what} takes no option {name[:80]!r}",
             f"one of {', '.join(taken)}, {SETTING_PREFIX}<setting>,"
             f" {FS_PREFIX}<option of pyarrow.fs>",
@@ -337,32 +318,34 @@ def _columns(options: Mapping[str, str], table: Table) -> tuple[Column, ...]:
     return (*chosen, DAMAGE) if DAMAGE in table.columns and DAMAGE not in chosen else chosen
 
 
-def _stores(options: Options) -> tuple[StoreAt, ...]:
+def _stores(options: Options) -> tuple[access.StoreAt, ...]:
     given = [name for name in _STORES if name in options]
     if len(given) != 1:
         raise BadOption(
             f"{' and '.join(given) if given else 'nothing'} says which store to read",
             'load(\'/path/to/store\'), or the option nodes with JSON: {"name": "/path", …}',
         )
-    access = _access(options)
+    asked = _access(options)
     if given == ["nodes"]:
         named = sorted(_json_object(options, "nodes").items())
-        stores = tuple(StoreAt(name, parse_address(path), access) for name, path in named)
+        stores = tuple(
+            access.StoreAt(name, access.parse_address(path), asked) for name, path in named
+        )
     else:
         paths = [options["path"]] if given == ["path"] else _json(options, "paths")
         if not isinstance(paths, list) or not paths:
             raise BadOption(
                 f"paths is {options['paths'][:80]!r}", 'a JSON list: ["/path/1", "/path/2"]'
             )
-        roots = [parse_address(path) for path in paths]
-        stores = tuple(StoreAt(node_name(root), root, access) for root in roots)
+        roots = [access.parse_address(path) for path in paths]
+        stores = tuple(access.StoreAt(access.node_name(root), root, asked) for root in roots)
     if len({store.node for store in stores}) < len(stores):
         raise BadOption(
             "two of the folders have one name, which rows would have as their node",
             'the option nodes with JSON, which names each: {"a": "/path/1", "b": "/path/2"}',
         )
     for store in stores:
-        if access.flushed_only and store.way is Way.NODE:
+        if asked.flushed_only and store.way is access.Way.NODE:
             raise BadOption(
                 f"isolation=flushed is not for {store.root}: a node gives what consumers get",
                 "the node's folder, or flush_disk_type=SYNC_FLUSH, where all of that is flushed",
@@ -379,7 +362,7 @@ def _selection(options: Mapping[str, str], use: Use) -> QueueSelection:
     if names is not None and not all(names):
         raise BadOption(f"{by[0]} has an empty name in it", "names with commas between: A,B")
     pattern = options.get("subscribepattern")
-    with naming_conditions():
+    with errors.naming_conditions():
         tags = parse_tags(options.get("tags"))
     return QueueSelection(
         topics=names,
@@ -390,10 +373,10 @@ def _selection(options: Mapping[str, str], use: Use) -> QueueSelection:
         start=_bound(
             options,
             "starting",
-            LATEST if use == "stream" else EARLIEST,
-            LATEST if use == "batch" else None,
+            bounds.LATEST if use == "stream" else bounds.EARLIEST,
+            bounds.LATEST if use == "batch" else None,
         ),
-        end=_bound(options, "ending", LATEST, EARLIEST),
+        end=_bound(options, "ending", bounds.LATEST, bounds.EARLIEST),
         tags=tags,
     )
 
@@ -425,33 +408,25 @@ def _queue_ids(text: str) -> frozenset[int]:
     return frozenset(int(part) for part in parts)
 
 
-def _access(options: Options) -> Access:
-    default = Access()
-
-    def fetch(name: str, otherwise: int, low: int, high: int) -> int:
-        found = _whole(options, f"{FETCH_PREFIX}{name}", low, high)
-        return otherwise if found is None else found
-
+def _access(options: Options) -> access.Access:
     isolation = _one_of(options, "isolation", ("readable", "flushed"), "readable")
+    given = {
+        field: found
+        for name, (field, low, high) in _FETCH.items()
+        if (found := _whole(options, name, low, high)) is not None
+    }
     fs = {
         name.removeprefix(FS_PREFIX): value
         for name, value in options.items()
         if name.startswith(FS_PREFIX)
     }
-    return Access(
-        in_flight=fetch("inFlight", default.in_flight, 1, IN_FLIGHT_MAX),
-        window_bytes=fetch("windowBytes", default.window_bytes, WINDOW_BYTES_MIN, WINDOW_BYTES_MAX),
-        timeout_ms=fetch("timeoutMs", default.timeout_ms, 1, _DAY_MS),
-        num_retries=fetch("numRetries", default.num_retries, 0, RETRIES_MAX),
-        retry_interval_ms=fetch("retryIntervalMs", default.retry_interval_ms, 1, _DAY_MS),
-        fs=tuple(sorted(fs.items())),
-        flushed_only=isolation == "flushed",
-    )
+    flushed_only = isolation == "flushed"
+    return access.Access(**given, fs=tuple(sorted(fs.items())), flushed_only=flushed_only)
 
 
 def _bound(
-    options: Options, side: str, default: ReadBound, forbidden: ReadBound | None
-) -> ReadBound:
+    options: Options, side: str, default: bounds.ReadBound, forbidden: bounds.ReadBound | None
+) -> bounds.ReadBound:
     """Of several options for one side the first counts: a time for all, times of each, offsets."""
     form = "milliseconds since 1970 in UTC"
     time_ms = _whole(options, f"{side}Timestamp", low=0, form=form)
@@ -459,33 +434,35 @@ def _bound(
     asked = _one_of(options, _STRATEGY, ("error", "latest", ""), "")
     if time_ms is not None:
         must_exist = side == "starting" and asked == "error"
-        return ReadBound("time", time_ms=time_ms, must_exist=must_exist)
+        return bounds.ReadBound("time", time_ms=time_ms, must_exist=must_exist)
     name = f"{side}OffsetsByTimestamp"
     if name.lower() in options:
         must_exist = side == "starting" and asked != "latest"
         times = _of_queues(name, _json_object(options, name), "1700000000000", 0)
-        return ReadBound("times", times, must_exist=must_exist)
+        return bounds.ReadBound("times", times, must_exist=must_exist)
     name = f"{side}Offsets"
     word = options.get(name.lower(), default.kind).strip().lower()
     if forbidden is not None and word == forbidden.kind:
         raise BadOption(f"{name} cannot be {word}: there would be no row", f"{default.kind}, JSON")
     if word in ("earliest", "latest"):
-        return EARLIEST if word == "earliest" else LATEST
-    offsets = _of_queues(name, _json_object(options, name), "23", EARLIEST_OFFSET)
+        return bounds.EARLIEST if word == "earliest" else bounds.LATEST
+    offsets = _of_queues(name, _json_object(options, name), "23", bounds.EARLIEST_OFFSET)
     never = None
     if forbidden is not None:
-        never = EARLIEST_OFFSET if forbidden is EARLIEST else LATEST_OFFSET
+        never = bounds.EARLIEST_OFFSET if forbidden is bounds.EARLIEST else bounds.LATEST_OFFSET
     for queue, offset in offsets.items():
         if offset == never:
             raise BadOption(
                 f"{name} has {offset} for {queue}: there would be no row", "another offset"
             )
-    return ReadBound("offsets", offsets)
+    return bounds.ReadBound("offsets", offsets)
 
 
-def _of_queues(name: str, value: Mapping[str, Any], example: str, least: int) -> dict[QueueAt, int]:
+def _of_queues(
+    name: str, value: Mapping[str, Any], example: str, least: int
+) -> dict[bounds.QueueAt, int]:
     """`{"topic": {"0": 23}}`, or with several stores `{"topic": {"node": {"0": 23}}}`."""
-    answer: dict[QueueAt, int] = {}
+    answer: dict[bounds.QueueAt, int] = {}
     for queue, number in _leaves(value):
         if queue is None or type(number) is not int or number < least:
             raise BadOption(
@@ -497,7 +474,7 @@ def _of_queues(name: str, value: Mapping[str, Any], example: str, least: int) ->
     return answer
 
 
-def _leaves(value: Mapping[str, Any]) -> Iterable[tuple[QueueAt | None, Any]]:
+def _leaves(value: Mapping[str, Any]) -> Iterable[tuple[bounds.QueueAt | None, Any]]:
     for topic, inner in value.items():
         if not isinstance(inner, dict):
             yield None, inner
@@ -509,9 +486,9 @@ def _leaves(value: Mapping[str, Any]) -> Iterable[tuple[QueueAt | None, Any]]:
                 yield _queue_at(topic, "", key), leaf
 
 
-def _queue_at(topic: str, node: str, number: str) -> QueueAt | None:
+def _queue_at(topic: str, node: str, number: str) -> bounds.QueueAt | None:
     is_number = number.isascii() and number.isdigit()
-    return QueueAt(topic, node, int(number)) if is_number else None
+    return bounds.QueueAt(topic, node, int(number)) if is_number else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -533,7 +510,7 @@ def parse_sink_options(
     Raises BadMode, UnknownOption, BadOption, UnknownColumn.
     """
     if overwrite:
-        raise BadMode(
+        raise errors.BadMode(
             "messages cannot be overwritten: a log only grows",
             "mode('append'); for streams outputMode('append')",
         )
@@ -541,7 +518,7 @@ def parse_sink_options(
     known = {name.lower() for name in TAKEN_BY_WRITES} | set(_OF_SPARK)
     for name in given:
         if name.lower() not in known:
-            raise UnknownOption(
+            raise errors.UnknownOption(
                 f"a write takes no option {name[:80]!r}", f"one of {', '.join(TAKEN_BY_WRITES)}"
             )
     topic = options.get("topic")
@@ -552,7 +529,7 @@ def parse_sink_options(
             raise BadOption(error.reason, error.hint) from None
     found = _sink_places(fields)
     if topic is None and "topic" not in found:
-        raise UnknownColumn(
+        raise errors.UnknownColumn(
             "nothing says which topic the messages go to", "the option topic, or a column topic"
         )
 
@@ -577,21 +554,21 @@ def _sink_places(fields: Sequence[tuple[str, str]]) -> dict[str, int]:
     for place, (given, kind) in enumerate(fields):
         column = known.get(given.lower())
         if column is None:
-            raise UnknownColumn(
+            raise errors.UnknownColumn(
                 f"a message has no column {given[:80]!r}",
                 f"select some of {', '.join(column.name for column in tables.SINK)}",
             )
         kinds = tuple(column.ddl.lower().replace(", ", ",").split(" or "))
         kinds = _INTEGERS if kinds == ("int",) else kinds
         if column.name in found:
-            raise UnknownColumn(f"column {column.name} is there twice", "select each once")
+            raise errors.UnknownColumn(f"column {column.name} is there twice", "select each once")
         if kind.split("(")[0].replace("varchar", "string").replace("char", "string") not in kinds:
-            raise UnknownColumn(
+            raise errors.UnknownColumn(
                 f"column {given} is {kind}, not {' or '.join(kinds)}", "a cast to it"
             )
         found[column.name] = place
     if "body" not in found:
-        raise UnknownColumn(
+        raise errors.UnknownColumn(
             f"there is no column body in {', '.join(name for name, _ in fields)[:200]}",
             "select('…' AS body); for instance to_json(struct('*')) AS body",
         )

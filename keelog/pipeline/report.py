@@ -102,7 +102,6 @@ def rate_text(value: float | None) -> str:
 
 
 def percent_text(part: int, whole: int) -> str:
-    """A share of a hundred."""
     return f"{100 * part / whole:.0f} %" if whole else "-"
 
 
@@ -134,7 +133,6 @@ def section(title: str, line: str, content: str) -> str:
 
 
 def table(rows: Sequence[dict[str, str]]) -> str:
-    """Rows as an HTML table."""
     head = "".join(f"<th>{escape(name)}</th>" for name in (rows[0] if rows else ()))
     body = "".join(
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row.values()) + "</tr>"

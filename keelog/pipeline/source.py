@@ -36,7 +36,6 @@ class KeelogSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
         return "keelog" if cls.table is None else f"keelog_{cls.table}"
 
     def schema(self) -> str:
@@ -61,13 +60,13 @@ class KeelogSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """The same, for rows that are followed."""
-        from keelog.pipeline.stream.query import KeelogStreamReader
+        from keelog.pipeline.stream_query import KeelogStreamReader
 
         return KeelogStreamReader(self._chosen("stream", schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> "DataSourceArrowWriter":
         """For rows of `schema`. Raises BadMode, UnknownOption, BadOption, UnknownColumn."""
-        from keelog.pipeline.sink.writers import KeelogWriter
+        from keelog.pipeline.sink import KeelogWriter
 
         return KeelogWriter(self._sink_options(schema, overwrite))
 
@@ -75,7 +74,7 @@ class KeelogSource(DataSource):
         self, schema: StructType, overwrite: bool
     ) -> "DataSourceStreamArrowWriter":
         """The same, for the rows of a stream."""
-        from keelog.pipeline.sink.writers import KeelogStreamWriter
+        from keelog.pipeline.sink import KeelogStreamWriter
 
         return KeelogStreamWriter(self._sink_options(schema, overwrite))
 

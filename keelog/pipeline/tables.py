@@ -36,7 +36,6 @@ class Table(NamedTuple):
         return tuple(chosen.values())
 
     def names(self) -> str:
-        """All columns as one text."""
         return ", ".join(column.name for column in self.columns)
 
 

@@ -1,15 +1,16 @@
 """What a task gets: where its files are, and which of their rows it reads. Plain data, pickled."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
-from keelog.pipeline.options import OnCorrupt
+from keelog.pipeline import options, tables
 from keelog.pipeline.stores.access import StoreAt
-from keelog.pipeline.tables import Column
 from node.runtime.store_paths import path_in
 from node.store.file_cache import OpenFiles
 from node.store.log.reader import Bounds, LogReader
 from node.store.log.segments import Listing, SegmentList
 from node.store.query.filters import TagFilter
+from node.store.queues import QueueFiles
 from protocol.derived.file_layouts import IndexGeometry
 from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
@@ -20,9 +21,9 @@ class Task:
     """What all kinds have in common."""
 
     store: StoreAt
-    columns: tuple[Column, ...]
+    columns: tuple[tables.Column, ...]
     fail_on_data_loss: bool
-    on_corrupt: OnCorrupt
+    on_corrupt: options.OnCorrupt
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,16 @@ class QueueSlice:
     end: int
     disk_end: int
     derived: bytes
+
+
+def planned_queue_files(
+    folder: Path, file_bytes: int, first: int, end: int, files: OpenFiles
+) -> QueueFiles:
+    """The files that hold bytes [`first`, `end`) of a queue, by their names: nobody lists folders
+    elsewhere for each task."""
+    starts = range(first - first % file_bytes, end, file_bytes)
+    listed = [(start, folder / offset_file_name(start)) for start in starts]
+    return QueueFiles(folder, Listing(listed, file_bytes, []), files)
 
 
 @dataclass(frozen=True, slots=True)

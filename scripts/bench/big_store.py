@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keelog.text import CommandProgress
-from node.runtime.process import now_ms
-from node.runtime.settings import Settings
+from node.runtime import process, settings
 from node.store.identity.places import create_store
 from node.writer.appender import AppendRequest
 from node.writer.store import WriterStore, open_writer_store
@@ -49,7 +48,7 @@ def fill(
     root: Path,
     requests: Iterable[AppendRequest],
     end: float = float("inf"),
-    clock: Callable[[], int] = now_ms,
+    clock: Callable[[], int] = process.now_ms,
 ) -> float:
     """Appends to a store, a new one where there is none, and stops it in order.
 
@@ -57,7 +56,7 @@ def fill(
     request made last. Returns how many seconds the appends took.
     """
     create_store(root)
-    store = open_writer_store(root, Settings(), HOST, alone=True)
+    store = open_writer_store(root, settings.Settings(), HOST, alone=True)
     flushed, began = store.log.end, time.monotonic()
     for request in requests:
         if store.log.end >= end:

@@ -34,8 +34,7 @@ from protocol.kernel.loader import SWITCH
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
 from protocol.record.encode import NewMessage
 from scripts.bench.big_store import BATCH_RECORDS, DIGITS, HOST, CountedRecords, fill, ranges
-from scripts.option_types import made_folder, old_folder, whole_number
-from scripts.output import Rows, number
+from scripts.command_line import Rows, made_folder, number, old_folder, whole_number
 from scripts.rivals.proc import MIB, cpu_seconds, open_handles
 
 POLL_S = 0.004
@@ -153,7 +152,6 @@ def show(rows: Rows, records: int, done: dict[str, Dispatched]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument(
         "store", nargs="?", type=old_folder, metavar="STORE", help="instead of a new one"

@@ -20,30 +20,27 @@ import resource
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import zmq
 
 import keelog
-from keelog.bench.machine import describe
+from keelog.bench import machine, running, workload
 from keelog.bench.node_process import ANY_DISK, Node
-from keelog.bench.running import run
-from keelog.bench.workload import Workload
 from keelog.text import print_line
 from protocol.kernel import loader
 from protocol.status import LogStatus
 from protocol.wire.frames import VERSION, pack
+from scripts import command_line
 from scripts.bench.recovery import GIB, batches, under_load
+from scripts.command_line import made_folder, new_file, old_file, real_number, whole_number
 from scripts.docs.pages import fill_part
-from scripts.option_types import made_folder, new_file, old_file, real_number, whole_number
-from scripts.output import grid, number
-from scripts.rivals.proc import cpu_seconds, open_handles, private_mib
+from scripts.rivals.proc import cpu_seconds, open_handles, private_mib, repeated
 
 QUEUES = 8
 HOLD_MS = 30_000
@@ -100,10 +97,10 @@ def measure(node: Node, seconds: float) -> Figures:
     """
     common: dict[str, Any] = {"node": node.endpoint, "duration": seconds, "warm_up": 1.0}
     os.sync()
-    batches = run(Workload(callers="batches", batch=100, in_flight=16, **common))
+    batches = running.run(workload.Workload(callers="batches", batch=100, in_flight=16, **common))
     os.sync()
-    one = run(Workload(callers="threads", producers=1, **common)).steady
-    followed = run(Workload(kind="e2e", producers=2, rate=1000.0, **common)).steady
+    one = running.run(workload.Workload(callers="threads", producers=1, **common)).steady
+    followed = running.run(workload.Workload(kind="e2e", producers=2, rate=1000.0, **common)).steady
     figures: Figures = {
         "batches_per_s": round(batches.steady.messages_per_s),
         "cpu_s_per_million": batches.cpu_s_per_million,
@@ -119,8 +116,8 @@ def measure(node: Node, seconds: float) -> Figures:
 def store(node: Node, messages: int, body_bytes: int) -> None:
     """Stores messages as fast as it goes, and waits until they are dispatched."""
     print_line(f"storing {messages:,} messages of {body_bytes} bytes")
-    run(
-        Workload(
+    running.run(
+        workload.Workload(
             node=node.endpoint, callers="batches", batch=500, in_flight=8, body=str(body_bytes),
             count=messages, warm_up=0.0,
         )
@@ -128,22 +125,16 @@ def store(node: Node, messages: int, body_bytes: int) -> None:
 
 
 def log_of(node: Node) -> LogStatus:
-    """Reads the state of the log."""
     with keelog.connect(node.endpoint, timeout=60) as client:
         return client.status().log
 
 
 class IdleConsumers:
-    """Connections that each hold a long poll at a queue where nothing comes.
-
-    As a context each polls anew when its poll's time is up, as a consumer does.
-    """
+    """Connections that each hold a long poll at a queue where nothing comes."""
 
     def __init__(self, endpoint: str) -> None:
         self._contexts: list[zmq.Context[zmq.Socket[bytes]]] = []
         self._sockets: list[zmq.Socket[bytes]] = []
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
         with keelog.connect(endpoint, timeout=60) as client:
             client.create_topic("idle", QUEUES, exist_ok=True)
             self._reader = client.routes().readers[0]
@@ -163,26 +154,14 @@ class IdleConsumers:
         fields = {"topic": "idle", "queue": asker % QUEUES, "offset": 0, "wait_ms": HOLD_MS}
         self._sockets[asker].send(pack({"v": VERSION, "op": "pull", "id": asker, **fields}))
 
-    def _keep(self) -> None:
-        while not self._over.wait(0.5):
-            for asker, socket in enumerate(self._sockets):
-                if socket.poll(0):
-                    socket.recv_multipart()
-                    self._poll(asker)
-
-    def __enter__(self) -> Self:
-        self._over.clear()
-        self._thread = threading.Thread(target=self._keep)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
+    def poll_again(self) -> None:
+        """Polls anew where a poll's time is up, as a consumer does."""
+        for asker, socket in enumerate(self._sockets):
+            if socket.poll(0):
+                socket.recv_multipart()
+                self._poll(asker)
 
     def close(self) -> None:
-        """Disconnects all."""
         for context in self._contexts:
             context.destroy(linger=0)
 
@@ -217,10 +196,13 @@ def table(points: Sequence[Point], *, markdown: bool = False) -> str:
         shown = [one for one in COLUMNS if any(one[0] in point.figures for point in mine)]
         head = [f"{part}: {mine[0].unit}", *(title for _, title in shown)]
         rows = [
-            [f"{point.size:,g}", *(number(point.figures.get(name)) for name, _ in shown)]
+            [
+                f"{point.size:,g}",
+                *(command_line.number(point.figures.get(name)) for name, _ in shown),
+            ]
             for point in mine
         ]
-        parts += [grid(head, rows, markdown=markdown), held_by_each(mine[-1])]
+        parts += [command_line.grid(head, rows, markdown=markdown), held_by_each(mine[-1])]
     return "\n\n".join(parts)
 
 
@@ -228,7 +210,7 @@ def held_by_each(point: Point) -> str:
     """One sentence: memory and handles of each process at a point."""
     handles = point.figures["handles_of"]
     each = [
-        f"{name} {number(mib)} MiB, {handles[name]} handles"
+        f"{name} {command_line.number(mib)} MiB, {handles[name]} handles"
         for name, mib in point.figures["pss_mib_of"].items()
     ]
     return f"At {point.size:,g} {point.unit}: {'; '.join(each)}."
@@ -313,17 +295,16 @@ def grow_consumers(folder: Path, options: argparse.Namespace) -> Points:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with Node(folder / "store", ANY_DISK, readers=1) as node:
-        idle = IdleConsumers(node.endpoint)
         try:
-            for count in CONSUMERS:
-                print_line(f"{count} idle consumers")
-                idle.grow_to(count)
-                figures: Figures = {"idle_cores": idle_cores(node, options.seconds)}
-                with idle:
-                    figures |= measure(node, options.seconds)
-                yield Point("consumers", count, "consumers", figures)
+            with closing(IdleConsumers(node.endpoint)) as idle:
+                for count in CONSUMERS:
+                    print_line(f"{count} idle consumers")
+                    idle.grow_to(count)
+                    figures: Figures = {"idle_cores": idle_cores(node, options.seconds)}
+                    with repeated(0.5, idle.poll_again):
+                        figures |= measure(node, options.seconds)
+                    yield Point("consumers", count, "consumers", figures)
         finally:
-            idle.close()
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
@@ -347,7 +328,6 @@ PARTS: dict[str, Callable[[Path, argparse.Namespace], Points]] = {
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options."""
     text = __doc__.splitlines()[0] if __doc__ else None
     parser = argparse.ArgumentParser("python -m scripts.bench.flatness", description=text)
     parser.add_argument("--parts", default=",".join(PARTS), help="some of log,queues,consumers,age")
@@ -389,7 +369,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(
             prefix=f"flatness-{part}-", dir=options.dir, ignore_cleanup_errors=True
         ) as folder:
-            result["machine"] = describe(folder, (), loader.describe())
+            result["machine"] = machine.describe(folder, (), loader.describe())
             began = time.monotonic()
             with closing(PARTS[part](Path(folder), options)) as growing:
                 for point in growing:
@@ -406,7 +386,6 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures, or shows what was measured."""
     options = parsed(arguments)
     unknown = set(options.parts.split(",")) - set(PARTS)
     if unknown:

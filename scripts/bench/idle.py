@@ -16,7 +16,7 @@ from pathlib import Path
 from keelog.bench.node_process import ANY_DISK, Node
 from keelog.client.client import Client, connect
 from protocol.errors import ClientClosed
-from scripts.output import Rows
+from scripts.command_line import Rows
 from scripts.rivals.proc import cpu_seconds
 
 MESSAGES = 1_000
@@ -56,7 +56,6 @@ def measure(folder: Path, kind: str, seconds: float) -> dict[str, float]:
 
 
 def main() -> int:
-    """Prints a row for each store."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="for each line")
     parser.add_argument("--kinds", default=",".join(KINDS), help="stores, with commas between them")

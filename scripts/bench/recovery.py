@@ -30,7 +30,7 @@ from node.writer.appender import AppendRequest
 from protocol.record.encode import EncodedRecords, NewMessage, encode_batch
 from protocol.wire.frames import VERSION, pack, unpack_answer
 from scripts.bench.big_store import fill
-from scripts.output import Rows
+from scripts.command_line import Rows
 from scripts.rivals.proc import cpu_seconds
 
 GIB = 1024**3

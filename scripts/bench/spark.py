@@ -38,8 +38,8 @@ from keelog.pipeline.source import KeelogReader, KeelogSource
 from keelog.text import print_line
 from protocol.kernel import loader
 from scripts.bench.big_store import make, topic_name
-from scripts.output import grid
-from scripts.rivals.proc import MIB
+from scripts.command_line import grid
+from scripts.rivals.proc import MIB, repeated
 from workers.rebuild import rebuild as rebuild_here
 
 if TYPE_CHECKING:
@@ -70,11 +70,9 @@ class TupleSource(KeelogSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
         return "keelog_tuples"
 
     def reader(self, schema: StructType) -> KeelogReader:
-        """Over the reader of the product."""
         return TupleReader(super().reader(schema))
 
 
@@ -85,7 +83,6 @@ class TupleReader(KeelogReader):
         self._inner = inner
 
     def partitions(self) -> list[InputPartition]:
-        """As the product's."""
         return self._inner.partitions()
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
@@ -101,14 +98,7 @@ class TreeWatch:
         self._me = psutil.Process()
         self._cpu: dict[tuple[int, float], float] = {}
         self._lock = threading.Lock()
-        self._stop = threading.Event()
         self.peak_python = self.peak_java = 0
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stop.wait(SAMPLE_S):
-            self.look()
 
     def look(self) -> float:
         """One sample; returns the CPU seconds of all up to now."""
@@ -125,11 +115,6 @@ class TreeWatch:
                 elif process.pid != self._me.pid:
                     self.peak_python = max(self.peak_python, used)
             return sum(self._cpu.values())
-
-    def close(self) -> None:
-        """Ends the sampling."""
-        self._stop.set()
-        self._thread.join()
 
 
 class Timing(NamedTuple):
@@ -151,7 +136,6 @@ class Case(NamedTuple):
 
 
 def timed(case: Case, watch: TreeWatch) -> Timing:
-    """Runs it once."""
     case.prepare()
     before, began = watch.look(), time.monotonic()
     case.run()
@@ -179,7 +163,6 @@ class SparkBench:
         spark.dataSource.register(TupleSource)
 
     def frame(self, form: str = "keelog", **options: str) -> "DataFrame":
-        """A read of the store."""
         return self.spark.read.format(form).options(**options).load(str(self.store))
 
     def read(self, name: str, rows: int, make_frame: Callable[[], "DataFrame"]) -> Case:
@@ -298,13 +281,12 @@ def summary(timings: list[Timing]) -> dict[str, Any]:
 
 
 def run(args: argparse.Namespace, work: Path) -> dict[str, Any]:
-    """All rounds of all cases."""
     conf = {"spark.driver.memory": args.driver_memory, "spark.ui.showConsoleProgress": "false"}
     watch = TreeWatch()
-    spark = local_session("bench_spark", args.cores, conf)
-    spark.sparkContext.setLogLevel("ERROR")
     timings: list[Timing] = []
-    try:
+    session = local_session("bench_spark", args.cores, conf)
+    with repeated(SAMPLE_S, watch.look), session as spark:
+        spark.sparkContext.setLogLevel("ERROR")
         bench = SparkBench(spark, args.store.resolve(), args.records, work)
         parts = {"read": bench.reads, "rebuild": bench.rebuilds, "audit": bench.audits}
         cases = [case for name, part in parts.items() if name in args.only for case in part()]
@@ -315,9 +297,6 @@ def run(args: argparse.Namespace, work: Path) -> dict[str, Any]:
             for case in cases if number % 2 == 0 else reversed(cases):
                 found = timed(case, watch)
                 timings += [found] if number >= 0 else []
-    finally:
-        spark.stop()
-        watch.close()
     return {
         "records": args.records,
         "cores": args.cores,
@@ -333,7 +312,6 @@ def run(args: argparse.Namespace, work: Path) -> dict[str, Any]:
 
 
 def show(found: dict[str, Any]) -> None:
-    """The result for people."""
     head = ("case", "rows", "s", "rows/s", "CPU s / M rows")
     rows = [
         (name, f"{row['rows']:,}", f"{row['seconds']:.2f}", f"{row['rows_per_s']:,}",

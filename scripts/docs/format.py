@@ -12,38 +12,18 @@ import numpy as np
 
 from node.runtime import state_page
 from node.store import checkpoints
-from protocol.derived.file_layouts import (
-    CHECKPOINT,
-    FILLER_UNIT,
-    INDEX_ENTRY,
-    INDEX_HEADER,
-    INDEX_SLOT,
-    QUEUE_UNIT,
-    IndexGeometry,
-    KeyBatch,
-    QueueUnit,
-    key_hash,
-)
+from protocol.derived import file_layouts as layouts
 from protocol.derived.index_build import IndexImage
 from protocol.derived.removed import Removed
 from protocol.ids import Host, Queue
 from protocol.layout import StructLayout
-from protocol.record import codec
+from protocol.record import codec, encode, patch, properties
 from protocol.record.codec import BORN_HOST_V6, FILLER_HEAD, SHORT_HEAD, STORE_HOST_V6, Record
-from protocol.record.encode import NewMessage, pack_record
-from protocol.record.patch import PlainRow, StoreStamp, patch_plain
-from protocol.record.properties import (
-    CRC_PROPERTY_BYTES,
-    EMPTY_CRC_PROPERTY,
-    NAME_END,
-    PAIR_END,
-    encode_properties,
-)
 
 _NUMBER_BYTES = 8
 INDEX_KEYS = (("k1", 0, 0), ("k2", 0, 0), ("k1", 165, 2_500), ("Hello", 330, 61_000))
 """Key, log offset and milliseconds after the first message."""
-INDEX_GEOMETRY = IndexGeometry(slot_count=5, index_num=10)
+INDEX_GEOMETRY = layouts.IndexGeometry(slot_count=5, index_num=10)
 _EXAMPLE_ID = "3f0c9a51e2774b6d8e10c2aa47f95b36"
 MEANINGS = {
     "epoch": "the writer's epoch; 0 while the numbers after it are being replaced",
@@ -91,8 +71,8 @@ def record_dump() -> str:
     length = len(record.properties_raw)
     lines.append(_dump_line(at, raw[at : at + 2], f"properties length = {length}"))
     at += 2
-    for pair in record.properties_raw.split(bytes([PAIR_END]))[:-1]:
-        whole = pair + bytes([PAIR_END])
+    for pair in record.properties_raw.split(bytes([properties.PAIR_END]))[:-1]:
+        whole = pair + bytes([properties.PAIR_END])
         shown = whole if len(whole) <= 12 else whole[:10]
         dots = "" if shown == whole else " …"
         lines.append(f"{at:5}  {shown.hex() + dots:<24}  {_visible(whole)}")
@@ -104,8 +84,8 @@ def record_dump() -> str:
 def sealed_tail() -> str:
     """The last property of the same record when it is sealed."""
     raw = example_record(crc=True)
-    tail = raw[-CRC_PROPERTY_BYTES:]
-    at = len(raw) - CRC_PROPERTY_BYTES
+    tail = raw[-properties.CRC_PROPERTY_BYTES :]
+    at = len(raw) - properties.CRC_PROPERTY_BYTES
     return _fenced((f"{at:5}  {tail.hex()}", f"       {_visible(tail)}"))
 
 
@@ -133,23 +113,25 @@ def unit_dump() -> str:
     assert isinstance(record, Record)
     code = codec.unit_tags_code(record)
     assert code is not None
-    unit = QUEUE_UNIT.pack(QueueUnit(record.physical_offset, record.size, code))
-    lines = _dump_rows(QUEUE_UNIT, unit)
-    return _fenced((*lines, "", *_dump_rows(QUEUE_UNIT, FILLER_UNIT)))
+    unit = layouts.QUEUE_UNIT.pack(layouts.QueueUnit(record.physical_offset, record.size, code))
+    lines = _dump_rows(layouts.QUEUE_UNIT, unit)
+    return _fenced((*lines, "", *_dump_rows(layouts.QUEUE_UNIT, layouts.FILLER_UNIT)))
 
 
 def index_dump() -> str:
     """The small index file: header, slots, entries."""
     image = index_image()
     data, geometry = image.data.tobytes(), image.geometry
-    lines = _dump_rows(INDEX_HEADER, data)
+    lines = _dump_rows(layouts.INDEX_HEADER, data)
     for slot in range(geometry.slot_count):
         at = geometry.slot_position(slot)
-        newest = INDEX_SLOT.read(data, at).newest_entry
-        lines.append(_dump_line(at, data[at : at + INDEX_SLOT.size], f"slot {slot} -> {newest}"))
+        newest = layouts.INDEX_SLOT.read(data, at).newest_entry
+        lines.append(
+            _dump_line(at, data[at : at + layouts.INDEX_SLOT.size], f"slot {slot} -> {newest}")
+        )
     for number in range(len(INDEX_KEYS) + 1):
         at = geometry.entry_position(number)
-        entry = INDEX_ENTRY.read(data, at)
+        entry = layouts.INDEX_ENTRY.read(data, at)
         if number == 0:
             meaning = "entry 0, never used"
         else:
@@ -168,8 +150,8 @@ def index_image() -> IndexImage:
     """A small index file with four keys of topic FooBar."""
     image = IndexImage(INDEX_GEOMETRY)
     image.put(
-        KeyBatch(
-            np.array([key_hash("FooBar", key) for key, _, _ in INDEX_KEYS], np.int64),
+        layouts.KeyBatch(
+            np.array([layouts.key_hash("FooBar", key) for key, _, _ in INDEX_KEYS], np.int64),
             np.array([offset for _, offset, _ in INDEX_KEYS], np.int64),
             np.array([1_700_000_000_123 + after for _, _, after in INDEX_KEYS], np.int64),
         )
@@ -179,12 +161,12 @@ def index_image() -> IndexImage:
 
 def index_sizes() -> str:
     """Where slots and entries are in a file of default size."""
-    geometry = IndexGeometry()
+    geometry = layouts.IndexGeometry()
     return (
-        f"Slot *s* is at {INDEX_HEADER.size} + {INDEX_SLOT.size} *s*, entry *n* at "
-        f"{geometry.entry_position(0):,} + {INDEX_ENTRY.size} *n* in a file of RocketMQ's sizes "
-        f"({geometry.slot_count:,} slots, {geometry.index_num:,} entries, "
-        f"{geometry.file_bytes:,} bytes)."
+        f"Slot *s* is at {layouts.INDEX_HEADER.size} + {layouts.INDEX_SLOT.size} *s*, entry *n* at"
+        f" {geometry.entry_position(0):,} + {layouts.INDEX_ENTRY.size} *n* in a file of RocketMQ's"
+        f" sizes ({geometry.slot_count:,} slots, {geometry.index_num:,} entries,"
+        f" {geometry.file_bytes:,} bytes)."
     )
 
 
@@ -228,7 +210,7 @@ def page_table(fields: Sequence[str]) -> str:
 
 def example_record(crc: bool = False) -> bytes:
     """The message that the page follows: 165 bytes, or 185 with its checksum."""
-    message = NewMessage(
+    message = encode.NewMessage(
         "FooBar",
         b"hello",
         queue_id=3,
@@ -236,11 +218,12 @@ def example_record(crc: bool = False) -> bytes:
         born_host=Host(bytes([127, 0, 0, 1]), 54_321),
     )
     pairs = {"KEYS": "k1 k2", "TAGS": "TagA", "UNIQ_KEY": "7F0000010A2B18B4AAC2000000000001"}
-    properties = encode_properties(pairs) + (EMPTY_CRC_PROPERTY if crc else b"")
-    buffer = bytearray(pack_record(message, properties))
-    row = PlainRow(0, len(buffer), message.topic, message.queue_id, message.sys_flag)
-    stamp = StoreStamp(1_700_000_000_123, Host(bytes([10, 0, 0, 5]), 10_911).to_bytes())
-    patch_plain(buffer, row, 7, 0, stamp, crc)
+    tail = properties.EMPTY_CRC_PROPERTY if crc else b""
+    encoded = properties.encode_properties(pairs) + tail
+    buffer = bytearray(encode.pack_record(message, encoded))
+    row = patch.PlainRow(0, len(buffer), message.topic, message.queue_id, message.sys_flag)
+    stamp = patch.StoreStamp(1_700_000_000_123, Host(bytes([10, 0, 0, 5]), 10_911).to_bytes())
+    patch.patch_plain(buffer, row, 7, 0, stamp, crc)
     return bytes(buffer)
 
 
@@ -268,7 +251,11 @@ def _dump_rows(layout: StructLayout[Any], data: bytes, position: int = 0) -> lis
 
 def _visible(data: bytes) -> str:
     """Text with the two separators as RocketMQ's readers know them."""
-    return data.decode().replace(chr(NAME_END), "[01]").replace(chr(PAIR_END), "[02]")
+    return (
+        data.decode()
+        .replace(chr(properties.NAME_END), "[01]")
+        .replace(chr(properties.PAIR_END), "[02]")
+    )
 
 
 def _own_text(write: Callable[[Path], object], name: str) -> str:
@@ -295,14 +282,14 @@ PARTS: dict[str, Callable[[], str]] = {
     "sealed-tail": sealed_tail,
     "filler": FILLER_HEAD.table,
     "filler-dump": filler_dump,
-    "queue-unit": QUEUE_UNIT.table,
+    "queue-unit": layouts.QUEUE_UNIT.table,
     "unit-dump": unit_dump,
-    "index-header": INDEX_HEADER.table,
-    "index-slot": INDEX_SLOT.table,
-    "index-entry": INDEX_ENTRY.table,
+    "index-header": layouts.INDEX_HEADER.table,
+    "index-slot": layouts.INDEX_SLOT.table,
+    "index-entry": layouts.INDEX_ENTRY.table,
     "index-sizes": index_sizes,
     "index-dump": index_dump,
-    "checkpoint": CHECKPOINT.table,
+    "checkpoint": layouts.CHECKPOINT.table,
     "own-examples": own_examples,
     "log-page": lambda: page_table(state_page.LogState._fields),
     "worker-page": lambda: page_table(state_page.WorkerState._fields),

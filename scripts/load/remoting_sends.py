@@ -5,9 +5,7 @@ import threading
 from collections.abc import Mapping
 from typing import Self
 
-from protocol.remoting.codes import Language, RequestCode, ResponseCode
-from protocol.remoting.frame_reader import FrameReader, frame_head
-from protocol.remoting.headers import RemotingHeader, Serialization
+from protocol.remoting import codes, frame_reader, headers
 
 UNDER_WAY_MAX = 1_000
 BUFFER_BYTES = 32 * 1024
@@ -34,11 +32,11 @@ class PipelinedRequests:
             self._flush()
             self._room.acquire()
         self._sent += 1
-        header = RemotingHeader(
+        header = headers.RemotingHeader(
             code, self._sent, 0, fields,
-            language=Language.JAVA, serialization=Serialization.ROCKETMQ,
+            language=codes.Language.JAVA, serialization=headers.Serialization.ROCKETMQ,
         )  # fmt: skip
-        self._unsent += frame_head(header, len(body))
+        self._unsent += frame_reader.frame_head(header, len(body))
         self._unsent += body
         if len(self._unsent) >= BUFFER_BYTES:
             self._flush()
@@ -60,7 +58,7 @@ class PipelinedRequests:
         self._unsent.clear()
 
     def _read(self) -> None:
-        reader = FrameReader()
+        reader = frame_reader.FrameReader()
         while True:
             try:
                 size = self._socket.recv_into(reader.room())
@@ -72,8 +70,8 @@ class PipelinedRequests:
                 if header.is_answer:
                     self._replied(header, len(body))
 
-    def _replied(self, header: RemotingHeader, body_bytes: int) -> None:
-        if header.code != ResponseCode.SUCCESS and not self._refusal:
+    def _replied(self, header: headers.RemotingHeader, body_bytes: int) -> None:
+        if header.code != codes.ResponseCode.SUCCESS and not self._refusal:
             self._refusal = f"refused with {header.code}: {header.remark}"
         self.reply_bytes += body_bytes
         self._answered += 1
@@ -98,9 +96,8 @@ class PipelinedSends(PipelinedRequests):
         self._topic = topic
 
     def send(self, queue_id: int, properties: str, body: bytes) -> None:
-        """Sends one message."""
         fields = {
             "a": "load", "b": self._topic, "c": "TBW102", "d": "8", "e": str(queue_id), "f": "0",
             "g": "0", "h": "0", "i": properties, "j": "0", "k": "false", "m": "false",
         }  # fmt: skip
-        self.ask(RequestCode.SEND_MESSAGE_V2, fields, body)
+        self.ask(codes.RequestCode.SEND_MESSAGE_V2, fields, body)

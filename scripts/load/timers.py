@@ -11,10 +11,8 @@ import json
 import struct
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +21,7 @@ from keelog import connect
 from keelog.bench.node_process import ANY_DISK, Node
 from node.supervisor.bind import free_ports
 from scripts.load.remoting_sends import PipelinedSends
+from scripts.rivals.proc import repeated
 
 TOPIC = "timers"
 QUEUES = 8
@@ -35,31 +34,20 @@ Numbers = NDArray[np.int64]
 
 
 class Watch:
-    """Samples memory and CPU of the process that delivers, in a thread; ends with its context."""
+    """Memory and CPU of the process that delivers."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._ends = threading.Event()
         self.uss_max: dict[str, int] = {}
         self.cpu_s: dict[str, float] = {}
         self.phase = "start"
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def _run(self) -> None:
-        while not self._ends.wait(0.5):
-            for process in [one for role, one in self._node.children() if role == "tasks"]:
-                with contextlib.suppress(Exception):  # it was killed just now
-                    found = process.memory_full_info().uss
-                    self.uss_max[self.phase] = max(self.uss_max.get(self.phase, 0), found)
-                    self.cpu_s[self.phase] = sum(process.cpu_times()[:2])
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ends.set()
-        self._thread.join()
+    def look(self) -> None:
+        for process in [one for role, one in self._node.children() if role == "tasks"]:
+            with contextlib.suppress(Exception):  # it was killed just now
+                found = process.memory_full_info().uss
+                self.uss_max[self.phase] = max(self.uss_max.get(self.phase, 0), found)
+                self.cpu_s[self.phase] = sum(process.cpu_times()[:2])
 
 
 def send_all(port: int, due: Numbers) -> float:
@@ -125,10 +113,11 @@ def main() -> int:
 
 
 def run(folder: Path, options: argparse.Namespace) -> dict[str, object]:
-    """One run at a node of its own."""
     port = free_ports(4) + 2
     settings = [*ANY_DISK, f"serve.remoting=127.0.0.1:{port}"]
-    with Node(folder / "store", settings, readers=1) as node, Watch(node) as watch:
+    node = Node(folder / "store", settings, readers=1)
+    watch = Watch(node)
+    with node, repeated(0.5, watch.look):
         with connect(node.endpoint, timeout=60.0) as client:
             client.create_topic(TOPIC, QUEUES)
         time.sleep(SETTLE_S)

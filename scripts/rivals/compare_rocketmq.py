@@ -26,27 +26,13 @@ from pathlib import Path
 from keelog.bench.machine import describe
 from keelog.text import print_line
 from protocol.kernel import loader
+from scripts.command_line import made_folder, new_file, old_file, real_number, whole_number
 from scripts.docs.pages import fill_part
-from scripts.option_types import made_folder, new_file, old_file, real_number, whole_number
+from scripts.rivals import plan
 from scripts.rivals.ours import OurRestarts, Ours, OurStore
-from scripts.rivals.plan import (
-    OBJECTS,
-    OURS,
-    THEIRS,
-    Load,
-    Side,
-    chosen,
-    groups,
-    plan_text,
-    rounds_of,
-    scaled,
-    sides_of,
-    warm_ups,
-)
 from scripts.rivals.proc import stopped
-from scripts.rivals.results import Figures, Turn, TurnResults
+from scripts.rivals.results import Turn, TurnResults, report
 from scripts.rivals.rocketmq import RivalFailed, RivalMissing, class_path
-from scripts.rivals.table import report
 from scripts.rivals.theirs import BrokerBench, Theirs, TheirStore
 
 EXIT_MISSING = 2
@@ -63,38 +49,37 @@ class Comparison:
         self._bench: BrokerBench | None = None
         self._began = time.monotonic()
 
-    def run(self, loads: Sequence[Load]) -> None:
-        """All loads, group by group."""
+    def run(self, loads: Sequence[plan.Load]) -> None:
         with ExitStack() as stack:
-            if self._options.only != OURS:
+            if self._options.only != plan.OURS:
                 self._bench = stack.enter_context(BrokerBench.open(class_path(), self._folder))
-            for group in groups(loads).values():
+            for group in plan.groups(loads).values():
                 if any(self._missing(load) for load in group):
                     self._run_group(group)
 
-    def _missing(self, load: Load) -> list[tuple[int, str]]:
+    def _missing(self, load: plan.Load) -> list[tuple[int, str]]:
         """Turns that the results lack, round by round."""
         rounds = self._options.rounds
         return [
             (number, side)
-            for number in range(1, rounds_of(load, rounds) + 1)
-            for side in sides_of(load, self._options.only)
-            if number <= rounds_of(load, rounds, side)
+            for number in range(1, plan.rounds_of(load, rounds) + 1)
+            for side in plan.sides_of(load, self._options.only)
+            if number <= plan.rounds_of(load, rounds, side)
             and not self._results.has(load.name, side, number)
         ]
 
-    def _run_group(self, group: Sequence[Load]) -> None:
+    def _run_group(self, group: Sequence[plan.Load]) -> None:
         with ExitStack() as stack:
-            theirs: Side | None = None
+            theirs: plan.Side | None = None
             for load in group:
                 if not self._missing(load):
                     continue
-                sides: dict[str, Side] = {}
+                sides: dict[str, plan.Side] = {}
                 with ExitStack() as of_load:
-                    for side in sides_of(load, self._options.only):
-                        if side == OBJECTS and OURS in sides:
-                            sides[side] = sides[OURS]
-                        elif side.startswith(OURS):
+                    for side in plan.sides_of(load, self._options.only):
+                        if side == plan.OBJECTS and plan.OURS in sides:
+                            sides[side] = sides[plan.OURS]
+                        elif side.startswith(plan.OURS):
                             sides[side] = self._ours(load, side)
                             of_load.callback(sides[side].close)
                         else:
@@ -102,18 +87,18 @@ class Comparison:
                             sides[side] = theirs
                     self._run_load(load, sides)
 
-    def _ours(self, load: Load, side: str) -> Side:
+    def _ours(self, load: plan.Load, side: str) -> plan.Side:
         if load.kind == "restart":
             return OurRestarts(self._folder)
         if load.kind in ("dispatch", "alone"):
             return OurStore(self._folder)
         return Ours(self._folder, side, sync=load.sync)
 
-    def _theirs(self, load: Load, stack: ExitStack) -> Side:
+    def _theirs(self, load: plan.Load, stack: ExitStack) -> plan.Side:
         """RocketMQ's side of a group, started; `stack` closes it."""
         assert self._bench is not None, "RocketMQ takes no part"
         if load.kind in ("dispatch", "alone"):
-            found: Side = TheirStore(self._bench)
+            found: plan.Side = TheirStore(self._bench)
         else:
             settings = {"flushDiskType": "SYNC_FLUSH"} if load.sync else {}
             found = Theirs(self._bench, f"broker-{load.name}", settings)
@@ -121,21 +106,23 @@ class Comparison:
         found.start()
         return found
 
-    def _run_load(self, load: Load, sides: dict[str, Side]) -> None:
+    def _run_load(self, load: plan.Load, sides: dict[str, plan.Side]) -> None:
         self._say(f"{load.name}: preparing")
         first_names = {one: side for side, one in reversed(sides.items())}
         for one in dict.fromkeys(sides.values()):
             one.prepare(load)
             self._say(f"{load.name}: {first_names[one]} is prepared")
         for side in sides:
-            for seconds in warm_ups(load, side, self._options.seconds):
+            for seconds in plan.warm_ups(load, side, self._options.seconds):
                 self._turn(load, side, sides, seconds)
         for number, side in self._missing(load):
             figures = self._turn(load, side, sides, self._options.seconds)
             self._results.add(Turn(load.name, side, number, rounded(figures)))
             self._say(f"{load.name} round {number} {side}: {short(figures)}")
 
-    def _turn(self, load: Load, side: str, sides: dict[str, Side], seconds: float) -> Figures:
+    def _turn(
+        self, load: plan.Load, side: str, sides: dict[str, plan.Side], seconds: float
+    ) -> plan.Figures:
         """One turn, in which nobody else runs."""
         one = sides[side]
         others = [other for other in dict.fromkeys(sides.values()) if other is not one]
@@ -153,7 +140,7 @@ class Comparison:
         print_line(f"[{time.monotonic() - self._began:6.0f} s] {text}")
 
 
-def rounded(figures: Figures) -> Figures:
+def rounded(figures: plan.Figures) -> plan.Figures:
     """Five digits are more than a round can tell."""
     return {
         name: float(f"{value:.5g}") if isinstance(value, float) else value
@@ -161,8 +148,7 @@ def rounded(figures: Figures) -> Figures:
     }
 
 
-def short(figures: Figures) -> str:
-    """The figures of a progress line."""
+def short(figures: plan.Figures) -> str:
     shown = (
         *("per_s", "single_per_s", "batch_per_s", "p50_us", "p99_us", "seconds"),
         *("cpu_s_per_million", "pss_mib", "failed"),
@@ -180,7 +166,6 @@ def without_java(why: str, skip: bool) -> int:
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options."""
     text = __doc__.splitlines()[0] if __doc__ else None
     parser = argparse.ArgumentParser("python -m scripts.rivals.compare_rocketmq", description=text)
     parser.add_argument("--rows", default="", help="names of loads or their beginnings: send,find")
@@ -189,7 +174,9 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--scale", type=real_number, default=1.0, help="part of 5 M messages, 8 GiB, …"
     )
-    parser.add_argument("--only", choices=(OURS, THEIRS), default="", help="one side, for a look")
+    parser.add_argument(
+        "--only", choices=(plan.OURS, plan.THEIRS), default="", help="one side, for a look"
+    )
     parser.add_argument("--resume", type=new_file, metavar="FILE", help="turns, and where to go on")
     parser.add_argument("--json", type=new_file, metavar="FILE", help="all turns, at the end")
     parser.add_argument(
@@ -204,8 +191,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def measured(options: argparse.Namespace, loads: Sequence[Load]) -> TurnResults:
-    """Runs what is missing."""
+def measured(options: argparse.Namespace, loads: Sequence[plan.Load]) -> TurnResults:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with tempfile.TemporaryDirectory(
         prefix="compare-", dir=options.dir, ignore_cleanup_errors=True
@@ -221,17 +207,16 @@ def measured(options: argparse.Namespace, loads: Sequence[Load]) -> TurnResults:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs it, prints the table."""
     options = parsed(arguments)
     try:
-        loads = [scaled(load, options.scale) for load in chosen(options.rows)]
+        loads = [plan.scaled(load, options.scale) for load in plan.chosen(options.rows)]
         if options.source:
             results = TurnResults.load(options.source)
         else:
-            print(plan_text(loads, options.rounds, options.only), flush=True)
+            print(plan.plan_text(loads, options.rounds, options.only), flush=True)
             if options.plan:
                 return 0
-            if options.only != OURS:
+            if options.only != plan.OURS:
                 class_path()
             results = measured(options, loads)
     except RivalMissing as error:

@@ -9,10 +9,9 @@ messages a second, the 99th percentile of a send, and how late the slave was: it
 
 import argparse
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -22,15 +21,8 @@ from keelog.replication.replica.questions import ask_facts
 from node.runtime.settings import snake_case
 from node.supervisor.bind import free_ports
 from protocol.addresses import VIP_DISTANCE
-from scripts.output import Rows, percentile
-from scripts.rivals.rocketmq import (
-    SMALL_HEAP,
-    Addresses,
-    Program,
-    RocketMQ,
-    class_path,
-    start_name_server,
-)
+from scripts.command_line import Rows, percentile
+from scripts.rivals import proc, rocketmq
 
 BODY = 1024
 QUEUES = 8
@@ -48,8 +40,6 @@ MODES: Mapping[str, Mapping[str, object]] = {
 
 
 class FollowedRow(NamedTuple):
-    """One measurement."""
-
     master: str
     mode: str
     threads: int
@@ -65,7 +55,7 @@ class FollowedRow(NamedTuple):
 
 def measure(folder: Path, seconds: int, threads: int) -> Iterator[FollowedRow]:
     """A row for each mode and master."""
-    classes = class_path()
+    classes = rocketmq.class_path()
     for mode in MODES:
         for master in (OURS, THEIRS):
             with ExitStack() as ends:
@@ -87,27 +77,33 @@ def measure(folder: Path, seconds: int, threads: int) -> Iterator[FollowedRow]:
 
 def _start(
     ends: ExitStack, classes: str, home: Path, master: str, mode: str
-) -> tuple[str, str, Program]:
+) -> tuple[str, str, rocketmq.Program]:
     """Master, slave and the program that sends. The slave's address is empty without one."""
-    addresses = replace(Addresses.free(), broker=f"127.0.0.1:{free_ports(5) + VIP_DISTANCE}")
-    ends.enter_context(start_name_server(classes, home / "names", addresses.name_server))
+    addresses = replace(
+        rocketmq.Addresses.free(), broker=f"127.0.0.1:{free_ports(5) + VIP_DISTANCE}"
+    )
+    ends.enter_context(rocketmq.start_name_server(classes, home / "names", addresses.name_server))
     settings = MODES[mode]
     if master == OURS:
         ends.enter_context(_node(home / "node", addresses, settings))
     else:
         sizes = {"mappedFileSizeCommitLog": SEGMENT, "brokerIP2": "127.0.0.1"}
-        broker = RocketMQ(classes, home / "broker", addresses, {**settings, **sizes}, SMALL_HEAP)
+        broker = rocketmq.RocketMQ(
+            classes, home / "broker", addresses, {**settings, **sizes}, rocketmq.SMALL_HEAP
+        )
         ends.enter_context(broker)
     slave = ""
     if settings:
-        slaves = replace(Addresses.free(), name_server=addresses.name_server)
+        slaves = replace(rocketmq.Addresses.free(), name_server=addresses.name_server)
         sizes = {
             "brokerId": 1, "brokerRole": "SLAVE", "mappedFileSizeCommitLog": SEGMENT,
             "timerWheelEnable": "false", "registerNameServerPeriod": 10_000,
         }  # fmt: skip
-        ends.enter_context(RocketMQ(classes, home / "slave", slaves, sizes, SMALL_HEAP))
+        ends.enter_context(
+            rocketmq.RocketMQ(classes, home / "slave", slaves, sizes, rocketmq.SMALL_HEAP)
+        )
         slave = slaves.broker
-    program = ends.enter_context(Program(classes, home / "client", addresses.name_server))
+    program = ends.enter_context(rocketmq.Program(classes, home / "client", addresses.name_server))
     if slave:
         _await_slave(addresses.broker, slave, program)
     return addresses.broker, slave, program
@@ -118,22 +114,17 @@ def watched_lags(master: str, slave: str) -> Iterator[list[int]]:
     """What the slave's log lacks of the master's, in bytes, seen every LOOK_S; without a slave
     nothing."""
     found: list[int] = []
-    is_over = threading.Event()
 
     def look() -> None:
-        while slave and not is_over.wait(LOOK_S):
-            # The slave first: what comes in between makes its lag look larger, not smaller.
-            end = _log_end(slave)
-            found.append(_log_end(master) - end)
+        # The slave first: what comes in between makes its lag look larger, not smaller.
+        end = _log_end(slave)
+        found.append(_log_end(master) - end)
 
-    thread = threading.Thread(target=look, daemon=True)
-    thread.start()
-    yield found
-    is_over.set()
-    thread.join()
+    with proc.repeated(LOOK_S, look) if slave else nullcontext():
+        yield found
 
 
-def _node(root: Path, addresses: Addresses, settings: Mapping[str, object]) -> Node:
+def _node(root: Path, addresses: rocketmq.Addresses, settings: Mapping[str, object]) -> Node:
     pairs = [f"{snake_case(name)}={value}" for name, value in settings.items()]
     pairs += [
         f"serve.remoting={addresses.broker}", f"broker.namesrv_addr={addresses.name_server}",
@@ -144,7 +135,7 @@ def _node(root: Path, addresses: Addresses, settings: Mapping[str, object]) -> N
     return Node(root, pairs, readers=1)
 
 
-def _await_slave(master: str, slave: str, program: Program) -> None:
+def _await_slave(master: str, slave: str, program: rocketmq.Program) -> None:
     """Returns when the slave has what the master has, which is not nothing."""
     program.ask("topic", topic="first", queues=1, broker=master)
     program.ask("send", topic="first", body=BODY, messages=1, threads=1)
@@ -162,7 +153,6 @@ def _log_end(address: str) -> int:
 
 
 def main() -> None:
-    """Prints the rows."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seconds", type=int, default=10, help="of each load (default 10)")
     parser.add_argument("--threads", type=int, default=64, help="that send (default 64)")

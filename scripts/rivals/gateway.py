@@ -18,16 +18,8 @@ from typing import Any, NamedTuple
 
 from keelog.bench.node_process import ANY_DISK, Node
 from node.supervisor.bind import free_ports
-from scripts.option_types import old_folder
-from scripts.output import Rows
-from scripts.rivals.proc import family, private_mib, stopped
-from scripts.rivals.rocketmq import (
-    Addresses,
-    Program,
-    RocketMQ,
-    class_path,
-    start_name_server,
-)
+from scripts.command_line import Rows, old_folder
+from scripts.rivals import proc, rocketmq
 
 BODY = 128
 QUEUES = 8
@@ -89,18 +81,18 @@ class GatewaySide:
     """Its address."""
     store: Path
     server_pids: Sequence[int]
-    program: Program
+    program: rocketmq.Program
     memory_mib: list[float] = field(default_factory=list)
 
     @property
     def pids(self) -> list[int]:
         """Clients before servers, as they are stopped."""
-        return [self.program.pid, *(one for pid in self.server_pids for one in family(pid))]
+        return [self.program.pid, *(one for pid in self.server_pids for one in proc.family(pid))]
 
     def note_memory(self) -> None:
         """Reads what all of the server's processes hold, beside the store's own pages."""
-        servers = [one for pid in self.server_pids for one in family(pid)]
-        self.memory_mib.append(private_mib(servers, self.store))
+        servers = [one for pid in self.server_pids for one in proc.family(pid)]
+        self.memory_mib.append(proc.private_mib(servers, self.store))
 
 
 def start_node(
@@ -112,19 +104,21 @@ def start_node(
     settings = [*ANY_DISK, f"serve.remoting={address}", *([SYNC] if is_sync else [])]
     env = {} if tree is None else {"PYTHONPATH": str(tree)}
     node = ends.enter_context(Node(folder / "node", settings, readers=1, env=env))
-    program = ends.enter_context(Program(classes, folder / "client", address))
+    program = ends.enter_context(rocketmq.Program(classes, folder / "client", address))
     name = OURS if tree is None else OLD
     return GatewaySide(name, address, folder / "node", [node.pid], program)
 
 
 def start_theirs(ends: ExitStack, classes: str, folder: Path, *, is_sync: bool) -> GatewaySide:
     """A name server and a broker."""
-    addresses = Addresses.free()
-    names = start_name_server(classes, folder / "names", addresses.name_server)
+    addresses = rocketmq.Addresses.free()
+    names = rocketmq.start_name_server(classes, folder / "names", addresses.name_server)
     ends.enter_context(names)
     settings = {"flushDiskType": "SYNC_FLUSH"} if is_sync else {}
-    broker = ends.enter_context(RocketMQ(classes, folder / "broker", addresses, settings))
-    program = ends.enter_context(Program(classes, folder / "client", addresses.name_server))
+    broker = ends.enter_context(rocketmq.RocketMQ(classes, folder / "broker", addresses, settings))
+    program = ends.enter_context(
+        rocketmq.Program(classes, folder / "client", addresses.name_server)
+    )
     pids = [broker.pid, names.pid]
     return GatewaySide(THEIRS, addresses.broker, broker.store, pids, program)
 
@@ -133,7 +127,7 @@ def measure(
     folder: Path, names: Sequence[str], rounds: int, seconds: int, old: Path | None
 ) -> Iterator[GatewayRow]:
     """Runs each load against both, in turns, after a turn of each that does not count."""
-    classes = class_path()
+    classes = rocketmq.class_path()
     for is_sync in (False, True):
         chosen = [name for name in names if LOADS[name].is_sync is is_sync]
         if not chosen:
@@ -161,7 +155,7 @@ def measure(
 def _alone(other: GatewaySide) -> Iterator[None]:
     """A time in which the other side is stopped."""
     time.sleep(SETTLE_S)
-    with stopped(other.pids):
+    with proc.stopped(other.pids):
         yield
 
 
@@ -214,7 +208,6 @@ def _turn(
 
 
 def main() -> None:
-    """Measures and prints a row as soon as it is there."""
     parser = argparse.ArgumentParser("python -m scripts.rivals.gateway", description=__doc__)
     everything = ",".join(map(str, range(len(LOADS))))
     parser.add_argument("--loads", default=everything, help="numbers from 0, by ,")

@@ -24,20 +24,10 @@ from protocol.record.encode import EncodedRecords
 from scripts.bench.dispatch import rate_of_all
 from scripts.bench.dispatch import run as run_dispatch
 from scripts.bench.recovery import GIB, batches, fill_with, restart, under_load
-from scripts.output import percentile
-from scripts.rivals.plan import CRC_OFF, OBJECTS, Load, Side
+from scripts.command_line import percentile
+from scripts.rivals import theirs
+from scripts.rivals.plan import CRC_OFF, OBJECTS, Figures, Load, Side
 from scripts.rivals.proc import cpu_seconds, family, private_mib, read_once
-from scripts.rivals.results import Figures
-from scripts.rivals.theirs import (
-    KILL_AFTER_S,
-    LOOKUPS,
-    QUEUES,
-    SAMPLE_AT,
-    WAKE_MESSAGES,
-    figures_of,
-    keyed_log,
-    topic_of,
-)
 
 STORE_BYTES_MAX = 6 << 30
 NO_CRC = "store.enabled_append_prop_crc=false"
@@ -74,12 +64,10 @@ class NodeSide(Side):
 
     @property
     def node(self) -> Node:
-        """The node that runs."""
         assert self._node is not None, "not started"
         return self._node
 
     def start_node(self) -> Node:
-        """Starts a node."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._node = Node(self.store, self._settings, readers=1).start()
         return self._node
@@ -91,7 +79,7 @@ class NodeSide(Side):
     def wake(self) -> None:
         """A few messages to a topic of their own."""
         with keelog.connect(self.node.endpoint, timeout=60) as client:
-            for _ in range(WAKE_MESSAGES):
+            for _ in range(theirs.WAKE_MESSAGES):
                 client.send("warm-up", b"up")
 
 
@@ -110,19 +98,18 @@ class Ours(NodeSide):
         self.start_node()
         self._prepared = load
         with keelog.connect(self.node.endpoint, timeout=60) as client:
-            client.create_topic(topic_of(load), QUEUES, exist_ok=True)
+            client.create_topic(theirs.topic_of(load), theirs.QUEUES, exist_ok=True)
             if load.kind == "consume":
                 self._fill(load)
             elif load.kind == "find":
-                fill_keyed(client, topic_of(load), load.messages)
+                fill_keyed(client, theirs.topic_of(load), load.messages)
             await_workers(client)
 
     def turn(self, load: Load, side: str, seconds: float) -> Figures:
-        """One turn; everything is dispatched when this returns."""
         if self._store_bytes() > STORE_BYTES_MAX and self._prepared is not None:
             self.prepare(self._prepared)
         with read_once(
-            WARM_UP_S + seconds * SAMPLE_AT, lambda: private_mib(self.pids(), self.node.root)
+            WARM_UP_S + seconds * theirs.SAMPLE_AT, lambda: private_mib(self.pids(), self.node.root)
         ) as pss:
             if load.kind == "consume":
                 figures = self._consume(load, side)
@@ -142,20 +129,20 @@ class Ours(NodeSide):
     def _fill(self, load: Load) -> None:
         stored = Workload(
             kind="send", callers="batches", batch=FILL_BATCH, in_flight=8, body=str(load.body),
-            count=load.messages, warm_up=0.0, queues=QUEUES,
+            count=load.messages, warm_up=0.0, queues=theirs.QUEUES,
         )  # fmt: skip
-        self._fleet([LoadJob("send", 0, 1, self.node.endpoint, (topic_of(load),), stored)])
+        self._fleet([LoadJob("send", 0, 1, self.node.endpoint, (theirs.topic_of(load),), stored)])
 
     def _consume(self, load: Load, side: str) -> Figures:
         """All queues from end to end, once."""
         read = Workload(
             kind="consume", read_as="objects" if side == OBJECTS else "raw", count=load.messages,
-            queues=QUEUES, pull_messages=PULL_MESSAGES, pull_bytes=PULL_BYTES,
+            queues=theirs.QUEUES, pull_messages=PULL_MESSAGES, pull_bytes=PULL_BYTES,
         )  # fmt: skip
         before = cpu_seconds(self.pids())
-        job = LoadJob("consume", 0, 1, self.node.endpoint, (topic_of(load),), read)
+        job = LoadJob("consume", 0, 1, self.node.endpoint, (theirs.topic_of(load),), read)
         answer = self._fleet([job])
-        return figures_of(answer, cpu_seconds(self.pids()) - before, answer["cpu_s"])
+        return theirs.figures_of(answer, cpu_seconds(self.pids()) - before, answer["cpu_s"])
 
     def _fleet(self, jobs: Sequence[LoadJob]) -> dict[str, Any]:
         """Runs processes of a load to their end: messages, seconds, and their CPU seconds."""
@@ -174,27 +161,31 @@ class Ours(NodeSide):
     def _find(self, load: Load) -> Figures:
         """Random keys, one after the other; each body is read, as RocketMQ's client does."""
         self._finds += 1
-        topic, draw = topic_of(load), random.Random(self._finds)
+        topic, draw = theirs.topic_of(load), random.Random(self._finds)
         before, own = cpu_seconds(self.pids()), time.process_time()
         times, missing, began = [], 0, time.monotonic()
         with keelog.connect(self.node.endpoint) as client:
-            for _ in range(LOOKUPS):
+            for _ in range(theirs.LOOKUPS):
                 key = f"key-{draw.randrange(load.messages)}"
                 start = time.perf_counter_ns()
                 found = [len(message.body) for message in client.find(topic, key, limit=32)]
                 times.append(time.perf_counter_ns() - start)
                 missing += not found
-        answer = {"messages": LOOKUPS, "seconds": time.monotonic() - began, "failed": missing}
+        answer = {
+            "messages": theirs.LOOKUPS,
+            "seconds": time.monotonic() - began,
+            "failed": missing,
+        }
         times.sort()
         answer |= {f"p{percent}_us": percentile(times, percent) / 1e3 for percent in (50, 99)}
         client_s = time.process_time() - own
-        return figures_of(answer, cpu_seconds(self.pids()) - before, client_s)
+        return theirs.figures_of(answer, cpu_seconds(self.pids()) - before, client_s)
 
 
 def workload(load: Load, endpoint: str, seconds: float) -> Workload:
     """The workload of `keelog.bench` for a load."""
     common: dict[str, Any] = {
-        "node": endpoint, "body": str(load.body), "queues": QUEUES, "duration": seconds,
+        "node": endpoint, "body": str(load.body), "queues": theirs.QUEUES, "duration": seconds,
         "warm_up": WARM_UP_S,
     }  # fmt: skip
     if load.kind == "end_to_end":
@@ -214,7 +205,9 @@ def figures_of_result(result: Result) -> Figures:
     clients = ("send", "consume", "follow")
     client = sum(one.cpu_s for one in result.processes if one.name.split()[0] in clients)
     server = sum(one.cpu_s for one in result.processes if one.name.split()[0] not in clients)
-    figures = figures_of({"messages": whole.messages, "seconds": whole.seconds}, server, client)
+    figures = theirs.figures_of(
+        {"messages": whole.messages, "seconds": whole.seconds}, server, client
+    )
     figures["per_s"] = steady.messages_per_s
     figures["failed"] = sum(whole.failures.values())
     figures["dispatched_after_s"] = result.dispatched_after_s
@@ -223,7 +216,6 @@ def figures_of_result(result: Result) -> Figures:
 
 
 def fill_keyed(client: keelog.Client, topic: str, messages: int) -> None:
-    """Stores messages with the keys key-0, key-1, …"""
     body = b"k" * 128
     with client.producer(timeout=60) as producer:
         for first in range(0, messages, 10_000):
@@ -240,13 +232,12 @@ class OurStore(Side):
         self._root = folder / "alone"
 
     def close(self) -> None:
-        """Removes the store."""
         shutil.rmtree(self._root, ignore_errors=True)
 
     def prepare(self, load: Load) -> None:
         """For dispatch: a log whose records have one key each."""
         if load.kind == "dispatch":
-            keyed_log(self._root, load.messages)
+            theirs.keyed_log(self._root, load.messages)
 
     def turn(self, load: Load, side: str, seconds: float) -> Figures:
         """New stores for puts; for dispatch the same log, all that is derived of it removed."""
@@ -254,7 +245,7 @@ class OurStore(Side):
             return self._dispatch(load)
         alone = Workload(
             kind="store", parts=("put", "batch"), batch=load.batch, body=str(load.body),
-            queues=QUEUES, duration=seconds, warm_up=1.0, directory=str(self._root),
+            queues=theirs.QUEUES, duration=seconds, warm_up=1.0, directory=str(self._root),
         )  # fmt: skip
         try:
             streams = run(alone).streams
@@ -268,7 +259,7 @@ class OurStore(Side):
         done = run_dispatch(self._root, SHARDS)
         cpu_s = sum(one.cpu_s for one in done.values())
         seconds = load.messages / rate_of_all(load.messages, done)
-        return figures_of({"messages": load.messages, "seconds": seconds}, cpu_s, 0.0)
+        return theirs.figures_of({"messages": load.messages, "seconds": seconds}, cpu_s, 0.0)
 
 
 class OurRestarts(NodeSide):
@@ -289,6 +280,6 @@ class OurRestarts(NodeSide):
     def turn(self, load: Load, side: str, seconds: float) -> Figures:
         """A second of sends, kill -9, and the time from the command to the first accepted send."""
         with under_load(self.node, self._prepared):
-            time.sleep(KILL_AFTER_S)
+            time.sleep(theirs.KILL_AFTER_S)
             self.node.kill()
         return {"seconds": restart(self.node).first_append_s}

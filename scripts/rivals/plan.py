@@ -8,10 +8,9 @@ broker are a group. A group starts its sides, then each load is prepared on both
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from scripts.rivals.results import Figures
-
+Figures = dict[str, Any]
 Kind = Literal["send", "end_to_end", "consume", "find", "dispatch", "alone", "restart"]
 OURS, THEIRS = "ours", "rocketmq"
 CRC_OFF, OBJECTS, AUTO_BATCH = "ours_crc_off", "ours_objects", "rocketmq_auto_batch"

@@ -101,6 +101,24 @@ def read_once(after_s: float, read: Callable[[], float]) -> Iterator[list[float]
         thread.join()
 
 
+@contextmanager
+def repeated(every_s: float, look: Callable[[], object]) -> Iterator[None]:
+    """Looks again and again, in a thread, while the inside runs; first after `every_s`."""
+    over = threading.Event()
+
+    def look_again() -> None:
+        while not over.wait(every_s):
+            look()
+
+    thread = threading.Thread(target=look_again, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
 def open_handles(pid: int) -> int:
     """File descriptors of a process; 0 when it is gone."""
     with suppress(psutil.Error):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from keelog.bench.job import wake_up_in_time
+from keelog.pipeline.session import java_version
 from node.supervisor.bind import free_ports
 from scripts.rivals.proc import die_with_parent
 
@@ -79,25 +80,15 @@ def missing() -> str:
     absent = [name for name in ("java", "mvn") if shutil.which(name) is None]
     if absent:
         return f"not on the PATH: {', '.join(absent)}"
-    version = java_version(_java_said())
+    version = _java_version()
     if version < JAVA_VERSION_MIN:
         return f"java is version {version}, older than {JAVA_VERSION_MIN}"
     return ""
 
 
 @cache
-def _java_said() -> str:
-    return subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
-
-
-def java_version(said: str) -> int:
-    """The major version in what `java -version` says; 0 when there is none."""
-    parts = said.split('"')
-    if len(parts) < 2:
-        return 0
-    numbers = parts[1].split(".")
-    major = numbers[1] if numbers[0] == "1" and len(numbers) > 1 else numbers[0]
-    return int(major) if major.isdigit() else 0
+def _java_version() -> int:
+    return java_version(Path("java")) or 0
 
 
 def class_path(project: Path = JAVA) -> str:
@@ -163,11 +154,9 @@ class Jvm:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
         return self._process.pid
 
     def alive(self) -> bool:
-        """Whether it runs."""
         return self._process.poll() is None
 
     def said(self) -> str:
@@ -175,7 +164,6 @@ class Jvm:
         return self._log.read_text(errors="replace")[-1500:]
 
     def kill(self) -> None:
-        """SIGKILL, and its end."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with suppress(BrokenPipeError):
@@ -196,7 +184,6 @@ class Jvm:
         raise RivalFailed(f"{self.name} did not end well: {self.said()}")
 
     def tell(self, command: Mapping[str, object]) -> None:
-        """Sends one command."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(command).encode() + b"\n")
         self._process.stdin.flush()
@@ -213,7 +200,6 @@ class Jvm:
         return answer
 
     def ask(self, do: str, **arguments: object) -> Answer:
-        """One command and its reply."""
         self.tell({"do": do, **arguments})
         return self.hear()
 
@@ -314,7 +300,6 @@ class RocketMQ:
 
     @property
     def pid(self) -> int:
-        """Of the broker's process."""
         assert self.jvm is not None, "not started"
         return self.jvm.pid
 
@@ -325,7 +310,6 @@ class RocketMQ:
             self.jvm = None
 
     def kill(self) -> None:
-        """SIGKILL."""
         if self.jvm is not None:
             self.jvm.kill()
             self.jvm = None

@@ -14,17 +14,8 @@ from typing import Any
 
 from node.store.checkpoints import own_dir
 from scripts.bench.dispatch import fill_log
-from scripts.rivals.plan import AUTO_BATCH, Load, Side
-from scripts.rivals.proc import cpu_seconds, private_mib, read_once
-from scripts.rivals.results import Figures
-from scripts.rivals.rocketmq import (
-    Addresses,
-    Jvm,
-    Program,
-    RivalFailed,
-    RocketMQ,
-    start_name_server,
-)
+from scripts.rivals import proc, rocketmq
+from scripts.rivals.plan import AUTO_BATCH, Figures, Load, Side
 
 QUEUES = 8
 DRAIN_THREADS = 8
@@ -48,18 +39,18 @@ class BrokerBench:
 
     classes: str
     folder: Path
-    addresses: Addresses
-    names: Jvm
-    program: Program
+    addresses: rocketmq.Addresses
+    names: rocketmq.Jvm
+    program: rocketmq.Program
 
     @classmethod
     @contextmanager
     def open(cls, classes: str, folder: Path) -> Iterator["BrokerBench"]:
         """Starts name server and program; ends them, whatever happens."""
-        addresses = Addresses.free()
+        addresses = rocketmq.Addresses.free()
         with (
-            start_name_server(classes, folder / "names", addresses.name_server) as names,
-            Program(classes, folder / "client", addresses.name_server) as program,
+            rocketmq.start_name_server(classes, folder / "names", addresses.name_server) as names,
+            rocketmq.Program(classes, folder / "client", addresses.name_server) as program,
         ):
             yield cls(classes, folder, addresses, names, program)
 
@@ -70,7 +61,7 @@ class Theirs(Side):
     def __init__(self, bench: BrokerBench, name: str, settings: Mapping[str, object]) -> None:
         self._bench = bench
         home = bench.folder / name
-        self._broker = RocketMQ(bench.classes, home, bench.addresses, settings)
+        self._broker = rocketmq.RocketMQ(bench.classes, home, bench.addresses, settings)
         self._finds = 0
 
     def start(self) -> None:
@@ -96,13 +87,12 @@ class Theirs(Side):
             self.settle()
 
     def turn(self, load: Load, side: str, seconds: float) -> Figures:
-        """One turn; everything is dispatched when this returns."""
         if load.kind == "restart":
             return self._restart(load)
         before = self._cpu()
         servers = [self._broker.pid, self._bench.names.pid]
-        with read_once(
-            seconds * SAMPLE_AT, lambda: private_mib(servers, self._broker.store)
+        with proc.read_once(
+            seconds * SAMPLE_AT, lambda: proc.private_mib(servers, self._broker.store)
         ) as pss:
             answer = self._workload(load, side, seconds)
         ended = time.monotonic()
@@ -121,7 +111,9 @@ class Theirs(Side):
         deadline = time.monotonic() + CATCH_UP_S
         while self._ask("behind", broker=self._bench.addresses.broker)["bytes"] > 0:
             if time.monotonic() > deadline:
-                raise RivalFailed(f"the broker did not dispatch its log within {CATCH_UP_S} s")
+                raise rocketmq.RivalFailed(
+                    f"the broker did not dispatch its log within {CATCH_UP_S} s"
+                )
             time.sleep(0.02)
 
     def pids(self) -> list[int]:
@@ -137,11 +129,11 @@ class Theirs(Side):
             if answer["messages"] == WAKE_MESSAGES:
                 return
             if time.monotonic() > deadline:
-                raise RivalFailed(f"the broker did not go on: {answer['first_error']}")
+                raise rocketmq.RivalFailed(f"the broker did not go on: {answer['first_error']}")
 
     def _cpu(self) -> tuple[float, float]:
         servers = [self._broker.pid, self._bench.names.pid]
-        return cpu_seconds(servers), cpu_seconds([self._bench.program.pid])
+        return proc.cpu_seconds(servers), proc.cpu_seconds([self._bench.program.pid])
 
     def _workload(self, load: Load, side: str, seconds: float) -> Answer:
         topic = topic_of(load)
@@ -193,7 +185,6 @@ class TheirStore(Side):
         self._root = bench.folder / "alone"
 
     def close(self) -> None:
-        """Removes the store."""
         shutil.rmtree(self._root, ignore_errors=True)
 
     def pids(self) -> list[int]:
@@ -208,13 +199,13 @@ class TheirStore(Side):
 
     def turn(self, load: Load, side: str, seconds: float) -> Figures:
         """New stores for puts; for dispatch the same log, its queues and index removed."""
-        before = cpu_seconds([self._program.pid])
+        before = proc.cpu_seconds([self._program.pid])
         if load.kind == "dispatch":
             for name in ("consumequeue", "index"):
                 shutil.rmtree(self._root / name, ignore_errors=True)
             answer = self._program.ask("store_dispatch", root=str(self._root))
             answer["messages"] = load.messages
-            return figures_of(answer, cpu_seconds([self._program.pid]) - before, 0.0)
+            return figures_of(answer, proc.cpu_seconds([self._program.pid]) - before, 0.0)
         figures: Figures = {}
         for name, batch in (("single", 1), ("batch", load.batch)):
             answer = self._program.ask("store_put", root=str(self._root), seconds=int(seconds),
@@ -249,7 +240,7 @@ def figures_of(answer: Mapping[str, Any], server_s: float, client_s: float) -> F
     """The figures of an answer that says `messages` and `seconds`."""
     messages, seconds = answer["messages"], answer["seconds"]
     if not messages:
-        raise RivalFailed(f"nothing was done: {dict(answer)}")
+        raise rocketmq.RivalFailed(f"nothing was done: {dict(answer)}")
     figures: Figures = {
         "per_s": messages / seconds,
         "messages": messages,

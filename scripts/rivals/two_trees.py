@@ -102,13 +102,13 @@ def _turn(load: str, client: Any, url: str) -> Turn:
     return _consumed(client, as_objects=load == "consume_objects")
 
 
-def _until(work: Callable[[], Any], messages: int = 1) -> Turn:
+def _until(work: Callable[[], Any]) -> Turn:
     def turn(seconds: float) -> int:
         done, now = 0, time.perf_counter()
         end = now + seconds
         while now < end:
             work()
-            done += messages
+            done += 1
             began, now = now, time.perf_counter()
             LATENCIES.append(now - began)
         return done
@@ -223,7 +223,6 @@ def _consumed(client: Any, as_objects: bool) -> Turn:
 
 
 def _node(tree: Path, folder: Path, load: str) -> "Node":
-    """A node of a tree on a new store."""
     from keelog.bench.node_process import ANY_DISK, Node
 
     settings = [*ANY_DISK, "flush_disk_type=SYNC_FLUSH"] if load == "sync_64" else ANY_DISK
@@ -278,7 +277,6 @@ def compare(load: str, trees: list[Path], turns: int) -> list[list[list[float]]]
 
 
 def main() -> None:
-    """Prints a row for each load."""
     if sys.argv[1:2] == ["--child"]:
         child(*sys.argv[2:])
         return

@@ -20,19 +20,11 @@ from zlib import crc32
 from keelog.bench.node_process import ANY_DISK, Node
 from node.supervisor.bind import free_ports
 from protocol.record.codec import CRC_MASK
-from protocol.remoting.bodies import (
-    ConsumerData,
-    HeartbeatData,
-    RegisterBrokerBody,
-    SubscriptionData,
-    TopicConfig,
-    TopicConfigTable,
-)
+from protocol.remoting import bodies
 from protocol.remoting.codes import RequestCode
 from protocol.remoting.java_json import write_body
+from scripts.command_line import Rows, new_file, real_number
 from scripts.load.remoting_sends import PipelinedRequests
-from scripts.option_types import new_file, real_number
-from scripts.output import Rows
 from scripts.rivals.proc import cpu_seconds
 from scripts.rivals.rocketmq import RivalMissing, class_path, start_name_server
 
@@ -59,8 +51,6 @@ class Cost(NamedTuple):
 
 
 class RepeatedRequest(NamedTuple):
-    """A request as it is sent."""
-
     code: int
     fields: dict[str, str]
     body: bytes = b""
@@ -91,9 +81,9 @@ class CostMeter(NamedTuple):
 
 def heart_beat(member: int, topics: int = SUBSCRIPTIONS) -> RepeatedRequest:
     """34 of a client with one group."""
-    wanted = tuple(SubscriptionData(f"scale-{n}", "*") for n in range(topics))
-    group = ConsumerData("scale-group", subscription_data_set=wanted)
-    beat = HeartbeatData(f"127.0.0.1@{member:06d}", consumer_data_set=(group,))
+    wanted = tuple(bodies.SubscriptionData(f"scale-{n}", "*") for n in range(topics))
+    group = bodies.ConsumerData("scale-group", subscription_data_set=wanted)
+    beat = bodies.HeartbeatData(f"127.0.0.1@{member:06d}", consumer_data_set=(group,))
     return RepeatedRequest(RequestCode.HEART_BEAT, {}, write_body(beat, standard=True))
 
 
@@ -148,8 +138,8 @@ def gateway_costs(folder: Path) -> Iterator[Cost]:
 
 def registration(broker: int, topics: Iterable[str]) -> RepeatedRequest:
     """103 of one of many brokers."""
-    table = {name: TopicConfig(name, QUEUES, QUEUES) for name in topics}
-    body = write_body(RegisterBrokerBody(TopicConfigTable(table)), standard=True)
+    table = {name: bodies.TopicConfig(name, QUEUES, QUEUES) for name in topics}
+    body = write_body(bodies.RegisterBrokerBody(bodies.TopicConfigTable(table)), standard=True)
     fields = {
         "brokerName": f"node-{broker:03d}",
         "brokerAddr": f"127.0.0.1:{20_000 + broker}",
@@ -185,7 +175,6 @@ def name_server_costs(folder: Path) -> Iterator[Cost]:
 
 
 def main() -> None:
-    """Measures, prints a table, and writes the file."""
     parser = argparse.ArgumentParser("python -m scripts.scale.costs", description=__doc__)
     parser.add_argument("--json", type=new_file, help="where the figures go")
     parser.add_argument(

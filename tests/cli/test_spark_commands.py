@@ -9,7 +9,7 @@ import pytest
 
 from keelog.cli.main import run
 from keelog.pipeline import session as module
-from keelog.pipeline.jobs.rebuild_folder import Building
+from keelog.pipeline.jobs.rebuild import held_folder
 from node.runtime.locks import StoreLock
 from tests.pipeline.jobs.plain_engine import PlainEngine
 from tests.pipeline.jobs.rebuild.test_rebuild import tree
@@ -70,7 +70,7 @@ def test_of_two_rebuilds_into_one_folder_the_later_one_ends_with_6(
     keelog: Keelog, root: Path
 ) -> None:
     out = root.parent / "out"
-    with Building(root, out, []).held():
+    with held_folder(out):
         code, _, talk = keelog("rebuild", root, "--out", str(out))
     assert (code, talk[1]) == (6, f"cause: [KEELOG_STORE_LOCKED] another job writes to {out}")
     assert keelog("rebuild", root, "--out", str(out))[0] == 0

@@ -42,6 +42,13 @@ def test_java_home_comes_first_then_the_path(tmp_path: Path) -> None:
     assert find_java({**environment, "JAVA_HOME": ""}) == path
 
 
+@pytest.mark.parametrize(
+    ("said", "version"), [("17.0.15", 17), ("1.8.0_402", 8), ("21", 21), ("not found", None)]
+)
+def test_the_java_version_is_read(tmp_path: Path, said: str, version: int | None) -> None:
+    assert java_version(fake_java(tmp_path / "a", said) / "bin" / "java") == version
+
+
 @pytest.mark.parametrize("version", ["1.8.0_402", "11.0.2", "25.0.1"])
 def test_a_java_that_spark_does_not_run_on_is_passed_over(tmp_path: Path, version: str) -> None:
     home, path = fake_java(tmp_path / "a", version), fake_java(tmp_path / "b", "21")

@@ -7,8 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from scripts.command_line import Spread, number, percentile
 from scripts.docs.pages import fill_part
-from scripts.output import Spread, number, percentile
 from scripts.rivals import compare_rocketmq
 from scripts.rivals.plan import (
     AUTO_BATCH,
@@ -26,9 +26,7 @@ from scripts.rivals.plan import (
     warm_ups,
 )
 from scripts.rivals.proc import MIB, private_mib, pss_kib
-from scripts.rivals.results import Turn, TurnResults
-from scripts.rivals.rocketmq import java_version
-from scripts.rivals.table import lines, main_table, ratios, report
+from scripts.rivals.results import Turn, TurnResults, lines, main_table, ratios, report
 
 ASKED = {"seconds": 5.0, "scale": 1.0}
 
@@ -207,19 +205,6 @@ def test_memory_leaves_out_what_is_mapped_of_the_store() -> None:
 def test_memory_of_a_process_is_most_of_what_it_holds() -> None:
     found = private_mib([os.getpid(), 2**22 + 1], Path("/none"))
     assert 1 < found <= psutil.Process().memory_info().rss / MIB + 1
-
-
-@pytest.mark.parametrize(
-    ("said", "version"),
-    [
-        ('openjdk version "17.0.15" 2025-04-15', 17),
-        ('java version "1.8.0_402"', 8),
-        ('openjdk version "21" 2023', 21),
-        ("command not found", 0),
-    ],
-)
-def test_the_java_version_is_read(said: str, version: int) -> None:
-    assert java_version(said) == version
 
 
 @pytest.mark.parametrize(("option", "code"), [([], 2), (["--skip-without-java"], 0)])

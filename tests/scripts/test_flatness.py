@@ -8,7 +8,7 @@ import pytest
 
 from scripts.bench import flatness as bench_flatness
 from scripts.bench.flatness import Point, sizes_of_log, table
-from scripts.output import number
+from scripts.command_line import number
 
 FIGURES = {
     "batches_per_s": 812_345,

@@ -11,7 +11,7 @@ import pytest
 import keelog
 from keelog.client.send.staging import StageClient, StagedPart
 from keelog.pipeline.options import SinkOptions
-from keelog.pipeline.sink.writers import stage_rows
+from keelog.pipeline.sink import stage_rows
 from node.runtime.shortage import used_percent
 from node.store.staging_files import (
     StagedBatch,

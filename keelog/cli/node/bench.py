@@ -1,4 +1,4 @@
-"""`keelog bench …`: load tests; `scripts.load` and `scripts.bench.store` are the same code.
+"""`keelog bench …`: load tests; `python -m scripts.load …` is the same code.
 
 Options become a workload and limits. A load shows lines while it runs, tables or files when it is
 over. `keelog bench compare` shows two results, figure by figure.

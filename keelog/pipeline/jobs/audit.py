@@ -27,15 +27,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 
 from keelog.pipeline.errors import BadOption, StoreUnreadable, naming_conditions
-from keelog.pipeline.jobs.rebuild_files import UnitGatherer
-from keelog.pipeline.jobs.scan import (
-    RANGE_BYTES,
-    WINDOW_BYTES,
-    RangeEnds,
-    RangeScan,
-    ScanRange,
-    plan_ranges,
-)
+from keelog.pipeline.jobs import scan
 from keelog.pipeline.session import run_tasks
 from keelog.pipeline.stores.access import StoreAt, Way, place_of
 from keelog.pipeline.task_spec import LogAt
@@ -109,7 +101,7 @@ def audit(
     spark: SparkSession,
     path: Path | str,
     settings: Settings | None = None,
-    range_bytes: int = RANGE_BYTES,
+    range_bytes: int = scan.RANGE_BYTES,
 ) -> AuditResult:
     """Checks a store that nobody runs: every record, unit and entry, from both sides.
 
@@ -174,7 +166,7 @@ class AuditReport:
     """What a task found. `damages` within the range have a place where the log goes on; the last
     one, in `ends.torn`, may have none."""
 
-    ends: RangeEnds
+    ends: scan.RangeEnds
     records: int = 0
     first_time: int = 0
     last_time: int = 0
@@ -257,7 +249,7 @@ class _Audit:
     def _ranges(self, job: AuditJob, range_bytes: int) -> list[AuditReport]:
         """The reports that count, in log order; damage between and within them is noted."""
         context = self._spark.sparkContext
-        ranges = plan_ranges(job.log, range_bytes, _TASKS_A_CORE * context.defaultParallelism)
+        ranges = scan.plan_ranges(job.log, range_bytes, _TASKS_A_CORE * context.defaultParallelism)
         reports = run_tasks(self._spark, "audit", partial(audit_range, job), ranges)
         stitch = AuditStitch(self._store.log, self._log, partial(audit_range, job))
         for number, (start, end) in enumerate(self._store.runs):
@@ -298,7 +290,7 @@ class AuditStitch:
     """
 
     def __init__(
-        self, log: LogReader, check: LogCheck, again: "Callable[[ScanRange], AuditReport]"
+        self, log: LogReader, check: LogCheck, again: "Callable[[scan.ScanRange], AuditReport]"
     ) -> None:
         self._log = log
         self._check = check
@@ -310,7 +302,7 @@ class AuditStitch:
         self.repaired = False
 
     def run(
-        self, start: int, end: int, spans: Iterable[ScanRange], reports: Sequence[AuditReport]
+        self, start: int, end: int, spans: Iterable[scan.ScanRange], reports: Sequence[AuditReport]
     ) -> None:
         """The log in [start, end), which has no gap. `reports` are in the order of all ranges."""
         self._torn, self._last_time, self._expected = None, 0, start
@@ -320,7 +312,7 @@ class AuditStitch:
             reader = LogReader(self._log.segments, Bounds(start, min(end, self._log.end)))
             self._check.add_end(reader, self._torn)
 
-    def _range(self, span: ScanRange, found: AuditReport) -> None:
+    def _range(self, span: scan.ScanRange, found: AuditReport) -> None:
         if self._torn is None:
             if self._expected >= span.stop:
                 # A record, or the filler, reaches over all of it.
@@ -475,7 +467,7 @@ class _RangeQueues(QueueCheck):
         return self.seen[queue]
 
 
-def audit_range(job: AuditJob, span: ScanRange) -> AuditReport:
+def audit_range(job: AuditJob, span: scan.ScanRange) -> AuditReport:
     """Reads a range and compares. Raises StoreDamaged for files that cannot be read."""
     store = RangeStore(job)
     with closing(store.files):
@@ -495,16 +487,16 @@ def audit_chain(job: AuditJob, name: str) -> tuple[Findings, IndexNotes]:
 
 
 class _RangeAudit:
-    def __init__(self, job: AuditJob, span: ScanRange, store: RangeStore) -> None:
+    def __init__(self, job: AuditJob, span: scan.ScanRange, store: RangeStore) -> None:
         self._job = job
         self._span = span
         self._store = store
-        self._report = AuditReport(RangeEnds(span.number, None, span.start))
+        self._report = AuditReport(scan.RangeEnds(span.number, None, span.start))
         self._queues = _RangeQueues(store, self._report.findings)
         self._keys: list[KeyBatch] = []
 
     def run(self) -> AuditReport:
-        report, gatherer = self._report, UnitGatherer(every=True)
+        report, gatherer = self._report, scan.UnitGatherer(every=True)
         for columns in self._walk():
             blank = blank_finding(self._store.log, columns)
             if blank is not None:
@@ -524,10 +516,10 @@ class _RangeAudit:
     def _walk(self) -> Iterator[RecordColumns]:
         """The range's records, also after damage; notes damage and ends."""
         log, report, first = self._store.log, self._report, None
-        span: ScanRange | None = self._span
+        span: scan.ScanRange | None = self._span
         while span is not None:
-            scan = RangeScan(log, span)
-            for columns in scan:
+            walk = scan.RangeScan(log, span)
+            for columns in walk:
                 if first is None:
                     first = int(columns.physical_offset[0])
                     report.first_time = int(columns.store_timestamp[0])
@@ -535,11 +527,11 @@ class _RangeAudit:
                 report.last_time = int(columns.store_timestamp[-1])
                 report.newest_time = max(report.newest_time, report.last_time)
                 yield columns
-            ends = scan.ends()
+            ends = walk.ends()
             report.ends = ends._replace(first=first)
             span = None if ends.torn is None else self._resumed(ends.torn)
 
-    def _resumed(self, torn: Torn) -> ScanRange | None:
+    def _resumed(self, torn: Torn) -> scan.ScanRange | None:
         """The rest of the range after damage, which it notes; None without a record there."""
         span, log, report = self._span, self._store.log, self._report
         start = next_record(log, torn.position + 1, report.last_time, span.stop)
@@ -595,7 +587,7 @@ class _RangeAudit:
         damaged: Stretches = []
         for damage in [*report.damages, None]:
             stop = report.ends.end if damage is None else damage.torn.position
-            for columns in log.columns(position, min(stop, self._span.stop), WINDOW_BYTES):
+            for columns in log.columns(position, min(stop, self._span.stop), scan.WINDOW_BYTES):
                 requests = DispatchRequests(columns, self._job.settings.delay_levels_ms)
                 check.records(requests, columns.end, damaged)
             if damage is not None:

@@ -13,19 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keelog.pipeline.errors import BadOption, ExportMismatch, naming_conditions
-from keelog.pipeline.jobs.export_files import (
-    NEEDED,
-    ExportedFile,
-    ExportFolder,
-    ExportPosition,
-    LastExported,
-    Manifest,
-    NumberedPart,
-    Publish,
-    WriteOrder,
-    Written,
-    write_part,
-)
+from keelog.pipeline.jobs import export_files
+from keelog.pipeline.jobs.export_files import ExportFolder, ExportPosition, Manifest, Publish
 from keelog.pipeline.jobs.publication import TEMPORARY
 from keelog.pipeline.options import ExportOptions, parse_options
 from keelog.pipeline.read.message_rows import on_loss
@@ -43,7 +32,9 @@ if TYPE_CHECKING:
 TOPIC, DATE = "topic", "date"
 Progress = Callable[[int, int], None]
 """Called with how many of how many parts are written."""
-Engine = Callable[[list[NumberedPart], WriteOrder], Iterable[Written]]
+Engine = Callable[
+    [list[export_files.NumberedPart], export_files.WriteOrder], Iterable[export_files.Written]
+]
 
 
 class ExportResult(NamedTuple):
@@ -101,9 +92,11 @@ def export_here(
 ) -> ExportResult:
     """The same in this process alone, without Spark."""
 
-    def engine(parts: list[NumberedPart], order: WriteOrder) -> Iterator[Written]:
+    def engine(
+        parts: list[export_files.NumberedPart], order: export_files.WriteOrder
+    ) -> Iterator[export_files.Written]:
         for numbered in parts:
-            yield write_part(order, numbered)
+            yield export_files.write_part(order, numbered)
             if progress is not None:
                 progress(numbered[0] + 1, len(parts))
 
@@ -124,7 +117,7 @@ def run_export(
         before = folder.clean()
         plan = plan_export(path, options, before)
         version = before.version + 1 if before else 1
-        order = WriteOrder(
+        order = export_files.WriteOrder(
             folder,
             plan.columns,
             version,
@@ -135,8 +128,8 @@ def run_export(
         if before is None and folder.how == "manifest":
             # From here on data without a manifest is somebody else's.
             folder.publish(_manifest(plan, {}, 0, ()))
-        files: list[ExportedFile] = []
-        tails: dict[str, LastExported] = {}
+        files: list[export_files.ExportedFile] = []
+        tails: dict[str, export_files.LastExported] = {}
         damaged = 0
         parts = list(enumerate(plan.parts))
         for written in engine(parts, order) if parts else ():
@@ -151,15 +144,27 @@ def run_export(
             before = _manifest(plan, stores, version, (*kept, *files))
             folder.publish(before)
         folder.remove_folder(TEMPORARY)
-    return _result(folder.out, before, files, damaged, began)
+    every = before.files if before else ()
+    return ExportResult(
+        out=folder.out,
+        version=before.version if before else 0,
+        rows=sum(file.rows for file in files),
+        files=len(files),
+        bytes=sum(file.bytes for file in files),
+        rows_in_all=sum(file.rows for file in every),
+        files_in_all=len(every),
+        seconds=round(time.monotonic() - began, 3),
+        damaged=damaged,
+    )
 
 
-def by_tasks(spark: "SparkSession", parts: list[NumberedPart], order: WriteOrder) -> list[Written]:
-    """The engine that has Spark's tasks write the parts."""
+def by_tasks(
+    spark: "SparkSession", parts: list[export_files.NumberedPart], order: export_files.WriteOrder
+) -> list[export_files.Written]:
     # Imported here: the same export without Spark needs no pyspark.
     from keelog.pipeline.session import run_tasks
 
-    return run_tasks(spark, "export", partial(write_part, order), parts)
+    return run_tasks(spark, "export", partial(export_files.write_part, order), parts)
 
 
 def read_export(spark: "SparkSession", out: str) -> "DataFrame":
@@ -181,28 +186,11 @@ def _manifest(
     plan: ExportPlan,
     stores: Mapping[str, ExportPosition],
     version: int,
-    files: tuple[ExportedFile, ...],
+    files: tuple[export_files.ExportedFile, ...],
 ) -> Manifest:
     folders = f"`{TOPIC}` STRING, `{DATE}` DATE" if plan.selection["by_topic"] else f"`{DATE}` DATE"
     schema = f"{ddl(plan.columns)}, {folders}"
     return Manifest(version, time.time_ns() // 1_000_000, schema, plan.selection, stores, files)
-
-
-def _result(
-    out: str, manifest: Manifest | None, files: list[ExportedFile], damaged: int, began: float
-) -> ExportResult:
-    every = manifest.files if manifest else ()
-    return ExportResult(
-        out=out,
-        version=manifest.version if manifest else 0,
-        rows=sum(file.rows for file in files),
-        files=len(files),
-        bytes=sum(file.bytes for file in files),
-        rows_in_all=sum(file.rows for file in every),
-        files_in_all=len(every),
-        seconds=round(time.monotonic() - began, 3),
-        damaged=damaged,
-    )
 
 
 def plan_export(
@@ -256,7 +244,9 @@ def _source_options(
     if by_queues and options.topics is None:
         given["subscribePattern"] = ".*"
     names = [column.name for column in _asked(options)]
-    given["columns"] = ",".join([*names, *(name for name in NEEDED if name not in names)])
+    given["columns"] = ",".join(
+        [*names, *(name for name in export_files.NEEDED if name not in names)]
+    )
     if isinstance(path, str):
         given["path"] = path
     else:
@@ -363,7 +353,7 @@ def _check_tail(part: LogPart | QueuePart, at: ExportPosition) -> None:
             raise _was_cut(part, f"another record stands at log offset {offset} now")
 
 
-def _record_at(part: LogPart | QueuePart, offset: int) -> LastExported | None:
+def _record_at(part: LogPart | QueuePart, offset: int) -> export_files.LastExported | None:
     """The record there; None where retention has removed it."""
     assert part.log is not None
     if offset < part.log.start:
@@ -371,6 +361,6 @@ def _record_at(part: LogPart | QueuePart, offset: int) -> LastExported | None:
     with closing(task_files(part.task.store)) as files:
         found = part.log.open(files).peek(offset) if offset < part.log.end else None
     if not isinstance(found, Record):
-        return LastExported(offset, 0, 0, 0)
+        return export_files.LastExported(offset, 0, 0, 0)
     head = found.head
-    return LastExported(offset, head.total_size, head.store_timestamp, head.body_crc)
+    return export_files.LastExported(offset, head.total_size, head.store_timestamp, head.body_crc)

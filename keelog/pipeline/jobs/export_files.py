@@ -28,13 +28,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from keelog.pipeline import tables, task_spec
 from keelog.pipeline.errors import BadOption, ExportMismatch, ExportUnwritable
 from keelog.pipeline.jobs.publication import TEMPORARY, TEMPORARY_SUFFIX, OutFolder, try_lock
+from keelog.pipeline.read import message_rows, parts
 from keelog.pipeline.read.arrays import arrow_schema
-from keelog.pipeline.read.message_rows import passed_over_counted
-from keelog.pipeline.read.parts import read_part
-from keelog.pipeline.tables import Column
-from keelog.pipeline.task_spec import Part
 from protocol.errors import StoreLocked
 from protocol.record.columns import Ints
 
@@ -287,14 +285,14 @@ class WriteOrder:
     """
 
     folder: ExportFolder
-    columns: tuple[Column, ...]
+    columns: tuple[tables.Column, ...]
     version: int
     run: str
     file_bytes_max: int
     by_topic: bool = True
 
 
-NumberedPart = tuple[int, Part]
+NumberedPart = tuple[int, task_spec.Part]
 """A part, and before it its number among those of the run."""
 
 
@@ -313,8 +311,8 @@ def write_part(order: WriteOrder, numbered: NumberedPart) -> Written:
     writer, node = PartWriter(order, number), part.task.store.node
     tails: dict[str, LastExported] = {}
     try:
-        with passed_over_counted() as passed_over:
-            for batch in read_part(part):
+        with message_rows.passed_over_counted() as passed_over:
+            for batch in parts.read_part(part):
                 writer.add(batch)
                 tail = _tail(batch)
                 if tail is not None:
@@ -483,5 +481,4 @@ def date_folder(day: int | None) -> str:
 
 
 def escape(text: str) -> str:
-    """A value as a folder's name."""
     return "".join(f"%{ord(sign):02X}" if sign in _ESCAPED else sign for sign in text)

@@ -77,7 +77,7 @@ def stats_by_queue(messages: DataFrame) -> DataFrame:
     `evenness` is the queue's messages over those that it would have if all queues of the topic had
     as many: 1 is even, 2 twice its share. A queue without a message has no row, and does not count.
     """
-    by_queue = messages.groupBy("topic", "queueId").agg(fn.count("*").alias("messages"), _bytes())
+    by_queue = _counted(messages, "topic", "queueId")
     of_topic = by_queue.groupBy("topic").agg(fn.avg("messages").alias("mean"))
     return (
         by_queue.join(of_topic, "topic")
@@ -101,13 +101,8 @@ def tag_rates(messages: DataFrame, window: str = "1 minute") -> DataFrame:
 
 
 def _by_window(messages: DataFrame, window: str, *names: str) -> DataFrame:
-    start = fn.window("storeTimestamp", window)["start"]
-    return (
-        messages.groupBy(start.alias("start"), *names)
-        .agg(fn.count("*").alias("messages"), _bytes())
-        .select("start", *names, "messages", "bytes")
-        .orderBy("start", *names)
-    )
+    start = fn.window("storeTimestamp", window)["start"].alias("start")
+    return _counted(messages, start, *names).orderBy("start", *names)
 
 
 def top_tags(messages: DataFrame, count: int) -> DataFrame:
@@ -123,13 +118,12 @@ def top_keys(messages: DataFrame, count: int) -> DataFrame:
 
 
 def _top(messages: DataFrame, name: str, count: int) -> DataFrame:
-    return (
-        messages.groupBy("topic", name)
-        .agg(fn.count("*").alias("messages"), _bytes())
-        .select("topic", name, "messages", "bytes")
-        .orderBy(fn.desc("messages"), "topic", name)
-        .limit(count)
-    )
+    counted = _counted(messages, "topic", name)
+    return counted.orderBy(fn.desc("messages"), "topic", name).limit(count)
+
+
+def _counted(messages: DataFrame, *by: str | Column) -> DataFrame:
+    return messages.groupBy(*by).agg(fn.count("*").alias("messages"), _bytes())
 
 
 def _bytes() -> Column:
@@ -144,8 +138,7 @@ def sizes(messages: DataFrame) -> DataFrame:
     """
     number = fn.floor(fn.log2("storeSize") * SIZES_PER_DOUBLING)
     return (
-        messages.groupBy(number.alias("class"))
-        .agg(fn.count("*").alias("messages"), _bytes())
+        _counted(messages, number.alias("class"))
         .select(
             fn.ceil(fn.pow(fn.lit(2.0), fn.col("class") / SIZES_PER_DOUBLING)).alias("size_from"),
             "messages",
@@ -198,7 +191,6 @@ class Figures:
     tag_rates: list[Row]
 
     def document(self) -> Row:
-        """As JSON has it."""
         names = ("topics", "queues", "sizes", "tags", "keys", "rates", "tag_rates")
         lists = {name: getattr(self, name) for name in names}
         return {"totals": self.totals, "window_ms": self.window.ms, **lists}

@@ -15,19 +15,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keelog.pipeline.errors import CorruptRecord, DataLoss, log
+from keelog.pipeline import errors, tables, task_spec
 from keelog.pipeline.read import arrays
-from keelog.pipeline.tables import DAMAGE, Column
-from keelog.pipeline.task_spec import Task
 from protocol.addresses import without_credentials
 from protocol.derived.dispatch_request import Pieces, look_up, split_ragged
 from protocol.errors import BodyUnreadable, CodecMissing
 from protocol.ids import IPV4_BYTES, IPV6_BYTES, PORT_BYTES, Host, offset_message_id
 from protocol.kernel import loader
+from protocol.record import codec, java_hash
 from protocol.record.bodies import COMPRESSED
-from protocol.record.codec import BORN_HOST_V6, SHORT_HEAD, STORE_HOST_V6
 from protocol.record.columns import Gather, Ints, RecordColumns
-from protocol.record.java_hash import java_text
 from protocol.record.properties import KEY_SEPARATOR, decode_properties
 
 _V4_BYTES = IPV4_BYTES + PORT_BYTES
@@ -56,7 +53,7 @@ class MessageRows:
     def __len__(self) -> int:
         return len(self.columns)
 
-    def batch(self, wanted: Sequence[Column]) -> pa.RecordBatch:
+    def batch(self, wanted: Sequence[tables.Column]) -> pa.RecordBatch:
         """One row a record, with these columns."""
         made = [MAKERS[column.name](self) for column in wanted]
         return pa.RecordBatch.from_arrays(made, schema=arrays.arrow_schema(wanted))
@@ -90,11 +87,6 @@ class MessageRows:
         return arrays.spread(stored, packed) if len(stored) else pa.nulls(len(self), pa.binary())
 
     @cached_property
-    def _properties(self) -> pa.BinaryArray:
-        columns = self.columns
-        return arrays.pieces(columns.data, columns.properties_start, columns.properties_length)
-
-    @cached_property
     def _found(self) -> dict[bytes, Pieces]:
         columns = self.columns
         return look_up(columns.data, columns.properties_start, columns.properties_length)
@@ -104,7 +96,7 @@ class MessageRows:
         data, found = self.columns.data, self._found[name]
         there = found.length > 0
         raw = arrays.pieces(data, found.start[there], found.length[there])
-        return arrays.spread(arrays.texts(raw, java_text), there)
+        return arrays.spread(arrays.texts(raw, java_hash.java_text), there)
 
     @property
     def keys(self) -> pa.ListArray:
@@ -116,11 +108,11 @@ class MessageRows:
         if not (flat == ord(KEY_SEPARATOR)).any():
             offsets = arrays.offsets_of_counts(found.length > 0)
             return pa.ListArray.from_arrays(
-                offsets, arrays.texts(joined, java_text), type=arrays.TEXTS
+                offsets, arrays.texts(joined, java_hash.java_text), type=arrays.TEXTS
             )
         row, start, length = split_ragged(flat, ends, ord(KEY_SEPARATOR))
         kept = length > 0
-        values = arrays.texts(arrays.pieces(flat, start[kept], length[kept]), java_text)
+        values = arrays.texts(arrays.pieces(flat, start[kept], length[kept]), java_hash.java_text)
         offsets = arrays.offsets_of(rows[row[kept]], len(self))
         return pa.ListArray.from_arrays(offsets, values, type=arrays.TEXTS)
 
@@ -138,7 +130,8 @@ class MessageRows:
                 # Names that are not UTF-8 may become one and the same text.
                 texts_of = names.cast(pa.string()), values.cast(pa.string())
                 return pa.MapArray.from_arrays(arrays.offsets_of_counts(counts), *texts_of)
-        plain = [list(decode_properties(item).items()) for item in self._properties.to_pylist()]
+        stored = arrays.pieces(columns.data, *where).to_pylist()
+        plain = [list(decode_properties(item).items()) for item in stored]
         return pa.array(plain, arrays.PAIRS)
 
     @property
@@ -159,26 +152,27 @@ class MessageRows:
         is_v6 = columns.sys_flag & flag != 0
         v4 = Gather(columns.data)(position[~is_v6], ">i8")
         different, which = np.unique(v4, return_inverse=True)
-        names = [_host(int(value).to_bytes(_V4_BYTES, "big", signed=True)) for value in different]
+        raw = [int(value).to_bytes(_V4_BYTES, "big", signed=True) for value in different]
+        names = [str(_host(one)) for one in raw]
         index = np.zeros(len(self), np.int64)
         index[~is_v6] = which
         for row in np.flatnonzero(is_v6).tolist():
             start = int(position[row])
             index[row] = len(names)
-            names.append(_host(columns.data[start : start + _V6_BYTES].tobytes()))
+            names.append(str(_host(columns.data[start : start + _V6_BYTES].tobytes())))
         return pa.array(names, pa.string()).take(pa.array(index))
 
     @property
     def born_host_at(self) -> Ints:
         """Where BORNHOST begins in the data."""
-        return self.columns.start + SHORT_HEAD.offsets["born_ip"]
+        return self.columns.start + codec.SHORT_HEAD.offsets["born_ip"]
 
     @property
     def store_host_at(self) -> Ints:
         """Where STOREHOST begins in the data."""
-        is_v6 = self.columns.sys_flag & BORN_HOST_V6 != 0
+        is_v6 = self.columns.sys_flag & codec.BORN_HOST_V6 != 0
         shift = np.where(is_v6, _V6_BYTES - _V4_BYTES, 0)
-        return self.columns.start + SHORT_HEAD.offsets["store_ip"] + shift
+        return self.columns.start + codec.SHORT_HEAD.offsets["store_ip"] + shift
 
     @property
     def message_ids(self) -> pa.StringArray:
@@ -195,23 +189,19 @@ class MessageRows:
         start = np.arange(len(self)) * (2 * _ID_BYTES)
         ids = arrays.pieces(digits.reshape(-1), start, np.full(len(self), 2 * _ID_BYTES))
         ids = ids.cast(pa.string())
-        is_v6 = columns.sys_flag & STORE_HOST_V6 != 0
+        is_v6 = columns.sys_flag & codec.STORE_HOST_V6 != 0
         if not is_v6.any():
             return ids
         plain = ids.to_pylist()
         for row in np.flatnonzero(is_v6).tolist():
             host_at = int(at[row])
-            host = _unpack_host(columns.data[host_at : host_at + _V6_BYTES].tobytes())
+            host = _host(columns.data[host_at : host_at + _V6_BYTES].tobytes())
             plain[row] = offset_message_id(host, int(columns.physical_offset[row]))
         return pa.array(plain, pa.string())
 
 
-def _unpack_host(raw: bytes) -> Host:
+def _host(raw: bytes) -> Host:
     return Host(raw[:-PORT_BYTES], int.from_bytes(raw[-PORT_BYTES:], "big", signed=True))
-
-
-def _host(raw: bytes) -> str:
-    return str(_unpack_host(raw))
 
 
 Maker = Callable[[MessageRows], Any]
@@ -234,9 +224,9 @@ MAKERS: dict[str, Maker] = {
     "flag": _number("flag", "int32"),
     "sysFlag": _number("sys_flag", "int32"),
     "bornTimestamp": lambda rows: arrays.times(rows.columns.born_timestamp),
-    "bornHost": lambda rows: rows.hosts(BORN_HOST_V6, rows.born_host_at),
+    "bornHost": lambda rows: rows.hosts(codec.BORN_HOST_V6, rows.born_host_at),
     "storeTimestamp": lambda rows: arrays.times(rows.columns.store_timestamp),
-    "storeHost": lambda rows: rows.hosts(STORE_HOST_V6, rows.store_host_at),
+    "storeHost": lambda rows: rows.hosts(codec.STORE_HOST_V6, rows.store_host_at),
     "reconsumeTimes": _number("reconsume_times", "int32"),
     "preparedTransactionOffset": _number("prepared_transaction_offset", "int64"),
     "bodyCrc": _number("body_crc", "int32"),
@@ -296,16 +286,16 @@ def passed_over_counted() -> Iterator[PassedOver]:
         _passed_over.reset(before)
 
 
-def on_damage(task: Task, place: DamagedPlace) -> Iterator[pa.RecordBatch]:
+def on_damage(task: task_spec.Task, place: DamagedPlace) -> Iterator[pa.RecordBatch]:
     """As `onCorruptRecord` says: raises CorruptRecord, or gives nothing, or one row."""
     if task.on_corrupt == "fail":
-        raise CorruptRecord(
+        raise errors.CorruptRecord(
             str(place),
             "onCorruptRecord=skip or report to read on behind it, and keelog store verify to see"
             " all damage",
         )
     if task.on_corrupt == "skip":
-        log.warning("damage is passed over: %s", place)
+        errors.log.warning("damage is passed over: %s", place)
         passed_over = _passed_over.get()
         if passed_over is not None:
             passed_over.count += 1
@@ -319,25 +309,25 @@ def on_damage(task: Task, place: DamagedPlace) -> Iterator[pa.RecordBatch]:
         "physicalOffset": place.physical_offset,
         "storeSize": min(place.size, _INT_MAX),
         "node": task.store.node,
-        DAMAGE.name: without_credentials(f"{place.where}: {place.why}"),
+        tables.DAMAGE.name: without_credentials(f"{place.where}: {place.why}"),
     }
     schema = arrays.arrow_schema(task.columns)
     values = [pa.array([known.get(field.name)], field.type) for field in schema]
     yield pa.RecordBatch.from_arrays(values, schema=schema)
 
 
-def on_loss(task: Task, what: str) -> None:
+def on_loss(task: task_spec.Task, what: str) -> None:
     """Raises DataLoss, or with `failOnDataLoss=false` leaves a warning in the task's log."""
     if task.fail_on_data_loss:
-        raise DataLoss(
+        raise errors.DataLoss(
             what,
             "load() again to plan with what is there now, or failOnDataLoss=false to read what is"
             " left",
         )
-    log.warning("messages are lost: %s", what)
+    errors.log.warning("messages are lost: %s", what)
 
 
-def message_batches(task: Task, columns: RecordColumns) -> Iterator[pa.RecordBatch]:
+def message_batches(task: task_spec.Task, columns: RecordColumns) -> Iterator[pa.RecordBatch]:
     """The records as rows; several batches where bodies become large.
 
     A body that cannot be unpacked is damage, as `onCorruptRecord` says. Raises CorruptRecord,
@@ -379,5 +369,5 @@ def message_batches(task: Task, columns: RecordColumns) -> Iterator[pa.RecordBat
         yield _batch(task, columns.take(slice(start, None)), plain)
 
 
-def _batch(task: Task, columns: RecordColumns, plain: dict[int, bytes]) -> pa.RecordBatch:
+def _batch(task: task_spec.Task, columns: RecordColumns, plain: dict[int, bytes]) -> pa.RecordBatch:
     return MessageRows(columns, task.store.node, plain).batch(task.columns)

@@ -15,35 +15,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keelog.pipeline import task_spec as spec
 from keelog.pipeline.errors import naming_conditions
+from keelog.pipeline.read import message_rows
 from keelog.pipeline.read.arrays import arrow_schema, numbers, times
-from keelog.pipeline.read.message_rows import (
-    DamagedPlace,
-    MessageRows,
-    message_batches,
-    on_damage,
-    on_loss,
-)
-from keelog.pipeline.stores.access import Way
-from keelog.pipeline.stores.planned_store import task_files
-from keelog.pipeline.task_spec import (
-    IndexPart,
-    IndexSlice,
-    LogPart,
-    Part,
-    QueuePart,
-    QueueSlice,
-    Task,
-)
+from keelog.pipeline.read.message_rows import DamagedPlace, on_damage, on_loss
+from keelog.pipeline.stores import access, planned_store
 from node.runtime.store_paths import path_in
 from node.store.file_cache import FileVanished, OpenFiles, Run
 from node.store.log.reader import Bounds, Damage, LogReader, columns_past_damage
-from node.store.log.segments import Listing
 from node.store.queues import NO_UNITS, QueueFiles, Units, is_filler, open_queue_files
 from protocol.derived.file_layouts import FILLER_SIZE, INDEX_ENTRY, QUEUE_UNIT, UNIT_BYTES
 from protocol.derived.removed import Removed
 from protocol.errors import StoreDamaged
-from protocol.names import SCHEDULE_TOPIC, offset_file_name
+from protocol.names import SCHEDULE_TOPIC
 from protocol.record.codec import RECORD_BYTES_MIN, Record
 from protocol.record.columns import Bools, Bytes, Ints, RecordColumns, gather_verified
 from protocol.record.properties import TAGS
@@ -56,12 +41,12 @@ BATCH_ROWS = 65_536
 """Of units, and of entries."""
 
 
-def read_part(part: Part) -> Iterator[pa.RecordBatch]:
+def read_part(part: spec.Part) -> Iterator[pa.RecordBatch]:
     """The rows of a part, none of the batches empty. Raises MqError."""
-    with naming_conditions(), closing(task_files(part.task.store)) as files:
-        if isinstance(part, LogPart):
+    with naming_conditions(), closing(planned_store.task_files(part.task.store)) as files:
+        if isinstance(part, spec.LogPart):
             yield from _read_log(part, files)
-        elif isinstance(part, IndexPart):
+        elif isinstance(part, spec.IndexPart):
             yield from _read_index(part, files)
         elif part.log is None:
             yield from _read_units(part, files)
@@ -69,7 +54,7 @@ def read_part(part: Part) -> Iterator[pa.RecordBatch]:
             yield from _read_messages(part, part.log.open(files), files)
 
 
-def _table_batch(task: Task, arrays: dict[str, pa.Array]) -> pa.RecordBatch:
+def _table_batch(task: spec.Task, arrays: dict[str, pa.Array]) -> pa.RecordBatch:
     """The columns that are asked for; `arrays` has all of the table, but the node."""
     count = len(next(iter(arrays.values())))
     arrays["node"] = pa.repeat(task.store.node, count)
@@ -77,7 +62,7 @@ def _table_batch(task: Task, arrays: dict[str, pa.Array]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
 
 
-def _read_log(part: LogPart, files: OpenFiles) -> Iterator[pa.RecordBatch]:
+def _read_log(part: spec.LogPart, files: OpenFiles) -> Iterator[pa.RecordBatch]:
     """Batches of the part's records. Raises CorruptRecord, DataLoss, StoreDamaged.
 
     The segments are opened before the first one is read: retention does not cut a read short.
@@ -87,7 +72,7 @@ def _read_log(part: LogPart, files: OpenFiles) -> Iterator[pa.RecordBatch]:
         yield from _stretch(part, log, start, end)
 
 
-def _stretches(part: LogPart, log: LogReader) -> list[tuple[int, int]]:
+def _stretches(part: spec.LogPart, log: LogReader) -> list[tuple[int, int]]:
     """The part, cut at segments, without those that are gone."""
     stretches: list[tuple[int, int]] = []
     for segment in log.segments.segments:
@@ -107,7 +92,7 @@ def _stretches(part: LogPart, log: LogReader) -> list[tuple[int, int]]:
     return stretches
 
 
-def _stretch(part: LogPart, log: LogReader, start: int, end: int) -> Iterator[pa.RecordBatch]:
+def _stretch(part: spec.LogPart, log: LogReader, start: int, end: int) -> Iterator[pa.RecordBatch]:
     """The records of a stretch; what is left of it when its file goes away is a loss.
 
     A file that is open here stays readable, one that is read from elsewhere does not.
@@ -124,7 +109,7 @@ def _stretch(part: LogPart, log: LogReader, start: int, end: int) -> Iterator[pa
 
 
 def _read_segment(
-    part: LogPart, log: LogReader, start: int, end: int
+    part: spec.LogPart, log: LogReader, start: int, end: int
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Batches, and where each of them ends in the log."""
     task = part.task
@@ -143,7 +128,7 @@ def _read_segment(
         last_end = item.end
         shown = part.log.removed.visible(item)
         if len(shown):
-            for batch in message_batches(task, shown):
+            for batch in message_rows.message_batches(task, shown):
                 yield batch, last_end
     if log.stopped is not None and log.stopped.position < end:
         # Nothing up to the end of the segment proves itself.
@@ -162,7 +147,7 @@ def _read_segment(
     log.bounds = Bounds(part.log.start, part.log.end)
 
 
-def _read_index(part: IndexPart, files: OpenFiles) -> Iterator[pa.RecordBatch]:
+def _read_index(part: spec.IndexPart, files: OpenFiles) -> Iterator[pa.RecordBatch]:
     """Batches of entries, in the order of files and numbers. Raises DataLoss."""
     log = None if part.log is None else part.log.open(files)
     for found in part.slices:
@@ -180,7 +165,9 @@ def _read_index(part: IndexPart, files: OpenFiles) -> Iterator[pa.RecordBatch]:
             yield _entry_batch(part, found, numbered, entries)
 
 
-def _entries(part: IndexPart, found: IndexSlice, start: int, end: int, files: OpenFiles) -> Units:
+def _entries(
+    part: spec.IndexPart, found: spec.IndexSlice, start: int, end: int, files: OpenFiles
+) -> Units:
     if found.data is not None:
         return INDEX_ENTRY.view(found.data)[start - found.start : end - found.start]
     geometry = found.geometry
@@ -205,7 +192,7 @@ def _are_shown(entries: Units, log: LogReader, removed: Removed) -> Bools:
 
 
 def _entry_batch(
-    part: IndexPart, found: IndexSlice, numbered: Ints, entries: Units
+    part: spec.IndexPart, found: spec.IndexSlice, numbered: Ints, entries: Units
 ) -> pa.RecordBatch:
     seconds = entries["time_diff_s"].astype(np.int64)
     hashes = entries["key_hash"].astype(np.int64)
@@ -223,7 +210,7 @@ def _entry_batch(
     )
 
 
-def _read_units(part: QueuePart, files: OpenFiles) -> Iterator[pa.RecordBatch]:
+def _read_units(part: spec.QueuePart, files: OpenFiles) -> Iterator[pa.RecordBatch]:
     """Batches of the table `queues`. Raises DataLoss, and what QueueFiles raises."""
     for found in part.slices:
         units = _units_of(part, found, files)
@@ -232,7 +219,9 @@ def _read_units(part: QueuePart, files: OpenFiles) -> Iterator[pa.RecordBatch]:
             yield _unit_batch(part, found, found.start + start, rows)
 
 
-def _unit_batch(part: QueuePart, found: QueueSlice, first: int, units: Units) -> pa.RecordBatch:
+def _unit_batch(
+    part: spec.QueuePart, found: spec.QueueSlice, first: int, units: Units
+) -> pa.RecordBatch:
     count = len(units)
     return _table_batch(
         part.task,
@@ -247,7 +236,9 @@ def _unit_batch(part: QueuePart, found: QueueSlice, first: int, units: Units) ->
     )
 
 
-def _read_messages(part: QueuePart, log: LogReader, files: OpenFiles) -> Iterator[pa.RecordBatch]:
+def _read_messages(
+    part: spec.QueuePart, log: LogReader, files: OpenFiles
+) -> Iterator[pa.RecordBatch]:
     """Batches of the messages that the part's units lead to. Within a queue they come in its order.
 
     A filler lies before a queue's first message, where nothing is read, or marks one that was lost.
@@ -261,7 +252,7 @@ def _read_messages(part: QueuePart, log: LogReader, files: OpenFiles) -> Iterato
         yield from _until_lost(part, log, wanted.take(slice(start, end)), files)
 
 
-def _units_of(part: QueuePart, found: QueueSlice, files: OpenFiles) -> Units:
+def _units_of(part: spec.QueuePart, found: spec.QueueSlice, files: OpenFiles) -> Units:
     """The units of a slice, from files and from the plan; fewer, or none, where they are lost."""
     stop = min(found.end, found.disk_end)
     on_disk = NO_UNITS
@@ -279,19 +270,12 @@ def _units_of(part: QueuePart, found: QueueSlice, files: OpenFiles) -> Units:
     return np.concatenate([on_disk, derived]) if len(derived) else on_disk
 
 
-def _queue_files(part: QueuePart, found: QueueSlice, files: OpenFiles) -> QueueFiles:
-    """The files that the slice was planned from: nobody lists folders elsewhere for each task."""
-    folder, root = found.folder, part.task.store.root
-    if part.task.store.way is Way.FILES:
-        return open_queue_files(Path(folder), found.file_bytes, files)
-    first = found.start * UNIT_BYTES
-    listed = [
-        (start, path_in(root, f"{folder}/{offset_file_name(start)}"))
-        for start in range(
-            first - first % found.file_bytes, found.disk_end * UNIT_BYTES, found.file_bytes
-        )
-    ]
-    return QueueFiles(path_in(root, folder), Listing(listed, found.file_bytes, []), files)
+def _queue_files(part: spec.QueuePart, found: spec.QueueSlice, files: OpenFiles) -> QueueFiles:
+    if part.task.store.way is access.Way.FILES:
+        return open_queue_files(Path(found.folder), found.file_bytes, files)
+    folder = path_in(part.task.store.root, found.folder)
+    first, end = found.start * UNIT_BYTES, found.disk_end * UNIT_BYTES
+    return spec.planned_queue_files(folder, found.file_bytes, first, end, files)
 
 
 class _Wanted(NamedTuple):
@@ -307,7 +291,7 @@ class _Wanted(NamedTuple):
         return _Wanted(*(column[rows] for column in self))
 
 
-def _wanted(part: QueuePart, log: LogReader, files: OpenFiles) -> tuple[_Wanted, _Wanted]:
+def _wanted(part: spec.QueuePart, log: LogReader, files: OpenFiles) -> tuple[_Wanted, _Wanted]:
     """The messages to read, in the order of the log, and units that name none."""
     columns: list[_Wanted] = []
     for place, found in enumerate(part.slices):
@@ -333,7 +317,7 @@ def _wanted(part: QueuePart, log: LogReader, files: OpenFiles) -> tuple[_Wanted,
     return every.take(good).take(order), every.take(~good)
 
 
-def _without_lost(part: QueuePart, log: LogReader, wanted: _Wanted) -> _Wanted:
+def _without_lost(part: spec.QueuePart, log: LogReader, wanted: _Wanted) -> _Wanted:
     """Opens all segments that are needed; what stood in those that are gone is lost."""
     segment = wanted.offset // log.segment_bytes
     lost = np.zeros(len(segment), np.bool_)
@@ -376,7 +360,7 @@ def _batches(wanted: _Wanted, gap_bytes: int) -> Iterator[tuple[int, int]]:
 
 
 def _until_lost(
-    part: QueuePart, log: LogReader, wanted: _Wanted, files: OpenFiles
+    part: spec.QueuePart, log: LogReader, wanted: _Wanted, files: OpenFiles
 ) -> Iterator[pa.RecordBatch]:
     """One batch; without what a segment held that is not open here, and goes away just now."""
     try:
@@ -390,7 +374,7 @@ def _until_lost(
 
 
 def _read_batch(
-    part: QueuePart, log: LogReader, wanted: _Wanted, data: Bytes, start: Ints
+    part: spec.QueuePart, log: LogReader, wanted: _Wanted, data: Bytes, start: Ints
 ) -> Iterator[pa.RecordBatch]:
     columns, good = gather_verified(data, start, wanted.size, wanted.offset)
     good &= columns.queue_offset == wanted.number
@@ -403,7 +387,7 @@ def _read_batch(
     if part.tags is not None:
         columns = columns.take(_has_tag(columns, part.tags.tags))
     if len(columns):
-        yield from message_batches(part.task, columns)
+        yield from message_rows.message_batches(part.task, columns)
 
 
 def _gather(log: LogReader, wanted: _Wanted, files: OpenFiles) -> tuple[Bytes, Ints]:
@@ -438,9 +422,9 @@ def _gather_pieces(log: LogReader, wanted: _Wanted) -> Bytes:
     return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
 
-def _topics_fit(part: QueuePart, columns: RecordColumns, wanted: _Wanted) -> Bools:
+def _topics_fit(part: spec.QueuePart, columns: RecordColumns, wanted: _Wanted) -> Bools:
     """Whether each record is of the topic whose queue led to it."""
-    topics = MessageRows(columns, "").topics
+    topics = message_rows.MessageRows(columns, "").topics
     names = pa.array([found.topic.encode() for found in part.slices], pa.binary())
     expected = names.take(pa.array(wanted.place))
     same: Bools = pc.equal(topics, expected).to_numpy(zero_copy_only=False)
@@ -449,13 +433,13 @@ def _topics_fit(part: QueuePart, columns: RecordColumns, wanted: _Wanted) -> Boo
 
 def _has_tag(columns: RecordColumns, tags: frozenset[str]) -> Bools:
     """By text: two tags may have one hash."""
-    found = MessageRows(columns, "").property_text(TAGS.encode())
+    found = message_rows.MessageRows(columns, "").property_text(TAGS.encode())
     asked = pa.array(sorted(tags), pa.string())
     answer: Bools = pc.is_in(found, asked).to_numpy(zero_copy_only=False)
     return answer
 
 
-def _damage(part: QueuePart, log: LogReader, wanted: _Wanted, row: int) -> DamagedPlace:
+def _damage(part: spec.QueuePart, log: LogReader, wanted: _Wanted, row: int) -> DamagedPlace:
     """What is wrong where a unit leads to no record, or not to its own."""
     place, number, offset, size, _ = (int(column[row]) for column in wanted)
     found = part.slices[place]

@@ -54,7 +54,6 @@ class StoreAt(NamedTuple):
 
     @property
     def way(self) -> Way:
-        """How its bytes come."""
         scheme = scheme_of(self.root)
         if scheme == "tcp":
             return Way.NODE

@@ -4,28 +4,22 @@ import itertools
 import os
 from collections.abc import Sequence
 from concurrent.futures import Future
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 
 from keelog.client.fetch import FetchClient, FetchSettings, NodeLayout, QueueAtNode
 from keelog.client.transport.exchange import NodeAnswer
+from keelog.pipeline.stores import planned_store, remote_files
 from keelog.pipeline.stores.access import StoreAt
-from keelog.pipeline.stores.planned_store import PlannedStore
-from keelog.pipeline.stores.remote_files import Pending, RangeSource, RemoteFiles
-from keelog.pipeline.task_spec import IndexSlice
-from node.runtime.settings import Settings
+from keelog.pipeline.task_spec import IndexSlice, LogAt, planned_queue_files
 from node.runtime.store_paths import RemotePath, remote_path
 from node.store.file_cache import FileVanished
-from node.store.log.reader import Bounds, LogReader
-from node.store.log.segments import Listing, SegmentList
 from node.store.queues import QueueFiles, QueueReader, queue_folder
+from protocol import errors, ids
 from protocol.derived.file_layouts import UNIT_BYTES, IndexGeometry
-from protocol.derived.removed import Removed
-from protocol.errors import NotFound
-from protocol.ids import Queue
-from protocol.names import COMMIT_LOG_DIR, INDEX_DIR, offset_file_name, parse_offset_file_name
+from protocol.names import COMMIT_LOG_DIR, INDEX_DIR, parse_offset_file_name
 from protocol.wire.frames import LIST_ITEMS_MAX
 
 GAP_BYTES = 32 << 10
@@ -34,8 +28,11 @@ GAP_BYTES = 32 << 10
 ASKED_BYTES_MAX = 24 << 20
 """Under way at a time: a node refuses a client that would have more than 32 MiB on the way."""
 
-_clients: dict[tuple[int, str, FetchSettings], FetchClient] = {}
-"""Those of this process: Spark keeps it for many tasks. A forked child makes its own."""
+
+@cache
+def _client(_pid: int, root: str, settings: FetchSettings) -> FetchClient:
+    """Spark keeps a process for many tasks. A forked child makes its own."""
+    return FetchClient(root, settings)
 
 
 def client_of(at: StoreAt) -> FetchClient:
@@ -44,30 +41,27 @@ def client_of(at: StoreAt) -> FetchClient:
     settings = FetchSettings(
         access.timeout_ms / 1000, access.num_retries, access.retry_interval_ms / 1000
     )
-    key = os.getpid(), at.root, settings
-    if key not in _clients:
-        _clients[key] = FetchClient(at.root, settings)
-    return _clients[key]
+    return _client(os.getpid(), at.root, settings)
 
 
-def node_source(at: StoreAt) -> RangeSource:
+def node_source(at: StoreAt) -> remote_files.RangeSource:
     """The node's files, named as `fetch` does."""
     client, window_bytes, turns = client_of(at), at.access.window_bytes, itertools.count(1)
 
-    def request(path: Path, position: int, count: int) -> Pending:
+    def request(path: Path, position: int, count: int) -> remote_files.Pending:
         fields = {**_fields(path, position), "max_bytes": count}
         # Several readers share the work: each request goes to the next one.
         return partial(_result, path, client.start("fetch", fields, affinity=next(turns)))
 
     in_flight = min(at.access.in_flight, max(ASKED_BYTES_MAX // window_bytes, 1))
-    return RangeSource(window_bytes, in_flight, GAP_BYTES, request)
+    return remote_files.RangeSource(window_bytes, in_flight, GAP_BYTES, request)
 
 
 def _result(path: Path, answer: "Future[NodeAnswer]") -> bytes:
     """Raises FileVanished for what the node has deleted."""
     try:
         return bytes(answer.result().payload)
-    except NotFound as error:
+    except errors.NotFound as error:
         raise FileVanished(str(path), 0, error.reason, error.hint) from None
 
 
@@ -97,15 +91,14 @@ class _NodeQueue(QueueReader):
         return self._node_min
 
 
-class NodeStore(PlannedStore):
+class NodeStore(planned_store.PlannedStore):
     """What a node says of its store, as of the last `refresh`."""
 
-    def __init__(self, at: StoreAt, settings: Settings, topics: Sequence[str] | None) -> None:
+    def __init__(self, at: StoreAt, topics: Sequence[str] | None) -> None:
         self.at = at
-        self.settings = settings
         self._root = remote_path(at.root)
         self._client = client_of(at)
-        self._files = RemoteFiles(node_source(at))
+        self._files = remote_files.RemoteFiles(node_source(at))
         self._topics = topics if topics is None or len(topics) <= LIST_ITEMS_MAX else None
         found = self._client.layout(topics=self._topics)
         assert found is not None
@@ -113,24 +106,11 @@ class NodeStore(PlannedStore):
 
     def _take(self, found: NodeLayout) -> None:
         self._known = found
-        starts = np.frombuffer(found.segments, "<i8").tolist()
-        folder = self._root / COMMIT_LOG_DIR
-        listed = [(start, folder / offset_file_name(start)) for start in starts]
-        segments = SegmentList(folder, Listing(listed, found.segment_bytes, []), self._files)
-        self._log = LogReader(segments, Bounds(found.min_offset, found.readable))
+        starts = tuple(np.frombuffer(found.segments, "<i8").tolist())
+        bounds = found.min_offset, found.readable
+        self.log = LogAt(self.at, found.segment_bytes, starts, *bounds).open(self._files)
+        self.epoch, self.removed, self.all_followed = found.epoch, found.removed, found.followed
         self._queues = {queue.queue: queue for queue in found.queues}
-
-    @property
-    def log(self) -> LogReader:
-        return self._log
-
-    @property
-    def removed(self) -> Removed:
-        return self._known.removed
-
-    @property
-    def epoch(self) -> int:
-        return self._known.epoch
 
     def refresh(self) -> None:
         """One request. Raises NotConnected, RequestTimeout when the node stays away."""
@@ -139,32 +119,24 @@ class NodeStore(PlannedStore):
         if found and (found.epoch != known.epoch or found.readable >= known.readable):
             self._take(found)
 
-    def is_resuming(self, queue: Queue) -> bool:
+    def is_resuming(self, queue: ids.Queue) -> bool:
         found = self._queues.get(queue)
         return self.followed(queue) < self.log.end if found is None else found.is_resuming
-
-    @property
-    def all_followed(self) -> int:
-        return self._known.followed
 
     def topics(self) -> list[str]:
         return self._client.topics()
 
-    def queues(self) -> list[Queue]:
+    def queues(self) -> list[ids.Queue]:
         return sorted(self._queues)
 
     def queue(self, topic: str, queue_id: int) -> QueueReader | None:
-        found = self._queues.get(Queue(topic, queue_id))
+        found = self._queues.get(ids.Queue(topic, queue_id))
         if found is None:
             return None
         folder = queue_folder(self._root, found.queue)
-        size = self._known.queue_file_bytes
-        first = found.first * UNIT_BYTES
-        files = [
-            (start, folder / offset_file_name(start))
-            for start in range(first, max(found.max_offset * UNIT_BYTES, first + 1), size)
-        ]
-        return _NodeQueue(QueueFiles(folder, Listing(files, size, []), self._files), found)
+        size, first = self._known.queue_file_bytes, found.first * UNIT_BYTES
+        end = max(found.max_offset * UNIT_BYTES, first + 1)
+        return _NodeQueue(planned_queue_files(folder, size, first, end, self._files), found)
 
     def offset_by_time(self, reader: QueueReader, time_ms: int) -> int:
         """The node searches: each step of it here would be a request."""

@@ -15,12 +15,10 @@ import pyarrow as pa
 from pyarrow import fs
 
 from keelog.pipeline.errors import BadOption, StoreUnreadable
+from keelog.pipeline.stores import planned_store, remote_files
 from keelog.pipeline.stores.access import Access, StoreAt
-from keelog.pipeline.stores.planned_store import FolderStore
-from keelog.pipeline.stores.remote_files import Pending, RangeSource, RemoteFile, RemoteFiles
 from node.runtime.store_paths import RemotePath, Snapshot, remote_path
-from node.store.file_cache import FileVanished, OpenFile
-from node.store.opening import RunningStore, StoppedStore
+from node.store import file_cache, opening
 from protocol.derived.file_layouts import UNIT_BYTES
 from protocol.errors import NotAStore
 
@@ -103,7 +101,7 @@ class _Objects:
         """Raises our error for one of the file system."""
         where = str(RemotePath(self.at.root, below))
         if isinstance(error, FileNotFoundError):
-            raise FileVanished(where, 0, "the object is gone", "load() again") from None
+            raise file_cache.FileVanished(where, 0, "the object is gone", "load() again") from None
         raise StoreUnreadable(f"{where}: {error}", _CREDENTIALS) from None
 
     def _path(self, below: str) -> str:
@@ -129,18 +127,18 @@ def _objects_of(at: StoreAt) -> _Objects:
     return _sources[key]
 
 
-def object_source(at: StoreAt) -> RangeSource:
+def object_source(at: StoreAt) -> remote_files.RangeSource:
     """Range reads in threads of the process."""
     objects = _objects_of(at)
 
-    def request(path: Path, position: int, count: int) -> Pending:
+    def request(path: Path, position: int, count: int) -> remote_files.Pending:
         below = cast(RemotePath, path).below
         return objects.threads.submit(objects.read, below, position, count).result
 
-    return RangeSource(at.access.window_bytes, at.access.in_flight, GAP_BYTES, request)
+    return remote_files.RangeSource(at.access.window_bytes, at.access.in_flight, GAP_BYTES, request)
 
 
-class _BlockFile(RemoteFile):
+class _BlockFile(remote_files.RemoteFile):
     """Small reads of it come from whole blocks, which are kept."""
 
     def read(self, position: int, count: int) -> bytes:
@@ -164,14 +162,14 @@ class _BlockFile(RemoteFile):
         return data
 
 
-class PlanningFiles(RemoteFiles):
+class PlanningFiles(remote_files.RemoteFiles):
     """For a driver that bisects in many files."""
 
-    def __init__(self, source: RangeSource) -> None:
+    def __init__(self, source: remote_files.RangeSource) -> None:
         super().__init__(source)
         self.blocks: OrderedDict[tuple[Path, int], bytes] = OrderedDict()
 
-    def _open(self, path: Path, size: int) -> OpenFile:
+    def _open(self, path: Path, size: int) -> file_cache.OpenFile:
         return _BlockFile(path, size, self)
 
 
@@ -189,13 +187,13 @@ def listed_root(at: StoreAt) -> Path:
     return remote_path(at.root, found)
 
 
-class ObjectStore(FolderStore):
+class ObjectStore(planned_store.FolderStore):
     """A StoppedStore over a listing that is made once: `refresh` sees nothing new."""
 
     def _find_root(self) -> Path:
         return listed_root(self.at)
 
-    def _open(self) -> StoppedStore | RunningStore:
+    def _open(self) -> opening.StoppedStore | opening.RunningStore:
         return self._open_resting(planning_files(self.at))
 
     def refresh(self) -> None:

@@ -27,10 +27,9 @@ from node.store.log.segments import list_folder
 from node.store.opening import RunningStore, StoppedStore
 from node.store.query.look_up import offset_by_time
 from node.store.queues import QueueReader, queue_folder
+from protocol import errors, ids
 from protocol.derived.file_layouts import UNIT_BYTES
 from protocol.derived.removed import Removed
-from protocol.errors import CorruptError
-from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR, INDEX_DIR
 
 OPEN_S_MAX = 10.0
@@ -65,7 +64,7 @@ def open_planned(at: StoreAt, options: SourceOptions) -> "PlannedStore":
     if at.way is Way.NODE:
         from keelog.pipeline.stores.node_store import NodeStore
 
-        return NodeStore(at, options.settings, options.selection.named_topics)
+        return NodeStore(at, options.selection.named_topics)
     if at.way is Way.OBJECTS:
         from keelog.pipeline.stores.object_store import ObjectStore
 
@@ -103,46 +102,32 @@ class PlannedStore(ABC):
     """
 
     at: StoreAt
-    settings: Settings
     _root: Path
-
-    @property
-    @abstractmethod
-    def epoch(self) -> int:
-        """Of the node that runs it, 0 at rest: when it moves, the log may have been cut before."""
-
-    @property
-    @abstractmethod
-    def log(self) -> LogReader:
-        """The log, with its bounds as of the last `refresh`: [`min_offset`, `end`)."""
-
-    @property
-    @abstractmethod
-    def removed(self) -> Removed:
-        """The messages of the log that are removed, as of the last `refresh`."""
+    # As of the last `refresh`:
+    epoch: int
+    """Of the node that runs it, 0 at rest: when it moves, the log may have been cut before."""
+    log: LogReader
+    """The log, with its bounds: [`min_offset`, `end`)."""
+    removed: Removed
+    """The messages of the log that are removed."""
+    all_followed: int
+    """The log offset below which the units of all queues are there. At rest that is the end of the
+    log: what files lack is derived."""
 
     @abstractmethod
     def refresh(self) -> None:
         """Takes in what has been written since. Idle it costs well below a millisecond."""
 
     @abstractmethod
-    def is_resuming(self, queue: Queue) -> bool:
+    def is_resuming(self, queue: ids.Queue) -> bool:
         """Whether the queue may show fewer units than it did."""
 
-    @property
-    @abstractmethod
-    def all_followed(self) -> int:
-        """The log offset below which the units of all queues are there, as of the last `refresh`.
-
-        At rest that is the end of the log: what files lack is derived.
-        """
-
-    def followed(self, queue: Queue) -> int:
+    def followed(self, queue: ids.Queue) -> int:
         """The same of one queue; where nobody knows it, of all."""
         return self.all_followed
 
     @abstractmethod
-    def queues(self) -> list[Queue]:
+    def queues(self) -> list[ids.Queue]:
         """Every queue that has a unit or a folder, sorted by topic and queue id."""
 
     def topics(self) -> list[str]:
@@ -206,11 +191,12 @@ class FolderStore(PlannedStore):
 
     def __init__(self, at: StoreAt, settings: Settings, fail_on_data_loss: bool = True) -> None:
         self.at = at
-        self.settings = settings
+        self._settings = settings
         self._fail_on_data_loss = fail_on_data_loss
         self._root = self._find_root()
         check_is_store(self._root)
         self._store = self._open()
+        self._note()
         self._looked_at = time.monotonic()
         self._unfit_since: float | None = None
 
@@ -224,7 +210,7 @@ class FolderStore(PlannedStore):
             raise DataLoss(missing, "failOnDataLoss=false to read what is left")
         if missing:
             log.warning("messages are lost: %s", missing)
-        return StoppedStore(self._root, self.settings, strict=not missing, files=files)
+        return StoppedStore(self._root, self._settings, strict=not missing, files=files)
 
     def _open(self) -> StoppedStore | RunningStore:
         owner = find_owner(self._root)
@@ -232,19 +218,14 @@ class FolderStore(PlannedStore):
             if owner is Owner.BROKER:
                 log.warning("a broker runs %s: rows end at what its files hold", self._root)
             return self._open_resting(OpenFiles(maps=False))
-        return open_running(self._root, self.settings, self.at.access.flushed_only)
+        return open_running(self._root, self._settings, self.at.access.flushed_only)
 
-    @property
-    def log(self) -> LogReader:
-        return self._store.log
-
-    @property
-    def removed(self) -> Removed:
-        return self._store.removed
-
-    @property
-    def epoch(self) -> int:
-        return self._store.epoch if isinstance(self._store, RunningStore) else 0
+    def _note(self) -> None:
+        store = self._store
+        self.log, self.removed = store.log, store.removed
+        self.epoch, self.all_followed = 0, store.log.end
+        if isinstance(store, RunningStore):
+            self.epoch, self.all_followed = store.epoch, store.followed
 
     def refresh(self) -> None:
         """Raises StoreDamaged when the files do not fit to what the node says for two seconds."""
@@ -261,26 +242,23 @@ class FolderStore(PlannedStore):
                 before.close()
         try:
             self._store.refresh()
-        except CorruptError:
+        except errors.CorruptError:
             self._unfit_since = self._unfit_since or now
             if now - self._unfit_since >= UNFIT_S_MAX:
                 raise
         else:
             self._unfit_since = None
+        finally:
+            self._note()
 
-    def is_resuming(self, queue: Queue) -> bool:
+    def is_resuming(self, queue: ids.Queue) -> bool:
         return isinstance(self._store, RunningStore) and self._store.is_resuming(queue)
 
-    @property
-    def all_followed(self) -> int:
-        store = self._store
-        return store.followed if isinstance(store, RunningStore) else store.log.end
-
-    def followed(self, queue: Queue) -> int:
+    def followed(self, queue: ids.Queue) -> int:
         store = self._store
         return store.visible_end(queue) if isinstance(store, RunningStore) else store.log.end
 
-    def queues(self) -> list[Queue]:
+    def queues(self) -> list[ids.Queue]:
         return self._store.queues()
 
     def queue(self, topic: str, queue_id: int) -> QueueReader | None:
@@ -345,7 +323,7 @@ def open_running(root: Path, settings: Settings, flushed_only: bool = False) -> 
         if shards and (lives or (is_late and find_owner(root) is Owner.SUPERVISOR)):
             try:
                 store = RunningStore(root, shards, settings, OpenFiles(maps=False), flushed_only)
-            except CorruptError:
+            except errors.CorruptError:
                 if is_late:
                     raise
             else:

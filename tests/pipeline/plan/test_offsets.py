@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from keelog.pipeline.bounds import QueueAt
 from keelog.pipeline.errors import BadCheckpoint
-from keelog.pipeline.stream.micro_batch import (
+from keelog.pipeline.micro_batch import (
     INITIAL_KEY,
     StreamPosition,
     TopicAt,

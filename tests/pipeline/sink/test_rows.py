@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from keelog.client.messages import ordered_queue
 from keelog.pipeline.errors import BadRow
-from keelog.pipeline.sink.rows import RESERVED, KeyMaker, RowEncoder
+from keelog.pipeline.sink import RESERVED, KeyMaker, RowEncoder
 from protocol.record.codec import Record, decode
 from protocol.record.encode import NewMessage, encode_message
 from protocol.record.patch import AppendRules, check_plain

@@ -13,9 +13,9 @@ from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructType
 
 from keelog.client.send.staging import StageClient, StageWriter
+from keelog.pipeline import sink
 from keelog.pipeline.errors import BadMode, BadOption, UnknownColumn, UnknownOption
-from keelog.pipeline.sink import writers
-from keelog.pipeline.sink.writers import KeelogStreamWriter, KeelogWriter, TaskCommit
+from keelog.pipeline.sink import KeelogStreamWriter, KeelogWriter, TaskCommit
 from keelog.pipeline.source import IndexSource, KeelogSource
 from node.store.staging_files import StagedBatch, journal_path, list_stages
 from protocol.errors import ClientClosed, MqError, NotConnected, RefusedError
@@ -357,7 +357,7 @@ def test_no_more_frames_are_under_way_than_the_window_has(
         most = max(most, len(self._under_way))
 
     monkeypatch.setattr(StageWriter, "put", watched)
-    monkeypatch.setattr(writers, "FRAME_BYTES", 1_000)
+    monkeypatch.setattr(sink, "FRAME_BYTES", 1_000)
     writer = engine.writer()
     writer.commit([engine.task(writer, 0, rows_of("a", 1)[0])])
     assert 1 < most <= 8

@@ -15,8 +15,8 @@ from pyarrow import fs
 
 from keelog.pipeline.jobs.export import export_here
 from keelog.pipeline.jobs.export_files import MANIFEST, file_name
+from keelog.pipeline.jobs.publication import ObjectFolder, read_rebuild
 from keelog.pipeline.jobs.rebuild import rebuild
-from keelog.pipeline.jobs.rebuild_folder import ObjectFolder, read_rebuild
 from keelog.pipeline.stores.access import place_of
 from protocol.errors import MqError
 from tests.pipeline.facts_as_rows import options_for, read_rows

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from keelog.pipeline.options import parse_options
-from keelog.pipeline.stream.query import KeelogStreamReader
+from keelog.pipeline.stream_query import KeelogStreamReader
 from tests.pipeline.facts_as_rows import plain_rows
 from tests.support.golden import Row
 

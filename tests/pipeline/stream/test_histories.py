@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keelog.pipeline.stream import query as module
+from keelog.pipeline import stream_query as module
 from protocol.record.encode import NewMessage
 from tests.pipeline.stream.stream_engine import Engine
 from tests.workers.living_log import LivingLog

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keelog.pipeline.bounds import QueueAt
-from keelog.pipeline.stream.micro_batch import (
+from keelog.pipeline.micro_batch import (
     TriggerLimits,
     end_by_bytes,
     end_by_rows,

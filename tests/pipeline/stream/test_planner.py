@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from keelog.pipeline import stream_query as module
+from keelog.pipeline.micro_batch import INITIAL_KEY
 from keelog.pipeline.options import parse_options
-from keelog.pipeline.stream import query as module
-from keelog.pipeline.stream.micro_batch import INITIAL_KEY
 from node.runtime.locks import StoreLock
 from node.runtime.state_page import RUNNING, STARTING
 from protocol.errors import MqError

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from keelog.pipeline.stream.micro_batch import lag
+from keelog.pipeline.micro_batch import lag
 from protocol.record.encode import NewMessage
 from tests.support.node import wait_until
 from tests.workers.living_log import LivingLog

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keelog.pipeline.bounds import Extent, QueueAt
-from keelog.pipeline.stream.micro_batch import (
+from keelog.pipeline.micro_batch import (
     StreamPosition,
     describe,
     plan_ranges,

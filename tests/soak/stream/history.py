@@ -20,7 +20,7 @@ import psutil
 
 from keelog.bench.node_process import ANY_DISK, START_S, Node, await_workers
 from keelog.client.client import connect
-from keelog.pipeline.stream.micro_batch import StreamPosition, parse_position
+from keelog.pipeline.micro_batch import StreamPosition, parse_position
 from node.runtime.settings import load_settings
 from protocol.errors import MqError
 from tests.soak.check import check_order, check_outcomes, read_image

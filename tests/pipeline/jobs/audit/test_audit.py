@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from keelog.pipeline.jobs import audit as module
+from keelog.pipeline.jobs import scan
 from keelog.pipeline.jobs.audit import SCHEMA, AuditResult, audit, write_report
 from keelog.pipeline.jobs.scan import ScanRange
 from keelog.pipeline.task_spec import LogAt
@@ -115,7 +115,7 @@ def test_a_forged_record_is_no_finding(tmp_path: Path, monkeypatch: pytest.Monke
             ScanRange(2, place + 100, log.end, False),
         ]
 
-    monkeypatch.setattr(module, "plan_ranges", cut)
+    monkeypatch.setattr(scan, "plan_ranges", cut)
     result = check_equal(tmp_path, SETTINGS, 0)
     assert (result.repaired, result.report.findings) == (True, [])
 

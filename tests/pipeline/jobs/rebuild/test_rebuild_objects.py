@@ -14,14 +14,13 @@ from pyarrow import fs
 
 from keelog.pipeline.errors import BadOption, JobFailed, StoreUnreadable
 from keelog.pipeline.jobs import scan
-from keelog.pipeline.jobs.rebuild import RebuildResult, rebuild
-from keelog.pipeline.jobs.rebuild_folder import (
-    Building,
+from keelog.pipeline.jobs.publication import (
     ObjectFolder,
     RebuildManifest,
     parse_manifest,
     read_rebuild,
 )
+from keelog.pipeline.jobs.rebuild import RebuildResult, held_folder, rebuild
 from keelog.pipeline.jobs.scan import ScanRange, plan_ranges
 from keelog.pipeline.stores import object_store
 from keelog.pipeline.stores.access import Access, place_of
@@ -202,7 +201,7 @@ def test_of_two_jobs_the_later_one_has_the_folder(address: Address, tmp_path: Pa
 def test_two_jobs_into_one_folder_do_not_meet(tmp_path: Path) -> None:
     store, out = tmp_path / "a", tmp_path / "out"
     grown(store)
-    with Building(store, out, [CONSUME_QUEUE_DIR]).held():
+    with held_folder(out):
         (tmp_path / "out.building" / "attempt").mkdir(parents=True)
         with pytest.raises(StoreLocked, match=f"another job writes to {out}"):
             run(store, out=out)
@@ -236,7 +235,7 @@ def test_a_lock_that_its_job_has_just_removed_is_taken_anew(
             path.unlink()
 
     monkeypatch.setattr("keelog.pipeline.jobs.publication.fcntl.flock", remove_once)
-    with Building(tmp_path / "a", tmp_path / "out", []).held():
+    with held_folder(tmp_path / "out"):
         assert len(calls) == 2
         assert path.exists()
     assert not path.exists()

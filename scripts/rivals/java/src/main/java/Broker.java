@@ -1,5 +1,6 @@
 import com.alibaba.fastjson2.JSONObject;
 
+import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
@@ -21,12 +22,19 @@ final class Broker {
     /** Between refused sends: asking more often would take the processor from the broker that starts. */
     private static final int RETRY_MS = 20;
 
-    final String nameServer;
+    private final String nameServer;
     private DefaultMQAdminExt admin;
     private final Map<Boolean, DefaultMQProducer> producers = new HashMap<>();
 
     Broker(String nameServer) {
         this.nameServer = nameServer;
+    }
+
+    /** A client that knows the name server; one of another instance has connections of its own. */
+    <T extends ClientConfig> T known(T client, String instance) {
+        client.setNamesrvAddr(nameServer);
+        client.setInstanceName(instance);
+        return client;
     }
 
     void makeTopic(JSONObject command) throws Exception {
@@ -75,9 +83,7 @@ final class Broker {
         boolean gathers = command.getBooleanValue("auto_batch");
         DefaultMQProducer known = producers.get(gathers);
         if (known == null) {
-            known = new DefaultMQProducer("load" + (gathers ? "-gathers" : ""));
-            known.setNamesrvAddr(nameServer);
-            known.setInstanceName("load" + gathers);
+            known = known(new DefaultMQProducer("load" + (gathers ? "-gathers" : "")), "load" + gathers);
             known.setSendMsgTimeout(SEND_TIMEOUT_MS);
             known.setAutoBatch(gathers);
             known.start();
@@ -109,9 +115,7 @@ final class Broker {
 
     private DefaultMQAdminExt admin() throws MQClientException {
         if (admin == null) {
-            admin = new DefaultMQAdminExt(SEND_TIMEOUT_MS);
-            admin.setNamesrvAddr(nameServer);
-            admin.setInstanceName("admin");
+            admin = known(new DefaultMQAdminExt(SEND_TIMEOUT_MS), "admin");
             admin.start();
         }
         return admin;

@@ -8,9 +8,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 import java.nio.ByteBuffer;
-import java.util.ArrayList;
 import java.util.HashMap;
-import java.util.List;
 import java.util.Map;
 import java.util.concurrent.locks.LockSupport;
 
@@ -50,9 +48,7 @@ final class EndToEnd {
         if (known != null) {
             return;
         }
-        consumer = new DefaultMQPushConsumer("follow-" + topic);
-        consumer.setNamesrvAddr(broker.nameServer);
-        consumer.setInstanceName("follow-" + topic);
+        consumer = broker.known(new DefaultMQPushConsumer("follow-" + topic), "follow-" + topic);
         consumer.subscribe(topic, "*");
         consumer.setPullBatchSize(32);
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
@@ -70,16 +66,7 @@ final class EndToEnd {
 
     void run(JSONObject answer) throws Exception {
         long began = System.nanoTime();
-        List<Thread> running = new ArrayList<>();
-        for (int i = 0; i < threads; i++) {
-            long first = began + i * gapNs / threads;
-            Thread thread = new Thread(() -> send(first), "rate-" + i);
-            thread.start();
-            running.add(thread);
-        }
-        for (Thread thread : running) {
-            thread.join();
-        }
+        Rival.parallel(threads, number -> send(began + number * gapNs / threads));
         long expected = perThread * threads;
         long limit = System.nanoTime() + STRAGGLERS_NS;
         while (arrivedSoFar() < expected && System.nanoTime() < limit) {

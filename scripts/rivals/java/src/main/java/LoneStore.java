@@ -25,21 +25,19 @@ final class LoneStore {
 
     private final InetSocketAddress host = new InetSocketAddress(InetAddress.getLoopbackAddress(), 10911);
 
-    /** Puts for some seconds, or until a number of messages is stored; then waits until all is dispatched. */
+    /** Puts for some seconds; then waits until all is dispatched. */
     void put(JSONObject command, JSONObject answer) throws Exception {
         DefaultMessageStore store = open(command.getString("root"));
-        long messages = command.getLongValue("messages", Long.MAX_VALUE);
         int batch = command.getIntValue("batch", 1);
-        boolean keyed = command.getBooleanValue("keyed");
         byte[] body = new byte[command.getIntValue("body", 128)];
         java.util.Arrays.fill(body, (byte) 'b');
         long stored = 0;
         long began = System.nanoTime();
         long endAt = began + command.getLongValue("seconds", 3600) * 1_000_000_000L;
-        while (stored < messages && System.nanoTime() < endAt) {
+        while (System.nanoTime() < endAt) {
             PutMessageResult result = batch == 1
-                ? store.putMessage(single(body, stored, keyed))
-                : store.putMessages(batch(body, stored, batch, keyed));
+                ? store.putMessage(single(body, stored))
+                : store.putMessages(batch(body, stored, batch));
             if (!result.isOk()) {
                 throw new IllegalStateException("put: " + result.getPutMessageStatus());
             }
@@ -59,12 +57,9 @@ final class LoneStore {
         if (!store.load()) {
             throw new IllegalStateException("load returned false");
         }
-        answer.put("loaded_s", (System.nanoTime() - began) / 1e9);
-        long behind = store.getMaxPhyOffset() - store.getMinPhyOffset();
         store.start();
         awaitDispatch(store);
         answer.put("seconds", (System.nanoTime() - began) / 1e9);
-        answer.put("log_bytes", behind);
         stop(store);
     }
 
@@ -118,7 +113,7 @@ final class LoneStore {
             && stack[1].getMethodName().equals("shutdown");
     }
 
-    private MessageExtBrokerInner single(byte[] body, long number, boolean keyed) {
+    private MessageExtBrokerInner single(byte[] body, long number) {
         MessageExtBrokerInner inner = new MessageExtBrokerInner();
         inner.setTopic("lone");
         inner.setQueueId((int) (number % QUEUES));
@@ -126,21 +121,15 @@ final class LoneStore {
         inner.setBornTimestamp(System.currentTimeMillis());
         inner.setBornHost(host);
         inner.setStoreHost(host);
-        if (keyed) {
-            inner.setKeys("key-" + number);
-        }
         MessageClientIDSetter.setUniqID(inner);
         inner.setPropertiesString(MessageDecoder.messageProperties2String(inner.getProperties()));
         return inner;
     }
 
-    private MessageExtBatch batch(byte[] body, long first, int count, boolean keyed) {
+    private MessageExtBatch batch(byte[] body, long first, int count) {
         List<Message> messages = new ArrayList<>(count);
         for (int i = 0; i < count; i++) {
             Message message = new Message("lone", body);
-            if (keyed) {
-                message.setKeys("key-" + (first + i));
-            }
             MessageClientIDSetter.setUniqID(message);
             messages.add(message);
         }

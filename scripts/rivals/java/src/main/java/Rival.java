@@ -5,6 +5,9 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.function.IntConsumer;
 
 /**
  * RocketMQ's side of scripts/rivals/compare_rocketmq.py: one process that stays warm and is told over its standard input what
@@ -45,14 +48,27 @@ public final class Rival {
             case "route" -> broker.awaitRoute(command.getString("topic"));
             case "behind" -> answer.put("bytes", broker.behindBytes(command));
             case "send" -> new Sending(broker.producer(command), command).run(answer);
-            case "drain" -> new Draining(broker, command).run(answer);
-            case "push" -> new Pushing(broker, command).run(answer);
+            case "drain" -> Reading.drain(broker, command, answer);
+            case "push" -> Reading.push(broker, command, answer);
             case "end_to_end" -> new EndToEnd(broker, command).run(answer);
-            case "find" -> new Finding(broker.producer(command), command).run(answer);
+            case "find" -> Reading.find(broker.producer(command), command, answer);
             case "first_send" -> broker.firstSend(command, answer);
             case "store_put" -> store.put(command, answer);
             case "store_dispatch" -> store.dispatch(command, answer);
             default -> throw new IllegalArgumentException("no such command: " + what);
+        }
+    }
+
+    /** Runs as many threads, each with its number, to their end. */
+    static void parallel(int count, IntConsumer work) throws InterruptedException {
+        List<Thread> running = new ArrayList<>();
+        for (int i = 0; i < count; i++) {
+            int number = i;
+            running.add(new Thread(() -> work.accept(number), "load-" + i));
+            running.get(i).start();
+        }
+        for (Thread thread : running) {
+            thread.join();
         }
     }
 

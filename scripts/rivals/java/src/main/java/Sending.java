@@ -56,16 +56,7 @@ final class Sending {
         Semaphore room = new Semaphore(Math.max(1, inFlight));
         long began = System.nanoTime();
         endAt = began + seconds * 1_000_000_000L;
-        List<Thread> running = new ArrayList<>();
-        for (int i = 0; i < threads; i++) {
-            int number = i;
-            Thread thread = new Thread(() -> loop(number, room), "send-" + i);
-            thread.start();
-            running.add(thread);
-        }
-        for (Thread thread : running) {
-            thread.join();
-        }
+        Rival.parallel(threads, number -> loop(number, room));
         if (inFlight > 0) {
             room.tryAcquire(inFlight, STRAGGLERS_MS, java.util.concurrent.TimeUnit.MILLISECONDS);
         }

@@ -16,37 +16,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming import datasource as streaming
 
-from keelog.pipeline.bounds import Extent, QueueAt
+from keelog.pipeline import micro_batch, resolve, task_spec
+from keelog.pipeline.bounds import Extent, QueueAt, bound_offsets
 from keelog.pipeline.errors import DataLoss, StoreUnreadable, TargetMoved, log, naming_conditions
+from keelog.pipeline.micro_batch import StreamPosition, parse_position
 from keelog.pipeline.options import SourceOptions
 from keelog.pipeline.read.parts import read_part
-from keelog.pipeline.resolve import QueueSpan, bound_offsets, check_topics, parts_of_rows
-from keelog.pipeline.stores.access import StoreAt, Way
-from keelog.pipeline.stores.planned_store import open_planned
-from keelog.pipeline.stream import micro_batch
-from keelog.pipeline.stream.micro_batch import (
-    Generations,
-    Loss,
-    StreamPosition,
-    TopicAt,
-    TriggerLimits,
-    parse_position,
-)
-from keelog.pipeline.task_spec import Part
+from keelog.pipeline.stores import access, planned_store
 from node.store.queues import QueueReader
+from protocol import errors, ids, names
 from protocol.derived.file_layouts import FILLER_SIZE
-from protocol.errors import OffsetOutOfRange
-from protocol.ids import Queue
-from protocol.names import COMMIT_LOG_DIR
 from protocol.record.columns import Ints
 
 GRACE_S = 2.0
@@ -73,14 +54,14 @@ class QueueSnapshot(NamedTuple):
     """The queues that are followed, as they were at one moment."""
 
     extents: Mapping[QueueAt, Extent]
-    generations: Generations
+    generations: micro_batch.Generations
 
     def highs(self) -> dict[QueueAt, int]:
         """Where each queue ends."""
         return {queue: extent.high for queue, extent in self.extents.items()}
 
 
-class KeelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class KeelogStreamReader(DataSourceStreamReader, streaming.SupportsTriggerAvailableNow):
     """One lives on the driver's machine while a query runs. Tasks have another, which only reads.
 
     Each method raises what opening and refreshing the stores raises, and says what else.
@@ -98,7 +79,6 @@ class KeelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._triggered_at: float | None = None
 
     def stop(self) -> None:
-        """Closes the stores."""
         self._followed.close()
         self._begin()
 
@@ -126,29 +106,31 @@ class KeelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with naming_conditions():
             self._target = self._followed.settled().highs()
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> streaming.ReadLimit:  # noqa: N802
         """The first of the options' limits. Spark knows no two at once: all are kept below."""
         limits = self._options.triggers
         if limits.rows_max is not None:
-            return ReadMaxRows(limits.rows_max)
+            return streaming.ReadMaxRows(limits.rows_max)
         if limits.bytes_max is not None:
-            return ReadMaxBytes(limits.bytes_max)
+            return streaming.ReadMaxBytes(limits.bytes_max)
         if limits.rows_min is not None:
-            return ReadMinRows(limits.rows_min)
-        return ReadMaxRows(ROWS_MAX)
+            return streaming.ReadMinRows(limits.rows_min)
+        return streaming.ReadMaxRows(ROWS_MAX)
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(self, start: dict[str, Any], limit: streaming.ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Where the batch from `start` ends. Raises DataLoss, TargetMoved, BadCheckpoint."""
-        limits: TriggerLimits | None = self._options.triggers
-        if isinstance(limit, ReadAllAvailable):
+        limits: micro_batch.TriggerLimits | None = self._options.triggers
+        if isinstance(limit, streaming.ReadAllAvailable):
             limits = None
-        elif isinstance(limit, ReadMaxRows):
+        elif isinstance(limit, streaming.ReadMaxRows):
             limits = replace(self._options.triggers, rows_max=limit.max_rows)
-        elif isinstance(limit, ReadMaxBytes):
+        elif isinstance(limit, streaming.ReadMaxBytes):
             limits = replace(self._options.triggers, bytes_max=limit.max_bytes)
         return self._latest(parse_position(start), limits).to_json()
 
-    def _latest(self, start: StreamPosition, limits: TriggerLimits | None) -> StreamPosition:
+    def _latest(
+        self, start: StreamPosition, limits: micro_batch.TriggerLimits | None
+    ) -> StreamPosition:
         """`start` itself when there is nothing to read.
 
         The first batch of a query is empty unless `limits` is None: so its beginning is in the
@@ -200,7 +182,7 @@ class KeelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 ends[queue] = max(ends.get(queue, offset), offset)
         return ends
 
-    def _is_to_wait(self, limits: TriggerLimits, rows: int) -> bool:
+    def _is_to_wait(self, limits: micro_batch.TriggerLimits, rows: int) -> bool:
         """Notes when a batch with rows was made. A query that reads up to a target never waits."""
         now = time.monotonic()
         since = None if self._triggered_at is None else (now - self._triggered_at) * 1000
@@ -211,7 +193,10 @@ class KeelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     def _limited(
-        self, limits: TriggerLimits, begins: dict[QueueAt, int], ends: dict[QueueAt, int]
+        self,
+        limits: micro_batch.TriggerLimits,
+        begins: dict[QueueAt, int],
+        ends: dict[QueueAt, int],
     ) -> dict[QueueAt, int]:
         by_rows = ends
         if limits.rows_max is not None:
@@ -236,7 +221,7 @@ class KeelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         parts = self._parts(parse_position(start), parse_position(end))
         return [InputPartition(part) for part in parts]
 
-    def _parts(self, start: StreamPosition, end: StreamPosition) -> list[Part]:
+    def _parts(self, start: StreamPosition, end: StreamPosition) -> list[task_spec.Part]:
         if start.begun() == end.begun():
             return []
         with naming_conditions():
@@ -278,7 +263,7 @@ class KeelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if fault:
             log.warning("what availableNow set out to read has moved: %s", fault)
 
-    def _raise_or_warn(self, lost: list[Loss]) -> None:
+    def _raise_or_warn(self, lost: list[micro_batch.Loss]) -> None:
         if lost and self._options.fail_on_data_loss:
             raise DataLoss(micro_batch.describe(lost), _LOSS_HINT)
         if lost:
@@ -288,17 +273,17 @@ class KeelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class FollowedStore:
     """One of them. A store at rest that has changed is opened again, which finds its ends."""
 
-    def __init__(self, at: StoreAt, options: SourceOptions) -> None:
+    def __init__(self, at: access.StoreAt, options: SourceOptions) -> None:
         self._at = at
         self._options = options
         self._print = _fingerprint(at)
-        self.store = open_planned(at, options)
+        self.store = planned_store.open_planned(at, options)
         self.extents: dict[QueueAt, Extent] = {}
-        self.generations: dict[TopicAt, int] = {}
-        self._queues: list[Queue] = []
+        self.generations: dict[micro_batch.TopicAt, int] = {}
+        self._queues: list[ids.Queue] = []
         self._mark: tuple[int, ...] = ()
         self._moved_at = self._listed_at = float("-inf")
-        self._short: dict[Queue, tuple[int, float]] = {}
+        self._short: dict[ids.Queue, tuple[int, float]] = {}
         """Queues shorter than they were: where the log ended when it was noticed, and when."""
 
     def look(self, now: float, thorough: bool = False) -> bool:
@@ -308,7 +293,7 @@ class FollowedStore:
             # One that no node runs is copied to, or written by a broker.
             found = _fingerprint(self._at)
             if found != self._print:
-                before, self.store = self.store, open_planned(self._at, self._options)
+                before, self.store = self.store, planned_store.open_planned(self._at, self._options)
                 before.close()
                 self._print = found
         self.store.refresh()
@@ -335,7 +320,7 @@ class FollowedStore:
         self.extents, self.generations = (
             extents,
             {
-                TopicAt(topic, node): one.horizon
+                micro_batch.TopicAt(topic, node): one.horizon
                 for topic, one in self.store.removed.topics.items()
                 if one.horizon
             },
@@ -360,7 +345,7 @@ class FollowedStore:
         or has not reached what the log had when that was noticed, or it was noticed just now."""
         if not self.store.epoch:
             return False
-        queue = Queue(at.topic, at.queue_id)
+        queue = ids.Queue(at.topic, at.queue_id)
         if self.store.is_resuming(queue):
             self._short.pop(queue, None)
             return True
@@ -371,7 +356,7 @@ class FollowedStore:
     def is_back(self, at: QueueAt) -> None:
         """A queue is as long as it was: the next time that it is short is another one."""
         if self._short:
-            self._short.pop(Queue(at.topic, at.queue_id), None)
+            self._short.pop(ids.Queue(at.topic, at.queue_id), None)
 
 
 class Followed:
@@ -444,17 +429,18 @@ class Followed:
         """
         look = self.settled()
         stores = [one.store for one in self._opened()]
-        check_topics(stores, self._options)
+        resolve.check_topics(stores, self._options)
         extents = [look.extents[queue] for queue in sorted(look.extents)]
         found = {
             queue: (self._stores[queue.node].store, self._stores[queue.node].reader(queue))
             for queue in look.extents
         }
         bound = self._options.selection.start
-        answer = bound_offsets(bound, "startingOffsets", extents, found, len(stores))
+        find = resolve.offset_finder(found)
+        answer = bound_offsets(bound, "startingOffsets", extents, len(stores), find)
         for queue, low, high in extents:
             if answer[queue] > high:
-                raise OffsetOutOfRange(
+                raise errors.OffsetOutOfRange(
                     f"the starting offset {answer[queue]} of {queue} is beyond its end, {high}",
                     f"an offset from {low} to {high}, or -1 for the latest",
                 )
@@ -465,33 +451,31 @@ class Followed:
         size = self._stores[queue.node].reader(queue).units(start, end - start)["size"]
         return np.where(size == FILLER_SIZE, 0, size).astype(np.int64)
 
-    def parts(self, ranges: Iterable[Extent]) -> list[Part]:
-        """The parts of a batch."""
+    def parts(self, ranges: Iterable[Extent]) -> list[task_spec.Part]:
         rows = []
         for queue, start, end in ranges:
             of = self._stores[queue.node]
-            rows.append(QueueSpan(of.store, of.reader(queue), start, end))
+            rows.append(resolve.QueueSpan(of.store, of.reader(queue), start, end))
         stores = [one.store for one in self._opened()]
-        return list(parts_of_rows(rows, stores, self._options))
+        return list(resolve.parts_of_rows(rows, stores, self._options))
 
     def close(self) -> None:
-        """Closes all stores."""
         for one in self._stores.values():
             one.store.close()
         self._stores.clear()
 
 
-def _fingerprint(at: StoreAt) -> Fingerprint:
+def _fingerprint(at: access.StoreAt) -> Fingerprint:
     """Changes when the log of a store at rest may have changed; empty for a node's.
 
     It is taken before the store is opened: what is written meanwhile is seen the next time.
     """
-    if at.way is Way.NODE:
+    if at.way is access.Way.NODE:
         return ()
-    if at.way is Way.OBJECTS:
+    if at.way is access.Way.OBJECTS:
         return (("", 0, int(time.monotonic() / OBJECTS_S)),)
     try:
-        with os.scandir(Path(at.root) / COMMIT_LOG_DIR) as entries:
+        with os.scandir(Path(at.root) / names.COMMIT_LOG_DIR) as entries:
             stats = [(entry.name, entry.stat()) for entry in entries]
     except FileNotFoundError:
         # A segment was removed just now, or all of the store: opening it finds out.

@@ -41,7 +41,6 @@ class TopicAt(NamedTuple):
 
     @classmethod
     def of(cls, queue: QueueAt) -> "TopicAt":
-        """That of a queue."""
         return cls(queue.topic, queue.node)
 
 

@@ -1,41 +1,56 @@
-"""From Arrow columns to encoded records: a batch of rows becomes the bytes of an `append`.
+"""A write to a running node: tasks encode rows and stage them, and the commit publishes them once.
 
-All of it is columns: pyarrow joins the pieces of each record, numpy fills in the heads. Properties
-become what is stored: name 0x01 value 0x02, each. The oracle in the tests is
+From Arrow columns to records: a batch of rows becomes the bytes of an `append`. All of it is
+columns: pyarrow joins the pieces of each record, numpy fills in the heads. Properties become what
+is stored: name 0x01 value 0x02, each. The oracle in the tests is
 `protocol.record.encode.encode_message`, row by row.
+
+A task stages its rows under an id of its own, and the commit publishes the stages of the tasks that
+succeeded: once for each query and batch. `DataFrameWriter` and `DataStreamWriter` differ in who
+numbers the batches. A batch write is batch 0 of a query of its own, whose id the writer makes once:
+it goes to tasks and commit with it.
 """
 
+import logging
+import os
 import secrets
 import time
+import uuid
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql import datasource
 
-from keelog.pipeline.errors import BadRow
+from keelog.client.send.staging import StageClient, StagedPart, StageWriter
+from keelog.pipeline.errors import BadMode, BadRow, naming_node
+from keelog.pipeline.options import SinkOptions
 from keelog.pipeline.read.arrays import flat_and_bounds, offsets_of
-from protocol.errors import MqError
-from protocol.ids import unique_key
+from protocol import errors, ids
 from protocol.names import SHORT_TOPIC_CHARS_MAX, check_topic_for_send
-from protocol.record.codec import CRC_MASK, MAGIC_V1, MAGIC_V2, SHORT_HEAD
+from protocol.record import codec, encode, java_hash
+from protocol.record import properties as stored
 from protocol.record.columns import Bools, Ints
-from protocol.record.encode import NOT_OFFERED
-from protocol.record.java_hash import hash_pieces
-from protocol.record.properties import (
-    CRC32,
-    EMPTY_CRC_PROPERTY,
-    KEYS,
-    PROPERTIES_BYTES_MAX,
-    TAGS,
-    UNIQUE_KEY,
-    WAIT,
-)
 
-RESERVED = frozenset({TAGS, KEYS, UNIQUE_KEY, WAIT, CRC32, *NOT_OFFERED})
+log = logging.getLogger("keelog.spark")
+
+FRAME_BYTES = 512 * 1024
+"""A frame is that large, or one record: the node checks one at a time, between other requests."""
+DROP_STAGE_S_MAX = 5.0
+"""So long a task that was refused tries to drop what it has staged."""
+NEW_TOPIC_QUEUES = 8
+"""What a node gives a topic that a message makes."""
+RESERVED = frozenset(
+    {stored.TAGS, stored.KEYS, stored.UNIQUE_KEY, stored.WAIT, stored.CRC32, *encode.NOT_OFFERED}
+)
 """Properties that have a column of their own, or by which a broker would do more than store."""
 _SEPARATORS = "[\x01\x02]"
 Refuse = Callable[[Bools, str], None]
@@ -94,12 +109,12 @@ class RowEncoder:
         delays = self._integers(batch, "delayLevel", -_INT32_MAX - 1)
         self._refuse(delays != 0, _NO_DELAY, batch)
         names, topic_of = self._topics(batch)
-        head = np.zeros(rows, SHORT_HEAD.dtype)
+        head = np.zeros(rows, codec.SHORT_HEAD.dtype)
         head["queue_id"] = self._queue_ids(batch, names, topic_of)
         head["flag"] = self._integers(batch, "flag", -_INT32_MAX - 1)
         head["born_timestamp"] = self._born(batch)
         widths = [1 if len(name) <= SHORT_TOPIC_CHARS_MAX else 2 for name in names]
-        magic = [MAGIC_V1 if width == 1 else MAGIC_V2 for width in widths]
+        magic = [codec.MAGIC_V1 if width == 1 else codec.MAGIC_V2 for width in widths]
         head["magic"] = np.array(magic, np.uint32)[topic_of]
         head["body_crc"] = _crcs(body)
         head["body_length"] = body_bytes
@@ -110,15 +125,15 @@ class RowEncoder:
             lambda bad, why: self._refuse(bad, why, batch),
         )
         lengths = _lengths(properties)
-        over = lengths > PROPERTIES_BYTES_MAX
-        allowed = f"{PROPERTIES_BYTES_MAX} bytes are allowed"
+        over = lengths > stored.PROPERTIES_BYTES_MAX
+        allowed = f"{stored.PROPERTIES_BYTES_MAX} bytes are allowed"
         self._refuse(over, f"the properties are too large: {allowed}", batch)
         topics = [
             len(name).to_bytes(width, "big") + name.encode()
             for name, width in zip(names, widths, strict=True)
         ]
         topics = pa.array(topics, pa.binary()).take(pa.array(topic_of))
-        head["total_size"] = SHORT_HEAD.size + body_bytes + _lengths(topics) + 2 + lengths
+        head["total_size"] = codec.SHORT_HEAD.size + body_bytes + _lengths(topics) + 2 + lengths
         size = fixed_width(lengths.astype(">i2"))
         joined = pc.binary_join_element_wise(fixed_width(head), body, topics, size, properties, b"")
         self.rows += rows
@@ -172,7 +187,7 @@ class RowEncoder:
         for number, name in enumerate(names):
             try:
                 check_topic_for_send(name)
-            except MqError as error:
+            except errors.MqError as error:
                 self._refuse(topic_of == number, f"{error.reason}; {error.hint}", batch)
         return names, topic_of
 
@@ -192,7 +207,7 @@ class RowEncoder:
         sharded = np.zeros(batch.num_rows, np.bool_) if keys is None else _valid(keys) & ~named
         if sharded.any():
             flat, bounds = flat_and_bounds(pc.fill_null(keys, "").cast(pa.binary()))
-            hashes = hash_pieces(flat, bounds[:-1], np.diff(bounds)).astype(np.int64)
+            hashes = java_hash.hash_pieces(flat, bounds[:-1], np.diff(bounds)).astype(np.int64)
             found = np.where(sharded, np.abs(hashes) % queues, found)
         left = ~named & ~sharded
         for number, name in enumerate(names):
@@ -229,7 +244,7 @@ class KeyMaker:
     """UNIQ_KEYs as RocketMQ's clients make them, many at once; no two of one maker are equal."""
 
     def __init__(self) -> None:
-        self._start = unique_key(secrets.token_bytes(4), secrets.randbits(16),
+        self._start = ids.unique_key(secrets.token_bytes(4), secrets.randbits(16),
                                  secrets.randbits(32), 0, 0)[:-12]  # fmt: skip
         self._last_ms = 0
 
@@ -257,15 +272,15 @@ def encoded_properties(
     if "tags" in columns:
         tags = columns["tags"]
         refuse(_has(tags), "tags hold 0x01 or 0x02, which separate properties")
-        pieces.append(_pair(TAGS, tags.cast(pa.binary())))
+        pieces.append(_pair(stored.TAGS, tags.cast(pa.binary())))
     if "keys" in columns:
         keys = _joined_keys(columns["keys"], refuse)
         refuse(_has(keys), "keys hold 0x01 or 0x02, which separate properties")
-        pieces.append(_pair(KEYS, keys.cast(pa.binary())))
-    pieces.append(_pair(UNIQUE_KEY, unique_keys))
+        pieces.append(_pair(stored.KEYS, keys.cast(pa.binary())))
+    pieces.append(_pair(stored.UNIQUE_KEY, unique_keys))
     if "properties" in columns:
         pieces.append(_own(columns["properties"], refuse))
-    tail = EMPTY_CRC_PROPERTY if crc else b""
+    tail = stored.EMPTY_CRC_PROPERTY if crc else b""
     return pc.binary_join_element_wise(*pieces, pa.scalar(tail, pa.binary()), b"")
 
 
@@ -359,4 +374,159 @@ def _crcs(body: Any) -> Ints:
     flat, bounds = flat_and_bounds(body)
     view, crc32 = flat.data, zlib.crc32
     found = [crc32(view[a:b]) for a, b in pairwise(bounds.tolist())]
-    return np.array(found, np.int64) & CRC_MASK
+    return np.array(found, np.int64) & codec.CRC_MASK
+
+
+@dataclass
+class TaskCommit(datasource.WriterCommitMessage):
+    """What a task reports to the commit; no part: nothing was to be staged."""
+
+    query: str
+    batch: int
+    part: StagedPart | None
+
+
+@cache
+def _client(_pid: int, node: str, timeout_s: float) -> StageClient:
+    """By process: Python workers of Spark are used again, and some are forks of others."""
+    with naming_node(node):
+        return StageClient(node, timeout_s)
+
+
+def _client_of(options: SinkOptions) -> StageClient:
+    """This process's connection to the node. Raises NotConnected."""
+    return _client(os.getpid(), options.node, options.timeout_s)
+
+
+def stage_rows(
+    options: SinkOptions,
+    query: str,
+    batch: int,
+    partition: int,
+    attempt: int,
+    batches: Iterable[pa.RecordBatch],
+) -> TaskCommit:
+    """Stages all rows of a task. Raises BadRow, NotConnected, BusyError, RefusedError."""
+    client = _client_of(options)
+    stage = f"{partition}-{attempt}-{secrets.token_hex(8)}"
+
+    def queues(topic: str) -> int:
+        try:
+            return client.write_queues(topic)
+        except errors.UnknownTopic:
+            return NEW_TOPIC_QUEUES
+
+    with naming_node(options.node):
+        writer, routes = client.stage(query, batch, stage), client.routes
+        encoder = RowEncoder(
+            options.places, options.topic, partition, routes.crc, routes.max_message_bytes, queues
+        )
+        try:
+            for rows in batches:
+                for start in range(0, rows.num_rows, ROWS_MAX):
+                    if not writer.published:
+                        _put(writer, *encoder.encode(rows.slice(start, ROWS_MAX)))
+            return TaskCommit(query, batch, writer.finish())
+        except (errors.ServiceNotAvailable, errors.RequestTimeout):
+            # Spark repeats the task under another stage, which needs the room of this one.
+            with suppress(errors.MqError):
+                client.unstage(query, batch, stage, DROP_STAGE_S_MAX)
+            raise
+
+
+def _put(writer: StageWriter, data: memoryview, ends: Ints) -> None:
+    """Frames of whole records; `ends` is where each ends."""
+    first = start = 0
+    while first < len(ends):
+        last = max(int(ends.searchsorted(start + FRAME_BYTES, "right")), first + 1)
+        end = int(ends[last - 1])
+        writer.put(data[start:end], last - first)
+        first, start = last, end
+
+
+def _publish(
+    options: SinkOptions, query: str, batch: int, staged: Sequence[TaskCommit], final: bool
+) -> None:
+    """Publishes what the tasks staged, in the order of the partitions.
+
+    Raises NotConnected, BusyError, RefusedError: it may be done again.
+    """
+    parts = [one.part for one in staged if one.part is not None]
+    with naming_node(options.node):
+        outcome = _client_of(options).publish(
+            query, batch, parts, final=final, timeout=options.publish_timeout_s
+        )
+    if outcome.already:
+        log.warning("batch %d of query %s was published before: nothing was done", batch, query)
+
+
+def _drop(options: SinkOptions, query: str, batch: int) -> None:
+    """Drops what was staged and is not published.
+
+    Never raises: an error here would take the place of the one that ended the batch, and the node
+    drops what nobody publishes by itself.
+    """
+    try:
+        _client_of(options).unstage(query, batch)
+    except errors.MqError as error:
+        log.warning("batch %d of query %s stays staged for a while: %s", batch, query, error)
+
+
+class KeelogWriter(datasource.DataSourceArrowWriter):
+    """`df.write.format("keelog")`: all rows, or none, whatever is retried."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._query = f"batch-{uuid.uuid4().hex}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
+        """In a task. Raises BadRow, NotConnected, BusyError, RefusedError."""
+        return stage_rows(self._options, self._query, 0, *_task(), iterator)
+
+    def commit(self, messages: list[datasource.WriterCommitMessage | None]) -> None:
+        """On the driver, when all tasks have succeeded."""
+        _publish(self._options, self._query, 0, _commits(messages), final=True)
+
+    def abort(self, messages: list[datasource.WriterCommitMessage | None]) -> None:
+        """On the driver; called after a failed commit too, and then changes nothing published."""
+        _drop(self._options, self._query, 0)
+
+
+class KeelogStreamWriter(datasource.DataSourceStreamArrowWriter):
+    """`df.writeStream.format("keelog")`: each micro-batch once."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
+        """In a task, as KeelogWriter's."""
+        context = TaskContext.get()
+        query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
+        batch = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
+        if query is None or batch is None:
+            raise BadMode(
+                "a stream was written without Spark's ids of query and batch", "Spark 4.2"
+            )
+        return stage_rows(self._options, query, int(batch), *_task(), iterator)
+
+    def commit(self, messages: list[datasource.WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """On the driver. A batch that was published before a crash is not published again."""
+        commits = _commits(messages)
+        for one in commits[:1]:
+            _publish(self._options, one.query, batchId, commits, final=False)
+
+    def abort(self, messages: list[datasource.WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """On the driver, as KeelogWriter's."""
+        for one in _commits(messages)[:1]:
+            _drop(self._options, one.query, batchId)
+
+
+def _task() -> tuple[int, int]:
+    """Partition and attempt of the task that runs here."""
+    context = TaskContext.get()
+    return (0, 0) if context is None else (context.partitionId(), context.taskAttemptId())
+
+
+def _commits(messages: list[datasource.WriterCommitMessage | None]) -> list[TaskCommit]:
+    """A task that was lost reports nothing."""
+    return [message for message in messages if isinstance(message, TaskCommit)]

@@ -1,1 +1,0 @@
-"""Writes to a running node: rows are staged by tasks and published once by the commit."""
