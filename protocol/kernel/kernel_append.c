@@ -16,20 +16,6 @@
 #include <emmintrin.h>
 #endif
 
-static inline void put32(uint8_t *at, uint32_t value) {
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-    value = __builtin_bswap32(value);
-#endif
-    memcpy(at, &value, 4);
-}
-
-static inline void put64(uint8_t *at, uint64_t value) {
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-    value = __builtin_bswap64(value);
-#endif
-    memcpy(at, &value, 8);
-}
-
 /* -- checking ----------------------------------------------------------------------------------- */
 
 /* Where one is in `name 0x01 value 0x02`, repeated. */
@@ -110,11 +96,17 @@ typedef struct {
 
 #define AT(kind, address) ((kind *)(uintptr_t)(address))
 
-static inline uint32_t hash_of(const uint8_t *topic, int64_t size, int64_t queue_id) {
-    uint32_t hash = 2166136261u ^ (uint32_t)queue_id * 0x9E3779B1u;
+/* FNV-1a of a text, and where a row of this text and queue is looked for first in a table. */
+static inline uint32_t hash_of(const uint8_t *text, int64_t size) {
+    uint32_t hash = 2166136261u;
     for (int64_t i = 0; i < size; i++)
-        hash = (hash ^ topic[i]) * 16777619u;
-    return hash ^ hash >> 15;
+        hash = (hash ^ text[i]) * 16777619u;
+    return hash;
+}
+
+static inline int64_t slot_of(uint32_t of_text, int64_t queue_id, int64_t slots) {
+    uint32_t hash = (of_text ^ (uint32_t)queue_id * 0x9E3779B1u) * 0x85EBCA77u;
+    return (hash ^ hash >> 15) & (slots - 1);
 }
 
 static inline int is_part(const uint8_t *data, const append_part *part, const uint8_t *topic,
@@ -129,7 +121,7 @@ static int64_t part_for(const append_request *request, const uint8_t *data, int6
                         int64_t topic_at, int64_t size, int64_t queue_id) {
     append_part *all = AT(append_part, request->parts);
     int32_t *table = AT(int32_t, request->table);
-    int64_t slot = hash_of(data + topic_at, size, queue_id) & (slots - 1);
+    int64_t slot = slot_of(hash_of(data + topic_at, size), queue_id, slots);
     for (; table[slot] >= 0; slot = (slot + 1) & (slots - 1))
         if (is_part(data, all + table[slot], data + topic_at, size, queue_id))
             return table[slot];
@@ -308,6 +300,22 @@ static inline uint8_t *put_bytes(uint8_t *at, const void *from, int64_t size) {
     return at + size;
 }
 
+/* A record up to its properties of `own` bytes: its head is `head` but for lengths and checksum, and
+ * `topic` is the topic behind its length. */
+static inline uint8_t *put_record(uint8_t *start, int64_t total, const uint8_t *head, int64_t head_bytes,
+                                  const uint8_t *body, int64_t body_bytes, const uint8_t *topic,
+                                  int64_t topic_bytes, int64_t own) {
+    uint8_t *at = put_bytes(start, head, head_bytes);
+    put32(start, (uint32_t)total);
+    put32(start + 8, crc32_of(body, (size_t)body_bytes) & CRC_MASK);
+    put32(at - 4, (uint32_t)body_bytes);
+    at = put_bytes(at, body, body_bytes);
+    at = put_bytes(at, topic, topic_bytes);
+    *at++ = (uint8_t)(own >> 8);
+    *at++ = (uint8_t)own;
+    return at;
+}
+
 /* The length of the next text in *at, which ends before `end` in 0x02 and holds no other
  * separator, -1 where there is none. */
 static inline int64_t next_keys(const uint8_t *at, const uint8_t *end) {
@@ -354,15 +362,8 @@ EXPORT int64_t keelog_encode_batch(const batch_draft *draft, const uint8_t *shar
         if (total > INT32_MAX || total > end - at)
             return -1;
         uint8_t *start = at;
-        at = put_bytes(at, shared, HEAD_BYTES);
-        put32(start, (uint32_t)total);
-        put32(start + 8, crc32_of(body, (size_t)size) & CRC_MASK);
+        at = put_record(at, total, shared, HEAD_BYTES, body, size, topic, draft->topic_bytes, own);
         put64(start + 40, (uint64_t)draft->born_timestamp);
-        put32(start + 84, (uint32_t)size);
-        at = put_bytes(at, body, size);
-        at = put_bytes(at, topic, draft->topic_bytes);
-        *at++ = (uint8_t)(own >> 8);
-        *at++ = (uint8_t)own;
         at = put_properties(at, draft, tags, (uint64_t)draft->counter + (uint64_t)row, keys, keys_bytes);
         body += size;
         keys += draft->keys_bytes ? keys_bytes + 1 : 0;

@@ -99,15 +99,9 @@ EXPORT int64_t keelog_encode_items(const items_draft *draft, const uint8_t *shar
         if (own > PROPERTIES_BYTES_MAX || total > end - at)
             return -1;
         uint8_t *start = at;
-        at = put_bytes(at, shared, draft->head_bytes);
-        put32(start, (uint32_t)total);
-        put32(start + 8, crc32_of(found.body, (size_t)found.body_bytes) & CRC_MASK);
+        at = put_record(at, total, shared, draft->head_bytes, found.body, found.body_bytes, topic,
+                        draft->topic_bytes, own);
         put32(start + 16, found.flag);
-        put32(at - 4, (uint32_t)found.body_bytes);
-        at = put_bytes(at, found.body, found.body_bytes);
-        at = put_bytes(at, topic, draft->topic_bytes);
-        *at++ = (uint8_t)(own >> 8);
-        *at++ = (uint8_t)own;
         uint32_t of_row[3] = {(uint32_t)total, (uint32_t)(at - first + key.middle + 1),
                               (uint32_t)(key.end - key.middle - 1)};
         uint8_t *properties = at;

@@ -26,7 +26,7 @@ from protocol.ids import IPV4_BYTES, IPV6_BYTES, PORT_BYTES, Host, offset_messag
 from protocol.kernel import loader
 from protocol.record.bodies import COMPRESSED
 from protocol.record.codec import BORN_HOST_V6, SHORT_HEAD, STORE_HOST_V6
-from protocol.record.columns import Gather, Ints, RecordColumns
+from protocol.record.columns import Ints, RecordColumns, numbers_at
 from protocol.record.java_hash import java_text
 from protocol.record.properties import KEY_SEPARATOR, decode_properties
 
@@ -157,7 +157,7 @@ class MessageRows:
         """Addresses as text; `flag` is the bit of SYSFLAG that makes them IPv6."""
         columns = self.columns
         is_v6 = columns.sys_flag & flag != 0
-        v4 = Gather(columns.data)(position[~is_v6], ">i8")
+        v4 = numbers_at(columns.data, position[~is_v6], ">i8")
         different, which = np.unique(v4, return_inverse=True)
         names = [_host(int(value).to_bytes(_V4_BYTES, "big", signed=True)) for value in different]
         index = np.zeros(len(self), np.int64)

@@ -17,9 +17,9 @@ from node.store.query.filters import SqlFilter, TagFilter
 from node.store.query.verified_read import Payload, damaged_message, verified_bytes
 from node.store.queues import NO_UNITS, QueueReader, Units
 from protocol.derived.file_layouts import UNIT_BYTES, QueueUnit
-from protocol.derived.kernel_calls import FitLimits, MessageUnits, PullBound, fitting_units
 from protocol.errors import StoreDamaged
 from protocol.kernel import loader
+from protocol.record.check import FitLimits, MessageUnits, PullBound, fitting_units
 
 TOTAL_BYTES_MAX = 128 << 20
 FILTERED_BYTES_MAX = 4 << 20

@@ -11,11 +11,16 @@ from node.store.file_cache import FileVanished, see_all_damage
 from node.store.log.reader import LogReader
 from node.store.queues import QueueReader
 from protocol.derived.file_layouts import QueueUnit
-from protocol.derived.kernel_calls import MessageUnits, copy_messages, unit_bytes
 from protocol.errors import MessageDamaged, NotFound, StoreDamaged
 from protocol.kernel import loader
 from protocol.kernel.loader import Kernel
-from protocol.record.check import SealedRecord, first_unfit
+from protocol.record.check import (
+    MessageUnits,
+    SealedRecord,
+    copy_messages,
+    first_unfit,
+    unit_bytes,
+)
 from protocol.record.codec import Filler, Record, Torn
 
 Payload = bytes | memoryview

@@ -10,11 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.derived.file_layouts import QUEUE_UNIT
-from protocol.derived.kernel_calls import MessageUnits, copy_messages, unit_bytes
 from protocol.ids import Queue
 from protocol.kernel import loader
 from protocol.kernel.loader import Kernel
-from protocol.record.check import SealedRecord, at_a_glance, first_unfit
+from protocol.record.check import (
+    MessageUnits,
+    SealedRecord,
+    at_a_glance,
+    copy_messages,
+    first_unfit,
+    unit_bytes,
+)
 from protocol.record.codec import Record, decode
 from tests.protocol.records import Draft, drafts, pack_draft
 
