@@ -23,7 +23,7 @@ from node.runtime.event_log import FORMAT_VARIABLE
 from node.supervisor.bind import free_ports
 from node.supervisor.child_process import command, environment
 from protocol.errors import RequestTimeout, ServiceNotAvailable
-from protocol.modules import module_name
+from protocol.names import module_name
 from protocol.status import ProcessStatus
 
 ANY_DISK = ("disk_space_warning_level_ratio=100", "clean_file_forcibly_enable=false")

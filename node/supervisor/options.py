@@ -21,8 +21,7 @@ from node.supervisor.bind import (
 from node.supervisor.plan import ChildRole, RestartLimits
 from protocol.addresses import DEFAULT_NODE
 from protocol.errors import BadRequest, IllegalMessage
-from protocol.modules import module_name
-from protocol.names import check_topic
+from protocol.names import check_topic, module_name
 
 SERVE = "serve"
 """The table of a settings file, and the word before a name: `-X serve.readers=2`."""

@@ -17,22 +17,14 @@ from numpy.typing import NDArray
 from protocol.ids import Queue, queue_of
 from protocol.kernel.loader import Bytes, Ints, Kernel, address, int_column
 from protocol.names import SHORT_TOPIC_CHARS_MAX, UNIT_BYTES
-from protocol.record.codec import (
-    BORN_HOST_V6,
-    MAGIC_V1,
-    RECORD_BYTES_MIN,
-    SHORT_HEAD,
-    STORE_HOST_V6,
-    Record,
-    decode,
-)
+from protocol.record import codec
 from protocol.record.properties import CRC_PROPERTY_BYTES, crc_property
 
 _HEAD = struct.Struct(">iI4xi4xqqi").unpack_from
 """TOTALSIZE, MAGICCODE, QUEUEID, QUEUEOFFSET, PHYSICALOFFSET, SYSFLAG."""
 _INT = struct.Struct(">i").unpack_from
 _LIMITS = struct.Struct("=8q")
-_HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
+_HOSTS_V6 = codec.BORN_HOST_V6 | codec.STORE_HOST_V6
 
 
 class SealedRecord(NamedTuple):
@@ -45,7 +37,7 @@ class SealedRecord(NamedTuple):
     raw: bytes
 
     @classmethod
-    def of(cls, record: Record) -> "SealedRecord":
+    def of(cls, record: codec.Record) -> "SealedRecord":
         """Of one that was decoded."""
         head = record.head
         queue = Queue(record.topic, head.queue_id)
@@ -58,14 +50,14 @@ def at_a_glance(data: bytes, start: int, offset: int) -> SealedRecord | None:
     None for all that is not plain: another version, long hosts, no checksum of the whole, damage.
     `decode` finds out what that is.
     """
-    if len(data) - start < RECORD_BYTES_MIN:
+    if len(data) - start < codec.RECORD_BYTES_MIN:
         return None
     size, magic, queue_id, number, place, sys_flag = _HEAD(data, start)
     end = start + size
-    if magic != MAGIC_V1 or place != offset or sys_flag & _HOSTS_V6 or end > len(data):
+    if magic != codec.MAGIC_V1 or place != offset or sys_flag & _HOSTS_V6 or end > len(data):
         return None
-    (body_bytes,) = _INT(data, start + SHORT_HEAD.size - 4)
-    topic_at = start + SHORT_HEAD.size + body_bytes + 1
+    (body_bytes,) = _INT(data, start + codec.SHORT_HEAD.size - 4)
+    topic_at = start + codec.SHORT_HEAD.size + body_bytes + 1
     sealed_to = end - CRC_PROPERTY_BYTES
     if body_bytes < 0 or topic_at > sealed_to:
         return None
@@ -88,8 +80,8 @@ def sealed_at(data: bytes, start: int, offset: int) -> SealedRecord | None:
     """The record at `start` of `data` that names the log offset `offset`; None without one."""
     found = at_a_glance(data, start, offset)
     if found is None:
-        record = decode(data, start, offset)
-        found = SealedRecord.of(record) if isinstance(record, Record) else None
+        record = codec.decode(data, start, offset)
+        found = SealedRecord.of(record) if isinstance(record, codec.Record) else None
     return found
 
 
