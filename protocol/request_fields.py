@@ -224,23 +224,23 @@ def _absent(field: Field, default: Any) -> str:
     return f"{default:,}" if isinstance(default, int) else ""
 
 
-def stored_topic(name: str, topic: str) -> str:
-    """A name that can be a folder's: nothing else has ever been stored, and no path leads out."""
-    if not names.is_folder_name(topic):
-        raise BadRequest(
-            f"field {name} is {topic[:80]!a}", "topics are made of % | a-z A-Z 0-9 _ -"
-        )
-    return topic
+def _text(is_right: Callable[[str], bool], hint: str, what: str = "field ") -> Check:
+    def check(name: str, text: str) -> str:
+        if not is_right(text):
+            raise BadRequest(f"{what}{name} is {text[:80]!a}", hint)
+        return text
+
+    return check
 
 
-def group(name: str, group: str) -> str:
-    """A name that RocketMQ allows for a group."""
-    if not names.is_group_name(group):
-        raise BadRequest(
-            f"field {name} is {group[:80]!a}",
-            f"use 1 to {names.GROUP_CHARS_MAX} of the characters % | a-z A-Z 0-9 _ -",
-        )
-    return group
+stored_topic = _text(names.is_folder_name, "topics are made of % | a-z A-Z 0-9 _ -")
+"""A name that can be a folder's: nothing else has ever been stored, and no path leads out."""
+group = _text(
+    names.is_group_name, f"use 1 to {names.GROUP_CHARS_MAX} of the characters % | a-z A-Z 0-9 _ -"
+)
+index_file = _text(names.is_index_file_name, "name an index file as layout does")
+staging_id = _text(names.is_staging_id, "1 to 64 of the characters A-Z a-z 0-9 _ -", "")
+"""The id of a query or stage: it becomes the name of a file."""
 
 
 def queue_offsets(name: str, pairs: Any) -> dict[int, int]:
@@ -341,17 +341,3 @@ def topic_names(name: str, topics: list[Any]) -> list[str]:
     if not all(isinstance(topic, str) for topic in topics):
         raise BadRequest(f"field {name} holds other things than names")
     return topics
-
-
-def index_file(name: str, file: str) -> str:
-    """The name of an index file, so that no path leads out."""
-    if not names.is_index_file_name(file):
-        raise BadRequest(f"field {name} is {file[:80]!a}", "name an index file as layout does")
-    return file
-
-
-def staging_id(name: str, text: str) -> str:
-    """The id of a query or stage: it becomes the name of a file."""
-    if not names.is_staging_id(text):
-        raise BadRequest(f"{name} is {text[:80]!a}", "1 to 64 of the characters A-Z a-z 0-9 _ -")
-    return text

@@ -21,15 +21,23 @@ EXPORT int64_t keelog_fitting_units(const uint8_t *units, int64_t rows, const in
     return rows;
 }
 
+/* Whether a whole record that names the log offset `place` begins at `position`; `found` is then what
+ * its fields say. */
+EXPORT int64_t keelog_record_at(const uint8_t *data, int64_t length, int64_t position,
+                                int64_t place, record *found) {
+    int64_t size = position < 0 || position > length ? 0 : stated_size(data + position, length - position);
+    return size && read_record(data, position, size, found) &&
+           found->field[PHYSICAL_OFFSET] == place && crc_agrees(data, found, 1);
+}
+
 /* Whether `size` bytes are, as a whole and at log offset `place`, the message `number` of a queue. */
 static inline int is_message(const uint8_t *at, int64_t size, int64_t place, int64_t number,
                              int64_t queue_id, const uint8_t *topic, int64_t topic_length) {
     record found;
-    return size > 0 && stated_size(at, size) == size && read_record(at, 0, size, &found) &&
-           found.field[PHYSICAL_OFFSET] == place && found.field[QUEUE_ID] == queue_id &&
-           found.field[QUEUE_OFFSET] == number && found.field[TOPIC_LENGTH] == topic_length &&
-           !memcmp(at + found.field[TOPIC_START], topic, (size_t)topic_length) &&
-           crc_agrees(at, &found, 1);
+    return size > 0 && keelog_record_at(at, size, 0, place, &found) && found.field[SIZE] == size &&
+           found.field[QUEUE_ID] == queue_id && found.field[QUEUE_OFFSET] == number &&
+           found.field[TOPIC_LENGTH] == topic_length &&
+           !memcmp(at + found.field[TOPIC_START], topic, (size_t)topic_length);
 }
 
 /* Records that lie apart are fetched while the ones before them are looked at. */

@@ -30,7 +30,8 @@ SIGNATURES = """
     abi:i source:s init:ii columns:i crc32:upl count:lpll scan:lpllliplp gather:-pllppppp
     read_pieces:lilpppl join32:lpllppplp pairs:lpllppplp
 
-    fitting_units:lplp unit_bytes:lpl copy_messages:lplllpplplpl whole_records:lpllp
+    record_at:lplllp fitting_units:lplp unit_bytes:lpl copy_messages:lplllpplplpl
+    whole_records:lpllp
 
     append_check:lppp append_seal:lpp append_run:lpppp put_message:lpppp encode_batch:lppppp
 

@@ -1,13 +1,13 @@
 """Whether bytes that are about to be handed out are the records that were asked for.
 
 Place and lengths first, then the checksum, then whose they are: a queue unit that was damaged may
-name a record that is whole, but another queue's. What cannot be accepted at a glance `decode`
-decides. The compiled kernel does the same for many while it copies (`copy_messages`). Every pull
-calls it, so addresses are taken here and not by `Kernel.call`.
+name a record that is whole, but another queue's. The compiled kernel decides, for many while it
+copies (`copy_messages`), or else `decode`. Every pull calls it, so addresses are taken here and not
+by `Kernel.call`.
 """
 
+import ctypes
 import struct
-import zlib
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -15,16 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.ids import Queue, queue_of
+from protocol.kernel import loader
 from protocol.kernel.loader import Bytes, Ints, Kernel, address, int_column
-from protocol.names import SHORT_TOPIC_CHARS_MAX, UNIT_BYTES
-from protocol.record import codec
-from protocol.record.properties import CRC_PROPERTY_BYTES, crc_property
+from protocol.names import UNIT_BYTES
+from protocol.record.codec import Record, decode
+from protocol.record.columns import RecordColumns
 
-_HEAD = struct.Struct(">iI4xi4xqqi").unpack_from
-"""TOTALSIZE, MAGICCODE, QUEUEID, QUEUEOFFSET, PHYSICALOFFSET, SYSFLAG."""
-_INT = struct.Struct(">i").unpack_from
 _LIMITS = struct.Struct("=8q")
-_HOSTS_V6 = codec.BORN_HOST_V6 | codec.STORE_HOST_V6
+_NUMBERS = [name for name in RecordColumns.__slots__ if name != "data"]
+_Fields = ctypes.c_int64 * len(_NUMBERS)
+_SIZE, _QUEUE_ID, _QUEUE_OFFSET, _SYS_FLAG, _TOPIC_START, _TOPIC_LENGTH = map(
+    _NUMBERS.index,
+    ("size", "queue_id", "queue_offset", "sys_flag", "topic_start", "topic_length"),
+)
 
 
 class SealedRecord(NamedTuple):
@@ -37,52 +40,26 @@ class SealedRecord(NamedTuple):
     raw: bytes
 
     @classmethod
-    def of(cls, record: codec.Record) -> "SealedRecord":
+    def of(cls, record: Record) -> "SealedRecord":
         """Of one that was decoded."""
         head = record.head
-        queue = Queue(record.topic, head.queue_id)
+        queue = queue_of(record.topic, head.queue_id)
         return cls(queue, head.queue_offset, head.physical_offset, head.sys_flag, record.raw)
-
-
-def at_a_glance(data: bytes, start: int, offset: int) -> SealedRecord | None:
-    """The record at `start` of `data` that names the log offset `offset`, verified.
-
-    None for all that is not plain: another version, long hosts, no checksum of the whole, damage.
-    `decode` finds out what that is.
-    """
-    if len(data) - start < codec.RECORD_BYTES_MIN:
-        return None
-    size, magic, queue_id, number, place, sys_flag = _HEAD(data, start)
-    end = start + size
-    if magic != codec.MAGIC_V1 or place != offset or sys_flag & _HOSTS_V6 or end > len(data):
-        return None
-    (body_bytes,) = _INT(data, start + codec.SHORT_HEAD.size - 4)
-    topic_at = start + codec.SHORT_HEAD.size + body_bytes + 1
-    sealed_to = end - CRC_PROPERTY_BYTES
-    if body_bytes < 0 or topic_at > sealed_to:
-        return None
-    properties_at = topic_at + data[topic_at - 1] + 2
-    if properties_at > sealed_to or data[topic_at - 1] > SHORT_TOPIC_CHARS_MAX:
-        return None
-    if properties_at + int.from_bytes(data[properties_at - 2 : properties_at], "big") != end:
-        return None
-    raw = data[start:end]
-    if raw[-CRC_PROPERTY_BYTES:] != crc_property(zlib.crc32(raw[:-CRC_PROPERTY_BYTES])):
-        return None
-    try:
-        topic = data[topic_at : properties_at - 2].decode()
-    except UnicodeDecodeError:
-        return None
-    return SealedRecord(queue_of(topic, queue_id), number, offset, sys_flag, raw)
 
 
 def sealed_at(data: bytes, start: int, offset: int) -> SealedRecord | None:
     """The record at `start` of `data` that names the log offset `offset`; None without one."""
-    found = at_a_glance(data, start, offset)
-    if found is None:
-        record = codec.decode(data, start, offset)
-        found = SealedRecord.of(record) if isinstance(record, codec.Record) else None
-    return found
+    compiled = loader.active()
+    if compiled is None:
+        record = decode(data, start, offset)
+        return SealedRecord.of(record) if isinstance(record, Record) else None
+    field = _Fields()
+    if not compiled.function("record_at")(data, len(data), start, offset, field):
+        return None
+    topic_at, end = field[_TOPIC_START], start + field[_SIZE]
+    topic = data[topic_at : topic_at + field[_TOPIC_LENGTH]].decode()
+    queue = queue_of(topic, field[_QUEUE_ID])
+    return SealedRecord(queue, field[_QUEUE_OFFSET], offset, field[_SYS_FLAG], data[start:end])
 
 
 def first_unfit(data: bytes, queue: Queue, wanted: Iterable[tuple[int, int, int]]) -> int:

@@ -34,21 +34,6 @@ class AppendRules(NamedTuple):
     """Whether the records are of the node's own processes, which write to the system's topics, and
     the messages of transactions that were committed."""
 
-    @property
-    def forbidden_sys_flags(self) -> int:
-        """The bits of sysFlag that no record may have."""
-        return (
-            FORBIDDEN_SYS_FLAGS & ~codec.TRANSACTION_COMMIT if self.inner else FORBIDDEN_SYS_FLAGS
-        )
-
-    def check_topic(self, topic: str) -> None:
-        """Raises IllegalMessage for a name that RocketMQ does not allow, NotAllowed for a topic of
-        the system's."""
-        if self.inner:
-            check_topic(topic)
-        else:
-            check_topic_for_send(topic)
-
 
 class StoreStamp(NamedTuple):
     """What all records of a group get: the store time in ms, and IPv4 address and port."""
@@ -160,12 +145,17 @@ def _check_record(row: int, record: codec.Record, rules: AppendRules) -> None:
     """Raises the typed error for the first rule that the record breaks."""
     head = record.head
     where = f"record {row} of the batch"
-    rules.check_topic(record.topic)
+    forbidden = FORBIDDEN_SYS_FLAGS
+    if rules.inner:
+        check_topic(record.topic)
+        forbidden &= ~codec.TRANSACTION_COMMIT
+    else:
+        check_topic_for_send(record.topic)
     if not ANY_QUEUE <= head.queue_id <= QUEUE_ID_MAX:
         raise BadRequest(
             f"{where}: queue {head.queue_id} is outside [0, {QUEUE_ID_MAX}]", "see keelog topic ls"
         )
-    if head.sys_flag & rules.forbidden_sys_flags:
+    if head.sys_flag & forbidden:
         raise IllegalMessage(
             f"{where}: sysFlag {head.sys_flag:#x} marks a transaction or an inner batch",
             "send plain messages",

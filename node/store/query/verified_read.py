@@ -25,7 +25,7 @@ from protocol.record.codec import Filler, Record, Torn
 
 Payload = bytes | memoryview
 COMPILED_ABOVE = 4
-"""Up to this number, records are faster without the compiled kernel."""
+"""Up to this number, records are faster one by one."""
 
 
 def record_of(log: LogReader, queue: QueueReader, number: int, unit: QueueUnit) -> Record:

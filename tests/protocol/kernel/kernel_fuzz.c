@@ -150,6 +150,10 @@ static void try_messages(const uint8_t *data, int64_t length, const int64_t *kno
         check(size[row] <= room - total &&
                   !memcmp(out + total, data + (place[row] - base), (size_t)size[row]),
               "messages are copied as they stand");
+    record one;
+    for (int64_t row = 0; row < rows; row++)
+        if (keelog_record_at(data, length, wild(length), known[PHYSICAL_OFFSET * rows + row], &one))
+            check(is_within(one.field[START], one.field[SIZE], length), "a record lies within");
     found = keelog_whole_records(data, length, rows, stated);
     check(found >= 0 && found <= rows, "no more records than rows");
     for (int64_t i = 0; i < UNIT_BYTES * rows; i++)
