@@ -28,18 +28,16 @@ TYPES: dict[str, Any] = {
 }
 SIGNATURES = """
     abi:i source:s init:ii columns:i crc32:upl count:lpll scan:lpllliplp gather:-pllppppp
-    read_pieces:lilpppl join32:lpllppplp pairs:lpllppplp
-
-    record_at:lplllp fitting_units:lplp unit_bytes:lpl copy_messages:lplllpplplpl
-    whole_records:lpllp
+    read_pieces:lilpppl join32:lpllppplp pairs:lpllppplp record_at:lplllp fitting_units:lplp
+    unit_bytes:lpl copy_messages:lplllpplplpl whole_records:lpllp
 
     append_check:lppp append_seal:lpp append_run:lpppp put_message:lpppp encode_batch:lppppp
-
     count_items:lpl encode_items:lpppp join_ids:-pllplp
 
     java_hash:lpllppp find_properties:lpllppp group:lpllpppppppl queue_units:lpllpplplplppppp
     index_keys:lpllpilpp enter_keys:llpppllplpp
 """
+
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
