@@ -19,9 +19,8 @@ from protocol.derived.file_layouts import (
     KeyBatch,
 )
 from protocol.kernel import loader
-from protocol.kernel.loader import Bytes, Kernel, int_column
+from protocol.kernel.loader import Bytes, Ints, Kernel, int_column
 
-Ints = NDArray[np.int64]
 
 EMPTY_HEADER = IndexHeader(0, 0, 0, 0, 0, 1)
 """Of the store's first index file. On disk `index_count` is 0 until the first entry."""
