@@ -21,7 +21,6 @@ from protocol.derived.file_layouts import (
 from protocol.kernel import loader
 from protocol.kernel.loader import Bytes, Ints, Kernel, int_column
 
-
 EMPTY_HEADER = IndexHeader(0, 0, 0, 0, 0, 1)
 """Of the store's first index file. On disk `index_count` is 0 until the first entry."""
 
