@@ -8,6 +8,7 @@ queue, 0 (RocketMQ: ConsumeQueue#multiDispatchLmqQueue).
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -150,7 +151,8 @@ class DispatchRequests:
         return unit_array(columns.physical_offset[rows], columns.size[rows], self.tags_code[rows])
 
 
-class GroupedUnits(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class GroupedUnits:
     """Units, queue by queue, as the kernel makes them: `count[i]` of queue i from `place[i]` on.
 
     `queue_offset` and `end` are of each unit's record; `is_run` is true for a queue whose
