@@ -159,7 +159,7 @@ class Kernel:
     ) -> tuple[NDArray[np.int32], Ints]:  # fmt: skip
         """Each piece's number, in order of appearance, and the row where each came first.
 
-        `queue` tells pieces apart, too. With `sys_flag` a transaction that is open or rolled back
+        `queue` distinguishes pieces, too. With `sys_flag` a transaction that is open or rolled back
         has the number -1.
         """
         rows = len(start)
