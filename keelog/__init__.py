@@ -39,7 +39,7 @@ def _refuse_hidden_packages(tree: Path) -> None:
 
 _refuse_hidden_packages(Path(__file__).resolve().parents[1])
 
-from protocol.modules import module_name  # noqa: E402 - its package may be the hidden one
+from protocol.names import module_name  # noqa: E402 - its package may be the hidden one
 
 if TYPE_CHECKING:
     from keelog.client.client import Client, connect

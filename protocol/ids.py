@@ -1,4 +1,4 @@
-"""What names a message: kinds of number that must not be mixed, its queue, its host, its ids.
+"""What names a message: its queue, its host, its ids.
 
 The offset message id is the store host and the log offset in upper-case hex; UNIQ_KEY is made
 by the client. They have the same lengths: only the context distinguishes them.
@@ -8,18 +8,9 @@ import ipaddress
 import re
 import zlib
 from functools import lru_cache
-from typing import NamedTuple, NewType
+from typing import NamedTuple
 
 from protocol.errors import BadRequest
-
-LogOffset = NewType("LogOffset", int)
-"""A byte position in the concatenated CommitLog (RocketMQ: physical offset)."""
-QueueOffset = NewType("QueueOffset", int)
-"""The ordinal of a message within one (topic, queue)."""
-Epoch = NewType("Epoch", int)
-"""Counts the starts of the writer; see docs/format.md, 'Our own files'."""
-TimestampMs = NewType("TimestampMs", int)
-"""Milliseconds since 1970, UTC."""
 
 IPV4_BYTES = 4
 IPV6_BYTES = 16
@@ -96,7 +87,7 @@ def offset_message_id(store_host: Host, offset: int) -> str:
     return (store_host.to_bytes() + offset.to_bytes(8, "big", signed=True)).hex().upper()
 
 
-def parse_offset_message_id(text: str) -> tuple[Host, LogOffset]:
+def parse_offset_message_id(text: str) -> tuple[Host, int]:
     """The store host and log offset in an offset message id. Raises BadRequest."""
     try:
         data = bytes.fromhex(text)
@@ -107,7 +98,7 @@ def parse_offset_message_id(text: str) -> tuple[Host, LogOffset]:
         raise BadRequest(f"{text[:80]!a} is no message id", "ids have 32 or 56 hex digits")
     ip, port, offset = data[:-12], data[-12:-8], data[-8:]
     host = Host(ip, int.from_bytes(port, "big", signed=True))
-    return host, LogOffset(int.from_bytes(offset, "big", signed=True))
+    return host, int.from_bytes(offset, "big", signed=True)
 
 
 def unique_key(ip: bytes, process_id: int, instance: int, month_ms: int, counter: int) -> str:

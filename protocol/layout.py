@@ -24,10 +24,6 @@ class Wire(NamedTuple):
     meaning: str
 
 
-class ShortBufferError(ValueError):
-    """The buffer ends before the structure does."""
-
-
 class StructLayout(Generic[Row]):
     """The codec of one structure.
 
@@ -56,9 +52,9 @@ class StructLayout(Generic[Row]):
         self.offsets = {name: int(self.dtype.fields[name][1]) for name, _ in fields}  # type: ignore[index]
 
     def read(self, buffer: Readable, position: int = 0) -> Row:
-        """The row at `position`. Raises ShortBufferError when it does not fit."""
+        """The row at `position`. Raises ValueError when it does not fit."""
         if position < 0 or position + self.size > len(buffer):
-            raise ShortBufferError(f"{self.row.__name__} needs {self.size} bytes at {position}")
+            raise ValueError(f"{self.row.__name__} needs {self.size} bytes at {position}")
         return self.row(*self.struct.unpack_from(buffer, position))
 
     def pack(self, row: Row) -> bytes:

@@ -1,4 +1,4 @@
-"""Names of files, topics and folders, to number and back, and the sizes that settings begin with.
+"""Names of files, topics, folders and modules, and the sizes that settings begin with.
 
 Pure functions: nobody else builds a path inside a store. The sizes are here and not beside the
 codecs, which need numpy and so start slowly.
@@ -62,14 +62,7 @@ SYSTEM_PREFIX = "rmq_sys_"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 """Clients send to it what became of messages, and a send may create it."""
 NOT_FOR_CLIENTS = frozenset(
-    {
-        SCHEDULE_TOPIC,
-        HALF_TOPIC,
-        OP_TOPIC,
-        UNDECIDED_TOPIC,
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-    }
+    {SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, UNDECIDED_TOPIC, "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"}
 )
 """Topics a client may not send to (RocketMQ: TopicValidator)."""
 
@@ -82,6 +75,8 @@ DEFAULT_QUEUE_FILE_BYTES = 300_000 * UNIT_BYTES
 DEFAULT_SLOT_COUNT = 5_000_000
 DEFAULT_INDEX_NUM = 20_000_000
 
+_INSIDE = __name__.removesuffix("protocol.names")
+"""A wheel has `protocol`, `node` and `workers` inside `keelog`; the source tree, at the top."""
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+")
 _OFFSET_NAME = re.compile(r"[0-9]{20}")
 _OFFSET_MAX = 2**63 - 1
@@ -89,6 +84,11 @@ _INDEX_NAME = re.compile(r"[0-9]{17}")
 _STAGING_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _INDEX_TIME_MAX = 253_402_300_799_999
 """The last millisecond of the year 9999."""
+
+
+def module_name(name: str) -> str:
+    """The name under which `node.writer.loop` or `keelog.gateway.loop`, say, is imported here."""
+    return _INSIDE + name.removeprefix(_INSIDE)
 
 
 def offset_file_name(offset: int) -> str:

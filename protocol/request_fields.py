@@ -1,7 +1,7 @@
 """The fields of requests: how one is declared, and what its value must be.
 
 A request is declared once, as a NamedTuple: parser, defaults and table derive from it. A field is
-`Annotated[int, RequestField("what it means", low=1, high=9)]`. It may be absent when the NamedTuple
+`Annotated[int, Field("what it means", low=1, high=9)]`. It may be absent when the NamedTuple
 gives it a default. `wire` names it where the attribute is called otherwise.
 
 Checks say what a field must be besides its type: each takes name and value, raises BadRequest and
@@ -13,16 +13,9 @@ from functools import cached_property
 from types import UnionType
 from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
+from protocol import names
 from protocol.errors import BadRequest
 from protocol.ids import Host, Queue, parse_host, parse_offset_message_id
-from protocol.names import (
-    GROUP_CHARS_MAX,
-    QUEUE_ID_MAX,
-    is_folder_name,
-    is_group_name,
-    is_index_file_name,
-    is_staging_id,
-)
 from protocol.record.properties import PROPERTIES_BYTES_MAX, split_keys
 from protocol.wire.frames import Header
 
@@ -52,7 +45,7 @@ _REQUIRED = object()
 _PORT_MAX = 65_535
 
 
-class RequestField(NamedTuple):
+class Field(NamedTuple):
     """One field of a request: its meaning for people, and its limits."""
 
     meaning: str
@@ -106,11 +99,11 @@ class RequestLayout(Generic[Row]):
         self.row = row
 
     @cached_property
-    def fields(self) -> dict[str, RequestField]:
+    def fields(self) -> dict[str, Field]:
         """By their names on the wire, in order."""
-        found: dict[str, RequestField] = {}
+        found: dict[str, Field] = {}
         for attribute, hint in get_type_hints(self.row, include_extras=True).items():
-            field = next(note for note in hint.__metadata__ if isinstance(note, RequestField))
+            field = next(note for note in hint.__metadata__ if isinstance(note, Field))
             word = field.type or _word(hint.__origin__)
             found[field.wire or attribute] = field._replace(type=word)
         return found
@@ -205,12 +198,12 @@ def _word(annotation: Any) -> str:
     return _TYPES[get_origin(kind) or kind]
 
 
-def _line(name: str, field: RequestField, absent: str) -> str:
+def _line(name: str, field: Field, absent: str) -> str:
     cells = (f"`{name}`", field.type, _range(field), absent, field.meaning)
     return "".join(f"| {cell} " if cell else "| " for cell in cells) + "|"
 
 
-def _range(field: RequestField) -> str:
+def _range(field: Field) -> str:
     low, high = field.low, field.high
     if field.range or field.choices:
         return field.range or " ".join(f"`{choice}`" for choice in field.choices)
@@ -223,7 +216,7 @@ def _range(field: RequestField) -> str:
     return f"{low:,} to {high:,}"
 
 
-def _absent(field: RequestField, default: Any) -> str:
+def _absent(field: Field, default: Any) -> str:
     if field.absent or default is _REQUIRED:
         return field.absent or "refused"
     if isinstance(default, bool):
@@ -231,23 +224,23 @@ def _absent(field: RequestField, default: Any) -> str:
     return f"{default:,}" if isinstance(default, int) else ""
 
 
-def stored_topic(name: str, topic: str) -> str:
-    """A name that can be a folder's: nothing else has ever been stored, and no path leads out."""
-    if not is_folder_name(topic):
-        raise BadRequest(
-            f"field {name} is {topic[:80]!a}", "topics are made of % | a-z A-Z 0-9 _ -"
-        )
-    return topic
+def _text(is_right: Callable[[str], bool], hint: str, what: str = "field ") -> Check:
+    def check(name: str, text: str) -> str:
+        if not is_right(text):
+            raise BadRequest(f"{what}{name} is {text[:80]!a}", hint)
+        return text
+
+    return check
 
 
-def group(name: str, group: str) -> str:
-    """A name that RocketMQ allows for a group."""
-    if not is_group_name(group):
-        raise BadRequest(
-            f"field {name} is {group[:80]!a}",
-            f"use 1 to {GROUP_CHARS_MAX} of the characters % | a-z A-Z 0-9 _ -",
-        )
-    return group
+stored_topic = _text(names.is_folder_name, "topics are made of % | a-z A-Z 0-9 _ -")
+"""A name that can be a folder's: nothing else has ever been stored, and no path leads out."""
+group = _text(
+    names.is_group_name, f"use 1 to {names.GROUP_CHARS_MAX} of the characters % | a-z A-Z 0-9 _ -"
+)
+index_file = _text(names.is_index_file_name, "name an index file as layout does")
+staging_id = _text(names.is_staging_id, "1 to 64 of the characters A-Z a-z 0-9 _ -", "")
+"""The id of a query or stage: it becomes the name of a file."""
 
 
 def queue_offsets(name: str, pairs: Any) -> dict[int, int]:
@@ -260,7 +253,7 @@ def queue_offsets(name: str, pairs: Any) -> dict[int, int]:
 def _is_queue_offset(pair: Any) -> bool:
     if not isinstance(pair, list) or [type(number) for number in pair] != [int, int]:
         return False
-    return bool(0 <= pair[0] <= QUEUE_ID_MAX and 0 <= pair[1] < 2**63)
+    return bool(0 <= pair[0] <= names.QUEUE_ID_MAX and 0 <= pair[1] < 2**63)
 
 
 def one_key(name: str, key: str) -> str:
@@ -330,13 +323,17 @@ def find_cursor(name: str, cursor: str) -> str:
 def layout_cursor(name: str, cursor: str) -> Queue:
     """The last queue of a page of `layout`."""
     topic, _, number = cursor.rpartition("/")
-    if len(cursor) > CURSOR_CHARS_MAX or not is_folder_name(topic) or not _is_queue_id(number):
+    if (
+        len(cursor) > CURSOR_CHARS_MAX
+        or not names.is_folder_name(topic)
+        or not _is_queue_id(number)
+    ):
         raise BadRequest(f"field {name} is none of ours", "send that of the page before")
     return Queue(topic, int(number))
 
 
 def _is_queue_id(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= len(str(QUEUE_ID_MAX))
+    return text.isascii() and text.isdigit() and len(text) <= len(str(names.QUEUE_ID_MAX))
 
 
 def topic_names(name: str, topics: list[Any]) -> list[str]:
@@ -344,17 +341,3 @@ def topic_names(name: str, topics: list[Any]) -> list[str]:
     if not all(isinstance(topic, str) for topic in topics):
         raise BadRequest(f"field {name} holds other things than names")
     return topics
-
-
-def index_file(name: str, file: str) -> str:
-    """The name of an index file, so that no path leads out."""
-    if not is_index_file_name(file):
-        raise BadRequest(f"field {name} is {file[:80]!a}", "name an index file as layout does")
-    return file
-
-
-def staging_id(name: str, text: str) -> str:
-    """The id of a query or stage: it becomes the name of a file."""
-    if not is_staging_id(text):
-        raise BadRequest(f"{name} is {text[:80]!a}", "1 to 64 of the characters A-Z a-z 0-9 _ -")
-    return text

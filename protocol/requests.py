@@ -11,17 +11,7 @@ from protocol.ids import Host, Queue
 from protocol.names import QUEUE_ID_MAX
 from protocol.record.codec import RECORD_BYTES_MIN
 from protocol.record.encode import ANY_QUEUE
-from protocol.request_fields import (
-    INT32,
-    INT32_MAX,
-    INT64_MAX,
-    WAIT_FLUSHED,
-    WAIT_NONE,
-    WAIT_REPLICATED,
-    RequestField,
-    RequestForms,
-    RequestLayout,
-)
+from protocol.request_fields import INT32, INT32_MAX, INT64_MAX, Field, RequestLayout
 from protocol.wire.frames import PAYLOAD_BYTES_MAX
 
 BOUNDARY_LOWER, BOUNDARY_UPPER = "lower", "upper"
@@ -47,48 +37,46 @@ _RECORDS_MAX = PAYLOAD_BYTES_MAX // RECORD_BYTES_MIN
 
 # -- fields of several requests -------------------------------------------------------------------
 
-Topic = Annotated[str, RequestField("the topic", check=checks.stored_topic)]
-TopicName = Annotated[str, RequestField("the name")]
-Group = Annotated[str, RequestField(GROUP_HELP, check=checks.group)]
-QueueId = Annotated[int, RequestField("the queue", 0, QUEUE_ID_MAX, wire="queue")]
+Topic = Annotated[str, Field("the topic", check=checks.stored_topic)]
+TopicName = Annotated[str, Field("the name")]
+Group = Annotated[str, Field(GROUP_HELP, check=checks.group)]
+QueueId = Annotated[int, Field("the queue", 0, QUEUE_ID_MAX, wire="queue")]
 Wait = Annotated[
     str | None,
-    RequestField(
+    Field(
         "what the answer waits for, see [send](#send)",
         check=checks.wait,
-        range=f"`{WAIT_NONE}` `{WAIT_FLUSHED}` `{WAIT_REPLICATED}`",
+        range=f"`{checks.WAIT_NONE}` `{checks.WAIT_FLUSHED}` `{checks.WAIT_REPLICATED}`",
         absent="the flush mode decides",
     ),
 ]
-Records = Annotated[int, RequestField("number of records", 1, _RECORDS_MAX, wire="count")]
-Size = Annotated[
-    int, RequestField("length of the second frame", 0, PAYLOAD_BYTES_MAX, wire="bytes")
-]
-Crc = Annotated[int, RequestField("CRC-32 of the second frame (the one of zlib)", 0, _CRC_MAX)]
+Records = Annotated[int, Field("number of records", 1, _RECORDS_MAX, wire="count")]
+Size = Annotated[int, Field("length of the second frame", 0, PAYLOAD_BYTES_MAX, wire="bytes")]
+Crc = Annotated[int, Field("CRC-32 of the second frame (the one of zlib)", 0, _CRC_MAX)]
 Sizes = Annotated[
     bytes,
-    RequestField(
+    Field(
         "the size of each record, 4 bytes each, **little-endian**. Saves the node a walk",
         absent="the node walks",
     ),
 ]
 InnerRight = Annotated[
     str | None,
-    RequestField(
+    Field(
         "for the node's own processes: the text of `keelog/run/right`. It lets records into the"
         " system's topics, and sets the places of its groups"
     ),
 ]
 Once = Annotated[
     bool,
-    RequestField(
+    Field(
         "a message whose topic and unique key were stored within `idempotent_window` is not stored"
         " again: the answer names the first one, see [once](#stored-once)"
     ),
 ]
 Generation = Annotated[
     int | None,
-    RequestField(
+    Field(
         "the topic's generation when you came to know the offset, or any log offset since then, as"
         " that of a message that you have read. TopicRemoved if the topic was removed later",
         0,
@@ -97,12 +85,9 @@ Generation = Annotated[
     ),
 ]
 Query = Annotated[
-    str,
-    RequestField(
-        "who stages: 1 to 64 of the characters `A-Z a-z 0-9 _ -`", check=checks.staging_id
-    ),
+    str, Field("who stages: 1 to 64 of the characters `A-Z a-z 0-9 _ -`", check=checks.staging_id)
 ]
-BatchNumber = Annotated[int, RequestField("number of the batch", 0, INT64_MAX)]
+BatchNumber = Annotated[int, Field("number of the batch", 0, INT64_MAX)]
 
 # -- the writer -----------------------------------------------------------------------------------
 
@@ -112,25 +97,24 @@ class SendFields(NamedTuple):
 
     topic: Annotated[
         str,
-        RequestField(
+        Field(
             "1 to 127 of the characters `% \\| a-z A-Z 0-9 _ -`; 255 for those that begin with"
             " `%RETRY%` or `%DLQ%`"
         ),
     ]
-    body: Annotated[bytes, RequestField("at most `max_message_size` bytes")]
+    body: Annotated[bytes, Field("at most `max_message_size` bytes")]
     queue_id: Annotated[
         int,
-        RequestField(
+        Field(
             "-1: the node takes the topic's queues in turn", ANY_QUEUE, QUEUE_ID_MAX, wire="queue"
         ),
     ] = ANY_QUEUE
     tags: Annotated[
-        str,
-        RequestField("one tag. Stored as it is; one that holds `\\|\\|` can be chosen by no pull"),
+        str, Field("one tag. Stored as it is; one that holds `\\|\\|` can be chosen by no pull")
     ] = ""
     keys: Annotated[
         tuple[str, ...],
-        RequestField(
+        Field(
             "for look-ups by key; none may be empty or hold a space. A str is split at spaces",
             check=checks.keys,
             type="list of str, or str",
@@ -138,7 +122,7 @@ class SendFields(NamedTuple):
     ] = ()
     properties: Annotated[
         dict[str, str] | None,
-        RequestField(
+        Field(
             "your own names; no byte 0x01 or 0x02 in names and values, none of which is empty. All"
             " properties together: 32,767 bytes as stored",
             check=checks.properties,
@@ -146,21 +130,16 @@ class SendFields(NamedTuple):
     ] = None
     unique_key: Annotated[
         str | None,
-        RequestField(
-            "see [Unique keys](#unique-keys); without one a repeated send looks like a new one"
-        ),
+        Field("see [Unique keys](#unique-keys); without one a repeated send looks like a new one"),
     ] = None
-    flag: Annotated[int, RequestField("your own number", *INT32)] = 0
+    flag: Annotated[int, Field("your own number", *INT32)] = 0
     sys_flag: Annotated[
-        int,
-        RequestField(
-            "RocketMQ's flags: 0x1 says that the body is compressed. Leave it out", *INT32
-        ),
+        int, Field("RocketMQ's flags: 0x1 says that the body is compressed. Leave it out", *INT32)
     ] = 0
-    born_timestamp: Annotated[int | None, RequestField("ms since 1970", absent="now")] = None
+    born_timestamp: Annotated[int | None, Field("ms since 1970", absent="now")] = None
     born_host: Annotated[
         Host | None,
-        RequestField(
+        Field(
             "`1.2.3.4:5` or `[::1]:5`",
             check=checks.born_host,
             type="str",
@@ -170,7 +149,7 @@ class SendFields(NamedTuple):
     ] = None
     reconsume_times: Annotated[
         int,
-        RequestField(
+        Field(
             "how often it was delivered before. This, `flag` and `born_timestamp` are stored as"
             " sent, negative ones too, as a broker does",
             *INT32,
@@ -189,7 +168,7 @@ class AppendFields(NamedTuple):
     sizes: Sizes = b""
     queue_id: Annotated[
         int | None,
-        RequestField(
+        Field(
             "the node chooses one queue for all. All records must then be of one topic",
             ANY_QUEUE,
             ANY_QUEUE,
@@ -201,7 +180,7 @@ class AppendFields(NamedTuple):
     right: InnerRight = None
     delay_level: Annotated[
         int | None,
-        RequestField(
+        Field(
             "the one message waits for this level of `message_delay_level`, the last one for a"
             " higher number, and is readable then. The answer names its queue, and its offset"
             " among the messages that wait",
@@ -212,7 +191,7 @@ class AppendFields(NamedTuple):
     ] = None
     deliver_ms: Annotated[
         int | None,
-        RequestField(
+        Field(
             "the one message is readable at this time, ms since 1970, `timer_max_delay_sec` ahead"
             " at most; a time that has passed is now. The answer names its queue, and its offset"
             " among those that wait",
@@ -223,7 +202,7 @@ class AppendFields(NamedTuple):
     ] = None
     delay_ms: Annotated[
         int | None,
-        RequestField(
+        Field(
             "as `deliver_ms`, in ms after the node has the message",
             0,
             INT64_MAX // 1_000_000,
@@ -240,12 +219,12 @@ class StageFields(NamedTuple):
     batch: BatchNumber
     stage: Annotated[
         str,
-        RequestField(
+        Field(
             "one sender's part of the batch, named as a query. Each attempt takes a new one",
             check=checks.staging_id,
         ),
     ]
-    frame: Annotated[int, RequestField("number of this frame in its stage", 0, INT32_MAX)]
+    frame: Annotated[int, Field("number of this frame in its stage", 0, INT32_MAX)]
     records: Records
     size: Size
     crc: Crc
@@ -257,10 +236,9 @@ class PublishFields(NamedTuple):
 
     query: Query
     batch: BatchNumber
-    stages: Annotated[int, RequestField("number of lines", 0, PARTS_MAX)]
+    stages: Annotated[int, Field("number of lines", 0, PARTS_MAX)]
     final: Annotated[
-        bool,
-        RequestField("no batch of this query will follow: the node need not remember it for ever"),
+        bool, Field("no batch of this query will follow: the node need not remember it for ever")
     ] = False
 
 
@@ -270,8 +248,7 @@ class UnstageFields(NamedTuple):
     query: Query
     batch: BatchNumber
     stage: Annotated[
-        str | None,
-        RequestField("only this one", check=checks.staging_id, absent="all of the batch"),
+        str | None, Field("only this one", check=checks.staging_id, absent="all of the batch")
     ] = None
 
 
@@ -281,7 +258,7 @@ class CreateTopicFields(NamedTuple):
     topic: TopicName
     queues: Annotated[
         int | None,
-        RequestField(
+        Field(
             "how many queues",
             1,
             INT32_MAX,
@@ -291,7 +268,7 @@ class CreateTopicFields(NamedTuple):
     ] = None
     perm: Annotated[
         int | None,
-        RequestField(
+        Field(
             "2 write, 4 read, 6 both, 0 neither; 1 more: sends may create topics by its settings,"
             " as by TBW102. It holds for the writer: readers serve every topic",
             0,
@@ -301,7 +278,7 @@ class CreateTopicFields(NamedTuple):
     ] = None
     retention_hours: Annotated[
         int | None,
-        RequestField(
+        Field(
             "hours that its messages are kept; 0: as `file_reserved_time` says",
             0,
             RETENTION_HOURS_MAX,
@@ -310,7 +287,7 @@ class CreateTopicFields(NamedTuple):
     ] = None
     read_queues: Annotated[
         int | None,
-        RequestField(
+        Field(
             "how many of the queues RocketMQ's clients read; `queues` are then those that they"
             " write to",
             1,
@@ -319,13 +296,13 @@ class CreateTopicFields(NamedTuple):
             absent="as `queues`",
         ),
     ] = None
-    order: Annotated[bool | None, RequestField("RocketMQ's `order`", absent="as it was")] = None
+    order: Annotated[bool | None, Field("RocketMQ's `order`", absent="as it was")] = None
     sys_flag: Annotated[
-        int | None, RequestField("RocketMQ's `topicSysFlag`", 0, INT32_MAX, absent="as it was")
+        int | None, Field("RocketMQ's `topicSysFlag`", 0, INT32_MAX, absent="as it was")
     ] = None
     attributes: Annotated[
         dict[str, str] | None,
-        RequestField(
+        Field(
             "RocketMQ's attributes, all but `reserve.time`. One that a node does"
             " not offer is refused: NotAllowed",
             check=checks.properties,
@@ -345,8 +322,7 @@ class PurgeTopicFields(NamedTuple):
 
     topic: TopicName
     queue_id: Annotated[
-        int | None,
-        RequestField("only this queue", 0, QUEUE_ID_MAX, wire="queue", absent="all queues"),
+        int | None, Field("only this queue", 0, QUEUE_ID_MAX, wire="queue", absent="all queues")
     ] = None
 
 
@@ -354,16 +330,14 @@ class PurgeBeforeOffset(NamedTuple):
     """The first message that stays, by its number."""
 
     offset: Annotated[
-        int, RequestField("messages before this queue offset go, in each queue", 0, INT64_MAX)
+        int, Field("messages before this queue offset go, in each queue", 0, INT64_MAX)
     ]
 
 
 class PurgeBeforeTime(NamedTuple):
     """The first message that stays, by its store time."""
 
-    timestamp: Annotated[
-        int, RequestField("messages stored before this go, ms since 1970", 0, INT64_MAX)
-    ]
+    timestamp: Annotated[int, Field("messages stored before this go, ms since 1970", 0, INT64_MAX)]
 
 
 class CursorGetFields(NamedTuple):
@@ -376,7 +350,7 @@ class CursorGetFields(NamedTuple):
 class GroupsFields(NamedTuple):
     """The groups, or cursors, that have a place in any topic."""
 
-    group: Annotated[str | None, RequestField(GROUP_HELP, check=checks.group, absent="all")] = None
+    group: Annotated[str | None, Field(GROUP_HELP, check=checks.group, absent="all")] = None
 
 
 class DeleteGroupFields(NamedTuple):
@@ -392,7 +366,7 @@ class CursorCommitFields(NamedTuple):
     group: Group
     offsets: Annotated[
         dict[int, int],
-        RequestField(
+        Field(
             "for each queue its number and the offset of the next message to read, which is at most"
             " the end of the queue. Up to 1,000 queues; the others stay as they are",
             check=checks.queue_offsets,
@@ -411,10 +385,10 @@ class PullFields(NamedTuple):
 
     topic: Topic
     queue_id: QueueId
-    offset: Annotated[int, RequestField("queue offset of the first message that you want")]
+    offset: Annotated[int, Field("queue offset of the first message that you want")]
     max_messages: Annotated[
         int | None,
-        RequestField(
+        Field(
             "how many",
             1,
             PULL_MESSAGES_MAX,
@@ -423,7 +397,7 @@ class PullFields(NamedTuple):
     ] = None
     max_bytes: Annotated[
         int | None,
-        RequestField(
+        Field(
             "of all records. One message is always answered, however large",
             1,
             PULL_BYTES_MAX,
@@ -432,7 +406,7 @@ class PullFields(NamedTuple):
     ] = None
     tags: Annotated[
         str,
-        RequestField(
+        Field(
             '`"A \\|\\| B"`: only messages with one of these tags. `"*"`: all',
             check=checks.tags,
             absent="all",
@@ -440,7 +414,7 @@ class PullFields(NamedTuple):
     ] = ""
     wait_ms: Annotated[
         int,
-        RequestField(
+        Field(
             "how long an empty pull is held until something comes",
             0,
             INT64_MAX,
@@ -448,11 +422,11 @@ class PullFields(NamedTuple):
         ),
     ] = 0
     stream: Annotated[
-        bool, RequestField("true: with `wait_ms` the node may answer several times, see below")
+        bool, Field("true: with `wait_ms` the node may answer several times, see below")
     ] = False
     patience_ms: Annotated[
         int,
-        RequestField(
+        Field(
             "how late a held pull may be answered: the reader looks this often, and does not"
             " follow the log for it",
             0,
@@ -466,30 +440,28 @@ class PullFields(NamedTuple):
 class GetByOffset(NamedTuple):
     """One record by its log offset."""
 
-    physical_offset: Annotated[int, RequestField("its log offset", 0, INT64_MAX)]
+    physical_offset: Annotated[int, Field("its log offset", 0, INT64_MAX)]
 
 
 class GetById(NamedTuple):
     """One record by its offset message id."""
 
-    msg_id: Annotated[str, RequestField("its offset message id", check=checks.message_id)]
+    msg_id: Annotated[str, Field("its offset message id", check=checks.message_id)]
 
 
 class GetByKey(NamedTuple):
     """The newest record with a unique key."""
 
-    topic: Annotated[str, RequestField("its topic", check=checks.stored_topic)]
-    unique_key: Annotated[
-        str, RequestField("the newest message with this UNIQ_KEY", check=checks.one_key)
-    ]
+    topic: Annotated[str, Field("its topic", check=checks.stored_topic)]
+    unique_key: Annotated[str, Field("the newest message with this UNIQ_KEY", check=checks.one_key)]
 
 
 class GetByQueue(NamedTuple):
     """One record by its number in a queue."""
 
-    topic: Annotated[str, RequestField("its topic", check=checks.stored_topic)]
-    queue_id: Annotated[int, RequestField("its queue", 0, QUEUE_ID_MAX, wire="queue")]
-    offset: Annotated[int, RequestField("its queue offset", 0, INT64_MAX)]
+    topic: Annotated[str, Field("its topic", check=checks.stored_topic)]
+    queue_id: Annotated[int, Field("its queue", 0, QUEUE_ID_MAX, wire="queue")]
+    offset: Annotated[int, Field("its queue offset", 0, INT64_MAX)]
     generation: Generation = None
 
 
@@ -497,19 +469,18 @@ class FindFields(NamedTuple):
     """Records with a key, stored in [`begin`, `end`] ms; `cursor` goes on after a page."""
 
     topic: Topic
-    key: Annotated[str, RequestField("one of its keys, or its unique key", check=checks.one_key)]
-    begin: Annotated[int, RequestField("not stored before this, ms since 1970")] = 0
-    end: Annotated[int, RequestField("not stored after this", absent="no bound")] = INT64_MAX
+    key: Annotated[str, Field("one of its keys, or its unique key", check=checks.one_key)]
+    begin: Annotated[int, Field("not stored before this, ms since 1970")] = 0
+    end: Annotated[int, Field("not stored after this", absent="no bound")] = INT64_MAX
     max_messages: Annotated[
-        int, RequestField("for one page. A page also ends at about 4 MiB", 1, FIND_MESSAGES_MAX)
+        int, Field("for one page. A page also ends at about 4 MiB", 1, FIND_MESSAGES_MAX)
     ] = FIND_MESSAGES_DEFAULT
     cursor: Annotated[
-        str | None,
-        RequestField("of the page before", check=checks.find_cursor, absent="the first page"),
+        str | None, Field("of the page before", check=checks.find_cursor, absent="the first page")
     ] = None
-    unique: Annotated[bool, RequestField("look at unique keys only")] = False
+    unique: Annotated[bool, Field("look at unique keys only")] = False
     skip_damaged: Annotated[
-        bool, RequestField("name damaged records in `damaged`; else one refuses the page")
+        bool, Field("name damaged records in `damaged`; else one refuses the page")
     ] = False
 
 
@@ -518,11 +489,11 @@ class OffsetsFields(NamedTuple):
 
     topic: Topic
     queue_id: Annotated[
-        int | None, RequestField("the queue", 0, QUEUE_ID_MAX, wire="queue", absent="all queues")
+        int | None, Field("the queue", 0, QUEUE_ID_MAX, wire="queue", absent="all queues")
     ] = None
     stored_at: Annotated[
         dict[int, int] | None,
-        RequestField(
+        Field(
             "for some queues the number and an offset: when was that message stored? Up to 1,000"
             " queues",
             check=checks.queue_offsets,
@@ -530,7 +501,7 @@ class OffsetsFields(NamedTuple):
             absent="of none",
         ),
     ] = None
-    sizes: Annotated[bool, RequestField("name `bytes` and `oldest_ms` too")] = False
+    sizes: Annotated[bool, Field("name `bytes` and `oldest_ms` too")] = False
 
 
 class SeekFields(NamedTuple):
@@ -538,10 +509,10 @@ class SeekFields(NamedTuple):
 
     topic: Topic
     queue_id: QueueId
-    timestamp: Annotated[int, RequestField("ms since 1970")]
+    timestamp: Annotated[int, Field("ms since 1970")]
     boundary: Annotated[
         str,
-        RequestField(
+        Field(
             "of several messages of one time the first (`lower`) or the last (`upper`)",
             choices=(BOUNDARY_LOWER, BOUNDARY_UPPER),
             absent="`lower`",
@@ -554,11 +525,11 @@ class LayoutFields(NamedTuple):
 
     topics: Annotated[
         list[str] | None,
-        RequestField("only queues of these topics", check=checks.topic_names, absent="of all"),
+        Field("only queues of these topics", check=checks.topic_names, absent="of all"),
     ] = None
     after: Annotated[
         Queue | None,
-        RequestField(
+        Field(
             "of the page before",
             check=checks.layout_cursor,
             type="str",
@@ -568,41 +539,41 @@ class LayoutFields(NamedTuple):
     ] = None
     known: Annotated[
         str,
-        RequestField(
+        Field(
             "the `token` of an answer that you have. When it is still true, queues and segments are"
             " left out"
         ),
     ] = ""
-    with_index: Annotated[bool, RequestField("list the index files too", wire="index")] = False
+    with_index: Annotated[bool, Field("list the index files too", wire="index")] = False
 
 
 class FetchFields(NamedTuple):
     """Raw bytes of a file, which is named by what it holds."""
 
-    kind: Annotated[str, RequestField("which file", choices=(FETCH_LOG, FETCH_QUEUE, FETCH_INDEX))]
+    kind: Annotated[str, Field("which file", choices=(FETCH_LOG, FETCH_QUEUE, FETCH_INDEX))]
     offset: Annotated[
         int,
-        RequestField(
+        Field(
             "of the log: a log offset. Of a queue: the number of its first unit, 20 bytes"
             " each. Of an index file: the position in it",
             0,
             INT64_MAX,
         ),
     ]
-    max_bytes: Annotated[int, RequestField("how many", 1, FETCH_BYTES_MAX)] = FETCH_BYTES_MAX
+    max_bytes: Annotated[int, Field("how many", 1, FETCH_BYTES_MAX)] = FETCH_BYTES_MAX
 
 
 class FetchedQueue(NamedTuple):
     """The file of a queue."""
 
-    topic: Annotated[str, RequestField("of a queue: its topic", check=checks.stored_topic)]
-    queue_id: Annotated[int, RequestField("of a queue: its number", 0, QUEUE_ID_MAX, wire="queue")]
+    topic: Annotated[str, Field("of a queue: its topic", check=checks.stored_topic)]
+    queue_id: Annotated[int, Field("of a queue: its number", 0, QUEUE_ID_MAX, wire="queue")]
 
 
 class FetchedIndex(NamedTuple):
     """A file of the index."""
 
-    file: Annotated[str, RequestField("of an index file: its name", check=checks.index_file)]
+    file: Annotated[str, Field("of an index file: its name", check=checks.index_file)]
 
 
 SEND, APPEND = RequestLayout(SendFields), RequestLayout(AppendFields)
@@ -621,25 +592,25 @@ OFFSETS, SEEK = RequestLayout(OffsetsFields), RequestLayout(SeekFields)
 LAYOUT, FETCH = RequestLayout(LayoutFields), RequestLayout(FetchFields)
 FETCHED_QUEUE, FETCHED_INDEX = RequestLayout(FetchedQueue), RequestLayout(FetchedIndex)
 
-REQUESTS: dict[str, RequestForms] = {
-    "send": RequestForms(SEND),
-    "append": RequestForms(APPEND),
-    "stage": RequestForms(STAGE),
-    "publish": RequestForms(PUBLISH),
-    "unstage": RequestForms(UNSTAGE),
-    "create_topic": RequestForms(CREATE_TOPIC),
-    "delete_topic": RequestForms(DELETE_TOPIC),
-    "purge_topic": RequestForms(PURGE_TOPIC, (PURGE_BEFORE_OFFSET, PURGE_BEFORE_TIME)),
-    "groups": RequestForms(GROUPS),
-    "delete_group": RequestForms(DELETE_GROUP),
-    "cursor_get": RequestForms(CURSOR_GET),
-    "cursor_commit": RequestForms(CURSOR_COMMIT),
-    "pull": RequestForms(PULL),
-    "get": RequestForms(None, (GET_BY_OFFSET, GET_BY_ID, GET_BY_KEY, GET_BY_QUEUE)),
-    "find": RequestForms(FIND),
-    "offsets": RequestForms(OFFSETS),
-    "seek": RequestForms(SEEK),
-    "layout": RequestForms(LAYOUT),
-    "fetch": RequestForms(FETCH, (FETCHED_QUEUE, FETCHED_INDEX)),
+REQUESTS: dict[str, checks.RequestForms] = {
+    "send": checks.RequestForms(SEND),
+    "append": checks.RequestForms(APPEND),
+    "stage": checks.RequestForms(STAGE),
+    "publish": checks.RequestForms(PUBLISH),
+    "unstage": checks.RequestForms(UNSTAGE),
+    "create_topic": checks.RequestForms(CREATE_TOPIC),
+    "delete_topic": checks.RequestForms(DELETE_TOPIC),
+    "purge_topic": checks.RequestForms(PURGE_TOPIC, (PURGE_BEFORE_OFFSET, PURGE_BEFORE_TIME)),
+    "groups": checks.RequestForms(GROUPS),
+    "delete_group": checks.RequestForms(DELETE_GROUP),
+    "cursor_get": checks.RequestForms(CURSOR_GET),
+    "cursor_commit": checks.RequestForms(CURSOR_COMMIT),
+    "pull": checks.RequestForms(PULL),
+    "get": checks.RequestForms(None, (GET_BY_OFFSET, GET_BY_ID, GET_BY_KEY, GET_BY_QUEUE)),
+    "find": checks.RequestForms(FIND),
+    "offsets": checks.RequestForms(OFFSETS),
+    "seek": checks.RequestForms(SEEK),
+    "layout": checks.RequestForms(LAYOUT),
+    "fetch": checks.RequestForms(FETCH, (FETCHED_QUEUE, FETCHED_INDEX)),
 }
 """Every operation whose requests have fields."""

@@ -18,8 +18,12 @@ from numpy.typing import NDArray
 from node.store.checkpoints import Tails, load_tails
 from node.store.config.topics_file import TopicsFile
 from node.store.log.reader import Damage
-from protocol.derived.dispatch_request import DispatchRequests, lmq_batches
-from protocol.derived.kernel_calls import GroupedUnits, group_queues, queue_units
+from protocol.derived.dispatch_request import (
+    DispatchRequests,
+    GroupedUnits,
+    lmq_batches,
+    queue_units,
+)
 from protocol.derived.queue_build import QueueEnd, QueuePlan, UnitBatch, plan_units, unit_array
 from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.ids import Queue
@@ -96,16 +100,16 @@ def _compiled(
     compiled: Kernel, requests: DispatchRequests, own: Own
 ) -> tuple[list[Queue | None], GroupedUnits] | None:
     columns = requests.columns
-    found = group_queues(compiled, columns)
+    starts, lengths, queue_ids = columns.topic_start, columns.topic_length, columns.queue_id
+    numbers, first = compiled.group(columns.data, starts, lengths, queue_ids, columns.sys_flag)
     data = columns.data.data
-    starts = columns.topic_start[found.first]
-    places = (starts, starts + columns.topic_length[found.first], columns.queue_id[found.first])
+    places = (starts[first], (starts + lengths)[first], queue_ids[first])
     queues = [
         own(bytes(data[start:end]), number)
         for start, end, number in zip(*(place.tolist() for place in places), strict=True)
     ]
     wanted = np.array([queue is not None for queue in queues], np.bool_)
-    units = queue_units(compiled, columns, found, wanted, requests.delay_levels_ms)
+    units = queue_units(compiled, requests, numbers, wanted)
     return None if units is None else (queues, units)
 
 

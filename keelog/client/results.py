@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from keelog.client.messages import Message
 from keelog.client.transport.exchange import NodeAnswer
-from protocol.derived.kernel_calls import whole_records
 from protocol.errors import BadRequest, StoreDamaged
 from protocol.kernel import loader
 from protocol.layout import Readable
+from protocol.record.check import whole_records
 from protocol.record.codec import SHORT_HEAD, Torn, stated_offset
-from protocol.record.columns import Gather, RecordColumns, scan
+from protocol.record.columns import RecordColumns, numbers_at, scan
 from protocol.status import DiskStatus, FoundDamage, HealthCheck, LogStatus, ProcessStatus
 
 Fields = Mapping[str, Any]
@@ -260,8 +260,9 @@ class PullResult:
         if self.next_begin_offset <= queue_offset or not self.count:
             return self
         ends = np.cumsum(self.sizes, dtype=np.int64)
-        at = Gather(np.frombuffer(self.payload, np.uint8))
-        count = int(np.searchsorted(at(ends - self.sizes + _QUEUE_OFFSET_AT, ">i8"), queue_offset))
+        places = ends - self.sizes + _QUEUE_OFFSET_AT
+        offsets = numbers_at(np.frombuffer(self.payload, np.uint8), places, ">i8")
+        count = int(np.searchsorted(offsets, queue_offset))
         size = int(ends[count - 1]) if count else 0
         shorter = {**vars(self), "sizes": self.sizes[:count], "payload": self.payload[:size]}
         shorter["next_begin_offset"] = queue_offset

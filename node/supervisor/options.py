@@ -13,8 +13,7 @@ from node.supervisor import bind
 from node.supervisor.plan import ChildRole, RestartLimits
 from protocol.addresses import DEFAULT_NODE
 from protocol.errors import BadRequest, IllegalMessage
-from protocol.modules import module_name
-from protocol.names import check_topic
+from protocol.names import check_topic, module_name
 
 BROKER_ID_MAX = 2**31 - 1
 QUEUE_WORKERS_MAX = 64

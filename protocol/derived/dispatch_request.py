@@ -8,17 +8,18 @@ queue, 0 (RocketMQ: ConsumeQueue#multiDispatchLmqQueue).
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.derived import kernel_calls
-from protocol.derived.file_layouts import TAGS_KEY_PREFIX, KeyBatch
+from protocol.derived.file_layouts import QUEUE_UNIT, TAGS_KEY_PREFIX, KeyBatch
 from protocol.derived.queue_build import UnitBatch, unit_array
 from protocol.ids import Queue
 from protocol.kernel import loader
+from protocol.kernel.loader import Kernel, address, int_column
 from protocol.names import RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_PREFIX, is_folder_name
 from protocol.record.codec import (
     DEFAULT_DELAY_LEVELS_MS,
@@ -40,6 +41,14 @@ _NAMES = _KEYS, _TAGS, _UNIQUE_KEY = b"KEYS", b"TAGS", b"UNIQ_KEY"
 _LMQ_SEPARATOR = ","
 _LMQ_OFFSET = re.compile(r"[0-9]{1,18}")
 _LMQ_NEEDLE = LMQ_OFFSETS.encode()
+_WANTED = (
+    *("topic_start", "topic_length", "queue_id", "sys_flag", "properties_start"),
+    *("properties_length", "store_timestamp", "physical_offset", "size", "queue_offset"),
+)
+"""The columns that the kernel reads, as enum wanted."""
+_KEYS_A_RECORD = 4
+"""For how many index keys there is room at first: UNIQ_KEY, two keys, TAGS."""
+_NOT_HERE = -2
 
 
 class Pieces(NamedTuple):
@@ -142,6 +151,65 @@ class DispatchRequests:
         return unit_array(columns.physical_offset[rows], columns.size[rows], self.tags_code[rows])
 
 
+@dataclass(frozen=True, slots=True)
+class GroupedUnits:
+    """Units, queue by queue, as the kernel makes them: `count[i]` of queue i from `place[i]` on.
+
+    `queue_offset` and `end` are of each unit's record; `is_run` is true for a queue whose
+    offsets follow each other.
+    """
+
+    units: NDArray[Any]
+    queue_offset: Ints
+    end: Ints
+    place: Ints
+    count: Ints
+    is_run: Bools
+
+
+def queue_units(
+    kernel: Kernel, requests: DispatchRequests, numbers: NDArray[np.int32], wanted: Bools
+) -> GroupedUnits | None:
+    """The units of the queues that are `wanted`, one item of it a queue.
+
+    `numbers`: that of each record's queue, -1 for none. Returns None where text is left to Python
+    (a delay in digits that are not ASCII).
+    """
+    queues = len(wanted)
+    held = numbers[numbers >= 0]
+    room = np.where(wanted, np.bincount(held, minlength=queues), 0)
+    ends = np.cumsum(room)
+    place = np.where(wanted, ends - room, -1)
+    total = int(ends[-1]) if queues else 0
+    units, (offset, end) = np.empty(total, QUEUE_UNIT.dtype), np.empty((2, total), np.int64)
+    count, is_run = np.empty(queues, np.int64), np.empty(queues, np.bool_)
+    levels = np.array(requests.delay_levels_ms, np.int64)
+    _kept, source = _columns_for_kernel(requests.columns)
+    done = kernel.call(
+        *("queue_units", *source, levels, len(levels), numbers, queues, place, total),
+        *(units, offset, end, count, is_run),
+    )
+    return GroupedUnits(units, offset, end, place, count, is_run) if _is_here(done) else None
+
+
+def _columns_for_kernel(
+    columns: RecordColumns,
+) -> tuple[list[Ints], tuple[Bytes, int, int, NDArray[np.uint64]]]:
+    """The columns that C reads, to be kept meanwhile; the buffer, its length, the rows, and the
+    addresses of those columns."""
+    rows = len(columns)
+    kept = [int_column(getattr(columns, name), rows) for name in _WANTED]
+    places = np.array([address(column) for column in kept], np.uint64)
+    return kept, (columns.data, len(columns.data), rows, places)
+
+
+def _is_here(answer: int) -> bool:
+    """Whether the kernel did it. Raises IndexError."""
+    if answer < 0 and answer != _NOT_HERE:
+        raise IndexError("a record lies outside the buffer")
+    return bool(answer >= 0)
+
+
 def look_up(data: Bytes, start: Ints, length: Ints) -> dict[bytes, Pieces]:
     """Finds the values of KEYS, TAGS and UNIQ_KEY in each row's properties; the last of a name
     wins."""
@@ -192,9 +260,9 @@ def index_keys(requests: DispatchRequests, with_tags: bool = True) -> IndexKeys:
     """The entries of each record: UNIQ_KEY, then each of KEYS, then (5.4 and later) TAGS."""
     compiled = loader.active()
     if compiled is not None:
-        found = kernel_calls.index_keys(compiled, requests.columns, with_tags)
+        found = compiled_index_keys(compiled, requests.columns, with_tags)
         if found is not None:
-            return IndexKeys(*found)
+            return found
     columns, rows, texts = requests.columns, list[int](), list[bytes]()
     for row in np.flatnonzero(requests.is_indexed).tolist():
         raw = columns.piece(columns.properties_start, columns.properties_length, row)
@@ -212,6 +280,22 @@ def index_keys(requests: DispatchRequests, with_tags: bool = True) -> IndexKeys:
     hashes = np.abs(hash_pieces(flat, np.cumsum(length) - length, length))
     hashes[hashes < 0] = 0  # of -2^31
     return IndexKeys(np.array(rows, np.int64), hashes)
+
+
+def compiled_index_keys(
+    kernel: Kernel, columns: RecordColumns, with_tags: bool
+) -> IndexKeys | None:
+    """As `index_keys`; None where text is left to Python."""
+    room = _KEYS_A_RECORD * len(columns)
+    _kept, source = _columns_for_kernel(columns)
+    while True:
+        row, key_hash = np.empty(room, np.int64), np.empty(room, np.int32)
+        found = kernel.call("index_keys", *source, int(with_tags), room, row, key_hash)
+        if not _is_here(found):
+            return None
+        if found <= room:
+            return IndexKeys(row[:found], key_hash[:found])
+        room = found
 
 
 def key_batch(requests: DispatchRequests, with_tags: bool = True) -> KeyBatch:

@@ -18,10 +18,8 @@ from protocol.derived.file_layouts import (
     IndexHeader,
     KeyBatch,
 )
-from protocol.derived.kernel_calls import PAGE_BYTES, enter_keys
 from protocol.kernel import loader
-
-Ints = NDArray[np.int64]
+from protocol.kernel.loader import Bytes, Ints, Kernel, int_column
 
 EMPTY_HEADER = IndexHeader(0, 0, 0, 0, 0, 1)
 """Of the store's first index file. On disk `index_count` is 0 until the first entry."""
@@ -29,6 +27,7 @@ EMPTY_HEADER = IndexHeader(0, 0, 0, 0, 0, 1)
 _SLOT_GAP_MAX = 1024
 """Changed slots so near to each other are written in one piece: cheaper than another call."""
 
+_PAGE_BYTES = 4096
 _DIFF_MAX = 2**31 - 1
 _SORT_KEY = np.uint64
 
@@ -83,7 +82,7 @@ def put_keys(
     begin = int(batch.store_timestamp[0]) if first <= 1 else header.begin_timestamp
     compiled = loader.active()
     if compiled is not None:
-        entries, pages, opened = enter_keys(compiled, batch, begin, first, table)
+        entries, pages, opened = _enter_compiled(compiled, batch, begin, first, table)
         spans = _spans_of_pages(np.flatnonzero(pages), geometry)
     else:
         entries, slots, opened = _enter_columns(batch, begin, first, table)
@@ -93,10 +92,31 @@ def put_keys(
     return IndexPut(first, entries, spans, _next_header(header, batch, opened))
 
 
+def _enter_compiled(
+    kernel: Kernel, batch: KeyBatch, begin: int, first: int, table: NDArray[Any]
+) -> tuple[NDArray[Any], Bytes, int]:
+    """As `_enter_columns`, with a mark for each page of the file that holds a changed slot."""
+    count = len(batch.key_hash)
+    key_hash = np.ascontiguousarray(batch.key_hash, np.int32)
+    offset, timestamp = (int_column(one, count) for one in batch[1:])
+    assert table.dtype == np.dtype(">i4")
+    assert first + count < 2**31
+    entries = np.empty(count, INDEX_ENTRY.dtype)
+    pages = np.zeros((INDEX_HEADER.size + table.nbytes) // _PAGE_BYTES + 1, np.uint8)
+    opened = kernel.call(
+        *("enter_keys", count, key_hash, offset, timestamp, begin, first),
+        *(table, len(table), pages, entries),
+    )
+    if opened < 0:
+        raise IndexError("an index without slots")
+    return entries, pages, int(opened)
+
+
 def _enter_columns(
     batch: KeyBatch, begin: int, first: int, table: NDArray[Any]
 ) -> tuple[NDArray[Any], Ints, int]:
-    """As `enter_keys`, with the slots that changed, in order, in place of the pages."""
+    """The entries, whose times count from `begin`; the slots that changed, in order, of a table as
+    it is on disk; and how many of them were empty."""
     count = len(batch.key_hash)
     entries = np.zeros(count, INDEX_ENTRY.dtype)
     numbers = np.arange(first, first + count)
@@ -129,8 +149,8 @@ def spans_of(slots: Ints) -> list[tuple[int, int]]:
 def _spans_of_pages(pages: Ints, geometry: IndexGeometry) -> list[tuple[int, int]]:
     """The slots on those pages of an index file."""
     first = geometry.slot_position(0)
-    starts = np.maximum(pages * PAGE_BYTES - first, 0) // INDEX_SLOT.size
-    stops = ((pages + 1) * PAGE_BYTES - first) // INDEX_SLOT.size
+    starts = np.maximum(pages * _PAGE_BYTES - first, 0) // INDEX_SLOT.size
+    stops = ((pages + 1) * _PAGE_BYTES - first) // INDEX_SLOT.size
     return _spans(starts, np.minimum(stops, geometry.slot_count), 0)
 
 

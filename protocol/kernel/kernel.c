@@ -22,7 +22,7 @@
 #include <string.h>
 #include <sys/uio.h>
 
-#define KERNEL_ABI 11
+#define KERNEL_ABI 12
 
 #ifndef KERNEL_SOURCE
 #define KERNEL_SOURCE "" /* the build puts the digest of kernel*.c here */
@@ -73,6 +73,20 @@ static inline int16_t i16(const uint8_t *at) {
     return (int16_t)(uint16_t)((uint16_t)at[0] << 8 | at[1]);
 }
 
+static inline void put32(uint8_t *at, uint32_t value) {
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    value = __builtin_bswap32(value);
+#endif
+    memcpy(at, &value, 4);
+}
+
+static inline void put64(uint8_t *at, uint64_t value) {
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    value = __builtin_bswap64(value);
+#endif
+    memcpy(at, &value, 8);
+}
+
 #include "kernel_crc.c"
 
 /* -- records ------------------------------------------------------------------------------------ */
@@ -113,28 +127,42 @@ static inline int64_t stated_size(const uint8_t *at, int64_t left) {
     return size;
 }
 
+#define NO_CHARACTER 0xFFFFFFFFu
+
+/* The next character of what may be no UTF-8. NO_CHARACTER stands for as many bytes as Java takes for one
+ * (protocol/record/java_hash.py::java_text). */
+static uint32_t next_character(const uint8_t **at, const uint8_t *end) {
+    const uint8_t *from = *at;
+    uint8_t lead = *from;
+    int more = lead < 0xC2 ? 0 : lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : lead < 0xF5 ? 3 : 0;
+    *at = from + 1;
+    if (lead < 0x80)
+        return lead;
+    if (!more || end - from < 2)
+        return NO_CHARACTER;
+    uint8_t second = from[1];
+    uint8_t least = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+    uint8_t most = lead == 0xF4 ? 0x8F : 0xBF;
+    if (second < least || second > most)
+        return NO_CHARACTER;
+    uint32_t character = (uint32_t)(lead & (0x3F >> more)) << 6 | (second & 0x3F);
+    *at = from + 2;
+    for (int k = 2; k <= more; k++) {
+        if (*at >= end || (**at & 0xC0) != 0x80)
+            return NO_CHARACTER;
+        character = character << 6 | (*(*at)++ & 0x3F);
+    }
+    return character >= 0xD800 && character <= 0xDFFF ? NO_CHARACTER : character;
+}
+
 /* Strict UTF-8, as Python's decoder: no surrogates, nothing overlong, nothing above U+10FFFF. */
 static int is_utf8(const uint8_t *at, int64_t size) {
-    int64_t i = 0;
-    while (i < size) {
-        uint8_t lead = at[i];
-        if (lead < 0x80) {
-            i++;
-            continue;
-        }
-        int more = lead < 0xC2 ? 0 : lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : lead < 0xF5 ? 3 : 0;
-        if (!more || i + more >= size)
+    const uint8_t *end = at + size;
+    while (at < end)
+        if (*at < 0x80)
+            at++;
+        else if (next_character(&at, end) == NO_CHARACTER)
             return 0;
-        uint8_t second = at[i + 1];
-        uint8_t least = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
-        uint8_t most = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
-        if (second < least || second > most)
-            return 0;
-        for (int k = 2; k <= more; k++)
-            if ((at[i + k] & 0xC0) != 0x80)
-                return 0;
-        i += more + 1;
-    }
     return 1;
 }
 
@@ -277,19 +305,16 @@ EXPORT int64_t keelog_scan(const uint8_t *data, int64_t length, int64_t position
 }
 
 /* Reads the records that start at `start`, wherever that is. `good` tells which are whole; those
- * that are not have zeros in all columns but START. `size` and `place`, where given, are what
- * TOTALSIZE and PHYSICALOFFSET must be. */
+ * that are not have zeros in all columns but START. `size` and `place` are what TOTALSIZE and
+ * PHYSICALOFFSET must be. */
 EXPORT void keelog_gather(const uint8_t *data, int64_t length, int64_t rows, const int64_t *start,
-                          const int64_t *size, const int64_t *place, int32_t flags, int64_t *out,
-                          uint8_t *good) {
+                          const int64_t *size, const int64_t *place, int64_t *out, uint8_t *good) {
     record found;
     for (int64_t row = 0; row < rows; row++) {
         int64_t at = start[row];
         int64_t stated = at < 0 || at > length ? 0 : stated_size(data + at, length - at);
-        good[row] = stated && (!size || stated == size[row]) &&
-                    read_record(data, at, stated, &found) &&
-                    (!place || found.field[PHYSICAL_OFFSET] == place[row]) &&
-                    (!(flags & VERIFY) || crc_agrees(data, &found, flags & SEALED));
+        good[row] = stated && stated == size[row] && read_record(data, at, stated, &found) &&
+                    found.field[PHYSICAL_OFFSET] == place[row] && crc_agrees(data, &found, 1);
         if (!good[row]) {
             memset(&found, 0, sizeof found);
             found.field[START] = at;
@@ -370,69 +395,6 @@ EXPORT int64_t keelog_read_pieces(int32_t file, int64_t rows, const int64_t *sta
     return rows;
 }
 
-/* Java's hash of each piece, by UTF-8 bytes: right where they are ASCII; wide[row] tells where they
- * are not. Answers how many are not, -1 for a piece outside `data`. */
-EXPORT int64_t keelog_java_hash(const uint8_t *data, int64_t length, int64_t rows,
-                                const int64_t *start, const int64_t *size, int32_t *hash,
-                                uint8_t *wide) {
-    int64_t others = 0;
-    for (int64_t row = 0; row < rows; row++) {
-        if (!is_within(start[row], size[row], length))
-            return -1;
-        const uint8_t *at = data + start[row], *end = at + size[row];
-        uint32_t value = 0;
-        uint8_t seen = 0;
-        for (; end - at >= 4; at += 4) { /* four at once: one step waits for the one before */
-            uint8_t a = at[0], b = at[1], c = at[2], d = at[3];
-            value = 31u * 31 * 31 * 31 * value + 31u * 31 * 31 * a + 31u * 31 * b + 31u * c + d;
-            seen |= a | b | c | d;
-        }
-        for (; at < end; at++) {
-            uint8_t byte = *at;
-            value = 31 * value + byte;
-            seen |= byte;
-        }
-        hash[row] = (int32_t)value;
-        wide[row] = seen >> 7;
-        others += seen >> 7;
-    }
-    return others;
-}
-
-/* Numbers each piece by its text, in order of appearance; first[id] is the row where that text came
- * first. `table` has `slots` items, a power of two above 2 * rows, all -1. Answers how many texts
- * there are, -1 for a piece outside `data`. */
-EXPORT int64_t keelog_group(const uint8_t *data, int64_t length, int64_t rows, const int64_t *start,
-                            const int64_t *size, int64_t *id, int64_t *first, int32_t *table,
-                            int64_t slots) {
-    int64_t texts = 0;
-    for (int64_t row = 0; row < rows; row++) {
-        int64_t count = size[row];
-        if (!is_within(start[row], count, length))
-            return -1;
-        const uint8_t *at = data + start[row];
-        uint32_t hash = 2166136261u; /* FNV-1a; `table` is never more than half full */
-        for (int64_t i = 0; i < count; i++)
-            hash = (hash ^ at[i]) * 16777619u;
-        int64_t slot = (hash ^ hash >> 15) & (slots - 1);
-        for (;; slot = (slot + 1) & (slots - 1)) {
-            int32_t known = table[slot];
-            if (known < 0) {
-                table[slot] = (int32_t)texts;
-                first[texts] = row;
-                id[row] = texts++;
-                break;
-            }
-            int64_t other = first[known];
-            if (size[other] == count && !memcmp(data + start[other], at, (size_t)count)) {
-                id[row] = known;
-                break;
-            }
-        }
-    }
-    return texts;
-}
-
 /* -- properties: name 0x01 value 0x02, repeated ------------------------------------------------- */
 
 typedef struct {
@@ -456,37 +418,6 @@ static inline int next_pair(const uint8_t *data, int64_t *at, int64_t end, pair 
         }
     }
     return 0;
-}
-
-/* Where the values of KEYS, TAGS and UNIQ_KEY stand in the properties of each row: `out` is six
- * columns, start and length of each of the three; the last of a name wins, a length of 0 means
- * none. Answers the number of rows read; less than `rows` when one lies outside `data`. */
-EXPORT int64_t keelog_find_properties(const uint8_t *data, int64_t length, int64_t rows,
-                                      const int64_t *start, const int64_t *size, int64_t *out) {
-    for (int64_t row = 0; row < rows; row++) {
-        int64_t value[6] = {0};
-        pair found;
-        if (!is_within(start[row], size[row], length))
-            return row;
-        for (int64_t at = start[row], end = at + size[row]; next_pair(data, &at, end, &found);) {
-            const uint8_t *name = data + found.start;
-            int which = -1;
-            switch (found.middle - found.start) {
-            case 4:
-                which = !memcmp(name, "KEYS", 4) ? 0 : !memcmp(name, "TAGS", 4) ? 1 : -1;
-                break;
-            case 8:
-                which = !memcmp(name, "UNIQ_KEY", 8) ? 2 : -1;
-            }
-            if (which >= 0) {
-                value[2 * which] = found.middle + 1;
-                value[2 * which + 1] = found.end - found.middle - 1;
-            }
-        }
-        for (int column = 0; column < 6; column++)
-            out[column * rows + row] = value[column];
-    }
-    return rows;
 }
 
 #define PAIRS_COMPARED_MAX 64
@@ -525,7 +456,102 @@ EXPORT int64_t keelog_pairs(const uint8_t *data, int64_t length, int64_t rows, c
     return total;
 }
 
-#include "kernel_read.c"
+/* -- handing out the messages of a queue: which of them one pull takes, and their bytes ----------- */
+
+/* How many of the queue's units one pull without a filter takes. `limits` are, in this order: where
+ * the log begins and ends, the length of a segment, below how many bytes to its end a record is hot
+ * (-1: all are); then how many records and bytes may be taken up to a hot one, and up to a cold one.
+ * The first unit is taken whatever its size. Answers -1 when one of them names no place of the log,
+ * which the broker's loop knows how to go on from. */
+EXPORT int64_t keelog_fitting_units(const uint8_t *units, int64_t rows, const int64_t *limits) {
+    int64_t begin = limits[0], log_end = limits[1], segment = limits[2], hot_bytes = limits[3];
+    int64_t total = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t place = i64(units + UNIT_BYTES * row), size = i32(units + UNIT_BYTES * row + 8);
+        if (size <= 0 || place < begin || place > log_end - size ||
+            (segment && place % segment > segment - size))
+            return -1;
+        int is_cold = hot_bytes >= 0 && log_end - place > hot_bytes;
+        total += size;
+        if (row && (row >= limits[4 + 2 * is_cold] || total > limits[5 + 2 * is_cold]))
+            return row;
+    }
+    return rows;
+}
+
+/* Whether a whole record that names the log offset `place` begins at `position`; `found` is then what
+ * its fields say. */
+EXPORT int64_t keelog_record_at(const uint8_t *data, int64_t length, int64_t position,
+                                int64_t place, record *found) {
+    int64_t size = position < 0 || position > length ? 0 : stated_size(data + position, length - position);
+    return size && read_record(data, position, size, found) &&
+           found->field[PHYSICAL_OFFSET] == place && crc_agrees(data, found, 1);
+}
+
+/* Whether `size` bytes are, as a whole and at log offset `place`, the message `number` of a queue. */
+static inline int is_message(const uint8_t *at, int64_t size, int64_t place, int64_t number,
+                             int64_t queue_id, const uint8_t *topic, int64_t topic_length) {
+    record found;
+    return size > 0 && keelog_record_at(at, size, 0, place, &found) && found.field[SIZE] == size &&
+           found.field[QUEUE_ID] == queue_id && found.field[QUEUE_OFFSET] == number &&
+           found.field[TOPIC_LENGTH] == topic_length &&
+           !memcmp(at + found.field[TOPIC_START], topic, (size_t)topic_length);
+}
+
+/* Records that lie apart are fetched while the ones before them are looked at. */
+static inline void fetch_ahead(const uint8_t *at, int64_t size) {
+    for (int64_t line = 0; line < size && line < 1024; line += 64)
+        __builtin_prefetch(at + line);
+}
+
+/* The bytes of all records that units name. */
+EXPORT int64_t keelog_unit_bytes(const uint8_t *units, int64_t rows) {
+    int64_t total = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t size = i32(units + UNIT_BYTES * row + 8);
+        total += size > 0 ? size : 0;
+    }
+    return total;
+}
+
+/* Copies the record of each unit to `out`, back to back, and looks at each copy while the processor
+ * still has it at hand. `data` is a segment that begins at log offset `base`; `number` has the place
+ * of each unit in its queue. Answers how many are the messages wanted: it ends at the first one that
+ * is not, that does not lie in `data` or has no room in `out`. */
+EXPORT int64_t keelog_copy_messages(const uint8_t *data, int64_t length, int64_t base, int64_t rows,
+                                    const uint8_t *units, const int64_t *number, int64_t queue_id,
+                                    const uint8_t *topic, int64_t topic_length, uint8_t *out,
+                                    int64_t out_bytes) {
+    int64_t total = 0;
+    for (int64_t row = 0; row < rows; row++, units += UNIT_BYTES) {
+        int64_t place = i64(units), size = i32(units + 8);
+        if (place < base || !is_within(place - base, size, length) || size > out_bytes - total)
+            return row;
+        if (row + 2 < rows) {
+            int64_t later = i64(units + 2 * UNIT_BYTES), bytes = i32(units + 2 * UNIT_BYTES + 8);
+            if (later >= base && is_within(later - base, bytes, length))
+                fetch_ahead(data + (later - base), bytes);
+        }
+        memcpy(out + total, data + (place - base), (size_t)size);
+        if (!is_message(out + total, size, place, number[row], queue_id, topic, topic_length))
+            return row;
+        total += size;
+    }
+    return rows;
+}
+
+/* The records stand back to back in `data`, as long as `size` says. Answers how many there are
+ * before the first that is not whole. */
+EXPORT int64_t keelog_whole_records(const uint8_t *data, int64_t length, int64_t rows,
+                                    const uint32_t *size) {
+    int64_t at = 0;
+    record found;
+    for (int64_t row = 0; row < rows; at += size[row++])
+        if (size[row] > length - at || stated_size(data + at, size[row]) != size[row] ||
+            !read_record(data, at, size[row], &found) || !crc_agrees(data, &found, 1))
+            return row;
+    return rows;
+}
+
 #include "kernel_append.c"
-#include "kernel_items.c"
 #include "kernel_dispatch.c"

@@ -1,5 +1,6 @@
 /* The way in: what a client encodes, and what the writer checks, numbers and seals. Part of
- * kernel.c, which includes it. The oracles are protocol/record/patch.py and protocol/record/encode.py.
+ * kernel.c, which includes it. The oracles are protocol/record/patch.py and protocol/record/encode.py, for
+ * the batches of RocketMQ's clients protocol/remoting/batch.py and keelog/gateway/batch_records.py.
  *
  * `append_check` finds what every record of a request must be and which queues there are; the caller
  * gives each of those its next offset; `append_seal` fills in what only the writer knows. `append_run`
@@ -15,20 +16,6 @@
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
-
-static inline void put32(uint8_t *at, uint32_t value) {
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-    value = __builtin_bswap32(value);
-#endif
-    memcpy(at, &value, 4);
-}
-
-static inline void put64(uint8_t *at, uint64_t value) {
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-    value = __builtin_bswap64(value);
-#endif
-    memcpy(at, &value, 8);
-}
 
 /* -- checking ----------------------------------------------------------------------------------- */
 
@@ -110,11 +97,17 @@ typedef struct {
 
 #define AT(kind, address) ((kind *)(uintptr_t)(address))
 
-static inline uint32_t hash_of(const uint8_t *topic, int64_t size, int64_t queue_id) {
-    uint32_t hash = 2166136261u ^ (uint32_t)queue_id * 0x9E3779B1u;
+/* FNV-1a of a text, and where a row of this text and queue is looked for first in a table. */
+static inline uint32_t hash_of(const uint8_t *text, int64_t size) {
+    uint32_t hash = 2166136261u;
     for (int64_t i = 0; i < size; i++)
-        hash = (hash ^ topic[i]) * 16777619u;
-    return hash ^ hash >> 15;
+        hash = (hash ^ text[i]) * 16777619u;
+    return hash;
+}
+
+static inline int64_t slot_of(uint32_t of_text, int64_t queue_id, int64_t slots) {
+    uint32_t hash = (of_text ^ (uint32_t)queue_id * 0x9E3779B1u) * 0x85EBCA77u;
+    return (hash ^ hash >> 15) & (slots - 1);
 }
 
 static inline int is_part(const uint8_t *data, const append_part *part, const uint8_t *topic,
@@ -129,7 +122,7 @@ static int64_t part_for(const append_request *request, const uint8_t *data, int6
                         int64_t topic_at, int64_t size, int64_t queue_id) {
     append_part *all = AT(append_part, request->parts);
     int32_t *table = AT(int32_t, request->table);
-    int64_t slot = hash_of(data + topic_at, size, queue_id) & (slots - 1);
+    int64_t slot = slot_of(hash_of(data + topic_at, size), queue_id, slots);
     for (; table[slot] >= 0; slot = (slot + 1) & (slots - 1))
         if (is_part(data, all + table[slot], data + topic_at, size, queue_id))
             return table[slot];
@@ -308,6 +301,22 @@ static inline uint8_t *put_bytes(uint8_t *at, const void *from, int64_t size) {
     return at + size;
 }
 
+/* A record up to its properties of `own` bytes: its head is `head` but for lengths and checksum, and
+ * `topic` is the topic behind its length. */
+static inline uint8_t *put_record(uint8_t *start, int64_t total, const uint8_t *head, int64_t head_bytes,
+                                  const uint8_t *body, int64_t body_bytes, const uint8_t *topic,
+                                  int64_t topic_bytes, int64_t own) {
+    uint8_t *at = put_bytes(start, head, head_bytes);
+    put32(start, (uint32_t)total);
+    put32(start + 8, crc32_of(body, (size_t)body_bytes) & CRC_MASK);
+    put32(at - 4, (uint32_t)body_bytes);
+    at = put_bytes(at, body, body_bytes);
+    at = put_bytes(at, topic, topic_bytes);
+    *at++ = (uint8_t)(own >> 8);
+    *at++ = (uint8_t)own;
+    return at;
+}
+
 /* The length of the next text in *at, which ends before `end` in 0x02 and holds no other
  * separator, -1 where there is none. */
 static inline int64_t next_keys(const uint8_t *at, const uint8_t *end) {
@@ -354,15 +363,8 @@ EXPORT int64_t keelog_encode_batch(const batch_draft *draft, const uint8_t *shar
         if (total > INT32_MAX || total > end - at)
             return -1;
         uint8_t *start = at;
-        at = put_bytes(at, shared, HEAD_BYTES);
-        put32(start, (uint32_t)total);
-        put32(start + 8, crc32_of(body, (size_t)size) & CRC_MASK);
+        at = put_record(at, total, shared, HEAD_BYTES, body, size, topic, draft->topic_bytes, own);
         put64(start + 40, (uint64_t)draft->born_timestamp);
-        put32(start + 84, (uint32_t)size);
-        at = put_bytes(at, body, size);
-        at = put_bytes(at, topic, draft->topic_bytes);
-        *at++ = (uint8_t)(own >> 8);
-        *at++ = (uint8_t)own;
         at = put_properties(at, draft, tags, (uint64_t)draft->counter + (uint64_t)row, keys, keys_bytes);
         body += size;
         keys += draft->keys_bytes ? keys_bytes + 1 : 0;
@@ -424,4 +426,138 @@ EXPORT int64_t keelog_put_message(const message_draft *draft, const uint8_t *bod
                         draft->host};
     seal(start, total, &with, draft->seal_crc);
     return total;
+}
+
+/* -- batches of RocketMQ's clients: messages that stand back to back become records --------------- */
+
+#define ITEM_HEAD_BYTES 20 /* size, magic and checksum, which Java ignores; flag; the body's length */
+#define ITEM_BYTES_MIN (ITEM_HEAD_BYTES + 2)
+
+typedef struct {
+    const uint8_t *body, *properties;
+    int64_t body_bytes, properties_bytes;
+    uint32_t flag;
+} item;
+
+/* The message in front of `end`, which *at moves behind; 0 where it does not end before. */
+static inline int next_item(const uint8_t **at, const uint8_t *end, item *found) {
+    if (end - *at < ITEM_BYTES_MIN)
+        return 0;
+    int64_t left = end - *at - ITEM_BYTES_MIN;
+    found->flag = u32(*at + 12);
+    found->body_bytes = i32(*at + 16);
+    if (found->body_bytes < 0 || found->body_bytes > left)
+        return 0;
+    found->body = *at + ITEM_HEAD_BYTES;
+    const uint8_t *behind = found->body + found->body_bytes;
+    found->properties_bytes = i16(behind);
+    if (found->properties_bytes < 0 || found->properties_bytes > left - found->body_bytes)
+        return 0;
+    found->properties = behind + 2;
+    *at = found->properties + found->properties_bytes;
+    return 1;
+}
+
+/* How many messages there are, -1 where they are not whole. */
+EXPORT int64_t keelog_count_items(const uint8_t *items, int64_t size) {
+    const uint8_t *at = items, *end = items + size;
+    int64_t rows = 0;
+    for (item found; at < end; rows++)
+        if (!next_item(&at, end, &found))
+            return -1;
+    return rows;
+}
+
+/* A batch's numbers. The bytes that its records share stand back to back in `shared`. */
+typedef struct {
+    int64_t rows, items_bytes;
+    int64_t head_bytes;  /* the head of each record, without what differs */
+    int64_t topic_bytes; /* then the topic's length and name */
+    int64_t names_bytes; /* then the names of properties that are not for here: length and name */
+    int64_t body_max;
+    int64_t crc;         /* whether there is room for __CRC32# */
+    int64_t out_bytes;   /* room for the records alone */
+} items_draft;
+
+static int is_named(const uint8_t *names, const uint8_t *end, const uint8_t *name, int64_t size) {
+    for (; names < end; names += 1 + *names)
+        if (*names == size && !memcmp(names + 1, name, (size_t)size))
+            return 1;
+    return 0;
+}
+
+/* Whether properties are pairs of which none has one of these names and one is UNIQ_KEY, whose value
+ * `key` becomes. The last pair may lack its 0x02. */
+static int are_plain(const item *found, const uint8_t *names, const uint8_t *names_end, pair *key) {
+    const uint8_t *data = found->properties;
+    int64_t size = found->properties_bytes, keys = 0;
+    pair one;
+    for (int64_t at = 0; at < size && next_pair(data, &at, size, &one);) {
+        int64_t name_bytes = one.middle - one.start;
+        if (is_named(names, names_end, data + one.start, name_bytes))
+            return 0;
+        if (name_bytes == 8 && !memcmp(data + one.start, "UNIQ_KEY", 8)) {
+            *key = one;
+            keys++;
+        }
+    }
+    return keys == 1;
+}
+
+/* Encodes a batch: into `out` go the CRC-32 of the records, then the size of each record, where its
+ * unique key begins among all and how long that is (all uint32), then the records, of which the
+ * bytes are answered. -1 where the plain way has to look: at odd properties, a missing key, lengths,
+ * too much for a record or for the room there is. */
+EXPORT int64_t keelog_encode_items(const items_draft *draft, const uint8_t *shared,
+                                   const uint8_t *items, uint8_t *out) {
+    const uint8_t *in = items, *in_end = items + draft->items_bytes;
+    const uint8_t *topic = shared + draft->head_bytes, *names = topic + draft->topic_bytes;
+    uint8_t *numbers = out + 4, *first = numbers + 12 * draft->rows, *at = first;
+    uint8_t *end = first + draft->out_bytes;
+    for (int64_t row = 0; row < draft->rows; row++) {
+        item found;
+        pair key;
+        if (!next_item(&in, in_end, &found) || found.body_bytes > draft->body_max ||
+            !are_plain(&found, names, names + draft->names_bytes, &key))
+            return -1;
+        int64_t size = found.properties_bytes;
+        int is_open = found.properties[size - 1] != PAIR_END;
+        int64_t own = size + is_open + (draft->crc ? CRC_PROPERTY_BYTES : 0);
+        int64_t total = draft->head_bytes + found.body_bytes + draft->topic_bytes + 2 + own;
+        if (own > PROPERTIES_BYTES_MAX || total > end - at)
+            return -1;
+        uint8_t *start = at;
+        at = put_record(at, total, shared, draft->head_bytes, found.body, found.body_bytes, topic,
+                        draft->topic_bytes, own);
+        put32(start + 16, found.flag);
+        uint32_t of_row[3] = {(uint32_t)total, (uint32_t)(at - first + key.middle + 1),
+                              (uint32_t)(key.end - key.middle - 1)};
+        uint8_t *properties = at;
+        at = put_bytes(at, found.properties, size);
+        if (is_open)
+            *at++ = PAIR_END;
+        if (!are_pairs(properties, at - properties))
+            return -1;
+        if (draft->crc)
+            at = put_bytes(at, "__CRC32#\1" "0000000000" "\2", CRC_PROPERTY_BYTES);
+        for (int column = 0; column < 3; column++)
+            memcpy(numbers + 4 * (column * draft->rows + row), of_row + column, 4);
+    }
+    if (in != in_end)
+        return -1;
+    uint32_t checksum = crc32_of(first, (size_t)(at - first));
+    memcpy(out, &checksum, 4);
+    return at - first;
+}
+
+/* The message ids of records that lie back to back in the log from `place` on, a comma after each:
+ * `start`, then the log offset in 16 hexadecimal digits. `out` has room for them. */
+EXPORT void keelog_join_ids(const uint32_t *size, int64_t rows, int64_t place, const uint8_t *start,
+                            int64_t start_chars, uint8_t *out) {
+    for (int64_t row = 0; row < rows; place += size[row++]) {
+        out = put_bytes(out, start, start_chars);
+        for (int shift = 60; shift >= 0; shift -= 4)
+            *out++ = (uint8_t)"0123456789ABCDEF"[((uint64_t)place >> shift) & 15];
+        *out++ = ',';
+    }
 }

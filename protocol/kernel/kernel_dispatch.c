@@ -20,8 +20,6 @@ enum wanted {
     WANTED_COLUMNS
 };
 
-EXPORT int32_t keelog_wanted_columns(void) { return WANTED_COLUMNS; }
-
 #define TRANSACTION_MASK 0xC
 #define TRANSACTION_COMMIT 0x8
 #define TRANSACTION_ROLLBACK 0xC
@@ -29,49 +27,9 @@ EXPORT int32_t keelog_wanted_columns(void) { return WANTED_COLUMNS; }
 #define OUTSIDE (-1)
 #define NOT_HERE (-2) /* text that is left to Python */
 
-static inline void put_u32(uint8_t *at, uint32_t value) {
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-    value = __builtin_bswap32(value);
-#endif
-    memcpy(at, &value, 4);
-}
-
-static inline void put_i64(uint8_t *at, int64_t signed_value) {
-    uint64_t value = (uint64_t)signed_value;
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-    value = __builtin_bswap64(value);
-#endif
-    memcpy(at, &value, 8);
-}
-
 /* -- Java's hash of text ------------------------------------------------------------------------ */
 
-#define REPLACEMENT 0xFFFDu
-
-/* The next character of what may be no UTF-8, as protocol/record/java_hash.py::java_text has it. */
-static uint32_t next_character(const uint8_t **at, const uint8_t *end) {
-    const uint8_t *from = *at;
-    uint8_t lead = *from;
-    int more = lead < 0xC2 ? 0 : lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : lead < 0xF5 ? 3 : 0;
-    *at = from + 1;
-    if (lead < 0x80)
-        return lead;
-    if (!more || end - from < 2)
-        return REPLACEMENT;
-    uint8_t second = from[1];
-    uint8_t least = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
-    uint8_t most = lead == 0xF4 ? 0x8F : 0xBF;
-    if (second < least || second > most)
-        return REPLACEMENT;
-    uint32_t character = (uint32_t)(lead & (0x3F >> more)) << 6 | (second & 0x3F);
-    *at = from + 2;
-    for (int k = 2; k <= more; k++) {
-        if (*at >= end || (**at & 0xC0) != 0x80)
-            return REPLACEMENT;
-        character = character << 6 | (*(*at)++ & 0x3F);
-    }
-    return character >= 0xD800 && character <= 0xDFFF ? REPLACEMENT : character;
-}
+#define REPLACEMENT 0xFFFDu /* as Java reads what is no UTF-8 */
 
 /* Java's hash over UTF-16 code units, gone on with from `value`. */
 static uint32_t hash_text(uint32_t value, const uint8_t *at, int64_t size) {
@@ -84,6 +42,8 @@ static uint32_t hash_text(uint32_t value, const uint8_t *at, int64_t size) {
     }
     while (at < end) {
         uint32_t character = next_character(&at, end);
+        if (character == NO_CHARACTER)
+            character = REPLACEMENT;
         if (character >= 0x10000) {
             character -= 0x10000;
             value = 31 * value + (0xD800u | character >> 10);
@@ -92,6 +52,17 @@ static uint32_t hash_text(uint32_t value, const uint8_t *at, int64_t size) {
         value = 31 * value + character;
     }
     return value;
+}
+
+/* Java's hash of each piece. Answers 0, OUTSIDE for a piece outside `data`. */
+EXPORT int64_t keelog_java_hash(const uint8_t *data, int64_t length, int64_t rows,
+                                const int64_t *start, const int64_t *size, int32_t *hash) {
+    for (int64_t row = 0; row < rows; row++) {
+        if (!is_within(start[row], size[row], length))
+            return OUTSIDE;
+        hash[row] = (int32_t)hash_text(0, data + start[row], size[row]);
+    }
+    return 0;
 }
 
 /* |hash| as an index has it: 0 for -2^31. */
@@ -135,6 +106,24 @@ static void read_values(const uint8_t *data, int64_t start, int64_t size, dispat
             which->size = one.end - one.middle - 1;
         }
     }
+}
+
+/* Where the values of KEYS, TAGS and UNIQ_KEY stand in the properties of each row: `out` is six
+ * columns, start and length of each of the three; a length of 0 means none. Answers 0, OUTSIDE. */
+EXPORT int64_t keelog_find_properties(const uint8_t *data, int64_t length, int64_t rows,
+                                      const int64_t *start, const int64_t *size, int64_t *out) {
+    for (int64_t row = 0; row < rows; row++) {
+        dispatch_values found;
+        if (!is_within(start[row], size[row], length))
+            return OUTSIDE;
+        read_values(data, start[row], size[row], &found);
+        const text_piece value[] = {found.keys, found.tags, found.unique};
+        for (int i = 0; i < 3; i++) {
+            out[2 * i * rows + row] = value[i].size ? value[i].at - data : 0;
+            out[(2 * i + 1) * rows + row] = value[i].size;
+        }
+    }
+    return 0;
 }
 
 static inline int is_schedule_topic(const uint8_t *topic, int64_t size) {
@@ -196,52 +185,45 @@ static int read_dispatch(const dispatch_input *of, int64_t row, dispatch_values 
 
 /* -- queue units --------------------------------------------------------------------------------- */
 
-
-/* Numbers the queues of the records that may get a unit, in order of appearance: group[row], -1 for
- * a half or rolled-back transaction; first[number] is the row where a queue came first. `table` has
- * `slots` items, a power of two above 2 * rows, all -1. Answers how many queues, OUTSIDE. */
-EXPORT int64_t keelog_group_queues(const uint8_t *data, int64_t length, int64_t rows,
-                                   const int64_t *const *column, int32_t *group, int64_t *first,
-                                   int32_t *table, int64_t slots) {
-    const int64_t *start = column[W_TOPIC_START], *size = column[W_TOPIC_LENGTH];
-    const int64_t *queue = column[W_QUEUE_ID];
-    int64_t queues = 0, last = -1;
-    uint32_t topic_hash = 0;
+/* Numbers the rows by their text, and by their queue where that is given, in order of appearance;
+ * first[number] is the row where each came first. With `sys_flag` the row of a half or rolled-back
+ * transaction has the number -1. `table` has `slots` items, a power of two above 2 * rows, all -1.
+ * Answers how many there are, OUTSIDE. */
+EXPORT int64_t keelog_group(const uint8_t *data, int64_t length, int64_t rows, const int64_t *start,
+                            const int64_t *size, const int64_t *queue, const int64_t *sys_flag,
+                            int32_t *number, int64_t *first, int32_t *table, int64_t slots) {
+    int64_t groups = 0, last = -1;
+    uint32_t of_text = 0;
     for (int64_t row = 0; row < rows; row++) {
-        int64_t kind = column[W_SYS_FLAG][row] & TRANSACTION_MASK;
-        group[row] = -1;
+        int64_t kind = sys_flag ? sys_flag[row] & TRANSACTION_MASK : 0;
+        number[row] = -1;
         if (!is_within(start[row], size[row], length))
             return OUTSIDE;
         if (kind && kind != TRANSACTION_COMMIT)
             continue;
-        const uint8_t *topic = data + start[row];
-        int is_same = last >= 0 && size[last] == size[row] &&
-                      !memcmp(data + start[last], topic, (size_t)size[row]);
-        if (!is_same) {
-            topic_hash = 2166136261u; /* FNV-1a; `table` is never more than half full */
-            for (int64_t i = 0; i < size[row]; i++)
-                topic_hash = (topic_hash ^ topic[i]) * 16777619u;
-        }
+        const uint8_t *text = data + start[row];
+        if (last < 0 || size[last] != size[row] ||
+            memcmp(data + start[last], text, (size_t)size[row]))
+            of_text = hash_of(text, size[row]); /* `table` is never more than half full */
         last = row;
-        uint32_t hash = (topic_hash ^ (uint32_t)queue[row] * 0x9E3779B1u) * 0x85EBCA77u;
-        int64_t slot = (hash ^ hash >> 15) & (slots - 1);
+        int64_t slot = slot_of(of_text, queue ? queue[row] : 0, slots);
         for (;; slot = (slot + 1) & (slots - 1)) {
             int32_t known = table[slot];
             if (known < 0) {
-                table[slot] = (int32_t)queues;
-                first[queues] = row;
-                group[row] = (int32_t)queues++;
+                table[slot] = (int32_t)groups;
+                first[groups] = row;
+                number[row] = (int32_t)groups++;
                 break;
             }
             int64_t other = first[known];
-            if (queue[other] == queue[row] && size[other] == size[row] &&
-                !memcmp(data + start[other], topic, (size_t)size[row])) {
-                group[row] = known;
+            if ((!queue || queue[other] == queue[row]) && size[other] == size[row] &&
+                !memcmp(data + start[other], text, (size_t)size[row])) {
+                number[row] = known;
                 break;
             }
         }
     }
-    return queues;
+    return groups;
 }
 
 /* Makes the units of the queues that are wanted, queue by queue. place[queue] is the number of its
@@ -273,9 +255,9 @@ EXPORT int64_t keelog_queue_units(const uint8_t *data, int64_t length, int64_t r
         if (at >= capacity)
             return OUTSIDE;
         int64_t stands = column[W_PHYSICAL_OFFSET][row], size = column[W_SIZE][row];
-        put_i64(units + at * UNIT_BYTES, stands);
-        put_u32(units + at * UNIT_BYTES + 8, (uint32_t)size);
-        put_i64(units + at * UNIT_BYTES + 12, code);
+        put64(units + at * UNIT_BYTES, (uint64_t)stands);
+        put32(units + at * UNIT_BYTES + 8, (uint32_t)size);
+        put64(units + at * UNIT_BYTES + 12, (uint64_t)code);
         offset[at] = column[W_QUEUE_OFFSET][row];
         end[at] = (int64_t)((uint64_t)stands + (uint64_t)size);
         if (count && (uint64_t)offset[at] != (uint64_t)offset[at - 1] + 1)
@@ -377,11 +359,11 @@ EXPORT int64_t keelog_enter_keys(int64_t keys, const int32_t *hash, const int64_
             }
             if (begin > 0 && timestamp[key] >= begin)
                 past = (int64_t)(((uint64_t)timestamp[key] - (uint64_t)begin) / 1000);
-            put_u32(entry, (uint32_t)(hash[key] < 0 ? 0 : hash[key]));
-            put_i64(entry + 4, offset[key]);
-            put_u32(entry + 12, (uint32_t)(past > INT32_MAX ? INT32_MAX : past));
-            put_u32(entry + 16, (uint32_t)held);
-            put_u32(at, (uint32_t)number);
+            put32(entry, (uint32_t)(hash[key] < 0 ? 0 : hash[key]));
+            put64(entry + 4, (uint64_t)offset[key]);
+            put32(entry + 12, (uint32_t)(past > INT32_MAX ? INT32_MAX : past));
+            put32(entry + 16, (uint32_t)held);
+            put32(at, (uint32_t)number);
             page[(INDEX_HEADER_BYTES + 4 * slot[i]) >> PAGE_BITS] = 1;
         }
     }

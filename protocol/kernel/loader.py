@@ -5,8 +5,8 @@ why a library that is there is not used: it may be an earlier version's. The env
 KEELOG_KERNEL=off leaves it out. It is loaded by ctypes, with plain buffers: every function
 checks its lengths itself, and the interpreter's lock is free meanwhile.
 
-`SIGNATURES` has result and arguments of each function, as ctypes needs them, one group for each
-source file. A function takes addresses and lengths.
+`SIGNATURES` has the types of each function's result and arguments, as letters of `TYPES`, in one
+group for each source file. A function takes addresses and lengths.
 """
 
 import ctypes
@@ -18,53 +18,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-POINTER = ctypes.c_void_p
-LONG = ctypes.c_int64
-SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "abi": (ctypes.c_int32, ()),
-    "source": (ctypes.c_char_p, ()),
-    "init": (ctypes.c_int32, (ctypes.c_int32,)),
-    "columns": (ctypes.c_int32, ()),
-    "crc32": (ctypes.c_uint32, (POINTER, LONG)),
-    "count": (LONG, (POINTER, LONG, LONG)),
-    "scan": (LONG, (POINTER, *[LONG] * 3, ctypes.c_int32, POINTER, LONG, POINTER)),
-    "gather": (None, (POINTER, LONG, LONG, *[POINTER] * 3, ctypes.c_int32, *[POINTER] * 2)),
-    "pairs": (LONG, (POINTER, LONG, LONG, *[POINTER] * 3, LONG, POINTER)),
-    "read_pieces": (LONG, (ctypes.c_int32, LONG, *[POINTER] * 3, LONG)),
-    "join32": (LONG, (POINTER, LONG, LONG, *[POINTER] * 3, LONG, POINTER)),
-    "java_hash": (LONG, (POINTER, LONG, LONG, *[POINTER] * 4)),
-    "group": (LONG, (POINTER, LONG, LONG, *[POINTER] * 5, LONG)),
-    "find_properties": (LONG, (POINTER, LONG, LONG, *[POINTER] * 3)),
-    # kernel_read.c
-    "fitting_units": (LONG, (POINTER, LONG, POINTER)),
-    "unit_bytes": (LONG, (POINTER, LONG)),
-    "copy_messages": (
-        LONG,
-        (POINTER, *[LONG] * 3, *[POINTER] * 2, LONG, POINTER, LONG, POINTER, LONG),
-    ),
-    "whole_records": (LONG, (POINTER, *[LONG] * 2, POINTER)),
-    # kernel_append.c
-    "append_check": (LONG, (POINTER,) * 3),
-    "append_seal": (LONG, (POINTER,) * 2),
-    "append_run": (LONG, (POINTER,) * 4),
-    "put_message": (LONG, (POINTER,) * 4),
-    "encode_batch": (LONG, (POINTER,) * 5),
-    # kernel_items.c
-    "count_items": (LONG, (POINTER, LONG)),
-    "encode_items": (LONG, (POINTER,) * 4),
-    "join_ids": (None, (POINTER, LONG, LONG, POINTER, LONG, POINTER)),
-    # kernel_dispatch.c
-    "wanted_columns": (ctypes.c_int32, ()),
-    "group_queues": (LONG, (POINTER, LONG, LONG, *[POINTER] * 4, LONG)),
-    "queue_units": (
-        LONG,
-        (*(POINTER, LONG, LONG, POINTER, POINTER, LONG), *(POINTER, LONG, POINTER, LONG))
-        + (POINTER,) * 5,
-    ),
-    "index_keys": (LONG, (POINTER, LONG, LONG, POINTER, ctypes.c_int32, LONG, POINTER, POINTER)),
-    "enter_keys": (LONG, (LONG, *[POINTER] * 3, LONG, LONG, POINTER, LONG, POINTER, POINTER)),
+TYPES: dict[str, Any] = {
+    "p": ctypes.c_void_p,
+    "l": ctypes.c_int64,
+    "i": ctypes.c_int32,
+    "u": ctypes.c_uint32,
+    "s": ctypes.c_char_p,
+    "-": None,
 }
+SIGNATURES = """
+    abi:i source:s init:ii columns:i crc32:upl count:lpll scan:lpllliplp gather:-pllppppp
+    read_pieces:lilpppl join32:lpllppplp pairs:lpllppplp record_at:lplllp fitting_units:lplp
+    unit_bytes:lpl copy_messages:lplllpplplpl whole_records:lpllp
 
+    append_check:lppp append_seal:lpp append_run:lpppp put_message:lpppp encode_batch:lppppp
+    count_items:lpl encode_items:lpppp join_ids:-pllplp
+
+    java_hash:lpllppp find_properties:lpllppp group:lpllpppppppl queue_units:lpllpplplplppppp
+    index_keys:lpllpilpp enter_keys:llpppllplpp
+"""
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
@@ -72,7 +44,7 @@ Bools = NDArray[np.bool_]
 
 SWITCH = "KEELOG_KERNEL"
 """The environment variable; `off` leaves the kernel out, at run time and when installing."""
-ABI = 11
+ABI = 12
 """As KERNEL_ABI in kernel.c: a library of another one is not used."""
 FILE = "_kernel.so"
 BUILD_AGAIN = (
@@ -85,7 +57,6 @@ CHECK_PLACE = 1
 VERIFY = 2
 SEALED = 4
 
-_ARRAY = np.ndarray
 _PAIR_BYTES_MIN = 4
 """A name, 0x01, a value, 0x02; only the last pair may lack its 0x02."""
 _OFFSET_CHARS = 16
@@ -107,12 +78,13 @@ class Kernel:
     def __init__(self, path: str, crc_best: int = CRC_WIDE_FOLDING) -> None:
         library = ctypes.CDLL(path)
         self._functions: dict[str, Callable[..., Any]] = {}
-        for name, (result, arguments) in SIGNATURES.items():
+        for signature in SIGNATURES.split():
+            name, letters = signature.split(":")
             try:
                 function = library[f"keelog_{name}"]
             except AttributeError:
                 raise KernelMismatchError(f"{path} has no function keelog_{name}") from None
-            function.restype, function.argtypes = result, arguments
+            function.restype, *function.argtypes = (TYPES[letter] for letter in letters)
             self._functions[name] = function
         if (found := self.call("abi")) != ABI:
             raise KernelMismatchError(f"{path} has ABI {found}, not {ABI}")
@@ -125,9 +97,8 @@ class Kernel:
 
         An array goes as its address, and lives until the function returns.
         """
-        return self._functions[name](
-            *[address(one) if isinstance(one, _ARRAY) else one for one in arguments]
-        )
+        taken = [address(one) if isinstance(one, np.ndarray) else one for one in arguments]
+        return self._functions[name](*taken)
 
     def function(self, name: str) -> Callable[..., Any]:
         """The function itself, for a caller on a hot path. Its arrays go by `address`."""
@@ -144,16 +115,12 @@ class Kernel:
             out = out[:, :found]
         return out, end.value
 
-    def gather(
-        self, data: Bytes, start: Ints, size: Ints | None, place: Ints | None, flags: int
-    ) -> tuple[Ints, Bools]:
+    def gather(self, data: Bytes, start: Ints, size: Ints, place: Ints) -> tuple[Ints, Bools]:
         """The columns of the records that start at `start`, and which of them are whole."""
         rows = len(start)
-        out = np.empty((self.columns, rows), np.int64)
-        good = np.empty(rows, np.bool_)
-        wanted = [None if column is None else int_column(column, rows) for column in (size, place)]
-        start = int_column(start, rows)
-        self.call("gather", data, len(data), rows, start, *wanted, flags, out, good)
+        out, good = np.empty((self.columns, rows), np.int64), np.empty(rows, np.bool_)
+        wanted = [int_column(column, rows) for column in (start, size, place)]
+        self.call("gather", data, len(data), rows, *wanted, out, good)
         return out, good
 
     def read_pieces(self, descriptor: int, position: Ints, count: Ints) -> tuple[Bytes, int]:
@@ -164,7 +131,7 @@ class Kernel:
         return out, int(self.call("read_pieces", descriptor, rows, *pieces, out, len(out)))
 
     def _over_pieces(
-        self, name: str, data: Bytes, start: Ints, length: Ints, *arguments: NDArray[Any] | int
+        self, name: str, data: Bytes, start: Ints, length: Ints, *arguments: Any
     ) -> int:
         """Calls a function over the pieces of `data`. Raises IndexError for a negative answer."""
         rows = len(start)
@@ -180,25 +147,32 @@ class Kernel:
         self._over_pieces("join32", data, start, length, out, len(out), offsets)
         return out, offsets
 
-    def java_hash(self, data: Bytes, start: Ints, length: Ints) -> tuple[NDArray[np.int32], Bools]:
-        """Java's hash of each piece, and which are not ASCII, so that theirs is not right."""
-        hashes, wide = np.empty(len(start), np.int32), np.empty(len(start), np.bool_)
-        self._over_pieces("java_hash", data, start, length, hashes, wide)
-        return hashes, wide
+    def java_hash(self, data: Bytes, start: Ints, length: Ints) -> NDArray[np.int32]:
+        """Java's hash of each piece."""
+        hashes = np.empty(len(start), np.int32)
+        self._over_pieces("java_hash", data, start, length, hashes)
+        return hashes
 
-    def group(self, data: Bytes, start: Ints, length: Ints) -> tuple[Ints, Ints]:
-        """Each piece's number, in order of appearance, and the row where each came first."""
+    def group(
+        self, data: Bytes, start: Ints, length: Ints, queue: Ints | None = None,
+        sys_flag: Ints | None = None,
+    ) -> tuple[NDArray[np.int32], Ints]:  # fmt: skip
+        """Each piece's number, in order of appearance, and the row where each came first.
+
+        `queue` distinguishes pieces, too. With `sys_flag` a transaction that is open or rolled back
+        has the number -1.
+        """
         rows = len(start)
-        ids, first = np.empty(rows, np.int64), np.empty(rows, np.int64)
+        number, first = np.empty(rows, np.int32), np.empty(rows, np.int64)
         table = np.full(1 << (2 * rows).bit_length(), -1, np.int32)
-        texts = self._over_pieces("group", data, start, length, ids, first, table, len(table))
-        return ids, first[:texts]
+        more = [None if one is None else int_column(one, rows) for one in (queue, sys_flag)]
+        found = (number, first, table, len(table))
+        return number, first[: self._over_pieces("group", data, start, length, *more, *found)]
 
     def find_properties(self, data: Bytes, start: Ints, length: Ints) -> Ints:
         """Start and length of the values of KEYS, TAGS and UNIQ_KEY: six rows of a table."""
         out = np.empty((6, len(start)), np.int64)
-        if self._over_pieces("find_properties", data, start, length, out) < len(start):
-            raise IndexError(_OUTSIDE)
+        self._over_pieces("find_properties", data, start, length, out)
         return out
 
     def join_ids(self, start: str, place: int, size: Sequence[int] | NDArray[np.uint32]) -> str:

@@ -16,22 +16,9 @@ from protocol.errors import BodyUnreadable, CodecMissing
 from protocol.ids import IPV4_BYTES, IPV6_BYTES, Host, offset_message_id
 from protocol.layout import Readable, StructLayout, Wire
 from protocol.names import SCHEDULE_TOPIC
+from protocol.record import properties as props
 from protocol.record.bodies import COMPRESSION_BITS, BrokenBody, UnknownCodec, unpack
 from protocol.record.java_hash import tags_code
-from protocol.record.properties import (
-    CRC32,
-    CRC_PREFIX,
-    CRC_PROPERTY_BYTES,
-    DELAY,
-    KEYS,
-    NAME_END,
-    PAIR_END,
-    TAGS,
-    UNIQUE_KEY,
-    crc_property,
-    decode_properties,
-    split_keys,
-)
 
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
@@ -64,7 +51,7 @@ DEFAULT_DELAY_LEVELS_MS = tuple(
 )
 """RocketMQ's messageDelayLevel: level 1 is the first."""
 
-_CRC_NAME = CRC32.encode()
+_CRC_NAME = props.CRC32.encode()
 _PHYSICAL_OFFSET_BYTES = 8
 _BYTE, _SHORT = struct.Struct(">b").unpack_from, struct.Struct(">h").unpack_from
 _JAVA_INT = re.compile(r"[+-]?\d{1,4000}")
@@ -221,22 +208,22 @@ class Record:
     @cached_property
     def properties(self) -> dict[str, str]:
         """As text; see `protocol.record.properties.decode_properties`."""
-        return decode_properties(self.properties_raw)
+        return props.decode_properties(self.properties_raw)
 
     @property
     def tags(self) -> str:
         """TAGS, empty when there is none."""
-        return self.properties.get(TAGS, "")
+        return self.properties.get(props.TAGS, "")
 
     @property
     def keys(self) -> list[str]:
         """The single keys of KEYS."""
-        return split_keys(self.properties.get(KEYS, ""))
+        return props.split_keys(self.properties.get(props.KEYS, ""))
 
     @property
     def unique_key(self) -> str:
         """UNIQ_KEY, empty when there is none."""
-        return self.properties.get(UNIQUE_KEY, "")
+        return self.properties.get(props.UNIQUE_KEY, "")
 
 
 def decode(
@@ -328,9 +315,9 @@ def whole_record(raw: bytes) -> Record:
 def has_crc_property(properties: bytes) -> bool:
     """Whether properties end in `__CRC32#`, which then covers all the bytes before it."""
     return (
-        len(properties) >= CRC_PROPERTY_BYTES
-        and properties.startswith(CRC_PREFIX, -CRC_PROPERTY_BYTES)
-        and properties[-1] == PAIR_END
+        len(properties) >= props.CRC_PROPERTY_BYTES
+        and properties.startswith(props.CRC_PREFIX, -props.CRC_PROPERTY_BYTES)
+        and properties[-1] == props.PAIR_END
     )
 
 
@@ -339,10 +326,10 @@ def states_crc(properties: bytes) -> bool:
 
     Else a flipped bit in the name would hide the checksum that it falsifies.
     """
-    tail = properties[-CRC_PROPERTY_BYTES:]
-    if len(tail) < CRC_PROPERTY_BYTES:
+    tail = properties[-props.CRC_PROPERTY_BYTES :]
+    if len(tail) < props.CRC_PROPERTY_BYTES:
         return False
-    separators = (tail[len(_CRC_NAME)] == NAME_END) + (tail[-1] == PAIR_END)
+    separators = (tail[len(_CRC_NAME)] == props.NAME_END) + (tail[-1] == props.PAIR_END)
     if tail.startswith(_CRC_NAME):
         return separators >= 1
     return separators == 2 and sum(map(int.__ne__, tail, _CRC_NAME)) == 1
@@ -350,8 +337,8 @@ def states_crc(properties: bytes) -> bool:
 
 def _check_whole(raw: bytes) -> str:
     """Empty when the whole-record checksum agrees, else why not."""
-    expected = crc_property(zlib.crc32(memoryview(raw)[:-CRC_PROPERTY_BYTES]))
-    if raw[-CRC_PROPERTY_BYTES:] != expected:
+    expected = props.crc_property(zlib.crc32(memoryview(raw)[: -props.CRC_PROPERTY_BYTES]))
+    if raw[-props.CRC_PROPERTY_BYTES :] != expected:
         return "the checksum of the whole record does not agree"
     return ""
 
@@ -377,7 +364,7 @@ def unit_tags_code(
     None for a record of the schedule topic whose DELAY is not a number, which a broker takes for
     damage.
     """
-    delay = record.properties.get(DELAY)
+    delay = record.properties.get(props.DELAY)
     if record.topic == SCHEDULE_TOPIC and delay is not None:
         return delivery_time(
             delay, record.head.store_timestamp, delay_levels_ms, tags_code(record.tags)

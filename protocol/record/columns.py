@@ -160,7 +160,7 @@ def group_topics(columns: RecordColumns) -> tuple[list[str], Ints]:
     if compiled is not None:
         ids, first = compiled.group(columns.data, columns.topic_start, columns.topic_length)
         topics = [columns.piece(columns.topic_start, columns.topic_length, row) for row in first]
-        return [topic.decode() for topic in topics], ids
+        return [topic.decode() for topic in topics], ids.astype(np.int64)
     seen: dict[bytes, int] = {}
     data = columns.data.data
     begin = columns.topic_start.tolist()
@@ -189,7 +189,7 @@ def gather_verified(
     """
     compiled = loader.active()
     if compiled is not None:
-        block, good = compiled.gather(buffer, start, size, place, loader.VERIFY | loader.SEALED)
+        block, good = compiled.gather(buffer, start, size, place)
         return RecordColumns(buffer, *block), good
     numbers, good = array("q"), np.zeros(len(start), np.bool_)
     wanted = zip(start.tolist(), size.tolist(), place.tolist(), strict=True)
@@ -202,18 +202,10 @@ def gather_verified(
     return _columns(buffer, numbers), good
 
 
-class Gather:
-    """Reads big-endian numbers at arbitrary positions of a buffer, a column at a time."""
-
-    def __init__(self, buffer: Bytes) -> None:
-        self.buffer = buffer
-
-    def __call__(self, positions: Ints, kind: str) -> Ints:
-        """The numbers of numpy format `kind` at `positions`, which must lie inside the buffer."""
-        width = np.dtype(kind).itemsize
-        if not len(positions):
-            return np.empty(0, np.int64)
-        every = np.ndarray(
-            (len(self.buffer) - width + 1,), np.dtype(kind), self.buffer, strides=(1,)
-        )
-        return every[positions].astype(np.int64)
+def numbers_at(buffer: Bytes, positions: Ints, kind: str) -> Ints:
+    """The big-endian numbers of numpy format `kind` at `positions`, which must lie inside."""
+    width = np.dtype(kind).itemsize
+    if not len(positions):
+        return np.empty(0, np.int64)
+    every = np.ndarray((len(buffer) - width + 1,), np.dtype(kind), buffer, strides=(1,))
+    return every[positions].astype(np.int64)

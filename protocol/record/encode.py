@@ -28,46 +28,23 @@ from protocol.names import (
     SHORT_TOPIC_CHARS_MAX,
     check_topic_for_send,
 )
-from protocol.record.codec import (
-    BORN_HOST_V6,
-    CRC_MASK,
-    INNER_BATCH,
-    MAGIC_V1,
-    MAGIC_V2,
-    NEED_UNWRAP,
-    STORE_HOST_V6,
-    TRANSACTION_MASK,
-    record_head,
-)
-from protocol.record.properties import (
-    CRC32,
-    CRC_PROPERTY_BYTES,
-    DELAY,
-    EMPTY_CRC_PROPERTY,
-    KEY_SEPARATOR,
-    KEYS,
-    TAGS,
-    TRANSACTION,
-    UNIQUE_KEY,
-    WAIT,
-    check_properties_length,
-    encode_properties,
-)
+from protocol.record import codec
+from protocol.record import properties as props
 from protocol.record.waiting import TIMERS
 from protocol.wire.frames import PAYLOAD_BYTES_MAX
 
 ANY_QUEUE = -1
 """The node chooses the queue."""
-FORBIDDEN_SYS_FLAGS = TRANSACTION_MASK | INNER_BATCH | NEED_UNWRAP
+FORBIDDEN_SYS_FLAGS = codec.TRANSACTION_MASK | codec.INNER_BATCH | codec.NEED_UNWRAP
 NOT_OFFERED = {
-    **dict.fromkeys((DELAY, *TIMERS), "delayed delivery"),
+    **dict.fromkeys((props.DELAY, *TIMERS), "delayed delivery"),
     "INNER_NUM": "inner batches",
-    TRANSACTION: "transactions",
+    props.TRANSACTION: "transactions",
 }
 """Properties by which a broker would do more than store the message."""
 Keys = Sequence[str | Sequence[str]]
 
-_HOST_BITS = BORN_HOST_V6 | STORE_HOST_V6
+_HOST_BITS = codec.BORN_HOST_V6 | codec.STORE_HOST_V6
 _NO_IP = bytes(IPV4_BYTES)
 _SHORT_TOPIC, _LONG_TOPIC = struct.Struct(">b").pack, struct.Struct(">h").pack
 _PROPERTIES = struct.Struct(">h").pack
@@ -108,7 +85,7 @@ def encode_message(
     Raises IllegalMessage and its kinds for what the store cannot hold.
     """
     properties = check_message(message, crc, max_message_bytes)
-    return pack_record(message, properties + EMPTY_CRC_PROPERTY if crc else properties)
+    return pack_record(message, properties + props.EMPTY_CRC_PROPERTY if crc else properties)
 
 
 def check_message(message: NewMessage, crc: bool, max_message_bytes: int) -> bytes:
@@ -122,7 +99,7 @@ def check_message(message: NewMessage, crc: bool, max_message_bytes: int) -> byt
         )
     properties = message_properties(message)
     if crc:
-        check_properties_length(len(properties) + CRC_PROPERTY_BYTES)
+        props.check_properties_length(len(properties) + props.CRC_PROPERTY_BYTES)
     return properties
 
 
@@ -141,7 +118,7 @@ def _check_numbers(message: NewMessage) -> None:
             "send plain messages",
         )
     for key in message.keys:
-        if not key or KEY_SEPARATOR in key:
+        if not key or props.KEY_SEPARATOR in key:
             raise IllegalMessage(f"key {key[:80]!a} is empty or holds a space", "join its words")
     for name, value, bits in (
         ("flag", message.flag, 31),
@@ -160,16 +137,16 @@ def message_properties(message: NewMessage) -> bytes:
     """The stored properties: TAGS, KEYS, UNIQ_KEY first, then the others as given."""
     pairs: list[tuple[str, str]] = []
     if message.tags:
-        pairs.append((TAGS, message.tags))
+        pairs.append((props.TAGS, message.tags))
     if message.keys:
-        pairs.append((KEYS, KEY_SEPARATOR.join(message.keys)))
+        pairs.append((props.KEYS, props.KEY_SEPARATOR.join(message.keys)))
     if message.unique_key:
-        pairs.append((UNIQUE_KEY, message.unique_key))
+        pairs.append((props.UNIQUE_KEY, message.unique_key))
     if not message.wait:
-        pairs.append((WAIT, "false"))
+        pairs.append((props.WAIT, "false"))
     named = {name for name, _ in pairs}
     for name, value in message.properties.items():
-        if name == DELAY:
+        if name == props.DELAY:
             raise NotAllowed(
                 "property DELAY is for the node to set",
                 "give a delay level: delay_level=3, or keelog produce --delay-level 3",
@@ -179,14 +156,14 @@ def message_properties(message: NewMessage) -> bytes:
                 f"property {name} is for the node to set",
                 "give a time: delay=90.0 or deliver_at=..., or keelog produce --delay 90s",
             )
-        if name in NOT_OFFERED and (name != TRANSACTION or value == "true"):
+        if name in NOT_OFFERED and (name != props.TRANSACTION or value == "true"):
             raise NotAllowed(
                 f"property {name} asks for {NOT_OFFERED[name]}, which this node does not offer",
                 "leave the property out, and send the message when it is due",
             )
-        if name != CRC32 and name not in named:
+        if name != props.CRC32 and name not in named:
             pairs.append((name, value))
-    return encode_properties(pairs)
+    return props.encode_properties(pairs)
 
 
 def pack_record(message: NewMessage, properties: bytes) -> bytes:
@@ -213,15 +190,16 @@ def pack_fields(  # noqa: PLR0913 (the fields of a record)
     """As `pack_record`, from the fields alone: each send of RocketMQ's clients waits for it."""
     sys_flag &= ~_HOST_BITS
     if born_host.is_v6:
-        sys_flag |= BORN_HOST_V6
-    layout = record_head(sys_flag)
+        sys_flag |= codec.BORN_HOST_V6
+    layout = codec.record_head(sys_flag)
     name, body_bytes = topic.encode(), len(body)
     long_topic = len(name) > SHORT_TOPIC_CHARS_MAX
     length = (_LONG_TOPIC if long_topic else _SHORT_TOPIC)(len(name))
     total = layout.size + body_bytes + len(length) + len(name) + 2 + len(properties)
+    magic = codec.MAGIC_V2 if long_topic else codec.MAGIC_V1
     # In the order of RecordHead. The node alone knows the fields that are zero.
     head = layout.struct.pack(
-        total, MAGIC_V2 if long_topic else MAGIC_V1, zlib.crc32(body) & CRC_MASK, queue_id, flag,
+        total, magic, zlib.crc32(body) & codec.CRC_MASK, queue_id, flag,
         0, 0, sys_flag, born_timestamp, born_host.ip, born_host.port,
         0, _NO_IP, 0, reconsume_times, prepared_transaction_offset, body_bytes,
     )  # fmt: skip
@@ -231,8 +209,8 @@ def pack_fields(  # noqa: PLR0913 (the fields of a record)
 def record_bytes(message: NewMessage, properties: bytes, crc: bool) -> int:
     """How long the record gets with these properties, and the checksum's with `crc`."""
     topic_bytes = len(message.topic) + (2 if len(message.topic) > SHORT_TOPIC_CHARS_MAX else 1)
-    head = record_head(BORN_HOST_V6 if message.born_host.is_v6 else 0)
-    own = len(properties) + (CRC_PROPERTY_BYTES if crc else 0)
+    head = codec.record_head(codec.BORN_HOST_V6 if message.born_host.is_v6 else 0)
+    own = len(properties) + (props.CRC_PROPERTY_BYTES if crc else 0)
     return head.size + len(message.body) + topic_bytes + 2 + own
 
 
@@ -360,8 +338,8 @@ def _joined_keys(keys: Keys | None) -> bytes | None:
         else:
             lists = [own if type(own) in (list, tuple) else _words(own) for own in keys]
             words = list(chain.from_iterable(lists))
-            texts = list(map(KEY_SEPARATOR.join, lists))
-        is_odd = KEY_SEPARATOR in "".join(words) or (words is not keys and "" in words)  # type: ignore[arg-type]
+            texts = list(map(props.KEY_SEPARATOR.join, lists))
+        is_odd = props.KEY_SEPARATOR in "".join(words) or (words is not keys and "" in words)  # type: ignore[arg-type]
         return None if is_odd else ("\x02".join(texts) + "\x02").encode()  # type: ignore[arg-type]
     except (TypeError, UnicodeEncodeError):
         return None
@@ -399,7 +377,7 @@ def _template(topic: str, tags: str, queue_id: int, host: Host) -> tuple[bytes, 
     """
     try:
         check_topic_for_send(topic)
-        encoded = encode_properties([(TAGS, tags)] if tags else [])
+        encoded = props.encode_properties([(props.TAGS, tags)] if tags else [])
     except MqError:
         return None
     if not ANY_QUEUE <= queue_id <= QUEUE_ID_MAX or host.is_v6:

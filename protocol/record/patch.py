@@ -12,22 +12,12 @@ from typing import NamedTuple
 
 from protocol.errors import BadRequest, IllegalMessage, MessageTooLarge
 from protocol.names import QUEUE_ID_MAX, check_topic, check_topic_for_send
-from protocol.record.codec import (
-    SHORT_HEAD,
-    STORE_HOST_V6,
-    TRANSACTION_COMMIT,
-    Filler,
-    Record,
-    Torn,
-    decode,
-    has_crc_property,
-    record_head,
-)
+from protocol.record import codec
 from protocol.record.encode import ANY_QUEUE, FORBIDDEN_SYS_FLAGS
 from protocol.record.properties import CRC_PROPERTY_BYTES, NAME_END, PAIR_END, crc_property
 
-_QUEUE_ID_AT = SHORT_HEAD.offsets["queue_id"]
-_QUEUE_OFFSET_AT = SHORT_HEAD.offsets["queue_offset"]
+_QUEUE_ID_AT = codec.SHORT_HEAD.offsets["queue_id"]
+_QUEUE_OFFSET_AT = codec.SHORT_HEAD.offsets["queue_offset"]
 _OFFSETS = struct.Struct(">qq")
 _STAMP = struct.Struct(">q8s")
 _QUEUE_ID = struct.Struct(">i")
@@ -43,19 +33,6 @@ class AppendRules(NamedTuple):
     inner: bool = False
     """Whether the records are of the node's own processes, which write to the system's topics, and
     the messages of transactions that were committed."""
-
-    @property
-    def forbidden_sys_flags(self) -> int:
-        """The bits of sysFlag that no record may have."""
-        return FORBIDDEN_SYS_FLAGS & ~TRANSACTION_COMMIT if self.inner else FORBIDDEN_SYS_FLAGS
-
-    def check_topic(self, topic: str) -> None:
-        """Raises IllegalMessage for a name that RocketMQ does not allow, NotAllowed for a topic of
-        the system's."""
-        if self.inner:
-            check_topic(topic)
-        else:
-            check_topic_for_send(topic)
 
 
 class StoreStamp(NamedTuple):
@@ -120,8 +97,8 @@ def check_plain(frame: bytes | memoryview, rules: AppendRules) -> list[PlainRow]
     rows: list[PlainRow] = []
     position = 0
     while position < len(frame):
-        found = decode(frame, position, sealed=False)
-        if not isinstance(found, Record):
+        found = codec.decode(frame, position, sealed=False)
+        if not isinstance(found, codec.Record):
             raise _not_a_record(len(rows), position, found)
         _check_record(len(rows), found, rules)
         rows.append(
@@ -156,29 +133,34 @@ def _is_text(data: bytes) -> bool:
     return True
 
 
-def _not_a_record(row: int, position: int, found: Filler | Torn) -> IllegalMessage:
-    why = found.why if isinstance(found, Torn) else "a filler, which only the node writes"
+def _not_a_record(row: int, position: int, found: codec.Filler | codec.Torn) -> IllegalMessage:
+    why = found.why if isinstance(found, codec.Torn) else "a filler, which only the node writes"
     return IllegalMessage(
         f"record {row} of the batch, byte {position}: {why}",
         "sizes, counts, lengths and checksums of a batch must agree: docs/protocol.md",
     )
 
 
-def _check_record(row: int, record: Record, rules: AppendRules) -> None:
+def _check_record(row: int, record: codec.Record, rules: AppendRules) -> None:
     """Raises the typed error for the first rule that the record breaks."""
     head = record.head
     where = f"record {row} of the batch"
-    rules.check_topic(record.topic)
+    forbidden = FORBIDDEN_SYS_FLAGS
+    if rules.inner:
+        check_topic(record.topic)
+        forbidden &= ~codec.TRANSACTION_COMMIT
+    else:
+        check_topic_for_send(record.topic)
     if not ANY_QUEUE <= head.queue_id <= QUEUE_ID_MAX:
         raise BadRequest(
             f"{where}: queue {head.queue_id} is outside [0, {QUEUE_ID_MAX}]", "see keelog topic ls"
         )
-    if head.sys_flag & rules.forbidden_sys_flags:
+    if head.sys_flag & forbidden:
         raise IllegalMessage(
             f"{where}: sysFlag {head.sys_flag:#x} marks a transaction or an inner batch",
             "send plain messages",
         )
-    if head.sys_flag & STORE_HOST_V6:
+    if head.sys_flag & codec.STORE_HOST_V6:
         raise IllegalMessage(
             f"{where}: the store host must have 4 bytes", "clear bit 0x20 of sysFlag"
         )
@@ -189,7 +171,7 @@ def _check_record(row: int, record: Record, rules: AppendRules) -> None:
             "split the body, or raise max_message_size",
         )
     _check_properties(where, record.properties_raw)
-    if has_crc_property(record.properties_raw) != rules.crc:
+    if codec.has_crc_property(record.properties_raw) != rules.crc:
         wanted = "must end in" if rules.crc else "must not have"
         raise IllegalMessage(
             f"{where}: the properties {wanted} room for the checksum __CRC32#",
@@ -209,7 +191,7 @@ def patch_plain(
     start = row.start
     _QUEUE_ID.pack_into(buffer, start + _QUEUE_ID_AT, row.queue_id)
     _OFFSETS.pack_into(buffer, start + _QUEUE_OFFSET_AT, queue_offset, physical_offset)
-    time_at = start + record_head(row.sys_flag).offsets["store_timestamp"]
+    time_at = start + codec.record_head(row.sys_flag).offsets["store_timestamp"]
     _STAMP.pack_into(buffer, time_at, stamp.store_timestamp, stamp.store_host)
     if crc:
         end = start + row.size - CRC_PROPERTY_BYTES

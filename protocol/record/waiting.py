@@ -16,26 +16,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from protocol.errors import IllegalMessage
+from protocol.ids import Queue
 from protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
-from protocol.record.properties import (
-    BORN_TIMESTAMP,
-    DELAY,
-    PRODUCER_GROUP,
-    REAL_QUEUE_ID,
-    REAL_TOPIC,
-    TAGS,
-    TIMER_DELAY_MS,
-    TIMER_DELAY_SEC,
-    TIMER_DELETE_KEY,
-    TIMER_DELIVER_MS,
-    TIMER_OUT_MS,
-    UNIQUE_KEY,
-    check_properties_length,
-    decode_raw_properties,
-    encode_properties,
-)
+from protocol.record import properties as props
 
-TIMERS = (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS)
+TIMERS = (props.TIMER_DELIVER_MS, props.TIMER_DELAY_SEC, props.TIMER_DELAY_MS)
 PRECISION_MS = 1000
 """RocketMQ's timerPrecisionMs: the length of a slot of its wheel."""
 RECALL_TAG = "_RECALL_TAG_"
@@ -46,23 +31,17 @@ DELIVERED_BYTES_MAX = 128
 _LONG = re.compile(rb"[+-]?\d{1,19}")
 _LONG_MAX = 2**63 - 1
 _ASKS = (
-    (TIMER_DELAY_SEC.encode(), 1000),
-    (TIMER_DELAY_MS.encode(), 1),
+    (props.TIMER_DELAY_SEC.encode(), 1000),
+    (props.TIMER_DELAY_MS.encode(), 1),
 )
 _DELIVER, _OUT, _DELETE = (
-    name.encode() for name in (TIMER_DELIVER_MS, TIMER_OUT_MS, TIMER_DELETE_KEY)
+    name.encode() for name in (props.TIMER_DELIVER_MS, props.TIMER_OUT_MS, props.TIMER_DELETE_KEY)
 )
 _START = b"TIMER_DEL"
 """How all properties begin by which a client asks for a time."""
 
 
-class RealPlace(NamedTuple):
-    """A topic and the number of a queue."""
-
-    topic: str
-    queue_id: int
-
-
+RealPlace = Queue
 TIMER_PLACE = RealPlace(TIMER_TOPIC, 0)
 
 
@@ -73,12 +52,12 @@ def schedule_place(level: int) -> RealPlace:
 
 def scheduled(properties: bytes, place: RealPlace, level: int) -> bytes:
     """The properties of a message that waits for its delivery at `place`."""
-    found = decode_raw_properties(properties)
+    found = props.decode_raw_properties(properties)
     for name in TIMERS:
         found.pop(name.encode(), None)
-    found[DELAY.encode()] = b"%d" % level
-    found[REAL_TOPIC.encode()] = place.topic.encode()
-    found[REAL_QUEUE_ID.encode()] = b"%d" % place.queue_id
+    found[props.DELAY.encode()] = b"%d" % level
+    found[props.REAL_TOPIC.encode()] = place.topic.encode()
+    found[props.REAL_QUEUE_ID.encode()] = b"%d" % place.queue_id
     return joined_properties(found)
 
 
@@ -111,7 +90,7 @@ def timed(properties: bytes, place: RealPlace, now_ms: int, delay_ms_max: int) -
     """
     if _START not in properties:
         return None
-    found = decode_raw_properties(properties)
+    found = props.decode_raw_properties(properties)
     asked = None if _OUT in found else asked_ms(found, now_ms)
     if asked is None:
         return None
@@ -129,10 +108,10 @@ def timed(properties: bytes, place: RealPlace, now_ms: int, delay_ms_max: int) -
         )
     out_ms = (asked - 1) // PRECISION_MS * PRECISION_MS
     found[_OUT] = b"%d" % out_ms
-    found[REAL_TOPIC.encode()] = place.topic.encode()
-    found[REAL_QUEUE_ID.encode()] = b"%d" % place.queue_id
+    found[props.REAL_TOPIC.encode()] = place.topic.encode()
+    found[props.REAL_QUEUE_ID.encode()] = b"%d" % place.queue_id
     joined = joined_properties(found)
-    check_properties_length(len(joined) + DELIVERED_BYTES_MAX)
+    props.check_properties_length(len(joined) + DELIVERED_BYTES_MAX)
     return Timed(joined, out_ms)
 
 
@@ -140,7 +119,7 @@ def is_timed(properties: bytes) -> bool:
     """Whether properties ask for a time of delivery."""
     if _START not in properties:
         return False
-    found = decode_raw_properties(properties)
+    found = props.decode_raw_properties(properties)
     return any(name in found for name in (*dict(_ASKS), _DELIVER))
 
 
@@ -205,13 +184,13 @@ def parse_recall_handle(text: str) -> RecallHandle | None:
 def recall_properties(unique_key: str, deliver_ms: int, now_ms: int, group: str) -> bytes:
     """The properties of a message that takes another back (RecallMessageProcessor#buildMessage)."""
     pairs = {
-        TAGS: RECALL_TAG,
-        TIMER_DELETE_KEY: unique_key,
-        UNIQUE_KEY: unique_key,
-        TIMER_DELIVER_MS: str(deliver_ms),
-        BORN_TIMESTAMP: str(now_ms),
+        props.TAGS: RECALL_TAG,
+        props.TIMER_DELETE_KEY: unique_key,
+        props.UNIQUE_KEY: unique_key,
+        props.TIMER_DELIVER_MS: str(deliver_ms),
+        props.BORN_TIMESTAMP: str(now_ms),
     }
-    return encode_properties({**pairs, PRODUCER_GROUP: group} if group else pairs)
+    return props.encode_properties({**pairs, props.PRODUCER_GROUP: group} if group else pairs)
 
 
 def _number(name: bytes, text: bytes) -> int:

@@ -14,25 +14,12 @@ STANDARD_JSON_VERSION = 401
 """From 4.9.4 on a client reads standard JSON from a name server."""
 
 
-class Language(IntEnum):
-    """The language in which the sender is written."""
-
-    JAVA = 0
-    CPP = 1
-    DOTNET = 2
-    PYTHON = 3
-    DELPHI = 4
-    ERLANG = 5
-    RUBY = 6
-    OTHER = 7
-    HTTP = 8
-    GO = 9
-    PHP = 10
-    OMS = 11
-    RUST = 12
-    NODE_JS = 13
-
-
+Language = IntEnum(
+    "Language",
+    "JAVA CPP DOTNET PYTHON DELPHI ERLANG RUBY OTHER HTTP GO PHP OMS RUST NODE_JS",
+    start=0,
+)
+"""The language in which the sender is written."""
 LANGUAGES: Mapping[int, Language] = {int(one): one for one in Language}
 LANGUAGES_BY_NAME: Mapping[str, Language] = {one.name: one for one in Language}
 

@@ -8,21 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import BadRequest
-from protocol.request_fields import RequestField, RequestLayout
+from protocol.request_fields import Field, RequestLayout
 from protocol.wire.frames import Header, unpack
 
 
 class Needed(NamedTuple):
-    number: Annotated[int, RequestField("", low=3, high=2**40)]
+    number: Annotated[int, Field("", low=3, high=2**40)]
 
 
 class Optional(NamedTuple):
-    number: Annotated[int, RequestField("")] = 7
-    text: Annotated[str, RequestField("", choices=("x", "y"))] = "default"
-    data: Annotated[bytes | None, RequestField("")] = None
-    flag: Annotated[bool, RequestField("")] = True
-    some: Annotated[list[str] | None, RequestField("", wire="several")] = None
-    properties: Annotated[dict[str, str] | None, RequestField("")] = None
+    number: Annotated[int, Field("")] = 7
+    text: Annotated[str, Field("", choices=("x", "y"))] = "default"
+    data: Annotated[bytes | None, Field("")] = None
+    flag: Annotated[bool, Field("")] = True
+    some: Annotated[list[str] | None, Field("", wire="several")] = None
+    properties: Annotated[dict[str, str] | None, Field("")] = None
 
 
 NEEDED = RequestLayout(Needed)

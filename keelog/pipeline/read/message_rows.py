@@ -24,7 +24,7 @@ from protocol.ids import IPV4_BYTES, IPV6_BYTES, PORT_BYTES, Host, offset_messag
 from protocol.kernel import loader
 from protocol.record import codec, java_hash
 from protocol.record.bodies import COMPRESSED
-from protocol.record.columns import Gather, Ints, RecordColumns
+from protocol.record.columns import Ints, RecordColumns, numbers_at
 from protocol.record.properties import KEY_SEPARATOR, decode_properties
 
 _V4_BYTES = IPV4_BYTES + PORT_BYTES
@@ -150,7 +150,7 @@ class MessageRows:
         """Addresses as text; `flag` is the bit of SYSFLAG that makes them IPv6."""
         columns = self.columns
         is_v6 = columns.sys_flag & flag != 0
-        v4 = Gather(columns.data)(position[~is_v6], ">i8")
+        v4 = numbers_at(columns.data, position[~is_v6], ">i8")
         different, which = np.unique(v4, return_inverse=True)
         raw = [int(value).to_bytes(_V4_BYTES, "big", signed=True) for value in different]
         names = [str(_host(one)) for one in raw]

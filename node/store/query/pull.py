@@ -18,12 +18,11 @@ from node.store.file_cache import FileVanished, see_all_damage
 from node.store.log.reader import LogReader
 from node.store.query.filters import SqlFilter, TagFilter
 from node.store.queues import NO_UNITS, QueueReader, Units
-from protocol.derived import kernel_calls
 from protocol.derived.file_layouts import UNIT_BYTES, QueueUnit
-from protocol.derived.kernel_calls import MessageUnits, PullBound
 from protocol.errors import MessageDamaged, NotFound, StoreDamaged
 from protocol.kernel import loader
-from protocol.record.check import SealedRecord, first_unfit
+from protocol.record import check
+from protocol.record.check import MessageUnits, PullBound, SealedRecord
 from protocol.record.codec import Filler, Record, Torn
 
 Payload = bytes | memoryview
@@ -34,7 +33,7 @@ TOTAL_BYTES_MIN = 100
 ONE_BY_ONE_MAX = 2
 """Up to this number, units are faster one by one than compiled."""
 COMPILED_ABOVE = 4
-"""Up to this number, records are faster without the compiled kernel."""
+"""Up to this number, records are faster one by one."""
 
 
 class PullStatus(StrEnum):
@@ -239,8 +238,8 @@ def _scan(log: LogReader, units: Units, request: PullRequest) -> Scanned:
         if compiled is not None:
             hot_bytes = -1 if memory_bytes is None else memory_bytes
             place = log.min_offset, log.end, log.segment_bytes, hot_bytes
-            bounds = kernel_calls.FitLimits(*place, request.hot, request.cold)
-            count = kernel_calls.fitting_units(compiled, units, bounds)
+            bounds = check.FitLimits(*place, request.hot, request.cold)
+            count = check.fitting_units(compiled, units, bounds)
             if count > 0:
                 return Scanned(range(count), count, PullStatus.FOUND)
     return plain_scan(log, units, request)
@@ -334,7 +333,7 @@ def verified_bytes(log: LogReader, messages: MessageUnits) -> tuple[Payload, int
     offsets, sizes = messages.units["physical_offset"].tolist(), messages.units["size"].tolist()
     payload, count = log.payload(offsets, sizes)
     rows = zip(messages.number.tolist()[:count], offsets, sizes, strict=False)
-    good = first_unfit(payload, messages.queue, rows)
+    good = check.first_unfit(payload, messages.queue, rows)
     return (payload if good == count else payload[: sum(sizes[:good])]), good
 
 
@@ -343,7 +342,7 @@ def _copied_bytes(
 ) -> tuple[Payload, int]:
     """With the kernel, which copies and verifies a record in one pass, segment by segment."""
     units = messages.units
-    rows, size = len(units), kernel_calls.unit_bytes(compiled, units)
+    rows, size = len(units), check.unit_bytes(compiled, units)
     out, segment = log.buffers.take(size), None
     done = filled = 0
     while done < rows:
@@ -358,8 +357,8 @@ def _copied_bytes(
                 raise
             break
         part = messages.after(done) if done else messages
-        done += kernel_calls.copy_messages(compiled, data, segment.start, part, out[filled:])
-        filled = size if done == rows else kernel_calls.unit_bytes(compiled, units[:done])
+        done += check.copy_messages(compiled, data, segment.start, part, out[filled:])
+        filled = size if done == rows else check.unit_bytes(compiled, units[:done])
     return out.data[:filled], done
 
 

@@ -9,10 +9,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from protocol.derived import dispatch_request
-from protocol.derived.dispatch_request import DispatchRequests, plain_index_keys
+from protocol.derived.dispatch_request import (
+    DispatchRequests,
+    compiled_index_keys,
+    plain_index_keys,
+)
 from protocol.derived.file_layouts import IndexGeometry, IndexHeader, KeyBatch, fold_hash
 from protocol.derived.index_build import EMPTY_HEADER, put_keys, rolled_header
-from protocol.derived.kernel_calls import index_keys
 from protocol.ids import Queue, shard_of
 from protocol.kernel import loader
 from protocol.kernel.loader import Kernel
@@ -113,7 +116,7 @@ def test_keys_are_those_of_the_plain_rule(
     compiled: Kernel, items: list[Draft], with_tags: bool
 ) -> None:
     requests = requests_of(items)
-    found = index_keys(compiled, requests.columns, with_tags)
+    found = compiled_index_keys(compiled, requests.columns, with_tags)
     records = [requests.columns.record(row) for row in range(len(requests.columns))]
     if found is None:
         delays = [record.properties.get("DELAY", "") for record in records]
@@ -136,7 +139,7 @@ def test_keys_are_those_of_the_plain_rule(
 def test_more_keys_than_there_is_room_for_at_first_are_all_found(compiled: Kernel) -> None:
     keys = " ".join(f"key-{number}" for number in range(500))
     columns = columns_of([Draft(properties=encode_properties({"KEYS": keys}))])
-    found = index_keys(compiled, columns, True)
+    found = compiled_index_keys(compiled, columns, True)
     assert found is not None
     assert len(found[0]) == 500
     with loader.using(None):
@@ -148,7 +151,7 @@ def test_a_delay_in_other_digits_than_ascii_is_left_to_python(compiled: Kernel) 
     arabic_two = "\u0662"
     draft = Draft(topic=SCHEDULE, properties=encode_properties({"DELAY": arabic_two, "TAGS": "a"}))
     requests = requests_of([draft, Draft(topic=b"t", properties=b"KEYS\1k\2")])
-    assert index_keys(compiled, requests.columns, True) is None
+    assert compiled_index_keys(compiled, requests.columns, True) is None
     groups = list(unit_groups(requests, lambda topic, number: Queue(topic.decode(), number)))
     code = groups[0].batch.units["tags_code"][0]
     assert code == requests.columns.store_timestamp[0] + LEVELS[1]

@@ -71,13 +71,15 @@ static void damage(uint8_t *data, int64_t length) {
 static void try_pieces(const uint8_t *data, int64_t length) {
     int64_t rows = (int64_t)draw(20), total = 0, known = 0, slots = 1;
     int64_t *start = block(8 * rows), *size = block(8 * rows), *out = block(8 * 6 * rows);
-    int64_t *ids = block(8 * rows), *first = block(8 * rows);
+    int64_t *queue = block(8 * rows), *sys_flag = block(8 * rows), *first = block(8 * rows);
     int32_t *hash = block(4 * rows), *offsets = block(4 * (rows + 1)), *counts = block(4 * rows);
-    uint8_t *wide = block(rows);
+    int32_t *ids = block(4 * rows);
     int is_tame = draw(3) > 0;
     for (int64_t row = 0; row < rows; row++) {
         start[row] = is_tame ? (int64_t)draw((uint64_t)length + 1) : wild(length);
         size[row] = is_tame ? (int64_t)draw((uint64_t)(length - start[row]) + 1) : wild(length);
+        queue[row] = (int64_t)draw(3);
+        sys_flag[row] = (int64_t)draw(16);
         if (size[row] > 0 && size[row] < 1 << 20)
             total += size[row];
     }
@@ -86,12 +88,13 @@ static void try_pieces(const uint8_t *data, int64_t length) {
     int64_t found = keelog_join32(data, length, rows, start, size, joined, room, offsets);
     check(!is_tame || found == (room == total ? total : -1), "tame pieces are joined");
     keelog_read_pieces(seed_file, rows, start, size, joined, room);
-    keelog_java_hash(data, length, rows, start, size, hash, wide);
+    keelog_java_hash(data, length, rows, start, size, hash);
     while (slots <= 2 * rows)
         slots *= 2;
     int32_t *table = block(4 * slots);
     memset(table, 0xFF, 4 * slots);
-    known = keelog_group(data, length, rows, start, size, ids, first, table, slots);
+    known = keelog_group(data, length, rows, start, size, draw(2) ? queue : NULL,
+                         draw(2) ? sys_flag : NULL, ids, first, table, slots);
     check(known <= rows, "no more texts than rows");
     keelog_find_properties(data, length, rows, start, size, out);
     int64_t capacity = (int64_t)draw(200);
@@ -101,8 +104,8 @@ static void try_pieces(const uint8_t *data, int64_t length) {
         check(pairs[i] < pairs[capacity + i] && pairs[capacity + i] + 1 < pairs[2 * capacity + i] &&
                   pairs[i] >= 0 && pairs[2 * capacity + i] <= length,
               "pairs lie within the buffer");
-    free(pairs), free(table), free(joined), free(wide), free(counts), free(offsets), free(hash);
-    free(first), free(ids), free(out), free(size), free(start);
+    free(pairs), free(table), free(joined), free(counts), free(offsets), free(hash), free(queue);
+    free(sys_flag), free(first), free(ids), free(out), free(size), free(start);
 }
 
 static void try_gather(const uint8_t *data, int64_t length, const int64_t *known, int64_t rows) {
@@ -114,8 +117,7 @@ static void try_gather(const uint8_t *data, int64_t length, const int64_t *known
         size[row] = draw(4) ? known[rows + row] : wild(length);
         place[row] = draw(4) ? known[PHYSICAL_OFFSET * rows + row] : wild(length);
     }
-    keelog_gather(data, length, rows, start, draw(2) ? size : NULL, draw(2) ? place : NULL,
-                  (int32_t)draw(8), out, good);
+    keelog_gather(data, length, rows, start, size, place, out, good);
     for (int64_t row = 0; row < rows; row++)
         if (good[row])
             check(out[row] >= 0 && out[row] + out[rows + row] <= length, "records lie within");
@@ -148,6 +150,10 @@ static void try_messages(const uint8_t *data, int64_t length, const int64_t *kno
         check(size[row] <= room - total &&
                   !memcmp(out + total, data + (place[row] - base), (size_t)size[row]),
               "messages are copied as they stand");
+    record one;
+    for (int64_t row = 0; row < rows; row++)
+        if (keelog_record_at(data, length, wild(length), known[PHYSICAL_OFFSET * rows + row], &one))
+            check(is_within(one.field[START], one.field[SIZE], length), "a record lies within");
     found = keelog_whole_records(data, length, rows, stated);
     check(found >= 0 && found <= rows, "no more records than rows");
     for (int64_t i = 0; i < UNIT_BYTES * rows; i++)
@@ -179,7 +185,8 @@ static void try_dispatch(const uint8_t *data, int64_t length, const int64_t *kno
     int64_t *first = block(8 * rows);
     memset(table, 0xFF, (size_t)(4 * slots));
     const int64_t *const *columns = (const int64_t *const *)column;
-    int64_t queues = keelog_group_queues(data, length, rows, columns, group, first, table, slots);
+    int64_t queues = keelog_group(data, length, rows, column[W_TOPIC_START], column[W_TOPIC_LENGTH],
+                                  column[W_QUEUE_ID], column[W_SYS_FLAG], group, first, table, slots);
     check(queues <= rows, "no more queues than records");
     if (queues >= 0) {
         int64_t capacity = rows, *place = block(8 * queues), *filled = block(8 * queues);

@@ -10,11 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.derived.file_layouts import QUEUE_UNIT
-from protocol.derived.kernel_calls import MessageUnits, copy_messages, unit_bytes
 from protocol.ids import Queue
 from protocol.kernel import loader
 from protocol.kernel.loader import Kernel
-from protocol.record.check import SealedRecord, at_a_glance, first_unfit
+from protocol.record.check import (
+    MessageUnits,
+    SealedRecord,
+    copy_messages,
+    first_unfit,
+    sealed_at,
+    unit_bytes,
+)
 from protocol.record.codec import Record, decode
 from tests.protocol.records import Draft, drafts, pack_draft
 
@@ -172,19 +178,19 @@ def test_many_records_are_checked_like_few(crc: bool) -> None:
 
 
 @given(drafts(), st.integers(0, 3), st.data())
-def test_a_glance_takes_only_what_the_decoder_takes_and_says_the_same(
+def test_a_record_alone_is_what_the_decoder_takes_and_says_the_same(
     draft: Draft, before: int, data: st.DataObject
 ) -> None:
     raw = bytearray(before) + pack_draft(draft, 5)
     place = data.draw(st.integers(before, len(raw) - 1))
     raw[place] ^= data.draw(st.sampled_from([0, 0, 1, 128]))
     raw = raw[: data.draw(st.sampled_from([len(raw), len(raw), place]))]
-    found, record = at_a_glance(bytes(raw), before, 5), decode(raw, before, 5)
-    assert found is None or (isinstance(record, Record) and found == SealedRecord.of(record))
+    found, record = sealed_at(bytes(raw), before, 5), decode(raw, before, 5)
+    assert found == (SealedRecord.of(record) if isinstance(record, Record) else None)
 
 
-def test_a_glance_takes_what_a_node_writes() -> None:
+def test_a_record_alone_is_taken_at_its_own_place() -> None:
     draft = Draft(topic=b"orders", queue_id=3, queue_offset=7, body=b"b" * 40, crc=True)
     raw = pack_draft(draft, 9)
-    assert at_a_glance(raw, 0, 9) == SealedRecord(QUEUE, 7, 9, 0, raw)
-    assert at_a_glance(raw, 0, 8) is None
+    assert sealed_at(raw, 0, 9) == SealedRecord(QUEUE, 7, 9, 0, raw)
+    assert sealed_at(raw, 0, 8) is None

@@ -8,7 +8,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from protocol.ids import Host
-from protocol.layout import ShortBufferError
 from protocol.names import SCHEDULE_TOPIC
 from protocol.record.codec import (
     DEFAULT_DELAY_LEVELS_MS,
@@ -289,7 +288,7 @@ def test_the_filler_of_a_hundred_bytes() -> None:
 
 def test_a_layout_never_reads_outside_the_buffer() -> None:
     for position in (-1, 1, 2**40):
-        with pytest.raises(ShortBufferError):
+        with pytest.raises(ValueError, match="needs"):
             FILLER_HEAD.read(bytes(8), position)
 
 

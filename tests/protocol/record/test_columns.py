@@ -20,10 +20,10 @@ from protocol.record.codec import (
     whole_record,
 )
 from protocol.record.columns import (
-    Gather,
     RecordColumns,
     Scan,
     end_in_crc,
+    numbers_at,
     scan,
 )
 from tests.protocol.records import Draft, drafts, pack_draft, pack_log
@@ -221,16 +221,15 @@ def test_a_buffer_too_short_for_a_record_has_none(data: bytes) -> None:
 def test_numbers_are_read_at_any_position(data: bytes, kind: str) -> None:
     width = int(kind[2])
     positions = np.arange(len(data) - width + 1)
-    numbers = Gather(np.frombuffer(data, np.uint8))(positions, kind)
+    numbers = numbers_at(np.frombuffer(data, np.uint8), positions, kind)
     assert numbers.tolist() == [
         int.from_bytes(data[at : at + width], "big", signed=kind[1] == "i") for at in positions
     ]
 
 
 def test_no_number_is_read_outside_the_buffer() -> None:
-    gather = Gather(np.zeros(8, np.uint8))
     with pytest.raises(IndexError):
-        gather(np.array([1]), ">i8")
+        numbers_at(np.zeros(8, np.uint8), np.array([1]), ">i8")
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**62), st.integers(0, 2**31 - 1)), max_size=9))

@@ -23,7 +23,7 @@ from protocol.errors import (
     TopicRemoved,
     UnknownOperation,
 )
-from protocol.request_fields import RequestField, RequestLayout
+from protocol.request_fields import Field, RequestLayout
 from protocol.wire.frames import (
     HEADER_BYTES_MAX,
     LIST_ITEMS_MAX,
@@ -68,8 +68,8 @@ KINDS = [
 
 
 class Fields(NamedTuple):
-    topic: Annotated[str | None, RequestField("")] = None
-    queue: Annotated[int, RequestField("", low=0, high=2**63 - 1)] = 0
+    topic: Annotated[str | None, Field("")] = None
+    queue: Annotated[int, Field("", low=0, high=2**63 - 1)] = 0
 
 
 FIELDS = RequestLayout(Fields)
