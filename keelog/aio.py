@@ -128,9 +128,9 @@ class Client:
         self, topic: str, queue_id: int, offset: int, **options: Unpack[PullOptions]
     ) -> results.PullResult:
         """Pulls the messages of one queue from `offset` on."""
-        return await run(
-            self._core, operations.pull_with(topic, queue_id, offset, options, self.timeout)
-        )
+        call = operations.pull_with(topic, queue_id, offset, options, self.timeout)
+        answer = await asyncio.wrap_future(self._core.start(call))
+        return results.pull_result(answer, topic, queue_id)
 
     def tail(
         self, topic: str, start: Start = "latest", **options: Unpack[TailOptions]

@@ -103,7 +103,7 @@ class AsyncioChannel(Channel):
         link, under_way = self._link, self._exchange.under_way
 
         def is_there() -> bool:
-            if link is None or not link.has_come:
+            if link is None or not link.has_come():
                 return False
             self._take_answers(link)
             return not under_way

@@ -45,6 +45,7 @@ Operation = Generator[Call, NodeAnswer, T]
 WAIT_S_MAX = 30.0
 COMMIT_QUEUES_AT_ONCE = 500
 """Well below what a header may hold."""
+_PULL_OPTIONS = PullOptions.__annotations__.keys()
 GET_FORMS = (
     *({"physical_offset"}, {"msg_id"}, {"topic", "unique_key"}, {"topic", "queue", "offset"}),
     {"topic", "queue", "offset", "generation"},
@@ -176,24 +177,28 @@ def pull(fields: dict[str, Any], wait: float, timeout: float) -> Operation[resul
     return results.pull_result(answer, fields["topic"], fields["queue"])
 
 
-def pull_with(
-    topic: str, queue_id: int, offset: int, options: PullOptions, timeout: float
-) -> Operation[results.PullResult]:
-    """See Client.pull. `timeout`: the client's."""
-    check_names("pull", options, PullOptions)
+def pull_with(topic: str, queue_id: int, offset: int, options: PullOptions, timeout: float) -> Call:
+    """The request of Client.pull, whose answer `results.pull_result` reads. `timeout`: the
+    client's."""
+    if not options.keys() <= _PULL_OPTIONS:
+        check_names("pull", options, PullOptions)
     fields = {
         "topic": topic,
         "queue": queue_id,
         "offset": offset,
         "max_messages": options.get("max_messages", PULL_MESSAGES_DEFAULT),
         "max_bytes": options.get("max_bytes", PULL_BYTES_DEFAULT),
-        **given(tags=options.get("tags") or None, generation=options.get("generation")),
     }
+    if tags := options.get("tags"):
+        fields["tags"] = tags
+    if (generation := options.get("generation")) is not None:
+        fields["generation"] = generation
     wait, own = options.get("wait", 0.0), options.get("timeout")
-    check_seconds("wait", wait)
+    if wait != 0.0:
+        check_seconds("wait", wait)
     if own is not None:
         check_seconds("timeout", own)
-    return pull(fields, wait, timeout if own is None else own)
+    return pull_call(fields, wait, timeout if own is None else own)
 
 
 def get(msg_id: str | None, options: GetOptions, deadline_of: DeadlineOf) -> Operation[Message]:

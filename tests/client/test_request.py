@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from keelog.client.send.unique_key import UniqueKeys, local_ip
+from keelog.client.send.encode import UniqueKeys
 from keelog.client.transport.exchange import (
     Call,
     Decision,
@@ -15,6 +15,7 @@ from keelog.client.transport.exchange import (
     Retry,
 )
 from keelog.client.transport.io_thread import Timers
+from keelog.client.transport.routes import local_ip
 from protocol.errors import (
     BadRequest,
     MqError,

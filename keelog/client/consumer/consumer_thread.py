@@ -22,9 +22,8 @@ from keelog.client.consumer.options import ConsumerSettings
 from keelog.client.consumer.owned_queue import GroupMessage
 from keelog.client.consumer.remoting_exchange import RemotingExchange
 from keelog.client.core import ClientCore
-from keelog.client.send.unique_key import local_ip
 from keelog.client.transport.exchange import Call, NodeRole
-from keelog.client.transport.routes import Routes, gateway_place
+from keelog.client.transport.routes import Routes, gateway_place, local_ip
 from protocol.errors import ClientClosed, MqError, NotConnected, RefusedError
 from protocol.remoting.codes import BrokenFrame
 

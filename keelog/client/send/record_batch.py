@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from keelog.client.messages import ordered_queue
 from keelog.client.results import Receipt, TopicInfo
-from keelog.client.send.unique_key import hex_after
 from keelog.client.transport.exchange import Call, NodeAnswer, NodeRole, Outcome
 from protocol.errors import BadRequest, IllegalMessage, MqError, OutcomeUnknownError, SendTimeout
 from protocol.ids import offset_message_id, parse_host
@@ -32,7 +31,7 @@ from protocol.record.encode import ANY_QUEUE, EncodedBatch
 T = TypeVar("T")
 Results = Sequence[Receipt] | MqError
 OFFSET_HEX_CHARS = 16
-_UNREADABLE = (MqError, LookupError, ValueError, TypeError)
+UNREADABLE = (MqError, LookupError, ValueError, TypeError)
 """Raised by reading an answer of another shape than expected."""
 _receipt_of = cast(Callable[[tuple[Any, ...]], Receipt], partial(tuple.__new__, Receipt))
 """`Receipt._make` without its detour by Python."""
@@ -222,6 +221,13 @@ def id_start(store_host: str) -> str:
     return offset_message_id(parse_host(store_host), 0)[:-OFFSET_HEX_CHARS]
 
 
+def hex_after(start: str, form: str, numbers: Sequence[int]) -> Iterator[str]:
+    """Each number in upper-case hex after `start`; `form` packs all of them with struct."""
+    packed = struct.pack(form % len(numbers), *numbers)
+    width = len(packed) // len(numbers)
+    return map(start.__add__, packed.hex(" ", width).upper().split(" "))
+
+
 def check_count(found: int, sent: int) -> None:
     """Raises BadRequest for an answer about other records."""
     if found != sent:
@@ -235,7 +241,8 @@ def lone_receipt(topic: str, queue_id: int, unique_key: str, header: Mapping[str
     fields raises.
     """
     ((found, number, queue_offset, rows),) = header["queues"]
-    check_count(rows, 1)
+    if rows != 1:
+        check_count(rows, 1)
     if found != topic or not (queue_id in (ANY_QUEUE, number) or "repeated" in header):
         raise BadRequest(f"the answer to append is about {found}, not {topic}")
     physical = header["physical_offset"]
@@ -258,10 +265,15 @@ def read_receipts(read: Callable[[Mapping[str, Any]], T], answer: NodeAnswer) ->
     """Applies `read` to the header. An unreadable answer leaves the outcome unknown."""
     try:
         return read(answer.header)
-    except _UNREADABLE as error:
-        return SendTimeout(
-            f"append: the answer cannot be read ({error!r}), but the messages are stored"
-        )
+    except UNREADABLE as error:
+        return unreadable(error)
+
+
+def unreadable(error: Exception) -> SendTimeout:
+    """The error of messages whose answer cannot be read."""
+    return SendTimeout(
+        f"append: the answer cannot be read ({error!r}), but the messages are stored"
+    )
 
 
 TOPICS_S_MAX = 30.0

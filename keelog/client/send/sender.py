@@ -10,9 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from threading import get_ident
 from time import monotonic
-from zlib import crc32
 
 from keelog.client.results import Receipt
 from keelog.client.send.record_batch import (
@@ -22,15 +20,12 @@ from keelog.client.send.record_batch import (
     RecordBatch,
     Results,
     WriteQueues,
-    append_fields,
     error_of,
     in_queue,
-    lone_receipt,
-    read_receipts,
     request_of,
 )
 from keelog.client.transport import exchange
-from keelog.client.transport.direct import ChannelPool, Reply
+from keelog.client.transport.direct import Reply
 from keelog.client.transport.io_thread import CALLS_MAX, Action, IoThread
 from protocol.errors import BadRequest, ClientClosed, MqError, NodeBusy, RefusedError, UnknownTopic
 from protocol.record.encode import ANY_QUEUE
@@ -87,17 +82,23 @@ class BatchSender:
             return None
         return in_queue(entry, self._queues.queue_for(entry.topic, entry.order_by))
 
-    def take_up(self, batch: EntryBatch, placed: EncodedMessage, reply: Reply) -> None:
-        """Goes on with a batch of one message, `placed`, of which the caller's thread has carried
-        the first attempt. That was the reply."""
-        batch.once |= self.once
-        request = request_of(batch.entries, placed.record, (placed.queue_id,))
+    def take_up(
+        self, entry: EncodedMessage, placed: EncodedMessage, wait: str | None, deadline: float,
+        reply: Reply,
+    ) -> Receipt:  # fmt: skip
+        """Goes on with a message, `placed` in its queue, of which the caller's thread has carried
+        the first attempt: that was the reply. Waits for the receipt, or raises the error."""
+        arrival: exchange.Arrival[Receipt] = exchange.Arrival()
+        entries = (entry._replace(slot=arrival),)
+        batch = EntryBatch(wait, deadline, _deliver, True, entries, once=self.once)
+        request = request_of(entries, placed.record, (placed.queue_id,))
         call = request.call(batch, partial(self._settle, batch, request))
         decision = call.ended(*reply, self._io.retry, monotonic())
         if isinstance(decision, exchange.RepeatAfter):
             self._io.resume(call, decision.delay)
         else:
             call.done(decision)
+        return arrival.wait()
 
     def _settle(self, batch: RecordBatch, request: BatchRequest, outcome: exchange.Outcome) -> None:
         if isinstance(outcome, RefusedError) and self._io.post(
@@ -206,75 +207,38 @@ class _KindGroup:
 
 
 class SendCoalescer:
-    """The waiting sends of one client. All but `send…` runs on the I/O thread."""
+    """The waiting sends of one client. All but `send` runs on the I/O thread."""
 
-    def __init__(self, io: IoThread, sender: BatchSender, direct: ChannelPool) -> None:
+    def __init__(self, io: IoThread, sender: BatchSender) -> None:
         self._io = io
         self._sender = sender
-        self._direct = direct
-        self._arrived: deque[tuple[_Kind, EncodedMessage, float]] = deque()
+        self.arrived: deque[tuple[_Kind, EncodedMessage, float]] = deque()
         self._is_notified = False
-        self._groups: dict[_Kind, _KindGroup] = {}
+        self.groups: dict[_Kind, _KindGroup] = {}
 
     def send(self, entry: EncodedMessage, wait: str | None, timeout: float) -> None:
         """Sends an entry whose slot is a Done. `wait`: the field of that name."""
-        if len(self._arrived) >= CALLS_MAX:
+        if len(self.arrived) >= CALLS_MAX:
             entry.slot(NodeBusy(f"{CALLS_MAX} messages wait to be sent", "send in batches"))
             return
         kind = wait, timeout, entry.queue_id == ANY_QUEUE, entry.order_by is not None
-        self._arrived.append((kind, entry, monotonic() + timeout))
+        self.arrived.append((kind, entry, monotonic() + timeout))
         if not self._is_notified:
             # A thread that finds it set has appended before `_collect` looks.
             self._is_notified = True
             if not self._io.post(self._collect):
                 self._refuse_all()
 
-    def send_and_wait(self, entry: EncodedMessage, wait: str | None, timeout: float) -> Receipt:
-        """As `send`, for a thread that waits: it carries the request itself, unless sends of others
-        go by the I/O thread."""
-        if get_ident() == self._io.ident:
-            raise exchange.no_waiting_here()
-        if not self._groups and not self._arrived:
-            found = self._ask(entry, wait, monotonic() + timeout)
-            if found is not None:
-                return found
-        arrival: exchange.Arrival[Receipt] = exchange.Arrival()
-        self.send(entry._replace(slot=arrival), wait, timeout)
-        return arrival.wait()
-
-    def _ask(self, entry: EncodedMessage, wait: str | None, deadline: float) -> Receipt | None:
-        """Sends a message alone, on this thread; None, at once, where that cannot be."""
-        placed = entry if entry.order_by is None else self._sender.placed(entry)
-        if placed is None:
-            return None
-        record, any_queue = placed.record, placed.queue_id == ANY_QUEUE
-        once, later = self._sender.once, placed.later
-        fields = append_fields(record, 1, crc32(record), any_queue, wait, once, later)
-        reply = self._direct.ask("append", fields, record, deadline)
-        if reply is None:
-            return None
-        outcome = reply[0]
-        if not isinstance(outcome, exchange.NodeAnswer) or not outcome.header.get("ok"):
-            arrival: exchange.Arrival[Receipt] = exchange.Arrival()
-            entries = (entry._replace(slot=arrival),)
-            self._sender.take_up(EntryBatch(wait, deadline, _deliver, True, entries), placed, reply)
-            return arrival.wait()
-        read = partial(lone_receipt, entry.topic, entry.queue_id, entry.unique_key)
-        found = read_receipts(read, outcome)
-        if isinstance(found, MqError):
-            raise error_of(found, entry.topic, entry.unique_key)
-        return found
-
     def _refuse_all(self) -> None:
         self._is_notified = False
         error = ClientClosed()
         with suppress(IndexError):  # another thread may refuse them just now
             while True:
-                self._arrived.popleft()[1].slot(error)
+                self.arrived.popleft()[1].slot(error)
 
     def _collect(self) -> None:
         self._is_notified = False
-        arrived, groups = self._arrived, self._groups
+        arrived, groups = self.arrived, self.groups
         changed: dict[_Kind, _KindGroup] = {}
         while arrived:
             kind, entry, deadline = arrived.popleft()
@@ -297,8 +261,8 @@ class SendCoalescer:
                 self._push_later(kind, group, left_s)
                 return
             self._send(kind, group)
-        if not group.under_way and self._groups.get(kind) is group:
-            del self._groups[kind]
+        if not group.under_way and self.groups.get(kind) is group:
+            del self.groups[kind]
 
     def _push_later(self, kind: _Kind, group: _KindGroup, left_s: float) -> None:
         def push() -> None:
