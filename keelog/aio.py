@@ -24,10 +24,15 @@ from functools import partial
 from typing import NoReturn, Self, TypeVar, Unpack
 
 from keelog.client import groups, operations, results
-from keelog.client.asyncio_readers import Consumer, MessageStream, PullResults
 from keelog.client.consumer.options import ConsumerOptions, Topics
 from keelog.client.core import ClientCore
-from keelog.client.event_loop import AsyncioSendCoalescer, run
+from keelog.client.event_loop import (
+    AsyncioSendCoalescer,
+    Consumer,
+    MessageStream,
+    PullResults,
+    run,
+)
 from keelog.client.groups import GroupInfo
 from keelog.client.messages import Body, Message, MessageOptions, OutgoingMessage
 from keelog.client.operations import FindPages, Operation

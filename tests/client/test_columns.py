@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 import keelog
 from keelog import OutgoingMessage
 from keelog.client.results import Receipt
-from keelog.client.send.bulk_send import KINDS_MAX, SendMany
 from keelog.client.send.encode import (
     NOT_TAKEN,
     UNIQUE_KEY_CHARS,
@@ -21,6 +20,7 @@ from keelog.client.send.encode import (
     UniqueKeys,
     kind_of,
 )
+from keelog.client.send.producer import KINDS_MAX, SendMany
 from keelog.client.send.record_batch import EncodedMessage, EntryBatch
 from keelog.client.transport.io_thread import IoThread
 from keelog.client.transport.routes import NO_ROUTES, Routes

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NoReturn, Self
 
 from keelog.client.consumer.consumer_thread import ConsumerThread
-from keelog.client.consumer.owned_queue import GroupMessage
+from keelog.client.consumer.queues import GroupMessage
 from keelog.client.options import check_seconds
 from protocol.errors import BadRequest, RequestTimeout
 

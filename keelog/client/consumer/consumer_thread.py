@@ -19,7 +19,7 @@ from time import monotonic
 
 from keelog.client.consumer.engine import ConsumerEngine
 from keelog.client.consumer.options import ConsumerSettings
-from keelog.client.consumer.owned_queue import GroupMessage
+from keelog.client.consumer.queues import GroupMessage
 from keelog.client.consumer.remoting_exchange import RemotingExchange
 from keelog.client.core import ClientCore
 from keelog.client.transport.exchange import Call, NodeRole
@@ -66,7 +66,7 @@ class ConsumerThread:
         """Topic and number of each queue that is read by this member now."""
         self._core.check()
         with self._condition:
-            owned = self._engine.desk.owned.values()
+            owned = self._engine.queues.owned.values()
             return sorted(
                 (one.queue.topic, one.queue.queue_id) for one in owned if one.progress is not None
             )
@@ -79,7 +79,7 @@ class ConsumerThread:
         with self._condition:
             if self._engine.failure is not None:
                 raise self._engine.failure
-            return None if self.gives_no_more else self._engine.desk.take(monotonic())
+            return None if self.gives_no_more else self._engine.queues.take(monotonic())
 
     def wait(self, timeout: float | None) -> GroupMessage | None:
         """Waits for a message; None after `timeout` seconds, and when there will be no more."""
@@ -103,9 +103,9 @@ class ConsumerThread:
         """A message was handled, or is to come again: see GroupMessage."""
         self._core.check()
         with self._condition:
-            desk = self._engine.desk
-            desk.settle(message, delay_level, monotonic())
-            if delay_level is not None or desk.may_pull(message):
+            queues = self._engine.queues
+            queues.settle(message, delay_level, monotonic())
+            if delay_level is not None or queues.may_pull(message):
                 self._wake()
             if self._engine.settings.orderly:
                 self._notify()
@@ -121,7 +121,7 @@ class ConsumerThread:
                 raise self._engine.failure
             if self._close_at is not None or self._has_ended:
                 raise ClientClosed("the consumer is closed", "make another one")
-            wait = self._engine.desk.commit(monotonic())
+            wait = self._engine.queues.commit(monotonic())
             self._wake()
             return wait.done
 
@@ -131,7 +131,7 @@ class ConsumerThread:
             self._listeners.append(listener)
 
     def _notify(self) -> None:
-        if self._engine.desk.has_messages or self.gives_no_more or self._engine.failure:
+        if self._engine.queues.has_messages or self.gives_no_more or self._engine.failure:
             self._condition.notify_all()
             for listener in self._listeners:
                 listener()
@@ -180,7 +180,7 @@ class ConsumerThread:
             return True
         if self._close_at is None:
             return False
-        at_rest = not is_connected and engine.desk.is_at_rest()
+        at_rest = not is_connected and engine.queues.is_at_rest()
         return at_rest or monotonic() >= self._close_at
 
     # The thread

@@ -29,9 +29,8 @@ from typing import Any
 import msgpack
 
 from keelog.client.transport import exchange
-from keelog.client.transport.io_thread import IoThread
+from keelog.client.transport.io_thread import ANSWER_BYTES_MAX, RECONNECT_MS, IoThread
 from keelog.client.transport.routes import Routes
-from keelog.client.transport.zmq_connection import ANSWER_BYTES_MAX, RECONNECT_MS
 from protocol.errors import BadRequest
 from protocol.wire import zmtp
 from protocol.wire.frames import VERSION, Header, HeaderPacker, unpack_answer
