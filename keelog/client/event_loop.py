@@ -36,7 +36,7 @@ from keelog.client.options import SendOptions
 from keelog.client.results import PullResult, Receipt
 from keelog.client.send.encode import NOT_TAKEN, Encoder, MessageBatch
 from keelog.client.send.record_batch import BatchReceipt, ColumnBatch, EncodedMessage, Results
-from keelog.client.send.sender import HELD_S_MAX, SEND_BYTES_MAX, SEND_RECORDS_MAX, UNDER_WAY_MAX
+from keelog.client.send.sender import HELD_S_MAX, SEND_BYTES_MAX, SEND_RECORDS_MAX, SendGroup
 from keelog.client.subscription import TURN_S_MAX, Start, Subscription
 from keelog.client.transport.direct import Channel, ZmtpConnection
 from keelog.client.transport.exchange import Call, Decision, NodeRole, Outcome
@@ -281,12 +281,13 @@ class AsyncioSendCoalescer:
         core.adopt(self._link)
         self._arrived: deque[tuple[ReceiptFuture, Receipt | MqError]] = deque()
         self._is_notified = False
+        self._group: SendGroup[_GatheredSends] = SendGroup(
+            self._send_all, lambda when, push: loop.call_later(max(0.0, when - monotonic()), push)
+        )
         self._open: dict[str, _GatheredSends] = {}
-        self._full: list[_GatheredSends] = []
-        self._under_way = 0
+        """By topic, those that wait and take more."""
         self._elsewhere = 0
         self._is_due = False
-        self._timer: asyncio.TimerHandle | None = None
 
     def close(self) -> None:
         """Ends the link of the loop. Sends without an answer fail."""
@@ -304,15 +305,15 @@ class AsyncioSendCoalescer:
         futures = gathered.futures
         futures.append(future)
         rows = len(futures)
-        if rows == EARLY_RECORDS and not self._under_way:
-            self._send_all()
+        if rows == EARLY_RECORDS and not self._group.under_way:
+            self._group.push()
             return future
         if rows >= SEND_RECORDS_MAX:
-            self._full.append(self._open.pop(topic))
+            del self._open[topic]
         if not self._is_due:
             # After the other tasks of this turn.
             self._is_due = True
-            self.loop.call_soon(self._go)
+            self.loop.call_soon(self._group.push)
         return future
 
     def _begin(
@@ -326,35 +327,22 @@ class AsyncioSendCoalescer:
         columns = self._core.encoder.gathering(topic, cast(MessageOptions, options), SEND_BYTES_MAX)
         if columns is None or columns.take(topic, body, options) == NOT_TAKEN:
             return None
-        before = self._open.get(topic)
+        before, waiting = self._open.get(topic), self._group.waiting
         if before is not None and before.columns.kind != columns.kind:
             return None
-        if sum(len(gathered.futures) for gathered in self._full) >= CALLS_MAX:
+        if sum(len(gathered.futures) for gathered, _ in waiting) >= CALLS_MAX:
             raise NodeBusy(f"{CALLS_MAX} messages wait to be sent", "send in batches")
-        if before is not None:
-            self._full.append(before)
         gathered = self._open[topic] = _GatheredSends(self, columns, self._core.deadline(None))
+        waiting.append((gathered, monotonic() + HELD_S_MAX))
         return gathered
 
-    def _go(self) -> None:
-        """Sends what waits, or leaves that to an answer, which is awaited for a moment only."""
-        if not self._is_due:
-            return  # it went early
-        if self._under_way < UNDER_WAY_MAX:
-            self._send_all()
-        elif self._timer is None:
-            self._timer = self.loop.call_later(HELD_S_MAX, self._send_all)
-
-    def _send_all(self) -> None:
+    def _send_all(self, group: SendGroup[_GatheredSends]) -> None:
         self._is_due = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        ready = [*self._full, *self._open.values()]
-        self._full.clear()
         self._open.clear()
+        ready = [gathered for gathered, _ in group.waiting]
+        group.waiting.clear()
         for gathered in ready:
-            self._under_way += 1
+            group.under_way += 1
             gathered.unanswered = len(gathered.futures)
             batch = gathered.batch(self._core.encoder)
             if not self._core.sender.carry(batch, partial(self._carry, gathered)):
@@ -366,6 +354,13 @@ class AsyncioSendCoalescer:
         self._elsewhere += not gathered.in_loop
         return gathered.in_loop
 
+    def answered(self, gathered: _GatheredSends) -> None:
+        """All rows of one request have their outcomes."""
+        self._group.under_way -= 1
+        self._elsewhere -= not gathered.in_loop
+        if self._is_due:
+            self._group.push()
+
     def on_loop(self, action: Callable[..., None], *arguments: object) -> None:
         """From any thread. A closed loop drops it: no task waits for the outcome then."""
         if self._link.is_here():
@@ -373,13 +368,6 @@ class AsyncioSendCoalescer:
             return
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(action, *arguments)
-
-    def answered(self, gathered: _GatheredSends) -> None:
-        """All rows of one request have their outcomes."""
-        self._under_way -= 1
-        self._elsewhere -= not gathered.in_loop
-        if self._is_due:
-            self._go()
 
     def _put(self, future: ReceiptFuture, outcome: Receipt | MqError) -> None:
         """On the I/O thread: brings outcomes of single messages to the loop, many at a time."""

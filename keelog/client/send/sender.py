@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from time import monotonic
+from typing import Generic, TypeVar
 
 from keelog.client.results import Receipt
 from keelog.client.send.record_batch import (
@@ -38,6 +39,7 @@ SEND_BYTES_MAX = 256_000
 """Of one batch; a single message may be larger."""
 HELD_S_MAX = 0.05
 """A message waits for no other batch any longer."""
+T = TypeVar("T")
 
 Done = Callable[[Receipt | MqError], None]
 """Learns the outcome, once, on any thread; the `slot` of an entry."""
@@ -185,25 +187,40 @@ class BatchSender:
         self._submit(first, partial(self._in_turn, rest, then) if rest else then)
 
 
-class _KindGroup:
-    """Messages of one kind that have not gone yet, oldest first, and the batches under way."""
+class SendGroup(Generic[T]):
+    """Waiting sends that may go together, oldest first, and their requests under way.
 
-    def __init__(self) -> None:
-        self.waiting: deque[tuple[EncodedMessage, float]] = deque()
+    They go at once, or, while UNDER_WAY_MAX requests have no answer yet, with all others that come
+    meanwhile; but none waits longer than HELD_S_MAX. So a request that gets no answer delays no
+    other message. Threads and event loops drive it in the same way.
+    """
+
+    def __init__(
+        self, send: Callable[["SendGroup[T]"], object], at: Callable[[float, Action], object]
+    ) -> None:
+        """`send` takes at least the first of `waiting`, and counts requests in `under_way`; `at`
+        runs an action at a time."""
+        self.waiting: deque[tuple[T, float]] = deque()
+        """With the time at which each goes, come what may."""
         self.under_way = 0
-        self.has_timer = False
+        self._send = send
+        self._at = at
+        self._has_timer = False
 
-    def take(self) -> tuple[list[EncodedMessage], float]:
-        """Removes and returns the messages of the next batch, and the deadline of the oldest."""
-        waiting = self.waiting
-        entry, deadline = waiting.popleft()
-        taken, size = [entry], len(entry.record)
-        while waiting and len(taken) < SEND_RECORDS_MAX:
-            size += len(waiting[0][0].record)
-            if size > SEND_BYTES_MAX:
-                break
-            taken.append(waiting.popleft()[0])
-        return taken, deadline
+    def push(self) -> None:
+        """Sends what waits, as far as it may go; the oldest of the rest goes soon."""
+        while self.waiting:
+            due = self.waiting[0][1]
+            if self.under_way >= UNDER_WAY_MAX and monotonic() < due:
+                if not self._has_timer:
+                    self._has_timer = True
+                    self._at(due, self._push_late)
+                return
+            self._send(self)
+
+    def _push_late(self) -> None:
+        self._has_timer = False
+        self.push()
 
 
 class SendCoalescer:
@@ -214,7 +231,7 @@ class SendCoalescer:
         self._sender = sender
         self.arrived: deque[tuple[_Kind, EncodedMessage, float]] = deque()
         self._is_notified = False
-        self.groups: dict[_Kind, _KindGroup] = {}
+        self.groups: dict[_Kind, SendGroup[EncodedMessage]] = {}
 
     def send(self, entry: EncodedMessage, wait: str | None, timeout: float) -> None:
         """Sends an entry whose slot is a Done. `wait`: the field of that name."""
@@ -222,7 +239,7 @@ class SendCoalescer:
             entry.slot(NodeBusy(f"{CALLS_MAX} messages wait to be sent", "send in batches"))
             return
         kind = wait, timeout, entry.queue_id == ANY_QUEUE, entry.order_by is not None
-        self.arrived.append((kind, entry, monotonic() + timeout))
+        self.arrived.append((kind, entry, monotonic()))
         if not self._is_notified:
             # A thread that finds it set has appended before `_collect` looks.
             self._is_notified = True
@@ -238,43 +255,27 @@ class SendCoalescer:
 
     def _collect(self) -> None:
         self._is_notified = False
-        arrived, groups = self.arrived, self.groups
-        changed: dict[_Kind, _KindGroup] = {}
-        while arrived:
-            kind, entry, deadline = arrived.popleft()
-            group = groups.get(kind)
+        changed: dict[_Kind, SendGroup[EncodedMessage]] = {}
+        while self.arrived:
+            kind, entry, since = self.arrived.popleft()
+            group = self.groups.get(kind)
             if group is None:
-                group = groups[kind] = _KindGroup()
-            group.waiting.append((entry, deadline))
+                group = self.groups[kind] = SendGroup(partial(self._send, kind), self._io.at)
+            group.waiting.append((entry, since + HELD_S_MAX))
             changed[kind] = group
-        for kind, group in changed.items():
-            self._push(kind, group)
+        for group in changed.values():
+            group.push()
 
-    def _push(self, kind: _Kind, group: _KindGroup) -> None:
-        """Sends what waits, as far as it may go; the oldest of the rest goes soon, come what may.
-
-        So a batch that gets no answer delays no other message, and each keeps its deadline.
-        """
-        while group.waiting:
-            left_s = group.waiting[0][1] - kind[1] + HELD_S_MAX - monotonic()
-            if group.under_way >= UNDER_WAY_MAX and left_s > 0:
-                self._push_later(kind, group, left_s)
-                return
-            self._send(kind, group)
-        if not group.under_way and self.groups.get(kind) is group:
-            del self.groups[kind]
-
-    def _push_later(self, kind: _Kind, group: _KindGroup, left_s: float) -> None:
-        def push() -> None:
-            group.has_timer = False
-            self._push(kind, group)
-
-        if not group.has_timer:
-            group.has_timer = True
-            self._io.at(monotonic() + left_s, push)
-
-    def _send(self, kind: _Kind, group: _KindGroup) -> None:
-        entries, deadline = group.take()
+    def _send(self, kind: _Kind, group: SendGroup[EncodedMessage]) -> None:
+        """Sends the next batch. It has the deadline of its oldest message."""
+        waiting = group.waiting
+        entry, due = waiting.popleft()
+        entries, size = [entry], len(entry.record)
+        while waiting and len(entries) < SEND_RECORDS_MAX:
+            size += len(waiting[0][0].record)
+            if size > SEND_BYTES_MAX:
+                break
+            entries.append(waiting.popleft()[0])
         group.under_way += 1
         unanswered = len(entries)
 
@@ -284,9 +285,13 @@ class SendCoalescer:
             unanswered -= len(answered)
             if not unanswered:
                 group.under_way -= 1
-                self._push(kind, group)
+                group.push()
+                if not group.under_way and self.groups.get(kind) is group:
+                    del self.groups[kind]
 
-        self._sender.start(EntryBatch(kind[0], deadline, deliver, True, entries))
+        wait, timeout, *_ = kind
+        deadline = due - HELD_S_MAX + timeout
+        self._sender.start(EntryBatch(wait, deadline, deliver, True, entries))
 
 
 def _deliver(entries: Sequence[EncodedMessage], results: Results) -> None:
