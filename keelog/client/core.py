@@ -143,7 +143,6 @@ class ClientCore:
         self._finalizer()
 
     def start(self, call: exchange.Call) -> "Future[exchange.NodeAnswer]":
-        """Starts a call."""
         self.check()
         future = exchange.future_of(call)
         self._io_of(call).call(call)
@@ -214,7 +213,6 @@ class ClientCore:
         return Routes.of(answer.header)
 
     def producer(self, options: ProducerOptions) -> Producer:
-        """A producer on this connection."""
         self.check_open()
         check_names("a producer", options, ProducerOptions)
         settings = ProducerSettings(**{"timeout": self.timeout, **options})  # type: ignore[arg-type]
@@ -302,19 +300,16 @@ class ClientCore:
         link.close()
 
     def tail(self, topic: str, start: Start, options: TailOptions) -> Subscription:
-        """See Client.tail."""
         self.check()
         check_start(start)
         return Subscription(topic, TailSettings.of(options), self.retry, self.timeout)
 
     def consume(self, topic: str, start: Start, options: TailOptions) -> Subscription:
-        """See Client.consume."""
         return self.tail(topic, start, {**BULK, **options})
 
     def consumer_settings(
         self, group: str, topics: Topics, options: ConsumerOptions
     ) -> ConsumerSettings:
-        """See Client.consumer."""
         self.check_open()
         return consumer_settings(group, topics, options, int(time() * 1000))
 

@@ -235,7 +235,6 @@ class _GatheredSends:
     """Whether the loop's own link carries it."""
 
     def batch(self, encoder: Encoder) -> ColumnBatch:
-        """The encoded batch."""
         return ColumnBatch(
             None, self.deadline, encoder.gathered(self.columns), self.of_all,
             deliver=self.of_some, slots=range(len(self.futures)),

@@ -74,24 +74,20 @@ def milliseconds(time: "datetime | int | None", default: int) -> int:
 
 
 def routes(deadline: float) -> Operation[NodeAnswer]:
-    """The control socket's `routes`, as it answers."""
     return (yield Call(NodeRole.CONTROL, "routes", {}, deadline))
 
 
 def status(deadline: float) -> Operation[results.NodeStatus]:
-    """A snapshot of the node's processes, offsets and disk."""
     answer = yield Call(NodeRole.CONTROL, "status", {}, deadline)
     return results.NodeStatus.of(answer.header)
 
 
 def health(deadline: float) -> Operation[results.Health]:
-    """Whether the node is ready, check by check."""
     answer = yield Call(NodeRole.CONTROL, "health", {}, deadline)
     return results.Health.of(answer.header)
 
 
 def topics(deadline: float, role: NodeRole = NodeRole.READER) -> Operation[list[results.TopicInfo]]:
-    """All topics."""
     answer = yield Call(role, "topics", {}, deadline)
     return [results.TopicInfo.of(item) for item in answer.header["topics"]]
 
@@ -119,7 +115,6 @@ def create_topic(fields: dict[str, Any], deadline: float) -> Operation[results.T
 
 
 def delete_topic(topic: str, deadline: float) -> Operation[results.TopicDeleted]:
-    """Deletes a topic with its messages."""
     header = (yield Call(NodeRole.WRITER, "delete_topic", {"topic": topic}, deadline)).header
     left, until = header.get("left_in_log_bytes", 0), header.get("until")
     return results.TopicDeleted(topic, bool(header["deleted"]), left, until)
@@ -172,7 +167,6 @@ def pull_call(fields: dict[str, Any], wait: float, timeout: float) -> Call:
 
 
 def pull(fields: dict[str, Any], wait: float, timeout: float) -> Operation[results.PullResult]:
-    """One pull."""
     answer = yield pull_call(fields, wait, timeout)
     return results.pull_result(answer, fields["topic"], fields["queue"])
 
@@ -272,7 +266,6 @@ def ages(topic: str, stored_at: Mapping[int, int], deadline: float) -> Operation
 def seek(
     topic: str, queue_id: int, time: Time, options: SeekOptions, deadline_of: DeadlineOf
 ) -> Operation[int]:
-    """See Client.seek."""
     check_names("seek", options, SeekOptions)
     fields = {
         "topic": topic,

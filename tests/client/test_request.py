@@ -181,7 +181,7 @@ def test_timers_come_in_order_and_cancelled_ones_do_not_pile_up() -> None:
         action()
     assert done == [1.0, 2.0]
     for _ in range(5000):
-        timers.at(9.0, lambda: None).cancel()
+        timers.cancel(timers.at(9.0, lambda: None))
     assert len(timers._heap) < 2500
     assert timers.next_at() == 3.0
 

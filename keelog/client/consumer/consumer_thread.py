@@ -59,11 +59,9 @@ class ConsumerThread:
 
     @property
     def client_id(self) -> str:
-        """The name of this member in its group."""
         return self._engine.client_id
 
     def assignment(self) -> list[tuple[str, int]]:
-        """Topic and number of each queue that is read by this member now."""
         self._core.check()
         with self._condition:
             owned = self._engine.queues.owned.values()
@@ -96,7 +94,6 @@ class ConsumerThread:
 
     @property
     def gives_no_more(self) -> bool:
-        """Whether it was stopped, or closed."""
         return self._is_stopping or self._has_ended
 
     def settle(self, message: GroupMessage, delay_level: int | None) -> None:
@@ -144,11 +141,9 @@ class ConsumerThread:
 
     @property
     def is_orderly(self) -> bool:
-        """Whether it gives out one message of a queue at a time."""
         return self._engine.settings.orderly
 
     def stop(self) -> None:
-        """Gives out no more messages. Those that are out may still be settled."""
         self._core.check()
         with self._condition:
             self._is_stopping = True
@@ -168,7 +163,6 @@ class ConsumerThread:
             self._wake()
 
     def close(self) -> None:
-        """Commits what was handled, and leaves the group. Harmless when repeated."""
         self.close_soon()
         is_here = self._thread is threading.current_thread()
         if self._thread.ident is not None and not is_here and not self._core.is_forked:

@@ -141,7 +141,6 @@ class QueueProgress(Generic[T]):
 
     @property
     def held(self) -> int:
-        """How many messages have not ended."""
         return len(self._sizes)
 
     @property
@@ -152,12 +151,10 @@ class QueueProgress(Generic[T]):
 
     @property
     def in_hand(self) -> int:
-        """How many messages were handed out and have not ended."""
         return len(self._sizes) - len(self._waiting)
 
     @property
     def has_waiting(self) -> bool:
-        """Whether there is a message to hand out."""
         return bool(self._waiting)
 
     def take(self, found: list[PulledMessage[T]], next_offset: int) -> None:
@@ -171,7 +168,6 @@ class QueueProgress(Generic[T]):
         self.next_offset = max(self.next_offset, next_offset)
 
     def hand_out(self) -> T | None:
-        """The next message, None without one."""
         return self._waiting.popleft().message if self._waiting else None
 
     def put_back(self, offset: int, message: T) -> None:
@@ -374,7 +370,6 @@ class QueueHandler:
 
     @property
     def has_messages(self) -> bool:
-        """Whether `take` may have something."""
         return bool(self._ready)
 
     def _line_up(self, owned: OwnedQueue) -> None:
@@ -388,7 +383,6 @@ class QueueHandler:
             self._ready.append(owned)
 
     def settle(self, message: GroupMessage, delay_level: int | None, now: float) -> None:
-        """A message was handled (None), or is to come again."""
         key: QueueKey = message.queue_key
         if not key.counts:
             if key.owned.is_dropped:
@@ -626,7 +620,6 @@ class QueueHandler:
     # Commits
 
     def commit(self, now: float) -> CommitWait:
-        """Commits what was handled until now."""
         places: dict[OwnedQueue, int] = {}
         for owned in self.owned.values():
             if owned.progress is not None:

@@ -196,7 +196,6 @@ class MessageBatch:
         self._options.pop("keys", None)
 
     def emptied(self) -> "MessageBatch":
-        """New ones for the same kind."""
         return MessageBatch(self.kind, self._all_options, self.bytes_max)
 
     def take(self, topic: str, body: Body | OutgoingMessage, options: MessageOptions) -> int:
@@ -301,7 +300,6 @@ class UniqueKeys:
         return f"{self.start(time() if now is None else now)}{next(self.numbers) & 0xFFFF:04X}"
 
     def run(self, size: int) -> KeyRun:
-        """`size` new keys."""
         with self._lock:
             first = self._counter
             self._counter = first + size

@@ -72,7 +72,6 @@ class Outcomes:
         return None if self.parts is None else self.parts.get(row)
 
     def resolve(self, results: Results) -> None:
-        """Ends all futures of the batch."""
         with self.condition:
             self.results = results
             watched, self.watched = self.watched, None
@@ -545,11 +544,9 @@ class _GatheredRows:
 
     @property
     def rows(self) -> int:
-        """The messages so far."""
         return len(self.columns.bodies)
 
     def slots(self) -> Iterator[Slot]:
-        """Where the outcome of each message goes."""
         return zip(repeat(self.outcomes), range(self.rows))
 
 
@@ -678,7 +675,6 @@ class _Block:
 
     @property
     def is_full(self) -> bool:
-        """Whether these make a batch."""
         return self._bytes >= self._bytes_max or self._rows >= RECORDS_MAX
 
     def add(
@@ -737,7 +733,6 @@ class _Block:
             self._entries += self._encoder.gathered(columns).entries(indexes)
 
     def encoded(self) -> list[EncodedMessage]:
-        """All of them, in the order of the call."""
         for found in self._columns.values():
             if found is not None:
                 self._encode(*found)
@@ -768,7 +763,6 @@ class PendingBatches:
 
     @property
     def unanswered(self) -> int:
-        """How many batches have no answer yet."""
         return self._count
 
     def send(

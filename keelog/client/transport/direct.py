@@ -214,7 +214,6 @@ class ZmtpConnection:
             self.send(())
 
     def _greet(self) -> None:
-        """As soon as there is a connection."""
         if self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self._lose()
             return
@@ -357,7 +356,6 @@ class Channel:
         return ZmtpConnection(endpoint, "" if at == endpoint else at)
 
     def _local(self, routes: Routes) -> Mapping[str, str]:
-        """Which local sockets it takes."""
         return routes.local
 
     def _begun(self, link: ZmtpConnection) -> None:
@@ -425,7 +423,6 @@ class BlockingChannel(Channel):
             has_come = False
 
     def close(self) -> None:
-        """Ends the call that is under way, soon, and the connection. Harmless when repeated."""
         if self._closing:
             return
         self._closing = True
@@ -466,7 +463,6 @@ class PullChannel(Channel):
         self._looked_at = 0.0
 
     def start(self, queue_id: int, call: exchange.Call) -> None:
-        """Begins a pull of a queue."""
         call.done = partial(self._put, queue_id)
         with self._lock:
             if not self._closing and self._start(call, stream=True) is not None:
@@ -540,7 +536,6 @@ class PullChannel(Channel):
         self._closing = True
 
     def close(self) -> None:
-        """Ends the pulls under way, soon, and the connection. Harmless when repeated."""
         self._closing = True
         with self._lock:
             self._end_all(self._exchange.closed())

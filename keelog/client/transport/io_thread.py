@@ -39,6 +39,7 @@ from protocol.wire import zmtp
 from protocol.wire.frames import HeaderPacker, unpack_answer
 
 Action = Callable[[], object]
+Timer = list[Any]
 CANCELLED_MAX = 1_000
 """Cancelled entries that are kept before they are swept out."""
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
@@ -229,7 +230,6 @@ class ZmqConnection:
         self.socket.connect(self.endpoint)
 
     def take_pending(self) -> list[Call]:
-        """The calls that were certainly not sent."""
         waiting = [call for call in self.pending if not call.finished]
         self.pending.clear()
         return waiting
@@ -341,8 +341,7 @@ class IoThread:
 
     # The I/O thread
 
-    def at(self, when: float, action: Action) -> "Timer":
-        """As `call_at`, from the thread itself."""
+    def at(self, when: float, action: Action) -> Timer:
         return self._timers.at(when, action)
 
     def start(self, call: Call) -> None:
@@ -357,7 +356,7 @@ class IoThread:
         if len(self._live) >= CALLS_MAX and call.role is not NodeRole.CONTROL:
             call.done(NodeBusy(f"{CALLS_MAX} requests wait for answers", "send in batches"))
             return False
-        call.begin(next(self._ids))
+        call.id = next(self._ids)
         self._live[call.id] = call
         self._deadlines[call.id] = self.at(call.deadline, lambda: self._expire(call))
         return True
@@ -389,17 +388,15 @@ class IoThread:
             self._ask_routes()
 
     def _endpoint(self, call: Call) -> str | None:
+        """Where the call goes; None while nothing is known that it can use, or only what may have
+        moved. Readers by affinity, one further at each attempt, those up first."""
+        wanted = self._wanted(call)
         if call.role is NodeRole.CONTROL:
             return self.control
-        if self.routes is None or (self._stale and not self._usable(call)):
+        if self.routes is None or (self._stale and not any(map(self._is_up, wanted))):
             return None
-        if call.role is NodeRole.WRITER:
-            return self.routes.writer
-        return self._reader(call)
-
-    def _usable(self, call: Call) -> bool:
-        """Whether a process that the call can use is connected, whatever the new routes say."""
-        return any(self._is_up(endpoint) for endpoint in self._wanted(call))
+        up = [one for one in wanted if one not in self._links or self._is_up(one)] or wanted
+        return up[(call.affinity + call.attempts) % len(up)] if up else None
 
     def _wanted(self, call: Call) -> list[str]:
         """The endpoints that the call can use, as far as they are known."""
@@ -409,15 +406,6 @@ class IoThread:
             return list(self.routes.readers)
         return [self.routes.writer] if self.routes.writer else []
 
-    def _reader(self, call: Call) -> str | None:
-        """The reader for the call: by affinity, one further at each attempt, those up first."""
-        assert self.routes is not None
-        readers = self.routes.readers
-        if not readers:
-            return None
-        up = [r for r in readers if r not in self._links or self._is_up(r)] or list(readers)
-        return up[(call.affinity + call.attempts) % len(up)]
-
     def _is_up(self, endpoint: str) -> bool:
         link = self._links.get(endpoint)
         return link is not None and link.connected
@@ -426,9 +414,8 @@ class IoThread:
         link = self._links.get(endpoint)
         if link is None:
             self.names.look_up(endpoint)
-            link = self._links[endpoint] = ZmqConnection(
-                self._context, endpoint, Exchange(self.retry)
-            )
+            link = ZmqConnection(self._context, endpoint, Exchange(self.retry))
+            self._links[endpoint] = link
             self._poller.register(link.socket, zmq.POLLIN)
             self._poller.register(link.monitor, zmq.POLLIN)
         return link
@@ -476,11 +463,10 @@ class IoThread:
             link = self._links[endpoint]
             self._take_answers(link)
             waiting = link.take_pending()
-            lost = link.exchange.lost("its process has another address now", monotonic())
             self._drop(link)
             for call in waiting:
                 self._dispatch(call)
-            self._act_all(lost)
+            self._lose(link, "its process has another address now")
 
     def _run(self) -> None:
         self.ident = threading.get_ident()
@@ -518,21 +504,17 @@ class IoThread:
         self._asleep = False
         if self._wake_fd in ready:
             os.eventfd_read(self._wake_fd)
-        for link in list(self._links.values()):
-            self._look_at(link, ready)
+        for link in list(self._links.values()):  # the answers of one may end another
+            if link.monitor in ready and not link.closed:
+                self._read_news(link)
+            if link.socket in ready and not link.closed:
+                self._take_answers(link)
         for action in self._timers.take_due(monotonic()):
             action()
         for _ in range(len(self._posted)):
             self._posted.popleft()()
         for link in list(self._links.values()):
             self._push(link)
-
-    def _look_at(self, link: ZmqConnection, ready: dict[Any, int]) -> None:
-        """Reads what has come for a link. The answers of another one may have ended it."""
-        if link.monitor in ready and not link.closed:
-            self._read_news(link)
-        if link.socket in ready and not link.closed:
-            self._take_answers(link)
 
     def _push(self, link: ZmqConnection) -> None:
         """Sends what waits. POLLOUT is watched only while ZeroMQ's own queue is full."""
@@ -547,8 +529,7 @@ class IoThread:
         up, refused, lost = link.news()
         if lost:
             self._take_answers(link)
-            why = f"the connection to {link.endpoint} was lost"
-            self._act_all(link.exchange.lost(why, monotonic()))
+            self._lose(link, f"the connection to {link.endpoint} was lost")
         if link.endpoint == self.control:
             if refused:
                 self._refused_at_first(link)
@@ -588,8 +569,8 @@ class IoThread:
                     self._learn(Routes.of(decision.header))
             self._act(call, decision)
 
-    def _act_all(self, ended: list[tuple[Call, Decision]]) -> None:
-        for call, decision in ended:
+    def _lose(self, link: ZmqConnection, why: str) -> None:
+        for call, decision in link.exchange.lost(why, monotonic()):
             self._act(call, decision)
 
     def _act(self, call: Call, decision: Decision) -> None:
@@ -630,7 +611,7 @@ class IoThread:
         self._live.pop(call.id, None)
         timer = self._deadlines.pop(call.id, None)
         if timer is not None:
-            timer.cancel()
+            self._timers.cancel(timer)
         if call.sent:
             for link in self._links.values():
                 link.exchange.under_way.pop(call.id, None)
@@ -659,40 +640,34 @@ def _unknown_host(why: str) -> NotConnected:
     )
 
 
-class Timer:
-    """One thing to do at `when`; `cancel` makes it nothing."""
-
-    __slots__ = ("_timers", "action", "when")
-
-    def __init__(self, timers: "Timers", when: float, action: Action) -> None:
-        self._timers = timers
-        self.when = when
-        self.action: Action | None = action
-
-    def cancel(self) -> None:
-        """Nothing happens at `when`; harmless afterwards."""
-        if self.action is not None:
-            self.action = None
-            self._timers.forget_one()
-
-
 class Timers:
-    """A heap of timers. Times are seconds of one clock, which the caller reads."""
+    """A heap of timers: [when, number, action], without an action once it is cancelled or taken.
+    Times are seconds of one clock, which the caller reads."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Timer]] = []
+        self._heap: list[Timer] = []
         self._numbers = count()
         self._cancelled = 0
 
     def at(self, when: float, action: Action) -> Timer:
-        """`action` is due at `when`."""
-        timer = Timer(self, when, action)
-        heapq.heappush(self._heap, (when, next(self._numbers), timer))
+        timer: Timer = [when, next(self._numbers), action]
+        heapq.heappush(self._heap, timer)
         return timer
+
+    def cancel(self, timer: Timer) -> None:
+        """Nothing happens then; harmless afterwards. Sweeps when most of the heap is such."""
+        if timer[2] is None:
+            return
+        timer[2] = None
+        self._cancelled += 1
+        if self._cancelled > CANCELLED_MAX and self._cancelled * 2 > len(self._heap):
+            self._heap = [timer for timer in self._heap if timer[2] is not None]
+            heapq.heapify(self._heap)
+            self._cancelled = 0
 
     def next_at(self) -> float | None:
         """When the first entry is due, or None."""
-        while self._heap and self._heap[0][2].action is None:
+        while self._heap and self._heap[0][2] is None:
             heapq.heappop(self._heap)
             self._cancelled -= 1
         return self._heap[0][0] if self._heap else None
@@ -709,19 +684,10 @@ class Timers:
         """Removes and returns the actions due by `now`, in order of time."""
         due: list[Action] = []
         while (when := self.next_at()) is not None and when <= now:
-            timer = heapq.heappop(self._heap)[2]
-            assert timer.action is not None
-            due.append(timer.action)
-            timer.action = None
+            timer = heapq.heappop(self._heap)
+            due.append(timer[2])
+            timer[2] = None
         return due
-
-    def forget_one(self) -> None:
-        """Counts a cancelled entry; sweeps when most of the heap is such."""
-        self._cancelled += 1
-        if self._cancelled > CANCELLED_MAX and self._cancelled * 2 > len(self._heap):
-            self._heap = [entry for entry in self._heap if entry[2].action is not None]
-            heapq.heapify(self._heap)
-            self._cancelled = 0
 
 
 def run_all(actions: Iterable[Action]) -> None:
