@@ -471,33 +471,30 @@ class QueueHandler:
             self._settings.group, queue.topic, queue.queue_id
         )
         code = RequestCode.QUERY_CONSUMER_OFFSET
-        self._ask(code, asked, now, partial(self._started, owned))
+        self._ask(code, asked, now, partial(self._started, owned, False))
 
-    def _started(self, owned: OwnedQueue, answer: RemotingAnswer | None, now: float) -> None:
+    def _started(
+        self, owned: OwnedQueue, is_first: bool, answer: RemotingAnswer | None, now: float
+    ) -> None:
+        """`is_first`: the answer says where a group without a place begins."""
         if owned.is_dropped or answer is None:
             return
-        if answer.code == ResponseCode.QUERY_NOT_FOUND and self.exchange is not None:
+        is_new = not is_first and answer.code == ResponseCode.QUERY_NOT_FOUND
+        if is_new and self.exchange is not None:
             first = first_place(self._settings, owned.queue)
             if isinstance(first, int):
                 self._begin(owned, first, None)
             else:
-                done = partial(self._first_found, owned)
+                done = partial(self._started, owned, True)
                 self.exchange.ask(*first, now + REQUEST_S, done)
             return
-        offset = _offset_of(answer)
+        found = answer.ext.get("offset") if answer.code == ResponseCode.SUCCESS else None
+        offset = _number(found)
         if offset is None:
-            self._refused(owned, "the group's place is not known", answer, now)
+            whose = "queue" if is_first else "group"
+            self._refused(owned, f"the {whose}'s place is not known", answer, now)
         else:
-            self._begin(owned, offset, offset)
-
-    def _first_found(self, owned: OwnedQueue, answer: RemotingAnswer | None, now: float) -> None:
-        if owned.is_dropped or answer is None:
-            return
-        offset = _offset_of(answer)
-        if offset is None:
-            self._refused(owned, "the queue's place is not known", answer, now)
-        else:
-            self._begin(owned, offset, None)
+            self._begin(owned, offset, None if is_first else offset)
 
     def _begin(self, owned: OwnedQueue, offset: int, committed: int | None) -> None:
         owned.begin(offset)
@@ -757,10 +754,6 @@ class QueueHandler:
         if self._settings.orderly and self.exchange is not None and owned.locked_until:
             self.exchange.notify(RequestCode.UNLOCK_BATCH_MQ, {}, self._lock_body([owned]))
             owned.locked_until = 0.0
-
-
-def _offset_of(answer: RemotingAnswer) -> int | None:
-    return _number(answer.ext.get("offset")) if answer.code == ResponseCode.SUCCESS else None
 
 
 def _number(text: str | None) -> int | None:
